@@ -1,0 +1,5 @@
+"""``python -m dptrace`` is the command ``dptrace``."""
+
+from dptrace.cli import main
+
+main()

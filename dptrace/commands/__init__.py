@@ -1,0 +1,1 @@
+"""One file per verb: arguments in, one library call, one view out."""

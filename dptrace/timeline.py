@@ -1,0 +1,103 @@
+"""The vocabulary between reading and figures: every interval of one GPU, named and placed in a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.intervals import Int64
+
+__all__ = ["AFTER_LAST", "BEFORE_FIRST", "Collective", "Kind", "Phase", "Timeline", "Windows"]
+
+BEFORE_FIRST = -1
+"""Step of an interval launched before the first step began."""
+AFTER_LAST = -2
+"""Step of an interval launched after the last step ended."""
+
+
+class Kind(IntEnum):
+    """What a device was doing."""
+
+    COMPUTE = 0
+    COMMUNICATION = 1
+    MEMORY = 2
+
+
+class Phase(IntEnum):
+    """What it was doing it for, told from how it was launched."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    OPTIMIZER = 2
+    OTHER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """What is known of one collective instance on one rank: a DDP bucket, an FSDP all-gather."""
+
+    kind: str
+    """``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``, ``send`` … or ``other``."""
+    bytes: int = 0
+    """Message bytes as nccl-tests counts them; 0 when the trace does not say."""
+    dtype: str = ""
+    group: str = ""
+    group_size: int = 0
+    seq: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The steps on one device: ``bounds[k]`` to ``bounds[k + 1]`` is step k, so they leave no gap."""
+
+    names: tuple[str, ...]
+    bounds: Int64
+    """One more entry than there are steps, ascending, in ns."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One GPU (rank and device): its intervals sorted by start, one entry per interval in each column."""
+
+    rank: int
+    device: int
+    """Index of the GPU in its machine; -1 for a run on CPU."""
+    device_name: str
+    start_ns: Int64
+    end_ns: Int64
+    name: NDArray[np.int32]
+    """Index into ``names``: the kernel's or the operator's name."""
+    names: tuple[str, ...]
+    kind: NDArray[np.uint8]
+    """:class:`Kind` values."""
+    phase: NDArray[np.uint8]
+    """:class:`Phase` values; of communication and memory too: what launched them."""
+    step: NDArray[np.int32]
+    """Index of the step that launched it, or BEFORE_FIRST or AFTER_LAST."""
+    lane: NDArray[np.int64]
+    """Stream id on a GPU, thread index on a CPU."""
+    collective: NDArray[np.int32]
+    """Index into ``collectives``, -1 for what is not communication."""
+    collectives: tuple[Collective, ...]
+    windows: Windows
+    path: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Tell whether the intervals are operators on a CPU, not kernels on a GPU."""
+        return self.device < 0
+
+    @property
+    def label(self) -> str:
+        """Name the row: its rank, and the device where that is not the rank's own."""
+        return f"rank {self.rank}" + (" (CPU)" if self.on_cpu else "")

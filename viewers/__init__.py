@@ -1,0 +1,1 @@
+"""One file per way to look: figures in, document out."""
