@@ -24,6 +24,12 @@ COMMANDS = {
 """Verbs with their one-line help, told here so that ``--help`` imports none of them."""
 
 
+class _WrongUse(click.ClickException):
+    """One of our errors that is the caller's, shown as click shows errors: one line, no traceback, exit code 2."""
+
+    exit_code = 2
+
+
 class LazyGroup(click.Group):
     """Import a verb only when it runs."""
 
@@ -53,9 +59,8 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except DptraceError as error:
-            failure = click.ClickException(str(error))
-            failure.exit_code = error.exit_code
-            raise failure from error
+            kind = _WrongUse if error.exit_code == _WrongUse.exit_code else click.ClickException
+            raise kind(str(error)) from error
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from dptrace.intervals import Int64, IntervalSet, covered, intersect, subtract, union
 from dptrace.timeline import Kind, Phase, Timeline
 
-__all__ = ["FIGURES", "CommFigures", "Part", "Pieces", "Split", "exposure", "partition", "split"]
+__all__ = ["FIGURES", "CommFigures", "Part", "Pieces", "Split", "collective_exposure", "exposure", "partition", "split"]
 
 FIGURES = (
     "forward_ns",
@@ -160,6 +160,17 @@ def _by_kind(timeline: Timeline) -> dict[str, CommFigures]:
         hidden = np.diff(covered(intersect(busy, compute), bounds))
         figures[kind] = CommFigures(count, moved, np.diff(covered(busy, bounds)) - hidden, hidden)
     return figures
+
+
+def collective_exposure(timeline: Timeline) -> tuple[Int64, Int64]:
+    """Give exposed and overlapped ns of each interval by itself; both 0 for what is not communication.
+
+    Where several collectives run at once these may add up to more than the step's.
+    """
+    comm = timeline.kind == Kind.COMMUNICATION
+    compute = _compute(timeline)
+    hidden = np.where(comm, covered(compute, timeline.end_ns) - covered(compute, timeline.start_ns), 0)
+    return np.where(comm, timeline.end_ns - timeline.start_ns - hidden, 0), hidden
 
 
 def partition(timeline: Timeline) -> Pieces:

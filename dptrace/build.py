@@ -1,0 +1,175 @@
+"""From one rank's columns to its timelines: one for each GPU that the file shows, or one for a run on CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.collectives import collectives_of, communication_names, kind_of
+from dptrace.errors import TraceError
+from dptrace.intervals import Int64
+from dptrace.launches import depth, launches
+from dptrace.phases import WRAPPER, phases
+from dptrace.steps import CpuSteps, cpu_steps, device_windows
+from dptrace.timeline import BEFORE_FIRST, Collective, Kind, Phase, Timeline
+from dptrace.trace import Category, CommArgs, Trace
+
+__all__ = ["build_timelines"]
+
+# What only wraps operators or enqueues a collective, and the labels that older torch files among the operators.
+_NO_COMPUTE = (WRAPPER, "c10d::", "_c10d_functional::", "ProfilerStep#", "Optimizer.", "DistributedDataParallel.")
+
+CPU = -1
+"""Device index of a run without a GPU."""
+
+
+def build_timelines(trace: Trace, rank: int, patterns: Sequence[str] = ()) -> tuple[Timeline, ...]:
+    """Name and place every interval of one rank.
+
+    Raises:
+        TraceError: the file shows that a GPU was used but not what it did, or nothing that ran.
+    """
+    on_device = (trace.category == Category.KERNEL) | (trace.category == Category.MEMORY)
+    steps = cpu_steps(trace)
+    notes = [*trace.notes]
+    if not len(steps):
+        notes.append(
+            f"{Path(trace.path).name}: no ProfilerStep marks, so the whole trace is shown as one step "
+            "(call profiler.step() after each one)."
+        )
+    if on_device.any():
+        return _on_gpus(trace, rank, steps, np.flatnonzero(on_device), patterns, notes)
+    calls = int((trace.category == Category.LAUNCH).sum())
+    if calls:
+        raise TraceError(
+            f"{trace.path}: {calls:,} calls to the GPU's runtime but not one kernel: the recording failed. "
+            "CUPTI could not record (another profiler attached, missing permission, or the trace was cut before the "
+            "GPU's records arrived). Record again; `dptrace doctor` checks what it can."
+        )
+    return (_on_cpu(trace, rank, steps, notes),)
+
+
+def _no_operators_note(trace: Trace) -> list[str]:
+    if (trace.category == Category.CPU_OP).any():
+        return []
+    name = Path(trace.path).name
+    return [f"{name}: no operators of the CPU in it, so phases can't be told: all compute is counted as forward."]
+
+
+def _on_gpus(
+    trace: Trace, rank: int, steps: CpuSteps, events: Int64, patterns: Sequence[str], notes: list[str]
+) -> tuple[Timeline, ...]:
+    launch = launches(trace, events)
+    known = launch >= 0
+    time, thread = trace.start_ns[launch], trace.thread[launch]
+    step = np.where(known, steps.at(time), BEFORE_FIRST).astype(np.int32) if len(steps) else np.zeros(len(events), int)
+    phase = np.where(known, phases(trace, steps, thread, time), Phase.OTHER).astype(np.uint8)
+    communicates = communication_names(trace.names, patterns)
+    kernel = trace.category[events] == Category.KERNEL
+    comm = kernel & (trace.having(communicates)[events] | np.isin(events, list(trace.comm)))
+    kind = np.where(comm, Kind.COMMUNICATION, np.where(kernel, Kind.COMPUTE, Kind.MEMORY)).astype(np.uint8)
+    notes += [*_no_operators_note(trace), *_orphan_notes(trace, known)]
+    timelines: list[Timeline] = []
+    for device in np.unique(trace.device[events]):
+        own = np.flatnonzero(trace.device[events] == device)
+        timelines.append(
+            _timeline(
+                trace,
+                rank,
+                int(device),
+                trace.device_names.get(int(device), "GPU"),
+                events[own],
+                (kind[own], phase[own], step[own].astype(np.int32), trace.stream[events[own]]),
+                collectives_of(trace, events[own][comm[own]], launch[own][comm[own]]),
+                steps,
+                notes if not timelines else [],
+            )
+        )
+    return tuple(timelines)
+
+
+def _orphan_notes(trace: Trace, known: NDArray[np.bool_]) -> list[str]:
+    """Say when phases can't be told because the launches of the kernels are not in the file."""
+    orphans, name = int((~known).sum()), Path(trace.path).name
+    if not orphans:
+        return []
+    share = f"{orphans:,} of {len(known):,} device events"
+    return [f"{name}: {share} have no launch in the file (launched before recording began); their phase is other."]
+
+
+def _timeline(
+    trace: Trace,
+    rank: int,
+    device: int,
+    device_name: str,
+    events: Int64,
+    columns: tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.int32], Int64],
+    collectives: tuple[Collective, ...],
+    steps: CpuSteps,
+    notes: list[str],
+) -> Timeline:
+    """Put the columns of one device together; *collectives* are those of its communication, in order."""
+    kind, phase, step, lane = columns
+    start, end = trace.start_ns[events], trace.end_ns[events]
+    used, name = np.unique(trace.name[events], return_inverse=True)
+    comm = kind == Kind.COMMUNICATION
+    return Timeline(
+        rank=rank,
+        device=device,
+        device_name=device_name,
+        start_ns=start,
+        end_ns=end,
+        name=name.astype(np.int32),
+        names=tuple(trace.names[i] for i in used),
+        kind=kind,
+        phase=phase,
+        step=step,
+        lane=lane,
+        collective=np.where(comm, np.cumsum(comm) - 1, -1).astype(np.int32),
+        collectives=collectives,
+        windows=device_windows(steps, start, end, step),
+        path=trace.path,
+        notes=tuple(notes),
+    )
+
+
+def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timeline:
+    """Take operators for compute and gloo's annotations for communication, where there is no GPU to look at."""
+    ops = np.flatnonzero((trace.category == Category.CPU_OP) & ~trace.named(*_NO_COMPUTE))
+    compute = ops[depth(trace, ops) == 0]
+    comm = np.flatnonzero((trace.category == Category.ANNOTATION) & trace.named("gloo:"))
+    events = np.sort(np.concatenate((compute, comm)))
+    if not len(events):
+        raise TraceError(f"{trace.path}: has neither GPU work nor operators: there is nothing to split.")
+    is_comm = np.isin(events, comm)
+    time, thread = trace.start_ns[events], trace.thread[events]
+    if trace.device_names:
+        notes.append(
+            f"{Path(trace.path).name}: the machine has a GPU ({next(iter(trace.device_names.values()))}) but the trace "
+            "holds nothing of it (recorded without CUDA activity?): what is shown is the CPU's time."
+        )
+    return _timeline(
+        trace,
+        rank,
+        CPU,
+        "CPU",
+        events,
+        (
+            np.where(is_comm, Kind.COMMUNICATION, Kind.COMPUTE).astype(np.uint8),
+            phases(trace, steps, thread, time),
+            steps.at(time),
+            thread.astype(np.int64),
+        ),
+        tuple(_gloo(trace, int(event)) for event in events[is_comm]),
+        steps,
+        notes,
+    )
+
+
+def _gloo(trace: Trace, event: int) -> Collective:
+    args = trace.comm.get(event, CommArgs())
+    kind = kind_of(args.collective) or "other"
+    return Collective(kind, args.bytes, args.dtype, args.group, args.group_size, args.seq)

@@ -1,0 +1,92 @@
+"""Which kernels communicate, and which collective each belongs to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.errors import UsageError
+from dptrace.intervals import Int64
+from dptrace.launches import enclosing
+from dptrace.timeline import Collective
+from dptrace.trace import Category, CommArgs, Trace
+
+__all__ = ["collectives_of", "communication_names", "kind_of"]
+
+# "collective" alone is no sign: FlashAttention's compute kernels are named CollectiveMainloop.
+_COMMUNICATION = re.compile(
+    r"nccl|rccl|oneccl|msccl|cross_device_reduce|deep_ep::|internode::|intranode::|nvshmem.*(?:put|get|barrier|alltoall)",
+    re.IGNORECASE,
+)
+
+_KINDS = (
+    # First match wins, on the name in lower case without underscores: of the longer names first.
+    ("reducescatter", "reduce_scatter"),
+    ("allreduce", "all_reduce"),
+    ("crossdevicereduce", "all_reduce"),
+    ("allgather", "all_gather"),
+    ("alltoall", "all_to_all"),
+    ("broadcast", "broadcast"),
+    ("sendrecv", "send_recv"),
+    ("recv", "recv"),
+    ("send", "send"),
+    ("scatter", "scatter"),
+    ("gather", "gather"),
+    ("reduce", "reduce"),
+    ("barrier", "barrier"),
+)
+
+
+def kind_of(name: str) -> str:
+    """Give the kind of collective that a name speaks of, or nothing.
+
+    >>> kind_of("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), kind_of("_reduce_scatter_base"), kind_of("Generic")
+    ('all_reduce', 'reduce_scatter', '')
+    """
+    plain = name.lower().replace("_", "")
+    return next((kind for part, kind in _KINDS if part in plain), "")
+
+
+def communication_names(names: Sequence[str], patterns: Sequence[str] = ()) -> NDArray[np.bool_]:
+    """Tell which kernel names are communication's.
+
+    Args:
+        names: kernel names.
+        patterns: regular expressions of further kernels, matched case-insensitively anywhere in the name.
+
+    Raises:
+        UsageError: a pattern is no regular expression.
+    """
+    try:
+        extra = [re.compile(pattern, re.IGNORECASE) for pattern in patterns]
+    except re.error as error:
+        raise UsageError(f"--comm-pattern {error.pattern!r} is not a regular expression: {error}.") from None
+    tests = [_COMMUNICATION, *extra]
+    return np.array([any(test.search(name) for test in tests) for name in names], np.bool_)
+
+
+def collectives_of(trace: Trace, events: Int64, launch: Int64) -> tuple[Collective, ...]:
+    """Give the collective of each communication kernel.
+
+    From the kernel's own metadata, else from that of what encloses its launch (``record_param_comms``), else the kind
+    from the names of what encloses it (``nccl:all_reduce``, ``c10d::allreduce_``: RCCL calls every kernel Generic),
+    else from the kernel's name.
+    """
+    launched = launch >= 0
+    thread, time = trace.thread[launch], trace.start_ns[launch]
+    ops = (trace.category == Category.CPU_OP) | (trace.category == Category.ANNOTATION)
+    callers = []
+    for prefixes in (("record_param_comms",), ("nccl:", "rccl:"), ("c10d::", "_c10d_functional::")):
+        found = enclosing(trace, ops & trace.named(*prefixes), thread, time)
+        callers.append(np.where(launched, found, -1))
+    return tuple(_collective(trace, int(event), [int(found[i]) for found in callers]) for i, event in enumerate(events))
+
+
+def _collective(trace: Trace, event: int, callers: list[int]) -> Collective:
+    args = next((trace.comm[i] for i in (event, *callers) if i in trace.comm), CommArgs())
+    said = [args.collective, *(trace.names[trace.name[i]] for i in callers if i >= 0), trace.names[trace.name[event]]]
+    kind = next((kind for text in said if (kind := kind_of(text))), "other")
+    return Collective(kind, args.bytes, args.dtype, args.group, args.group_size, args.seq)

@@ -1,0 +1,190 @@
+"""A trace file's JSON text in pieces that end between two events, so that the whole is never held at once."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol
+
+from dptrace.errors import TraceError
+
+try:  # isal decompresses about twice as fast as zlib; it has wheels for the common machines only
+    _zlib: ModuleType = importlib.import_module("isal.isal_zlib")
+except ImportError:  # pragma: no cover - machines without an isal wheel
+    _zlib = zlib
+
+__all__ = ["Piece", "pieces"]
+
+CHUNK = 4 << 20
+"""Bytes of JSON decoded at a time: large enough that cutting costs nothing, small enough to stay in cache."""
+
+# The first event of the list and what parts it from the next, as this file spells it. Kineto begins an event with
+# "ph"; hand-made and re-written files begin with other keys. A text inside a string can't match: its quote marks
+# are escaped.
+_LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BETWEEN = re.compile(rb'\}\s*,\s*\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some whole events of a file, or its last piece."""
+
+    text: bytes
+    """Events with commas between them; of the last piece: what follows, with the end of the document."""
+    head: bytes
+    """The document up to and with the bracket that opens the list of events."""
+    between: bytes
+    """The bytes that part two events in this file; empty when it holds at most one."""
+    last: bool
+    damage: str = ""
+    """Why the text stops before its end, of the last piece of a damaged file."""
+
+
+def pieces(path: Path) -> Iterator[Piece]:
+    """Cut the text of *path*, gzipped or not, between events.
+
+    Raises:
+        TraceError: the file is missing, empty, no JSON, or JSON without a list of events.
+    """
+    with _open(path) as stream:
+        reading = _Reading(stream)
+        head, rest = _head(path, reading)
+        between = b""
+        while not reading.ended:
+            rest += reading.more()
+            if not between and (found := _BETWEEN.search(rest)):
+                between = found.group()
+            cut = rest.rfind(between) if between else -1
+            if cut > 0 and not reading.ended:
+                yield Piece(rest[: cut + 1], head, between, last=False)
+                rest = rest[rest.index(b"{", cut) :]
+        if not between and (found := _BETWEEN.search(rest)):
+            between = found.group()
+        yield Piece(rest, head, between, last=True, damage=reading.damage)
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[_Bytes]:
+    try:
+        stream = path.open("rb")
+    except FileNotFoundError:
+        raise TraceError(f"{path}: there is no such file.") from None
+    except IsADirectoryError:
+        raise TraceError(f"{path}: is a folder, not a trace file.") from None
+    except OSError as error:
+        raise TraceError(f"{path}: can't be opened: {error.strerror}.") from None
+    with stream:
+        magic = stream.read(4)
+        stream.seek(0)
+        if not magic:
+            raise TraceError(f"{path}: is empty; the job may have ended before its trace was written.")
+        if magic == b"PK\x03\x04":
+            raise TraceError(f"{path}: is a zip archive; unpack it and give dptrace the files inside.")
+        yield _Gunzip(stream) if magic[:2] == b"\x1f\x8b" else stream
+
+
+class _Bytes(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class _Gunzip:
+    """A gzipped stream, one or several members, that gives all it can before it reports damage."""
+
+    # gzip.GzipFile loses up to a buffer of good data when the file is cut off.
+
+    def __init__(self, stream: _Bytes) -> None:
+        self.stream = stream
+        self.member = _zlib.decompressobj(wbits=_GZIP)
+        self.input = b""
+
+    def read(self, size: int, /) -> bytes:
+        """Give up to *size* bytes, none at the end.
+
+        Raises:
+            EOFError: the data ends within a member.
+        """
+        while True:
+            if self.member.eof:
+                self.input = self.member.unused_data.lstrip(b"\0") or self.stream.read(_INPUT)
+                if not self.input:
+                    return b""
+                self.member = _zlib.decompressobj(wbits=_GZIP)
+            data = self.input or self.stream.read(_INPUT)
+            output: bytes = self.member.decompress(data, size)
+            self.input = self.member.unconsumed_tail
+            if output:
+                return output
+            if not data and not self.member.eof:
+                raise EOFError("it ends before its end mark")
+
+
+_GZIP = 31
+"""zlib's window size for a gzip header."""
+_INPUT = 1 << 18
+"""Compressed bytes read at a time."""
+
+
+_DAMAGE: Any = (EOFError, OSError, zlib.error, _zlib.error)
+
+
+class _Reading:
+    """A stream that remembers that it ended, and whether too early."""
+
+    def __init__(self, stream: _Bytes) -> None:
+        self.stream = stream
+        self.ended, self.damage = False, ""
+
+    def more(self) -> bytes:
+        """Give about CHUNK further bytes, fewer at the end, and what came before any damage."""
+        parts: list[bytes] = []
+        size = 0
+        while size < CHUNK and not self.ended:
+            try:
+                part = self.stream.read(CHUNK - size)
+            except _DAMAGE as error:
+                self.damage = f"the compressed data is cut off or damaged ({error})".replace("\n", " ")
+                part = b""
+            self.ended = not part
+            size += len(part)
+            parts.append(part)
+        return b"".join(parts)
+
+
+def _head(path: Path, reading: _Reading) -> tuple[bytes, bytes]:
+    """Read up to the list of events; give the text before and after its opening bracket."""
+    text = b""
+    while not reading.ended:
+        text += reading.more()
+        start = text.lstrip(b"\xef\xbb\xbf \t\r\n")
+        if start[:1] == b"[":
+            return b"[", start[1:]
+        if start and start[:1] != b"{":
+            break
+        if found := _LIST.search(start):
+            return start[: found.end()], start[found.end() :]
+    raise _no_trace(path, text.lstrip(b"\xef\xbb\xbf \t\r\n"), reading.damage)
+
+
+def _no_trace(path: Path, start: bytes, damage: str) -> TraceError:
+    if damage:
+        return TraceError(f"{path}: {damage} before any event; the job may have been killed while writing it.")
+    if start[:1] != b"{":
+        seen = start[:24].decode("utf-8", "replace").strip()
+        return TraceError(
+            f"{path}: is not JSON (it begins with {seen!r}). dptrace reads the traces that torch.profiler's "
+            "export_chrome_trace writes, .json or .json.gz."
+        )
+    if not start.rstrip().endswith(b"}"):
+        return TraceError(f"{path}: ends before its first event; the job may have been killed while writing it.")
+    return TraceError(
+        f"{path}: has no traceEvents; was it written by torch.profiler's export_chrome_trace? "
+        "(run.json describes a run; give dptrace the folder instead.)"
+        if path.name == "run.json"
+        else f"{path}: has no traceEvents; was it written by torch.profiler's export_chrome_trace?"
+    )

@@ -1,0 +1,229 @@
+"""The reader: exact times, every quirk, and no damage that breaks it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from decimal import Decimal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dptrace.textstream
+from dptrace.errors import DptraceError, TraceError
+from dptrace.kineto import read_trace
+from dptrace.trace import Category, CommArgs
+from tests.kineto_files import BASE_NS, KinetoFile, training_step
+
+
+@pytest.mark.parametrize("start", ["1712195495519689.047", "4458676522690.655", "7999999999999.999", "12", "0.001"])
+def test_times_are_those_of_the_decimal_text(start: str, tmp_path: Path) -> None:
+    """Epoch µs with three decimals, which no double holds, come out to the nanosecond."""
+    event = f'{{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": {start}, "dur": 0.157}}'
+    path = tmp_path / "t.json"
+    path.write_text(f'{{"traceEvents": [{event}]}}')
+
+    trace = read_trace(path)
+
+    expected = int(Decimal(start) * 1000)
+    assert (expected, expected + 157) == (trace.start_ns[0], trace.end_ns[0])
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**53 - 1), st.integers(0, 10**12)), min_size=1, max_size=20), st.booleans())
+@settings(max_examples=60)
+def test_any_nanosecond_survives(times: list[tuple[int, int]], whole: bool) -> None:
+    """Whatever ns are written as µs with three decimals (or mixed with whole µs) are read back."""
+
+    def text(ns: int) -> str:
+        return str(ns // 1000) if whole and ns % 1000 == 0 else f"{ns // 1000}.{ns % 1000:03d}"
+
+    events = ",".join(
+        f'{{"ph":"X","cat":"kernel","name":"a","pid":1,"tid":1,"ts":{text(ns)},"dur":{text(length)}}}'
+        for ns, length in times
+    )
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "t.json")
+        path.write_text(f'{{"traceEvents":[{events}]}}')
+        trace = read_trace(path)
+
+    assert sorted(ns for ns, _ in times) == trace.start_ns.tolist()
+    assert sorted(ns + length for ns, length in times) == sorted(trace.end_ns.tolist())
+
+
+def test_the_clocks_base_is_added(tmp_path: Path) -> None:
+    """baseTimeNanoseconds, wherever it stands, makes the times comparable across ranks."""
+    file = KinetoFile().op("a", 5, 6)
+    late = read_trace(file.write(tmp_path / "late.json"))
+    file.head["baseTimeNanoseconds"], file.tail = BASE_NS, {}
+    early = read_trace(file.write(tmp_path / "early.json.gz"))
+
+    assert BASE_NS + 5_000 == late.start_ns[0] == early.start_ns[0]
+
+
+def test_columns_hold_what_the_events_say(tmp_path: Path) -> None:
+    """Rank, world, backend, categories, threads, correlation, device, stream and metadata arrive."""
+    file = training_step(KinetoFile(rank=3, world_size=4), 1, 0)
+    file.head["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100"}]
+    trace = read_trace(file.write(tmp_path / "t.json.gz"))
+
+    comm = next(i for i in range(len(trace)) if trace.names[trace.name[i]].startswith("nccl"))
+    kernel = int(np.flatnonzero(trace.named("ncclDevKernel"))[0])
+    assert (3, 4, "nccl", {0: "NVIDIA H100"}) == (trace.rank, trace.world_size, trace.backend, trace.device_names)
+    assert (0, 20, Category.KERNEL) == (trace.device[kernel], trace.stream[kernel], trace.category[kernel])
+    assert CommArgs("allreduce", 4000, "Float") == trace.comm[kernel]
+    assert comm != kernel
+    assert np.all(np.diff(trace.start_ns) >= 0)
+
+
+def test_spellings_of_2021_are_known(tmp_path: Path) -> None:
+    """Operator, Runtime, Kernel and Memcpy are what they are called today; threads may be texts."""
+    file = KinetoFile(rank=None)
+    for category in ("Operator", "Runtime", "Kernel", "Memcpy"):
+        file.event(category, category, 1, 2, tid="24572", stream="0x0", device="cpu")
+    trace = read_trace(file.write(tmp_path / "t.json"))
+
+    expected = [Category.CPU_OP, Category.LAUNCH, Category.KERNEL, Category.MEMORY]
+    assert expected == trace.category.tolist()
+    assert [-1] * 4 == trace.stream.tolist()
+
+
+def test_a_bare_list_of_events_is_a_trace(tmp_path: Path) -> None:
+    """Chrome's other form, without an object around, is read too."""
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(KinetoFile().op("a", 1, 2).op("b", 3, 4).events))
+
+    assert ("a", "b") == read_trace(path).names
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_a_file_larger_than_a_chunk_is_cut_between_events(
+    separators: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small the chunks, the same events are read, and none is read twice."""
+    file = KinetoFile()
+    for k in range(40):
+        training_step(file, k, 100 * k)
+    document = {**file.head, "traceEvents": file.events, "INFO": ["a ] in a text", "b"], **file.tail}
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(document, separators=separators))
+    whole = read_trace(path)
+
+    for size in (300, 1000, 5000):
+        monkeypatch.setattr(dptrace.textstream, "CHUNK", size)
+        cut = read_trace(path)
+        assert () == cut.notes
+        assert whole.start_ns.tolist() == cut.start_ns.tolist()
+        assert whole.comm == cut.comm
+
+
+def test_a_truncated_file_is_read_up_to_its_last_whole_event(tmp_path: Path) -> None:
+    """A job killed while writing leaves what it wrote, and a note says that the rest is missing."""
+    text = training_step(training_step(KinetoFile(base=False), 1, 0), 2, 100).text()
+    whole = len(read_trace(_write(tmp_path, text)))
+    for part in (0.5, 0.8, 0.99):
+        trace = read_trace(_write(tmp_path, text[: int(len(text) * part)]))
+        assert whole * part * 0.6 < len(trace) <= whole
+        assert "it ends in the middle" in trace.notes[0]
+
+
+def test_a_truncated_gzip_is_read_up_to_the_break(tmp_path: Path) -> None:
+    """The same holds when the compressed data ends early."""
+    file = KinetoFile(base=False)
+    for k in range(200):
+        training_step(file, k, 100 * k)
+    data = gzip.compress(file.text().encode())
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(data[: len(data) // 2])
+
+    trace = read_trace(path)
+
+    assert 100 < len(trace) < len(file.events)
+    assert "cut off or damaged" in trace.notes[0]
+
+
+def test_a_damaged_event_is_left_out_and_counted(tmp_path: Path) -> None:
+    """An unescaped control character or a NaN costs its own event, not the file."""
+    text = KinetoFile().op("a", 1, 2).op("bad", 3, 4).op("worse", 5, 6).op("c", 7, 8).text()
+    text = text.replace('"bad"', '"b\x01d"').replace('"worse"', "NaN")
+
+    trace = read_trace(_write(tmp_path, text))
+
+    assert ("a", "c") == trace.names
+    assert "2 events could not be decoded" in trace.notes[0]
+
+
+def test_impossible_times_are_left_out_and_counted(tmp_path: Path) -> None:
+    """Negative durations and times beyond any clock cost their own events."""
+    file = KinetoFile().op("a", 1, 2).op("back", 9, 5).op("far", 2**60, 2**60 + 1).op("b", 3, 4)
+
+    trace = read_trace(file.write(tmp_path / "t.json"))
+
+    assert [1_000, 3_000] == (trace.start_ns - BASE_NS).tolist()
+    assert 2 == len(trace.notes)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"not json at all", "is not JSON"),
+        (b'{"a": 1}', "has no traceEvents"),
+        (b'{"schemaVersion": 1, "devi', "ends before its first event"),
+        (b'{"traceEvents": []}', "holds no events"),
+        (b'{"traceEvents": [{"ph": "B", "name": "x"}, {"ph": "E"}]}', "not a trace of torch.profiler"),
+        (b"\x1f\x8b\x08\x00garbage", "cut off or damaged"),
+        (b"PK\x03\x04zip", "zip archive"),
+        (b"\x89PNG\r\n", "is not JSON"),
+        (b'{"traceEvents": 5}', "has no traceEvents"),
+        (b"[" * 3000, "holds no events"),
+    ],
+)
+def test_what_is_no_trace_is_named(content: bytes, message: str, tmp_path: Path) -> None:
+    """Each wrong kind of file gets a sentence that names it and what is wrong."""
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+
+    with pytest.raises(TraceError, match=message) as error:
+        read_trace(path)
+    assert str(path) in str(error.value)
+
+
+def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
+    """No traceback for a path that is not there or is no file."""
+    for path, message in ((tmp_path / "none.json", "no such file"), (tmp_path, "is a folder")):
+        with pytest.raises(TraceError, match=message):
+            read_trace(path)
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_nothing_but_our_own_errors_is_raised(data: st.DataObject) -> None:
+    """Whatever bytes of a trace are changed, cut or doubled, reading ends in a trace or a DptraceError."""
+    import tempfile
+
+    raw = bytearray(training_step(KinetoFile(), 1, 0).text().encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(raw) - 1))
+        piece = data.draw(
+            st.sampled_from([b"", b"]", b"}", b'"', b"{", b"1e999", b"-", b"\xff", b"null", b"[[[", b"9" * 30])
+        )
+        raw[at : at + data.draw(st.integers(0, 12))] = piece
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "t.json")
+        path.write_bytes(bytes(raw))
+        try:
+            trace = read_trace(path)
+        except DptraceError:
+            return
+    assert np.all(trace.end_ns >= trace.start_ns)
+
+
+def _write(folder: Path, text: str) -> Path:
+    path = folder / "t.json"
+    path.write_text(text)
+    return path
