@@ -1,0 +1,46 @@
+# Two commands do it all: `make demo` records a run and shows it, `make test` installs what the tests need and runs them.
+PYTHON ?= python3
+VENV ?= .venv
+GPUS ?= 2
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint tests/constraints.txt
+
+.PHONY: demo test lint types format clean
+
+demo: $(VENV)/.record
+	$(BIN)/dptrace record --mode interleaved --gpus $(GPUS) --model medium --out demo/interleaved --force
+	$(BIN)/dptrace analyze demo/interleaved
+	$(BIN)/dptrace view demo/interleaved -o demo/interleaved.html --no-browser --force
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "dptrace needs Python 3.10 or newer; name one with: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) \
+	  || { echo "No venv module here: apt install python3-venv, or name another Python with PYTHON="; exit 1; }
+
+$(VENV)/.record: $(VENV)/bin/python pyproject.toml
+	@echo "Installing dptrace and torch in $(VENV) …"
+	@$(PIP) --editable '.[record]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/bin/python pyproject.toml
+	@echo "Installing dptrace, torch and what the tests need in $(VENV) …"
+	@$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.record
+
+clean:
+	rm -rf $(VENV) demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

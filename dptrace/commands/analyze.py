@@ -1,0 +1,100 @@
+"""``dptrace analyze``: the split of each step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dptrace.commands.common import (
+    check_output,
+    comm_pattern_option,
+    console,
+    open_with_progress,
+    replacing,
+    run_argument,
+)
+from dptrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from dptrace.run import Run
+
+
+@click.command()
+@run_argument
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON (schema 1, times in ns).")
+@click.option("--csv", "as_csv", is_flag=True, help="Print a CSV row for each rank and step (times in ns).")
+@click.option("--collectives", is_flag=True, help="A row for each collective; as a table, or with --csv.")
+@click.option("--all", "every", is_flag=True, help="Leave no rank and no step out of the tables.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file instead of the terminal.")
+@click.option("--force", is_flag=True, help="Overwrite the file.")
+@comm_pattern_option
+def command(
+    paths: tuple[str, ...],
+    as_json: bool,
+    as_csv: bool,
+    collectives: bool,
+    every: bool,
+    output: Path | None,
+    force: bool,
+    comm_patterns: tuple[str, ...],
+) -> None:
+    """Split each step of RUN: forward, backward, optimizer, exposed and overlapped communication, idle.
+
+    RUN is a run folder, a trace file, several files (one for each rank), a folder or a glob of traces. The parts of
+    a step add up to its wall time exactly; overlapped communication lies under compute and is told beside them.
+
+    \b
+    Examples:
+      dptrace analyze runs/interleaved
+      dptrace analyze rank0.json.gz rank1.json.gz --csv > split.csv
+      dptrace analyze runs/ddp --json | jq '.ranks[0].total'
+    """
+    if as_json and as_csv:
+        raise UsageError("Choose one of --json and --csv.")
+    if as_json and collectives:
+        raise UsageError("--json holds the collectives already; leave --collectives out.")
+    if output is not None:
+        check_output(output, force)
+    run = open_with_progress(paths, comm_patterns)
+    if as_json or as_csv:
+        _emit(_json(run) if as_json else _csv(run, collectives), output)
+        for note in run.notes:
+            click.echo(f"! {note}", err=True)
+    else:
+        _tables(run, collectives, every, output)
+
+
+def _json(run: Run) -> str:
+    import msgspec
+
+    return msgspec.json.format(msgspec.json.encode(run.to_dict()), indent=1).decode() + "\n"
+
+
+def _csv(run: Run, collectives: bool) -> str:
+    return (run.collectives() if collectives else run.steps()).to_csv(index=False)
+
+
+def _emit(text: str, output: Path | None) -> None:
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    with replacing(output) as beside:
+        beside.write_text(text, encoding="utf-8")
+    click.echo(f"Wrote {output}.", err=True)
+
+
+def _tables(run: Run, collectives: bool, every: bool, output: Path | None) -> None:
+    from rich.console import Console
+
+    from dptrace.viewers.tables import print_collectives, print_run
+
+    show = print_collectives if collectives else print_run
+    if output is None:
+        show(run, console(), every)
+        click.echo(f"Next: dptrace view {run.path}", err=True)
+        return
+    with replacing(output) as beside, beside.open("w", encoding="utf-8") as file:
+        show(run, Console(file=file, width=132, highlight=False), every)
+    click.echo(f"Wrote {output}.", err=True)

@@ -1,0 +1,94 @@
+"""A run as tables and as plain data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import dptrace
+from dptrace.errors import DptraceError
+from dptrace.run import overlap_percent
+from dptrace.split import FIGURES
+from tests.kineto_files import KinetoFile, training_step
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for rank in (1, 0):
+        file = KinetoFile(rank=rank, world_size=2)
+        training_step(training_step(file, 4, 0), 5, 100).write(tmp_path / f"r{rank}.json.gz")
+    return tmp_path
+
+
+def test_open_gives_ranks_in_order_with_their_figures(folder: Path) -> None:
+    """Two ranks of two steps are four rows of nine figures; parts sum to the wall time."""
+    run = dptrace.open(str(folder))
+    steps = run.steps()
+
+    assert ([0, 0, 1, 1], ["ProfilerStep#4", "ProfilerStep#5"] * 2) == (list(steps["rank"]), list(steps["step"]))
+    parts = [name for name in FIGURES if name not in ("wall_ns", "overlapped_comm_ns")]
+    assert list(steps["wall_ns"]) == list(steps[parts].sum(axis=1))
+    assert [40.0, 40.0] == list(run.totals()["overlap_percent"])
+    assert () == run.notes
+
+
+def test_collectives_and_intervals_are_rows(folder: Path) -> None:
+    """Each collective has its own exposed and overlapped time; each interval its place."""
+    run = dptrace.open(str(folder))
+    first = run.collectives().iloc[0]
+
+    assert ("all_reduce", 4000, 15_000, 10_000) == tuple(first[["kind", "bytes", "exposed_ns", "overlapped_ns"]])
+    assert 16 == len(run.intervals())
+    assert {"compute", "communication"} == set(run.intervals()["kind"])
+
+
+def test_to_dict_is_the_documented_schema(folder: Path) -> None:
+    """Schema 1: ranks, their steps with the nine figures and the kinds, and totals, all plain data."""
+    data = json.loads(json.dumps(dptrace.open(str(folder)).to_dict()))
+
+    rank = data["ranks"][0]
+    assert (1, 2, 0) == (data["schema"], data["world_size"], rank["rank"])
+    assert set(FIGURES) | {"step", "comm"} == set(rank["steps"][0])
+    assert {"count": 1, "bytes": 4000, "exposed_ns": 15_000, "overlapped_ns": 10_000} == rank["steps"][0]["comm"][
+        "all_reduce"
+    ]
+    assert set(FIGURES) == set(rank["total"])
+    assert 2 == len(rank["collectives"])
+
+
+def test_a_missing_rank_is_told(folder: Path) -> None:
+    """A world of two with one file says which rank is not here."""
+    (folder / "r1.json.gz").unlink()
+
+    assert ("The job had 2 ranks; without a trace here: rank 1.",) == dptrace.open(str(folder)).notes
+
+
+def test_a_damaged_file_of_a_folder_is_left_out_and_told(folder: Path) -> None:
+    """In a folder one bad file does not hide the others; named by the user it is an error."""
+    (folder / "r9.json").write_text("")
+
+    run = dptrace.open(str(folder))
+
+    assert 2 == len(run.timelines)
+    assert any("Left out" in note and "is empty" in note for note in run.notes)
+    with pytest.raises(DptraceError, match="is empty"):
+        dptrace.open(str(folder / "r0.json.gz"), str(folder / "r9.json"))
+
+
+def test_notes_that_differ_only_in_numbers_are_said_once(tmp_path: Path) -> None:
+    """A fault of all ranks is one sentence, not one for each."""
+    for rank in range(3):
+        training_step(KinetoFile(rank=rank, world_size=3), 1, 0).kernel("orphan", 5, 6 + rank, None).write(
+            tmp_path / f"{rank}.json"
+        )
+
+    (note,) = dptrace.open(str(tmp_path)).notes
+
+    assert note.endswith("Likewise in 2 more files.")
+
+
+def test_overlap_percent_of_nothing_is_nothing() -> None:
+    """Without communication there is no share of it."""
+    assert (None, 25.0) == (overlap_percent(0, 0), overlap_percent(1, 3))

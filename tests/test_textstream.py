@@ -1,0 +1,56 @@
+"""A file's text in pieces."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+import dptrace.textstream
+from dptrace.textstream import pieces
+from tests.kineto_files import KinetoFile, training_step
+
+
+def file_text() -> str:
+    file = KinetoFile()
+    for k in range(30):
+        training_step(file, k, 100 * k)
+    return file.text()
+
+
+@pytest.mark.parametrize("size", [200, 997, 1 << 20])
+def test_pieces_put_together_are_the_text(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No byte between the brackets is lost or doubled, and only the last piece is last."""
+    monkeypatch.setattr(dptrace.textstream, "CHUNK", size)
+    text = file_text().encode()
+    path = tmp_path / "t.json"
+    path.write_bytes(text)
+
+    cut = list(pieces(path))
+
+    assert [False] * (len(cut) - 1) + [True] == [piece.last for piece in cut]
+    # What stands between two pieces is a comma and white space.
+    together = cut[0].head + b",".join(piece.text for piece in cut)
+    assert text.translate(None, b" \n") == together.translate(None, b" \n")
+
+
+def test_several_gzip_members_are_one_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files put together with cat, as log shippers do, are read to their end."""
+    text = file_text().encode()
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(text[:5000]) + gzip.compress(text[5000:]) + b"\0" * 16)
+
+    (only,) = pieces(path)
+
+    assert text == only.head + only.text
+    assert "" == only.damage
+
+
+def test_memory_stays_by_the_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece is never larger than two chunks and an event, so the whole text is never held."""
+    monkeypatch.setattr(dptrace.textstream, "CHUNK", 2000)
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(file_text().encode()))
+
+    assert all(len(piece.text) < 4500 for piece in pieces(path))

@@ -1,0 +1,236 @@
+"""The split as tables that fit a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dptrace.run import Run, overlap_percent
+from dptrace.split import FIGURES, Split
+from dptrace.timeline import Timeline
+
+__all__ = ["collective_table", "notes", "print_collectives", "print_run", "step_tables"]
+
+HEADINGS = {
+    "forward_ns": "for-\nward",
+    "backward_ns": "back-\nward",
+    "optimizer_ns": "opti-\nmizer",
+    "other_ns": "other",
+    "exposed_comm_ns": "exposed\ncomm",
+    "exposed_memory_ns": "exposed\nmemory",
+    "idle_ns": "idle",
+    "wall_ns": "wall",
+    "overlapped_comm_ns": "overl.\ncomm",
+}
+"""The parts in the order in which a step is told, their sum, and beside it what lies under compute."""
+
+MOST_STEPS = 12
+MOST_RANKS = 4
+MOST_RANKS_IN_ONE = 32
+MOST_COLLECTIVES = 60
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def plain(text: str) -> Text:
+    """Show a text from a trace as it is: no markup, no control characters that a terminal would obey."""
+    return Text(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", text))
+
+
+def milliseconds(ns: float) -> str:
+    """Give ms with as many decimals as tell something."""
+    value = ns / 1e6
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
+
+
+def quantity(size: float) -> str:
+    """Give bytes in the unit that fits.
+
+    >>> quantity(0), quantity(512), quantity(25_000_000)
+    ('–', '512 B', '25.0 MB')
+    """
+    if not size:
+        return "–"
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError
+
+
+def step_label(name: str) -> str:
+    """Shorten the profiler's own step names to their number; leave others alone."""
+    return name.removeprefix("ProfilerStep#")
+
+
+def _overlap(figures: dict[str, int]) -> str:
+    percent = overlap_percent(figures["overlapped_comm_ns"], figures["exposed_comm_ns"])
+    return "–" if percent is None else f"{percent:.1f}"
+
+
+def _columns(table: Table) -> None:
+    for name, heading in HEADINGS.items():
+        style = {"exposed_comm_ns": "bold red", "wall_ns": "bold", "overlapped_comm_ns": "green"}.get(name, "")
+        table.add_column(heading, justify="right", style=style, no_wrap=True)
+    table.add_column("over-\nlap", justify="right", no_wrap=True)
+
+
+def _row(figures: dict[str, int]) -> list[str]:
+    return [*(milliseconds(figures[name]) for name in HEADINGS), _overlap(figures)]
+
+
+def _table(title: Text, first: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
+    table.add_column(first, no_wrap=True)
+    _columns(table)
+    return table
+
+
+def _heading(timeline: Timeline) -> Text:
+    place = "CPU" if timeline.on_cpu else f"GPU {timeline.device} ({timeline.device_name})"
+    text = Text(f"rank {timeline.rank}", style="bold")
+    text.append_text(plain(f" · {place} · ms per step"))
+    return text
+
+
+def _rank_table(timeline: Timeline, figures: Split, every: bool) -> Table:
+    """One rank: a row for each step, the median, and each part's share of the wall time."""
+    table = _table(_heading(timeline), "step")
+    shown = range(len(figures.names)) if every or len(figures.names) <= MOST_STEPS else range(MOST_STEPS // 2)
+    for k in shown:
+        table.add_row(
+            plain(step_label(figures.names[k])), *_row({name: int(figures.figures[name][k]) for name in FIGURES})
+        )
+    if len(shown) < len(figures.names):
+        table.add_row("…", *["…"] * (len(HEADINGS) + 1))
+    if len(figures.names) > 1:
+        table.add_section()
+        table.add_row("med.", *_row(medians(figures)), style="bold")
+    total = figures.total()
+    wall = max(total["wall_ns"], 1)
+    shares = (f"{100 * total[name] / wall:.1f}%".replace("100.0", "100") for name in HEADINGS)
+    table.add_row("share", *shares, _overlap(total), style="dim")
+    return table
+
+
+def medians(figures: Split) -> dict[str, int]:
+    """Give each figure's median over the steps, in ns: they need not add up."""
+    return {name: int(np.median(values)) for name, values in figures.figures.items()}
+
+
+def _ranks_table(run: Run, every: bool) -> Table:
+    """Many ranks: a row for each, its medians over the steps."""
+    table = _table(Text("median of the steps, ms", style="bold"), "rank")
+    shown = len(run.splits) if every else min(len(run.splits), MOST_RANKS_IN_ONE)
+    for figures in run.splits[:shown]:
+        table.add_row(str(figures.rank), *_row(medians(figures)))
+    if shown < len(run.splits):
+        table.add_row("…", *["…"] * (len(HEADINGS) + 1))
+    return table
+
+
+def step_tables(run: Run, every: bool = False) -> Iterator[RenderableType]:
+    """Give the tables of the split: by rank and step, or, when there are many ranks, by rank.
+
+    Args:
+        every: leave no row out, however many there are.
+    """
+    if len(run.splits) > MOST_RANKS and not every:
+        yield _ranks_table(run, every)
+        return
+    for timeline, figures in zip(run.timelines, run.splits, strict=True):
+        yield _rank_table(timeline, figures, every)
+    if len(run.splits) > 1:
+        yield _ranks_table(run, every)
+
+
+def collective_table(run: Run) -> Table | None:
+    """Give a row for each kind of collective: what a GPU did of it in a step, on average."""
+    steps = sum(len(figures.names) for figures in run.splits)
+    kinds = sorted({kind for figures in run.splits for kind in figures.comm})
+    if not kinds:
+        return None
+    title = Text("collectives, per GPU and step", style="bold")
+    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
+    table.add_column("kind", no_wrap=True)
+    for heading in ("count", "bytes", "exposed ms", "overlapped ms", "overlap"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for kind in kinds:
+        parts = [figures.comm[kind] for figures in run.splits if kind in figures.comm]
+        count, size, exposed, overlapped = (
+            sum(int(getattr(part, name).sum()) for part in parts)
+            for name in ("count", "bytes", "exposed_ns", "overlapped_ns")
+        )
+        percent = overlap_percent(overlapped, exposed)
+        table.add_row(
+            kind,
+            f"{count / steps:.4g}",
+            quantity(size / steps),
+            milliseconds(exposed / steps),
+            milliseconds(overlapped / steps),
+            "–" if percent is None else f"{percent:.1f} %",
+        )
+    return table
+
+
+def headline(run: Run) -> Text:
+    """Say in a sentence what the tables say: the step's length, and what of it is lost to communication and idling."""
+    total = {name: sum(figures.total()[name] for figures in run.splits) for name in FIGURES}
+    wall = max(total["wall_ns"], 1)
+    step = np.median(np.concatenate([figures.figures["wall_ns"] for figures in run.splits]))
+    text = Text(f"A step takes {milliseconds(float(step))} ms (median): ", style="bold")
+    text.append(f"{100 * total['exposed_comm_ns'] / wall:.1f} % exposed communication", style="bold red")
+    percent = overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"])
+    hidden = "no communication" if percent is None else f"{percent:.1f} % of communication overlapped"
+    text.append(f", {100 * total['idle_ns'] / wall:.1f} % idle; {hidden}.")
+    return text
+
+
+def notes(run: Run) -> RenderableType:
+    """Give what the user must know to believe the figures: what was missing, dropped or guessed."""
+    return Group(*(Text("! ", style="yellow").append_text(plain(note)) for note in run.notes))
+
+
+def print_run(run: Run, console: Console, every: bool = False) -> None:
+    """Print the split of *run*: a sentence, the tables, the collectives, and the notes."""
+    parts: list[RenderableType] = [headline(run), "", *_spaced(step_tables(run, every))]
+    if (collectives := collective_table(run)) is not None:
+        parts += [collectives, ""]
+    if run.notes:
+        parts += [notes(run)]
+    console.print(*parts, sep="\n")
+
+
+def _spaced(tables: Iterator[RenderableType]) -> Iterator[RenderableType]:
+    for table in tables:
+        yield table
+        yield ""
+
+
+def print_collectives(run: Run, console: Console, every: bool = False) -> None:
+    """Print a row for each collective on each GPU; the first ones only, unless *every*."""
+    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    for heading in ("rank", "step", "kind", "phase", "bytes", "start\nms", "ms", "exposed\nms", "overl.\nms"):
+        table.add_column(heading, justify="left" if heading in ("step", "kind", "phase") else "right", no_wrap=True)
+    rows = run.collectives()
+    shown = rows if every else rows.head(MOST_COLLECTIVES)
+    origin = min(int(timeline.windows.bounds[0]) for timeline in run.timelines)
+    for row in shown.to_dict("records"):
+        table.add_row(
+            str(row["rank"]),
+            plain(step_label(row["step"])) if isinstance(row["step"], str) else "–",
+            row["kind"],
+            row["phase"],
+            quantity(row["bytes"]),
+            f"{(row['start_ns'] - origin) / 1e6:,.3f}",
+            *(f"{ns / 1e6:.3f}" for ns in (row["end_ns"] - row["start_ns"], row["exposed_ns"], row["overlapped_ns"])),
+        )
+    console.print(table if len(rows) else "No communication in this run.")
+    if len(shown) < len(rows):
+        console.print(f"{len(rows) - len(shown):,} more; --all shows them, --csv writes them.")
+    if run.notes:
+        console.print(notes(run))
