@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,7 @@ def collective(file: KinetoFile, folder: Path) -> Collective:
 
 def test_metadata_on_the_kernel_comes_first(tmp_path: Path) -> None:
     """Bytes are the larger of input and output times the element size; group and sequence are kept."""
-    args = {
+    args: dict[str, Any] = {
         "Collective name": "_allgather_base",
         "In msg nelems": 10,
         "Out msg nelems": 80,
@@ -71,7 +72,7 @@ def test_metadata_on_the_kernel_comes_first(tmp_path: Path) -> None:
 
 def test_else_the_op_around_the_launch_tells(tmp_path: Path) -> None:
     """RCCL calls every kernel Generic: record_param_comms around the launch has the metadata."""
-    args = {"Collective name": "allreduce", "In msg nelems": 3, "Out msg nelems": 3, "dtype": "Float"}
+    args: dict[str, Any] = {"Collective name": "allreduce", "In msg nelems": 3, "Out msg nelems": 3, "dtype": "Float"}
     file = KinetoFile().op("c10d::allreduce_", 1, 9).op("record_param_comms", 2, 8, **args)
     file.kernel("ncclDevKernel_Generic(x)", 10, 20, 5)
 

@@ -22,7 +22,7 @@ def windows(starts: list[int], end: int, rows: list[tuple[int, int, int]]) -> li
     """Cut windows from rows of (step that launched, start, end)."""
     start, stop = np.array([a for _, a, _ in rows], np.int64), np.array([b for _, _, b in rows], np.int64)
     step = np.array([k for k, _, _ in rows], np.int32)
-    return device_windows(steps_of(starts, end), start, stop, step).bounds.tolist()
+    return [int(edge) for edge in device_windows(steps_of(starts, end), start, stop, step).bounds]
 
 
 def test_marks_on_the_cpu_become_steps(tmp_path: Path) -> None:
