@@ -73,8 +73,10 @@ def _on_gpus(
     kind = np.where(comm, Kind.COMMUNICATION, np.where(kernel, Kind.COMPUTE, Kind.MEMORY)).astype(np.uint8)
     notes += [*_no_operators_note(trace), *_orphan_notes(trace, known)]
     timelines: list[Timeline] = []
-    for device in np.unique(trace.device[events]):
-        own = np.flatnonzero(trace.device[events] == device)
+    # A device event that does not name its device can only be the process's one: 0, as torch numbers them.
+    devices = np.maximum(trace.device[events], 0)
+    for device in np.unique(devices):
+        own = np.flatnonzero(devices == device)
         timelines.append(
             _timeline(
                 trace,
@@ -145,7 +147,9 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timel
     if not len(events):
         raise TraceError(f"{trace.path}: has neither GPU work nor operators: there is nothing to split.")
     is_comm = np.isin(events, comm)
-    time, thread = trace.start_ns[events], trace.thread[events]
+    launch = events.copy()
+    launch[is_comm] = _enqueued(trace, comm)
+    time, thread = trace.start_ns[launch], trace.thread[launch]
     if trace.device_names:
         notes.append(
             f"{Path(trace.path).name}: the machine has a GPU ({next(iter(trace.device_names.values()))}) but the trace "
@@ -161,12 +165,23 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timel
             np.where(is_comm, Kind.COMMUNICATION, Kind.COMPUTE).astype(np.uint8),
             phases(trace, steps, thread, time),
             steps.at(time),
-            thread.astype(np.int64),
+            trace.thread[events].astype(np.int64),
         ),
         tuple(_gloo(trace, int(event)) for event in events[is_comm]),
         steps,
         notes,
     )
+
+
+def _enqueued(trace: Trace, comm: Int64) -> Int64:
+    """Give for each of gloo's events the op that enqueued it, or itself where that can't be told.
+
+    Gloo's threads take work from one queue, so the n-th to start is the n-th enqueued, as long as the recording holds
+    all of both.
+    """
+    ops = np.flatnonzero((trace.category == Category.CPU_OP) & trace.named("c10d::"))
+    in_order = len(ops) == len(comm) and bool((trace.start_ns[ops] <= trace.start_ns[comm]).all())
+    return ops if in_order else comm
 
 
 def _gloo(trace: Trace, event: int) -> Collective:

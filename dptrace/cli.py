@@ -79,7 +79,7 @@ def cli() -> None:
 def main() -> None:
     """Run the command line; a closed pipe (``dptrace analyze RUN | head``) is no error."""
     try:
-        cli()
+        cli(prog_name="dptrace")
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)

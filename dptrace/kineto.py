@@ -153,10 +153,14 @@ def _launch_columns(kept: list[_Event]) -> list[Int64]:
     args = [event.args or _NO_ARGS for event in kept]
     return [
         np.fromiter((arg.correlation for arg in args), np.int64, count),
-        np.fromiter((arg.device if type(arg.device) is int else -1 for arg in args), np.int64, count),
+        np.fromiter((_small(arg.device) for arg in args), np.int64, count),
         # A HIP copy's launch gives its stream as an address in hex; only device events give a number.
         np.fromiter((arg.stream if type(arg.stream) is int else -1 for arg in args), np.int64, count),
     ]
+
+
+def _small(device: object) -> int:
+    return device if type(device) is int and 0 <= device < 1 << 16 else -1
 
 
 _NO_ARGS = _Args()

@@ -176,7 +176,7 @@ def collective_exposure(timeline: Timeline) -> tuple[Int64, Int64]:
 def partition(timeline: Timeline) -> Pieces:
     """Cut the steps into stretches of one part each, with no gap: the Gantt row whose sums the split gives."""
     bounds = timeline.windows.bounds
-    if len(bounds) < 2:
+    if len(bounds) < 2 or bounds[0] == bounds[-1]:
         return _pieces([], [], [], [])
     window: IntervalSet = (bounds[:1], bounds[-1:])
     claims = [intersect(claim, window) for claim in _claims(timeline)]

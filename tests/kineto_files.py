@@ -83,7 +83,12 @@ def training_step(file: KinetoFile, step: int, at: float) -> KinetoFile:
     wrapper = "autograd::engine::evaluate_function: AddmmBackward0"
     file.op(wrapper, at + 20, at + 40, tid=2).kernel("gemm_backward", at + 30, at + 60, at + 25, tid=2)
     file.op("nccl:all_reduce", at + 36, at + 38, tid=2)
-    comm = {"Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 1000, "dtype": "Float"}
+    comm: dict[str, Any] = {
+        "Collective name": "allreduce",
+        "In msg nelems": 1000,
+        "Out msg nelems": 1000,
+        "dtype": "Float",
+    }
     file.kernel("ncclDevKernel_AllReduce_Sum_f32", at + 50, at + 75, at + 37, tid=2, stream=20, **comm)
     file.label("Optimizer.step#SGD.step", at + 60, at + 90)
     return file.kernel("multi_tensor_apply", at + 80, at + 90, at + 62)

@@ -115,3 +115,13 @@ def test_without_operators_phases_are_said_to_be_unknown(tmp_path: Path) -> None
     (timeline,) = build(KinetoFile().kernel("a", 10, 20, 5), tmp_path)
 
     assert any("phases can't be told" in note for note in timeline.notes)
+
+
+def test_gloos_work_has_the_phase_of_the_op_that_enqueued_it(tmp_path: Path) -> None:
+    """Gloo's threads know no phase: its events take that of the n-th enqueueing op, as long as all are there."""
+    file = KinetoFile(backend="gloo").label("ProfilerStep#1", 0, 100).op("aten::linear", 0, 20)
+    file.op("autograd::engine::evaluate_function: AccumulateGrad", 30, 50).op("c10d::allreduce_", 35, 38)
+    file.label("gloo:all_reduce", 40, 80, tid=9)
+    (timeline,) = build(file, tmp_path)
+
+    assert Phase.BACKWARD == timeline.phase[timeline.kind == Kind.COMMUNICATION]

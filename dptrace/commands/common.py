@@ -29,7 +29,7 @@ _PATIENCE = 1.0
 
 def run_argument(function: Decorated) -> Decorated:
     """Add the argument RUN…: a run folder, a trace, several, a folder or a glob of traces."""
-    return click.argument("paths", metavar="RUN...", nargs=-1, required=True)(function)
+    return click.argument("paths", metavar="RUN...", nargs=-1, required=True, type=click.Path())(function)
 
 
 def comm_pattern_option(function: Decorated) -> Decorated:
