@@ -1,0 +1,190 @@
+"""The tracks of a merged trace: each rank's steps, parts, communication and streams, as columns for any format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.exports.lanes import assign_lanes
+from dptrace.intervals import Int64
+from dptrace.run import Run
+from dptrace.split import FIGURES, Part, Split, collective_exposure, exposure, partition
+from dptrace.timeline import Kind, Phase, Timeline
+from dptrace.viewers.theme import PART_LABELS
+
+__all__ = ["Argument", "Process", "Track", "earliest", "legible", "processes"]
+
+CHUNK = 1 << 15
+"""Slices that a writer holds as Python objects at once."""
+
+
+def legible(text: str) -> str:
+    """Spell out lone surrogates (bytes of a name that were no UTF-8), which no trace format can hold."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One detail of every slice of a track."""
+
+    name: str
+    values: Int64
+    """The numbers themselves, or indices into ``texts``; -1 where a slice has no such detail."""
+    texts: tuple[str, ...] | None = None
+
+    def __getitem__(self, index: slice | NDArray[np.int64]) -> Argument:
+        return Argument(self.name, self.values[index], self.texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One row: slices sorted by start, none of which overlap."""
+
+    name: str
+    start_ns: Int64
+    end_ns: Int64
+    label: NDArray[np.int32]
+    """Index into ``labels``: what is written on the slice, and what Perfetto derives its colour from."""
+    labels: tuple[str, ...]
+    arguments: tuple[Argument, ...]
+    lane: int = 0
+    """Which of the track's lanes; those after 0 hold what overlaps."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def __getitem__(self, index: slice | NDArray[np.int64]) -> Track:
+        return replace(
+            self,
+            start_ns=self.start_ns[index],
+            end_ns=self.end_ns[index],
+            label=self.label[index],
+            arguments=tuple(argument[index] for argument in self.arguments),
+        )
+
+    def chunks(self) -> Iterator[Track]:
+        """Cut the track into stretches of at most CHUNK slices."""
+        for first in range(0, len(self), CHUNK):
+            yield self[first : first + CHUNK]
+
+    def lanes(self) -> Iterator[Track]:
+        """Cut the track into lanes on which nothing overlaps."""
+        lane = assign_lanes(self.start_ns, self.end_ns)
+        for number in range(int(lane.max(initial=-1)) + 1):
+            yield replace(self[np.flatnonzero(lane == number)], lane=number)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One GPU of one rank, in the order of the run."""
+
+    name: str
+    tracks: tuple[Track, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.tracks))
+
+
+def processes(run: Run) -> Iterator[Process]:
+    """Give the tracks of each timeline of *run*, one timeline at a time; times in ns, clocks as recorded."""
+    for timeline, split in zip(run.timelines, run.splits, strict=True):
+        rows = [_steps(timeline, split), _parts(timeline), *_communication(timeline), *_streams(timeline)]
+        yield Process(_name(timeline), tuple(lane for row in rows for lane in row.lanes()))
+
+
+def earliest(run: Run) -> int:
+    """Give the first time of all in ns, 0 for an empty run."""
+    firsts = [int(timeline.start_ns[0]) for timeline in run.timelines if len(timeline)]
+    firsts += [int(timeline.windows.bounds[0]) for timeline in run.timelines if len(timeline.windows)]
+    return min(firsts, default=0)
+
+
+def _name(timeline: Timeline) -> str:
+    if timeline.on_cpu:
+        return timeline.label
+    return legible(f"{timeline.label} · {timeline.device_name} (GPU {timeline.device})")
+
+
+def _steps(timeline: Timeline, split: Split) -> Track:
+    """Make the row of steps, each with its nine figures."""
+    bounds = timeline.windows.bounds
+    names = tuple(map(legible, timeline.windows.names))
+    figures = tuple(Argument(name, split.figures[name]) for name in FIGURES)
+    return Track("steps", bounds[:-1], bounds[1:], np.arange(len(names), dtype=np.int32), names, figures)
+
+
+def _parts(timeline: Timeline) -> Track:
+    """Make the row of parts: adding its slices up by name gives the split."""
+    pieces = partition(timeline)
+    labels = tuple(PART_LABELS[part] for part in Part)
+    step = Argument("step", pieces.source.astype(np.int64), tuple(map(legible, timeline.windows.names)))
+    return Track("phases", pieces.start_ns, pieces.end_ns, pieces.part.astype(np.int32), labels, (step,))
+
+
+def _communication(timeline: Timeline) -> Iterator[Track]:
+    """Make the rows of exposed and of overlapped communication."""
+    pieces = exposure(timeline)
+    kinds = tuple(legible(collective.kind) for collective in timeline.collectives)
+    for exposed, word in ((1, "exposed"), (0, "overlapped")):
+        index = np.flatnonzero(pieces.part == exposed)
+        source = pieces.source[index]
+        yield Track(
+            f"{word} communication",
+            pieces.start_ns[index],
+            pieces.end_ns[index],
+            timeline.collective[source] + np.int32(1),
+            (word, *(f"{word} {kind}" for kind in kinds)),
+            (_step_argument(timeline, source), *_collective_arguments(timeline, source)),
+        )
+
+
+def _streams(timeline: Timeline) -> Iterator[Track]:
+    """Make a row per stream of a GPU, or per thread of a CPU."""
+    # -1, which is "none", for what is not communication.
+    none = np.where(timeline.kind == Kind.COMMUNICATION, 0, -1)
+    exposed, overlapped = (figures + none for figures in collective_exposure(timeline))
+    names = tuple(map(legible, timeline.names))
+    phases = tuple(phase.name.lower() for phase in Phase)
+    for lane in np.unique(timeline.lane).tolist():
+        index = np.flatnonzero(timeline.lane == lane)
+        kinds = [kind.name.lower() for kind in Kind if np.any(timeline.kind[index] == kind)]
+        word = "thread" if timeline.on_cpu else "stream"
+        arguments = (
+            Argument("phase", timeline.phase[index].astype(np.int64), phases),
+            _step_argument(timeline, index),
+            *_collective_arguments(timeline, index),
+            Argument("exposed_ns", exposed[index]),
+            Argument("overlapped_ns", overlapped[index]),
+        )
+        name = f"{word} {lane} ({', '.join(kinds)})"
+        yield Track(name, timeline.start_ns[index], timeline.end_ns[index], timeline.name[index], names, arguments)
+
+
+def _step_argument(timeline: Timeline, index: NDArray[np.integer]) -> Argument:
+    names = timeline.windows.names
+    texts = (*map(legible, names), "before the first", "after the last")
+    step = timeline.step[index].astype(np.int64)
+    return Argument("step", np.where(step < 0, len(names) - 1 - step, step), texts)
+
+
+def _collective_arguments(timeline: Timeline, index: NDArray[np.integer]) -> Iterator[Argument]:
+    """Tell what is known of each collective; what the trace does not say is left out, not shown as nothing."""
+    known, which = timeline.collectives, timeline.collective[index]
+    for name, texts in (
+        ("collective", [collective.kind for collective in known]),
+        ("dtype", [collective.dtype for collective in known]),
+        ("group", [collective.group for collective in known]),
+    ):
+        table = tuple(dict.fromkeys(filter(None, texts)))
+        place = {text: number for number, text in enumerate(table)}
+        values = np.array([*(place.get(text, -1) for text in texts), -1], np.int64)
+        yield Argument(name, values[which], tuple(map(legible, table)))
+    for name, numbers in (
+        ("bytes", [collective.bytes or -1 for collective in known]),
+        ("group_size", [collective.group_size or -1 for collective in known]),
+        ("seq", [collective.seq for collective in known]),
+    ):
+        yield Argument(name, np.array([*numbers, -1], np.int64)[which])

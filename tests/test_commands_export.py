@@ -1,0 +1,122 @@
+"""``dptrace export`` on the command line."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dptrace import exports
+from dptrace.cli import cli
+from dptrace.errors import TraceError
+from dptrace.exports import FORMATS
+from dptrace.run import Run
+from tests.builders import two_rank_timelines
+from tests.exported import read_back
+from tests.real_traces import needs_real_traces, real
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Let every path open as the run of two made-up ranks; collect what was asked for."""
+    asked: list[Any] = []
+
+    def open_run(paths: Any, comm_patterns: Any = (), progress: Any = None) -> Run:
+        asked.append((paths, comm_patterns))
+        return Run("runs/made", two_rank_timelines(), notes=("mind this",))
+
+    monkeypatch.setattr("dptrace.run.open_run", open_run)
+    return asked
+
+
+def export(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, ["export", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("suffix", sorted(FORMATS))
+def test_it_writes_and_says_where_to_open(opened: list[Any], tmp_path: Path, suffix: str) -> None:
+    """The file is written, its size, the run's notes and the way to open it are told, and nothing else is left."""
+    path = tmp_path / f"all{suffix}"
+
+    result = export("runs/made", "-o", path, "--comm-pattern", "mine")
+
+    assert 0 == result.exit_code
+    assert [(("runs/made",), ("mine",))] == opened
+    assert f"Wrote {path}: 2 ranks, 60 slices, 0.0 MB." in result.output
+    assert "https://ui.perfetto.dev" in result.output
+    assert "! mind this" in result.stderr
+    assert [path] == list(tmp_path.iterdir())
+    assert 60 == sum(len(track.slices) for track in read_back(path))
+
+
+def test_an_unknown_ending_is_wrong_use(opened: list[Any], tmp_path: Path) -> None:
+    """A name that says no format is refused with those that do, before anything is read."""
+    result = export("runs/made", "-o", tmp_path / "all.txt")
+
+    assert 2 == result.exit_code
+    assert all(suffix in result.output for suffix in FORMATS)
+    assert not opened
+
+
+def test_nothing_is_overwritten_unasked(opened: list[Any], tmp_path: Path) -> None:
+    """A file that is there stays as it is, unless --force is given."""
+    path = tmp_path / "all.json"
+    path.write_text("precious")
+
+    refused = export("runs/made", "-o", path)
+    assert 2 == refused.exit_code
+    assert "--force" in refused.output
+    assert ("precious", []) == (path.read_text(), opened)
+
+    assert 0 == export("runs/made", "-o", path, "--force").exit_code
+    assert read_back(path)
+
+
+def test_a_full_disk_leaves_nothing(opened: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When writing fails midway, the old file stays, the half-written one goes, and one line says why."""
+    path = tmp_path / "all.json"
+    path.write_text("precious")
+
+    def fail(run: Run, target: Path, suffix: str, progress: object) -> int:
+        target.write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(exports, "write_trace", fail)
+    result = export("runs/made", "-o", path, "--force")
+
+    assert 1 == result.exit_code
+    assert "No space left on device" in result.output
+    assert [path] == list(tmp_path.iterdir())
+    assert "precious" == path.read_text()
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader's error is a line and exit code 1, and no file is made."""
+
+    def open_run(*arguments: Any) -> Run:
+        raise TraceError("x.json: no traceEvents.")
+
+    monkeypatch.setattr("dptrace.run.open_run", open_run)
+    result = export("x.json", "-o", tmp_path / "all.json")
+
+    assert (1, "Error: x.json: no traceEvents.\n") == (result.exit_code, result.output)
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_help_has_an_example() -> None:
+    """--help shows what to type."""
+    assert "dptrace export runs/interleaved -o interleaved.pftrace" in export("--help").output
+
+
+@needs_real_traces
+def test_real_ranks_merge(tmp_path: Path) -> None:
+    """Four recordings become one file with four processes, in the order of ranks."""
+    path = tmp_path / "all.json"
+
+    assert 0 == export(real("dlrm_v100_4ranks"), "-o", path).exit_code
+
+    processes = list(dict.fromkeys(track.process for track in read_back(path)))
+    assert [f"rank {k} · Tesla V100-SXM2-16GB (GPU {k})" for k in range(4)] == processes
