@@ -1,0 +1,59 @@
+"""Draw the pictures of the README and the docs from the runs in traces/: ``python docs/make_pictures.py``.
+
+Needs chromium and playwright (`make test` installs the latter).
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+
+import dptrace
+from dptrace.viewers.gantt import document
+from dptrace.viewers.tables import print_run
+
+ROOT = Path(__file__).resolve().parents[1]
+IMAGES = ROOT / "docs" / "images"
+
+
+def split_picture(run: dptrace.Run, path: Path) -> None:
+    """Print the split into an SVG of a terminal."""
+    console = Console(record=True, file=io.StringIO(), width=84, force_terminal=True, highlight=False)
+    print_run(run, console)
+    path.write_text(console.export_svg(title="dptrace analyze traces/interleaved_cpu_2ranks"), encoding="utf-8")
+
+
+def page_picture(run: dptrace.Run, path: Path, height: int) -> None:
+    """Open the run's page in Chromium and keep what it shows."""
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        page_file = Path(folder, "page.html")
+        page_file.write_text(document(run), encoding="utf-8")
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
+        )
+        page = browser.new_page(viewport={"width": 1440, "height": height})
+        page.goto(page_file.as_uri())
+        page.locator("html[data-ready='1']").wait_for(timeout=20_000)
+        page.wait_for_timeout(300)
+        page.screenshot(path=path)
+        browser.close()
+
+
+def main() -> None:
+    """Draw them all."""
+    IMAGES.mkdir(exist_ok=True)
+    split_picture(dptrace.open(str(ROOT / "traces" / "interleaved_cpu_2ranks")), IMAGES / "split.svg")
+    for mode in ("naive", "interleaved", "ddp"):
+        run = dptrace.open(str(ROOT / "traces" / f"{mode}_cpu_2ranks"))
+        page_picture(run, IMAGES / f"gantt_{mode}.png", 560)
+    sys.stdout.write(f"Wrote {', '.join(sorted(path.name for path in IMAGES.iterdir()))} in {IMAGES}\n")
+
+
+if __name__ == "__main__":
+    main()
