@@ -1,0 +1,108 @@
+"""``dptrace view``: the per-GPU Gantt, as a page or in the terminal."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from dptrace.commands.common import (
+    check_output,
+    comm_pattern_option,
+    console,
+    open_with_progress,
+    replacing,
+    run_argument,
+)
+from dptrace.errors import DptraceError, UsageError
+
+
+@click.command()
+@run_argument
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the page to this file.")
+@click.option("--force", is_flag=True, help="Overwrite the file.")
+@click.option("--no-browser", is_flag=True, help="Write the page, and do not open it.")
+@click.option("--text", is_flag=True, help="Draw in the terminal instead; good over SSH.")
+@click.option("--ranks", metavar="LIST", help="Only these ranks: 0,1 or 0-3.")
+@click.option("--steps", metavar="FIRST:LAST", help="Only these steps, by their numbers in the trace: 4:6 or 4.")
+@comm_pattern_option
+def command(
+    paths: tuple[str, ...],
+    output: Path | None,
+    force: bool,
+    no_browser: bool,
+    text: bool,
+    ranks: str | None,
+    steps: str | None,
+    comm_patterns: tuple[str, ...],
+) -> None:
+    """Draw RUN as a Gantt chart: for each GPU its phases, compute, communication and memory over time.
+
+    RUN is a run folder, a trace file, several files (one for each rank), a folder or a glob of traces. The page is
+    one file that needs no network. Without -o it is written to the cache folder and opened in the browser.
+
+    \b
+    Examples:
+      dptrace view runs/interleaved
+      dptrace view runs/ddp -o ddp.html
+      dptrace view runs/ddp --ranks 0,1 --steps 4:6
+      dptrace view runs/ddp --text | less -R
+    """
+    if text and output is not None:
+        raise UsageError("--text draws in the terminal; leave -o out, or redirect: --text > gantt.txt.")
+    if output is not None:
+        check_output(output, force)
+    from dptrace.viewers.select import parse_ranks, parse_steps, select
+
+    wanted = parse_ranks(ranks) if ranks else None, parse_steps(steps) if steps else None
+    run = select(open_with_progress(paths, comm_patterns), *wanted)
+    if text:
+        from dptrace.viewers.terminal import print_gantt
+
+        print_gantt(run, console())
+        return
+    from dptrace.viewers.gantt import document
+
+    page = document(run)
+    place = output or _cached(paths)
+    with replacing(place) as beside:
+        beside.write_text(page, encoding="utf-8")
+    click.echo(f"Wrote {place} ({len(page) / 1e6:.1f} MB).")
+    if output is None and not no_browser:
+        _show(place, paths)
+
+
+def _cached(paths: tuple[str, ...]) -> Path:
+    """Name the page's place in the user's cache: one for each run, so that looking twice leaves one file."""
+    if sys.platform == "darwin":
+        usual = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        usual = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    else:
+        usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = usual / "dptrace" / "pages"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DptraceError(f"{folder}: can't be made: {error.strerror}. Name a place: -o page.html.") from None
+    whole = "\0".join(str(Path(path).absolute()) for path in paths)
+    stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(paths[0]).absolute().name)[:60]
+    return folder / f"{stem}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}.html"
+
+
+def _show(page: Path, paths: tuple[str, ...]) -> None:
+    """Open the page, or say how to look at it where no browser can be opened."""
+    import webbrowser
+
+    # Without a display, webbrowser would find a text browser, which takes the terminal and runs no scripts.
+    needs_display = sys.platform not in ("darwin", "win32") or "SSH_CONNECTION" in os.environ
+    seen = not needs_display or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    if seen and webbrowser.open(page.as_uri()):
+        return
+    click.echo(
+        "No browser could be opened here. Copy the file to a machine that has one (scp), "
+        f"or draw in the terminal: dptrace view {' '.join(paths)} --text"
+    )

@@ -1,0 +1,72 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { gzipSync } from "node:zlib";
+
+import { columnsOf, unpack } from "../../viewers/static/columns.js";
+import { rowsOf, stepAt, stepSpan } from "../../viewers/static/rows.js";
+import { figures } from "../../viewers/static/summary.js";
+import { lodOf } from "./made.mjs";
+
+const packed = (type, values, escapes = []) => ({ type, data: gzipSync(Buffer.from(values.buffer)).toString("base64"), escapes });
+
+const SCENE = {
+  end: 220,
+  tracks: [{ bounds: [0, 100, 200] }, { bounds: [20, 120, 220] }],
+  strips: [{ tracks: [0, 1], names: ["ProfilerStep#4", "ProfilerStep#5"] }],
+  lanes: [0, 1].flatMap((track) => ["phases", "exposure"].map((role) => ({ track, role }))),
+  categories: Array.from({ length: 8 }, () => ({})),
+  special: { exposed: 4, overlapped: 7, memory: 5, idle: 6 },
+};
+
+test("columns come back as they were packed, wide values among them", async () => {
+  assert.deepEqual([...(await unpack(packed("Uint16", Uint16Array.of(1, 500, 65535))))], [1, 500, 65535]);
+  const wide = await unpack(packed("Uint32", Uint32Array.of(7, 0xffffffff), [[1, 2 ** 40 + 1]]));
+  assert.deepEqual([...wide], [7, 2 ** 40 + 1]);
+});
+
+test("starts are the sums of the steps between them, lane by lane", async () => {
+  const bytes = (...values) => packed("Uint8", Uint8Array.of(...values));
+  const scene = {
+    categories: [{}],
+    lanes: [{ track: 0, role: "phases", first: -5, count: 2 }, { track: 0, role: "collectives", first: 7, count: 1 }],
+    columns: { delta: bytes(0, 3, 0), duration: bytes(1, 2, 3), category: bytes(0, 0, 0), name: bytes(0, 0, 0), stream: bytes(0, 0, 0), exposed: bytes(9) },
+  };
+  const { start, offsets, exposedFrom, exposed } = await columnsOf(scene);
+  assert.deepEqual([...start], [-5, -2, 7]);
+  assert.deepEqual([...offsets], [0, 2, 3]);
+  assert.equal(exposed[2 - exposedFrom[0]], 9);
+});
+
+test("figures count what lies in view and in the steps, and idle is the rest", () => {
+  const entries = [
+    { lane: 0, start: 0, duration: 30, category: 1 },
+    { lane: 0, start: 60, duration: 20, category: 4 },
+    { lane: 1, start: -50, duration: 60, category: 7 },
+    { lane: 2, start: 20, duration: 200, category: 0 },
+    { lane: 3, start: 210, duration: 50, category: 7 },
+  ];
+  const all = figures(lodOf(entries, 4, 8), SCENE, -1000, 1000);
+  assert.equal(all.wall, 400);
+  assert.deepEqual(all.parts, [200, 30, 0, 0, 20, 0, 150, 0]);
+  assert.equal(all.overlapped, 10 + 10);
+  assert.deepEqual(all.steps, [100, 100, 100, 100]);
+  const window = figures(lodOf(entries, 4, 8), SCENE, 10, 70);
+  assert.equal(window.wall, 60 + 50);
+  assert.deepEqual(window.parts, [50, 20, 0, 0, 10, 0, 30, 0]);
+  assert.deepEqual(window.steps, [100, 100]);
+  assert.equal(figures(lodOf(entries, 4, 8), SCENE, 500, 600).wall, 0);
+});
+
+test("steps are found by time and spread over their ranks", () => {
+  const track = { bounds: [0, 100, 200, 300] };
+  assert.deepEqual([-1, 0, 99, 100, 299, 300].map((time) => stepAt(track, time)), [-1, 0, 0, 1, 2, -1]);
+  assert.deepEqual(stepSpan(SCENE, SCENE.strips[0], 1), { from: 100, to: 220 });
+});
+
+test("rows know the lanes that fill them and the steps they count in", () => {
+  const scene = { ...SCENE, layout: { rows: [{ track: 1, role: "phases", y: 0, h: 9 }, { track: 1, role: "exposure", y: 9, h: 9 }] } };
+  const [phases, exposure] = rowsOf(scene);
+  assert.equal(phases.lane, 2);
+  assert.equal(exposure.lane, 3);
+  assert.deepEqual([phases.from, phases.to], [20, 220]);
+});

@@ -1,0 +1,61 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { bytes, duration, middle, moment, percent, shortName, tickLabels, visible } from "../../viewers/static/words.js";
+
+test("durations have three digits and the unit that fits", () => {
+  const cases = [[0, "0 ns"], [999, "999 ns"], [1000, "1.00 µs"], [12_645_000, "12.6 ms"], [99_960_000, "100 ms"], [2.5e9, "2.50 s"]];
+  for (const [ns, text] of cases) assert.equal(duration(ns), text);
+});
+
+test("moments are told as finely as the view is wide", () => {
+  assert.equal(moment(64_600_123, 4_500_000), "64.600 ms");
+  assert.equal(moment(64_600_123, 400), "64.6001230 ms");
+  assert.equal(moment(0, 156e6), "0.0 ms");
+});
+
+test("tick labels share a unit and differ from each other", () => {
+  assert.deepEqual(tickLabels([0, 20e6, 40e6]), ["0 ms", "20 ms", "40 ms"]);
+  assert.deepEqual(tickLabels([1_000_000, 1_000_200]), ["1000.0 µs", "1000.2 µs"]);
+  assert.deepEqual(tickLabels([0, 0.5e9, 1e9]), ["0.0 s", "0.5 s", "1.0 s"]);
+  assert.equal(new Set(tickLabels([3.6e12, 3.6e12 + 200, 3.6e12 + 400])).size, 3);
+});
+
+test("what is more than nothing is never told as nothing", () => {
+  assert.equal(percent(0), "0.0 %");
+  assert.equal(percent(0.0001), "< 0.1 %");
+  assert.equal(percent(0.07), "7.0 %");
+  assert.equal(percent(0.256), "26 %");
+  assert.equal(percent(1), "100 %");
+});
+
+test("bytes are decimal", () => {
+  assert.equal(bytes(26_214_400), "26.2 MB");
+  assert.equal(bytes(999), "999 B");
+  assert.equal(bytes(4096), "4.10 kB");
+});
+
+test("a kernel is called by its function, an elementwise one by its functor", () => {
+  const cases = [
+    ["void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>>(int)", "elementwise CUDAFunctor_add"],
+    ["ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"],
+    ["void (anonymous namespace)::softmax_warp_forward<float, float, 8>(float*)", "softmax_warp_forward"],
+    ["aten::addmm", "addmm"],
+    ["Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD"],
+    ["ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"],
+    ["", ""],
+    ["<<<", "<<<"],
+  ];
+  for (const [full, short] of cases) assert.equal(shortName(full), short);
+});
+
+test("long names lose their middle, and stay as long as there is room", () => {
+  assert.equal(middle("short", 10), "short");
+  assert.equal(middle("ampere_bf16_gemm_128x256_nt", 15), "ampere_b…256_nt");
+  assert.equal(middle("ampere_bf16_gemm", 7), "");
+});
+
+test("control and direction characters are shown as escapes", () => {
+  assert.equal(visible("a\u202eb\u0000c\u2028"), "a\\u{202e}b\\u{0}c\\u{2028}");
+  assert.equal(visible("plain µ × name"), "plain µ × name");
+});

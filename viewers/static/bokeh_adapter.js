@@ -1,0 +1,74 @@
+/**
+ * All that these pages know of Bokeh beyond its public models: how to find a plot's canvases and its frame, when it
+ * was painted, and how to give an axis labels without eval. When a new Bokeh moves one of these, mend it here.
+ */
+
+function need(value, what) {
+  if (value === undefined || value === null) throw new Error(`Bokeh ${globalThis.Bokeh?.version} has no ${what}`);
+  return value;
+}
+
+class Plot {
+  constructor(view) {
+    const canvas = need(view?.canvas_view, "canvas view");
+    this.view = view;
+    this.events = need(canvas.events_el, "events layer");
+    this.frame = () => need(view.frame?.bbox, "frame");
+    this.canvas = document.createElement("canvas");
+    this.canvas.className = "intervals";
+    // The layers live in a shadow root, which the page's style sheet does not reach.
+    this.canvas.style.cssText = "position:absolute;image-rendering:pixelated;pointer-events:none";
+    need(canvas.primary?.el, "primary layer").after(this.canvas);
+  }
+
+  get range() {
+    const { start, end } = this.view.model.x_range;
+    return { from: start, to: end };
+  }
+
+  /** Show another range; Bokeh paints, and calls what onPaint was given. */
+  show(from, to) {
+    this.view.model.x_range.setv({ start: from, end: to });
+  }
+
+  onPaint(draw) {
+    need(this.view.repainted?.connect, "repainted signal").call(this.view.repainted, draw);
+  }
+
+  repaint() {
+    this.view.invalidate_painters();
+    this.view.request_repaint();
+  }
+
+  /** Lay our canvas over the frame, which moves when tick labels change their size; give its size in CSS pixels. */
+  align() {
+    const { left, top, width, height } = this.frame();
+    Object.assign(this.canvas.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px` });
+    return { width, height };
+  }
+
+  /** Tell whether the canvas lies exactly over the frame. */
+  aligned() {
+    const { left, top, width, height } = this.frame();
+    const { offsetLeft, offsetTop, offsetWidth, offsetHeight } = this.canvas;
+    return offsetLeft === left && offsetTop === top && offsetWidth === Math.round(width) && offsetHeight === Math.round(height);
+  }
+
+  /** Where in the frame a mouse event is: { x, y } in CSS pixels, or nothing when it is outside. */
+  position(event) {
+    const box = this.events.getBoundingClientRect(), { left, top, width, height } = this.frame();
+    const x = event.clientX - box.left - left, y = event.clientY - box.top - top;
+    return x < 0 || y < 0 || x > width || y > height ? null : { x, y, width, height };
+  }
+}
+
+/** Put a document's figures on the page: resolves to { main, mini } once both are laid out. */
+export async function embed(item, formatTicks) {
+  const views = await need(globalThis.Bokeh?.embed?.embed_item, "embed_item")(item);
+  const [root] = need(views.roots, "views");
+  const models = need(root.model.document, "document");
+  // A CustomJSTickFormatter would do the same through eval, which the page's policy forbids.
+  models.get_model_by_name("time").doFormat = formatTicks;
+  const plot = (name) => new Plot(views.find_one(models.get_model_by_name(name)));
+  return { main: plot("main"), mini: plot("mini") };
+}

@@ -1,0 +1,44 @@
+/** The packed columns of a page, back as typed arrays: what viewers/pack.py wrote. */
+
+const TYPES = { Uint8: Uint8Array, Uint16: Uint16Array, Uint32: Uint32Array };
+
+function bytesOf(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
+  const text = atob(base64);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return bytes;
+}
+
+/** Unpack one column: a typed array, or a Float64Array where values do not fit 32 bits. */
+export async function unpack({ type, data, escapes }) {
+  const stream = new Blob([bytesOf(data)]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const values = new TYPES[type](await new Response(stream).arrayBuffer());
+  if (!escapes.length) return values;
+  const wide = Float64Array.from(values);
+  for (const [index, value] of escapes) wide[index] = value;
+  return wide;
+}
+
+/** Unpack all columns of a scene and turn the steps between starts into starts. */
+export async function columnsOf(scene) {
+  const keys = ["delta", "duration", "category", "name", "stream", "exposed"];
+  const unpacked = await Promise.all(keys.map((key) => unpack(scene.columns[key])));
+  const { delta, ...columns } = Object.fromEntries(keys.map((key, i) => [key, unpacked[i]]));
+  const offsets = new Int32Array(scene.lanes.length + 1);
+  scene.lanes.forEach((lane, i) => (offsets[i + 1] = offsets[i] + lane.count));
+  const start = new Float64Array(delta.length);
+  scene.lanes.forEach((lane, i) => {
+    let time = lane.first;
+    for (let j = offsets[i]; j < offsets[i + 1]; j++) start[j] = time += delta[j];
+  });
+  // The column "exposed" is of collectives only: entry i - exposedFrom[track] is collective i's.
+  const exposedFrom = [];
+  let before = 0;
+  scene.lanes.forEach((lane, i) => {
+    if (lane.role !== "collectives") return;
+    exposedFrom[lane.track] = offsets[i] - before;
+    before += lane.count;
+  });
+  return { ...columns, start, offsets, exposedFrom, duration: Float64Array.from(columns.duration), categories: scene.categories.length };
+}

@@ -1,0 +1,168 @@
+/**
+ * The picture of the rows as pixels, without a canvas: every pixel column of a row is a stacked bar of the exact time
+ * shares of its categories; every interval of three pixels and more is drawn whole, on the pixel grid.
+ */
+
+/** Pixels from which an interval is drawn whole. */
+const WHOLE = 3;
+/** Pixels from which an interval that touches its predecessor gets a white line before it. */
+const SEPARATED = 5;
+/** Distance of the lines that mark exposed communication. */
+const HATCH = 7;
+/** Opacity of what lies outside the steps, and is counted nowhere. */
+const PALE = 0x48000000;
+const WHITE = 0xffffffff;
+/** A share of a column below which nothing is drawn. */
+const NOTHING = 0.004;
+
+/** "#RRGGBB" as a pixel of a little-endian RGBA image, darkened when asked. */
+export function pixel(color, factor = 1) {
+  const value = parseInt(color.slice(1), 16);
+  const channel = (shift) => Math.round(((value >> shift) & 255) * factor);
+  return (0xff000000 | (channel(0) << 16) | (channel(8) << 8) | channel(16)) >>> 0;
+}
+
+export class Raster {
+  #density = new Float32Array(0);
+  #image = new Uint32Array(0);
+
+  /**
+   * `rows`: { y, h, lane, idle (background), floor (least height in px of what is more than nothing), separated (the
+   * lane whose neighbours a white line parts, or -1), from, to (the steps' time) }; `palette`: colors by category,
+   * `order` of stacking, and which category is `exposed` and which `idle`.
+   */
+  constructor(lod, rows, palette) {
+    Object.assign(this, { lod, rows, palette });
+    this.colors = palette.colors.map((color) => pixel(color));
+    this.dark = palette.colors.map((color) => pixel(color, 0.72));
+    this.baseline = pixel("#DFE2E6");
+  }
+
+  /** Draw [from, to] as width × height device pixels, `scale` of them to a CSS pixel; `hidden` by category. */
+  draw({ from, to, width, height, scale, hidden }) {
+    const { rows, lod } = this;
+    const cells = rows.length * lod.categories * width;
+    if (this.#density.length !== cells) this.#density = new Float32Array(cells);
+    if (this.#image.length !== width * height) this.#image = new Uint32Array(width * height);
+    else this.#image.fill(0);
+    const view = { from, width, scale, hidden, px: (to - from) / width, density: this.#density, image: this.#image };
+    view.hatch = (((Math.round(from / view.px) % HATCH) + HATCH) % HATCH);
+    lod.density(from, to, width, rows.map((row) => row.lane), view.density);
+    rows.forEach((row, position) => {
+      const box = { top: Math.round(row.y * scale), bottom: Math.round((row.y + row.h) * scale) };
+      const whole = this.#takeWhole(row, position, view);
+      this.#background(row, box, view);
+      this.#stack(row, position, box, view);
+      for (const index of whole) this.#interval(index, box, view);
+      if (row.separated >= 0) this.#separate(row, box, view);
+      this.#fade(row, box, view);
+    });
+    return view.image;
+  }
+
+  /**
+   * Find the intervals to be drawn whole, and take their parts of the first and last column out of the density where
+   * these columns are otherwise idle: rounded to the pixel grid, the interval itself does or does not fill them.
+   */
+  #takeWhole(row, position, { from, width, px, density }) {
+    const { lod } = this, { categories } = lod;
+    const found = [];
+    const total = (column) => {
+      let sum = 0;
+      for (let k = 0; k < categories; k++) sum += density[(position * categories + k) * width + column];
+      return sum;
+    };
+    const take = (index, edge, share) => {
+      const column = Math.floor(edge);
+      if (column < 0 || column >= width || total(column) - share >= 0.05) return;
+      const at = (position * categories + lod.category[index]) * width + column;
+      density[at] = Math.max(0, density[at] - share);
+    };
+    lod.eachLong(row.lane, from, from + px * width, WHOLE * px, (index) => {
+      found.push(index);
+      const left = (lod.start[index] - from) / px, right = left + lod.duration[index] / px;
+      take(index, left, Math.floor(left) + 1 - left);
+      take(index, right, right - Math.floor(right));
+    });
+    return found;
+  }
+
+  #columns(row, { from, px, width }) {
+    const clamp = (time) => Math.max(0, Math.min(width, Math.round((time - from) / px)));
+    return [clamp(row.from), clamp(row.to)];
+  }
+
+  #background(row, { top, bottom }, view) {
+    const [left, right] = this.#columns(row, view);
+    if (row.idle && !view.hidden[this.palette.idle])
+      for (let y = top; y < bottom; y++) view.image.fill(this.colors[this.palette.idle], y * view.width + left, y * view.width + right);
+    else view.image.fill(this.baseline, (bottom - 1) * view.width + left, (bottom - 1) * view.width + right);
+  }
+
+  #stack(row, position, { top, bottom }, view) {
+    const { width, density, hidden, scale } = view;
+    const { order } = this.palette, { categories } = this.lod;
+    const height = bottom - top, floor = Math.max(1, Math.round(row.floor * scale));
+    // Where rare and short intervals shall be seen, half a nanosecond is enough; less is rounding.
+    const least = row.floor > 1 ? 0.5 / view.px : NOTHING;
+    for (let x = 0; x < width; x++) {
+      let sum = 0;
+      for (let k = 0; k < categories; k++) sum += density[(position * categories + k) * width + x];
+      if (sum <= least) continue;
+      // Kernels of several streams at once fill more than the lane: then the bar shows their shares of it.
+      const fit = height / Math.max(1, sum);
+      let share = 0;
+      for (const k of order) {
+        const part = density[(position * categories + k) * width + x];
+        if (part <= least) continue;
+        const low = bottom - Math.round(share * fit);
+        share += part;
+        if (hidden[k]) continue;
+        const high = Math.max(top, Math.min(low - floor, bottom - Math.round(share * fit)));
+        this.#bar(k, x, high, Math.max(low, high + 1), view);
+      }
+    }
+  }
+
+  #bar(category, x, top, bottom, { image, width, hatch }) {
+    const color = this.colors[category];
+    for (let y = top; y < bottom; y++) image[y * width + x] = color;
+    if (category !== this.palette.exposed) return;
+    for (let y = top; y < bottom; y++) if ((x + y + hatch) % HATCH === 0) image[y * width + x] = this.dark[category];
+  }
+
+  #interval(index, { top, bottom }, { image, width, from, px, hidden, hatch }) {
+    const { lod } = this, category = lod.category[index];
+    if (hidden[category]) return;
+    const exact = (lod.start[index] - from) / px;
+    const begin = Math.round(exact), stop = Math.round(exact + lod.duration[index] / px);
+    const left = Math.max(0, begin), right = Math.min(width, stop);
+    if (right <= left) return;
+    for (let y = top; y < bottom; y++) {
+      image.fill(this.colors[category], y * width + left, y * width + right);
+      if (category === this.palette.exposed)
+        for (let x = left + ((HATCH - ((left + y + hatch) % HATCH)) % HATCH); x < right; x += HATCH) image[y * width + x] = this.dark[category];
+    }
+  }
+
+  /** Part neighbours that touch. */
+  #separate(row, { top, bottom }, { image, width, from, px }) {
+    const { start, duration, offsets } = this.lod;
+    const first = offsets[row.separated];
+    this.lod.eachLong(row.separated, from, from + px * width, SEPARATED * px, (index) => {
+      const begin = (start[index] - from) / px, column = Math.round(begin);
+      const gap = index > first ? (start[index] - start[index - 1] - duration[index - 1]) / px : Infinity;
+      if (column < 0 || column >= width || gap >= 1.5) return;
+      for (let y = top; y < bottom; y++) image[y * width + column] = WHITE;
+    });
+  }
+
+  /** Make what lies before the first and after the last step pale. */
+  #fade(row, { top, bottom }, view) {
+    const [left, right] = this.#columns(row, view);
+    const { image, width } = view;
+    for (let y = top; y < bottom; y++)
+      for (const [begin, end] of [[0, left], [right, width]])
+        for (let at = y * width + begin; at < y * width + end; at++) if (image[at]) image[at] = ((image[at] & 0xffffff) | PALE) >>> 0;
+  }
+}
