@@ -50,7 +50,7 @@ def test_a_page_is_written_where_asked(folder: Path, tmp_path: Path, opened: lis
     result = run(folder, "-o", page)
 
     assert 0 == result.exit_code, result.output
-    assert f"Wrote {page} (" in result.stdout
+    assert f"Wrote {page} (" in result.output
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert [] == opened
     assert {"out.html", "run"} == {path.name for path in tmp_path.iterdir()}
@@ -86,15 +86,15 @@ def test_without_a_place_it_goes_to_the_cache(folder: Path, tmp_path: Path, open
     assert 0 == first.exit_code == second.exit_code
     assert 1 == len(pages)
     assert pages[0].name.startswith("run-")
-    assert str(pages[0]) in first.stdout
-    assert f"dptrace view {folder} --text" in first.stdout
+    assert str(pages[0]) in first.output
+    assert f"dptrace view {folder} --text" in first.output
     assert [] == opened
 
 
 def test_with_a_display_it_is_opened(folder: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """And not with --no-browser."""
     monkeypatch.setenv("DISPLAY", ":0")
-    assert "No browser" not in run(folder).stdout
+    assert "No browser" not in run(folder).output
     assert 1 == len(opened)
     assert opened[0].startswith("file://")
 
@@ -107,7 +107,7 @@ def test_a_browser_that_does_not_open_is_told(folder: Path, monkeypatch: pytest.
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr(webbrowser, "open", lambda address: False)
 
-    assert "No browser could be opened here." in run(folder).stdout
+    assert "No browser could be opened here." in run(folder).output
 
 
 def test_text_draws_in_the_terminal(folder: Path, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_text_draws_in_the_terminal(folder: Path, tmp_path: Path) -> None:
     result = run(folder, "--text")
 
     assert 0 == result.exit_code, result.output
-    assert "rank 1" in result.stdout
+    assert "rank 1" in result.output
     assert not (tmp_path / "cache").exists()
     assert 2 == run(folder, "--text", "-o", tmp_path / "x.html").exit_code
 

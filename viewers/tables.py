@@ -13,6 +13,7 @@ from rich.text import Text
 from dptrace.run import Run, overlap_percent
 from dptrace.split import FIGURES, Split
 from dptrace.timeline import Timeline
+from dptrace.viewers.headline import headline
 
 __all__ = ["collective_table", "notes", "print_collectives", "print_run", "step_tables"]
 
@@ -177,7 +178,7 @@ def collective_table(run: Run) -> Table | None:
     return table
 
 
-def headline(run: Run) -> Text:
+def sentence(run: Run) -> Text:
     """Say in a sentence what the tables say: the step's length, and what of it is lost to communication and idling."""
     total = {name: sum(figures.total()[name] for figures in run.splits) for name in FIGURES}
     wall = max(total["wall_ns"], 1)
@@ -190,14 +191,20 @@ def headline(run: Run) -> Text:
     return text
 
 
+def _description(run: Run) -> Text:
+    """Name the run and tell how it was recorded."""
+    told = headline(run)
+    return plain(" · ".join((told.title, *told.facts)))
+
+
 def notes(run: Run) -> RenderableType:
     """Give what the user must know to believe the figures: what was missing, dropped or guessed."""
     return Group(*(Text("! ", style="yellow").append_text(plain(note)) for note in run.notes))
 
 
 def print_run(run: Run, console: Console, every: bool = False) -> None:
-    """Print the split of *run*: a sentence, the tables, the collectives, and the notes."""
-    parts: list[RenderableType] = [headline(run), "", *_spaced(step_tables(run, every))]
+    """Print the split of *run*: what it is, a sentence, the tables, the collectives, and the notes."""
+    parts: list[RenderableType] = [_description(run), sentence(run), "", *_spaced(step_tables(run, every))]
     if (collectives := collective_table(run)) is not None:
         parts += [collectives, ""]
     if run.notes:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from dptrace.commands.common import (
+    advise,
     check_output,
     comm_pattern_option,
     console,
+    loudness_options,
     open_with_progress,
     replacing,
     run_argument,
+    tell_notes,
 )
 from dptrace.errors import UsageError
 
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file instead of the terminal.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @comm_pattern_option
+@loudness_options
 def command(
     paths: tuple[str, ...],
     as_json: bool,
@@ -39,6 +44,7 @@ def command(
     output: Path | None,
     force: bool,
     comm_patterns: tuple[str, ...],
+    loudness: str,
 ) -> None:
     """Split each step of RUN: forward, backward, optimizer, exposed and overlapped communication, idle.
 
@@ -57,13 +63,16 @@ def command(
         raise UsageError("--json holds the collectives already; leave --collectives out.")
     if output is not None:
         check_output(output, force)
-    run = open_with_progress(paths, comm_patterns)
+    run = open_with_progress(paths, comm_patterns, loudness)
     if as_json or as_csv:
         _emit(_json(run) if as_json else _csv(run, collectives), output)
-        for note in run.notes:
-            click.echo(f"! {note}", err=True)
+        tell_notes(run)
     else:
         _tables(run, collectives, every, output)
+    if output is not None:
+        advise(f"Wrote {output}.", loudness)
+    elif not as_json and not as_csv:
+        advise(f"Next: dptrace view {shlex.join(paths)}", loudness)
 
 
 def _json(run: Run) -> str:
@@ -82,7 +91,6 @@ def _emit(text: str, output: Path | None) -> None:
         return
     with replacing(output) as beside:
         beside.write_text(text, encoding="utf-8")
-    click.echo(f"Wrote {output}.", err=True)
 
 
 def _tables(run: Run, collectives: bool, every: bool, output: Path | None) -> None:
@@ -93,8 +101,6 @@ def _tables(run: Run, collectives: bool, every: bool, output: Path | None) -> No
     show = print_collectives if collectives else print_run
     if output is None:
         show(run, console(), every)
-        click.echo(f"Next: dptrace view {run.path}", err=True)
         return
     with replacing(output) as beside, beside.open("w", encoding="utf-8") as file:
         show(run, Console(file=file, width=132, highlight=False), every)
-    click.echo(f"Wrote {output}.", err=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-import time
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +19,25 @@ if TYPE_CHECKING:
 
     from dptrace.run import Run
 
-__all__ = ["check_output", "comm_pattern_option", "console", "open_with_progress", "replacing", "run_argument"]
+__all__ = [
+    "LOUD",
+    "NORMAL",
+    "QUIET",
+    "advise",
+    "check_output",
+    "comm_pattern_option",
+    "console",
+    "loudness_options",
+    "open_with_progress",
+    "progress",
+    "replacing",
+    "run_argument",
+    "tell_notes",
+]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+QUIET, NORMAL, LOUD = "quiet", "normal", "loud"
 
 _PATIENCE = 1.0
 """Seconds after which a silent command begins to show its progress."""
@@ -52,27 +68,68 @@ def console(stderr: bool = False) -> Console:
     return Console(file=stream, width=wide, highlight=False)
 
 
-def open_with_progress(paths: Sequence[str], comm_patterns: Sequence[str] = ()) -> Run:
-    """Read a run; on a terminal, show the progress once it takes over a second."""
+def loudness_options(function: Decorated) -> Decorated:
+    """Add -q and -v, as the argument *loudness*."""
+    function = click.option("-v", "--verbose", "loudness", flag_value=LOUD, help="Tell each file as it is read.")(
+        function
+    )
+    return click.option(
+        "-q",
+        "--quiet",
+        "loudness",
+        flag_value=QUIET,
+        default=NORMAL,
+        help="Nothing but the answer: no progress, no advice.",
+    )(function)
+
+
+def advise(text: str, loudness: str) -> None:
+    """Say what was done or what to do next, on stderr, so that stdout holds the answer alone."""
+    if loudness != QUIET:
+        click.echo(text, err=True)
+
+
+def tell_notes(run: Run) -> None:
+    """Say on stderr what the user must know to believe the figures; --quiet does not hide it."""
+    for note in run.notes:
+        click.echo(f"! {note}", err=True)
+
+
+def open_with_progress(paths: Sequence[str], comm_patterns: Sequence[str] = (), loudness: str = NORMAL) -> Run:
+    """Read a run, showing the progress on a terminal once it takes over a second."""
     from dptrace.run import open_run
 
-    if not sys.stderr.isatty():
-        return open_run(paths, comm_patterns)
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    with progress("Reading", loudness) as show:
 
-    columns = (TextColumn("Reading"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
+        def file_begins(done: int, total: int, name: str) -> None:
+            show(done / total, name)
+            if loudness == LOUD:
+                click.echo(f"Reading {name} ({done + 1} of {total})", err=True)
+
+        return open_run(paths, comm_patterns, file_begins)
+
+
+@contextmanager
+def progress(verb: str, loudness: str = NORMAL) -> Iterator[Callable[[float, str], None]]:
+    """Give a function to call with the fraction done and what is under way; silent where stderr is no terminal."""
+    if loudness != NORMAL or not sys.stderr.isatty():
+        yield lambda done, what: None
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    what = TextColumn("{task.description}", markup=False)
+    columns = (SpinnerColumn(), TextColumn(verb), BarColumn(), TimeElapsedColumn(), what)
     bar = Progress(*columns, console=console(stderr=True), transient=True)
-    begun = time.monotonic()
-    task = bar.add_task("")
-
-    def show(done: int, total: int, name: str) -> None:
-        if not bar.live.is_started and (time.monotonic() - begun > _PATIENCE or total == 1):
-            bar.start()
-        bar.update(task, completed=done, total=total, description=name)
-
+    task = bar.add_task("", total=1.0)
+    # A clock of its own, since one large file gives no occasion to look at the time.
+    patience = threading.Timer(_PATIENCE, bar.start)
+    patience.daemon = True
+    patience.start()
     try:
-        return open_run(paths, comm_patterns, show)
+        yield lambda done, what: bar.update(task, completed=done, description=what)
     finally:
+        patience.cancel()
+        patience.join()
         bar.stop()
 
 

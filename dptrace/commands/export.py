@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from dptrace.commands.common import (
+    advise,
     check_output,
     comm_pattern_option,
-    console,
+    loudness_options,
     open_with_progress,
+    progress,
     replacing,
     run_argument,
+    tell_notes,
 )
 
 
@@ -32,7 +31,8 @@ from dptrace.commands.common import (
 )
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @comm_pattern_option
-def command(paths: tuple[str, ...], output: Path, force: bool, comm_patterns: tuple[str, ...]) -> None:
+@loudness_options
+def command(paths: tuple[str, ...], output: Path, force: bool, comm_patterns: tuple[str, ...], loudness: str) -> None:
     """Merge all ranks of RUN into one trace: steps, phases, exposed and overlapped communication, streams.
 
     Every GPU becomes a process with a track for its steps, for the parts of each step, for communication that is
@@ -48,36 +48,11 @@ def command(paths: tuple[str, ...], output: Path, force: bool, comm_patterns: tu
 
     suffix = format_of(output)
     check_output(output, force)
-    run = open_with_progress(paths, comm_patterns)
-    with replacing(output) as beside, _progress(len(run.timelines)) as progress:
-        slices = write_trace(run, beside, suffix, progress)
+    run = open_with_progress(paths, comm_patterns, loudness)
+    with replacing(output) as beside, progress("Writing", loudness) as show:
+        slices = write_trace(run, beside, suffix, lambda done: show(done / len(run.timelines), ""))
     size = output.stat().st_size / 1e6
-    for note in run.notes:
-        click.echo(f"! {note}", err=True)
+    tell_notes(run)
     ranks = len({timeline.rank for timeline in run.timelines})
-    click.echo(f"Wrote {output}: {ranks} rank{'s' if ranks > 1 else ''}, {slices:,} slices, {size:.1f} MB.")
-    click.echo("Open it at https://ui.perfetto.dev (drag it in); the trace stays on your machine.")
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[float], None]]:
-    """On a terminal, show how far the writing is once it takes over a second."""
-    if not sys.stderr.isatty():
-        yield lambda done: None
-        return
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-    bar = Progress(
-        TextColumn("Writing"), BarColumn(), TaskProgressColumn(), console=console(stderr=True), transient=True
-    )
-    task, begun = bar.add_task("", total=total), time.monotonic()
-
-    def show(done: float) -> None:
-        if not bar.live.is_started and time.monotonic() - begun > 1:
-            bar.start()
-        bar.update(task, completed=done)
-
-    try:
-        yield show
-    finally:
-        bar.stop()
+    advise(f"Wrote {output}: {ranks} rank{'s' if ranks > 1 else ''}, {slices:,} slices, {size:.1f} MB.", loudness)
+    advise("Open it at https://ui.perfetto.dev (drag it in); the trace stays on your machine.", loudness)

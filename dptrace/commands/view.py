@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import sys
 from pathlib import Path
 
 import click
 
 from dptrace.commands.common import (
+    advise,
     check_output,
     comm_pattern_option,
     console,
+    loudness_options,
     open_with_progress,
+    progress,
     replacing,
     run_argument,
 )
@@ -29,6 +33,7 @@ from dptrace.errors import DptraceError, UsageError
 @click.option("--ranks", metavar="LIST", help="Only these ranks: 0,1 or 0-3.")
 @click.option("--steps", metavar="FIRST:LAST", help="Only these steps, by their numbers in the trace: 4:6 or 4.")
 @comm_pattern_option
+@loudness_options
 def command(
     paths: tuple[str, ...],
     output: Path | None,
@@ -38,6 +43,7 @@ def command(
     ranks: str | None,
     steps: str | None,
     comm_patterns: tuple[str, ...],
+    loudness: str,
 ) -> None:
     """Draw RUN as a Gantt chart: for each GPU its phases, compute, communication and memory over time.
 
@@ -58,7 +64,7 @@ def command(
     from dptrace.viewers.select import parse_ranks, parse_steps, select
 
     wanted = parse_ranks(ranks) if ranks else None, parse_steps(steps) if steps else None
-    run = select(open_with_progress(paths, comm_patterns), *wanted)
+    run = select(open_with_progress(paths, comm_patterns, loudness), *wanted)
     if text:
         from dptrace.viewers.terminal import print_gantt
 
@@ -66,11 +72,12 @@ def command(
         return
     from dptrace.viewers.gantt import document
 
-    page = document(run)
+    with progress("Drawing", loudness):
+        page = document(run)
     place = output or _cached(paths)
     with replacing(place) as beside:
         beside.write_text(page, encoding="utf-8")
-    click.echo(f"Wrote {place} ({len(page) / 1e6:.1f} MB).")
+    advise(f"Wrote {place} ({len(page) / 1e6:.1f} MB).", loudness)
     if output is None and not no_browser:
         _show(place, paths)
 
@@ -104,5 +111,6 @@ def _show(page: Path, paths: tuple[str, ...]) -> None:
         return
     click.echo(
         "No browser could be opened here. Copy the file to a machine that has one (scp), "
-        f"or draw in the terminal: dptrace view {' '.join(paths)} --text"
+        f"or draw in the terminal: dptrace view {shlex.join(paths)} --text",
+        err=True,
     )
