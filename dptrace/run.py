@@ -194,7 +194,12 @@ def open_run(
     pairs = sorted(zip(ranks, traces, strict=True), key=lambda pair: pair[0])
     timelines = tuple(tl for rank, trace in pairs for tl in build_timelines(trace, rank, comm_patterns))
     world_size = max([trace.world_size or 0 for trace in traces] + [max(ranks) + 1])
-    notes += [*guesses, *_missing(ranks, world_size), *(note for tl in timelines for note in tl.notes)]
+    notes += [
+        *_recorded(sources.info),
+        *guesses,
+        *_missing(ranks, world_size),
+        *(note for tl in timelines for note in tl.notes),
+    ]
     if all(timeline.on_cpu for timeline in timelines):
         notes.append("No GPU work here: compute is the CPU's operators, communication is gloo's.")
     return Run(" ".join(map(str, paths)), timelines, sources.info, tuple(_grouped(notes)), world_size)
@@ -210,6 +215,17 @@ def _grouped(notes: Sequence[str]) -> list[str]:
         group[0] if len(group) == 1 else f"{group[0]} Likewise in {len(group) - 1} more files."
         for group in groups.values()
     ]
+
+
+def _recorded(info: dict[str, Any]) -> list[str]:
+    """Give what the recorder itself noted, and that the run failed, if it did."""
+    told = info.get("notes")
+    notes = [note for note in told if isinstance(note, str)] if isinstance(told, list) else []
+    failure = info.get("failure")
+    if info.get("status") == "failed":
+        why = failure.get("message") if isinstance(failure, dict) else None
+        notes.insert(0, f"The recording failed, so this is what was kept of it: {why or 'the reason is not known'}.")
+    return notes
 
 
 def _read_all(sources: Sources, progress: Callable[[int, int, str], None] | None) -> tuple[list[Trace], list[str]]:

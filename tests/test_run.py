@@ -92,3 +92,13 @@ def test_notes_that_differ_only_in_numbers_are_said_once(tmp_path: Path) -> None
 def test_overlap_percent_of_nothing_is_nothing() -> None:
     """Without communication there is no share of it."""
     assert (None, 25.0) == (overlap_percent(0, 0), overlap_percent(1, 3))
+
+
+def test_what_the_recorder_noted_stands_with_the_figures(folder: Path) -> None:
+    """Notes of run.json, and that the recording failed, are notes of the run."""
+    told = {"status": "failed", "failure": {"rank": 1, "message": "exit code 9"}, "notes": ["Step 5 is cut short."]}
+    (folder / "run.json").write_text(json.dumps(told))
+
+    failed, cut = dptrace.open(str(folder)).notes
+
+    assert ("exit code 9" in failed, "Step 5 is cut short.") == (True, cut)

@@ -1,0 +1,38 @@
+"""``dptrace cp``: a trainer of the user's own, to edit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dptrace.errors import UsageError
+
+
+@click.command()
+@click.argument("mode")
+@click.argument("target", type=click.Path(path_type=Path), default=".", required=False)
+@click.option("--force", is_flag=True, help="Overwrite the file.")
+def command(mode: str, target: Path, force: bool) -> None:
+    """Copy the trainer of MODE to TARGET (a folder or a new file's name), to edit it.
+
+    TARGET is this folder by default. The copy runs with torchrun, and with dptrace record, whose --help lists the
+    modes.
+
+    \b
+    Example:
+      dptrace cp naive . && dptrace record --gpus 2 ./naive.py
+    """
+    from dptrace.commands.common import check_output, replacing
+    from dptrace.record.modes import trainer
+
+    source = trainer(mode)
+    path = target / source.name if target.is_dir() else target
+    if path.suffix != ".py":
+        raise UsageError(f"{target}: neither a folder that is there nor a name that ends in .py.")
+    check_output(path, force)
+    with replacing(path) as beside:
+        beside.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+    click.echo(f"Wrote {path}.", err=True)
+    prefix = "" if len(path.parts) > 1 else "./"
+    click.echo(f"Next: dptrace record --gpus 2 {prefix}{path}", err=True)

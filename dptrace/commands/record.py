@@ -1,0 +1,235 @@
+"""``dptrace record``: one of our ways to train, or the user's own script, recorded on all its ranks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dptrace.errors import UsageError
+from dptrace.record.folder import RunFolder
+from dptrace.record.modes import MODES, trainer
+from dptrace.record.options import OPTIONS, Schedule, check_batch
+
+if TYPE_CHECKING:
+    from dptrace.record.launch import Launch
+
+_OF_EVERY_SCRIPT = ("steps", "warmup", "wait", "out")
+"""Options that hold for a user's own script too; the others belong to our trainers."""
+
+_HEADINGS = {
+    "first": "What to record",
+    "training": "How to train (with --mode)",
+    "recording": "What to keep",
+    "machines": "Several machines",
+    "other": "Other",
+}
+
+
+class GroupedCommand(click.Command):
+    """A command whose --help lists the modes, and the options under headings."""
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help_text(ctx, formatter)
+        with formatter.section("Modes"):
+            formatter.write_dl(list(MODES.items()))
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in _HEADINGS.values()}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if row is not None:
+                groups[_HEADINGS[_GROUPS.get(parameter.name or "", "other")]].append(row)
+        for heading, rows in groups.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+
+_EXAMPLES = """\b
+Examples:
+  dptrace record --mode interleaved --gpus 4
+  dptrace record --mode ddp --gpus 2 --model small --bucket-cap-mb 4
+  dptrace record --gpus 4 --steps 5 train.py --epochs 1
+"""
+_METAVARS = {"out": "FOLDER", "save-parameters": "FILE"}
+_GROUPS = {"mode": "first", "gpus": "first", "force": "recording"}
+_GROUPS |= {"nnodes": "machines", "node_rank": "machines", "rdzv_endpoint": "machines"}
+_GROUPS |= {option.field: option.group for option in OPTIONS}
+
+
+def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the trainers' options, told once in dptrace.record.options; the defaults are the trainers'."""
+    for option in reversed(OPTIONS):
+        kind = click.Choice(option.choices) if option.choices else option.type
+        names = ("-o", f"--{option.name}") if option.name == "out" else (f"--{option.name}",)
+        unit = None if option.choices else _METAVARS.get(option.name, "N")
+        function = click.option(*names, option.field, type=kind, metavar=unit, help=option.described)(function)
+    return function
+
+
+@click.command(cls=GroupedCommand, epilog=_EXAMPLES, context_settings={"allow_interspersed_args": False})
+@click.option("--mode", metavar="MODE", help="One of our trainers, listed above.")
+@click.option(
+    "--gpus", type=click.IntRange(1), metavar="N", help="Processes, one per GPU [default: all GPUs; 2 on CPU]."
+)
+@_shared_options
+@click.option("--force", is_flag=True, help="Replace the run if it is there already.")
+@click.option("--nnodes", type=click.IntRange(1), default=1, metavar="N", help="Machines; start this command on each.")
+@click.option("--node-rank", type=click.IntRange(0), metavar="N", help="Which of them this is, from 0.")
+@click.option("--rdzv-endpoint", metavar="HOST:PORT", help="Where machine 0 listens.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@click.option("-v", "--verbose", is_flag=True, help="Show how torchrun is called, and what rank 0 of a trainer says.")
+@click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT [ARGUMENTS]...]")
+def command(mode: str | None, gpus: int | None, script: tuple[str, ...], **options: Any) -> None:
+    """Record a training run: one Kineto trace per rank, and run.json, in a run folder.
+
+    Give --mode for one of our trainers, or a script of your own; it is run without a change, one process per GPU,
+    and its steps are counted from its optimizer's. What follows SCRIPT is the script's.
+    """
+    _check(mode, gpus, script, options)
+    job = _job(mode, gpus, script, options)
+    _record(job, options["quiet"])
+
+
+def _check(mode: str | None, gpus: int | None, script: tuple[str, ...], options: dict[str, Any]) -> None:
+    """Refuse before any process is started what would fail in it."""
+    if (mode is None) == (not script):
+        raise UsageError("Give either --mode or a script: dptrace record --mode naive, or dptrace record train.py")
+    if options["quiet"] and options["verbose"]:
+        raise UsageError("Choose one of --quiet and --verbose.")
+    chosen = [_default(name) if options[name] is None else options[name] for name in ("steps", "warmup", "wait")]
+    Schedule.of(*chosen)
+    if mode is not None:
+        trainer(mode)
+        if mode == "single" and (gpus or 1) * options["nnodes"] > 1:
+            raise UsageError("--mode single trains on one GPU: leave --gpus out, or choose another mode.")
+    else:
+        path = Path(script[0])
+        if not path.is_file():
+            raise UsageError(f"{path}: there is no such script.")
+    for option in OPTIONS:
+        if options[option.field] is None:
+            continue
+        if mode is None and option.field not in _OF_EVERY_SCRIPT:
+            raise UsageError(f"--{option.name} is for --mode; an option of the script stands after its name.")
+        if mode is not None and option.modes and mode not in option.modes:
+            raise UsageError(f"--{option.name} means nothing to --mode {mode}; it is for {', '.join(option.modes)}.")
+    _check_machines(options)
+    RunFolder(_out(mode, script, options)).check(options["force"])
+
+
+def _out(mode: str | None, script: tuple[str, ...], options: dict[str, Any]) -> Path:
+    return Path(options["out"] or f"runs/{mode or Path(script[0]).stem}")
+
+
+def _default(field: str) -> Any:
+    return next(option.default for option in OPTIONS if option.field == field)
+
+
+def _check_machines(options: dict[str, Any]) -> None:
+    nnodes, node_rank, endpoint = options["nnodes"], options["node_rank"], options["rdzv_endpoint"]
+    if nnodes == 1 and (node_rank or endpoint):
+        raise UsageError("--node-rank and --rdzv-endpoint are for several machines: give --nnodes too.")
+    if nnodes > 1 and (node_rank is None or endpoint is None):
+        raise UsageError("--nnodes needs --node-rank (0 on the first machine) and --rdzv-endpoint HOST:PORT of it.")
+    if node_rank is not None and node_rank >= nnodes:
+        raise UsageError(f"--node-rank {node_rank}: from 0 to {nnodes - 1} with --nnodes {nnodes}.")
+
+
+def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
+    """Decide on the number of processes, and say so when they are not on GPUs."""
+    from dptrace.record.launch import gpus_here
+
+    here = gpus_here()
+    if here:
+        if gpus is not None and gpus > here:
+            raise UsageError(f"--gpus {gpus}: this machine has {here}.")
+        return 1 if mode == "single" else gpus or here
+    count = 1 if mode == "single" else gpus or 2
+    plural = "process" if count == 1 else "processes"
+    if not quiet:
+        how = "with gloo on CPU instead." if mode else "on CPU; the script must use gloo there."
+        click.echo(f"No GPU here: recording {count} {plural} {how}", err=True)
+    return count
+
+
+def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: dict[str, Any]) -> Launch:
+    from dptrace.record.launch import Launch
+
+    processes = _processes(mode, gpus, options["quiet"])
+    given = {option: options[option.field] for option in OPTIONS if options[option.field] is not None}
+    if mode is not None:
+        check_batch(
+            _default("batch_size") if options["batch_size"] is None else options["batch_size"],
+            processes * options["nnodes"],
+        )
+    arguments = [f"--{option.name}={value}" for option, value in given.items() if option.name != "out"]
+    return Launch(
+        out=_out(mode, script, options),
+        force=options["force"],
+        script=trainer(mode) if mode else Path(script[0]),
+        arguments=arguments if mode else script[1:],
+        processes=processes,
+        mode=mode,
+        schedule={name: options[name] for name in ("steps", "warmup", "wait")},
+        nnodes=options["nnodes"],
+        node_rank=options["node_rank"] or 0,
+        endpoint=options["rdzv_endpoint"],
+        show_output=options["verbose"] or (mode is None and not options["quiet"]),
+        verbose=options["verbose"],
+        command=["dptrace", *sys.argv[1:]],
+    )
+
+
+def _record(job: Launch, quiet: bool) -> None:
+    from dptrace.record.launch import Interrupted, launch
+
+    try:
+        with _progress(job, quiet) as show:
+            info = launch(job, show)
+    except Interrupted as stopped:
+        click.echo("Interrupted: all ranks are stopped, and nothing is kept.", err=True)
+        sys.exit(stopped.exit_code)
+    if quiet:
+        return
+    if info is None:
+        click.echo(f"This machine's ranks are done; machine 0 writes {job.out}.", err=True)
+        return
+    for note in info["notes"]:
+        click.echo(f"! {note}", err=True)
+    click.echo(_summary(job, info), err=True)
+    click.echo(f"Next: dptrace analyze {job.out}\n      dptrace view {job.out}", err=True)
+
+
+def _summary(job: Launch, info: dict[str, Any]) -> str:
+    """Say what was written, and what the profiler cost."""
+    from statistics import fmean, median
+
+    ranks = info["ranks"]
+    steps = max(rank["recorded_steps"] for rank in ranks)
+    text = f"Wrote {job.out}: {steps} step{'s' * (steps > 1)} of {len(ranks)} rank{'s' * (len(ranks) > 1)}."
+    if info["profiler_overhead"] is not None:
+        plain, profiled = (fmean(median(rank[key]) for rank in ranks) / 1e6 for key in ("unprofiled_ns", "profiled_ns"))
+        share = 100 * info["profiler_overhead"]
+        text += f" A step takes {plain:.1f} ms, {profiled:.1f} ms with the profiler ({share:+.1f} %)."
+    return text
+
+
+@contextmanager
+def _progress(job: Launch, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Show how far a trainer is, on a terminal; a script's own output tells by itself."""
+    if quiet or job.mode is None or job.verbose or not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from dptrace.commands.common import console
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task("Starting", total=None)
+        yield lambda done, total: bar.update(task, description="Training", completed=done, total=total)

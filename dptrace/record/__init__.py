@@ -1,0 +1,59 @@
+"""Record training: the launcher behind ``dptrace record``, and what a training loop needs to record itself.
+
+>>> from dptrace.record import phase, record
+>>> with record("runs/mine", steps=5, warmup=3) as recording:    # doctest: +SKIP
+...     for batch in loader:
+...         with phase("forward"):
+...             loss = model(batch)
+...         loss.backward()
+...         optimizer.step()
+...         recording.step()
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from dptrace.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from dptrace.record.options import Options, parse_options
+    from dptrace.record.recording import Recording, phase, record
+    from dptrace.record.world import World, assert_in_sync, process_group, save_parameters
+
+__all__ = [
+    "Options",
+    "Recording",
+    "World",
+    "assert_in_sync",
+    "parse_options",
+    "phase",
+    "process_group",
+    "record",
+    "save_parameters",
+]
+
+_HOMES = {
+    "Options": "options",
+    "parse_options": "options",
+    "Recording": "recording",
+    "phase": "recording",
+    "record": "recording",
+    "World": "world",
+    "assert_in_sync": "world",
+    "process_group": "world",
+    "save_parameters": "world",
+}
+
+
+def __getattr__(name: str) -> object:
+    # torch is imported when one of these is asked for, so that reading traces needs none.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dptrace.record' has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(f"dptrace.record.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingExtraError("Recording needs torch", "record") from None

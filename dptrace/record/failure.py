@@ -1,0 +1,79 @@
+"""Which rank failed first, and why: told from the ranks' own notes, their exit codes and their last lines."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dptrace.record.notes import read_notes
+
+__all__ = ["Failure", "clear", "collect_logs", "find_failure", "last_lines"]
+
+_LAST_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The failure from which the others followed."""
+
+    rank: int | None
+    message: str
+    exit_code: int = 1
+    advice: bool = False
+    """Whether the message says all by itself, and the rank's last lines would only hide it."""
+
+    def note(self) -> dict[str, Any]:
+        """Give run.json's entry."""
+        return {"rank": self.rank, "message": self.message}
+
+
+def find_failure(folder: Path) -> Failure | None:
+    """Find the first failure; None when nothing in the folder tells of one."""
+    agents = sorted(folder.glob("agent*.json"))
+    exits = [entry for agent in agents for entry in json.loads(agent.read_text(encoding="utf-8"))]
+    for entry in exits:
+        # A signal comes without a note, and before what peers then say. SIGTERM is how torchrun stops the peers.
+        if entry["exit_code"] < 0 and -entry["exit_code"] != signal.SIGTERM:
+            name = signal.Signals(-entry["exit_code"]).name
+            why = " (out of memory?)" if name == "SIGKILL" else ""
+            return Failure(entry["rank"], f"killed by {name}{why}")
+    told = sorted(read_notes(folder, "failure"), key=lambda note: int(note["time_ns"]))
+    if told:
+        first = told[0]
+        return Failure(first["rank"], first["message"], first["exit_code"], first["advice"])
+    if exits:
+        return Failure(exits[0]["rank"], f"exit code {exits[0]['exit_code']}")
+    return None
+
+
+def collect_logs(folder: Path, ranks_per_node: int) -> None:
+    """Turn torchrun's folders of outputs, ``logs0`` for node 0, into a ``rank0.log`` for each rank that spoke."""
+    for local in sorted(folder.glob("logs*/*/attempt_*/*")):
+        node = int(local.relative_to(folder).parts[0].removeprefix("logs"))
+        parts = [local / name for name in ("stdout.log", "stderr.log")]
+        text = "".join(part.read_text(encoding="utf-8", errors="replace") for part in parts if part.exists())
+        if text.strip():
+            target = folder / f"rank{node * ranks_per_node + int(local.name)}.log"
+            with target.open("a", encoding="utf-8") as file:
+                file.write(text)
+
+
+def clear(folder: Path) -> None:
+    """Take away what only served the launchers."""
+    for logs in folder.glob("logs*"):
+        shutil.rmtree(logs, ignore_errors=True)
+    for note in (*folder.glob("agent*.json"), folder / "progress"):
+        note.unlink(missing_ok=True)
+
+
+def last_lines(log: Path) -> list[str]:
+    """Give the end of a rank's output."""
+    if not log.exists():
+        return []
+    lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
+    # Kineto of torch 2.13 writes a line each time that it starts and stops.
+    return [line for line in lines if not line.startswith("USDT:")][-_LAST_LINES:]

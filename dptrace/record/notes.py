@@ -1,0 +1,101 @@
+"""What launcher and ranks tell each other: one environment variable, and small files in the run's folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dptrace.errors import DptraceError
+
+__all__ = ["Assignment", "describe", "local_rank", "rank", "read_notes", "report_failure", "world_size", "write_json"]
+
+_VARIABLE = "DPTRACE_RECORDING"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What ``dptrace record`` asks of the processes it starts."""
+
+    folder: str
+    """Where the ranks put their files."""
+    shown: str
+    """The name that the folder will have."""
+    steps: int | None = None
+    """None where the user did not say; then the script's own ``record()`` decides."""
+    warmup: int | None = None
+    wait: int | None = None
+    progress: bool = False
+    """Whether rank 0 is to tell how far it is."""
+
+    def environment(self) -> dict[str, str]:
+        """Give the variable by which :meth:`mine` finds it."""
+        return {_VARIABLE: json.dumps(asdict(self))}
+
+    def schedule(self, steps: int, warmup: int, wait: int | None) -> tuple[int, int, int | None]:
+        """Give the user's numbers, and a script's own where the user gave none."""
+        return (
+            steps if self.steps is None else self.steps,
+            warmup if self.warmup is None else self.warmup,
+            wait if self.wait is None else self.wait,
+        )
+
+    @classmethod
+    def mine(cls) -> Assignment | None:
+        """Give this process's assignment; None when ``dptrace record`` did not start it."""
+        text = os.environ.get(_VARIABLE)
+        return cls(**json.loads(text)) if text else None
+
+
+def rank() -> int:
+    """Give this process's rank in the job; 0 when it is alone."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def local_rank() -> int:
+    """Give this process's rank on its machine."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def world_size() -> int:
+    """Give the number of ranks in the job."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON file so that it is there whole or not at all."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    os.replace(beside, path)
+
+
+def read_notes(folder: Path, kind: str) -> list[dict[str, Any]]:
+    """Read the ranks' files of one kind (``piece``, ``failure``), in the order of ranks."""
+    notes = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob(f"rank*.{kind}.json")]
+    return sorted(notes, key=lambda note: int(note["rank"]))
+
+
+def report_failure(error: BaseException) -> None:
+    """Tell the launcher at once what went wrong here, so that the first of several failures can be named.
+
+    A peer of a rank that dies fails a moment later, often within the interval in which torchrun looks; only a time
+    taken where it happened tells cause from consequence.
+    """
+    assignment = Assignment.mine()
+    if assignment is None:
+        return
+    path = Path(assignment.folder) / f"rank{rank()}.failure.json"
+    if path.exists():
+        return
+    known = isinstance(error, DptraceError)
+    code = error.exit_code if isinstance(error, DptraceError) else 1
+    told = {"rank": rank(), "time_ns": time.time_ns(), "message": describe(error), "advice": known, "exit_code": code}
+    write_json(path, told)
+
+
+def describe(error: BaseException) -> str:
+    """Say what went wrong: our own errors say it themselves, others begin with their kind."""
+    return str(error) if isinstance(error, DptraceError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,180 @@
+"""The options of a recording, told once: for the trainers' own command lines and for ``dptrace record``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dptrace.errors import UsageError
+
+__all__ = ["OPTIONS", "SAMPLES", "Option", "Options", "Schedule", "check_batch", "parse_options"]
+
+SAMPLES = 32_768
+"""Samples in the synthetic data."""
+
+
+def number_above_zero(text: str) -> float:
+    """Read a number, and refuse zero and less with ValueError."""
+    if not float(text) > 0:
+        raise ValueError(f"{text} is not above 0")
+    return float(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of the trainers."""
+
+    name: str
+    type: Callable[[str], Any]
+    default: int | float | str | None
+    group: str
+    """``first``, ``training`` or ``recording``: the heading under which --help lists it."""
+    help: str
+    choices: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
+    """The modes for which it means something; empty for all."""
+
+    @property
+    def field(self) -> str:
+        """Name the attribute that holds it."""
+        return self.name.replace("-", "_")
+
+    @property
+    def described(self) -> str:
+        """Give the help with the default."""
+        return self.help if self.default is None else f"{self.help} [default: {self.default}]"
+
+
+OPTIONS = (
+    Option(
+        "model",
+        str,
+        "medium",
+        "first",
+        "MLP to train: 1.5, 8.4, 35.2 or 52.0 million parameters.",
+        choices=("small", "medium", "large", "xlarge"),
+    ),
+    Option("steps", int, 10, "first", "Steps to record."),
+    Option("batch-size", int, 1024, "training", "Samples in a step, over all ranks."),
+    Option(
+        "bucket-cap-mb",
+        number_above_zero,
+        None,
+        "training",
+        "DDP's bucket size in MiB [default: DDP's own, 25 with a first bucket of 1].",
+        modes=("ddp",),
+    ),
+    Option(
+        "dtype", str, "float32", "training", "Numbers in which to train.", choices=("float32", "bfloat16", "float16")
+    ),
+    Option("lr", float, 0.01, "training", "Learning rate of SGD."),
+    Option("seed", int, 42, "training", "Seed of the data and of the first parameters."),
+    Option("warmup", int, 3, "recording", "Warm-up steps before the timed and before the recorded steps; at least 2."),
+    Option(
+        "wait",
+        int,
+        None,
+        "recording",
+        "Steps before the profiler starts; the last of them are timed without it [default: warmup + steps].",
+    ),
+    Option("out", str, None, "recording", "Folder for the run [default: runs/MODE, or runs/SCRIPT's name]."),
+    Option("save-parameters", str, None, "recording", "Save the parameters after the last step to this .npz file."),
+)
+"""All options that trainers take, in the order of --help; ``--force`` is a flag beside them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Which steps are run, timed and recorded, in the words of ``torch.profiler.schedule``."""
+
+    wait: int
+    warmup: int
+    steps: int
+
+    @classmethod
+    def of(cls, steps: int, warmup: int, wait: int | None) -> Schedule:
+        """Fill in the default of *wait*, and check.
+
+        Raises:
+            UsageError: nothing to record, or too short a warm-up.
+        """
+        if steps < 1:
+            raise UsageError(f"--steps {steps}: there must be a step to record.")
+        if warmup < 2:
+            raise UsageError(
+                f"--warmup {warmup}: at least 2. DDP reduces all gradients as one bucket in its first step and "
+                "rebuilds its buckets after it, so the second is the first that is like the others."
+            )
+        if wait is not None and wait < 0:
+            raise UsageError(f"--wait {wait}: a number of steps, 0 or more.")
+        return cls(warmup + steps if wait is None else wait, warmup, steps)
+
+    @property
+    def total(self) -> int:
+        """Count all steps."""
+        return self.wait + self.warmup + self.steps
+
+
+class Options(argparse.Namespace):
+    """What a trainer was asked for."""
+
+    model: str
+    batch_size: int
+    bucket_cap_mb: float | None
+    dtype: str
+    lr: float
+    seed: int
+    steps: int
+    warmup: int
+    wait: int | None
+    out: str | None
+    save_parameters: str | None
+    force: bool
+
+    @property
+    def recording(self) -> dict[str, Any]:
+        """Give the arguments of :func:`dptrace.record.record`."""
+        about = {key: value for key, value in vars(self).items() if key not in _NOT_TOLD}
+        chosen = {key: getattr(self, key) for key in ("out", "steps", "warmup", "wait", "force")}
+        return chosen | {"options": about}
+
+
+_NOT_TOLD = ("out", "steps", "warmup", "wait", "force", "save_parameters")
+"""Options that run.json tells elsewhere or that say nothing of the training."""
+
+
+def parse_options(description: str | None, *extra: str, arguments: Sequence[str] | None = None) -> Options:
+    """Read a trainer's command line.
+
+    Args:
+        description: the trainer's docstring; shown by --help.
+        extra: options beside the common ones that this trainer takes, such as ``bucket_cap_mb``.
+        arguments: the command line; by default the process's own.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for option in OPTIONS:
+        if not option.modes or option.field in extra:
+            choices = option.choices or None
+            # A percent sign would begin a format in argparse's help.
+            help_text = option.described.replace("%", "%%")
+            parser.add_argument(
+                f"--{option.name}", type=option.type, default=option.default, choices=choices, help=help_text
+            )
+    parser.add_argument("--force", action="store_true", help="Replace the run folder if it is there already.")
+    return parser.parse_args(arguments, namespace=Options())
+
+
+def check_batch(batch_size: int, ranks: int) -> None:
+    """Make sure that every rank gets the same number of samples, so that the mean of means is the mean.
+
+    Raises:
+        UsageError: the batch does not divide, or is larger than the data.
+    """
+    if not 1 <= batch_size <= SAMPLES:
+        raise UsageError(f"--batch-size {batch_size}: from 1 to {SAMPLES}, the samples that there are.")
+    if batch_size % ranks:
+        below, above = batch_size // ranks * ranks, (batch_size // ranks + 1) * ranks
+        instead = f"{below} or {above}" if below else str(above)
+        raise UsageError(f"--batch-size {batch_size} does not divide over {ranks} ranks; {instead} would.")

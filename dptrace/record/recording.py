@@ -1,0 +1,201 @@
+"""Record a training loop: torch's profiler around its steps, their wall times with and without it, a file per rank."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import threading
+from types import TracebackType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity, record_function, schedule
+
+from dptrace.record import notes
+from dptrace.record.aligned import AlignedProfile, Stopwatch
+from dptrace.record.describe import describe_rank
+from dptrace.record.folder import trace_name
+from dptrace.record.host import Host, open_host
+from dptrace.record.options import Schedule
+
+__all__ = ["Recording", "failed", "latest", "phase", "record"]
+
+_latest: Recording | None = None
+"""The recording that this process made last; it may be over."""
+
+
+def latest() -> Recording | None:
+    """Give the recording that this process made last."""
+    return _latest
+
+
+def failed(error: BaseException | None) -> bool:
+    """Tell failures from the ways to end a training that are none: sys.exit(0), Ctrl-C."""
+    if isinstance(error, SystemExit):
+        return error.code not in (None, 0)
+    return isinstance(error, Exception)
+
+
+def phase(name: Literal["forward", "backward", "optimizer", "other"]) -> record_function:
+    """Mark what the code inside is for; what autograd runs on threads of its own is told as backward anyway."""
+    if name not in ("forward", "backward", "optimizer", "other"):
+        raise ValueError(f"phase {name!r}: one of forward, backward, optimizer, other")
+    return record_function(f"dptrace::{name}")
+
+
+def record(
+    out: str | os.PathLike[str] | None = None,
+    *,
+    steps: int = 10,
+    warmup: int = 3,
+    wait: int | None = None,
+    force: bool = False,
+    model: nn.Module | None = None,
+    options: dict[str, Any] | None = None,
+) -> Recording:
+    """Record the loop inside; call ``step()`` at the end of each pass.
+
+    Under ``dptrace record`` the launcher decides: its folder, and its --steps, --warmup and --wait where given.
+
+    Args:
+        out: folder of the run; by default ``runs/`` and the script's name.
+        steps: steps to record.
+        warmup: steps left out before the timed and before the recorded ones; at least 2.
+        wait: steps before the profiler is started; by default warmup + steps, the last of which are timed.
+        force: replace a run that is there already.
+        model: what is trained: its parameters are counted, and DDP's own logging data kept.
+        options: what else run.json should tell of this run.
+
+    Raises:
+        UsageError: the folder holds something already, or the numbers make no schedule.
+    """
+    assignment = notes.Assignment.mine()
+    if assignment is not None:
+        steps, warmup, wait = assignment.schedule(steps, warmup, wait)
+    return Recording(Schedule.of(steps, warmup, wait), open_host(out, force), model, options or {})
+
+
+class Recording:
+    """A recording of this rank's steps; see :func:`record`."""
+
+    def __init__(self, plan: Schedule, host: Host, model: nn.Module | None, options: dict[str, Any]) -> None:
+        self.plan, self.host, self.model, self.options = plan, host, model, options
+        self.parameters = None if model is None else sum(parameter.numel() for parameter in model.parameters())
+        self.steps_done = 0
+        self.notes: list[str] = []
+        self.losses: list[torch.Tensor] = []
+        self.stopwatch = Stopwatch()
+        self._profile: AlignedProfile | None = None
+        self._writer: threading.Thread | None = None
+        self._idle = False
+
+    @property
+    def total_steps(self) -> int:
+        """Count the steps that a whole recording takes."""
+        return self.plan.total
+
+    @property
+    def recorded_steps(self) -> int:
+        """Count the recorded steps that came to their end."""
+        return min(max(self.steps_done - self.plan.wait - self.plan.warmup, 0), self.plan.steps)
+
+    def __enter__(self) -> Recording:
+        global _latest
+        if _latest is not None and (_latest.under_way or notes.Assignment.mine() is not None):
+            self._stand_back(_latest)
+            return self
+        self.host.begin()
+        _latest = self
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        plan = schedule(wait=self.plan.wait, warmup=self.plan.warmup, active=self.plan.steps, repeat=1)
+        # With shapes: gloo's events carry no byte counts of their own.
+        self._profile = AlignedProfile(self.host.meeting, activities=activities, schedule=plan, record_shapes=True)
+        self._profile.start()
+        self.stopwatch.begin()
+        return self
+
+    @property
+    def under_way(self) -> bool:
+        """Tell whether steps are still to come."""
+        return self._profile is not None
+
+    def _stand_back(self, other: Recording) -> None:
+        """Do nothing: there is one profiler in a process, and one recording in a launcher's folder."""
+        self._idle = True
+        other.notes.append("The script began another recording; only the first was kept.")
+
+    def step(self, loss: torch.Tensor | None = None) -> None:
+        """End a step. *loss* stays on its device, so that no step waits for it, and is averaged over ranks later."""
+        if self._profile is None:
+            return
+        self.stopwatch.end()
+        if loss is not None:
+            self.losses.append(loss.detach())
+        self._profile.step()
+        self.steps_done += 1
+        self.host.progress(self.steps_done, self.plan.total)
+        if self.steps_done == self.plan.total:
+            self._finish()
+        self.stopwatch.begin()
+
+    def _finish(self) -> None:
+        """Write on a thread of its own: training may go on for hours, and no collective waits for a file."""
+        assert self._profile is not None
+        profile, self._profile = self._profile, None
+        profile.finish()
+        if self.recorded_steps == 0:
+            self.host.complain(self._too_short())
+            return
+        if self.recorded_steps < self.plan.steps:
+            self.notes.append(
+                f"The training ended after {self.recorded_steps} of {self.plan.steps} recorded steps; "
+                f"ProfilerStep#{self.steps_done} in the traces is what came after."
+            )
+        piece = describe_rank(self)
+        self.model = None  # so that its owner can free it, and with it DDP's process group
+        self._writer = threading.Thread(target=self._write, args=(profile, piece), name="dptrace_writer")
+        self._writer.start()
+
+    def _too_short(self) -> str:
+        before = self.plan.wait + self.plan.warmup
+        sooner = ", or give --wait 0" if self.plan.wait else ""
+        return (
+            f"Nothing was recorded: the training made {self.steps_done} steps, and recording begins after "
+            f"{before} (wait {self.plan.wait}, warmup {self.plan.warmup}). Train longer{sooner}."
+        )
+
+    def _write(self, profile: AlignedProfile, piece: dict[str, Any]) -> None:
+        path = self.host.folder / trace_name(notes.rank())
+        plain, packed = (path.with_name(f".{path.name}.{end}") for end in ("json", "part"))
+        try:
+            profile.export_chrome_trace(str(plain))
+            with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+            os.replace(packed, path)
+            notes.write_json(self.host.folder / f"rank{notes.rank()}.piece.json", piece | {"file": path.name})
+        except (OSError, RuntimeError) as error:
+            self.host.complain(f"{path}: can't be written: {error}.")
+        finally:
+            plain.unlink(missing_ok=True)
+            packed.unlink(missing_ok=True)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the recording, early or not; the files are written when this returns."""
+        if self._idle:
+            return
+        if error is not None and failed(error):
+            notes.report_failure(error)
+        if self._profile is not None:
+            self._finish()
+        if self._writer is not None:
+            self._writer.join()
+        self.host.end(notes.describe(error) if error is not None and failed(error) else None)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(error)

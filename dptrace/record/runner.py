@@ -1,0 +1,118 @@
+"""Run a user's script unchanged, and record it: ``python -m dptrace.record.runner train.py [its arguments]``.
+
+A step ends when the optimizer that made the first step of all makes its next one, as torch's public optimizer hook
+tells. So several optimizers in one loop count once; an optimizer that steps k times in a pass counts k steps, and a
+pass whose step a GradScaler leaves out counts with the next.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import runpy
+import signal
+import sys
+import traceback
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from dptrace.errors import RecordingError
+from dptrace.record import notes
+from dptrace.record.recording import Recording, failed, latest, record
+from dptrace.record.tether import end_with_parent
+from dptrace.record.world import leave_now
+
+__all__ = ["OptimizerSteps", "main"]
+
+
+class OptimizerSteps:
+    """Begin a recording with the first optimizer step, and end one of its steps with each further."""
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._recording: Recording | None = None
+        self._counted: weakref.ref[Optimizer] | None = None
+
+    def __call__(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
+        """Be told, as a hook, that an optimizer has stepped."""
+        self.seen = True
+        if latest() is not None and latest() is not self._recording:
+            return  # the script records itself, with a record() of its own
+        if self._recording is None:
+            self._counted = weakref.ref(optimizer)
+            self._recording = record().__enter__()
+            self._recording.parameters = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+            return
+        assert self._counted is not None
+        if self._counted() is None:
+            self._counted = weakref.ref(optimizer)  # a script may go on with another one
+        if self._counted() is optimizer:
+            self._recording.step()
+
+    def close(self, error: BaseException | None) -> None:
+        """End the recording."""
+        if error is not None:
+            # At once: closing takes its time, and peers fail of this failure meanwhile.
+            notes.report_failure(error)
+        if self._recording is not None:
+            self._recording.close(error)
+
+
+def main() -> None:
+    """Run ``sys.argv[1]`` as Python would."""
+    end_with_parent(signal.SIGKILL)
+    sys.argv = sys.argv[1:]
+    script = sys.argv[0]
+    sys.path[0] = str(Path(script).resolve().parent)
+    steps = OptimizerSteps()
+    register_optimizer_step_post_hook(steps)
+    code = _run(script, steps)
+    if code:
+        leave_now(code)
+    gc.collect()  # see process_group: DDP models that live until the interpreter ends
+
+
+def _run(script: str, steps: OptimizerSteps) -> int:
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as stop:
+        if failed(stop):
+            if isinstance(stop.code, str):
+                print(stop.code, file=sys.stderr)
+            steps.close(stop)
+            return stop.code if isinstance(stop.code, int) else 1
+    except Exception as error:
+        traceback.print_exception(error.with_traceback(_own_frames(error.__traceback__, script)))
+        steps.close(error)
+        return 1
+    steps.close(None)
+    if not steps.seen and latest() is None:
+        notes.report_failure(
+            RecordingError(
+                f"{script} made no optimizer step, so there was no step to record. Steps are counted from "
+                "torch.optim optimizers; a loop with another kind can call dptrace.record.record() itself."
+            )
+        )
+        return 1
+    return 0
+
+
+def _own_frames(trace: TracebackType | None, script: str) -> TracebackType | None:
+    """Leave out our frames and runpy's, so that the traceback is the one that Python would show."""
+    first = trace
+    while first is not None and not _same_file(first.tb_frame.f_code.co_filename, script):
+        first = first.tb_next
+    return first or trace
+
+
+def _same_file(one: str, other: str) -> bool:
+    return os.path.abspath(one) == os.path.abspath(other)
+
+
+if __name__ == "__main__":
+    main()

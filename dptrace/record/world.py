@@ -1,0 +1,163 @@
+"""The ranks that train together: process group, proof that the replicas agree, and a meeting point beside it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from dptrace.errors import DptraceError, RecordingError, UsageError
+from dptrace.record import notes
+
+__all__ = ["Meeting", "World", "assert_in_sync", "process_group", "save_parameters"]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Where this process stands among those that train together."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+
+@contextmanager
+def process_group() -> Iterator[World]:
+    """Join the process group: one process per GPU with NCCL, or gloo on CPU where there is no GPU.
+
+    Reads what torchrun puts into the environment; started by plain ``python``, the process is a group of its own.
+    An exception ends a rank of several at once, without the leave-taking in which peers would hang.
+    """
+    try:
+        world = _join()
+        yield world
+    except Exception as error:
+        notes.report_failure(error)
+        if isinstance(error, DptraceError):
+            print(f"Error: {error}", file=sys.stderr)
+            leave_now(error.exit_code)
+        if notes.world_size() == 1:
+            raise
+        traceback.print_exc()
+        leave_now(1)
+    # DDP's cycles of references keep the group; left to the interpreter's end, torch 2.13 now and then aborts there.
+    gc.collect()
+    dist.destroy_process_group()
+
+
+def leave_now(code: int) -> None:
+    """End this process without its exit handlers: NCCL's would wait for peers that wait for us."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _join() -> World:
+    device = _device()
+    # torch documents its stores, but does not list them in __all__.
+    alone = None if "RANK" in os.environ else dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo",
+        store=alone,
+        rank=0 if alone else -1,
+        world_size=1 if alone else -1,
+        device_id=device if device.type == "cuda" else None,
+    )
+    return World(dist.get_rank(), dist.get_world_size(), device)
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    index, count = notes.local_rank(), torch.cuda.device_count()
+    if index >= count:
+        raise UsageError(f"Local rank {index} has no GPU: this machine has {count}. Start one process per GPU.")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def assert_in_sync(model: nn.Module) -> None:
+    """Prove that all ranks hold the same parameters, bit for bit.
+
+    Raises:
+        RecordingError: they do not; the message names the first parameter that differs, and by how much.
+    """
+    for name, parameter in model.named_parameters():
+        low, high = parameter.detach().clone(), parameter.detach().clone()
+        dist.all_reduce(low, op=dist.ReduceOp.MIN)
+        dist.all_reduce(high, op=dist.ReduceOp.MAX)
+        if not torch.isfinite(parameter).all():
+            raise RecordingError(f"Parameter {name} is no longer finite: training diverged. Try a smaller --lr.")
+        if not torch.equal(low, high):
+            apart = (high - low).max().item()
+            raise RecordingError(f"The replicas drifted apart: parameter {name} differs by {apart:.3g} between ranks.")
+
+
+def save_parameters(model: nn.Module, path: str | None) -> None:
+    """Save all parameters, in the model's order, as arrays ``p0``, ``p1`` …; nothing when *path* is None.
+
+    Only rank 0 writes: call it after :func:`assert_in_sync`.
+    """
+    if path is None or notes.rank() != 0:
+        return
+    import numpy as np
+
+    # NumPy has no bfloat16; float32 holds every value of the smaller formats.
+    arrays = {f"p{i}": p.detach().float().cpu().numpy() for i, p in enumerate(model.parameters())}
+    target = Path(path)
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    with beside.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for allow_pickle
+    os.replace(beside, target)
+
+
+class Meeting:
+    """A place where ranks wait for each other without a collective, so that none shows in a trace or times out."""
+
+    def __init__(self, name: str) -> None:
+        self.size = notes.world_size()
+        self._prefix = f"dptrace/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
+        self._store: Any = None
+        if self.size > 1:
+            host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+            if not (host and port):
+                raise UsageError("MASTER_ADDR and MASTER_PORT are not set: start the script with torchrun.")
+            self._store = dist.TCPStore(host, int(port), is_master=False)  # type: ignore[attr-defined]
+
+    def wait(self, place: str, timeout: timedelta) -> bool:
+        """Wait until all ranks are here; tell whether they came in time."""
+        if self._store is None:
+            return True
+        key = f"{self._prefix}/{place}"
+        if self._store.add(key, 1) == self.size:
+            self._store.set(f"{key}/all", "1")
+        try:
+            self._store.wait([f"{key}/all"], timeout)
+        except RuntimeError:
+            return False
+        return True
+
+    def leave(self, place: str) -> None:
+        """Be counted at a place without waiting there."""
+        if self._store is not None and self._store.add(f"{self._prefix}/{place}", 1) == self.size:
+            self._store.set(f"{self._prefix}/{place}/all", "1")
+
+    def tell(self, what: str, text: str) -> None:
+        """Leave a text for the others."""
+        if self._store is not None:
+            self._store.set(f"{self._prefix}/{what}", text)
+
+    def hear(self, what: str) -> str:
+        """Wait for a text that another rank leaves."""
+        return str(self._store.get(f"{self._prefix}/{what}").decode())

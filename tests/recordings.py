@@ -1,0 +1,54 @@
+"""Runs recorded once for all tests that look at them: real processes, a small model, few steps."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+__all__ = ["dptrace", "parameters_of", "recorded", "scratch"]
+
+STEPS = 2
+WAIT, WARMUP = 4, 2
+
+
+def dptrace(*arguments: str, cwd: Path, ok: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run the command line in *cwd*; unless told otherwise, it must succeed."""
+    command = [sys.executable, "-m", "dptrace", *arguments]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, env=environment())
+    assert not ok or done.returncode == 0, done.stderr
+    return done
+
+
+def environment() -> dict[str, str]:
+    """Give an environment in which a recording is the same on all machines: on CPU, also where there are GPUs."""
+    return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "132"}
+
+
+@cache
+def scratch() -> Path:
+    """Give a folder that goes away when the tests end."""
+    folder = Path(tempfile.mkdtemp(prefix="dptrace-tests-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@cache
+def recorded(mode: str, ranks: int) -> Path:
+    """Record a mode, 256 samples a step, and give the run folder; its parameters are saved beside it."""
+    name = f"{mode}{ranks}"
+    gpus = [] if mode == "single" else ["--gpus", str(ranks)]
+    training = ["--model", "small", "--batch-size", "256", "--lr", "0.1", "--save-parameters", f"{name}.npz"]
+    schedule = ["--steps", str(STEPS), "--warmup", str(WARMUP), "--wait", str(WAIT)]
+    dptrace("record", "--mode", mode, *gpus, *training, *schedule, "-o", name, cwd=scratch())
+    return scratch() / name
+
+
+def parameters_of(run: Path) -> Path:
+    """Give the file of the parameters after the last step of a run."""
+    return run.with_name(f"{run.name}.npz")

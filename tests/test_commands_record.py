@@ -1,0 +1,186 @@
+"""``dptrace record``."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dptrace.commands.record import command
+from dptrace.errors import DptraceError, MissingExtraError, UsageError
+from dptrace.record.modes import MODES
+from dptrace.record.options import OPTIONS
+from tests.recordings import dptrace, environment, recorded
+
+SCRIPT = """
+import sys
+import torch
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(int(sys.argv[1])):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+print("ended", __name__, sys.argv)
+sys.exit(0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _refused(*arguments: str) -> DptraceError:
+    error = CliRunner().invoke(command, arguments).exception
+    assert isinstance(error, DptraceError), error
+    return error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("", "Give either --mode or a script"),
+        ("--mode naive train.py", "Give either --mode or a script"),
+        ("--mode nayve", "There is no mode 'nayve'. The modes are:\n  single "),
+        ("--mode single --gpus 2", "single trains on one GPU"),
+        ("--mode naive --warmup 1", "--warmup 1: at least 2. DDP"),
+        ("--mode naive --steps 0", "--steps 0"),
+        ("--mode naive --bucket-cap-mb 4", "--bucket-cap-mb means nothing to --mode naive; it is for ddp."),
+        ("--mode naive -q -v", "Choose one of"),
+        ("--mode naive --nnodes 2", "--nnodes needs --node-rank"),
+        ("--mode naive --nnodes 2 --node-rank 2 --rdzv-endpoint a:1", "--node-rank 2: from 0 to 1"),
+        ("--mode naive --rdzv-endpoint a:1", "give --nnodes too"),
+        ("--mode naive -o full", "even --force does not replace it"),
+        ("--model small train.py", "--model is for --mode; an option of the script stands after its name."),
+        ("nothere.py", "nothere.py: there is no such script."),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_starts(arguments: str, says: str, tmp_path: Path) -> None:
+    """Each with a sentence, and with the exit code for wrong use."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("")
+    error = _refused(*arguments.split())
+
+    assert says in str(error)
+    assert isinstance(error, UsageError)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gpus", "says"),
+    [
+        ("--mode naive --gpus 3", 2, "--gpus 3: this machine has 2."),
+        ("--mode naive --gpus 3", 0, "--batch-size 1024 does not divide over 3 ranks; 1023 or 1026 would."),
+        ("--mode naive --batch-size 40000", 0, "--batch-size 40000: from 1 to 32768"),
+    ],
+)
+def test_what_this_machine_cannot_do_is_refused(
+    arguments: str, gpus: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More GPUs than there are, and a batch that the ranks cannot share."""
+    monkeypatch.setattr("dptrace.record.launch.gpus_here", lambda: gpus)
+
+    assert says == str(_refused(*arguments.split()))[: len(says)]
+
+
+def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message is the pip line; importing the package asks for nothing yet."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    error = _refused("--mode", "naive")
+    assert isinstance(error, MissingExtraError)
+    assert str(error).endswith("pip install 'dptrace[record]'")
+    code = "import sys; sys.modules['torch'] = None; import dptrace.record; dptrace.record.record"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.rstrip().endswith("pip install 'dptrace[record]'")
+
+
+def test_help_shows_a_newcomer_what_matters_first() -> None:
+    """The modes, then what to record; every option under a heading, and examples at the end."""
+    text = CliRunner().invoke(command, ["--help"], terminal_width=100).output
+    first = text[text.index("What to record:") : text.index("How to train")]
+
+    assert all(f"\n  {mode} " in text[: text.index("What to record:")] for mode in MODES)
+    assert ["--mode", "--gpus", "--model", "--steps"] == [
+        line.split()[0] for line in first.splitlines() if "  --" in line
+    ]
+    assert all(
+        1 == text.count(f"--{option.name} ", text.index("What to record:"), text.index("Examples:"))
+        for option in OPTIONS
+    )
+    assert "dptrace record --gpus 4 --steps 5 train.py" in text.splitlines()[-1]
+
+
+@pytest.mark.processes
+def test_a_recorded_run_is_told_and_not_overwritten() -> None:
+    """What was written and what to type next; a second time only with --force."""
+    folder = recorded("naive", 2).parent
+    arguments = ["record", "--mode", "naive", "--gpus", "1", "--model", "small", "--batch-size", "64"]
+    schedule = ["--steps", "1", "--warmup", "2", "--wait", "3", "-o", "again"]
+    done = dptrace(*arguments, *schedule, cwd=folder)
+
+    assert "No GPU here: recording 1 process with gloo on CPU instead.\n" in done.stderr
+    assert "Wrote again: 1 step of 1 rank. A step takes " in done.stderr
+    assert done.stderr.endswith("Next: dptrace analyze again\n      dptrace view again\n")
+    assert "" == done.stdout
+    assert 2 == dptrace(*arguments, *schedule, cwd=folder, ok=False).returncode
+    assert "" == dptrace(*arguments, *schedule, "--force", "-q", cwd=folder).stderr
+    info = json.loads((folder / "again" / "run.json").read_text())
+    assert ["dptrace", *arguments, *schedule, "--force", "-q"] == info["command"]
+
+
+@pytest.mark.processes
+def test_a_script_is_recorded_without_a_change(tmp_path: Path) -> None:
+    """Its own arguments are its own, its output is shown, and a process that joins no group is recorded too."""
+    (tmp_path / "my train.py").write_text(SCRIPT)
+    done = dptrace(
+        "record", "--gpus", "2", "--steps", "2", "--warmup", "2", "my train.py", "12", "--steps", "9", cwd=tmp_path
+    )
+
+    assert "ended __main__ ['my train.py', '12', '--steps', '9']\n" == done.stdout
+    info = json.loads((tmp_path / "runs" / "my train" / "run.json").read_text())
+    assert (None, "my train.py", None, 20, 2) == tuple(
+        info[key] for key in ("mode", "script", "backend", "parameters", "world_size")
+    )
+    assert [2, 2] == [rank["recorded_steps"] for rank in info["ranks"]]
+    assert {"wait": 4, "warmup": 2, "steps": 2} == info["schedule"]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("print('nothing')", "train.py made no optimizer step"),
+        (SCRIPT.replace("int(sys.argv[1])", "4"), "the training made 3 steps, and recording begins after 6"),
+    ],
+)
+def test_a_script_with_nothing_to_record_is_told(tmp_path: Path, script: str, says: str) -> None:
+    """The reason and what to do, no traceback, and no folder."""
+    (tmp_path / "train.py").write_text(script)
+    done = dptrace("record", "-q", "--gpus", "1", "--steps", "2", "--warmup", "2", "train.py", cwd=tmp_path, ok=False)
+
+    assert 1 == done.returncode
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [] == list((tmp_path / "runs").iterdir())
+
+
+@pytest.mark.processes
+def test_a_trainer_runs_by_itself(tmp_path: Path) -> None:
+    """Started by torchrun, not by dptrace record, the ranks name and write their run together."""
+    from dptrace.record.modes import trainer
+
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    training = ["--model", "small", "--batch-size", "64", "--steps", "1", "--warmup", "2", "--wait", "0"]
+    command = [*torchrun, str(trainer("interleaved")), *training]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=300, env=environment(), capture_output=True)
+
+    names = {path.name for path in (tmp_path / "runs" / "interleaved").iterdir()}
+    assert {"run.json", "rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"} == names
+    assert ["interleaved"] == [path.name for path in (tmp_path / "runs").iterdir()]

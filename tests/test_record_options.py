@@ -1,0 +1,60 @@
+"""The options of a recording."""
+
+from __future__ import annotations
+
+import pytest
+
+from dptrace.errors import UsageError
+from dptrace.record.options import Schedule, check_batch, parse_options
+
+
+def test_as_many_steps_are_timed_as_recorded_by_default() -> None:
+    """Without --wait, the profiler starts after the warm-up and as many timed steps as it will record."""
+    assert Schedule(8, 3, 5) == Schedule.of(5, 3, None)
+    assert 16 == Schedule.of(5, 3, None).total
+    assert Schedule(0, 2, 1) == Schedule.of(1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "warmup", "wait", "says"),
+    [(0, 3, None, "--steps 0"), (1, 1, None, "rebuilds its buckets"), (1, 2, -1, "--wait -1")],
+)
+def test_a_schedule_that_makes_no_sense_is_refused(steps: int, warmup: int, wait: int | None, says: str) -> None:
+    """The message names the option, and for the warm-up the reason."""
+    with pytest.raises(UsageError, match=says):
+        Schedule.of(steps, warmup, wait)
+
+
+@pytest.mark.parametrize(
+    ("batch", "ranks", "says"),
+    [
+        (0, 1, "from 1 to 32768"),
+        (40_000, 1, "from 1 to 32768"),
+        (1000, 3, "999 or 1002 would"),
+        (2, 4, "over 4 ranks; 4 would"),
+    ],
+)
+def test_a_batch_that_ranks_cannot_share_evenly_is_refused(batch: int, ranks: int, says: str) -> None:
+    """Unequal shards would make the average of the ranks' gradients another than the batch's."""
+    with pytest.raises(UsageError, match=says):
+        check_batch(batch, ranks)
+
+
+def test_a_trainer_takes_the_common_options_and_those_it_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """--bucket-cap-mb means something to ddp only, and nobody else accepts it."""
+    assert 4.0 == parse_options("", "bucket_cap_mb", arguments=["--bucket-cap-mb", "4"]).bucket_cap_mb
+    assert parse_options("", arguments=[]).steps == 10
+    with pytest.raises(SystemExit) as refused:
+        parse_options("", arguments=["--bucket-cap-mb", "4"])
+    assert 2 == refused.value.code
+    assert "--bucket-cap-mb" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse_options("", "bucket_cap_mb", arguments=["--bucket-cap-mb", "0"])
+
+
+def test_what_run_json_is_told_leaves_out_what_it_tells_elsewhere() -> None:
+    """Folder and schedule have keys of their own in run.json."""
+    recording = parse_options("", arguments=["--steps", "7", "--out", "x"]).recording
+
+    assert (7, "x", False) == (recording["steps"], recording["out"], recording["force"])
+    assert {"model", "batch_size", "dtype", "lr", "seed"} == set(recording["options"])

@@ -1,0 +1,47 @@
+"""Data parallelism, the simple way: the whole backward pass, then a blocking all-reduce for each parameter.
+
+Every rank trains on its shard of the batch; the average of their gradients is the gradient of the batch. While it
+is computed the network does nothing, and while the gradients travel the processors do nothing.
+
+    dptrace record --mode naive --gpus 4
+    torchrun --nproc-per-node 4 naive.py --steps 4
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+
+from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
+from dptrace.trainers import mlp
+
+
+def train(options: Options, world: World) -> None:
+    model = mlp.build(options, world)
+    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr)
+
+    with record(model=model, **options.recording) as recording:
+        for x, y in mlp.batches(options, world, recording.total_steps):
+            with phase("forward"):
+                loss = cross_entropy(model(x), y)
+
+            with phase("backward"):
+                (loss / world.size).backward()  # so that the sum over ranks is the average
+
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+
+            with phase("optimizer"):
+                optimizer.step()
+                optimizer.zero_grad()
+            recording.step(loss)
+
+        assert_in_sync(model)
+    save_parameters(model, options.save_parameters)
+
+
+if __name__ == "__main__":
+    options = parse_options(__doc__)
+    with process_group() as world:
+        train(options, world)
