@@ -1,0 +1,55 @@
+"""Where a recording's files go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="recording needs torch")
+
+from dptrace.errors import UsageError
+from dptrace.record.host import LaunchedHost, OwnHost, open_host
+from dptrace.record.notes import Assignment
+
+
+def test_alone_the_folder_is_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a launcher the run is prepared beside its place, and refused where something stands."""
+    monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
+    host = open_host(tmp_path / "mine", force=False)
+    assert isinstance(host, OwnHost)
+    host.begin()
+    assert host.folder.is_dir()
+    assert not (tmp_path / "mine").exists()
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "thesis.tex").write_text("")
+
+    with pytest.raises(UsageError):
+        open_host(tmp_path / "taken", force=True).begin()
+
+
+def test_nothing_recorded_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording that ends before its first file leaves no folder."""
+    monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
+    host = open_host(tmp_path / "mine", force=False)
+    host.begin()
+    host.end(None)
+
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_under_the_launcher_its_folder_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script's own folder is named as not used, and rank 0 tells how far it is."""
+    monkeypatch.setattr("dptrace.record.host.end_with_parent", lambda signal: None)
+    for name, value in Assignment(str(tmp_path / "stage"), "runs/x", progress=True).environment().items():
+        monkeypatch.setenv(name, value)
+
+    host = open_host("elsewhere", force=False)
+    host.begin()
+    host.progress(3, 9)
+
+    assert isinstance(host, LaunchedHost)
+    assert "runs/x, not in elsewhere" in capsys.readouterr().err
+    assert "3 9" == (tmp_path / "stage" / "progress").read_text()

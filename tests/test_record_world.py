@@ -1,0 +1,67 @@
+"""The ranks that train together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="recording needs torch")
+
+from dptrace.errors import RecordingError, UsageError  # noqa: E402
+from dptrace.record.world import Meeting, World, assert_in_sync, process_group, save_parameters  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with process_group() as joined:
+        yield joined
+
+
+def test_a_process_started_by_plain_python_is_a_group_of_its_own(world: World) -> None:
+    """Rank 0 of 1, on the GPU if there is one."""
+    assert (0, 1, torch.cuda.is_available()) == (world.rank, world.size, world.device.type == "cuda")
+
+
+def test_parameters_that_are_no_longer_finite_are_found(world: World) -> None:
+    """A model that diverged would pass for in sync, since NaN differs from itself on every rank alike."""
+    model = torch.nn.Linear(2, 2).to(world.device)
+    assert_in_sync(model)
+    with torch.no_grad():
+        model.bias[0] = float("nan")
+
+    with pytest.raises(RecordingError, match="bias is no longer finite"):
+        assert_in_sync(model)
+
+
+def test_saved_parameters_are_arrays_in_the_models_order(tmp_path: Path) -> None:
+    """bfloat16 is saved as float32; nothing is left beside the file; without a path nothing is written."""
+    model = torch.nn.Linear(3, 2, dtype=torch.bfloat16)
+    save_parameters(model, str(tmp_path / "p.npz"))
+    save_parameters(model, None)
+
+    arrays = np.load(tmp_path / "p.npz")
+    assert [(2, 3), (2,)] == [arrays[name].shape for name in ("p0", "p1")]
+    assert [tmp_path / "p.npz"] == list(tmp_path.iterdir())
+
+
+def test_a_meeting_of_one_waits_for_nobody() -> None:
+    """Alone, there is no store and no wait."""
+    assert Meeting("x").wait("place", timedelta(seconds=0))
+
+
+def test_several_ranks_without_torchrun_are_told_to_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A world of two without a place to meet is wrong use."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    with pytest.raises(UsageError, match="start the script with torchrun"):
+        Meeting("x")
