@@ -77,7 +77,7 @@ def _columns(table: Table) -> None:
     for name, heading in HEADINGS.items():
         style = {"exposed_comm_ns": "bold red", "wall_ns": "bold", "overlapped_comm_ns": "green"}.get(name, "")
         table.add_column(heading, justify="right", style=style, no_wrap=True)
-    table.add_column("over-\nlap", justify="right", no_wrap=True)
+    table.add_column("over-\nlap%", justify="right", no_wrap=True)
 
 
 def _row(figures: dict[str, int]) -> list[str]:
@@ -155,7 +155,7 @@ def collective_table(run: Run) -> Table | None:
     kinds = sorted({kind for figures in run.splits for kind in figures.comm})
     if not kinds:
         return None
-    title = Text("collectives, per GPU and step", style="bold")
+    title = Text(f"collectives, per {'rank' if run.on_cpu else 'GPU'} and step", style="bold")
     table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
     table.add_column("kind", no_wrap=True)
     for heading in ("count", "bytes", "exposed ms", "overlapped ms", "overlap"):

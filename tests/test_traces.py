@@ -1,0 +1,58 @@
+"""The small runs in traces/: what each mode is about, seen in its recording."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import dptrace
+
+TRACES = Path(__file__).resolve().parents[1] / "traces"
+NAMES = sorted(path.name for path in TRACES.iterdir() if path.is_dir())
+PARAMETERS = 8_432_138
+
+
+def overlap(name: str) -> float:
+    totals = dptrace.open(str(TRACES / name)).totals()
+    overlapped, exposed = totals["overlapped_comm_ns"].sum(), totals["exposed_comm_ns"].sum()
+    return float(overlapped / (overlapped + exposed))
+
+
+def test_modes_overlap_as_they_should() -> None:
+    """Naive hides nothing, interleaved over half, DDP something between, and more with smaller buckets."""
+    naive, interleaved = overlap("naive_cpu_2ranks"), overlap("interleaved_cpu_2ranks")
+
+    assert naive < 0.02 < 0.5 < interleaved
+    assert naive < overlap("ddp_cpu_2ranks") < interleaved
+    assert overlap("ddp_cpu_2ranks") < overlap("ddp_4mb_cpu_2ranks")
+
+
+@pytest.mark.parametrize(("name", "count"), [("naive", 10), ("interleaved", 10), ("ddp", 2), ("ddp_4mb", 3)])
+def test_every_step_reduces_every_gradient_once(name: str, count: int) -> None:
+    """The bytes of a step's all-reduces are those of the parameters; a call for each tensor, or for each bucket."""
+    run = dptrace.open(str(TRACES / f"{name}_cpu_2ranks"))
+    for figures in run.splits:
+        assert {4 * PARAMETERS} == set(figures.comm["all_reduce"].bytes.tolist())
+        assert {count} == set(figures.comm["all_reduce"].count.tolist())
+
+
+def test_all_modes_learn_the_same() -> None:
+    """The loss averaged over ranks is one curve for all modes; a rank's own loss would not be."""
+    curves = [json.loads((TRACES / name / "run.json").read_text())["losses"] for name in NAMES]
+
+    for curve in curves[1:]:
+        assert curves[0] == pytest.approx(curve, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_is_small_whole_and_quiet(name: str) -> None:
+    """Under 1 MB, all ranks there, phases told for all compute, and no note but that there is no GPU."""
+    run = dptrace.open(str(TRACES / name))
+    total = run.totals().sum()
+
+    assert sum(path.stat().st_size for path in (TRACES / name).iterdir()) < 1_000_000
+    assert len(run.timelines) == run.world_size
+    assert 1 == len(run.notes)
+    assert total["other_ns"] < 0.01 * total["wall_ns"]
