@@ -203,8 +203,8 @@ def test_too_large_a_run_says_how_to_see_a_part(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_small_run_has_a_small_page(run: Run) -> None:
-    """Bokeh's own script is 1.27 MB of it."""
-    assert 1_300_000 < len(gantt.document(run)) < 1_500_000
+    """Bokeh's own script is nearly all of it: 1.27 MB in 3.9, 1.4 MB in 3.10."""
+    assert 1_300_000 < len(gantt.document(run)) < 1_700_000
 
 
 def test_a_run_on_cpu_has_a_page() -> None:
