@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import TYPE_CHECKING
 
 from dptrace.errors import DptraceError
@@ -18,7 +19,7 @@ __all__ = ["DptraceError", "Run", "__version__", "open"]
 __version__ = "0.1.0"
 
 
-def open(*paths: str, comm_patterns: tuple[str, ...] = ()) -> Run:
+def open(*paths: str | PathLike[str], comm_patterns: tuple[str, ...] = ()) -> Run:
     """Read a run: a run folder, a trace file, several files, a folder or a glob of traces.
 
     Args:
@@ -31,7 +32,7 @@ def open(*paths: str, comm_patterns: tuple[str, ...] = ()) -> Run:
     """
     from dptrace.run import open_run
 
-    return open_run(paths, comm_patterns)
+    return open_run([str(path) for path in paths], comm_patterns)
 
 
 def __getattr__(name: str) -> object:

@@ -188,7 +188,7 @@ def open_run(
     Args:
         progress: called before each file with the number done, the number in all, and the file's name.
     """
-    sources = find([str(path) for path in paths])
+    sources = find(paths)
     traces, notes = _read_all(sources, progress)
     ranks, guesses = assign_ranks(traces)
     pairs = sorted(zip(ranks, traces, strict=True), key=lambda pair: pair[0])
@@ -202,7 +202,7 @@ def open_run(
     ]
     if all(timeline.on_cpu for timeline in timelines):
         notes.append("No GPU work here: compute is the CPU's operators, communication is gloo's.")
-    return Run(" ".join(map(str, paths)), timelines, sources.info, tuple(_grouped(notes)), world_size)
+    return Run(" ".join(paths), timelines, sources.info, tuple(_grouped(notes)), world_size)
 
 
 def _grouped(notes: Sequence[str]) -> list[str]:

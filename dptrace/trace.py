@@ -16,7 +16,6 @@ __all__ = ["Category", "CommArgs", "Trace"]
 class Category(IntEnum):
     """What a complete event is, whatever the file's spelling of it."""
 
-    OTHER = 0
     CPU_OP = 1
     ANNOTATION = 2
     """A ``record_function`` label on the CPU; never its copy on a GPU."""
