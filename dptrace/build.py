@@ -52,11 +52,11 @@ def build_timelines(trace: Trace, rank: int, patterns: Sequence[str] = ()) -> tu
     return (_on_cpu(trace, rank, steps, notes),)
 
 
-def _no_operators_note(trace: Trace) -> list[str]:
-    if (trace.category == Category.CPU_OP).any():
+def _no_operators_note(trace: Trace, known: NDArray[np.bool_]) -> list[str]:
+    if (trace.category == Category.CPU_OP).any() or not known.any():
         return []
     name = Path(trace.path).name
-    return [f"{name}: no operators of the CPU in it, so phases can't be told: all compute is counted as forward."]
+    return [f"{name}: no operators of the CPU in it, so phases can't be told: what was launched counts as forward."]
 
 
 def _on_gpus(
@@ -71,7 +71,7 @@ def _on_gpus(
     kernel = trace.category[events] == Category.KERNEL
     comm = kernel & (trace.having(communicates)[events] | np.isin(events, list(trace.comm)))
     kind = np.where(comm, Kind.COMMUNICATION, np.where(kernel, Kind.COMPUTE, Kind.MEMORY)).astype(np.uint8)
-    notes += [*_no_operators_note(trace), *_orphan_notes(trace, known)]
+    notes += [*_no_operators_note(trace, known), *_orphan_notes(trace, known)]
     timelines: list[Timeline] = []
     # A device event that does not name its device can only be the process's one: 0, as torch numbers them.
     devices = np.maximum(trace.device[events], 0)

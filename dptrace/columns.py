@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
-from itertools import compress, repeat
+from itertools import compress, islice, repeat
 from operator import attrgetter, is_not
 from typing import Any
 
@@ -62,16 +62,17 @@ _EXACT_MICROSECONDS = float(2**43)
 
 
 class _Args(msgspec.Struct, frozen=True, gc=False):
-    correlation: int = -1
-    device: int | str | None = None
-    stream: int | str | None = None
-    collective: str = msgspec.field(default="", name="Collective name")
-    in_elements: int = msgspec.field(default=0, name="In msg nelems")
-    out_elements: int = msgspec.field(default=0, name="Out msg nelems")
-    group_size: int = msgspec.field(default=0, name="Group size")
-    dtype: str = ""
-    group: str = msgspec.field(default="", name="Process Group Name")
-    seq: int = msgspec.field(default=-1, name="Seq")
+    # Of any type, since an odd argument must not cost its event: what is not of the type meant is taken for absent.
+    correlation: Any = -1
+    device: Any = None
+    stream: Any = None
+    collective: Any = msgspec.field(default="", name="Collective name")
+    in_elements: Any = msgspec.field(default=0, name="In msg nelems")
+    out_elements: Any = msgspec.field(default=0, name="Out msg nelems")
+    group_size: Any = msgspec.field(default=0, name="Group size")
+    dtype: Any = ""
+    group: Any = msgspec.field(default="", name="Process Group Name")
+    seq: Any = msgspec.field(default=-1, name="Seq")
     dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input type")
 
@@ -120,6 +121,13 @@ class _Told(dict[Any, int]):
     def __missing__(self, key: object) -> int:
         return self.setdefault(key, self.function(key))
 
+    def column(self, values: list[Any], kind: Any) -> NDArray[Any]:
+        """Look up each value; a list or an object, which can't be remembered, is asked about by itself."""
+        try:
+            return np.fromiter(map(self.__getitem__, values), kind, len(values))
+        except TypeError:
+            return np.fromiter(map(self.function, values), kind, len(values))
+
 
 def _code(category: str | None) -> int:
     return _CATEGORIES.get(category.lower(), _UNUSED) if category is not None else _UNUSED
@@ -149,6 +157,9 @@ class Columns:
         self.dropped = 0
         """Events that could not be decoded."""
         self._names, self._threads = _Numbered(), _Numbered()
+        self._gloo: list[int] = []
+        self._searched = 0
+        """How much of the string table was searched for gloo's names."""
         self._codes, self._devices, self._streams = _Told(_code), _Told(_small), _Told(_whole)
 
     @property
@@ -195,17 +206,19 @@ class Columns:
             start + length,
             column(map(self._names.__getitem__, map(_name, kept)), np.int32),
             column(map(self._threads.__getitem__, zip(map(_pid, kept), map(_tid, kept), strict=True)), np.int32),
-            column(map(_correlation, args), np.int64),
-            column(map(self._devices.__getitem__, map(_device, args)), np.int32),
-            column(map(self._streams.__getitem__, map(_stream, args)), np.int64),
+            _integers(list(map(_correlation, args))),
+            self._devices.column(list(map(_device, args)), np.int32),
+            self._streams.column(list(map(_stream, args)), np.int64),
         ]
         told = np.flatnonzero(column(map(bool, map(_collective, args)), np.bool_) | self._is_gloo(columns[2]))
         found = {self.kept + int(i): _comm_args(str(kept[i].name), args[i]) for i in told}
         return columns, found
 
     def _is_gloo(self, name: NDArray[np.int32]) -> NDArray[np.bool_]:
-        gloo = [number for text, number in self._names.items() if str(text).startswith(_GLOO)]
-        return np.isin(name, gloo) if gloo else np.zeros(len(name), np.bool_)
+        fresh = islice(self._names.items(), self._searched, None)
+        self._gloo += [number for text, number in fresh if str(text).startswith(_GLOO)]
+        self._searched = len(self._names)
+        return np.isin(name, self._gloo) if self._gloo else np.zeros(len(name), np.bool_)
 
 
 _GLOO = "gloo:"
@@ -236,11 +249,27 @@ class _NeedsDecimal(Exception):
     """The chunk's times do not fit doubles: decode it again with their decimal text."""
 
 
+def _integers(values: list[Any]) -> NDArray[np.int64]:
+    """Make a column; what is no whole number of 64 bits is -1."""
+    array = np.array(values)
+    if array.dtype == np.int64:
+        return array
+    return np.fromiter((value if _is_count(value) else -1 for value in values), np.int64, len(values))
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value < 1 << 62
+
+
 def _comm_args(name: str, args: _Args) -> CommArgs:
     """Give what an event says of its collective."""
     if args.collective:
-        size = max(args.in_elements, args.out_elements) * _ELEMENT_BYTES.get(args.dtype.lower(), 0)
-        return CommArgs(args.collective, max(size, 0), args.dtype, args.group, args.group_size, args.seq)
+        numbers = (args.in_elements, args.out_elements, args.group_size, args.seq)
+        inside, outside, members, seq = (number if _is_count(number) else None for number in numbers)
+        dtype = str(args.dtype or "")
+        size = max(inside or 0, outside or 0) * _ELEMENT_BYTES.get(dtype.lower(), 0)
+        group = str(args.group if args.group is not None else "")
+        return CommArgs(str(args.collective), size, dtype, group, members or 0, -1 if seq is None else seq)
     size, dtype = _tensor_bytes(bytes(args.dims), bytes(args.types))
     return CommArgs(name.removeprefix(_GLOO), size, dtype)
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EMPTY", "Int64", "IntervalSet", "contains", "covered", "intersect", "subtract", "total", "union"]
+__all__ = ["EMPTY", "Int64", "IntervalSet", "covered", "intersect", "subtract", "union"]
 
 Int64: TypeAlias = NDArray[np.int64]
 IntervalSet: TypeAlias = tuple[Int64, Int64]
@@ -32,12 +32,6 @@ def union(starts: Int64, ends: Int64) -> IntervalSet:
     return starts[first], reach[last]
 
 
-def total(intervals: IntervalSet) -> int:
-    """Give the length of a set in nanoseconds."""
-    starts, ends = intervals
-    return int((ends - starts).sum())
-
-
 def covered(intervals: IntervalSet, times: Int64) -> Int64:
     """Give, for each time, how many nanoseconds of the set lie before it.
 
@@ -49,15 +43,6 @@ def covered(intervals: IntervalSet, times: Int64) -> Int64:
     index = np.searchsorted(starts, times, side="right")
     overshoot = np.maximum(ends[index - 1] - times, 0) if len(ends) else np.zeros(len(times), np.int64)
     return before[index] - np.where(index > 0, overshoot, 0)
-
-
-def contains(intervals: IntervalSet, times: Int64) -> NDArray[np.bool_]:
-    """Tell for each time whether it lies in the set (at its start: yes; at its end: no)."""
-    starts, ends = intervals
-    if not len(starts):
-        return np.zeros(len(times), np.bool_)
-    index = np.searchsorted(starts, times, side="right")
-    return (index > 0) & (times < ends[index - 1])
 
 
 def _both(a: IntervalSet, b: IntervalSet, want: int) -> IntervalSet:

@@ -32,19 +32,28 @@ _CLOSING_TRIES = 1000
 
 
 def _add_piece(text: bytes, between: bytes, columns: Columns) -> None:
-    """Decode the events of a piece; when one of them is damaged, each alone, and count the damaged ones."""
+    """Decode the events of a piece; the damaged ones among them are left out and counted."""
     try:
         columns.decode(b"[" + text + b"]")
         return
     except DAMAGE:
         parts = text.split(between) if between else [text]
-    opening = between[between.rfind(b"{") :] if between else b""
-    for index, part in enumerate(parts):
-        single = (opening if index else b"") + part + (b"}" if index < len(parts) - 1 else b"")
+    opening, last = between[between.rfind(b"{") :] if between else b"", len(parts) - 1
+    events = [(opening if i else b"") + part + (b"}" if i < last else b"") for i, part in enumerate(parts)]
+    _add_events(events, columns)
+
+
+def _add_events(events: list[bytes], columns: Columns) -> None:
+    """Decode damaged events by halves, so that one in a million costs no more than its neighbours."""
+    if len(events) == 1:
+        columns.dropped += 1
+        return
+    middle = len(events) // 2
+    for half in (events[:middle], events[middle:]):
         try:
-            columns.decode(b"[" + single + b"]")
+            columns.decode(b"[" + b",".join(half) + b"]")
         except DAMAGE:
-            columns.dropped += 1
+            _add_events(half, columns)
 
 
 def _finish(path: Path, piece: Piece, columns: Columns) -> tuple[_Metadata, list[str]]:
@@ -134,7 +143,8 @@ def _assemble(path: Path, columns: Columns, metadata: _Metadata, notes: list[str
     # By start, the longer first, so that what encloses an event stands before it.
     order = np.lexsort((-end, start))
     order = order[good[order]]
-    position = {int(old): new for new, old in enumerate(order)} if columns.comm else {}
+    position = np.full(len(start), -1, np.int64)
+    position[order] = np.arange(len(order))
     base = metadata.base
     base_ns = base if type(base) is int and 0 <= base < 2**62 else 0
     info = metadata.distributed
@@ -153,7 +163,7 @@ def _assemble(path: Path, columns: Columns, metadata: _Metadata, notes: list[str
         correlation=correlation[order],
         device=device[order],
         stream=stream[order],
-        comm={position[old]: args for old, args in columns.comm.items() if old in position},
+        comm={int(position[old]): args for old, args in columns.comm.items() if position[old] >= 0},
         device_names=_device_names(metadata.devices or metadata.devices_2021),
         notes=tuple(notes),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from dptrace.kineto import read_trace
 from dptrace.sources import Sources, assign_ranks, find
 from dptrace.split import FIGURES, Split, collective_exposure, split
 from dptrace.timeline import Phase, Timeline
-from dptrace.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -189,20 +188,50 @@ def open_run(
         progress: called before each file with the number done, the number in all, and the file's name.
     """
     sources = find(paths)
-    traces, notes = _read_all(sources, progress)
-    ranks, guesses = assign_ranks(traces)
-    pairs = sorted(zip(ranks, traces, strict=True), key=lambda pair: pair[0])
-    timelines = tuple(tl for rank, trace in pairs for tl in build_timelines(trace, rank, comm_patterns))
-    world_size = max([trace.world_size or 0 for trace in traces] + [max(ranks) + 1])
-    notes += [
-        *_recorded(sources.info),
-        *guesses,
-        *_missing(ranks, world_size),
-        *(note for tl in timelines for note in tl.notes),
-    ]
+    files, notes = _read_all(sources, comm_patterns, progress)
+    ranks, guesses = assign_ranks(files)
+    pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
+    timelines = tuple(replace(timeline, rank=rank) for rank, file in pairs for timeline in file.timelines)
+    world_size = max([file.world_size for file in files] + [max(ranks) + 1])
+    notes += [*_recorded(sources.info), *guesses, *_missing(ranks, world_size)]
+    notes += [note for timeline in timelines for note in timeline.notes]
     if all(timeline.on_cpu for timeline in timelines):
         notes.append("No GPU work here: compute is the CPU's operators, communication is gloo's.")
     return Run(" ".join(paths), timelines, sources.info, tuple(_grouped(notes)), world_size)
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One file, read: what its timelines do not say."""
+
+    path: str
+    rank: int | None
+    world_size: int
+    timelines: tuple[Timeline, ...]
+
+
+def _read_all(
+    sources: Sources, patterns: Sequence[str], progress: Callable[[int, int, str], None] | None
+) -> tuple[list[_File], list[str]]:
+    """Read the files; one that can't be read is an error if the user named it, else a note.
+
+    Each file's columns are dropped once its timelines stand: a run's memory is that of its device intervals.
+    """
+    files, notes = [], list(sources.notes)
+    for done, file in enumerate(sources.files):
+        if progress is not None:
+            progress(done, len(sources.files), file.name)
+        try:
+            trace = read_trace(file)
+            timelines = build_timelines(trace, trace.rank or 0, patterns)
+            files.append(_File(trace.path, trace.rank, trace.world_size or 0, timelines))
+        except DptraceError as error:
+            if file in sources.named or len(sources.files) == 1 or error.exit_code != DptraceError.exit_code:
+                raise
+            notes.append(f"Left out: {error}")
+    if not files:
+        raise DptraceError("None of the files is a trace that can be read:\n" + "\n".join(notes))
+    return files, notes
 
 
 def _grouped(notes: Sequence[str]) -> list[str]:
@@ -226,23 +255,6 @@ def _recorded(info: dict[str, Any]) -> list[str]:
         why = failure.get("message") if isinstance(failure, dict) else None
         notes.insert(0, f"The recording failed, so this is what was kept of it: {why or 'the reason is not known'}.")
     return notes
-
-
-def _read_all(sources: Sources, progress: Callable[[int, int, str], None] | None) -> tuple[list[Trace], list[str]]:
-    """Read the files; one that can't be read is an error if the user named it, else a note."""
-    traces, notes = [], list(sources.notes)
-    for done, file in enumerate(sources.files):
-        if progress is not None:
-            progress(done, len(sources.files), file.name)
-        try:
-            traces.append(read_trace(file))
-        except DptraceError as error:
-            if file in sources.named or len(sources.files) == 1:
-                raise
-            notes.append(f"Left out: {error}")
-    if not traces:
-        raise DptraceError("None of the files is a trace that can be read:\n" + "\n".join(notes))
-    return traces, notes
 
 
 def _missing(ranks: Sequence[int], world_size: int) -> list[str]:

@@ -7,14 +7,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from dptrace.errors import DptraceError, UsageError
-from dptrace.trace import Trace
 
-__all__ = ["RUN_FILE", "Sources", "assign_ranks", "find"]
+__all__ = ["RUN_FILE", "Ranked", "Sources", "assign_ranks", "find"]
 
 RUN_FILE = "run.json"
 _SUFFIXES = (".json", ".json.gz")
@@ -93,7 +92,17 @@ def _run_info(folder: Path, notes: list[str]) -> dict[str, Any]:
     return info if isinstance(info, dict) else {}
 
 
-def assign_ranks(traces: Sequence[Trace]) -> tuple[list[int], list[str]]:
+class Ranked(Protocol):
+    """A trace file, as far as telling its rank goes."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def rank(self) -> int | None: ...
+
+
+def assign_ranks(traces: Sequence[Ranked]) -> tuple[list[int], list[str]]:
     """Give each trace its rank: from its ``distributedInfo``, else its file's name, else the order.
 
     Returns:
@@ -103,7 +112,7 @@ def assign_ranks(traces: Sequence[Trace]) -> tuple[list[int], list[str]]:
         DptraceError: two files claim one rank.
     """
     ranks: dict[int, int] = {}
-    owner: dict[int, Trace] = {}
+    owner: dict[int, Ranked] = {}
     notes: list[str] = []
     for index, trace in enumerate(traces):
         rank = trace.rank if trace.rank is not None else _rank_in_name(trace.path)
@@ -126,7 +135,7 @@ def _rank_in_name(path: str) -> int | None:
     return int(found[-1]) if found and len(found[-1]) < 7 else None
 
 
-def _claim(rank: int, trace: Trace, owner: dict[int, Trace]) -> int:
+def _claim(rank: int, trace: Ranked, owner: dict[int, Ranked]) -> int:
     if rank in owner:
         raise DptraceError(
             f"{owner[rank].path} and {trace.path} both claim rank {rank}. Give dptrace the files of one run, "

@@ -131,7 +131,8 @@ def split(timeline: Timeline) -> Split:
     wall = np.diff(bounds)
     figures = dict(zip(("backward_ns", "forward_ns", "optimizer_ns", "other_ns"), per_part[:4], strict=True))
     comm = timeline.kind == Kind.COMMUNICATION
-    under = intersect(union(timeline.start_ns[comm], timeline.end_ns[comm]), _compute(timeline))
+    compute = _compute(timeline)
+    under = intersect(union(timeline.start_ns[comm], timeline.end_ns[comm]), compute)
     figures |= {
         "exposed_comm_ns": per_part[4],
         "overlapped_comm_ns": np.diff(covered(under, bounds)),
@@ -140,25 +141,28 @@ def split(timeline: Timeline) -> Split:
         "wall_ns": wall,
     }
     ordered = {name: figures[name] for name in FIGURES}
-    return Split(timeline.rank, timeline.device, timeline.windows.names, ordered, _by_kind(timeline))
+    return Split(timeline.rank, timeline.device, timeline.windows.names, ordered, _by_kind(timeline, compute))
 
 
-def _by_kind(timeline: Timeline) -> dict[str, CommFigures]:
+def _by_kind(timeline: Timeline, compute: IntervalSet) -> dict[str, CommFigures]:
     """Split each kind of collective for itself; a collective counts in the step that launched it."""
-    kinds = np.array([c.kind for c in timeline.collectives], dtype=object)
-    sizes = np.array([c.bytes for c in timeline.collectives], dtype=np.int64)
-    compute, bounds, steps = _compute(timeline), timeline.windows.bounds, len(timeline.windows)
+    names = np.array([collective.kind for collective in timeline.collectives], dtype=object)
+    sizes = np.array([collective.bytes for collective in timeline.collectives], dtype=np.int64)
+    kinds, code = np.unique(names, return_inverse=True)
+    comm = np.flatnonzero(timeline.collective >= 0)
+    code, sizes = code[timeline.collective[comm]], sizes[timeline.collective[comm]]
+    start, end, step = timeline.start_ns[comm], timeline.end_ns[comm], timeline.step[comm]
+    bounds, steps = timeline.windows.bounds, len(timeline.windows)
     figures = {}
-    for kind in sorted(set(kinds)):
-        mask = (timeline.collective >= 0) & (kinds[timeline.collective] == kind)
-        busy = union(timeline.start_ns[mask], timeline.end_ns[mask])
-        inside = mask & (timeline.step >= 0)
-        step, size = timeline.step[inside], sizes[timeline.collective[inside]]
+    for number, kind in enumerate(kinds):
+        mine = code == number
+        inside = mine & (step >= 0)
         count, moved = np.zeros(steps, np.int64), np.zeros(steps, np.int64)
-        np.add.at(count, step, 1)
-        np.add.at(moved, step, size)
+        np.add.at(count, step[inside], 1)
+        np.add.at(moved, step[inside], sizes[inside])
+        busy = union(start[mine], end[mine])
         hidden = np.diff(covered(intersect(busy, compute), bounds))
-        figures[kind] = CommFigures(count, moved, np.diff(covered(busy, bounds)) - hidden, hidden)
+        figures[str(kind)] = CommFigures(count, moved, np.diff(covered(busy, bounds)) - hidden, hidden)
     return figures
 
 
@@ -203,7 +207,8 @@ def exposure(timeline: Timeline) -> Pieces:
     """Cut every communication where compute begins or ends over it, into exposed and overlapped stretches."""
     mask = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
     start, end = timeline.start_ns[mask], timeline.end_ns[mask]
-    edges = np.unique(np.concatenate(_compute(timeline)))
+    compute = _compute(timeline)
+    edges = np.unique(np.concatenate(compute))
     low, high = np.searchsorted(edges, start, side="right"), np.searchsorted(edges, end, side="left")
     times = np.maximum(high - low, 0) + 1
     index = np.repeat(np.arange(len(mask)), times)
@@ -211,7 +216,6 @@ def exposure(timeline: Timeline) -> Pieces:
     padded = np.concatenate((edges, [0]))
     begin = np.where(nth == 0, start[index], padded[np.minimum(low[index] + nth - 1, len(edges))])
     stop = np.where(nth == times[index] - 1, end[index], padded[np.minimum(low[index] + nth, len(edges))])
-    compute = _compute(timeline)
     hidden = covered(compute, stop) - covered(compute, begin)
     return _pieces(begin, stop, (hidden == 0), mask[index])
 

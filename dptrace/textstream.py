@@ -58,14 +58,17 @@ def pieces(path: Path) -> Iterator[Piece]:
         between = b""
         while not reading.ended:
             rest += reading.more()
-            if not between and (found := _BETWEEN.search(rest)):
-                between = found.group()
             cut = rest.rfind(between) if between else -1
+            if cut < 0 and (found := _BETWEEN.search(rest)):
+                # The first, or, in a file that spells its first events in another way, another one.
+                between = found.group()
+                cut = rest.rfind(between)
             if cut > 0 and not reading.ended:
                 yield Piece(rest[: cut + 1], head, between, last=False)
                 rest = rest[rest.index(b"{", cut) :]
-        if not between and (found := _BETWEEN.search(rest)):
-            between = found.group()
+        if rest.find(between) < 0 or not between:
+            found = _BETWEEN.search(rest)
+            between = found.group() if found else b""
         yield Piece(rest, head, between, last=True, damage=reading.damage)
 
 

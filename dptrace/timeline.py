@@ -99,5 +99,5 @@ class Timeline:
 
     @property
     def label(self) -> str:
-        """Name the row: its rank, and the device where that is not the rank's own."""
-        return f"rank {self.rank}" + (" (CPU)" if self.on_cpu else "")
+        """Name the GPU: ``rank 0 · GPU 0``, or ``rank 0 · CPU``."""
+        return f"rank {self.rank} · " + ("CPU" if self.on_cpu else f"GPU {self.device}")

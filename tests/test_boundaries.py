@@ -17,7 +17,7 @@ HEAVY = {"torch", "bokeh", "tornado", "pandas"}
 # Which room each module is in; a new module gets its line here.
 READING = {"trace", "textstream", "columns", "kineto", "sources"}
 TIMELINE = {"timeline", "launches", "phases", "steps", "collectives", "build"}
-FIGURES = {"intervals", "split", "run"}
+FIGURES = {"intervals", "split", "run", "select"}
 FOUNDATION = {"errors", "__init__"}
 COMMAND_LINE = {"cli", "__main__", "doctor"}
 ROOMS = {
@@ -45,7 +45,7 @@ ALLOWED = {
     "commands": {"reading", "timeline", "figures", "record", "trainers", "viewers", "command line"},
     "command line": {"record", "viewers"},
 }
-EXCEPTIONS = {("run", "kineto"), ("run", "sources"), ("run", "trace")}
+EXCEPTIONS = {("run", "kineto"), ("run", "sources")}
 
 
 def module_of(path: Path) -> str:

@@ -59,9 +59,7 @@ def test_a_list_of_tensors_counts_each() -> None:
     assert 96 == reduced(event(name="gloo:all_gather", cat="user_annotation", args=dims)).comm[0].bytes
 
 
-@pytest.mark.parametrize(
-    "bad", [b"[1]", b'[{"ph": 5}]', b'[{"args": {"correlation": "x"}}]', b"[", b"\xff", b'[{"ts": {}}]']
-)
+@pytest.mark.parametrize("bad", [b"[1]", b'[{"ph": 5}]', b'[{"args": 5}]', b"[", b"\xff", b'[{"ts": {}}]'])
 def test_damage_takes_nothing(bad: bytes) -> None:
     """Text that is no list of events leaves the columns as they were."""
     columns = reduced(event())
@@ -79,3 +77,13 @@ def test_odd_devices_and_streams_are_unknown() -> None:
     assert [-1] * 4 == columns.chunks[0][6].tolist()
     assert [0, -1, -1, -1] == columns.chunks[0][7].tolist()
     assert np.int32 == columns.chunks[0][6].dtype
+
+
+def test_an_odd_argument_does_not_cost_its_event() -> None:
+    """What is not of the type meant is taken for absent; the event and its other arguments stay."""
+    odd: dict[str, object] = {"correlation": "x", "device": [1], "stream": {}, "Seq": "3", "dtype": None, "In msg nelems": -4}
+    columns = reduced(event(cat="kernel", args={**odd, "Collective name": "allreduce"}), event(args={"correlation": 2}))
+
+    assert 2 == columns.kept
+    assert [-1, 2] == columns.chunks[0][5].tolist()
+    assert CommArgs("allreduce") == columns.comm[0]

@@ -119,4 +119,4 @@ def test_real_ranks_merge(tmp_path: Path) -> None:
     assert 0 == export(real("dlrm_v100_4ranks"), "-o", path).exit_code
 
     processes = list(dict.fromkeys(track.process for track in read_back(path)))
-    assert [f"rank {k} · Tesla V100-SXM2-16GB (GPU {k})" for k in range(4)] == processes
+    assert [f"rank {k} · GPU {k} (Tesla V100-SXM2-16GB)" for k in range(4)] == processes

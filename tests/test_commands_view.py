@@ -10,6 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dptrace.cli import cli
+from dptrace.commands.view import parse_ranks, parse_steps
+from dptrace.errors import UsageError
 from tests.kineto_files import KinetoFile, training_step
 
 
@@ -155,3 +157,29 @@ def test_help_ends_with_examples() -> None:
     text = run("--help").output
 
     assert "dptrace view runs/ddp -o ddp.html" in text
+
+
+@pytest.mark.parametrize(("text", "ranks"), [("0", {0}), ("0,2", {0, 2}), ("0-2, 5", {0, 1, 2, 5})])
+def test_ranks_are_read(text: str, ranks: set[int]) -> None:
+    """Numbers and ranges."""
+    assert ranks == parse_ranks(text)
+
+
+@pytest.mark.parametrize(("text", "steps"), [("4", (4, 4)), ("4:6", (4, 6))])
+def test_steps_are_read(text: str, steps: tuple[int, int]) -> None:
+    """One, or first and last."""
+    assert steps == parse_steps(text)
+
+
+@pytest.mark.parametrize("text", ["", "a", "1,", "-1", "1:2"])
+def test_other_ranks_are_refused(text: str) -> None:
+    """With an example."""
+    with pytest.raises(UsageError, match="for example 0,1 or 0-3"):
+        parse_ranks(text)
+
+
+@pytest.mark.parametrize("text", ["", "a", "6:4", "4-6", ":"])
+def test_other_steps_are_refused(text: str) -> None:
+    """With an example."""
+    with pytest.raises(UsageError, match="for example 4:6"):
+        parse_steps(text)

@@ -86,7 +86,7 @@ def test_each_rank_has_its_tracks_in_order(tmp_path: Path, suffix: str) -> None:
         *("steps", "phases", "exposed communication", "overlapped communication"),
         *("stream 7 (compute, memory)", "stream 20 (communication)"),
     ]
-    assert [(f"rank {rank} · NVIDIA H100 (GPU {rank})", row) for rank in (0, 1) for row in rows] == [
+    assert [(f"rank {rank} · GPU {rank} (NVIDIA H100)", row) for rank in (0, 1) for row in rows] == [
         (track.process, track.name) for track in tracks
     ]
 
@@ -173,7 +173,7 @@ def test_lone_surrogates_are_spelled_out(tmp_path: Path, suffix: str) -> None:
 
     tracks = exported(Run("run \udcfc", (timeline,), notes=("note \udcfb",)), tmp_path, suffix)
 
-    assert "rank 0 · GPU \\udcfe (GPU 0)" == tracks[-1].process
+    assert "rank 0 · GPU 0 (GPU \\udcfe)" == tracks[-1].process
     assert ("bad \\udcff byte", "step \\udcfd") == (tracks[-1].slices[0].name, tracks[-1].slices[0].args["step"])
 
 
@@ -220,7 +220,7 @@ def test_cpu_runs_have_threads(tmp_path: Path, suffix: str) -> None:
     """Operators on a CPU stand on threads, not streams, and the process is named so."""
     tracks = exported(run_of(TimelineBuilder(0, device=-1).compute(0, 9, name="aten::mm").build()), tmp_path, suffix)
 
-    assert ("rank 0 (CPU)", "thread 7 (compute)") == (tracks[-1].process, tracks[-1].name)
+    assert ("rank 0 · CPU", "thread 7 (compute)") == (tracks[-1].process, tracks[-1].name)
 
 
 def test_work_outside_the_steps_says_so(tmp_path: Path, suffix: str) -> None:

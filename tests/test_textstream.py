@@ -54,3 +54,16 @@ def test_memory_stays_by_the_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path.write_bytes(gzip.compress(file_text().encode()))
 
     assert all(len(piece.text) < 4500 for piece in pieces(path))
+
+
+def test_a_file_that_spells_its_first_events_otherwise_is_cut_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metadata that begins with "name" before events that begin with "ph" must not make one piece of them all."""
+    monkeypatch.setattr(dptrace.textstream, "CHUNK", 2000)
+    text = file_text()
+    first = ", ".join('{"name": "process_name", "ph": "M"}' for _ in range(5))
+    path = tmp_path / "t.json"
+    path.write_text(text.replace('"traceEvents": [', f'"traceEvents": [{first}, ', 1))
+
+    assert all(len(piece.text) < 9000 for piece in pieces(path))

@@ -92,9 +92,8 @@ def _table(title: Text, first: str) -> Table:
 
 
 def _heading(timeline: Timeline) -> Text:
-    place = "CPU" if timeline.on_cpu else f"GPU {timeline.device} ({timeline.device_name})"
-    text = Text(f"rank {timeline.rank}", style="bold")
-    text.append_text(plain(f" · {place} · ms per step"))
+    text = Text(timeline.label, style="bold")
+    text.append_text(plain("" if timeline.on_cpu else f" ({timeline.device_name})").append(" · ms per step"))
     return text
 
 
@@ -118,6 +117,12 @@ def _rank_table(timeline: Timeline, figures: Split, every: bool) -> Table:
     return table
 
 
+def rank_label(run: Run, timeline: Timeline) -> str:
+    """Give a GPU's rank, and its device where the rank has several."""
+    several = sum(other.rank == timeline.rank for other in run.timelines) > 1
+    return f"{timeline.rank} GPU {timeline.device}" if several else str(timeline.rank)
+
+
 def medians(figures: Split) -> dict[str, int]:
     """Give each figure's median over the steps, in ns: they need not add up."""
     return {name: int(np.median(values)) for name, values in figures.figures.items()}
@@ -127,8 +132,8 @@ def _ranks_table(run: Run, every: bool) -> Table:
     """Many ranks: a row for each, its medians over the steps."""
     table = _table(Text("median of the steps, ms", style="bold"), "rank")
     shown = len(run.splits) if every else min(len(run.splits), MOST_RANKS_IN_ONE)
-    for figures in run.splits[:shown]:
-        table.add_row(str(figures.rank), *_row(medians(figures)))
+    for timeline, figures in list(zip(run.timelines, run.splits, strict=True))[:shown]:
+        table.add_row(rank_label(run, timeline), *_row(medians(figures)))
     if shown < len(run.splits):
         table.add_row("…", *["…"] * (len(HEADINGS) + 1))
     return table
@@ -226,9 +231,10 @@ def print_collectives(run: Run, console: Console, every: bool = False) -> None:
     rows = run.collectives()
     shown = rows if every else rows.head(MOST_COLLECTIVES)
     origin = min(int(timeline.windows.bounds[0]) for timeline in run.timelines)
+    labels = {(timeline.rank, timeline.device): rank_label(run, timeline) for timeline in run.timelines}
     for row in shown.to_dict("records"):
         table.add_row(
-            str(row["rank"]),
+            labels[row["rank"], row["device"]],
             plain(step_label(row["step"])) if isinstance(row["step"], str) else "–",
             row["kind"],
             row["phase"],

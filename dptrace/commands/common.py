@@ -110,15 +110,19 @@ def open_with_progress(paths: Sequence[str], comm_patterns: Sequence[str] = (), 
 
 
 @contextmanager
-def progress(verb: str, loudness: str = NORMAL) -> Iterator[Callable[[float, str], None]]:
-    """Give a function to call with the fraction done and what is under way; silent where stderr is no terminal."""
+def progress(verb: str, loudness: str = NORMAL, measured: bool = True) -> Iterator[Callable[[float, str], None]]:
+    """Give a function to call with the fraction done and what is under way; silent where stderr is no terminal.
+
+    Args:
+        measured: whether the fraction is known, and so worth a bar.
+    """
     if loudness != NORMAL or not sys.stderr.isatty():
         yield lambda done, what: None
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     what = TextColumn("{task.description}", markup=False)
-    columns = (SpinnerColumn(), TextColumn(verb), BarColumn(), TimeElapsedColumn(), what)
+    columns = (SpinnerColumn(), TextColumn(verb), *([BarColumn()] if measured else []), TimeElapsedColumn(), what)
     bar = Progress(*columns, console=console(stderr=True), transient=True)
     task = bar.add_task("", total=1.0)
     # A clock of its own, since one large file gives no occasion to look at the time.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -61,7 +62,7 @@ def command(
         raise UsageError("--text draws in the terminal; leave -o out, or redirect: --text > gantt.txt.")
     if output is not None:
         check_output(output, force)
-    from dptrace.viewers.select import parse_ranks, parse_steps, select
+    from dptrace.select import select
 
     wanted = parse_ranks(ranks) if ranks else None, parse_steps(steps) if steps else None
     run = select(open_with_progress(paths, comm_patterns, loudness), *wanted)
@@ -72,7 +73,7 @@ def command(
         return
     from dptrace.viewers.gantt import document
 
-    with progress("Drawing", loudness):
+    with progress("Drawing", loudness, measured=False):
         page = document(run)
     place = output or _cached(paths)
     with replacing(place) as beside:
@@ -80,6 +81,34 @@ def command(
     advise(f"Wrote {place} ({len(page) / 1e6:.1f} MB).", loudness)
     if output is None and not no_browser:
         _show(place, paths)
+
+
+def parse_ranks(text: str) -> frozenset[int]:
+    """Read ``0,2`` or ``0-3,8``.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    ranks: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        if not match:
+            raise UsageError(f"--ranks {text}: give numbers and ranges, for example 0,1 or 0-3.")
+        first, last = int(match[1]), int(match[2] or match[1])
+        ranks |= set(range(first, last + 1))
+    return frozenset(ranks)
+
+
+def parse_steps(text: str) -> tuple[int, int]:
+    """Read ``4`` or ``4:6``: the first and the last step, both shown, by their numbers in the trace.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    match = re.fullmatch(r"\s*(\d+)(?::(\d+))?\s*", text)
+    if not match or int(match[2] or match[1]) < int(match[1]):
+        raise UsageError(f"--steps {text}: give the first and the last number, for example 4:6, or one, 4.")
+    return int(match[1]), int(match[2] or match[1])
 
 
 def _cached(paths: tuple[str, ...]) -> Path:

@@ -105,7 +105,7 @@ def earliest(run: Run) -> int:
 def _name(timeline: Timeline) -> str:
     if timeline.on_cpu:
         return timeline.label
-    return legible(f"{timeline.label} · {timeline.device_name} (GPU {timeline.device})")
+    return legible(f"{timeline.label} ({timeline.device_name})")
 
 
 def _steps(timeline: Timeline, split: Split) -> Track:

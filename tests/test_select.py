@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dptrace.errors import DptraceError, UsageError
+from dptrace.errors import DptraceError
 from dptrace.run import Run
+from dptrace.select import select
 from dptrace.split import FIGURES
-from dptrace.viewers.select import parse_ranks, parse_steps, select
 from tests.builders import TimelineBuilder
 from tests.synthetic import training_run
 
@@ -54,27 +54,12 @@ def test_nothing_left_says_what_there_is() -> None:
         select(unnamed, steps=(9, 12))
 
 
-@pytest.mark.parametrize(("text", "ranks"), [("0", {0}), ("0,2", {0, 2}), ("0-2, 5", {0, 1, 2, 5})])
-def test_ranks_are_read(text: str, ranks: set[int]) -> None:
-    """Numbers and ranges."""
-    assert ranks == parse_ranks(text)
+def test_a_collective_that_runs_into_the_next_step_keeps_its_own_figures() -> None:
+    """What hides it there is kept, so that its exposed and overlapped time stay those of the whole run."""
+    build = TimelineBuilder(bounds=(0, 100, 300)).compute(0, 10).all_reduce(20, 200).compute(110, 160)
+    run = Run("x", (build.build(),))
+    columns = ["exposed_ns", "overlapped_ns"]
 
-
-@pytest.mark.parametrize(("text", "steps"), [("4", (4, 4)), ("4:6", (4, 6))])
-def test_steps_are_read(text: str, steps: tuple[int, int]) -> None:
-    """One, or first and last."""
-    assert steps == parse_steps(text)
-
-
-@pytest.mark.parametrize("text", ["", "a", "1,", "-1", "1:2"])
-def test_other_ranks_are_refused(text: str) -> None:
-    """With an example."""
-    with pytest.raises(UsageError, match="for example 0,1 or 0-3"):
-        parse_ranks(text)
-
-
-@pytest.mark.parametrize("text", ["", "a", "6:4", "4-6", ":"])
-def test_other_steps_are_refused(text: str) -> None:
-    """With an example."""
-    with pytest.raises(UsageError, match="for example 4:6"):
-        parse_steps(text)
+    assert (
+        run.collectives()[columns].values.tolist() == select(run, steps=(0, 0)).collectives()[columns].values.tolist()
+    )

@@ -8,39 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from dptrace.errors import DptraceError, UsageError
+from dptrace.errors import DptraceError
 from dptrace.run import Run
 from dptrace.timeline import AFTER_LAST, BEFORE_FIRST, Timeline, Windows
 
-__all__ = ["parse_ranks", "parse_steps", "select"]
-
-
-def parse_ranks(text: str) -> frozenset[int]:
-    """Read ``0,2`` or ``0-3,8``.
-
-    Raises:
-        UsageError: it is neither.
-    """
-    ranks: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
-        if not match:
-            raise UsageError(f"--ranks {text}: give numbers and ranges, for example 0,1 or 0-3.")
-        first, last = int(match[1]), int(match[2] or match[1])
-        ranks |= set(range(first, last + 1))
-    return frozenset(ranks)
-
-
-def parse_steps(text: str) -> tuple[int, int]:
-    """Read ``4`` or ``4:6``: the first and the last step, both shown, by their numbers in the trace.
-
-    Raises:
-        UsageError: it is neither.
-    """
-    match = re.fullmatch(r"\s*(\d+)(?::(\d+))?\s*", text)
-    if not match or int(match[2] or match[1]) < int(match[1]):
-        raise UsageError(f"--steps {text}: give the first and the last number, for example 4:6, or one, 4.")
-    return int(match[1]), int(match[2] or match[1])
+__all__ = ["select"]
 
 
 def select(run: Run, ranks: Collection[int] | None = None, steps: tuple[int, int] | None = None) -> Run:
@@ -75,7 +47,10 @@ def _there(run: Run) -> str:
 
 
 def _steps(timeline: Timeline, first: int, last: int) -> Timeline | None:
-    """Keep the steps of one timeline, and the intervals that touch or belong to them."""
+    """Keep the steps of one timeline, the intervals that touch them, and what touches an interval that is theirs.
+
+    The last since a collective that runs on into the next step may be hidden there, under that step's compute.
+    """
     numbers = [_number(name) for name in timeline.windows.names]
     kept = [index for index, number in enumerate(numbers) if number is not None and first <= number <= last]
     if not kept:
@@ -85,8 +60,10 @@ def _steps(timeline: Timeline, first: int, last: int) -> Timeline | None:
     step = timeline.step
     moved = np.where(step > high, AFTER_LAST, np.where((step >= 0) & (step < low), BEFORE_FIRST, step))
     moved = np.where(moved >= 0, moved - low, moved).astype(np.int32)
-    touching = (timeline.start_ns < windows.bounds[-1]) & (timeline.end_ns > windows.bounds[0])
-    chosen = touching | (moved >= 0)
+    own = moved >= 0
+    begin = min([int(windows.bounds[0]), *timeline.start_ns[own][:1].tolist()])
+    end = max(int(windows.bounds[-1]), int(timeline.end_ns[own].max(initial=windows.bounds[-1])))
+    chosen = own | ((timeline.start_ns < end) & (timeline.end_ns > begin))
     columns = ("start_ns", "end_ns", "name", "kind", "phase", "lane", "collective")
     return replace(
         timeline,
