@@ -47,7 +47,7 @@ def build_timelines(trace: Trace, rank: int, patterns: Sequence[str] = ()) -> tu
         raise TraceError(
             f"{trace.path}: {calls:,} calls to the GPU's runtime but not one kernel: the recording failed. "
             "CUPTI could not record (another profiler attached, missing permission, or the trace was cut before the "
-            "GPU's records arrived). Record again; `dptrace doctor` checks what it can."
+            "GPU's records arrived). Record again; `dptrace doctor` checks what it can. " + " ".join(trace.notes)
         )
     return (_on_cpu(trace, rank, steps, notes),)
 

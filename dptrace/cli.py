@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import sys
 
 import click
 
 from dptrace import __version__
 from dptrace.errors import DptraceError
+from dptrace.legible import legible
 
 __all__ = ["COMMANDS", "cli", "main"]
 
@@ -60,7 +63,11 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except DptraceError as error:
             kind = _WrongUse if error.exit_code == _WrongUse.exit_code else click.ClickException
-            raise kind(str(error)) from error
+            raise kind(legible(str(error))) from error
+        except BrokenPipeError:
+            # click would make it exit code 1.
+            _forget_output()
+            ctx.exit(0)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -77,9 +84,33 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line; a closed pipe (``dptrace analyze RUN | head``) is no error."""
+    """Run the command line, and give the shell its exit code: 130 after Ctrl-C, 1 where the output can't be written.
+
+    A closed pipe (``dptrace analyze RUN | head``) is no error.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that has no sign for µ must not end the command
     try:
-        cli(prog_name="dptrace")
+        code = cli.main(prog_name="dptrace", standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        code = 130
     except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
+        _forget_output()
+        code = 0
+    except OSError as error:
+        _forget_output()
+        click.echo(f"Error: the output can't be written: {error.strerror or error}.", err=True)
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _forget_output() -> None:
+    """Let what is still to be flushed at exit go nowhere: it can't go where it should."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

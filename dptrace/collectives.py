@@ -62,8 +62,8 @@ def communication_names(names: Sequence[str], patterns: Sequence[str] = ()) -> N
     """
     try:
         extra = [re.compile(pattern, re.IGNORECASE) for pattern in patterns]
-    except re.error as error:
-        raise UsageError(f"--comm-pattern {error.pattern!r} is not a regular expression: {error}.") from None
+    except (re.error, OverflowError, RecursionError) as error:
+        raise UsageError(f"One of {list(patterns)} (--comm-pattern) is not a regular expression: {error}.") from None
     tests = [_COMMUNICATION, *extra]
     return np.array([any(test.search(name) for test in tests) for name in names], np.bool_)
 

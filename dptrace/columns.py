@@ -45,6 +45,8 @@ _CATEGORIES = {
     "memset": Category.MEMORY,
 }
 _UNUSED = 255
+_SPAN = 254
+"""Kineto's own event over the whole recording, which it writes after all others."""
 
 _ELEMENT_BYTES = {
     # Kineto writes NCCL metadata with c10's names (BFloat16), and Input types in C++'s (c10::BFloat16, long int).
@@ -93,6 +95,7 @@ class _Event(msgspec.Struct, frozen=True, gc=False):
 
 class _ExactEvent(_Event, frozen=True, gc=False):
     ts: int | Decimal | None = None  # type: ignore[assignment]
+    dur: int | Decimal | None = None  # type: ignore[assignment]
 
 
 _EVENTS = msgspec.json.Decoder(list[_Event])
@@ -130,6 +133,8 @@ class _Told(dict[Any, int]):
 
 
 def _code(category: str | None) -> int:
+    if category == "Trace":
+        return _SPAN
     return _CATEGORIES.get(category.lower(), _UNUSED) if category is not None else _UNUSED
 
 
@@ -156,6 +161,10 @@ class Columns:
         """Those that stay: complete events of the known categories."""
         self.dropped = 0
         """Events that could not be decoded."""
+        self.whole = False
+        """Whether Kineto's last event was seen, so that no event is missing."""
+        self.mended = 0
+        """Events whose texts were damaged, and mended."""
         self._names, self._threads = _Numbered(), _Numbered()
         self._gloo: list[int] = []
         self._searched = 0
@@ -183,7 +192,8 @@ class Columns:
         category = np.fromiter(map(self._codes.__getitem__, map(_category, events)), np.uint8, count)
         complete = np.fromiter(map("X".__eq__, map(_phase, events)), np.bool_, count)
         timed = np.fromiter(map(is_not, map(_start, events), repeat(None)), np.bool_, count)
-        keep = (category != _UNUSED) & complete & timed
+        keep = (category < _SPAN) & complete & timed
+        self.whole = self.whole or bool((category == _SPAN).any())
         kept = list(compress(events, keep.tolist()))
         if kept:
             columns, comm = self._reduce(kept)
@@ -267,11 +277,16 @@ def _comm_args(name: str, args: _Args) -> CommArgs:
         numbers = (args.in_elements, args.out_elements, args.group_size, args.seq)
         inside, outside, members, seq = (number if _is_count(number) else None for number in numbers)
         dtype = str(args.dtype or "")
-        size = max(inside or 0, outside or 0) * _ELEMENT_BYTES.get(dtype.lower(), 0)
+        size = _possible(max(inside or 0, outside or 0) * _ELEMENT_BYTES.get(dtype.lower(), 0))
         group = str(args.group if args.group is not None else "")
         return CommArgs(str(args.collective), size, dtype, group, members or 0, -1 if seq is None else seq)
     size, dtype = _tensor_bytes(bytes(args.dims), bytes(args.types))
     return CommArgs(name.removeprefix(_GLOO), size, dtype)
+
+
+def _possible(size: int) -> int:
+    """Take no size for more than a petabyte: what adds sizes up must stay within 64 bits."""
+    return size if 0 <= size < 1 << 50 else 0
 
 
 def _tensor_bytes(dims: bytes, types: bytes) -> tuple[int, str]:
@@ -284,6 +299,6 @@ def _tensor_bytes(dims: bytes, types: bytes) -> tuple[int, str]:
             for tensor in shape if shape and isinstance(shape[0], list) else [shape]:
                 total += size * int(np.prod(tensor, dtype=np.int64)) if size else 0
             first = first or (str(dtype) if size else "")
-        return total, first
+        return _possible(total), first
     except (*DAMAGE, TypeError):
         return 0, ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from dptrace.columns import DAMAGE, Columns
 from dptrace.errors import TraceError
+from dptrace.legible import legible
 from dptrace.textstream import Piece, pieces
 from dptrace.trace import Trace
 
@@ -46,7 +47,7 @@ def _add_piece(text: bytes, between: bytes, columns: Columns) -> None:
 def _add_events(events: list[bytes], columns: Columns) -> None:
     """Decode damaged events by halves, so that one in a million costs no more than its neighbours."""
     if len(events) == 1:
-        columns.dropped += 1
+        _mend(events[0], columns)
         return
     middle = len(events) // 2
     for half in (events[:middle], events[middle:]):
@@ -56,22 +57,35 @@ def _add_events(events: list[bytes], columns: Columns) -> None:
             _add_events(half, columns)
 
 
-def _finish(path: Path, piece: Piece, columns: Columns) -> tuple[_Metadata, list[str]]:
-    """Decode the last piece with the rest of the document; give the metadata and notes on what is missing."""
+def _mend(event: bytes, columns: Columns) -> None:
+    """Read one damaged event all the same, if it is only its texts that are damaged."""
+    text = _CONTROL.sub(b" ", event).decode("utf-8", "replace")
+    try:
+        columns.decode(b"[" + _SURROGATE.sub(r"\\ufffd", text).encode() + b"]")
+        columns.mended += 1
+    except DAMAGE:
+        columns.dropped += 1
+
+
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+"""Raw control characters, which no JSON text may hold; between texts they are white space."""
+_SURROGATE = re.compile(r"\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]..", re.IGNORECASE)
+"""Halves of characters beyond 16 bits that stand alone."""
+
+
+def _finish(path: Path, piece: Piece, columns: Columns) -> tuple[_Metadata, str]:
+    """Decode the last piece with the rest of the document; give the metadata, and where the file is cut off."""
     cut = piece.text.rfind(piece.between) if piece.between else -1
     whole, rest = (piece.text[: cut + 1], piece.text[cut + 1 :].lstrip(b" \t\r\n,")) if cut > 0 else (b"", piece.text)
     if whole:
         _add_piece(whole, piece.between, columns)
     if not piece.damage and (metadata := _end(piece.head, rest, columns)) is not None:
-        return metadata, []
+        return metadata, ""
     with suppress(*DAMAGE):
         columns.decode(b"[" + rest + b"]")
     why = piece.damage or "it ends in the middle"
-    note = (
-        f"{path.name}: {why}; the job may have been killed while writing it. "
-        f"Read: the {columns.events:,} whole events before the break; later steps are missing."
-    )
-    return _metadata(piece.head, b"]}") or _Metadata(), [note]
+    cut_off = f"{path.name}: {why}, after {columns.events:,} events; the job may have been killed while writing it."
+    return _metadata(piece.head, b"]}") or _Metadata(), cut_off
 
 
 def _end(head: bytes, rest: bytes, columns: Columns) -> _Metadata | None:
@@ -107,19 +121,18 @@ def read_trace(path: Path) -> Trace:
     """
     columns = Columns()
     metadata = _Metadata()
-    notes: list[str] = []
+    cut_off = ""
     for piece in pieces(path):
         if piece.last:
-            metadata, notes = _finish(path, piece, columns)
+            metadata, cut_off = _finish(path, piece, columns)
         else:
             _add_piece(piece.text, piece.between, columns)
     if not columns.kept:
-        raise _nothing(path, columns, notes)
-    return _assemble(path, columns, metadata, notes)
+        raise _nothing(path, columns, cut_off)
+    return _assemble(path, columns, metadata, cut_off)
 
 
-def _nothing(path: Path, columns: Columns, notes: Iterable[str]) -> TraceError:
-    reason = " ".join(notes)
+def _nothing(path: Path, columns: Columns, reason: str) -> TraceError:
     if columns.events:
         return TraceError(
             f"{path}: holds {columns.events:,} events, but none of an operator, an annotation or a kernel: it is "
@@ -128,7 +141,7 @@ def _nothing(path: Path, columns: Columns, notes: Iterable[str]) -> TraceError:
     return TraceError(f"{path}: holds no events. {reason}".strip())
 
 
-def _assemble(path: Path, columns: Columns, metadata: _Metadata, notes: list[str]) -> Trace:
+def _assemble(path: Path, columns: Columns, metadata: _Metadata, cut_off: str) -> Trace:
     start, end, category, name, thread, correlation, device, stream = (
         np.concatenate(parts) for parts in zip(*columns.chunks, strict=True)
     )
@@ -136,6 +149,12 @@ def _assemble(path: Path, columns: Columns, metadata: _Metadata, notes: list[str
     possible = (np.abs(start) < 2**62) & (end < 2**62)
     good = possible & (end >= start)
     columns.dropped += int((~possible).sum())
+    notes = []
+    if cut_off:
+        rest = "Nothing of the recording is missing" if columns.whole else "Any step may lack work that was in the rest"
+        notes.append(f"{cut_off} {rest}.")
+    if columns.mended:
+        notes.append(f"{path.name}: {columns.mended:,} events with damaged texts are read with signs in their place.")
     if columns.dropped:
         notes.append(f"{path.name}: {columns.dropped:,} events could not be decoded and are left out.")
     if dropped := int((possible & ~good).sum()):
@@ -150,7 +169,7 @@ def _assemble(path: Path, columns: Columns, metadata: _Metadata, notes: list[str
     info = metadata.distributed
     info = info if isinstance(info, dict) else {}
     return Trace(
-        path=str(path),
+        path=legible(str(path)),
         rank=_whole(info.get("rank")),
         world_size=_whole(info.get("world_size")),
         backend=str(info.get("backend", "")),
@@ -166,11 +185,12 @@ def _assemble(path: Path, columns: Columns, metadata: _Metadata, notes: list[str
         comm={int(position[old]): args for old, args in columns.comm.items() if position[old] >= 0},
         device_names=_device_names(metadata.devices or metadata.devices_2021),
         notes=tuple(notes),
+        cut=bool(cut_off) and not columns.whole,
     )
 
 
 def _whole(value: object) -> int | None:
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value < 1 << 31 else None
 
 
 def _device_names(properties: object) -> dict[int, str]:

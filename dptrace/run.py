@@ -5,16 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dptrace.build import build_timelines
-from dptrace.errors import DptraceError
+from dptrace.collectives import communication_names
+from dptrace.errors import DptraceError, TraceError
 from dptrace.kineto import read_trace
+from dptrace.legible import legible
 from dptrace.sources import Sources, assign_ranks, find
 from dptrace.split import FIGURES, Split, collective_exposure, split
+from dptrace.steps import first_steps
 from dptrace.timeline import Phase, Timeline
+from dptrace.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,6 +185,7 @@ def _rank_dict(timeline: Timeline, figures: Split) -> dict[str, Any]:
 def open_run(
     paths: Sequence[str],
     comm_patterns: Sequence[str] = (),
+    partial: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Run:
     """Read a run; see :func:`dptrace.open`.
@@ -187,17 +193,31 @@ def open_run(
     Args:
         progress: called before each file with the number done, the number in all, and the file's name.
     """
+    communication_names((), comm_patterns)  # a bad pattern is told before a long read
     sources = find(paths)
-    files, notes = _read_all(sources, comm_patterns, progress)
+    files, notes = _read_all(sources, comm_patterns, partial, progress)
     ranks, guesses = assign_ranks(files)
     pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
     timelines = tuple(replace(timeline, rank=rank) for rank, file in pairs for timeline in file.timelines)
+    timelines = _whole_steps(timelines, sources.info)
     world_size = max([file.world_size for file in files] + [max(ranks) + 1])
     notes += [*_recorded(sources.info), *guesses, *_missing(ranks, world_size)]
     notes += [note for timeline in timelines for note in timeline.notes]
     if all(timeline.on_cpu for timeline in timelines):
-        notes.append("No GPU work here: compute is the CPU's operators, communication is gloo's.")
-    return Run(" ".join(paths), timelines, sources.info, tuple(_grouped(notes)), world_size)
+        gloo = ", communication is gloo's" if any(timeline.collectives for timeline in timelines) else ""
+        notes.append(f"No GPU work here: compute is the CPU's operators{gloo}.")
+    return Run(legible(" ".join(paths)), timelines, sources.info, tuple(_grouped(notes)), world_size)
+
+
+def _whole_steps(timelines: tuple[Timeline, ...], info: dict[str, Any]) -> tuple[Timeline, ...]:
+    """Leave out the step in which the training ended or failed, where run.json counts only those before it."""
+    told = info.get("ranks")
+    whole = {
+        entry["rank"]: entry["recorded_steps"]
+        for entry in (told if isinstance(told, list) else [])
+        if isinstance(entry, dict) and type(entry.get("rank")) is int and type(entry.get("recorded_steps")) is int
+    }
+    return tuple(first_steps(timeline, max(whole.get(timeline.rank, 0), 0)) for timeline in timelines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +231,7 @@ class _File:
 
 
 def _read_all(
-    sources: Sources, patterns: Sequence[str], progress: Callable[[int, int, str], None] | None
+    sources: Sources, patterns: Sequence[str], partial: bool, progress: Callable[[int, int, str], None] | None
 ) -> tuple[list[_File], list[str]]:
     """Read the files; one that can't be read is an error if the user named it, else a note.
 
@@ -223,8 +243,10 @@ def _read_all(
             progress(done, len(sources.files), file.name)
         try:
             trace = read_trace(file)
+            if trace.cut and not partial:
+                raise _cut_off(trace)
             timelines = build_timelines(trace, trace.rank or 0, patterns)
-            files.append(_File(trace.path, trace.rank, trace.world_size or 0, timelines))
+            files.append(_File(str(file), trace.rank, trace.world_size or 0, timelines))
         except DptraceError as error:
             if file in sources.named or len(sources.files) == 1 or error.exit_code != DptraceError.exit_code:
                 raise
@@ -232,6 +254,14 @@ def _read_all(
     if not files:
         raise DptraceError("None of the files is a trace that can be read:\n" + "\n".join(notes))
     return files, notes
+
+
+def _cut_off(trace: Trace) -> TraceError:
+    """Refuse what would give wrong figures: Kineto writes thread by thread and buffer by buffer, not by time."""
+    return TraceError(
+        f"{trace.path}: {trace.notes[0].partition(': ')[2]} A trace is not written in the order of time, so no step "
+        "can be trusted. Record again; --partial (in Python partial=True) shows what there is."
+    )
 
 
 def _grouped(notes: Sequence[str]) -> list[str]:
@@ -258,9 +288,11 @@ def _recorded(info: dict[str, Any]) -> list[str]:
 
 
 def _missing(ranks: Sequence[int], world_size: int) -> list[str]:
-    absent = sorted(set(range(world_size)) - set(ranks))
+    absent = world_size - len(set(ranks))
     if not absent:
         return []
-    listed = ", ".join(map(str, absent[:8])) + (f" and {len(absent) - 8} more" if len(absent) > 8 else "")
-    word = "rank" if len(absent) == 1 else "ranks"
+    here = set(ranks)
+    first = list(islice((rank for rank in range(world_size) if rank not in here), 8))
+    listed = ", ".join(map(str, first)) + (f" and {absent - len(first):,} more" if absent > len(first) else "")
+    word = "rank" if absent == 1 else "ranks"
     return [f"The job had {world_size} ranks; without a trace here: {word} {listed}."]

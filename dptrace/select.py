@@ -6,11 +6,10 @@ import re
 from collections.abc import Collection
 from dataclasses import replace
 
-import numpy as np
-
 from dptrace.errors import DptraceError
 from dptrace.run import Run
-from dptrace.timeline import AFTER_LAST, BEFORE_FIRST, Timeline, Windows
+from dptrace.steps import between
+from dptrace.timeline import Timeline
 
 __all__ = ["select"]
 
@@ -47,27 +46,9 @@ def _there(run: Run) -> str:
 
 
 def _steps(timeline: Timeline, first: int, last: int) -> Timeline | None:
-    """Keep the steps of one timeline, the intervals that touch them, and what touches an interval that is theirs.
-
-    The last since a collective that runs on into the next step may be hidden there, under that step's compute.
-    """
+    """Keep the steps of one timeline whose numbers are asked for."""
     numbers = [_number(name) for name in timeline.windows.names]
     kept = [index for index, number in enumerate(numbers) if number is not None and first <= number <= last]
     if not kept:
         return None
-    low, high = kept[0], kept[-1]
-    windows = Windows(timeline.windows.names[low : high + 1], timeline.windows.bounds[low : high + 2])
-    step = timeline.step
-    moved = np.where(step > high, AFTER_LAST, np.where((step >= 0) & (step < low), BEFORE_FIRST, step))
-    moved = np.where(moved >= 0, moved - low, moved).astype(np.int32)
-    own = moved >= 0
-    begin = min([int(windows.bounds[0]), *timeline.start_ns[own][:1].tolist()])
-    end = max(int(windows.bounds[-1]), int(timeline.end_ns[own].max(initial=windows.bounds[-1])))
-    chosen = own | ((timeline.start_ns < end) & (timeline.end_ns > begin))
-    columns = ("start_ns", "end_ns", "name", "kind", "phase", "lane", "collective")
-    return replace(
-        timeline,
-        windows=windows,
-        step=moved[chosen],
-        **{column: getattr(timeline, column)[chosen] for column in columns},
-    )
+    return between(timeline, kept[0], kept[-1])

@@ -46,22 +46,39 @@ def find(paths: Sequence[str]) -> Sources:
     notes: list[str] = []
     info: dict[str, Any] = {}
     for text in paths:
-        path = Path(text).expanduser()
-        if path.is_dir():
-            files += _in_folder(path)
-            info = info or _run_info(path, notes)
-        elif path.exists() or not glob.has_magic(text):
-            # A file called run.json stands for its folder: that is what its reader wants to see.
-            files += _in_folder(path.parent) if path.name == RUN_FILE and path.exists() else [path]
-            named.add(path)
-            info = info or (_run_info(path.parent, notes) if path.name == RUN_FILE else {})
-        else:
-            found = sorted(Path(match) for match in glob.glob(str(path), recursive=True))
-            if not found:
-                raise DptraceError(f"{text}: nothing matches this pattern.")
-            files += [file for file in found if file.is_file() and file.name != RUN_FILE]
+        try:
+            found, one = _at(text)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise DptraceError(f"{text[:200]}: can't be looked at: {error}.") from None
+        files += found
+        named |= {*found} if one else set()
+        info = info or _run_info(_folder_of(text), notes)
     unique = tuple(dict.fromkeys(files))
     return Sources(unique, frozenset(named), info, tuple(notes))
+
+
+def _at(text: str) -> tuple[list[Path], bool]:
+    """Give the files that one argument names, and whether it names them one by one."""
+    if not text:
+        raise UsageError("An empty path names nothing; for the folder you are in, write a dot.")
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return _in_folder(path), False
+    if path.name == RUN_FILE and path.exists():
+        # run.json stands for its folder: that is what its reader wants to see.
+        return _in_folder(path.parent), False
+    if path.exists() or not glob.has_magic(text):
+        return [path], True
+    found = sorted(Path(match) for match in glob.glob(str(path), recursive=True))
+    if not found:
+        raise DptraceError(f"{text}: nothing matches this pattern.")
+    return [file for file in found if file.is_file() and file.name != RUN_FILE], False
+
+
+def _folder_of(text: str) -> Path | None:
+    """Give the folder whose run.json tells of the run that an argument names; none for single files."""
+    path = Path(text).expanduser()
+    return path if path.is_dir() else path.parent if path.name == RUN_FILE else None
 
 
 def _in_folder(folder: Path) -> list[Path]:
@@ -70,7 +87,10 @@ def _in_folder(folder: Path) -> list[Path]:
         found = sorted(
             file
             for file in folder.glob(pattern)
-            if file.name.endswith(_SUFFIXES) and file.name != RUN_FILE and not file.name.startswith(".")
+            if file.name.endswith(_SUFFIXES)
+            and file.is_file()
+            and file.name != RUN_FILE
+            and not file.name.startswith(".")
         )
         if found:
             return found
@@ -80,13 +100,15 @@ def _in_folder(folder: Path) -> list[Path]:
     )
 
 
-def _run_info(folder: Path, notes: list[str]) -> dict[str, Any]:
+def _run_info(folder: Path | None, notes: list[str]) -> dict[str, Any]:
+    if folder is None:
+        return {}
     file = folder / RUN_FILE
     try:
         info = msgspec.json.decode(file.read_bytes())
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.MsgspecError, ValueError) as error:
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         notes.append(f"{RUN_FILE} can't be read ({error}); the traces are shown without it.")
         return {}
     return info if isinstance(info, dict) else {}

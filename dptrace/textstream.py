@@ -76,15 +76,14 @@ def pieces(path: Path) -> Iterator[Piece]:
 def _open(path: Path) -> Iterator[_Bytes]:
     try:
         stream = path.open("rb")
+        magic = stream.peek(4)[:4]  # not a seek: a pipe (`dptrace analyze <(zcat …)`) has none
     except FileNotFoundError:
         raise TraceError(f"{path}: there is no such file.") from None
     except IsADirectoryError:
         raise TraceError(f"{path}: is a folder, not a trace file.") from None
-    except OSError as error:
-        raise TraceError(f"{path}: can't be opened: {error.strerror}.") from None
+    except (OSError, ValueError) as error:
+        raise TraceError(f"{path}: can't be read: {error}.") from None
     with stream:
-        magic = stream.read(4)
-        stream.seek(0)
         if not magic:
             raise TraceError(f"{path}: is empty; the job may have ended before its trace was written.")
         if magic == b"PK\x03\x04":
@@ -177,6 +176,8 @@ def _head(path: Path, reading: _Reading) -> tuple[bytes, bytes]:
 def _no_trace(path: Path, start: bytes, damage: str) -> TraceError:
     if damage:
         return TraceError(f"{path}: {damage} before any event; the job may have been killed while writing it.")
+    if not start:
+        return TraceError(f"{path}: holds nothing but white space; the job may have ended before it was written.")
     if start[:1] != b"{":
         seen = start[:24].decode("utf-8", "replace").strip()
         return TraceError(

@@ -67,6 +67,8 @@ class Trace:
     device_names: dict[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     """What was missing, dropped or repaired while reading, a sentence each."""
+    cut: bool = False
+    """Whether the file ends before the recording does."""
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -18,7 +18,7 @@ HEAVY = {"torch", "bokeh", "tornado", "pandas"}
 READING = {"trace", "textstream", "columns", "kineto", "sources"}
 TIMELINE = {"timeline", "launches", "phases", "steps", "collectives", "build"}
 FIGURES = {"intervals", "split", "run", "select"}
-FOUNDATION = {"errors", "__init__"}
+FOUNDATION = {"errors", "legible", "__init__"}
 COMMAND_LINE = {"cli", "__main__", "doctor"}
 ROOMS = {
     **dict.fromkeys(READING, "reading"),
@@ -45,7 +45,7 @@ ALLOWED = {
     "commands": {"reading", "timeline", "figures", "record", "trainers", "viewers", "command line"},
     "command line": {"record", "viewers"},
 }
-EXCEPTIONS = {("run", "kineto"), ("run", "sources")}
+EXCEPTIONS = {("run", "kineto"), ("run", "sources"), ("run", "trace")}
 
 
 def module_of(path: Path) -> str:

@@ -81,7 +81,14 @@ def test_odd_devices_and_streams_are_unknown() -> None:
 
 def test_an_odd_argument_does_not_cost_its_event() -> None:
     """What is not of the type meant is taken for absent; the event and its other arguments stay."""
-    odd: dict[str, object] = {"correlation": "x", "device": [1], "stream": {}, "Seq": "3", "dtype": None, "In msg nelems": -4}
+    odd: dict[str, object] = {
+        "correlation": "x",
+        "device": [1],
+        "stream": {},
+        "Seq": "3",
+        "dtype": None,
+        "In msg nelems": -4,
+    }
     columns = reduced(event(cat="kernel", args={**odd, "Collective name": "allreduce"}), event(args={"correlation": 2}))
 
     assert 2 == columns.kept

@@ -57,3 +57,45 @@ def test_progress_is_silent_where_stderr_is_no_terminal(capsys: pytest.CaptureFi
         show(0.5, "a file")
 
     assert ("", "") == tuple(capsys.readouterr())
+
+
+def test_a_link_is_followed_and_a_device_written_to(tmp_path: Path) -> None:
+    """-o never replaces what is not a plain file."""
+    (tmp_path / "real.txt").write_text("old")
+    (tmp_path / "link.txt").symlink_to("real.txt")
+    (tmp_path / "device").symlink_to("/dev/null")
+    for name in ("link.txt", "device"):
+        check_output(tmp_path / name, force=True)
+        with replacing(tmp_path / name) as beside:
+            beside.write_text("new")
+
+    assert "new" == (tmp_path / "real.txt").read_text()
+    assert (tmp_path / "link.txt").is_symlink()
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_name_as_long_as_a_name_may_be_is_written(tmp_path: Path) -> None:
+    """The file beside needs no longer name than the file."""
+    path = tmp_path / ("a" * 250 + ".txt")
+    with replacing(path) as beside:
+        beside.write_text("x")
+
+    assert [path] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("option", [["-o", "nofolder/"], ["-o", "a" * 300], ["--comm-pattern", "a{99999999999}"]])
+def test_wrong_use_is_told_before_any_work(option: list[str], tmp_path: Path) -> None:
+    """A folder's name, a name too long, a pattern too large: exit code 2 and a sentence."""
+    path = training_step(KinetoFile(), 1, 0).write(tmp_path / "r0.json")
+    result = CliRunner().invoke(cli, ["analyze", str(path), *option])
+
+    assert (2, True) == (result.exit_code, result.exception is None or isinstance(result.exception, SystemExit))
+
+
+@pytest.mark.parametrize("path", ["", "~nobodyhere/x.json", "a" * 5000])
+def test_paths_that_are_none_are_told(path: str) -> None:
+    """No traceback for an empty, an overlong or an impossible path."""
+    result = CliRunner().invoke(cli, ["analyze", path])
+
+    assert result.exit_code in (1, 2)
+    assert "Error" in result.output

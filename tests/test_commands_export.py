@@ -24,7 +24,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Let every path open as the run of two made-up ranks; collect what was asked for."""
     asked: list[Any] = []
 
-    def open_run(paths: Any, comm_patterns: Any = (), progress: Any = None) -> Run:
+    def open_run(paths: Any, comm_patterns: Any = (), partial: bool = False, progress: Any = None) -> Run:
         asked.append((paths, comm_patterns))
         return Run("runs/made", two_rank_timelines(), notes=("mind this",))
 

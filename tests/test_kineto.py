@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import threading
 from decimal import Decimal
 from pathlib import Path
 
@@ -147,14 +149,43 @@ def test_a_truncated_gzip_is_read_up_to_the_break(tmp_path: Path) -> None:
 
 
 def test_a_damaged_event_is_left_out_and_counted(tmp_path: Path) -> None:
-    """An unescaped control character or a NaN costs its own event, not the file."""
-    text = KinetoFile().op("a", 1, 2).op("bad", 3, 4).op("worse", 5, 6).op("c", 7, 8).text()
-    text = text.replace('"bad"', '"b\x01d"').replace('"worse"', "NaN")
+    """A NaN or a missing colon costs its own event, not the file, however many events there are."""
+    file = KinetoFile()
+    for k in range(200):
+        file.op("bad" if k == 77 else "worse" if k == 140 else "fine", k, k + 0.5)
+    text = file.text().replace('"name": "bad"', '"name" "bad"').replace('"worse"', "NaN")
 
     trace = read_trace(_write(tmp_path, text))
 
-    assert ("a", "c") == trace.names
+    assert (("fine",), 198) == (trace.names, len(trace))
     assert "2 events could not be decoded" in trace.notes[0]
+
+
+def test_a_damaged_text_is_mended(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8, raw control characters and half surrogates cost a sign, not a kernel's time."""
+    text = KinetoFile().op("a?b", 1, 2).op("c?d", 3, 4).op("e?f", 5, 6).op("g?h", 7, 8).text().encode()
+    for good, bad in ((b"a?b", b"a\xffb"), (b"c?d", b"c\x01d"), (b"e?f", b"e\\ud800f"), (b"g?h", b"g\\ud83d\\ude00h")):
+        text = text.replace(good, bad)
+    path = tmp_path / "t.json"
+    path.write_bytes(text)
+
+    trace = read_trace(path)
+
+    assert ("a\ufffdb", "c d", "e\ufffdf", "g\U0001f600h") == tuple(trace.names[i] for i in trace.name)
+    assert "3 events with damaged texts" in trace.notes[0]
+
+
+def test_a_pipe_is_read(tmp_path: Path) -> None:
+    """`dptrace analyze <(zcat …)` gives a file that can't be rewound."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    text = KinetoFile().op("a", 1, 2).text()
+    writer = threading.Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    trace = read_trace(pipe)
+    writer.join()
+
+    assert 1 == len(trace)
 
 
 def test_impossible_times_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -180,6 +211,8 @@ def test_impossible_times_are_left_out_and_counted(tmp_path: Path) -> None:
         (b"PK\x03\x04zip", "zip archive"),
         (b"\x89PNG\r\n", "is not JSON"),
         (b'{"traceEvents": 5}', "has no traceEvents"),
+        (gzip.compress(b""), "nothing but white space"),
+        (b'{"traceEvents": [{"ph":"X","cat":"kernel","name":"a","ts":1,"dur":9e300}]}', "holds no events"),
         (b"[" * 3000, "holds no events"),
     ],
 )

@@ -20,7 +20,8 @@ def test_a_run_on_cpu_says_so() -> None:
     """Operators are not kernels, and the reader must know."""
     build = TimelineBuilder(0, device=-1).compute(0, 10)
 
-    assert ("1 rank", "gloo on CPU: operators, not kernels", "1 step") == headline(Run("x", (build.build(),))).facts
+    assert ("1 rank", "CPU: operators, not kernels", "1 step") == headline(Run("x", (build.build(),))).facts
+    assert "gloo on CPU: operators, not kernels" in headline(Run("x", (build.all_reduce(2, 5).build(),))).facts
 
 
 def test_several_devices_of_one_rank_are_counted() -> None:

@@ -37,9 +37,8 @@ def _ranks(run: Run) -> str:
 
 def _devices(run: Run) -> str:
     if any(timeline.on_cpu for timeline in run.timelines):
-        backend = run.info.get("backend")
-        name = backend if isinstance(backend, str) and backend else "gloo"
-        return f"{name} on CPU: operators, not kernels"
+        gloo = any(timeline.collectives for timeline in run.timelines)
+        return f"{'gloo on ' if gloo else ''}CPU: operators, not kernels"
     count = len({(timeline.rank, timeline.device) for timeline in run.timelines})
     models = " and ".join(sorted({t.device_name for t in run.timelines if t.device_name}))
     return f"{count} × {models}" if models else f"{count} GPU" + ("s" if count > 1 else "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dptrace.legible import legible
 from dptrace.run import Run, overlap_percent
 from dptrace.split import FIGURES, Split
 from dptrace.timeline import Timeline
@@ -34,12 +34,11 @@ MOST_STEPS = 12
 MOST_RANKS = 4
 MOST_RANKS_IN_ONE = 32
 MOST_COLLECTIVES = 60
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def plain(text: str) -> Text:
     """Show a text from a trace as it is: no markup, no control characters that a terminal would obey."""
-    return Text(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", text))
+    return Text(legible(text))
 
 
 def milliseconds(ns: float) -> str:
@@ -210,6 +209,8 @@ def notes(run: Run) -> RenderableType:
 def print_run(run: Run, console: Console, every: bool = False) -> None:
     """Print the split of *run*: what it is, a sentence, the tables, the collectives, and the notes."""
     parts: list[RenderableType] = [_description(run), sentence(run), "", *_spaced(step_tables(run, every))]
+    if not every and (len(run.splits) > MOST_RANKS or any(len(f.names) > MOST_STEPS for f in run.splits)):
+        parts += [Text("--all shows every rank and every step.", style="dim"), ""]
     if (collectives := collective_table(run)) is not None:
         parts += [collectives, ""]
     if run.notes:

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING
 import click
 
 from dptrace.commands.common import (
+    OutputFile,
     advise,
     check_output,
-    comm_pattern_option,
     console,
     loudness_options,
     open_with_progress,
+    reading_options,
     replacing,
     run_argument,
     tell_notes,
 )
 from dptrace.errors import UsageError
+from dptrace.legible import legible
 
 if TYPE_CHECKING:
     from dptrace.run import Run
@@ -31,9 +33,9 @@ if TYPE_CHECKING:
 @click.option("--csv", "as_csv", is_flag=True, help="Print a CSV row for each rank and step (times in ns).")
 @click.option("--collectives", is_flag=True, help="A row for each collective; as a table, or with --csv.")
 @click.option("--all", "every", is_flag=True, help="Leave no rank and no step out of the tables.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write to this file instead of the terminal.")
+@click.option("-o", "--output", type=OutputFile(dash=True), help="Write to this file instead of the terminal.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
-@comm_pattern_option
+@reading_options
 @loudness_options
 def command(
     paths: tuple[str, ...],
@@ -44,6 +46,7 @@ def command(
     output: Path | None,
     force: bool,
     comm_patterns: tuple[str, ...],
+    partial: bool,
     loudness: str,
 ) -> None:
     """Split each step of RUN: forward, backward, optimizer, exposed and overlapped communication, idle.
@@ -63,7 +66,9 @@ def command(
         raise UsageError("--json holds the collectives already; leave --collectives out.")
     if output is not None:
         check_output(output, force)
-    run = open_with_progress(paths, comm_patterns, loudness)
+        if (output.suffix, as_json, as_csv) in ((".json", False, False), (".csv", False, False)):
+            raise UsageError(f"{output} would hold tables; add --{output.suffix[1:]}, or let the name end in .txt.")
+    run = open_with_progress(paths, comm_patterns, partial, loudness)
     if as_json or as_csv:
         _emit(_json(run) if as_json else _csv(run, collectives), output)
         tell_notes(run)
@@ -82,12 +87,14 @@ def _json(run: Run) -> str:
 
 
 def _csv(run: Run, collectives: bool) -> str:
-    return (run.collectives() if collectives else run.steps()).to_csv(index=False)
+    frame = run.collectives() if collectives else run.steps()
+    texts = frame.select_dtypes(exclude="number").columns
+    return frame.assign(**{name: frame[name].map(legible, na_action="ignore") for name in texts}).to_csv(index=False)
 
 
 def _emit(text: str, output: Path | None) -> None:
     if output is None:
-        click.echo(text, nl=False)
+        click.echo(text.encode(), nl=False)  # bytes, so that the encoding of a terminal can't harm the data
         return
     with replacing(output) as beside:
         beside.write_text(text, encoding="utf-8")

@@ -6,13 +6,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from dptrace.errors import DptraceError, UsageError
+from dptrace.legible import legible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,13 +24,14 @@ __all__ = [
     "LOUD",
     "NORMAL",
     "QUIET",
+    "OutputFile",
     "advise",
     "check_output",
-    "comm_pattern_option",
     "console",
     "loudness_options",
     "open_with_progress",
     "progress",
+    "reading_options",
     "replacing",
     "run_argument",
     "tell_notes",
@@ -48,8 +50,11 @@ def run_argument(function: Decorated) -> Decorated:
     return click.argument("paths", metavar="RUN...", nargs=-1, required=True, type=click.Path())(function)
 
 
-def comm_pattern_option(function: Decorated) -> Decorated:
-    """Add --comm-pattern."""
+def reading_options(function: Decorated) -> Decorated:
+    """Add --comm-pattern and --partial: how a run is read."""
+    function = click.option("--partial", is_flag=True, help="Show files that are cut off; their steps may lack work.")(
+        function
+    )
     return click.option(
         "--comm-pattern",
         "comm_patterns",
@@ -64,7 +69,7 @@ def console(stderr: bool = False) -> Console:
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    wide = None if stream.isatty() or "COLUMNS" in os.environ else 132
+    wide = None if stream is None or stream.isatty() or "COLUMNS" in os.environ else 132
     return Console(file=stream, width=wide, highlight=False)
 
 
@@ -86,16 +91,18 @@ def loudness_options(function: Decorated) -> Decorated:
 def advise(text: str, loudness: str) -> None:
     """Say what was done or what to do next, on stderr, so that stdout holds the answer alone."""
     if loudness != QUIET:
-        click.echo(text, err=True)
+        click.echo(legible(text), err=True)
 
 
 def tell_notes(run: Run) -> None:
     """Say on stderr what the user must know to believe the figures; --quiet does not hide it."""
     for note in run.notes:
-        click.echo(f"! {note}", err=True)
+        click.echo(f"! {legible(note)}", err=True)
 
 
-def open_with_progress(paths: Sequence[str], comm_patterns: Sequence[str] = (), loudness: str = NORMAL) -> Run:
+def open_with_progress(
+    paths: Sequence[str], comm_patterns: Sequence[str] = (), partial: bool = False, loudness: str = NORMAL
+) -> Run:
     """Read a run, showing the progress on a terminal once it takes over a second."""
     from dptrace.run import open_run
 
@@ -104,9 +111,9 @@ def open_with_progress(paths: Sequence[str], comm_patterns: Sequence[str] = (), 
         def file_begins(done: int, total: int, name: str) -> None:
             show(done / total, name)
             if loudness == LOUD:
-                click.echo(f"Reading {name} ({done + 1} of {total})", err=True)
+                click.echo(legible(f"Reading {name} ({done + 1} of {total})"), err=True)
 
-        return open_run(paths, comm_patterns, file_begins)
+        return open_run(paths, comm_patterns, partial, file_begins)
 
 
 @contextmanager
@@ -137,28 +144,56 @@ def progress(verb: str, loudness: str = NORMAL, measured: bool = True) -> Iterat
         bar.stop()
 
 
+class OutputFile(click.Path):
+    """The type of -o: a path, or "-" for standard output where the command allows it, which is no path."""
+
+    def __init__(self, dash: bool = False) -> None:
+        super().__init__(path_type=Path)
+        self.dash = dash
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse what names a folder, whether it is there or not."""
+        if value == "-" and not self.dash:
+            self.fail("this can't go to standard output; name a file.", param, ctx)
+        if str(value).endswith(tuple(filter(None, (os.sep, os.altsep)))):
+            self.fail(f"{value} names a folder; name a file.", param, ctx)
+        return None if value == "-" else super().convert(value, param, ctx)
+
+
 def check_output(path: Path, force: bool) -> None:
     """Refuse before any work what would fail or destroy after it.
 
     Raises:
         UsageError: the file is there and *force* is not given, or its folder is missing.
     """
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder; name a file.")
-    if path.exists() and not force:
-        raise UsageError(f"{path} is there already; --force overwrites it.")
-    if not path.parent.is_dir():
-        raise UsageError(f"{path}: there is no folder {path.parent}; make it first.")
+    try:
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder; name a file.")
+        # A device or a pipe is written to, not replaced: nothing in it is lost.
+        if path.is_file() and not force:
+            raise UsageError(f"{path} is there already; --force overwrites it.")
+        if not path.resolve().parent.is_dir():
+            raise UsageError(f"{path}: there is no folder {path.resolve().parent}; make it first.")
+    except (OSError, RuntimeError) as error:
+        raise UsageError(f"{path}: can't be written: {error}.") from None
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a name beside *path* to write to; put it in its place at the end, and leave nothing when that fails."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """Give a name beside *path* to write to; put it in its place at the end, and leave nothing when that fails.
+
+    A link is followed, so that it goes on being one; a device or a pipe is written to as it is.
+    """
+    target = path.resolve()
+    special = target.exists() and not target.is_file()
+    beside = target if special else target.with_name(f".dptrace.{os.getpid()}.part")
     try:
         yield beside
-        beside.replace(path)
+        if not special:
+            beside.replace(target)
     except OSError as error:
         raise DptraceError(f"{path}: can't be written: {error.strerror or error}.") from None
     finally:
-        beside.unlink(missing_ok=True)
+        if not special:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)

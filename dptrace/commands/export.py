@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from dptrace.commands.common import (
+    OutputFile,
     advise,
     check_output,
-    comm_pattern_option,
     loudness_options,
     open_with_progress,
     progress,
+    reading_options,
     replacing,
     run_argument,
     tell_notes,
@@ -25,14 +26,16 @@ from dptrace.commands.common import (
     "-o",
     "--output",
     required=True,
-    type=click.Path(path_type=Path),
+    type=OutputFile(),
     metavar="FILE",
     help="NAME.pftrace for Perfetto's own format, NAME.json.gz or NAME.json for Chrome trace events.",
 )
 @click.option("--force", is_flag=True, help="Overwrite the file.")
-@comm_pattern_option
+@reading_options
 @loudness_options
-def command(paths: tuple[str, ...], output: Path, force: bool, comm_patterns: tuple[str, ...], loudness: str) -> None:
+def command(
+    paths: tuple[str, ...], output: Path, force: bool, comm_patterns: tuple[str, ...], partial: bool, loudness: str
+) -> None:
     """Merge all ranks of RUN into one trace: steps, phases, exposed and overlapped communication, streams.
 
     Every GPU becomes a process with a track for its steps, for the parts of each step, for communication that is
@@ -48,7 +51,7 @@ def command(paths: tuple[str, ...], output: Path, force: bool, comm_patterns: tu
 
     suffix = format_of(output)
     check_output(output, force)
-    run = open_with_progress(paths, comm_patterns, loudness)
+    run = open_with_progress(paths, comm_patterns, partial, loudness)
     with replacing(output) as beside, progress("Writing", loudness) as show:
         slices = write_trace(run, beside, suffix, lambda done: show(done / len(run.timelines), ""))
     size = output.stat().st_size / 1e6

@@ -12,13 +12,14 @@ from pathlib import Path
 import click
 
 from dptrace.commands.common import (
+    OutputFile,
     advise,
     check_output,
-    comm_pattern_option,
     console,
     loudness_options,
     open_with_progress,
     progress,
+    reading_options,
     replacing,
     run_argument,
 )
@@ -27,13 +28,13 @@ from dptrace.errors import DptraceError, UsageError
 
 @click.command()
 @run_argument
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the page to this file.")
+@click.option("-o", "--output", type=OutputFile(), help="Write the page to this file.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @click.option("--no-browser", is_flag=True, help="Write the page, and do not open it.")
 @click.option("--text", is_flag=True, help="Draw in the terminal instead; good over SSH.")
 @click.option("--ranks", metavar="LIST", help="Only these ranks: 0,1 or 0-3.")
 @click.option("--steps", metavar="FIRST:LAST", help="Only these steps, by their numbers in the trace: 4:6 or 4.")
-@comm_pattern_option
+@reading_options
 @loudness_options
 def command(
     paths: tuple[str, ...],
@@ -44,6 +45,7 @@ def command(
     ranks: str | None,
     steps: str | None,
     comm_patterns: tuple[str, ...],
+    partial: bool,
     loudness: str,
 ) -> None:
     """Draw RUN as a Gantt chart: for each GPU its phases, compute, communication and memory over time.
@@ -64,8 +66,8 @@ def command(
         check_output(output, force)
     from dptrace.select import select
 
-    wanted = parse_ranks(ranks) if ranks else None, parse_steps(steps) if steps else None
-    run = select(open_with_progress(paths, comm_patterns, loudness), *wanted)
+    wanted = parse_ranks(ranks) if ranks is not None else None, parse_steps(steps) if steps is not None else None
+    run = select(open_with_progress(paths, comm_patterns, partial, loudness), *wanted)
     if text:
         from dptrace.viewers.terminal import print_gantt
 
@@ -91,8 +93,8 @@ def parse_ranks(text: str) -> frozenset[int]:
     """
     ranks: set[int] = set()
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
-        if not match:
+        match = re.fullmatch(r"\s*(\d{1,6})(?:-(\d{1,6}))?\s*", part)
+        if not match or int(match[2] or match[1]) < int(match[1]):
             raise UsageError(f"--ranks {text}: give numbers and ranges, for example 0,1 or 0-3.")
         first, last = int(match[1]), int(match[2] or match[1])
         ranks |= set(range(first, last + 1))
@@ -105,7 +107,7 @@ def parse_steps(text: str) -> tuple[int, int]:
     Raises:
         UsageError: it is neither.
     """
-    match = re.fullmatch(r"\s*(\d+)(?::(\d+))?\s*", text)
+    match = re.fullmatch(r"\s*(\d{1,12})(?::(\d{1,12}))?\s*", text)
     if not match or int(match[2] or match[1]) < int(match[1]):
         raise UsageError(f"--steps {text}: give the first and the last number, for example 4:6, or one, 4.")
     return int(match[1]), int(match[2] or match[1])

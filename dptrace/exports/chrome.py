@@ -9,7 +9,8 @@ from typing import IO, Any
 import msgspec
 
 from dptrace import __version__
-from dptrace.exports.rows import Argument, Process, Track, earliest, legible, processes
+from dptrace.exports.rows import Argument, Process, Track, earliest, processes
+from dptrace.legible import encodable
 from dptrace.run import Run
 
 __all__ = ["write_chrome"]
@@ -56,9 +57,9 @@ def _head(run: Run, base: int) -> bytes:
         "baseTimeNanoseconds": base,
         "otherData": {
             "writer": f"dptrace {__version__}",
-            "source": legible(run.path),
+            "source": encodable(run.path),
             "clocks": "as recorded: no offset between ranks was corrected",
-            "notes": [legible(note) for note in run.notes],
+            "notes": [encodable(note) for note in run.notes],
         },
         "traceEvents": [],
     }

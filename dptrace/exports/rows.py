@@ -10,20 +10,16 @@ from numpy.typing import NDArray
 
 from dptrace.exports.lanes import assign_lanes
 from dptrace.intervals import Int64
+from dptrace.legible import encodable
 from dptrace.run import Run
 from dptrace.split import FIGURES, Part, Split, collective_exposure, exposure, partition
 from dptrace.timeline import Kind, Phase, Timeline
 from dptrace.viewers.theme import PART_LABELS
 
-__all__ = ["Argument", "Process", "Track", "earliest", "legible", "processes"]
+__all__ = ["Argument", "Process", "Track", "earliest", "processes"]
 
 CHUNK = 1 << 15
 """Slices that a writer holds as Python objects at once."""
-
-
-def legible(text: str) -> str:
-    """Spell out lone surrogates (bytes of a name that were no UTF-8), which no trace format can hold."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +101,13 @@ def earliest(run: Run) -> int:
 def _name(timeline: Timeline) -> str:
     if timeline.on_cpu:
         return timeline.label
-    return legible(f"{timeline.label} ({timeline.device_name})")
+    return encodable(f"{timeline.label} ({timeline.device_name})")
 
 
 def _steps(timeline: Timeline, split: Split) -> Track:
     """Make the row of steps, each with its nine figures."""
     bounds = timeline.windows.bounds
-    names = tuple(map(legible, timeline.windows.names))
+    names = tuple(map(encodable, timeline.windows.names))
     figures = tuple(Argument(name, split.figures[name]) for name in FIGURES)
     return Track("steps", bounds[:-1], bounds[1:], np.arange(len(names), dtype=np.int32), names, figures)
 
@@ -120,14 +116,14 @@ def _parts(timeline: Timeline) -> Track:
     """Make the row of parts: adding its slices up by name gives the split."""
     pieces = partition(timeline)
     labels = tuple(PART_LABELS[part] for part in Part)
-    step = Argument("step", pieces.source.astype(np.int64), tuple(map(legible, timeline.windows.names)))
+    step = Argument("step", pieces.source.astype(np.int64), tuple(map(encodable, timeline.windows.names)))
     return Track("phases", pieces.start_ns, pieces.end_ns, pieces.part.astype(np.int32), labels, (step,))
 
 
 def _communication(timeline: Timeline) -> Iterator[Track]:
     """Make the rows of exposed and of overlapped communication."""
     pieces = exposure(timeline)
-    kinds = tuple(legible(collective.kind) for collective in timeline.collectives)
+    kinds = tuple(encodable(collective.kind) for collective in timeline.collectives)
     for exposed, word in ((1, "exposed"), (0, "overlapped")):
         index = np.flatnonzero(pieces.part == exposed)
         source = pieces.source[index]
@@ -146,7 +142,7 @@ def _streams(timeline: Timeline) -> Iterator[Track]:
     # -1, which is "none", for what is not communication.
     none = np.where(timeline.kind == Kind.COMMUNICATION, 0, -1)
     exposed, overlapped = (figures + none for figures in collective_exposure(timeline))
-    names = tuple(map(legible, timeline.names))
+    names = tuple(map(encodable, timeline.names))
     phases = tuple(phase.name.lower() for phase in Phase)
     for lane in np.unique(timeline.lane).tolist():
         index = np.flatnonzero(timeline.lane == lane)
@@ -165,7 +161,7 @@ def _streams(timeline: Timeline) -> Iterator[Track]:
 
 def _step_argument(timeline: Timeline, index: NDArray[np.integer]) -> Argument:
     names = timeline.windows.names
-    texts = (*map(legible, names), "before the first", "after the last")
+    texts = (*map(encodable, names), "before the first", "after the last")
     step = timeline.step[index].astype(np.int64)
     return Argument("step", np.where(step < 0, len(names) - 1 - step, step), texts)
 
@@ -181,7 +177,7 @@ def _collective_arguments(timeline: Timeline, index: NDArray[np.integer]) -> Ite
         table = tuple(dict.fromkeys(filter(None, texts)))
         place = {text: number for number, text in enumerate(table)}
         values = np.array([*(place.get(text, -1) for text in texts), -1], np.int64)
-        yield Argument(name, values[which], tuple(map(legible, table)))
+        yield Argument(name, values[which], tuple(map(encodable, table)))
     for name, numbers in (
         ("bytes", [collective.bytes or -1 for collective in known]),
         ("group_size", [collective.group_size or -1 for collective in known]),
