@@ -82,7 +82,7 @@ def _finish(path: Path, piece: Piece, columns: Columns) -> tuple[_Metadata, str]
     if not piece.damage and (metadata := _end(piece.head, rest, columns)) is not None:
         return metadata, ""
     with suppress(*DAMAGE):
-        columns.decode(b"[" + rest + b"]")
+        columns.decode(b"[" + rest[: rest.rfind(b"}") + 1] + b"]")
     why = piece.damage or "it ends in the middle"
     cut_off = f"{path.name}: {why}, after {columns.events:,} events; the job may have been killed while writing it."
     return _metadata(piece.head, b"]}") or _Metadata(), cut_off
