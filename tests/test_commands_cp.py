@@ -44,7 +44,7 @@ def test_a_copy_that_was_edited_is_not_overwritten(tmp_path: Path) -> None:
     [
         (["nayve", "."], "There is no mode 'nayve'"),
         (["naive", "nowhere"], "neither a folder that is there nor a name that ends in .py"),
-        (["naive", "nowhere/x.py"], "there is no folder nowhere"),
+        (["naive", "nowhere/x.py"], "nowhere; make it first"),
     ],
 )
 def test_a_wrong_name_is_told(arguments: list[str], says: str, tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dptrace.commands.record import command
+from dptrace.commands.record import _summary, command
 from dptrace.errors import DptraceError, MissingExtraError, UsageError
+from dptrace.record.launch import Launch
+from dptrace.record.manifest import overhead
 from dptrace.record.modes import MODES
 from dptrace.record.options import OPTIONS
 from tests.recordings import dptrace, environment, recorded
@@ -184,3 +186,15 @@ def test_a_trainer_runs_by_itself(tmp_path: Path) -> None:
     names = {path.name for path in (tmp_path / "runs" / "interleaved").iterdir()}
     assert {"run.json", "rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"} == names
     assert ["interleaved"] == [path.name for path in (tmp_path / "runs").iterdir()]
+
+
+@pytest.mark.parametrize(("profiled", "says"), [(120, "(+20.0 %)."), (90, "(no overhead seen).")])
+def test_an_overhead_below_nothing_is_called_none(profiled: int, says: str) -> None:
+    """Steps that were quicker with the profiler are noise; a rank that was not timed is left out."""
+    ranks = [
+        {"recorded_steps": 1, "unprofiled_ns": [100], "profiled_ns": [profiled]},
+        {"recorded_steps": 1, "unprofiled_ns": [], "profiled_ns": [9]},
+    ]
+    job = Launch(Path("x"), False, Path("naive.py"), [], 2, "naive")
+
+    assert _summary(job, {"ranks": ranks, "profiler_overhead": overhead(ranks)}).endswith(says)

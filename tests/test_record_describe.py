@@ -31,3 +31,22 @@ def test_a_rank_tells_where_it_ran_and_how_long_its_steps_took(
     assert all(type(ns) is int and ns > 0 for ns in told["unprofiled_ns"] + told["profiled_ns"])
     assert ("tiny", {"lr": 0.1}, 20, None) == (told["model"], told["options"], told["parameters"], told["ddp"])
     assert torch.__version__ == told["versions"]["torch"]
+
+
+def test_what_cannot_be_told_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An error of DDP's logging, or of a stopwatch after a CUDA error, costs that entry and nothing else."""
+
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("sick")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dptrace.record.describe._ddp_logging", fail)
+    monkeypatch.setattr("dptrace.record.aligned.Stopwatch.laps", fail)
+    told = describe_rank(record("run", model=torch.nn.LazyLinear(4)))
+
+    assert (None, [], []) == (told["ddp"], told["unprofiled_ns"], told["profiled_ns"])
+    assert told["notes"] == [
+        "The steps' times could not be kept: RuntimeError: sick",
+        "DDP's logging data could not be kept: RuntimeError: sick",
+    ]
+    assert told["parameters"] is None

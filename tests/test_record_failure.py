@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from dptrace.record.failure import Failure, clear, collect_logs, find_failure, last_lines
 
 
@@ -63,3 +65,28 @@ def test_outputs_become_one_log_for_each_rank(tmp_path: Path) -> None:
     assert {"rank0.log", "rank3.log"} == {path.name for path in tmp_path.iterdir()}
     assert ["said", "cried"] == last_lines(tmp_path / "rank3.log")
     assert [] == last_lines(tmp_path / "rank2.log")
+
+
+@pytest.mark.parametrize(
+    ("said", "culprit"),
+    [("ValueError: bad batch", 1), ("RuntimeError: Connection reset by peer", 0)],
+)
+def test_an_abort_is_a_cause_only_where_no_rank_tells_another(tmp_path: Path, said: str, culprit: int) -> None:
+    """NCCL's watchdog aborts the peers of a rank that raised; a rank that aborts by itself resets its peers."""
+    _exits(tmp_path, (1, 1), (0, -6))
+    _note(tmp_path, 1, 1000, said)
+
+    failure = find_failure(tmp_path)
+    assert failure is not None
+    assert culprit == failure.rank
+
+
+@pytest.mark.parametrize("number", [9, 11])
+def test_a_rank_that_was_killed_is_the_cause_whatever_peers_say(tmp_path: Path, number: int) -> None:
+    """SIGKILL and SIGSEGV come from nowhere else; the peers' resets follow."""
+    _exits(tmp_path, (1, 1), (0, -number))
+    _note(tmp_path, 1, 1000, "RuntimeError: Connection reset by peer")
+
+    failure = find_failure(tmp_path)
+    assert failure is not None
+    assert 0 == failure.rank

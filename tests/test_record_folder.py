@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,32 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DptraceError, match="can't be made"):
         RunFolder(tmp_path / "file" / "mine").begin(force=False)
+
+
+def test_another_users_recording_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that may not be signalled is there all the same."""
+
+    def refuse(process: int, number: int) -> None:
+        raise PermissionError
+
+    first = RunFolder(tmp_path / "mine")
+    first.begin(force=False)
+    (first.staging / "owner").write_text(f"1 {platform.node()}")
+    monkeypatch.setattr("os.kill", refuse)
+
+    with pytest.raises(DptraceError, match="under way on this machine"):
+        RunFolder(tmp_path / "mine").begin(force=False)
+
+
+def test_another_machines_recording_is_under_way_while_it_is_fresh(tmp_path: Path) -> None:
+    """Its process ids mean nothing here; the message says how to go on, and what is days old is taken over."""
+    first = RunFolder(tmp_path / "mine")
+    first.begin(force=False)
+    owner = first.staging / "owner"
+    owner.write_text("999999999 elsewhere")
+    with pytest.raises(DptraceError, match=r"under way on elsewhere.*remove .*\.mine\.recording"):
+        RunFolder(tmp_path / "mine").begin(force=False)
+
+    os.utime(owner, (1, 1))
+    RunFolder(tmp_path / "mine").begin(force=False)
+    assert f"{os.getpid()} {platform.node()}" == owner.read_text()

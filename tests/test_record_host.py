@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="recording needs torch")
+torch = pytest.importorskip("torch", reason="recording needs torch")
 
-from dptrace.errors import UsageError
-from dptrace.record.host import LaunchedHost, OwnHost, open_host
-from dptrace.record.notes import Assignment
+from dptrace.errors import UsageError  # noqa: E402
+from dptrace.record.describe import describe_rank  # noqa: E402
+from dptrace.record.host import LaunchedHost, OwnHost, open_host  # noqa: E402
+from dptrace.record.notes import Assignment, write_json  # noqa: E402
+from dptrace.record.options import Schedule  # noqa: E402
+from dptrace.record.recording import Recording  # noqa: E402
+from dptrace.record.world import Meeting  # noqa: E402
 
 
 def test_alone_the_folder_is_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,3 +59,28 @@ def test_under_the_launcher_its_folder_is_used(
     assert isinstance(host, LaunchedHost)
     assert "runs/x, not in elsewhere" in capsys.readouterr().err
     assert "3 9" == (tmp_path / "stage" / "progress").read_text()
+
+
+def test_rank_0_waits_no_longer_than_until_another_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rank whose training failed writes nothing more, and the run is kept as failed, with its reason."""
+    monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr("dptrace.record.world._store", lambda: store)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    hosts = []
+    for rank in (0, 1):
+        monkeypatch.setenv("RANK", str(rank))
+        hosts.append(OwnHost(tmp_path / "mine", False, Meeting("x")))
+        hosts[-1].begin()
+    piece = describe_rank(Recording(Schedule(0, 2, 1), hosts[0], None, {}))
+    write_json(hosts[0].folder / "rank0.piece.json", piece | {"file": "rank0.pt.trace.json.gz"})
+
+    hosts[1].end("ValueError: bad batch")
+    began = time.monotonic()
+    hosts[0].end(None)
+
+    assert time.monotonic() - began < 5
+    info = json.loads((tmp_path / "mine.failed" / "run.json").read_text())
+    assert {"rank": 1, "message": "ValueError: bad batch"} == info["failure"]

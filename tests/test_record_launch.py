@@ -146,3 +146,36 @@ def test_replicas_that_drift_apart_are_told(script: Path) -> None:
     assert 1 == done.returncode
     assert "The replicas drifted apart: parameter bias differs by 1 between ranks." in done.stderr
     assert "Kept in runs/train.failed: rank0.pt.trace.json.gz, rank1.pt.trace.json.gz" in done.stderr
+
+
+STUBBORN = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if len(sys.argv) == 1:
+    subprocess.Popen([sys.executable, __file__, "rank"], start_new_session=True)
+else:
+    open("ready", "w").close()
+time.sleep(60)
+"""
+
+
+def test_ranks_that_do_not_heed_are_killed_in_their_own_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some versions of torchrun wait half a minute for them, and its own process group does not hold them."""
+    from dptrace.record import launch
+
+    monkeypatch.setattr(launch, "_SHUTDOWN_S", 0)
+    monkeypatch.setattr(launch, "_GRACE_S", 0.2)
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    agent = subprocess.Popen([sys.executable, "stubborn.py"], cwd=tmp_path, start_new_session=True)
+    until = time.monotonic() + 30
+    while not (tmp_path / "ready").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert 2 == len(_ranks(tmp_path))
+    launch._end(agent)
+
+    until = time.monotonic() + 5
+    while _ranks(tmp_path) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert [] == _ranks(tmp_path)

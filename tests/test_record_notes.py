@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,3 +66,19 @@ def test_notes_come_in_the_order_of_ranks(tmp_path: Path) -> None:
 def test_describe_names_the_kind_of_others_errors_only() -> None:
     """Ours speak for themselves."""
     assert ("no", "KeyError: 'x'") == (notes.describe(UsageError("no")), notes.describe(KeyError("x")))
+
+
+def test_a_group_that_a_script_made_tells_more_than_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that a script spawns share one environment; under dptrace record torchrun's numbers stand."""
+    monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    joined = SimpleNamespace(
+        is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 3, get_world_size=lambda: 4
+    )
+    monkeypatch.setitem(sys.modules, "torch.distributed", joined)
+    assert (3, 4) == (notes.rank(), notes.world_size())
+
+    for name, value in Assignment("f", "s").environment().items():
+        monkeypatch.setenv(name, value)
+    assert (0, 1) == (notes.rank(), notes.world_size())

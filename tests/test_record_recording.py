@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from dptrace.errors import UsageError
+from tests.recordings import environment
 
 torch = pytest.importorskip("torch")
 
@@ -19,9 +22,9 @@ pytestmark = pytest.mark.filterwarnings("default")  # torch's own, which differ 
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A process that has recorded nothing yet, in an empty folder, on a machine without GPU."""
+    """A process that has recorded nothing yet, in an empty folder, in which nothing has used a GPU."""
     monkeypatch.setattr("dptrace.record.recording._latest", None)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: False)
     monkeypatch.chdir(tmp_path)
 
 
@@ -131,3 +134,114 @@ def test_a_phase_has_one_of_four_names() -> None:
 
     with pytest.raises(ValueError, match="forward, backward, optimizer, other"):
         phase("bakward")  # type: ignore[arg-type]
+
+
+def test_what_goes_wrong_in_the_recording_leaves_a_note() -> None:
+    """A loss that is no single number, and an option that JSON does not know, cost neither training nor trace."""
+    from dptrace.record import record
+
+    with record("x", steps=1, warmup=2, wait=0, options={"dtype": torch.float32}) as recording:
+        for _ in range(3):
+            recording.step(torch.ones(4))
+
+    info = json.loads(Path("x/run.json").read_text())
+    assert ("complete", [], {"dtype": "torch.float32"}) == (info["status"], info["losses"], info["options"])
+    (note,) = info["notes"]
+    assert note.startswith("The losses could not be kept: ")
+    assert Path("x/rank0.pt.trace.json.gz").exists()
+
+
+@pytest.mark.parametrize("place", ["aligned.AlignedProfile.finish", "aligned.AlignedProfile.step"])
+def test_an_error_of_the_profiler_hides_no_error_of_the_training(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a CUDA error all that follows fails too: the script's own error goes on its way, and no folder stays."""
+    from dptrace.record import record
+
+    def fail(self: object) -> None:
+        raise RuntimeError("CUDA error: again")
+
+    monkeypatch.setattr(f"dptrace.record.{place}", fail)
+    with pytest.raises(ValueError, match="mine"), record("x", steps=2, warmup=2, wait=0) as recording:
+        recording.step()
+        raise ValueError("mine")
+
+    assert "The recording failed: RuntimeError: CUDA error: again" in capsys.readouterr().err
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("device", "backends", "expected"),
+    [
+        ("cpu", "cpu:gloo,cuda:gloo", ({"CPU"}, True)),
+        ("cuda:1", "cuda:nccl", ({"CPU", "CUDA"}, False)),
+        ("cuda:1", "cpu:gloo,cuda:gloo", ({"CPU", "CUDA"}, True)),
+    ],
+)
+def test_what_is_recorded_fits_where_training_is(
+    device: str, backends: str, expected: tuple[set[str], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's work only where parameters are on one; shapes only where gloo's bytes are known from nothing else."""
+    from dptrace.record import record
+
+    asked: dict[str, Any] = {}
+
+    class Profile:
+        def __init__(self, meeting: object, **settings: Any) -> None:
+            asked.update(settings)
+
+        def start(self) -> None: ...
+
+        def finish(self) -> None: ...
+
+    monkeypatch.setattr("dptrace.record.recording.AlignedProfile", Profile)
+    monkeypatch.setattr("dptrace.record.recording.Stopwatch.begin", lambda self: None)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 1)
+    monkeypatch.setattr("torch.distributed.get_backend_config", lambda: backends)
+    recording = record("x", steps=1, warmup=2, wait=0)
+    recording.trains([SimpleNamespace(device=torch.device(device), numel=lambda: 7)])  # type: ignore[list-item]
+    with recording:
+        pass
+
+    assert expected == ({activity.name for activity in asked["activities"]}, asked["record_shapes"])
+    assert 7 == recording.parameters
+
+
+SPAWNED = """
+import sys
+import torch, torch.distributed as dist, torch.multiprocessing
+from dptrace.record import record
+
+def train(rank, size, store):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    with record("mine", steps=1, warmup=2, wait=0, model=model) as recording:
+        for _ in range(3):
+            loss = model(torch.ones(2, 4)).mean()
+            loss.backward()
+            recording.step(loss)
+        del model
+        dist.destroy_process_group()
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, (2, sys.argv[1]), nprocs=2)
+"""
+
+
+@pytest.mark.processes
+def test_ranks_that_a_script_spawns_record_one_run(tmp_path: Path) -> None:
+    """No variable tells their rank, and no address where to meet: the process group does, also after it has gone."""
+    (tmp_path / "spawn.py").write_text(SPAWNED)
+    unset = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    bare = {name: value for name, value in environment().items() if name not in unset}
+    command = [sys.executable, "spawn.py", str(tmp_path / "store")]
+    done = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, timeout=120, check=False)
+
+    assert 0 == done.returncode, done.stderr
+    assert "Wrote mine." in done.stderr
+    info = json.loads((tmp_path / "mine" / "run.json").read_text())
+    assert (2, [0, 1], []) == (info["world_size"], [rank["local_rank"] for rank in info["ranks"]], info["notes"])
+    assert (tmp_path / "mine" / "rank1.pt.trace.json.gz").exists()

@@ -94,3 +94,24 @@ def test_a_failure_is_told_before_anything_else(folder: Path) -> None:
 
     told = json.loads((folder / "rank0.failure.json").read_text())
     assert ("ValueError: boom", False, 1) == (told["message"], told["advice"], told["exit_code"])
+
+
+def test_a_rank_that_failed_ends_whatever_its_recording_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An error while the recording is closed must not keep the exit handlers' hang from being left out."""
+    from dptrace.record import runner
+
+    class Left(BaseException):
+        pass
+
+    def leave(code: int) -> None:
+        raise Left(code)
+
+    def fail(self: object, error: BaseException | None) -> None:
+        raise RuntimeError("disk full")
+
+    monkeypatch.setattr(runner, "leave_now", leave)
+    monkeypatch.setattr(runner.OptimizerSteps, "close", fail)
+    (tmp_path / "train.py").write_text("raise ValueError")
+
+    with pytest.raises(Left, match="1"):
+        runner._run(str(tmp_path / "train.py"), runner.OptimizerSteps())

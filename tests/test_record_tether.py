@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
 
 import psutil
 import pytest
+
+from dptrace.record.tether import below
 
 PARENT = """
 import subprocess, sys, time
@@ -37,3 +40,18 @@ def test_a_tied_process_ends_when_its_parent_is_killed() -> None:
         time.sleep(0.02)
 
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.processes
+def test_what_a_process_started_is_found_in_all_generations() -> None:
+    """A grandchild in a session of its own too; a process that started none has none."""
+    child = "import subprocess, sys, time; subprocess.Popen(['sleep', '30'], start_new_session=True); time.sleep(30)"
+    with subprocess.Popen([sys.executable, "-c", child]) as parent:
+        deadline = time.monotonic() + 10
+        while not below(parent.pid) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        (grandchild,) = below(parent.pid)
+        assert grandchild in below(os.getpid())
+        assert [] == below(grandchild)
+        psutil.Process(grandchild).kill()
+        parent.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="recording needs torch")
 
 from dptrace.errors import RecordingError, UsageError  # noqa: E402
-from dptrace.record.world import Meeting, World, assert_in_sync, process_group, save_parameters  # noqa: E402
+from dptrace.record.notes import Assignment  # noqa: E402
+from dptrace.record.world import (  # noqa: E402
+    Meeting,
+    World,
+    _device,
+    _join,
+    assert_in_sync,
+    process_group,
+    save_parameters,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -65,3 +75,52 @@ def test_several_ranks_without_torchrun_are_told_to_use_it(monkeypatch: pytest.M
 
     with pytest.raises(UsageError, match="start the script with torchrun"):
         Meeting("x")
+
+
+@pytest.mark.parametrize(("visible", "count", "index"), [("3", 1, 0), ("0,1", 2, 1), ("", 2, 1)])
+def test_a_rank_takes_the_gpu_that_is_its_own(
+    visible: str, count: int, index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one of its local rank, or the only one that Slurm lets it see."""
+    chosen: list[int] = []
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    monkeypatch.setattr("torch.cuda.set_device", chosen.append)
+
+    assert torch.device("cuda", index) == _device()
+    assert [index] == chosen
+
+
+def test_ranks_that_share_a_gpu_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More ranks than GPUs are seen at once; that all were given the same one, only NCCL can tell."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(UsageError, match="Local rank 1 has no GPU: this process sees 1"):
+        _device()
+
+    def refuse(*arguments: object, **keywords: object) -> None:
+        raise RuntimeError("NCCL error ... Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000")
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr("torch.cuda.set_device", lambda index: None)
+    monkeypatch.setattr("torch.distributed.init_process_group", refuse)
+    with pytest.raises(UsageError, match="given the same GPU"):
+        _join()
+
+
+@pytest.mark.parametrize(("launched", "tied"), [(True, [signal.SIGKILL]), (False, [])])
+def test_only_what_the_launcher_started_ends_with_its_parent(
+    launched: bool, tied: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it joins anything; a process started by hand may outlive the shell that started it."""
+    ties: list[int] = []
+    monkeypatch.setattr("dptrace.record.world.end_with_parent", ties.append)
+    monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
+    for name, value in Assignment("f", "s").environment().items() if launched else ():
+        monkeypatch.setenv(name, value)
+    with process_group():
+        assert tied == ties

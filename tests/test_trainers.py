@@ -123,3 +123,25 @@ def test_the_loss_is_that_of_the_whole_batch(mode: str) -> None:
 
     assert WAIT + WARMUP + STEPS == len(single["losses"])
     assert pytest.approx(single["losses"], rel=1e-5) == parallel["losses"]
+
+
+@pytest.mark.parametrize(("chosen", "handed"), [(None, {}), (4.0, {"bucket_cap_mb": 4.0})])
+def test_ddp_is_told_of_buckets_only_where_the_user_chose(
+    chosen: float | None, handed: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older torch has a number for its default, and takes no None."""
+    from dptrace.record import Options, World
+    from dptrace.trainers import ddp
+
+    class Built(Exception):
+        pass
+
+    def build(model: object, **settings: float) -> None:
+        raise Built(settings)
+
+    monkeypatch.setattr(ddp, "DistributedDataParallel", build)
+    options = Options(model="small", seed=1, dtype="float32", bucket_cap_mb=chosen)
+    with pytest.raises(Built) as told:
+        ddp.train(options, World(0, 1, torch.device("cpu")))
+
+    assert (handed,) == told.value.args

@@ -18,7 +18,8 @@ from dptrace.trainers import mlp
 
 
 def train(options: Options, world: World) -> None:
-    model = DistributedDataParallel(mlp.build(options, world), bucket_cap_mb=options.bucket_cap_mb)
+    buckets = {} if options.bucket_cap_mb is None else {"bucket_cap_mb": options.bucket_cap_mb}
+    model = DistributedDataParallel(mlp.build(options, world), **buckets)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr)
 
     with record(model=model, **options.recording) as recording:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -11,10 +12,22 @@ from torch.profiler import profile
 
 from dptrace.record.world import Meeting
 
-__all__ = ["AlignedProfile", "Stopwatch"]
+__all__ = ["AlignedProfile", "Stopwatch", "device_of"]
 
 _PATIENCE = timedelta(seconds=10)
 """How long a rank waits for the others before it records without them: processes that do not train together."""
+
+
+def device_of(parameters: Iterable[torch.Tensor]) -> torch.device:
+    """Tell where these parameters are trained: on a GPU if one of them lies there.
+
+    A machine with a GPU may train on its CPU, so that a GPU is there tells nothing. Where no parameter is known,
+    a GPU that this process has used already is where it trains.
+    """
+    devices = [parameter.device for parameter in parameters]
+    if not devices and torch.cuda.is_initialized():
+        return torch.device("cuda", torch.cuda.current_device())
+    return next((device for device in devices if device.type == "cuda"), torch.device("cpu"))
 
 
 class AlignedProfile(profile):
@@ -39,18 +52,20 @@ class AlignedProfile(profile):
 
 
 class Stopwatch:
-    """Wall times of steps: between two CUDA events where there is a GPU, so that no step waits for the host."""
+    """Wall times of steps: on a GPU between two CUDA events, so that no step waits for the host."""
 
-    def __init__(self) -> None:
-        self._on_gpu = torch.cuda.is_available()
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._on_gpu = device, device.type == "cuda"
         self._laps: list[tuple[Any, Any]] = []
         self._begun: Any = None
 
     def _now(self) -> Any:
         if not self._on_gpu:
             return time.perf_counter_ns()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        # Not every script calls set_device: the current device may be another than the one that trains.
+        with torch.cuda.device(self._device):
+            event = torch.cuda.Event(enable_timing=True)
+            event.record(torch.cuda.current_stream(self._device))
         return event
 
     def begin(self) -> None:
@@ -65,5 +80,5 @@ class Stopwatch:
         """Give the wall time of each step in ns."""
         if not self._on_gpu:
             return [end - begin for begin, end in self._laps]
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(self._device)
         return [round(begin.elapsed_time(end) * 1e6) for begin, end in self._laps]

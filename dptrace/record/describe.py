@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import platform
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import dptrace
@@ -22,36 +24,57 @@ __all__ = ["describe_rank"]
 
 def describe_rank(recording: Recording) -> dict[str, Any]:
     """Give a rank's piece of run.json; times in ns, steps counted from the first of the recording."""
-    plan, laps = recording.plan, recording.stopwatch.laps()
-    model = recording.model
-    ddp = model if isinstance(model, DistributedDataParallel) else _ddp_in_this_process() if model is None else None
+    plan, meeting = recording.plan, recording.host.meeting
+    laps = _kept(recording, "The steps' times", recording.stopwatch.laps, [])
+    losses = _kept(recording, "The losses", lambda: _losses(recording.losses), [])
+    ddp = _kept(recording, "DDP's logging data", lambda: _ddp_logging(recording.model), None)
     return {
-        "rank": notes.rank(),
-        "node": int(os.environ.get("GROUP_RANK", "0")),
-        "local_rank": notes.local_rank(),
+        "rank": meeting.rank,
+        "node": int(os.environ.get("GROUP_RANK", os.environ.get("SLURM_NODEID", "0"))),
+        "local_rank": _local_rank(recording),
         "host": platform.node(),
-        "device": _device(),
+        "device": _device_name(recording.device),
         "threads": torch.get_num_threads(),
         "recorded_steps": recording.recorded_steps,
         "unprofiled_ns": laps[plan.warmup : plan.wait],
         "profiled_ns": laps[plan.wait + plan.warmup : plan.total],
-        "losses": torch.stack(recording.losses).double().tolist() if recording.losses else [],
+        "losses": losses,
         "notes": recording.notes,
         "model": recording.options.get("model"),
         "parameters": recording.parameters,
         "options": {key: value for key, value in recording.options.items() if key != "model"},
         "schedule": {"wait": plan.wait, "warmup": plan.warmup, "steps": plan.steps},
-        "world_size": notes.world_size(),
+        "world_size": meeting.size,
         "backend": dist.get_backend() if dist.is_available() and dist.is_initialized() else None,
         "versions": _versions(),
-        "ddp": _ddp_logging(ddp),
+        "ddp": ddp,
     }
 
 
-def _device() -> str:
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_name()
-    return "CPU"
+def _local_rank(recording: Recording) -> int:
+    if "LOCAL_RANK" in os.environ or "SLURM_LOCALID" in os.environ:
+        return notes.local_rank()
+    # Ranks that a script spawned: they are told apart by their GPU, or, on CPU, by their rank.
+    return recording.device.index if recording.device.type == "cuda" else recording.host.meeting.rank
+
+
+def _kept(recording: Recording, what: str, give: Callable[[], Any], otherwise: Any) -> Any:
+    """Give what can be had: the trace is worth keeping without it, and the training must not end for it."""
+    try:
+        return give()
+    except Exception as error:
+        recording.notes.append(f"{what} could not be kept: {notes.describe(error)}")
+        return otherwise
+
+
+def _losses(losses: list[torch.Tensor]) -> list[float]:
+    # One transfer for all: each by itself would wait for the GPU.
+    values: list[float] = torch.stack([loss.reshape(()) for loss in losses]).double().tolist() if losses else []
+    return values
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
 def _versions() -> dict[str, str | None]:
@@ -73,9 +96,10 @@ def _ddp_in_this_process() -> DistributedDataParallel | None:
     return next(found, None)
 
 
-def _ddp_logging(ddp: DistributedDataParallel | None) -> dict[str, Any] | None:
+def _ddp_logging(model: nn.Module | None) -> dict[str, Any] | None:
     """Give DDP's own account: buckets, which parameters are in which, sampled times."""
-    if ddp is None:
+    ddp = _ddp_in_this_process() if model is None else model
+    if not isinstance(ddp, DistributedDataParallel):
         return None
     data = ddp._get_ddp_logging_data()  # torch names no public way to it
     plain = (int, float, str, bool)

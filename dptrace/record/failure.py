@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from dptrace.record.notes import read_notes
 __all__ = ["Failure", "clear", "collect_logs", "find_failure", "last_lines"]
 
 _LAST_LINES = 12
+_FOLLOWS = re.compile(r"connection (reset|closed|refused)|broken pipe|by peer|remote|abort|timed? ?out", re.IGNORECASE)
+"""What errors of ranks say whose peer is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +38,16 @@ def find_failure(folder: Path) -> Failure | None:
     """Find the first failure; None when nothing in the folder tells of one."""
     agents = sorted(folder.glob("agent*.json"))
     exits = [entry for agent in agents for entry in json.loads(agent.read_text(encoding="utf-8"))]
+    told = sorted(read_notes(folder, "failure"), key=lambda note: int(note["time_ns"]))
     for entry in exits:
-        # A signal comes without a note, and before what peers then say. SIGTERM is how torchrun stops the peers.
-        if entry["exit_code"] < 0 and -entry["exit_code"] != signal.SIGTERM:
-            name = signal.Signals(-entry["exit_code"]).name
+        number = -entry["exit_code"]
+        # A signal comes without a note, and before what peers then say. SIGTERM is how torchrun stops the peers,
+        # and SIGABRT how NCCL's watchdog ends the peers of a rank that died; or a rank's own failed assertion.
+        cause = number > 0 and number != signal.SIGTERM
+        if cause and not (number == signal.SIGABRT and told and not _FOLLOWS.search(told[0]["message"])):
+            name = signal.Signals(number).name
             why = " (out of memory?)" if name == "SIGKILL" else ""
             return Failure(entry["rank"], f"killed by {name}{why}")
-    told = sorted(read_notes(folder, "failure"), key=lambda note: int(note["time_ns"]))
     if told:
         first = told[0]
         return Failure(first["rank"], first["message"], first["exit_code"], first["advice"])

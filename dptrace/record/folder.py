@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import shutil
+import time
 from pathlib import Path
 
 from dptrace.errors import DptraceError, UsageError
 
 __all__ = ["RUN_FILE", "SCHEMA", "RunFolder", "is_run", "trace_name"]
 
-RUN_FILE = "run.json"
+RUN_FILE = "run.json"  # dptrace.sources says it too: recording imports nothing of reading
 SCHEMA = 1
 """Version of run.json; docs/run-folder.md describes it."""
 
+_FRESH_S = 24 * 3600
+"""For how long another machine's recording that writes nothing is taken to be under way."""
 _OURS = re.compile(r"run\.json|rank\d+\.pt\.trace\.json\.gz|rank\d+\.log")
 
 
@@ -52,12 +56,16 @@ class RunFolder:
             DptraceError: another recording to the same path is under way, or the folder can't be made.
         """
         self.check(force)
-        if self._busy():
-            raise DptraceError(f"{self.path}: another recording to this folder is under way. Choose another --out.")
+        where = self._busy()
+        if where is not None:
+            raise DptraceError(
+                f"{self.path}: another recording to this folder is under way on {where}. Choose another --out; "
+                f"if it is none of yours or has died, remove {self.staging}."
+            )
         try:
             shutil.rmtree(self.staging, ignore_errors=True)
             self.staging.mkdir(parents=True)
-            self._owner.write_text(str(os.getpid()))
+            self._owner.write_text(f"{os.getpid()} {platform.node()}")
         except OSError as error:
             raise DptraceError(f"{self.path}: can't be made: {error.strerror or error}.") from None
 
@@ -81,13 +89,22 @@ class RunFolder:
         if not force:
             raise UsageError(f"{self.path} holds a run already; --force replaces it, --out records elsewhere.")
 
-    def _busy(self) -> bool:
+    def _busy(self) -> str | None:
+        """Name the machine on which another process fills the folder; None when the folder is free."""
         try:
-            owner = int(self._owner.read_text())
-            os.kill(owner, 0)
-        except (OSError, ValueError):
-            return False
-        return owner != os.getpid()
+            owner, _, host = self._owner.read_text().partition(" ")
+            if host and host != platform.node():
+                # Its process ids mean nothing here; what it left long ago is taken over.
+                newest = max(file.stat().st_mtime for file in self.staging.iterdir())
+                return host if time.time() - newest < _FRESH_S else None
+            if int(owner) == os.getpid():
+                return None
+            os.kill(int(owner), 0)
+        except PermissionError:  # another user's process: there it is
+            pass
+        except (OSError, ValueError, OverflowError):
+            return None
+        return "this machine"
 
     def complete(self) -> Path:
         """Put the run under its name; a run that was there goes only now."""

@@ -9,7 +9,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record import notes
@@ -56,7 +56,7 @@ def open_host(out: str | os.PathLike[str] | None, force: bool) -> Host:
     if assignment is None:
         stem = Path(sys.argv[0]).stem or "python"
         return OwnHost(Path(out) if out is not None else Path("runs", stem), force, meeting)
-    if out is not None and notes.rank() == 0:
+    if out is not None and meeting.rank == 0:
         print(f"dptrace record keeps this recording in {assignment.shown}, not in {out}.", file=sys.stderr)
     end_with_parent(signal.SIGKILL)
     return LaunchedHost(assignment, meeting)
@@ -67,7 +67,7 @@ class LaunchedHost:
 
     def __init__(self, assignment: notes.Assignment, meeting: Meeting) -> None:
         self.folder, self.meeting = Path(assignment.folder), meeting
-        self._progress = self.folder / "progress" if assignment.progress and notes.rank() == 0 else None
+        self._progress = self.folder / "progress" if assignment.progress and meeting.rank == 0 else None
         self._told_ns = 0
 
     def begin(self) -> None:
@@ -100,7 +100,7 @@ class OwnHost:
 
     def begin(self) -> None:
         """Let rank 0 prepare the folder, and all ranks know whether it could."""
-        if notes.rank() != 0:
+        if self.meeting.rank != 0:
             problem = json.loads(self.meeting.hear("folder"))
             if problem is not None:
                 raise UsageError(problem)
@@ -117,22 +117,27 @@ class OwnHost:
 
     def complain(self, message: str) -> None:
         """Say it, and let the training go on: a recording must not end it."""
-        print(f"dptrace: rank {notes.rank()}: {message}", file=sys.stderr)
+        print(f"dptrace: rank {self.meeting.rank}: {message}", file=sys.stderr)
 
     def end(self, failure: str | None) -> None:
         """Be counted; rank 0 waits for all, and names the run."""
-        if notes.rank() != 0:
+        rank = self.meeting.rank
+        if rank != 0:
             if failure is None:
                 self.meeting.leave("written")
+            else:
+                self.meeting.tell("failed", json.dumps({"rank": rank, "message": failure}))
             return
-        if failure is None and not self.meeting.wait("written", _LONGEST_WRITE):
-            failure = "not every rank came to the end of its recording"
+        note: dict[str, Any] | None = None if failure is None else {"rank": rank, "message": failure}
+        if note is None and not self.meeting.watch("written", _LONGEST_WRITE):
+            note = {"rank": None, "message": "not every rank came to the end of its recording"}
+            told = self.meeting.failure()
+            note = note if told is None else json.loads(told)
         if not notes.read_notes(self.folder, "piece"):
             self._run.discard()
             return
-        note = None if failure is None else {"rank": 0, "message": failure}
         write_manifest(self.folder, facts(sys.orig_argv, None, sys.argv[0] or None, note))
-        if failure is None:
+        if note is None:
             self._run.complete()
             print(f"Wrote {self._shown}. Next: dptrace analyze {self._shown}", file=sys.stderr)
         else:

@@ -20,11 +20,13 @@ from dptrace.record.failure import Failure, clear, collect_logs, find_failure, l
 from dptrace.record.folder import RunFolder
 from dptrace.record.manifest import facts, write_manifest
 from dptrace.record.notes import Assignment, read_notes
+from dptrace.record.tether import below
 
 __all__ = ["Interrupted", "Launch", "gpus_here", "launch"]
 
 _SHUTDOWN_S = 5
-"""How long torchrun lets the peers of a dead rank end by themselves."""
+"""How long torchrun lets the peers of a dead rank end by themselves, where its version can be told."""
+_GRACE_S = 3
 _POLL_S = 0.05
 
 
@@ -137,14 +139,22 @@ def _watch(job: Launch, staging: Path, progress: Callable[[int, int], None]) -> 
 
 
 def _end(agent: subprocess.Popen[bytes]) -> None:
-    """End torchrun, which ends the ranks; if it does not, they end with it."""
+    """End torchrun, which ends the ranks; what is left of them after some seconds is killed.
+
+    Each rank has a session of its own, so that no signal to torchrun's group reaches it; and some versions of
+    torchrun give a rank that does not heed SIGTERM half a minute.
+    """
     if agent.poll() is not None:
         return
+    ranks = below(agent.pid)  # now: later they may be nobody's children
     agent.terminate()
     try:
-        agent.wait(_SHUTDOWN_S + 3)
+        agent.wait(_SHUTDOWN_S + _GRACE_S)
     except subprocess.TimeoutExpired:
-        os.killpg(agent.pid, signal.SIGKILL)
+        for process in {*ranks, *below(agent.pid)}:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        agent.kill()
         agent.wait()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +12,17 @@ from typing import Any
 
 from dptrace.errors import DptraceError
 
-__all__ = ["Assignment", "describe", "local_rank", "rank", "read_notes", "report_failure", "world_size", "write_json"]
+__all__ = [
+    "Assignment",
+    "describe",
+    "group",
+    "local_rank",
+    "rank",
+    "read_notes",
+    "report_failure",
+    "world_size",
+    "write_json",
+]
 
 _VARIABLE = "DPTRACE_RECORDING"
 
@@ -50,25 +61,40 @@ class Assignment:
         return cls(**json.loads(text)) if text else None
 
 
+def group() -> Any:
+    """Give torch.distributed where this process has joined a group by itself; None where the environment tells all.
+
+    Scripts that spawn their ranks, or that Slurm starts, hand rank and size to init_process_group() and set no
+    variable. Under ``dptrace record`` torchrun's numbers stand: they are unique whatever groups a script makes.
+    """
+    dist = sys.modules.get("torch.distributed")
+    if _VARIABLE in os.environ or dist is None or not (dist.is_available() and dist.is_initialized()):
+        return None
+    return dist
+
+
 def rank() -> int:
     """Give this process's rank in the job; 0 when it is alone."""
-    return int(os.environ.get("RANK", "0"))
+    joined = group()
+    return int(os.environ.get("RANK", "0") if joined is None else joined.get_rank())
 
 
 def local_rank() -> int:
     """Give this process's rank on its machine."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    return int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))
 
 
 def world_size() -> int:
     """Give the number of ranks in the job."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    joined = group()
+    return int(os.environ.get("WORLD_SIZE", "1") if joined is None else joined.get_world_size())
 
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file so that it is there whole or not at all."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    # Options are the user's: what JSON does not know, such as a torch.dtype, is told as its text.
+    beside.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
     os.replace(beside, path)
 
 

@@ -6,15 +6,18 @@ import gzip
 import os
 import shutil
 import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.profiler import ProfilerActivity, record_function, schedule
 
 from dptrace.record import notes
-from dptrace.record.aligned import AlignedProfile, Stopwatch
+from dptrace.record.aligned import AlignedProfile, Stopwatch, device_of
 from dptrace.record.describe import describe_rank
 from dptrace.record.folder import trace_name
 from dptrace.record.host import Host, open_host
@@ -58,6 +61,10 @@ def record(
     """Record the loop inside; call ``step()`` at the end of each pass.
 
     Under ``dptrace record`` the launcher decides: its folder, and its --steps, --warmup and --wait where given.
+    Elsewhere call it after init_process_group(), which tells a process that torchrun did not start its rank.
+
+    A GPU's work is recorded where training is on one: where *model* lies, or, without it, where this process has
+    used CUDA before.
 
     Args:
         out: folder of the run; by default ``runs/`` and the script's name.
@@ -82,14 +89,25 @@ class Recording:
 
     def __init__(self, plan: Schedule, host: Host, model: nn.Module | None, options: dict[str, Any]) -> None:
         self.plan, self.host, self.model, self.options = plan, host, model, options
-        self.parameters = None if model is None else sum(parameter.numel() for parameter in model.parameters())
+        self.parameters: int | None = None
+        self.device = device_of(())
+        if model is not None:
+            self.trains(model.parameters())
         self.steps_done = 0
         self.notes: list[str] = []
         self.losses: list[torch.Tensor] = []
-        self.stopwatch = Stopwatch()
+        self.stopwatch = Stopwatch(self.device)
         self._profile: AlignedProfile | None = None
         self._writer: threading.Thread | None = None
         self._idle = False
+        self._trouble: str | None = None
+
+    def trains(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Be told, before the first step, what is trained: how many numbers, and where."""
+        trained = list(parameters)
+        with suppress(ValueError):  # lazy modules know their sizes only after the first step
+            self.parameters = sum(parameter.numel() for parameter in trained)
+        self.device = device_of(trained)
 
     @property
     def total_steps(self) -> int:
@@ -108,15 +126,26 @@ class Recording:
             return self
         self.host.begin()
         _latest = self
+        self.stopwatch = Stopwatch(self.device)
         activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available():
+        if self.device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
         plan = schedule(wait=self.plan.wait, warmup=self.plan.warmup, active=self.plan.steps, repeat=1)
-        # With shapes: gloo's events carry no byte counts of their own.
-        self._profile = AlignedProfile(self.host.meeting, activities=activities, schedule=plan, record_shapes=True)
+        self._profile = AlignedProfile(
+            self.host.meeting, activities=activities, schedule=plan, record_shapes=self._needs_shapes()
+        )
         self._profile.start()
         self.stopwatch.begin()
         return self
+
+    def _needs_shapes(self) -> bool:
+        """Tell whether bytes are known from shapes alone: gloo's events carry no count, NCCL's do.
+
+        Shapes make each operator's event dearer, which shows where the host is what a GPU waits for.
+        """
+        if self.device.type != "cuda":
+            return True
+        return dist.is_available() and dist.is_initialized() and "cuda:nccl" not in dist.get_backend_config()
 
     @property
     def under_way(self) -> bool:
@@ -128,19 +157,33 @@ class Recording:
         self._idle = True
         other.notes.append("The script began another recording; only the first was kept.")
 
-    def step(self, loss: torch.Tensor | None = None) -> None:
+    def step(self, loss: torch.Tensor | float | None = None) -> None:
         """End a step. *loss* stays on its device, so that no step waits for it, and is averaged over ranks later."""
         if self._profile is None:
             return
-        self.stopwatch.end()
-        if loss is not None:
-            self.losses.append(loss.detach())
-        self._profile.step()
-        self.steps_done += 1
-        self.host.progress(self.steps_done, self.plan.total)
-        if self.steps_done == self.plan.total:
-            self._finish()
-        self.stopwatch.begin()
+        with self._harmless():
+            self.stopwatch.end()
+            if loss is not None:
+                self.losses.append(torch.as_tensor(loss).detach())
+            self._profile.step()
+            self.steps_done += 1
+            self.host.progress(self.steps_done, self.plan.total)
+            if self.steps_done == self.plan.total:
+                self._finish()
+            self.stopwatch.begin()
+
+    @contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """Give the recording up for an error of its own: it must not end the user's training.
+
+        Told when the recording is closed, after what ended the training: that may be the cause, as a CUDA error is
+        of all that follow it.
+        """
+        try:
+            yield
+        except Exception as error:
+            self._profile = None
+            self._trouble = self._trouble or f"The recording failed: {notes.describe(error)}"
 
     def _finish(self) -> None:
         """Write on a thread of its own: training may go on for hours, and no collective waits for a file."""
@@ -169,15 +212,16 @@ class Recording:
         )
 
     def _write(self, profile: AlignedProfile, piece: dict[str, Any]) -> None:
-        path = self.host.folder / trace_name(notes.rank())
+        path = self.host.folder / trace_name(self.host.meeting.rank)
         plain, packed = (path.with_name(f".{path.name}.{end}") for end in ("json", "part"))
         try:
             profile.export_chrome_trace(str(plain))
             with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
                 shutil.copyfileobj(source, target, 1 << 20)
             os.replace(packed, path)
-            notes.write_json(self.host.folder / f"rank{notes.rank()}.piece.json", piece | {"file": path.name})
-        except (OSError, RuntimeError) as error:
+            piece_name = f"rank{self.host.meeting.rank}.piece.json"
+            notes.write_json(self.host.folder / piece_name, piece | {"file": path.name})
+        except Exception as error:
             self.host.complain(f"{path}: can't be written: {error}.")
         finally:
             plain.unlink(missing_ok=True)
@@ -187,13 +231,21 @@ class Recording:
         """End the recording, early or not; the files are written when this returns."""
         if self._idle:
             return
+        failure = None
         if error is not None and failed(error):
-            notes.report_failure(error)
-        if self._profile is not None:
-            self._finish()
-        if self._writer is not None:
-            self._writer.join()
-        self.host.end(notes.describe(error) if error is not None and failed(error) else None)
+            failure = notes.describe(error)
+            with self._harmless():
+                notes.report_failure(error)
+        with self._harmless():
+            if self._profile is not None:
+                self._finish()
+            if self._writer is not None:
+                self._writer.join()
+        with self._harmless():
+            self.host.end(failure)
+        if self._trouble is not None:
+            with suppress(OSError):
+                self.host.complain(self._trouble)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -16,7 +16,7 @@ import traceback
 import weakref
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -45,8 +45,9 @@ class OptimizerSteps:
             return  # the script records itself, with a record() of its own
         if self._recording is None:
             self._counted = weakref.ref(optimizer)
-            self._recording = record().__enter__()
-            self._recording.parameters = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+            self._recording = record()
+            self._recording.trains(p for group in optimizer.param_groups for p in group["params"])
+            self._recording.__enter__()
             return
         assert self._counted is not None
         if self._counted() is None:
@@ -84,12 +85,10 @@ def _run(script: str, steps: OptimizerSteps) -> int:
         if failed(stop):
             if isinstance(stop.code, str):
                 print(stop.code, file=sys.stderr)
-            steps.close(stop)
-            return stop.code if isinstance(stop.code, int) else 1
+            _fail(steps, stop, stop.code if isinstance(stop.code, int) else 1)
     except Exception as error:
         traceback.print_exception(error.with_traceback(_own_frames(error.__traceback__, script)))
-        steps.close(error)
-        return 1
+        _fail(steps, error, 1)
     steps.close(None)
     if not steps.seen and latest() is None:
         notes.report_failure(
@@ -100,6 +99,14 @@ def _run(script: str, steps: OptimizerSteps) -> int:
         )
         return 1
     return 0
+
+
+def _fail(steps: OptimizerSteps, error: BaseException, code: int) -> NoReturn:
+    """End this rank, whatever becomes of its recording: a rank that stays would hang its peers."""
+    try:
+        steps.close(error)
+    finally:
+        leave_now(code)
 
 
 def _own_frames(trace: TracebackType | None, script: str) -> TracebackType | None:

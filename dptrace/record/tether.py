@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 
-__all__ = ["end_with_parent"]
+__all__ = ["below", "end_with_parent"]
 
 _PR_SET_PDEATHSIG = 1
 
@@ -21,3 +22,30 @@ def end_with_parent(with_signal: signal.Signals) -> None:
     if os.getppid() != parent:
         # It died before the call above; nobody will tell.
         os.kill(os.getpid(), with_signal)
+
+
+def below(process: int) -> list[int]:
+    """Give the ids of all processes that a process has started, and of those that they started in turn."""
+    children: dict[int, list[int]] = {}
+    for child, parent in _parents():
+        children.setdefault(parent, []).append(child)
+    found = [process]
+    for one in found:  # grows as it goes
+        found += children.get(one, [])
+    return found[1:]
+
+
+def _parents() -> list[tuple[int, int]]:
+    """Give each process of this machine with its parent."""
+    if not sys.platform.startswith("linux"):
+        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False)
+        return [(int(child), int(parent)) for child, parent in map(str.split, listed.stdout.splitlines())]
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            # The name of the program, in parentheses, may hold anything; state and parent come after it.
+            with open(f"/proc/{name}/stat", errors="replace") as file:
+                found.append((int(name), int(file.read().rpartition(")")[2].split()[1])))
+        except OSError:  # it has ended
+            continue
+    return found

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -19,8 +21,11 @@ from torch import nn
 
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record import notes
+from dptrace.record.tether import end_with_parent
 
 __all__ = ["Meeting", "World", "assert_in_sync", "process_group", "save_parameters"]
+
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,9 @@ def process_group() -> Iterator[World]:
     Reads what torchrun puts into the environment; started by plain ``python``, the process is a group of its own.
     An exception ends a rank of several at once, without the leave-taking in which peers would hang.
     """
+    if notes.Assignment.mine() is not None:
+        # Started by hand, a process may outlive the shell that started it.
+        end_with_parent(signal.SIGKILL)
     try:
         world = _join()
         yield world
@@ -56,7 +64,7 @@ def process_group() -> Iterator[World]:
     dist.destroy_process_group()
 
 
-def leave_now(code: int) -> None:
+def leave_now(code: int) -> NoReturn:
     """End this process without its exit handlers: NCCL's would wait for peers that wait for us."""
     sys.stdout.flush()
     sys.stderr.flush()
@@ -67,13 +75,18 @@ def _join() -> World:
     device = _device()
     # torch documents its stores, but does not list them in __all__.
     alone = None if "RANK" in os.environ else dist.HashStore()  # type: ignore[attr-defined]
-    dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
-        store=alone,
-        rank=0 if alone else -1,
-        world_size=1 if alone else -1,
-        device_id=device if device.type == "cuda" else None,
-    )
+    try:
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            store=alone,
+            rank=0 if alone else -1,
+            world_size=1 if alone else -1,
+            device_id=device if device.type == "cuda" else None,
+        )
+    except RuntimeError as error:
+        if "duplicate gpu" not in str(error).lower():
+            raise
+        raise UsageError("Two ranks were given the same GPU. Start one process per GPU.") from None
     return World(dist.get_rank(), dist.get_world_size(), device)
 
 
@@ -81,8 +94,16 @@ def _device() -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     index, count = notes.local_rank(), torch.cuda.device_count()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if count == 1 and visible and "," not in visible:
+        # Each rank was given a GPU of its own, as by srun --gpus-per-task=1; or all the same one. The variable
+        # can't tell: in containers all see a GPU 0. NCCL tells, when the ranks join.
+        index = 0
     if index >= count:
-        raise UsageError(f"Local rank {index} has no GPU: this machine has {count}. Start one process per GPU.")
+        raise UsageError(
+            f"Local rank {index} has no GPU: this process sees {count}. Start one process per GPU; where each has "
+            "one of its own, name it in CUDA_VISIBLE_DEVICES."
+        )
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
 
@@ -122,31 +143,63 @@ def save_parameters(model: nn.Module, path: str | None) -> None:
     os.replace(beside, target)
 
 
+def _store() -> Any:
+    """Give the store through which the ranks found each other."""
+    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if host and port:
+        # A connection of our own: one that waits keeps all others of its process waiting.
+        return dist.TCPStore(host, int(port), is_master=False)  # type: ignore[attr-defined]
+    if notes.group() is None:
+        raise UsageError("MASTER_ADDR and MASTER_PORT are not set: start the script with torchrun.")
+    # Scripts that hand an address or a file to init_process_group(). torch names no public way to the store.
+    return dist.distributed_c10d._get_default_store()
+
+
 class Meeting:
     """A place where ranks wait for each other without a collective, so that none shows in a trace or times out."""
 
     def __init__(self, name: str) -> None:
-        self.size = notes.world_size()
+        # Kept: a script may leave its process group before its recording ends.
+        self.rank, self.size = notes.rank(), notes.world_size()
         self._prefix = f"dptrace/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
         self._store: Any = None
         if self.size > 1:
-            host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
-            if not (host and port):
-                raise UsageError("MASTER_ADDR and MASTER_PORT are not set: start the script with torchrun.")
-            self._store = dist.TCPStore(host, int(port), is_master=False)  # type: ignore[attr-defined]
+            self._store = _store()
 
     def wait(self, place: str, timeout: timedelta) -> bool:
         """Wait until all ranks are here; tell whether they came in time."""
         if self._store is None:
             return True
-        key = f"{self._prefix}/{place}"
-        if self._store.add(key, 1) == self.size:
-            self._store.set(f"{key}/all", "1")
         try:
-            self._store.wait([f"{key}/all"], timeout)
+            self.leave(place)
+            self._store.wait([f"{self._prefix}/{place}/all"], timeout)
         except RuntimeError:
             return False
         return True
+
+    def watch(self, place: str, timeout: timedelta) -> bool:
+        """Wait as :meth:`wait` does, for hours, but no longer than until a rank tells that it ``failed``."""
+        if self._store is None:
+            return True
+        until = time.monotonic() + timeout.total_seconds()
+        try:
+            self.leave(place)
+            # Asked again and again, since torch logs a warning each time that a wait ends without the key.
+            while not self._store.check([f"{self._prefix}/{place}/all"]):
+                if time.monotonic() > until or self._store.check([f"{self._prefix}/failed"]):
+                    return False
+                time.sleep(_LOOK_S)
+        except RuntimeError:  # the store is gone, and with it the process that kept it
+            return False
+        return True
+
+    def failure(self) -> str | None:
+        """Give what a rank told as ``failed``; None when none has."""
+        try:
+            told = self._store is not None and self._store.check([f"{self._prefix}/failed"])
+            return self.hear("failed") if told else None
+        except RuntimeError:
+            return None
 
     def leave(self, place: str) -> None:
         """Be counted at a place without waiting there."""
