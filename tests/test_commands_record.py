@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 from dptrace.commands.record import _summary, command
 from dptrace.errors import DptraceError, MissingExtraError, UsageError
-from dptrace.record.launch import Launch
 from dptrace.record.manifest import overhead
 from dptrace.record.modes import MODES
 from dptrace.record.options import OPTIONS
@@ -49,7 +48,9 @@ def _refused(*arguments: str) -> DptraceError:
         ("", "Give either --mode or a script"),
         ("--mode naive train.py", "Give either --mode or a script"),
         ("--mode nayve", "There is no mode 'nayve'. The modes are:\n  single "),
-        ("--mode single --gpus 2", "single trains on one GPU"),
+        ("--mode single --nnodes 2 --node-rank 0 --rdzv-endpoint h:1", "single trains on one GPU"),
+        ("--mode naive --save-parameters nowhere/p.npz", "there is no such folder"),
+        ("--mode naive --out .", "the folder you are in"),
         ("--mode naive --warmup 1", "--warmup 1: at least 2. DDP"),
         ("--mode naive --steps 0", "--steps 0"),
         ("--mode naive --bucket-cap-mb 4", "--bucket-cap-mb means nothing to --mode naive; it is for ddp."),
@@ -195,6 +196,5 @@ def test_an_overhead_below_nothing_is_called_none(profiled: int, says: str) -> N
         {"recorded_steps": 1, "unprofiled_ns": [100], "profiled_ns": [profiled]},
         {"recorded_steps": 1, "unprofiled_ns": [], "profiled_ns": [9]},
     ]
-    job = Launch(Path("x"), False, Path("naive.py"), [], 2, "naive")
 
-    assert _summary(job, {"ranks": ranks, "profiler_overhead": overhead(ranks)}).endswith(says)
+    assert _summary({"ranks": ranks, "profiler_overhead": overhead(ranks), "folder": "x"}).endswith(says)

@@ -36,7 +36,7 @@ def test_a_run_appears_under_its_name_only_when_it_is_complete(tmp_path: Path) -
 def test_a_run_is_replaced_only_with_force_and_only_at_the_end(tmp_path: Path) -> None:
     """The old run stays whole until the new one is."""
     run = RunFolder(_run(tmp_path / "mine", "rank1.log"))
-    with pytest.raises(UsageError, match="--force replaces it"):
+    with pytest.raises(UsageError, match="Replace it with --force"):
         run.begin(force=False)
 
     run.begin(force=True)
@@ -131,3 +131,50 @@ def test_another_machines_recording_is_under_way_while_it_is_fresh(tmp_path: Pat
     os.utime(owner, (1, 1))
     RunFolder(tmp_path / "mine").begin(force=False)
     assert f"{os.getpid()} {platform.node()}" == owner.read_text()
+
+
+def test_what_the_script_wrote_into_its_run_stays(tmp_path: Path) -> None:
+    """The run's files join it; where a name is taken, the run gets another one."""
+    for name, kept in (("model.pt", "mine"), ("run.json", "mine.run")):
+        folder = tmp_path / name.replace(".", "-")
+        run = RunFolder(folder / "mine")
+        run.begin(force=False)
+        (run.staging / "run.json").write_text("{}")
+        (folder / "mine").mkdir()
+        (folder / "mine" / name).write_text("the script's")
+
+        assert folder / kept == run.complete()
+        assert "the script's" == (folder / "mine" / name).read_text()
+        assert (folder / kept / "run.json").exists()
+        assert not run.staging.exists()
+
+
+def test_neighbours_that_are_not_ours_stay(tmp_path: Path) -> None:
+    """A hidden folder that no recording left is in the way, and said to be; others are not touched."""
+    (tmp_path / ".mine.recording").mkdir()
+    (tmp_path / ".mine.recording" / "thesis.txt").write_text("")
+    with pytest.raises(DptraceError, match="move it elsewhere"):
+        RunFolder(tmp_path / "mine").begin(force=False)
+    assert (tmp_path / ".mine.recording" / "thesis.txt").exists()
+    (tmp_path / ".other.replaced").mkdir()
+    run = RunFolder(_run(tmp_path / "other"))
+    run.begin(force=True)
+    run.complete()
+    assert (tmp_path / ".other.replaced").exists()
+
+
+def test_a_folder_named_like_a_log_is_not_ours(tmp_path: Path) -> None:
+    """Only plain files make a run."""
+    path = _run(tmp_path / "mine")
+    (path / "rank0.log").mkdir()
+    (path / "rank0.log" / "thesis.txt").write_text("")
+
+    assert not is_run(path)
+
+
+@pytest.mark.parametrize("out", [".", "/", ".."])
+def test_the_folder_that_one_is_in_is_no_run(out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replacing it would pull the ground from under the shell."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="the folder you are in"):
+        RunFolder(Path(out))

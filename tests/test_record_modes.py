@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.modes import MODES, trainer
+from dptrace.record.modes import MODES, complete_mode, trainer
 
 
 @pytest.mark.parametrize("mode", sorted(MODES))
@@ -23,3 +23,8 @@ def test_an_unknown_mode_lists_the_known() -> None:
         trainer("naiv")
 
     assert all(f"{mode}" in str(error.value) and idea in str(error.value) for mode, idea in MODES.items())
+
+
+def test_shells_complete_the_modes() -> None:
+    """By what was typed of them."""
+    assert (["interleaved"], list(MODES)) == (complete_mode(None, None, "i"), complete_mode(None, None, ""))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +117,28 @@ def test_a_rank_that_failed_ends_whatever_its_recording_does(monkeypatch: pytest
 
     with pytest.raises(Left, match="1"):
         runner._run(str(tmp_path / "train.py"), runner.OptimizerSteps())
+
+
+FORKING = """
+import os, sys, torch
+if os.fork() == 0:
+    sys.exit(0)
+os.wait()
+parameter = torch.ones(3, requires_grad=True)
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+for step in range(6):
+    parameter.sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.processes
+def test_a_child_that_the_script_forks_leaves_the_recording_alone(tmp_path: Path) -> None:
+    """Its end is not the script's: the recording is whole."""
+    (tmp_path / "forks.py").write_text(FORKING)
+    options = ["--gpus", "1", "--steps", "2", "--warmup", "2", "--wait", "0", "--out", "run"]
+    command = [sys.executable, "-m", "dptrace", "record", *options, "forks.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=90)
+
+    assert 0 == ended.returncode, ended.stderr
+    assert "complete" == json.loads((tmp_path / "run" / "run.json").read_text())["status"]

@@ -9,6 +9,8 @@ over the ranks, and waits for the last one before backward returns. The loop is 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
@@ -18,7 +20,7 @@ from dptrace.trainers import mlp
 
 
 def train(options: Options, world: World) -> None:
-    buckets = {} if options.bucket_cap_mb is None else {"bucket_cap_mb": options.bucket_cap_mb}
+    buckets: dict[str, Any] = {} if options.bucket_cap_mb is None else {"bucket_cap_mb": options.bucket_cap_mb}
     model = DistributedDataParallel(mlp.build(options, world), **buckets)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr)
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import click
 
 from dptrace.errors import UsageError
+from dptrace.record.modes import complete_mode, trainer
 
 
 @click.command()
-@click.argument("mode")
+@click.argument("mode", shell_complete=complete_mode)
 @click.argument("target", type=click.Path(path_type=Path), default=".", required=False)
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 def command(mode: str, target: Path, force: bool) -> None:
@@ -21,10 +22,9 @@ def command(mode: str, target: Path, force: bool) -> None:
 
     \b
     Example:
-      dptrace cp naive . && dptrace record --gpus 2 ./naive.py
+      dptrace cp naive . && dptrace record --gpus 2 --out runs/my-naive ./naive.py
     """
     from dptrace.commands.common import check_output, replacing
-    from dptrace.record.modes import trainer
 
     source = trainer(mode)
     path = target / source.name if target.is_dir() else target
@@ -35,4 +35,4 @@ def command(mode: str, target: Path, force: bool) -> None:
         beside.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
     click.echo(f"Wrote {path}.", err=True)
     prefix = "" if len(path.parts) > 1 else "./"
-    click.echo(f"Next: dptrace record --gpus 2 {prefix}{path}", err=True)
+    click.echo(f"Next: dptrace record --gpus 2 --out runs/my-{path.stem} {prefix}{path}", err=True)

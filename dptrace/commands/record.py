@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import click
 
 from dptrace.errors import UsageError
 from dptrace.record.folder import RunFolder
-from dptrace.record.modes import MODES, trainer
+from dptrace.record.modes import MODES, complete_mode, trainer
 from dptrace.record.options import OPTIONS, Schedule, check_batch
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command(cls=GroupedCommand, epilog=_EXAMPLES, context_settings={"allow_interspersed_args": False})
-@click.option("--mode", metavar="MODE", help="One of our trainers, listed above.")
+@click.option("--mode", metavar="MODE", shell_complete=complete_mode, help="One of our trainers, listed above.")
 @click.option(
     "--gpus", type=click.IntRange(1), metavar="N", help="Processes, one per GPU [default: all GPUs; 2 on CPU]."
 )
@@ -105,12 +106,19 @@ def _check(mode: str | None, gpus: int | None, script: tuple[str, ...], options:
     Schedule.of(*chosen)
     if mode is not None:
         trainer(mode)
-        if mode == "single" and (gpus or 1) * options["nnodes"] > 1:
-            raise UsageError("--mode single trains on one GPU: leave --gpus out, or choose another mode.")
+        if mode == "single" and options["nnodes"] > 1:
+            raise UsageError("--mode single trains on one GPU: leave --nnodes out, or choose another mode.")
     else:
         path = Path(script[0])
         if not path.is_file():
             raise UsageError(f"{path}: there is no such script.")
+    _check_options(mode, options)
+    _check_places(mode, script, options)
+    _check_machines(options)
+
+
+def _check_options(mode: str | None, options: dict[str, Any]) -> None:
+    """Refuse options that mean nothing to what is recorded, rather than ignore them."""
     for option in OPTIONS:
         if options[option.field] is None:
             continue
@@ -118,7 +126,12 @@ def _check(mode: str | None, gpus: int | None, script: tuple[str, ...], options:
             raise UsageError(f"--{option.name} is for --mode; an option of the script stands after its name.")
         if mode is not None and option.modes and mode not in option.modes:
             raise UsageError(f"--{option.name} means nothing to --mode {mode}; it is for {', '.join(option.modes)}.")
-    _check_machines(options)
+
+
+def _check_places(mode: str | None, script: tuple[str, ...], options: dict[str, Any]) -> None:
+    parameters = options["save_parameters"]
+    if parameters and not Path(parameters).absolute().parent.is_dir():
+        raise UsageError(f"--save-parameters {parameters}: there is no such folder; make it first.")
     RunFolder(_out(mode, script, options)).check(options["force"])
 
 
@@ -145,6 +158,8 @@ def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
     from dptrace.record.launch import gpus_here
 
     here = gpus_here()
+    if mode == "single" and (gpus or 1) > 1 and not quiet:
+        click.echo(f"The mode single trains on one GPU: recording 1 process, not {gpus}.", err=True)
     if here:
         if gpus is not None and gpus > here:
             raise UsageError(f"--gpus {gpus}: this machine has {here}.")
@@ -201,17 +216,22 @@ def _record(job: Launch, quiet: bool) -> None:
         return
     for note in info["notes"]:
         click.echo(f"! {note}", err=True)
-    click.echo(_summary(job, info), err=True)
-    click.echo(f"Next: dptrace analyze {job.out}\n      dptrace view {job.out}", err=True)
+    folder = shlex.quote(info["folder"])
+    click.echo(_summary(info), err=True)
+    if info["folder"] != str(job.out):
+        click.echo(
+            f"{job.out} has come to hold something else meanwhile, which stays; the run is in {folder}.", err=True
+        )
+    click.echo(f"Next: dptrace analyze {folder}\n      dptrace view {folder}", err=True)
 
 
-def _summary(job: Launch, info: dict[str, Any]) -> str:
+def _summary(info: dict[str, Any]) -> str:
     """Say what was written, and what the profiler cost."""
     from statistics import fmean, median
 
     ranks = info["ranks"]
     steps = max(rank["recorded_steps"] for rank in ranks)
-    text = f"Wrote {job.out}: {steps} step{'s' * (steps > 1)} of {len(ranks)} rank{'s' * (len(ranks) > 1)}."
+    text = f"Wrote {info['folder']}: {steps} step{'s' * (steps > 1)} of {len(ranks)} rank{'s' * (len(ranks) > 1)}."
     if info["profiler_overhead"] is not None:
         timed = [rank for rank in ranks if rank["unprofiled_ns"] and rank["profiled_ns"]]
         plain, profiled = (fmean(median(rank[key]) for rank in timed) / 1e6 for key in ("unprofiled_ns", "profiled_ns"))

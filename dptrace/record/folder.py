@@ -35,7 +35,11 @@ def is_run(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     ours = isinstance(info, dict) and {"schema", "status", "world_size"} <= info.keys()
-    return ours and all(_OURS.fullmatch(file.name) for file in path.iterdir())
+    return ours and all(_OURS.fullmatch(file.name) and _is_plain(file) for file in path.iterdir())
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
 
 
 class RunFolder:
@@ -44,9 +48,12 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         # Absolute: a script may change its folder before it writes.
-        self._target = path.absolute()
-        self.staging = self._target.with_name(f".{path.name}.recording")
+        self._target = Path(os.path.abspath(path))
+        if Path.cwd().is_relative_to(self._target):
+            raise UsageError(f"{path} is the folder you are in, or holds it. Name a new folder with --out.")
+        self.staging = self._target.with_name(f".{self._target.name}.recording")
         self._owner = self.staging / "owner"
+        self._force = False
 
     def begin(self, force: bool) -> None:
         """Make sure that the run may go to its path, and make the staging folder.
@@ -56,6 +63,7 @@ class RunFolder:
             DptraceError: another recording to the same path is under way, or the folder can't be made.
         """
         self.check(force)
+        self._force = force
         where = self._busy()
         if where is not None:
             raise DptraceError(
@@ -63,6 +71,8 @@ class RunFolder:
                 f"if it is none of yours or has died, remove {self.staging}."
             )
         try:
+            if self.staging.exists() and any(self.staging.iterdir()) and not self._owner.exists():
+                raise DptraceError(f"{self.staging} is in the way and was not left by a recording; move it elsewhere.")
             shutil.rmtree(self.staging, ignore_errors=True)
             self.staging.mkdir(parents=True)
             self._owner.write_text(f"{os.getpid()} {platform.node()}")
@@ -87,7 +97,10 @@ class RunFolder:
                 "Choose another --out."
             )
         if not force:
-            raise UsageError(f"{self.path} holds a run already; --force replaces it, --out records elsewhere.")
+            raise UsageError(
+                f"{self.path} holds a run already. Replace it with --force (in Python, force=True), or choose "
+                "another --out."
+            )
 
     def _busy(self) -> str | None:
         """Name the machine on which another process fills the folder; None when the folder is free."""
@@ -107,23 +120,41 @@ class RunFolder:
         return "this machine"
 
     def complete(self) -> Path:
-        """Put the run under its name; a run that was there goes only now."""
+        """Put the run under its name, and give its path; a run that was there goes only now.
+
+        What else has come to stand there meanwhile, such as the script's own checkpoints, stays: the run's files join
+        it, or, if names collide, the run gets another name.
+        """
         self._owner.unlink(missing_ok=True)
-        old = self._target.with_name(f".{self.path.name}.replaced")
-        shutil.rmtree(old, ignore_errors=True)
+        if not self._target.exists() or (self._force and is_run(self._target)):
+            self._replace()
+        elif self._target.is_dir() and not {f.name for f in self.staging.iterdir()} & set(os.listdir(self._target)):
+            # run.json last: with it the run is whole.
+            for file in sorted(self.staging.iterdir(), key=lambda file: file.name == RUN_FILE):
+                file.rename(self._target / file.name)
+            self.staging.rmdir()
+        else:
+            self.path = self._rename("run")
+        return self.path
+
+    def _replace(self) -> None:
+        old = self._target.with_name(f".{self._target.name}.replaced-{os.getpid()}")
         if self._target.exists():
             self._target.rename(old)
         self.staging.rename(self._target)
         shutil.rmtree(old, ignore_errors=True)
-        return self.path
 
     def keep_failed(self) -> Path:
         """Put what there is of a failed run under a name that says so, and give it."""
         self._owner.unlink(missing_ok=True)
-        name, number = f"{self.path.name}.failed", 1
-        while self._target.with_name(name).exists():
+        return self._rename("failed")
+
+    def _rename(self, ending: str) -> Path:
+        """Give the staging folder the first free name beside the target's."""
+        name, number = f"{self._target.name}.{ending}", 1
+        while os.path.lexists(self._target.with_name(name)):
             number += 1
-            name = f"{self.path.name}.failed-{number}"
+            name = f"{self._target.name}.{ending}-{number}"
         self.staging.rename(self._target.with_name(name))
         return self.path.with_name(name)
 

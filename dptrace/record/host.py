@@ -138,7 +138,7 @@ class OwnHost:
             return
         write_manifest(self.folder, facts(sys.orig_argv, None, sys.argv[0] or None, note))
         if note is None:
-            self._run.complete()
-            print(f"Wrote {self._shown}. Next: dptrace analyze {self._shown}", file=sys.stderr)
+            path = self._run.complete()
+            print(f"Wrote {path}. Next: dptrace analyze {path}", file=sys.stderr)
         else:
             print(f"Kept what was recorded in {self._run.keep_failed()}.", file=sys.stderr)

@@ -74,7 +74,9 @@ def gpus_here() -> int:
 
 
 def launch(job: Launch, progress: Callable[[int, int], None]) -> dict[str, Any] | None:
-    """Record, and give the contents of run.json; None on a machine whose files another one collects.
+    """Record, and give the contents of run.json, and ``folder``, where the run is.
+
+    None on a machine whose files another one collects.
 
     Args:
         job: what to start.
@@ -202,8 +204,7 @@ def _conclude(job: Launch, run: RunFolder, code: int) -> dict[str, Any] | None:
     told = facts(job.command, *mode_or_script, failure.note() if failure else None) | {"nnodes": job.nnodes}
     if failure is None:
         content = write_manifest(folder, told)
-        run.complete()
-        return content
+        return content | {"folder": str(run.complete())}
     raise _explained(failure, run, told)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dptrace.errors import UsageError
 
-__all__ = ["MODES", "trainer"]
+__all__ = ["MODES", "complete_mode", "trainer"]
 
 MODES = {
     "single": "one GPU, no communication: the baseline",
@@ -15,6 +15,11 @@ MODES = {
     "ddp": "PyTorch's DistributedDataParallel: gradients in buckets, an all-reduce for each bucket",
 }
 """One line for each trainer in trainers/, in the order in which to read them."""
+
+
+def complete_mode(context: object, parameter: object, begun: str) -> list[str]:
+    """Give a shell the modes that begin so."""
+    return [mode for mode in MODES if mode.startswith(begun)]
 
 
 def trainer(mode: str) -> Path:

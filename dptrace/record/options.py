@@ -16,10 +16,17 @@ SAMPLES = 32_768
 
 
 def number_above_zero(text: str) -> float:
-    """Read a number, and refuse zero and less with ValueError."""
-    if not float(text) > 0:
-        raise ValueError(f"{text} is not above 0")
+    """Read a number, and refuse with ValueError zero and less, and what no size can be."""
+    if not 0 < float(text) < 1e6:
+        raise ValueError(f"{text} is not above 0, or beyond all reason")
     return float(text)
+
+
+def seed_number(text: str) -> int:
+    """Read what torch takes for a seed, and refuse all else with ValueError."""
+    if not 0 <= int(text) < 1 << 63:
+        raise ValueError(f"{text} is not from 0 to 2^63")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,7 @@ OPTIONS = (
         "dtype", str, "float32", "training", "Numbers in which to train.", choices=("float32", "bfloat16", "float16")
     ),
     Option("lr", float, 0.01, "training", "Learning rate of SGD."),
-    Option("seed", int, 42, "training", "Seed of the data and of the first parameters."),
+    Option("seed", seed_number, 42, "training", "Seed of the data and of the first parameters."),
     Option("warmup", int, 3, "recording", "Warm-up steps before the timed and before the recorded steps; at least 2."),
     Option(
         "wait",

@@ -208,7 +208,7 @@ class Recording:
         sooner = ", or give --wait 0" if self.plan.wait else ""
         return (
             f"Nothing was recorded: the training made {self.steps_done} steps, and recording begins after "
-            f"{before} (wait {self.plan.wait}, warmup {self.plan.warmup}). Train longer{sooner}."
+            f"{before} (wait {self.plan.wait}, warmup {self.plan.warmup}). Train longer, record fewer --steps{sooner}."
         )
 
     def _write(self, profile: AlignedProfile, piece: dict[str, Any]) -> None:

@@ -35,11 +35,15 @@ class OptimizerSteps:
 
     def __init__(self) -> None:
         self.seen = False
+        self.process = os.getpid()
+        """A child that the script forks has our hook too, and must leave the recording alone."""
         self._recording: Recording | None = None
         self._counted: weakref.ref[Optimizer] | None = None
 
     def __call__(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
         """Be told, as a hook, that an optimizer has stepped."""
+        if self.forked:
+            return
         self.seen = True
         if latest() is not None and latest() is not self._recording:
             return  # the script records itself, with a record() of its own
@@ -54,6 +58,11 @@ class OptimizerSteps:
             self._counted = weakref.ref(optimizer)  # a script may go on with another one
         if self._counted() is optimizer:
             self._recording.step()
+
+    @property
+    def forked(self) -> bool:
+        """Tell whether this is a child that the script forked."""
+        return os.getpid() != self.process
 
     def close(self, error: BaseException | None) -> None:
         """End the recording."""
@@ -82,13 +91,19 @@ def _run(script: str, steps: OptimizerSteps) -> int:
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as stop:
+        if steps.forked:
+            raise
         if failed(stop):
             if isinstance(stop.code, str):
                 print(stop.code, file=sys.stderr)
             _fail(steps, stop, stop.code if isinstance(stop.code, int) else 1)
     except Exception as error:
+        if steps.forked:
+            raise
         traceback.print_exception(error.with_traceback(_own_frames(error.__traceback__, script)))
         _fail(steps, error, 1)
+    if steps.forked:
+        return 0
     steps.close(None)
     if not steps.seen and latest() is None:
         notes.report_failure(
