@@ -95,7 +95,10 @@ def timelines(draw: st.DrawFn) -> Timeline:
 @settings(max_examples=60, deadline=None)
 @given(timelines(), st.integers(24, 120))
 def test_each_cell_shows_what_holds_most_of_it(timeline: Timeline, width: int) -> None:
-    """Counting every nanosecond of a cell finds no part that holds more of it than the one shown."""
+    """Counting every nanosecond of a cell finds no part that holds more of it than the one shown.
+
+    A small letter is the largest part of a cell that is idle for more of its time than that.
+    """
     row = next(line for line in drawn(run_of(timeline), width) if line.startswith("rank 0  "))[8:]
     pieces = partition(timeline)
     part_at = np.repeat(pieces.part, pieces.end_ns - pieces.start_ns)
@@ -104,6 +107,10 @@ def test_each_cell_shows_what_holds_most_of_it(timeline: Timeline, width: int) -
     assert len(row) == cells
     for cell, glyph in enumerate(row):
         held = Counter(GLYPHS[Part(p)] for p in part_at[200 * cell // cells : 200 * (cell + 1) // cells])
+        if glyph.islower():
+            work = {part: count for part, count in held.items() if part != GLYPHS[Part.IDLE]}
+            assert work[glyph.upper()] == max(work.values()) >= 0.1 * held.total()
+            glyph = GLYPHS[Part.IDLE]
         assert held[glyph] == max(held.values())
 
 
@@ -140,7 +147,8 @@ def test_ascii_terminals_get_ascii() -> None:
 
     text = buffer.getvalue().decode("ascii")
     assert "|ProfilerStep#0" in text
-    assert "XXXX.OO." in text
+    assert "XXXX" in text
+    assert "OO" in text
     assert "?? x u" in text
 
 

@@ -56,6 +56,10 @@ _OVERLAPPED = _Look("=", OVERLAPPED_LABEL, OVERLAPPED)
 # Idle keeps the terminal's own background: a bar as bright as work would draw the eye to nothing.
 _IDLE = _LOOKS[Part.IDLE] = _Look("·", PART_LABELS[Part.IDLE], fill="·")
 _NOTHING = _Look(" ", "")
+_FAINT = {part: _Look(look.glyph.lower(), look.label) for part, look in _LOOKS.items()}
+"""Parts in a cell that is idle for most of its time: a small letter, without colour."""
+LEAST_SEEN = 0.1
+"""Share of an idle cell from which its largest part is seen in it."""
 _IN_ASCII = str.maketrans("·µ×", ".ux")
 
 
@@ -187,7 +191,14 @@ def _scale(drawn: list[Timeline], cells: int) -> _Scale:
 def _parts(timeline: Timeline, edges: Int64) -> list[_Look]:
     pieces = partition(timeline)
     sets = [(pieces.start_ns[pieces.part == part], pieces.end_ns[pieces.part == part]) for part in Part]
-    return _most(sets, [_LOOKS[part] for part in Part], edges)
+    cells = _most(sets, [_LOOKS[part] for part in Part], edges)
+    held = np.array([np.diff(covered(union(*each), edges)) for each in sets[: Part.IDLE]])
+    seen = held.max(axis=0) >= LEAST_SEEN * np.diff(edges)
+    # A GPU that idles most of the time would else show nothing of what it does.
+    largest = [_FAINT[Part(part)] for part in held.argmax(axis=0)]
+    return [
+        faint if cell is _IDLE and visible else cell for cell, faint, visible in zip(cells, largest, seen, strict=True)
+    ]
 
 
 def _communication(timeline: Timeline, edges: Int64) -> list[_Look]:
@@ -254,6 +265,7 @@ def _legend(pen: _Pen, width: int) -> Iterator[Text]:
             line = Text()
         line += entry
     yield line
+    yield Text(pen.known(" f b o c x m  the same, in a cell that is idle for most of its time"))
 
 
 def _shares(split: Split) -> dict[str, str]:
