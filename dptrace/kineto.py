@@ -172,7 +172,6 @@ def _assemble(path: Path, columns: Columns, metadata: _Metadata, cut_off: str) -
         path=legible(str(path)),
         rank=_whole(info.get("rank")),
         world_size=_whole(info.get("world_size")),
-        backend=str(info.get("backend", "")),
         start_ns=start[order] + base_ns,
         end_ns=end[order] + base_ns,
         category=category[order],

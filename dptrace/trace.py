@@ -48,7 +48,6 @@ class Trace:
     rank: int | None
     """From ``distributedInfo``; nothing when the file does not say."""
     world_size: int | None
-    backend: str
     start_ns: Int64
     """Nanoseconds since the Unix epoch, or since boot in files that say so."""
     end_ns: Int64

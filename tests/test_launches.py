@@ -40,7 +40,6 @@ def trace_of(events: list[tuple[int, int, int]]) -> Trace:
         path="",
         rank=0,
         world_size=1,
-        backend="",
         start_ns=np.array([a for _, a, _ in rows], np.int64),
         end_ns=np.array([b for _, _, b in rows], np.int64),
         category=np.full(count, Category.ANNOTATION, np.uint8),

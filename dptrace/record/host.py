@@ -95,7 +95,7 @@ class OwnHost:
     def __init__(self, path: Path, force: bool, meeting: Meeting) -> None:
         self.meeting = meeting
         self._run = RunFolder(path)
-        self._shown, self._force = path, force
+        self._force = force
         self.folder = self._run.staging
 
     def begin(self) -> None:
