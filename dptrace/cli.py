@@ -88,13 +88,15 @@ def main() -> None:
 
     A closed pipe (``dptrace analyze RUN | head``) is no error.
     """
+    # Closed by the shell (`>&-`): what is said goes nowhere.
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - for as long as the process
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that has no sign for µ must not end the command
     try:
         code = cli.main(prog_name="dptrace", standalone_mode=False)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         code = error.exit_code

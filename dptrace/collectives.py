@@ -63,7 +63,10 @@ def communication_names(names: Sequence[str], patterns: Sequence[str] = ()) -> N
     try:
         extra = [re.compile(pattern, re.IGNORECASE) for pattern in patterns]
     except (re.error, OverflowError, RecursionError) as error:
-        raise UsageError(f"One of {list(patterns)} (--comm-pattern) is not a regular expression: {error}.") from None
+        given = ", ".join(map(repr, patterns))
+        raise UsageError(f"--comm-pattern {given}: not a regular expression: {error}.") from None
+    if any(pattern.search("") for pattern in extra):
+        raise UsageError("--comm-pattern: a pattern that fits nothing at all fits every kernel; be more precise.")
     tests = [_COMMUNICATION, *extra]
     return np.array([any(test.search(name) for test in tests) for name in names], np.bool_)
 

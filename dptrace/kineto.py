@@ -79,7 +79,7 @@ def _finish(path: Path, piece: Piece, columns: Columns) -> tuple[_Metadata, str]
     whole, rest = (piece.text[: cut + 1], piece.text[cut + 1 :].lstrip(b" \t\r\n,")) if cut > 0 else (b"", piece.text)
     if whole:
         _add_piece(whole, piece.between, columns)
-    if not piece.damage and (metadata := _end(piece.head, rest, columns)) is not None:
+    if (metadata := _end(piece.head, rest, columns)) is not None:
         return metadata, ""
     with suppress(*DAMAGE):
         columns.decode(b"[" + rest[: rest.rfind(b"}") + 1] + b"]")
@@ -95,12 +95,22 @@ def _end(head: bytes, rest: bytes, columns: Columns) -> _Metadata | None:
         end = rest.find(b"]", end + 1)
         if end < 0:
             return None
-        # The first bracket after which the document is whole is the one that closes the list of events.
-        if (metadata := _metadata(head, rest[end:])) is not None:
-            if body := rest[:end].strip():
+        # The bracket that closes the list of events is the first with whole events before it and after which the
+        # document is whole; a bracket within an event that was cut off can look like it from one side only.
+        metadata = _metadata(head, rest[end:])
+        if metadata is not None and _is_whole(body := rest[:end].strip()):
+            if body:
                 _add_piece(body, b"", columns)
             return metadata
     return None
+
+
+def _is_whole(events: bytes) -> bool:
+    try:
+        msgspec.json.decode(b"[" + events + b"]")
+    except DAMAGE:
+        return False
+    return True
 
 
 def _metadata(head: bytes, tail: bytes) -> _Metadata | None:
@@ -154,11 +164,11 @@ def _assemble(path: Path, columns: Columns, metadata: _Metadata, cut_off: str) -
         rest = "Nothing of the recording is missing" if columns.whole else "Any step may lack work that was in the rest"
         notes.append(f"{cut_off} {rest}.")
     if columns.mended:
-        notes.append(f"{path.name}: {columns.mended:,} events with damaged texts are read with signs in their place.")
+        notes.append(f"{path.name}: {_events(columns.mended)} with damaged texts, read with signs in their place.")
     if columns.dropped:
-        notes.append(f"{path.name}: {columns.dropped:,} events could not be decoded and are left out.")
+        notes.append(f"{path.name}: {_events(columns.dropped)} left out that could not be decoded.")
     if dropped := int((possible & ~good).sum()):
-        notes.append(f"{path.name}: {dropped:,} events with a negative duration are left out.")
+        notes.append(f"{path.name}: {_events(dropped)} left out with a negative duration.")
     # By start, the longer first, so that what encloses an event stands before it.
     order = np.lexsort((-end, start))
     order = order[good[order]]
@@ -186,6 +196,10 @@ def _assemble(path: Path, columns: Columns, metadata: _Metadata, cut_off: str) -
         notes=tuple(notes),
         cut=bool(cut_off) and not columns.whole,
     )
+
+
+def _events(count: int) -> str:
+    return f"{count:,} event" + "s" * (count != 1)
 
 
 def _whole(value: object) -> int | None:

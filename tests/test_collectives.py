@@ -44,8 +44,10 @@ def test_communication_is_told_by_name_without_false_friends() -> None:
 
 def test_a_bad_pattern_is_wrong_use() -> None:
     """A pattern that is no regular expression is named."""
-    with pytest.raises(UsageError, match=r"\['\('\] .* is not a regular expression"):
+    with pytest.raises(UsageError, match=r"--comm-pattern '\(': not a regular expression"):
         communication_names(["a"], ["("])
+    with pytest.raises(UsageError, match="fits every kernel"):
+        communication_names(["a"], [""])
 
 
 def collective(file: KinetoFile, folder: Path) -> Collective:

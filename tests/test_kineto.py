@@ -8,6 +8,7 @@ import os
 import threading
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -133,6 +134,28 @@ def test_a_truncated_file_is_read_up_to_its_last_whole_event(tmp_path: Path) -> 
         assert "it ends in the middle" in trace.notes[0]
 
 
+def test_a_cut_is_a_cut_wherever_it_falls(tmp_path: Path) -> None:
+    """At every byte of the last events: either the file counts as cut, or no event of it is missing."""
+    shapes: dict[str, Any] = {"Input Dims": [[2, 3], [3]], "Ev Idx": 7}
+    file = KinetoFile().op("a", 1, 2).op("aten::mm", 3, 4, **shapes)
+    file.kernel("k", 5, 6, 3.5, grid=[1, 1, 1]).head["INFO"] = ["x"]
+    text = file.text()
+    for end in range(text.index("aten::mm"), len(text)):
+        trace = read_trace(_write(tmp_path, text[:end]))
+        assert trace.cut
+    assert not read_trace(_write(tmp_path, text)).cut
+
+
+def test_a_gzip_that_lost_only_its_trailer_is_whole(tmp_path: Path) -> None:
+    """The document is closed: nothing is missing, and nothing is refused."""
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(training_step(KinetoFile(), 1, 0).text().encode())[:-5])
+
+    trace = read_trace(path)
+
+    assert (False, 13) == (trace.cut, len(trace))
+
+
 def test_a_truncated_gzip_is_read_up_to_the_break(tmp_path: Path) -> None:
     """The same holds when the compressed data ends early."""
     file = KinetoFile(base=False)
@@ -158,7 +181,7 @@ def test_a_damaged_event_is_left_out_and_counted(tmp_path: Path) -> None:
     trace = read_trace(_write(tmp_path, text))
 
     assert (("fine",), 198) == (trace.names, len(trace))
-    assert "2 events could not be decoded" in trace.notes[0]
+    assert "2 events left out that could not be decoded" in trace.notes[0]
 
 
 def test_a_damaged_text_is_mended(tmp_path: Path) -> None:

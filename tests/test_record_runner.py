@@ -121,14 +121,21 @@ def test_a_rank_that_failed_ends_whatever_its_recording_does(monkeypatch: pytest
 
 FORKING = """
 import os, sys, torch
-if os.fork() == 0:
-    sys.exit(0)
-os.wait()
+
+def fork():
+    if os.fork() == 0:
+        sys.exit(0)
+    os.wait()
+
+fork()
 parameter = torch.ones(3, requires_grad=True)
 optimizer = torch.optim.SGD([parameter], lr=0.1)
 for step in range(6):
     parameter.sum().backward()
     optimizer.step()
+    if step == 3:
+        fork()
+fork()
 """
 
 

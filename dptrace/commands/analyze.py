@@ -81,9 +81,10 @@ def command(
 
 
 def _json(run: Run) -> str:
-    import msgspec
+    import json
 
-    return msgspec.json.format(msgspec.json.encode(run.to_dict()), indent=1).decode() + "\n"
+    # In ASCII, as this writes it, no name from a trace can give orders to a terminal.
+    return json.dumps(run.to_dict(), indent=1) + "\n"
 
 
 def _csv(run: Run, collectives: bool) -> str:

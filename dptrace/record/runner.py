@@ -92,18 +92,20 @@ def _run(script: str, steps: OptimizerSteps) -> int:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as stop:
         if steps.forked:
-            raise
+            leave_now(stop.code if isinstance(stop.code, int) else int(stop.code is not None))
         if failed(stop):
             if isinstance(stop.code, str):
                 print(stop.code, file=sys.stderr)
             _fail(steps, stop, stop.code if isinstance(stop.code, int) else 1)
     except Exception as error:
         if steps.forked:
-            raise
+            traceback.print_exc()
+            leave_now(1)
         traceback.print_exception(error.with_traceback(_own_frames(error.__traceback__, script)))
         _fail(steps, error, 1)
     if steps.forked:
-        return 0
+        # At once: the threads of the profiler are not in a forked child, and the interpreter's end waits for them.
+        leave_now(0)
     steps.close(None)
     if not steps.seen and latest() is None:
         notes.report_failure(
