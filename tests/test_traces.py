@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -56,3 +58,18 @@ def test_a_run_is_small_whole_and_quiet(name: str) -> None:
     assert len(run.timelines) == run.world_size
     assert 1 == len(run.notes)
     assert total["other_ns"] < 0.01 * total["wall_ns"]
+
+
+def test_no_cut_gives_wrong_figures(tmp_path: Path) -> None:
+    """Cut anywhere, a recording is refused, or shown with the figures of the whole."""
+    raw = gzip.decompress((TRACES / "naive_cpu_2ranks" / "rank0.pt.trace.json.gz").read_bytes())
+    whole = dptrace.open(TRACES / "naive_cpu_2ranks" / "rank0.pt.trace.json.gz").splits[0].total()
+    path = tmp_path / "cut.json"
+    choose = random.Random(7)
+    for end in (*(choose.randrange(len(raw)) for _ in range(100)), *range(len(raw) - 40, len(raw))):
+        path.write_bytes(raw[:end])
+        try:
+            shown = dptrace.open(path).splits[0].total()
+        except dptrace.DptraceError:
+            continue
+        assert whole == shown, end
