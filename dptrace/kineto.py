@@ -159,16 +159,7 @@ def _assemble(path: Path, columns: Columns, metadata: _Metadata, cut_off: str) -
     possible = (np.abs(start) < 2**62) & (end < 2**62)
     good = possible & (end >= start)
     columns.dropped += int((~possible).sum())
-    notes = []
-    if cut_off:
-        rest = "Nothing of the recording is missing" if columns.whole else "Any step may lack work that was in the rest"
-        notes.append(f"{cut_off} {rest}.")
-    if columns.mended:
-        notes.append(f"{path.name}: {_events(columns.mended)} with damaged texts, read with signs in their place.")
-    if columns.dropped:
-        notes.append(f"{path.name}: {_events(columns.dropped)} left out that could not be decoded.")
-    if dropped := int((possible & ~good).sum()):
-        notes.append(f"{path.name}: {_events(dropped)} left out with a negative duration.")
+    notes = _told(path.name, columns, cut_off, backwards=int((possible & ~good).sum()))
     # By start, the longer first, so that what encloses an event stands before it.
     order = np.lexsort((-end, start))
     order = order[good[order]]
@@ -196,6 +187,21 @@ def _assemble(path: Path, columns: Columns, metadata: _Metadata, cut_off: str) -
         notes=tuple(notes),
         cut=bool(cut_off) and not columns.whole,
     )
+
+
+def _told(name: str, columns: Columns, cut_off: str, backwards: int) -> list[str]:
+    """Say what was missing, mended or left out, a sentence each."""
+    notes = []
+    if cut_off:
+        rest = "Nothing of the recording is missing" if columns.whole else "Any step may lack work that was in the rest"
+        notes.append(f"{cut_off} {rest}.")
+    if columns.mended:
+        notes.append(f"{name}: {_events(columns.mended)} with damaged texts, read with signs in their place.")
+    if columns.dropped:
+        notes.append(f"{name}: {_events(columns.dropped)} left out that could not be decoded.")
+    if backwards:
+        notes.append(f"{name}: {_events(backwards)} left out with a negative duration.")
+    return notes
 
 
 def _events(count: int) -> str:

@@ -17,7 +17,7 @@ PYTHON = sorted(
 OWN = [path for path in PYTHON if not any(parent.is_symlink() for parent in path.parents)]
 SCRIPTS = [path for folder in ("viewers", "tests") for path in (ROOT / folder).rglob("*.*js")]
 MOST_LINES, MOST_TRAINER_LINES = 400, 150
-LONGEST_FUNCTION = 60
+LONGEST_FUNCTION = 52
 """Lines with docstring and signature; about 30 is the aim."""
 
 

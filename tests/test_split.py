@@ -128,6 +128,15 @@ def test_a_kind_of_collective_is_counted_in_the_step_that_launched_it() -> None:
     assert ([11_000, 11_000], [20_000, 20_000]) == (figures.exposed_ns.tolist(), figures.overlapped_ns.tolist())
 
 
+def test_medians_are_those_of_each_figure_by_itself() -> None:
+    """Of three steps the middle value, of two the mean of both, whatever the other figures do."""
+    three = TimelineBuilder(bounds=(0, 100, 250, 300)).compute(0, 30).compute(100, 110).compute(250, 270)
+    two = TimelineBuilder(bounds=(0, 100, 300)).compute(0, 30).compute(100, 110)
+
+    assert (20, 100) == tuple(split(three.build()).median()[name] for name in ("forward_ns", "wall_ns"))
+    assert (20, 150) == tuple(split(two.build()).median()[name] for name in ("forward_ns", "wall_ns"))
+
+
 def test_figures_come_in_the_documented_order() -> None:
     """The nine names stand in the order of every table, and a run without communication has no kinds."""
     figures = split(TimelineBuilder().compute(0, 10).build())

@@ -108,7 +108,7 @@ def _rank_table(timeline: Timeline, figures: Split, every: bool) -> Table:
         table.add_row("…", *["…"] * (len(HEADINGS) + 1))
     if len(figures.names) > 1:
         table.add_section()
-        table.add_row("med.", *_row(medians(figures)), style="bold")
+        table.add_row("med.", *_row(figures.median()), style="bold")
     total = figures.total()
     wall = max(total["wall_ns"], 1)
     shares = (f"{100 * total[name] / wall:.1f}%".replace("100.0", "100") for name in HEADINGS)
@@ -122,17 +122,12 @@ def rank_label(run: Run, timeline: Timeline) -> str:
     return f"{timeline.rank} GPU {timeline.device}" if several else str(timeline.rank)
 
 
-def medians(figures: Split) -> dict[str, int]:
-    """Give each figure's median over the steps, in ns: they need not add up."""
-    return {name: int(np.median(values)) for name, values in figures.figures.items()}
-
-
 def _ranks_table(run: Run, every: bool) -> Table:
     """Many ranks: a row for each, its medians over the steps."""
     table = _table(Text("median of the steps, ms", style="bold"), "rank")
     shown = len(run.splits) if every else min(len(run.splits), MOST_RANKS_IN_ONE)
     for timeline, figures in list(zip(run.timelines, run.splits, strict=True))[:shown]:
-        table.add_row(rank_label(run, timeline), *_row(medians(figures)))
+        table.add_row(rank_label(run, timeline), *_row(figures.median()))
     if shown < len(run.splits):
         table.add_row("…", *["…"] * (len(HEADINGS) + 1))
     return table
