@@ -13,6 +13,7 @@ import numpy as np
 from dptrace.columns import DAMAGE, Columns
 from dptrace.errors import TraceError
 from dptrace.legible import legible
+from dptrace.source import Source
 from dptrace.textstream import Piece, pieces
 from dptrace.trace import Trace
 
@@ -73,7 +74,7 @@ _SURROGATE = re.compile(r"\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]..
 """Halves of characters beyond 16 bits that stand alone."""
 
 
-def _finish(path: Path, piece: Piece, columns: Columns) -> tuple[_Metadata, str]:
+def _finish(source: Source, piece: Piece, columns: Columns) -> tuple[_Metadata, str]:
     """Decode the last piece with the rest of the document; give the metadata, and where the file is cut off."""
     cut = piece.text.rfind(piece.between) if piece.between else -1
     whole, rest = (piece.text[: cut + 1], piece.text[cut + 1 :].lstrip(b" \t\r\n,")) if cut > 0 else (b"", piece.text)
@@ -84,7 +85,7 @@ def _finish(path: Path, piece: Piece, columns: Columns) -> tuple[_Metadata, str]
     with suppress(*DAMAGE):
         columns.decode(b"[" + rest[: rest.rfind(b"}") + 1] + b"]")
     why = piece.damage or "it ends in the middle"
-    cut_off = f"{path.name}: {why}, after {columns.events:,} events; the job may have been killed while writing it."
+    cut_off = f"{source.name}: {why}, after {columns.events:,} events; the job may have been killed while writing it."
     return _metadata(piece.head, b"]}") or _Metadata(), cut_off
 
 
@@ -123,35 +124,36 @@ def _metadata(head: bytes, tail: bytes) -> _Metadata | None:
         return None
 
 
-def read_trace(path: Path) -> Trace:
+def read_trace(file: Source | Path) -> Trace:
     """Read one rank's trace.
 
     Raises:
         TraceError: not a file that torch.profiler wrote, or nothing of it is left.
     """
+    source = Source.of(file)
     columns = Columns()
     metadata = _Metadata()
     cut_off = ""
-    for piece in pieces(path):
+    for piece in pieces(source):
         if piece.last:
-            metadata, cut_off = _finish(path, piece, columns)
+            metadata, cut_off = _finish(source, piece, columns)
         else:
             _add_piece(piece.text, piece.between, columns)
     if not columns.kept:
-        raise _nothing(path, columns, cut_off)
-    return _assemble(path, columns, metadata, cut_off)
+        raise _nothing(source, columns, cut_off)
+    return _assemble(source, columns, metadata, cut_off)
 
 
-def _nothing(path: Path, columns: Columns, reason: str) -> TraceError:
+def _nothing(source: Source, columns: Columns, reason: str) -> TraceError:
     if columns.events:
         return TraceError(
-            f"{path}: holds {columns.events:,} events, but none of an operator, an annotation or a kernel: it is "
-            f"not a trace of torch.profiler. {reason}".strip()
+            f"{source.address}: holds {columns.events:,} events, but none of an operator, an annotation or a kernel: it "
+            f"is not a trace of torch.profiler. {reason}".strip()
         )
-    return TraceError(f"{path}: holds no events. {reason}".strip())
+    return TraceError(f"{source.address}: holds no events. {reason}".strip())
 
 
-def _assemble(path: Path, columns: Columns, metadata: _Metadata, cut_off: str) -> Trace:
+def _assemble(source: Source, columns: Columns, metadata: _Metadata, cut_off: str) -> Trace:
     start, end, category, name, thread, correlation, device, stream = (
         np.concatenate(parts) for parts in zip(*columns.chunks, strict=True)
     )
@@ -159,7 +161,7 @@ def _assemble(path: Path, columns: Columns, metadata: _Metadata, cut_off: str) -
     possible = (np.abs(start) < 2**62) & (end < 2**62)
     good = possible & (end >= start)
     columns.dropped += int((~possible).sum())
-    notes = _told(path.name, columns, cut_off, backwards=int((possible & ~good).sum()))
+    notes = _told(source.name, columns, cut_off, backwards=int((possible & ~good).sum()))
     # By start, the longer first, so that what encloses an event stands before it.
     order = np.lexsort((-end, start))
     order = order[good[order]]
@@ -170,7 +172,7 @@ def _assemble(path: Path, columns: Columns, metadata: _Metadata, cut_off: str) -
     info = metadata.distributed
     info = info if isinstance(info, dict) else {}
     return Trace(
-        path=legible(str(path)),
+        path=legible(source.address),
         rank=_whole(info.get("rank")),
         world_size=_whole(info.get("world_size")),
         start_ns=start[order] + base_ns,

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from dptrace.errors import TraceError
+from dptrace.source import Source, peeked
 
 try:  # isal decompresses about twice as fast as zlib; it has wheels for the common machines only
     _zlib: ModuleType = importlib.import_module("isal.isal_zlib")
@@ -46,15 +47,16 @@ class Piece:
     """Why the text stops before its end, of the last piece of a damaged file."""
 
 
-def pieces(path: Path) -> Iterator[Piece]:
-    """Cut the text of *path*, gzipped or not, between events.
+def pieces(file: Source | Path) -> Iterator[Piece]:
+    """Cut the text of *file*, gzipped or not, between events.
 
     Raises:
         TraceError: the file is missing, empty, no JSON, or JSON without a list of events.
     """
-    with _open(path) as stream:
+    source = Source.of(file)
+    with _open(source) as stream:
         reading = _Reading(stream)
-        head, rest = _head(path, reading)
+        head, rest = _head(source, reading)
         between = b""
         while not reading.ended:
             rest += reading.more()
@@ -73,21 +75,13 @@ def pieces(path: Path) -> Iterator[Piece]:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[_Bytes]:
-    try:
-        stream = path.open("rb")
-        magic = stream.peek(4)[:4]  # not a seek: a pipe (`dptrace analyze <(zcat …)`) has none
-    except FileNotFoundError:
-        raise TraceError(f"{path}: there is no such file.") from None
-    except IsADirectoryError:
-        raise TraceError(f"{path}: is a folder, not a trace file.") from None
-    except (OSError, ValueError) as error:
-        raise TraceError(f"{path}: can't be read: {error}.") from None
-    with stream:
+def _open(source: Source) -> Iterator[_Bytes]:
+    with source.open() as stream:
+        magic = peeked(stream, 4)
         if not magic:
-            raise TraceError(f"{path}: is empty; the job may have ended before its trace was written.")
+            raise TraceError(f"{source.address}: is empty; the job may have ended before its trace was written.")
         if magic == b"PK\x03\x04":
-            raise TraceError(f"{path}: is a zip archive; unpack it and give dptrace the files inside.")
+            raise TraceError(f"{source.address}: is a zip archive; unpack it and give dptrace the files inside.")
         yield _Gunzip(stream) if magic[:2] == b"\x1f\x8b" else stream
 
 
@@ -158,7 +152,7 @@ class _Reading:
         return b"".join(parts)
 
 
-def _head(path: Path, reading: _Reading) -> tuple[bytes, bytes]:
+def _head(source: Source, reading: _Reading) -> tuple[bytes, bytes]:
     """Read up to the list of events; give the text before and after its opening bracket."""
     text = b""
     while not reading.ended:
@@ -170,25 +164,26 @@ def _head(path: Path, reading: _Reading) -> tuple[bytes, bytes]:
             break
         if found := _LIST.search(start):
             return start[: found.end()], start[found.end() :]
-    raise _no_trace(path, text.lstrip(b"\xef\xbb\xbf \t\r\n"), reading.damage)
+    raise _no_trace(source, text.lstrip(b"\xef\xbb\xbf \t\r\n"), reading.damage)
 
 
-def _no_trace(path: Path, start: bytes, damage: str) -> TraceError:
+def _no_trace(source: Source, start: bytes, damage: str) -> TraceError:
+    name = source.address
     if damage:
-        return TraceError(f"{path}: {damage} before any event; the job may have been killed while writing it.")
+        return TraceError(f"{name}: {damage} before any event; the job may have been killed while writing it.")
     if not start:
-        return TraceError(f"{path}: holds nothing but white space; the job may have ended before it was written.")
+        return TraceError(f"{name}: holds nothing but white space; the job may have ended before it was written.")
     if start[:1] != b"{":
         seen = start[:24].decode("utf-8", "replace").strip()
         return TraceError(
-            f"{path}: is not JSON (it begins with {seen!r}). dptrace reads the traces that torch.profiler's "
+            f"{name}: is not JSON (it begins with {seen!r}). dptrace reads the traces that torch.profiler's "
             "export_chrome_trace writes, .json or .json.gz."
         )
     if not start.rstrip().endswith(b"}"):
-        return TraceError(f"{path}: ends before its first event; the job may have been killed while writing it.")
+        return TraceError(f"{name}: ends before its first event; the job may have been killed while writing it.")
     return TraceError(
-        f"{path}: has no traceEvents; was it written by torch.profiler's export_chrome_trace? "
+        f"{name}: has no traceEvents; was it written by torch.profiler's export_chrome_trace? "
         "(run.json describes a run; give dptrace the folder instead.)"
-        if path.name == "run.json"
-        else f"{path}: has no traceEvents; was it written by torch.profiler's export_chrome_trace?"
+        if source.name == "run.json"
+        else f"{name}: has no traceEvents; was it written by torch.profiler's export_chrome_trace?"
     )

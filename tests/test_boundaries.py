@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HEAVY = {"torch", "bokeh", "tornado", "pandas"}
 
 # Which room each module is in; a new module gets its line here.
-READING = {"trace", "textstream", "columns", "kineto", "sources"}
+READING = {"trace", "source", "textstream", "columns", "kineto", "sources"}
 TIMELINE = {"timeline", "launches", "phases", "steps", "collectives", "build"}
 FIGURES = {"intervals", "split", "run", "select"}
 FOUNDATION = {"errors", "legible", "__init__"}
