@@ -147,8 +147,8 @@ def read_trace(file: Source | Path) -> Trace:
 def _nothing(source: Source, columns: Columns, reason: str) -> TraceError:
     if columns.events:
         return TraceError(
-            f"{source.address}: holds {columns.events:,} events, but none of an operator, an annotation or a kernel: it "
-            f"is not a trace of torch.profiler. {reason}".strip()
+            f"{source.address}: holds {columns.events:,} events, but none of an operator, an annotation or a kernel: "
+            f"it is not a trace of torch.profiler. {reason}".strip()
         )
     return TraceError(f"{source.address}: holds no events. {reason}".strip())
 
