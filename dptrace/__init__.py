@@ -19,21 +19,36 @@ __all__ = ["DptraceError", "Run", "__version__", "open"]
 __version__ = "0.1.0"
 
 
-def open(*paths: str | PathLike[str], comm_patterns: tuple[str, ...] = (), partial: bool = False) -> Run:
-    """Read a run: a run folder, a trace file, several files, a folder or a glob of traces.
+def open(
+    *paths: str | PathLike[str],
+    comm_patterns: tuple[str, ...] = (),
+    strict: bool = False,
+    cache: bool = True,
+    jobs: int | None = None,
+    dask: str | None = None,
+    figures_only: bool = False,
+) -> Run:
+    """Read a run: a run folder, a trace file, several files, a folder or a glob of traces, or addresses of them.
 
     Args:
         paths: what to read; all of them together are one run, one file per rank.
         comm_patterns: regular expressions, matched case-insensitively anywhere in a kernel's name, of further
             kernels that communicate.
-        partial: also read files that are cut off, whose steps may lack work.
+        strict: make an error of what is cut off, damaged or impossible in a file, instead of a note.
+        cache: use what an earlier reading of the same file left in the cache folder, and leave it there.
+        jobs: how many processes read; nothing for as many as pay.
+        dask: address of a Dask scheduler whose workers read the files and send back figures, or ``local``.
+        figures_only: drop the intervals that are not communication once the figures stand, which keeps runs of
+            thousands of ranks small; pictures and :meth:`Run.intervals` need them.
 
     Raises:
         DptraceError: the message says which file, what is wrong with it, and what to do.
     """
-    from dptrace.run import open_run
+    from dptrace.opening import open_run
+    from dptrace.reading import Reading
 
-    return open_run([str(path) for path in paths], comm_patterns, partial)
+    reading = Reading(tuple(comm_patterns), strict, cache, jobs, dask, figures_only or dask is not None)
+    return open_run([str(path) for path in paths], reading)
 
 
 def __getattr__(name: str) -> object:

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from dptrace.collectives import collectives_of, communication_names, kind_of
 from dptrace.errors import TraceError
-from dptrace.intervals import Int64
+from dptrace.intervals import Int64, IntervalSet, union
 from dptrace.launches import depth, launches
 from dptrace.phases import WRAPPER, phases
 from dptrace.steps import CpuSteps, cpu_steps, device_windows
-from dptrace.timeline import BEFORE_FIRST, Collective, Kind, Phase, Timeline
+from dptrace.timeline import BEFORE_FIRST, UNKNOWN, Collective, Kind, Phase, Timeline
 from dptrace.trace import Category, CommArgs, Trace
 
 __all__ = ["build_timelines"]
@@ -34,7 +34,7 @@ def build_timelines(trace: Trace, rank: int, patterns: Sequence[str] = ()) -> tu
     """
     on_device = (trace.category == Category.KERNEL) | (trace.category == Category.MEMORY)
     steps = cpu_steps(trace)
-    notes = [*trace.notes]
+    notes = [*trace.damage, *trace.notes]
     if not len(steps):
         notes.append(
             f"{Path(trace.path).name}: no ProfilerStep marks, so the whole trace is shown as one step "
@@ -47,7 +47,7 @@ def build_timelines(trace: Trace, rank: int, patterns: Sequence[str] = ()) -> tu
         raise TraceError(
             f"{trace.path}: {calls:,} calls to the GPU's runtime but not one kernel: the recording failed. "
             "CUPTI could not record (another profiler attached, missing permission, or the trace was cut before the "
-            "GPU's records arrived). Record again; `dptrace doctor` checks what it can. " + " ".join(trace.notes)
+            "GPU's records arrived). Record again; `dptrace doctor` checks what it can. " + " ".join(trace.damage)
         )
     return (_on_cpu(trace, rank, steps, notes),)
 
@@ -65,6 +65,7 @@ def _on_gpus(
     launch = launches(trace, events)
     known = launch >= 0
     time, thread = trace.start_ns[launch], trace.thread[launch]
+    launched = np.where(known, time, UNKNOWN)
     step = np.where(known, steps.at(time), BEFORE_FIRST).astype(np.int32) if len(steps) else np.zeros(len(events), int)
     phase = np.where(known, phases(trace, steps, thread, time), Phase.OTHER).astype(np.uint8)
     communicates = communication_names(trace.names, patterns)
@@ -84,7 +85,7 @@ def _on_gpus(
                 int(device),
                 trace.device_names.get(int(device), "GPU"),
                 events[own],
-                (kind[own], phase[own], step[own].astype(np.int32), trace.stream[events[own]]),
+                (kind[own], phase[own], step[own].astype(np.int32), trace.stream[events[own]], launched[own]),
                 collectives_of(trace, events[own][comm[own]], launch[own][comm[own]]),
                 steps,
                 notes if not timelines else [],
@@ -108,13 +109,13 @@ def _timeline(
     device: int,
     device_name: str,
     events: Int64,
-    columns: tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.int32], Int64],
+    columns: tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.int32], Int64, Int64],
     collectives: tuple[Collective, ...],
     steps: CpuSteps,
     notes: list[str],
 ) -> Timeline:
     """Put the columns of one device together; *collectives* are those of its communication, in order."""
-    kind, phase, step, lane = columns
+    kind, phase, step, lane, launch = columns
     start, end = trace.start_ns[events], trace.end_ns[events]
     used, name = np.unique(trace.name[events], return_inverse=True)
     comm = kind == Kind.COMMUNICATION
@@ -135,7 +136,16 @@ def _timeline(
         windows=device_windows(steps, start, end, step),
         path=trace.path,
         notes=tuple(notes),
+        launch_ns=launch,
+        loading=_loading(trace),
     )
+
+
+def _loading(trace: Trace) -> IntervalSet:
+    """Give when the host was in a DataLoader's next."""
+    named = trace.named("enumerate(DataLoader)")
+    on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
+    return union(trace.start_ns[named & on_cpu], trace.end_ns[named & on_cpu])
 
 
 def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timeline:
@@ -166,6 +176,7 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timel
             phases(trace, steps, thread, time),
             steps.at(time),
             trace.thread[events].astype(np.int64),
+            time,
         ),
         tuple(_gloo(trace, int(event)) for event in events[is_comm]),
         steps,

@@ -31,6 +31,10 @@ class MissingExtraError(DptraceError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what}, which is not installed. Install it with: pip install 'dptrace[{extra}]'")
+        self.what, self.extra = what, extra
+
+    def __reduce__(self) -> tuple[type[MissingExtraError], tuple[str, str]]:
+        return MissingExtraError, (self.what, self.extra)  # so that it comes back from another process
 
 
 class UsageError(DptraceError):

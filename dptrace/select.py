@@ -32,7 +32,7 @@ def select(run: Run, ranks: Collection[int] | None = None, steps: tuple[int, int
         if not timelines:
             raise DptraceError(f"{run.path}: no step has a number from {steps[0]} to {steps[1]}. {_there(run)}")
         notes.append(f"Only steps {steps[0]} to {steps[1]} are shown, as asked.")
-    return replace(run, timelines=timelines, notes=tuple(notes))
+    return replace(run, timelines=timelines, devices=(), notes=tuple(notes))
 
 
 def _number(name: str) -> int | None:

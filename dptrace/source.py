@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path, PurePath
@@ -28,6 +29,10 @@ class Source:
     def name(self) -> str:
         """Give the last part of the address."""
         return PurePath(self.address).name
+
+    def absolute(self) -> Source:
+        """Give the same file by an address that holds in any folder, for a process that works in another."""
+        return Source(os.path.abspath(self.address))
 
     def open(self) -> BinaryIO:
         """Open the bytes as they lie there, compressed or not; the stream can ``peek``.

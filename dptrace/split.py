@@ -22,7 +22,19 @@ from numpy.typing import NDArray
 from dptrace.intervals import Int64, IntervalSet, covered, intersect, subtract, union
 from dptrace.timeline import Kind, Phase, Timeline
 
-__all__ = ["FIGURES", "CommFigures", "Part", "Pieces", "Split", "collective_exposure", "exposure", "partition", "split"]
+__all__ = [
+    "FIGURES",
+    "CommFigures",
+    "Part",
+    "Pieces",
+    "Split",
+    "claims",
+    "collective_exposure",
+    "exposure",
+    "merged",
+    "partition",
+    "split",
+]
 
 FIGURES = (
     "forward_ns",
@@ -92,6 +104,15 @@ class Split:
     comm: dict[str, CommFigures]
     """By kind of collective."""
 
+    def first(self, count: int) -> Split:
+        """Keep the first *count* steps."""
+        figures = {name: values[:count] for name, values in self.figures.items()}
+        comm = {
+            kind: CommFigures(c.count[:count], c.bytes[:count], c.exposed_ns[:count], c.overlapped_ns[:count])
+            for kind, c in self.comm.items()
+        }
+        return Split(self.rank, self.device, self.names[:count], figures, comm)
+
     def total(self) -> dict[str, int]:
         """Add the steps up."""
         return {name: int(values.sum()) for name, values in self.figures.items()}
@@ -109,18 +130,19 @@ def _sets(timeline: Timeline) -> list[IntervalSet]:
     return [union(start[mask], end[mask]) for mask in masks]
 
 
-def _merge(sets: list[IntervalSet]) -> IntervalSet:
+def merged(sets: list[IntervalSet]) -> IntervalSet:
+    """Give the time that any of the sets claims."""
     return union(np.concatenate([s for s, _ in sets]), np.concatenate([e for _, e in sets]))
 
 
-def _claims(timeline: Timeline) -> list[IntervalSet]:
+def claims(timeline: Timeline) -> list[IntervalSet]:
     """Give the disjoint sets of the parts, idle left out, over all time."""
-    claims: list[IntervalSet] = []
+    found: list[IntervalSet] = []
     taken: IntervalSet | None = None
     for wanted in _sets(timeline):
-        claims.append(wanted if taken is None else subtract(wanted, taken))
-        taken = wanted if taken is None else _merge([taken, wanted])
-    return claims
+        found.append(wanted if taken is None else subtract(wanted, taken))
+        taken = wanted if taken is None else merged([taken, wanted])
+    return found
 
 
 def _compute(timeline: Timeline) -> IntervalSet:
@@ -128,10 +150,14 @@ def _compute(timeline: Timeline) -> IntervalSet:
     return union(timeline.start_ns[mask], timeline.end_ns[mask])
 
 
-def split(timeline: Timeline) -> Split:
-    """Account for every nanosecond of every step exactly once."""
+def split(timeline: Timeline, claimed: list[IntervalSet] | None = None) -> Split:
+    """Account for every nanosecond of every step exactly once.
+
+    Args:
+        claimed: what :func:`claims` says of the timeline, if it was asked already.
+    """
     bounds = timeline.windows.bounds
-    per_part = [np.diff(covered(claim, bounds)) for claim in _claims(timeline)]
+    per_part = [np.diff(covered(claim, bounds)) for claim in claimed or claims(timeline)]
     wall = np.diff(bounds)
     figures = dict(zip(("backward_ns", "forward_ns", "optimizer_ns", "other_ns"), per_part[:4], strict=True))
     comm = timeline.kind == Kind.COMMUNICATION
@@ -187,11 +213,11 @@ def partition(timeline: Timeline) -> Pieces:
     if len(bounds) < 2 or bounds[0] == bounds[-1]:
         return _pieces([], [], [], [])
     window: IntervalSet = (bounds[:1], bounds[-1:])
-    claims = [intersect(claim, window) for claim in _claims(timeline)]
-    claims.append(subtract(window, _merge(claims)))
-    starts = np.concatenate([s for s, _ in claims])
-    ends = np.concatenate([e for _, e in claims])
-    parts = np.repeat(np.arange(len(claims)), [len(s) for s, _ in claims])
+    sets = [intersect(claim, window) for claim in claims(timeline)]
+    sets.append(subtract(window, merged(sets)))
+    starts = np.concatenate([s for s, _ in sets])
+    ends = np.concatenate([e for _, e in sets])
+    parts = np.repeat(np.arange(len(sets)), [len(s) for s, _ in sets])
     return _cut(starts, ends, parts, bounds)
 
 

@@ -14,7 +14,7 @@ from dptrace.intervals import Int64
 from dptrace.timeline import AFTER_LAST, BEFORE_FIRST, Timeline, Windows
 from dptrace.trace import Category, Trace
 
-__all__ = ["WHOLE", "CpuSteps", "between", "cpu_steps", "device_windows", "first_steps"]
+__all__ = ["WHOLE", "CpuSteps", "between", "cpu_steps", "device_windows", "part"]
 
 WHOLE = "whole trace"
 """Name of the one window of a trace without step marks."""
@@ -80,17 +80,17 @@ def device_windows(cpu: CpuSteps, start: Int64, end: Int64, step: NDArray[np.int
     return Windows(cpu.names, np.append(bounds, final))
 
 
-def first_steps(timeline: Timeline, count: int) -> Timeline:
-    """Keep the first *count* steps; all of them, if there are no more or *count* is nothing."""
-    return between(timeline, 0, count - 1) if 0 < count < len(timeline.windows) else timeline
-
-
 def between(timeline: Timeline, low: int, high: int) -> Timeline:
     """Keep the steps from index *low* to *high*, both included, and the intervals that matter to them.
 
     Those are the steps' own, what touches the steps, and what touches an interval of theirs: a collective that runs
     on into the next step may be hidden there, under that step's compute.
     """
+    return part(timeline, low, high)[0]
+
+
+def part(timeline: Timeline, low: int, high: int) -> tuple[Timeline, NDArray[np.bool_]]:
+    """Do as :func:`between`, and tell which of the intervals were kept."""
     windows = Windows(timeline.windows.names[low : high + 1], timeline.windows.bounds[low : high + 2])
     step = timeline.step
     moved = np.where(step > high, AFTER_LAST, np.where((step >= 0) & (step < low), BEFORE_FIRST, step))
@@ -99,10 +99,4 @@ def between(timeline: Timeline, low: int, high: int) -> Timeline:
     begin = min([int(windows.bounds[0]), *timeline.start_ns[own][:1].tolist()])
     end = max(int(windows.bounds[-1]), int(timeline.end_ns[own].max(initial=windows.bounds[-1])))
     chosen = own | ((timeline.start_ns < end) & (timeline.end_ns > begin))
-    columns = ("start_ns", "end_ns", "name", "kind", "phase", "lane", "collective")
-    return replace(
-        timeline,
-        windows=windows,
-        step=moved[chosen],
-        **{column: getattr(timeline, column)[chosen] for column in columns},
-    )
+    return replace(timeline, windows=windows, step=moved).having(chosen), chosen

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.intervals import Int64
+from dptrace.intervals import EMPTY, Int64, IntervalSet
 
-__all__ = ["AFTER_LAST", "BEFORE_FIRST", "Collective", "Kind", "Phase", "Timeline", "Windows"]
+__all__ = ["AFTER_LAST", "BEFORE_FIRST", "UNKNOWN", "Collective", "Kind", "Phase", "Timeline", "Windows"]
 
 BEFORE_FIRST = -1
 """Step of an interval launched before the first step began."""
 AFTER_LAST = -2
 """Step of an interval launched after the last step ended."""
+
+
+UNKNOWN = -1
+"""Launch of an interval whose launch is not in the file: it was launched before recording began."""
 
 
 class Kind(IntEnum):
@@ -88,9 +92,22 @@ class Timeline:
     windows: Windows
     path: str = ""
     notes: tuple[str, ...] = field(default=())
+    launch_ns: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """When the call that launched it began; UNKNOWN where the file does not say, and everywhere when not given."""
+    loading: IntervalSet = EMPTY
+    """When the host was in a DataLoader's next: starts and ends in ns, disjoint and sorted."""
+
+    def __post_init__(self) -> None:
+        if len(self.launch_ns) != len(self.start_ns):
+            object.__setattr__(self, "launch_ns", np.full(len(self.start_ns), UNKNOWN, np.int64))
 
     def __len__(self) -> int:
         return len(self.start_ns)
+
+    def having(self, chosen: NDArray[np.bool_]) -> Timeline:
+        """Keep some of the intervals; steps, names and collectives stay as they are."""
+        columns = ("start_ns", "end_ns", "name", "kind", "phase", "step", "lane", "collective", "launch_ns")
+        return replace(self, **{column: getattr(self, column)[chosen] for column in columns})
 
     @property
     def on_cpu(self) -> bool:

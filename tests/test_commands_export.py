@@ -24,11 +24,11 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Let every path open as the run of two made-up ranks; collect what was asked for."""
     asked: list[Any] = []
 
-    def open_run(paths: Any, comm_patterns: Any = (), partial: bool = False, progress: Any = None) -> Run:
-        asked.append((paths, comm_patterns))
+    def open_run(paths: Any, reading: Any, progress: Any = None) -> Run:
+        asked.append((paths, reading.comm_patterns))
         return Run("runs/made", two_rank_timelines(), notes=("mind this",))
 
-    monkeypatch.setattr("dptrace.run.open_run", open_run)
+    monkeypatch.setattr("dptrace.opening.open_run", open_run)
     return asked
 
 
@@ -99,7 +99,7 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def open_run(*arguments: Any) -> Run:
         raise TraceError("x.json: no traceEvents.")
 
-    monkeypatch.setattr("dptrace.run.open_run", open_run)
+    monkeypatch.setattr("dptrace.opening.open_run", open_run)
     result = export("x.json", "-o", tmp_path / "all.json")
 
     assert (1, "Error: x.json: no traceEvents.\n") == (result.exit_code, result.output)

@@ -60,8 +60,8 @@ def test_a_run_is_small_whole_and_quiet(name: str) -> None:
     assert total["other_ns"] < 0.01 * total["wall_ns"]
 
 
-def test_no_cut_gives_wrong_figures(tmp_path: Path) -> None:
-    """Cut anywhere, a recording is refused, or shown with the figures of the whole."""
+def test_no_cut_gives_wrong_figures_unsaid(tmp_path: Path) -> None:
+    """Cut anywhere, a recording gives the figures of the whole, or it is told that steps may lack work."""
     raw = gzip.decompress((TRACES / "naive_cpu_2ranks" / "rank0.pt.trace.json.gz").read_bytes())
     whole = dptrace.open(TRACES / "naive_cpu_2ranks" / "rank0.pt.trace.json.gz").splits[0].total()
     path = tmp_path / "cut.json"
@@ -69,7 +69,7 @@ def test_no_cut_gives_wrong_figures(tmp_path: Path) -> None:
     for end in (*(choose.randrange(len(raw)) for _ in range(100)), *range(len(raw) - 40, len(raw))):
         path.write_bytes(raw[:end])
         try:
-            shown = dptrace.open(path).splits[0].total()
+            run = dptrace.open(path, cache=False)
         except dptrace.DptraceError:
             continue
-        assert whole == shown, end
+        assert whole == run.splits[0].total() or "Any step may lack work" in run.notes[0], end

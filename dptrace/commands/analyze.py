@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from dptrace.commands.common import (
 )
 from dptrace.errors import UsageError
 from dptrace.legible import legible
+from dptrace.reading import Reading
 
 if TYPE_CHECKING:
     from dptrace.run import Run
@@ -35,6 +37,11 @@ if TYPE_CHECKING:
 @click.option("--all", "every", is_flag=True, help="Leave no rank and no step out of the tables.")
 @click.option("-o", "--output", type=OutputFile(dash=True), help="Write to this file instead of the terminal.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
+@click.option(
+    "--dask",
+    metavar="ADDRESS",
+    help="Read on a Dask cluster's workers (tcp://scheduler:8786), or 'local'; figures come back.",
+)
 @reading_options
 @loudness_options
 def command(
@@ -45,8 +52,8 @@ def command(
     every: bool,
     output: Path | None,
     force: bool,
-    comm_patterns: tuple[str, ...],
-    partial: bool,
+    dask: str | None,
+    reading: Reading,
     loudness: str,
 ) -> None:
     """Split each step of RUN: forward, backward, optimizer, exposed and overlapped communication, idle.
@@ -59,6 +66,7 @@ def command(
       dptrace analyze runs/interleaved
       dptrace analyze rank0.json.gz rank1.json.gz --csv > split.csv
       dptrace analyze runs/ddp --json | jq '.ranks[0].total'
+      dptrace analyze s3://bucket/run --dask tcp://scheduler:8786
     """
     if as_json and as_csv:
         raise UsageError("Choose one of --json and --csv.")
@@ -68,7 +76,7 @@ def command(
         check_output(output, force)
         if (output.suffix, as_json, as_csv) in ((".json", False, False), (".csv", False, False)):
             raise UsageError(f"{output} would hold tables; add --{output.suffix[1:]}, or let the name end in .txt.")
-    run = open_with_progress(paths, comm_patterns, partial, loudness)
+    run = open_with_progress(paths, replace(reading, figures_only=True, dask=dask), loudness)
     if as_json or as_csv:
         _emit(_json(run) if as_json else _csv(run, collectives), output)
         tell_notes(run)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from dptrace.errors import DptraceError, UsageError
 from dptrace.legible import legible
+from dptrace.reading import Reading
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,17 +53,29 @@ def run_argument(function: Decorated) -> Decorated:
 
 
 def reading_options(function: Decorated) -> Decorated:
-    """Add --comm-pattern and --partial: how a run is read."""
-    function = click.option("--partial", is_flag=True, help="Show files that are cut off; their steps may lack work.")(
-        function
+    """Add the options on how a run is read, as one argument *reading*."""
+
+    @functools.wraps(function)
+    def with_reading(
+        *args: Any, comm_patterns: tuple[str, ...], strict: bool, cache: bool, jobs: int | None, **rest: Any
+    ) -> Any:
+        return function(*args, reading=Reading(comm_patterns, strict, cache, jobs), **rest)
+
+    options = (
+        click.option(
+            "--comm-pattern",
+            "comm_patterns",
+            multiple=True,
+            metavar="REGEX",
+            help="Kernels whose name matches communicate, beside those known to. May be given several times.",
+        ),
+        click.option("--strict", is_flag=True, help="Refuse files that are cut off or damaged, instead of telling so."),
+        click.option("--no-cache", "cache", flag_value=False, default=True, help="Read every file anew; keep nothing."),
+        click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Read with N processes [as many as pay]."),
     )
-    return click.option(
-        "--comm-pattern",
-        "comm_patterns",
-        multiple=True,
-        metavar="REGEX",
-        help="Kernels whose name matches communicate, beside those known to. May be given several times.",
-    )(function)
+    for option in reversed(options):
+        with_reading = option(with_reading)
+    return cast(Decorated, with_reading)
 
 
 def console(stderr: bool = False) -> Console:
@@ -75,7 +89,7 @@ def console(stderr: bool = False) -> Console:
 
 def loudness_options(function: Decorated) -> Decorated:
     """Add -q and -v, as the argument *loudness*."""
-    function = click.option("-v", "--verbose", "loudness", flag_value=LOUD, help="Tell each file as it is read.")(
+    function = click.option("-v", "--verbose", "loudness", flag_value=LOUD, help="Tell each file once it is read.")(
         function
     )
     return click.option(
@@ -100,20 +114,18 @@ def tell_notes(run: Run) -> None:
         click.echo(f"! {legible(note)}", err=True)
 
 
-def open_with_progress(
-    paths: Sequence[str], comm_patterns: Sequence[str] = (), partial: bool = False, loudness: str = NORMAL
-) -> Run:
+def open_with_progress(paths: Sequence[str], reading: Reading, loudness: str = NORMAL) -> Run:
     """Read a run, showing the progress on a terminal once it takes over a second."""
-    from dptrace.run import open_run
+    from dptrace.opening import open_run
 
     with progress("Reading", loudness) as show:
 
-        def file_begins(done: int, total: int, name: str) -> None:
+        def file_done(done: int, total: int, name: str) -> None:
             show(done / total, name)
-            if loudness == LOUD:
-                click.echo(legible(f"Reading {name} ({done + 1} of {total})"), err=True)
+            if loudness == LOUD and done:
+                click.echo(legible(f"Read {name} ({done} of {total})"), err=True)
 
-        return open_run(paths, comm_patterns, partial, file_begins)
+        return open_run(paths, reading, file_done)
 
 
 @contextmanager

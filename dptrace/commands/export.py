@@ -18,6 +18,7 @@ from dptrace.commands.common import (
     run_argument,
     tell_notes,
 )
+from dptrace.reading import Reading
 
 
 @click.command()
@@ -33,9 +34,7 @@ from dptrace.commands.common import (
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @reading_options
 @loudness_options
-def command(
-    paths: tuple[str, ...], output: Path, force: bool, comm_patterns: tuple[str, ...], partial: bool, loudness: str
-) -> None:
+def command(paths: tuple[str, ...], output: Path, force: bool, reading: Reading, loudness: str) -> None:
     """Merge all ranks of RUN into one trace: steps, phases, exposed and overlapped communication, streams.
 
     Every GPU becomes a process with a track for its steps, for the parts of each step, for communication that is
@@ -51,7 +50,7 @@ def command(
 
     suffix = format_of(output)
     check_output(output, force)
-    run = open_with_progress(paths, comm_patterns, partial, loudness)
+    run = open_with_progress(paths, reading, loudness)
     with replacing(output) as beside, progress("Writing", loudness) as show:
         slices = write_trace(run, beside, suffix, lambda done: show(done / len(run.timelines), ""))
     size = output.stat().st_size / 1e6

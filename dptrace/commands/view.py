@@ -24,6 +24,7 @@ from dptrace.commands.common import (
     run_argument,
 )
 from dptrace.errors import DptraceError, UsageError
+from dptrace.reading import Reading
 
 
 @click.command()
@@ -44,8 +45,7 @@ def command(
     text: bool,
     ranks: str | None,
     steps: str | None,
-    comm_patterns: tuple[str, ...],
-    partial: bool,
+    reading: Reading,
     loudness: str,
 ) -> None:
     """Draw RUN as a Gantt chart: for each GPU its phases, compute, communication and memory over time.
@@ -67,7 +67,7 @@ def command(
     from dptrace.select import select
 
     wanted = parse_ranks(ranks) if ranks is not None else None, parse_steps(steps) if steps is not None else None
-    run = select(open_with_progress(paths, comm_patterns, partial, loudness), *wanted)
+    run = select(open_with_progress(paths, reading, loudness), *wanted)
     if text:
         from dptrace.viewers.terminal import print_gantt
 

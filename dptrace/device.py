@@ -1,0 +1,69 @@
+"""What is told of one GPU by its own file alone: its timeline, and the figures that need no other rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dptrace.idle import idle
+from dptrace.intervals import Int64
+from dptrace.split import Split, claims, collective_exposure, split
+from dptrace.steps import part
+from dptrace.timeline import Kind, Timeline
+
+__all__ = ["DeviceFigures", "figures_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFigures:
+    """One GPU, and what is told of it by its own file alone."""
+
+    timeline: Timeline
+    split: Split
+    exposed_ns: Int64
+    """Exposed time of each interval of the timeline by itself; 0 of what is not communication."""
+    overlapped_ns: Int64
+    idle_causes: dict[str, Int64]
+    """By the names in :data:`dptrace.idle.CAUSES`: idle ns in each step; they add up to the split's."""
+    spent_ns: Int64
+    """Of each collective, in the order of the timeline: what was spent on each :class:`dptrace.idle.Account` before it
+    began and before it ended; an array of collectives by 2 by accounts, from any common origin."""
+
+    def only_communication(self) -> DeviceFigures:
+        """Drop all other intervals; the figures are still those of the whole."""
+        chosen = self.timeline.kind == Kind.COMMUNICATION
+        return replace(
+            self,
+            timeline=self.timeline.having(chosen),
+            exposed_ns=self.exposed_ns[chosen],
+            overlapped_ns=self.overlapped_ns[chosen],
+        )
+
+    def first_steps(self, count: int) -> DeviceFigures:
+        """Keep the first *count* steps, with the figures that they have in the whole."""
+        if not 0 < count < len(self.timeline.windows):
+            return self
+        timeline, kept = part(self.timeline, 0, count - 1)
+        return DeviceFigures(
+            timeline,
+            self.split.first(count),
+            self.exposed_ns[kept],
+            self.overlapped_ns[kept],
+            {name: values[:count] for name, values in self.idle_causes.items()},
+            self.spent_ns[kept[self.timeline.kind == Kind.COMMUNICATION]],
+        )
+
+    def of_rank(self, rank: int) -> DeviceFigures:
+        """Give the same as another rank's."""
+        return replace(self, timeline=replace(self.timeline, rank=rank), split=replace(self.split, rank=rank))
+
+
+def figures_of(timeline: Timeline) -> DeviceFigures:
+    """Compute what a timeline tells by itself."""
+    claimed = claims(timeline)
+    exposed, overlapped = collective_exposure(timeline)
+    why = idle(timeline, claimed)
+    comm = timeline.kind == Kind.COMMUNICATION
+    spent = np.stack((why.spent(timeline.start_ns[comm]), why.spent(timeline.end_ns[comm])), axis=1)
+    return DeviceFigures(timeline, split(timeline, claimed), exposed, overlapped, why.causes, spent)

@@ -1,0 +1,161 @@
+"""Work spread over the cores: processes of our own beside this one, which works too.
+
+Not ``multiprocessing``: its processes begin by running the caller's script again, which a script or a notebook that
+only calls :func:`dptrace.open` is not made for, and forked ones inherit whatever threads hold.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
+from queue import SimpleQueue
+from typing import IO, Any, TypeVar
+
+from dptrace.errors import DptraceError
+
+__all__ = ["cores", "spread"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def cores() -> int:
+    """Give how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def spread(
+    function: Callable[[Item], Result], items: Sequence[Item], jobs: int
+) -> Iterator[tuple[int, Result | DptraceError]]:
+    """Call *function* on each item in *jobs* processes, this one among them; give the results as they come.
+
+    Args:
+        function: a module's own function, so that another process can import it.
+        items: what it is called with; they and the results must pickle.
+
+    Yields:
+        An item's index, and what the function returned or the DptraceError that it raised. A process that died (out
+        of memory, killed) is such an error of the item it was at.
+    """
+    waiting = deque(range(len(items)))
+    done: SimpleQueue[tuple[int, Result | BaseException]] = SimpleQueue()
+    helpers = [_Helper(function, items, waiting, done) for _ in range(min(jobs, len(items)) - 1)]
+    given = 0
+    try:
+        while given < len(items):
+            while not done.empty():
+                given += 1
+                yield _told(*done.get())
+            try:
+                index = waiting.popleft()
+            except IndexError:
+                if given < len(items):
+                    given += 1
+                    yield _told(*done.get())
+                continue
+            given += 1
+            try:
+                yield index, function(items[index])
+            except DptraceError as error:
+                yield index, error
+    finally:
+        waiting.clear()
+        for helper in helpers:
+            helper.stop()
+
+
+def _told(index: int, result: Result | BaseException) -> tuple[int, Result | DptraceError]:
+    if isinstance(result, BaseException) and not isinstance(result, DptraceError):
+        raise result
+    return index, result
+
+
+class _Helper:
+    """One process, and the thread that hands it items and takes its results."""
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        items: Sequence[Any],
+        waiting: deque[int],
+        done: SimpleQueue[tuple[int, Any]],
+    ) -> None:
+        self.function, self.items, self.waiting, self.done = function, items, waiting, done
+        # Its own session: Ctrl-C reaches this process, which then stops the helper.
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "from dptrace.workers import serve; serve()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+        )
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                index = self.waiting.popleft()
+            except IndexError:
+                return
+            result = self._ask(index)
+            self.done.put((index, result))
+            if self.process.poll() is not None:
+                return  # what is left is for the others
+
+    def _ask(self, index: int) -> object:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        name = f"{self.function.__module__}:{self.function.__qualname__}"
+        try:
+            _send(self.process.stdin, (name, self.items[index]))
+            return pickle.load(self.process.stdout)
+        except (EOFError, OSError, pickle.UnpicklingError):
+            code = self.process.wait()
+            why = f"was killed by signal {-code} (out of memory?)" if code < 0 else f"ended with exit code {code}"
+            return DptraceError(f"{self.items[index]}: the process that read it {why}; --jobs 1 reads in this one.")
+
+    def stop(self) -> None:
+        """End the process, whatever it is at."""
+        with suppress(OSError):
+            self.process.kill()
+        self.process.wait()
+        self.thread.join()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            with suppress(OSError):
+                stream.close()
+
+
+def _send(stream: IO[bytes], message: object) -> None:
+    pickle.dump(message, stream, protocol=5)
+    stream.flush()
+
+
+def serve() -> None:
+    """Answer on stdout what is asked on stdin, until it ends; run in a process of its own."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints must not stand among the answers
+    while True:
+        try:
+            name, item = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        module, _, function = name.partition(":")
+        try:
+            result = getattr(import_module(module), function)(item)
+        except Exception as error:
+            result = error
+        try:
+            _send(answers, result)
+        except OSError:
+            return  # nobody is there to hear it

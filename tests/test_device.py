@@ -1,0 +1,49 @@
+"""What one GPU's file tells by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dptrace.device import figures_of
+from dptrace.split import FIGURES
+from dptrace.steps import between
+from dptrace.timeline import Kind
+from tests.synthetic import training_run
+
+TIMELINE = training_run(2_000).timelines[0]
+
+
+def test_without_its_other_intervals_the_figures_stay() -> None:
+    """Communication alone is kept, each with its own exposed and overlapped time; the split is that of the whole."""
+    whole = figures_of(TIMELINE)
+    thin = whole.only_communication()
+
+    assert {int(Kind.COMMUNICATION)} == set(thin.timeline.kind.tolist())
+    assert whole.split == thin.split
+    assert int(whole.exposed_ns.sum()) == int(thin.exposed_ns.sum())
+    assert np.array_equal(thin.exposed_ns + thin.overlapped_ns, thin.timeline.end_ns - thin.timeline.start_ns)
+
+
+def test_the_first_steps_have_the_figures_of_the_whole() -> None:
+    """Cutting figures is the same as computing those of the cut timeline; a count of nothing, or of all, cuts none."""
+    whole = figures_of(TIMELINE)
+    for count in range(1, len(TIMELINE.windows)):
+        cut_device, anew_device = whole.first_steps(count), figures_of(between(TIMELINE, 0, count - 1))
+        cut, anew = cut_device.split, anew_device.split
+        assert np.array_equal(cut_device.exposed_ns, anew_device.exposed_ns)
+        assert len(cut_device.spent_ns) == len(anew_device.spent_ns)
+        assert cut.names == anew.names
+        assert all(np.array_equal(cut.figures[name], anew.figures[name]) for name in FIGURES)
+        assert cut.comm.keys() == anew.comm.keys()
+        for kind, figures in cut.comm.items():
+            assert np.array_equal(figures.exposed_ns, anew.comm[kind].exposed_ns)
+            assert np.array_equal(figures.bytes, anew.comm[kind].bytes)
+    assert whole is whole.first_steps(0)
+    assert whole is whole.first_steps(len(TIMELINE.windows))
+
+
+def test_a_rank_is_told_everywhere() -> None:
+    """The timeline and its split have one rank."""
+    other = figures_of(TIMELINE).of_rank(7)
+
+    assert (7, 7) == (other.timeline.rank, other.split.rank)
