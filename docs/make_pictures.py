@@ -14,7 +14,7 @@ from rich.console import Console
 
 import dptrace
 from dptrace.viewers.gantt import document
-from dptrace.viewers.tables import print_run
+from dptrace.viewers.summary import print_run
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"

@@ -9,6 +9,7 @@ import numpy as np
 
 from dptrace.device import DeviceFigures, figures_of
 from dptrace.errors import DptraceError
+from dptrace.idle import CAUSES
 from dptrace.split import FIGURES, Split
 from dptrace.timeline import Phase, Timeline
 
@@ -80,6 +81,19 @@ class Run:
             overlap = overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"])
             rows.append({"rank": s.rank, "device": s.device, **total, "overlap_percent": overlap})
         return pd.DataFrame(rows, columns=["rank", "device", *FIGURES, "overlap_percent"])
+
+    def idle(self) -> pd.DataFrame:
+        """Give why each GPU was idle, in ns by cause: a row per rank, device and step; they add up."""
+        import pandas as pd
+
+        rows = [
+            {"rank": d.split.rank, "device": d.timeline.device, "step": name}
+            | {cause: int(values[k]) for cause, values in d.idle_causes.items()}
+            | {"idle_ns": int(d.split.figures["idle_ns"][k])}
+            for d in self.devices
+            for k, name in enumerate(d.split.names)
+        ]
+        return pd.DataFrame(rows, columns=["rank", "device", "step", *CAUSES, "idle_ns"])
 
     def collectives(self) -> pd.DataFrame:
         """Give every collective on every GPU, a row each: kind, bytes, group, times, exposed and overlapped ns."""
@@ -172,7 +186,9 @@ def _rank_dict(device: DeviceFigures) -> dict[str, Any]:
             }
             for kind, c in figures.comm.items()
         }
-        steps.append({"step": name, **{f: int(v[k]) for f, v in figures.figures.items()}, "comm": comm})
+        nine = {f: int(v[k]) for f, v in figures.figures.items()}
+        idle = {cause: int(values[k]) for cause, values in device.idle_causes.items()}
+        steps.append({"step": name, **nine, "comm": comm, "idle": idle})
     total = figures.total()
     return {
         "rank": timeline.rank,

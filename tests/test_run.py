@@ -9,6 +9,7 @@ import pytest
 
 import dptrace
 from dptrace.errors import DptraceError
+from dptrace.idle import CAUSES
 from dptrace.run import overlap_percent
 from dptrace.split import FIGURES
 from tests.kineto_files import KinetoFile, training_step
@@ -44,13 +45,22 @@ def test_collectives_and_intervals_are_rows(folder: Path) -> None:
     assert {"compute", "communication"} == set(run.intervals()["kind"])
 
 
+def test_idle_has_its_causes(folder: Path) -> None:
+    """A row for each rank and step; the causes add up to the idle time of the split."""
+    run = dptrace.open(folder)
+    idle = run.idle()
+
+    assert list(run.steps()["idle_ns"]) == list(idle["idle_ns"]) == list(idle[list(CAUSES)].sum(axis=1))
+
+
 def test_to_dict_is_the_documented_schema(folder: Path) -> None:
     """Schema 1: ranks, their steps with the nine figures and the kinds, and totals, all plain data."""
     data = json.loads(json.dumps(dptrace.open(str(folder)).to_dict()))
 
     rank = data["ranks"][0]
     assert (1, 2, 0) == (data["schema"], data["world_size"], rank["rank"])
-    assert set(FIGURES) | {"step", "comm"} == set(rank["steps"][0])
+    assert set(FIGURES) | {"step", "comm", "idle"} == set(rank["steps"][0])
+    assert rank["steps"][0]["idle_ns"] == sum(rank["steps"][0]["idle"].values())
     assert {"count": 1, "bytes": 4000, "exposed_ns": 15_000, "overlapped_ns": 10_000} == rank["steps"][0]["comm"][
         "all_reduce"
     ]

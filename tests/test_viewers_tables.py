@@ -9,13 +9,13 @@ from rich.console import Console
 
 from dptrace.run import Run
 from dptrace.split import split
-from dptrace.viewers.tables import milliseconds, plain, print_collectives, print_run
+from dptrace.viewers.tables import milliseconds, plain, step_tables
 from tests.builders import TimelineBuilder, two_rank_timelines
 
 
 def printed(run: Run, every: bool = False, width: int = 100) -> str:
     out = io.StringIO()
-    print_run(run, Console(file=out, width=width, color_system=None), every)
+    Console(file=out, width=width, color_system=None).print(*step_tables(run, every))
     return out.getvalue()
 
 
@@ -42,16 +42,6 @@ def test_many_ranks_and_steps_are_summed_up_unless_all_is_asked() -> None:
 def test_names_from_a_trace_are_shown_not_obeyed() -> None:
     """Markup stays text; escape sequences and text-direction marks become visible."""
     assert "[red]a\\x1b[31mb\\u202ec" == plain("[red]a\x1b[31mb\u202ec").plain
-
-
-def test_a_run_without_communication_says_so() -> None:
-    """No table of collectives, and words instead of a share."""
-    out = io.StringIO()
-    run = Run("r", (TimelineBuilder().compute(0, 10).build(),))
-    print_collectives(run, Console(file=out, width=100))
-
-    assert "no communication" in printed(run)
-    assert "No communication in this run." in out.getvalue()
 
 
 @pytest.mark.parametrize(("ns", "text"), [(0, "0.00"), (1_234_567, "1.23"), (222_500_000, "222.5"), (5e9, "5,000")])

@@ -112,7 +112,7 @@ def _emit(text: str, output: Path | None) -> None:
 def _tables(run: Run, collectives: bool, every: bool, output: Path | None) -> None:
     from rich.console import Console
 
-    from dptrace.viewers.tables import print_collectives, print_run
+    from dptrace.viewers.summary import print_collectives, print_run
 
     show = print_collectives if collectives else print_run
     if output is None:
