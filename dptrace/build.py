@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dptrace.collectives import collectives_of, communication_names, kind_of
 from dptrace.errors import TraceError
 from dptrace.intervals import Int64, IntervalSet, union
-from dptrace.launches import depth, launches
+from dptrace.launches import launches, outermost
 from dptrace.phases import WRAPPER, phases
 from dptrace.steps import CpuSteps, cpu_steps, device_windows
 from dptrace.timeline import BEFORE_FIRST, UNKNOWN, Collective, Kind, Phase, Timeline
@@ -34,7 +34,7 @@ def build_timelines(trace: Trace, rank: int, patterns: Sequence[str] = ()) -> tu
     """
     on_device = (trace.category == Category.KERNEL) | (trace.category == Category.MEMORY)
     steps = cpu_steps(trace)
-    notes = [*trace.damage, *trace.notes]
+    notes = [*trace.notes]
     if not len(steps):
         notes.append(
             f"{Path(trace.path).name}: no ProfilerStep marks, so the whole trace is shown as one step "
@@ -151,7 +151,7 @@ def _loading(trace: Trace) -> IntervalSet:
 def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timeline:
     """Take operators for compute and gloo's annotations for communication, where there is no GPU to look at."""
     ops = np.flatnonzero((trace.category == Category.CPU_OP) & ~trace.named(*_NO_COMPUTE))
-    compute = ops[depth(trace, ops) == 0]
+    compute = outermost(trace, ops)
     comm = np.flatnonzero((trace.category == Category.ANNOTATION) & trace.named("gloo:"))
     events = np.sort(np.concatenate((compute, comm)))
     if not len(events):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
+from dptrace.address import shown
 from dptrace.collectives import communication_names
 from dptrace.device import DeviceFigures
 from dptrace.errors import DptraceError
@@ -39,6 +40,8 @@ def open_run(paths: Sequence[str], reading: Reading | None = None, progress: Pro
     devices = tuple(device.of_rank(rank) for rank, file in pairs for device in file.devices)
     devices = _whole_steps(devices, sources.info)
     world_size = max([file.world_size for file in files] + [max(ranks) + 1])
+    # Damage first: it bears on every figure.
+    notes = [damage for file in files for damage in file.damage] + notes
     notes += [*_recorded(sources.info), *guesses, *_missing(ranks, world_size)]
     timelines = tuple(device.timeline for device in devices)
     notes += [note for timeline in timelines for note in timeline.notes]
@@ -46,13 +49,14 @@ def open_run(paths: Sequence[str], reading: Reading | None = None, progress: Pro
         gloo = ", communication is gloo's" if any(timeline.collectives for timeline in timelines) else ""
         notes.append(f"No GPU work here: compute is the CPU's operators{gloo}.")
     return Run(
-        legible(" ".join(paths)),
+        legible(" ".join(map(shown, paths))),
         timelines,
         sources.info,
         tuple(_grouped(notes)),
         world_size,
         devices,
         reading.figures_only,
+        sources,
     )
 
 

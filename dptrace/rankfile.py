@@ -54,7 +54,7 @@ def read_rank_file(source: Source, reading: Reading, jobs: int = 1) -> RankFile:
         TraceError: what is wrong with the file, and what to do.
     """
     trace = read_trace(source)
-    file = RankFile(trace.path, trace.rank, trace.world_size or 0, (), tuple(getattr(trace, "damage", ())))
+    file = RankFile(trace.path, trace.rank, trace.world_size or 0, (), trace.damage)
     if reading.strict:
         file.refuse_damage()
     timelines = build_timelines(trace, trace.rank or 0, reading.comm_patterns)

@@ -45,6 +45,9 @@ class Run:
     """Each timeline with its figures, in the same order; computed when they are not given."""
     figures_only: bool = False
     """Whether the timelines hold communication alone, the figures being those of the whole."""
+    sources: Any = field(default=None, repr=False, compare=False)
+    """Where the files lie that the run was read from, as :func:`dptrace.sources.find` gives them; nothing for a run
+    that was made otherwise."""
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -114,6 +117,20 @@ class Run:
             raise DptraceError(f"{self.path}: was opened for its figures only; open it without figures_only.")
 
         return pd.concat([_interval_frame(timeline) for timeline in self.timelines], ignore_index=True)
+
+    def hta(self, include_last_profiler_step: bool = False) -> Any:
+        """Give Holistic Trace Analysis's ``TraceAnalysis`` of the run's files, with all its methods; see docs/hta.md.
+
+        Args:
+            include_last_profiler_step: HTA leaves the last step out, unless told not to.
+
+        Raises:
+            MissingExtraError: HTA is not installed.
+            DptraceError: the run was not read from files, or one of them is no longer as it was.
+        """
+        from dptrace.hta import hta_of
+
+        return hta_of(self, include_last_profiler_step)
 
     def to_dict(self) -> dict[str, Any]:
         """Give the figures as plain data, the way ``dptrace analyze --json`` prints them."""

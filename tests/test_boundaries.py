@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 HEAVY = {"torch", "bokeh", "tornado", "pandas"}
 
 # Which room each module is in; a new module gets its line here.
-READING = {"trace", "source", "textstream", "columns", "kineto", "sources"}
+READING = {"wide", "trace", "source", "textstream", "columns", "kineto", "sources"}
+READING |= {"document", "plausible", "repair"}
+READING |= {"address", "archive", "remote", "packets", "slices", "pftrace"}
 TIMELINE = {"timeline", "launches", "phases", "steps", "collectives", "build"}
 FIGURES = {"intervals", "split", "idle", "device", "run", "select"}
 OPENING = {"rankfile", "packed", "cache", "workers", "gather", "scaleout", "opening"}
@@ -33,18 +35,21 @@ ROOMS = {
     "trainers": "trainers",
     "viewers": "viewers",
     "exports": "viewers",
+    "hta": "hta",
+    "hta_compat": "hta",
 }
 # What a room may import, beside itself, the foundation, and (everybody) interval arithmetic.
 ALLOWED = {
     "foundation": {"figures", "opening"},
     "reading": set(),
     "timeline": {"reading"},
-    "figures": {"timeline"},
+    "figures": {"timeline", "hta"},
     "opening": {"reading", "timeline", "figures"},
+    "hta": {"reading", "figures"},
     "record": set(),
     "trainers": {"record"},
     "viewers": {"figures", "timeline"},
-    "commands": {"reading", "timeline", "figures", "opening", "record", "trainers", "viewers", "command line"},
+    "commands": {"reading", "timeline", "figures", "opening", "hta", "record", "trainers", "viewers", "command line"},
     "command line": {"record", "viewers"},
 }
 

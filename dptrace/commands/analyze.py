@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +11,12 @@ import click
 from dptrace.commands.common import (
     OutputFile,
     advise,
+    again,
     check_output,
     console,
     loudness_options,
     open_with_progress,
+    progress,
     reading_options,
     replacing,
     run_argument,
@@ -26,6 +27,8 @@ from dptrace.legible import legible
 from dptrace.reading import Reading
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from dptrace.run import Run
 
 
@@ -37,6 +40,9 @@ if TYPE_CHECKING:
 @click.option("--all", "every", is_flag=True, help="Leave no rank and no step out of the tables.")
 @click.option("-o", "--output", type=OutputFile(dash=True), help="Write to this file instead of the terminal.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
+@click.option(
+    "--hta-compat", "as_hta", is_flag=True, help="HTA's temporal breakdown and overlap, by HTA's definitions (µs)."
+)
 @click.option(
     "--dask",
     metavar="ADDRESS",
@@ -52,6 +58,7 @@ def command(
     every: bool,
     output: Path | None,
     force: bool,
+    as_hta: bool,
     dask: str | None,
     reading: Reading,
     loudness: str,
@@ -66,6 +73,7 @@ def command(
       dptrace analyze runs/interleaved
       dptrace analyze rank0.json.gz rank1.json.gz --csv > split.csv
       dptrace analyze runs/ddp --json | jq '.ranks[0].total'
+      dptrace analyze runs/ddp --hta-compat
       dptrace analyze s3://bucket/run --dask tcp://scheduler:8786
     """
     if as_json and as_csv:
@@ -76,6 +84,11 @@ def command(
         check_output(output, force)
         if (output.suffix, as_json, as_csv) in ((".json", False, False), (".csv", False, False)):
             raise UsageError(f"{output} would hold tables; add --{output.suffix[1:]}, or let the name end in .txt.")
+    if as_hta:
+        if collectives or dask or reading != Reading(strict=reading.strict):
+            raise UsageError("--hta-compat goes with --json, --csv, --all, --strict and -o only.")
+        _hta_compat(paths, as_json, as_csv, every, output, reading.strict, loudness)
+        return
     run = open_with_progress(paths, replace(reading, figures_only=True, dask=dask), loudness)
     if as_json or as_csv:
         _emit(_json(run) if as_json else _csv(run, collectives), output)
@@ -85,7 +98,35 @@ def command(
     if output is not None:
         advise(f"Wrote {output}.", loudness)
     elif not as_json and not as_csv:
-        advise(f"Next: dptrace view {shlex.join(paths)}", loudness)
+        advise(f"Next: dptrace view {again(paths)}", loudness)
+
+
+def _hta_compat(
+    paths: tuple[str, ...],
+    as_json: bool,
+    as_csv: bool,
+    every: bool,
+    output: Path | None,
+    strict: bool,
+    loudness: str,
+) -> None:
+    import json
+
+    from dptrace.hta_compat import COMPATIBLE_WITH, hta_compat
+    from dptrace.sources import find
+    from dptrace.viewers.frames import print_frame
+
+    with progress("Reading", loudness, measured=False):
+        compat = hta_compat(find(paths), strict)
+    title = f"HTA {COMPATIBLE_WITH}'s temporal breakdown and overlap"
+    if as_json or as_csv:
+        _emit(json.dumps(compat.to_dict(), indent=1) + "\n" if as_json else compat.frame.to_csv(index=False), output)
+    else:
+        _show(lambda console: print_frame(compat.frame, title, console, every), output)
+    for note in compat.notes:
+        click.echo(f"! {legible(note)}", err=True)
+    if output is not None:
+        advise(f"Wrote {output}.", loudness)
 
 
 def _json(run: Run) -> str:
@@ -110,13 +151,18 @@ def _emit(text: str, output: Path | None) -> None:
 
 
 def _tables(run: Run, collectives: bool, every: bool, output: Path | None) -> None:
-    from rich.console import Console
-
     from dptrace.viewers.summary import print_collectives, print_run
 
     show = print_collectives if collectives else print_run
+    _show(lambda console: show(run, console, every), output)
+
+
+def _show(show: Callable[[Console], None], output: Path | None) -> None:
+    """Print on the terminal, or into a file at a width that folds no table."""
+    from rich.console import Console
+
     if output is None:
-        show(run, console(), every)
+        show(console())
         return
     with replacing(output) as beside, beside.open("w", encoding="utf-8") as file:
-        show(run, Console(file=file, width=132, highlight=False), every)
+        show(Console(file=file, width=132, highlight=False))

@@ -1,0 +1,64 @@
+"""HTA's results written into the trace that they came from, for Perfetto."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePath
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+
+from dptrace.errors import UsageError
+
+__all__ = ["check_overlay", "frequent_sequences"]
+
+_PREFIXES = {"critical-path": "overlaid_critical_path_", "frequent-sequences": "overlaid_"}
+
+
+def check_overlay(name: str, trace: Any, rank: int, folder: str, force: bool) -> None:
+    """Refuse before any work what would destroy a file after it, and make the folder.
+
+    Raises:
+        UsageError: the file is there and *force* is not given, or the folder is a file.
+    """
+    file = _target(name, trace, rank, folder)
+    if file.is_file() and not force:
+        raise UsageError(f"{file} is there already; --force overwrites it.")
+    try:
+        file.parent.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder}: can't be a folder for the overlaid trace: {error.strerror or error}.") from None
+
+
+def _target(name: str, trace: Any, rank: int, folder: str) -> Path:
+    return Path(folder, _PREFIXES[name] + PurePath(trace.trace_files[rank]).name)
+
+
+def frequent_sequences(
+    analysis: Any, operator: str, rank: int, draw: bool, folder: str | None, chosen: dict[str, Any]
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Find what an operator launches most often; give also the overlaid trace that was written, if *folder* is given.
+
+    HTA writes that trace in any case, reading the whole file again for it; without a folder it is kept from both.
+    """
+    if folder is not None:
+        frame = analysis.get_frequent_cuda_kernel_sequences(operator, folder, rank=rank, visualize=draw, **chosen)
+        return frame, (str(_target("frequent-sequences", analysis.t, rank, folder)),) if len(frame) else ()
+    with TemporaryDirectory(prefix="dptrace.") as nowhere, _no_overlay(analysis.t):
+        return analysis.get_frequent_cuda_kernel_sequences(operator, nowhere, rank=rank, visualize=draw, **chosen), ()
+
+
+@contextmanager
+def _no_overlay(trace: Any) -> Iterator[None]:
+    from hta.analyzers.cuda_kernel_analysis import CudaKernelAnalysis
+
+    overlay = CudaKernelAnalysis.__dict__["_overlay_frequent_patterns_with_trace"]
+    CudaKernelAnalysis._overlay_frequent_patterns_with_trace = classmethod(lambda cls, *args, **kwargs: {})
+    trace.write_raw_trace = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        CudaKernelAnalysis._overlay_frequent_patterns_with_trace = overlay
+        del trace.write_raw_trace
