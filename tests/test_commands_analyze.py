@@ -98,9 +98,8 @@ def test_a_pattern_of_the_user_counts(folder: Path) -> None:
 def test_htas_figures_are_given_by_our_own_code(tmp_path: Path) -> None:
     """--hta-compat is a table, CSV or JSON; with options that would change nothing it is wrong use."""
     path = str(training_step(training_step(KinetoFile(), 1, 0), 2, 100).write(tmp_path / "r0.json"))
-    table, csv, data = (
-        CliRunner().invoke(cli, ["analyze", path, "--hta-compat", *f]) for f in ([], ["--csv"], ["--json"])
-    )
+    asked: tuple[list[str], ...] = ([], ["--csv"], ["--json"])
+    table, rows, data = (CliRunner().invoke(cli, ["analyze", path, "--hta-compat", *how]) for how in asked)
 
     assert (0, 0, 0) == (table.exit_code, rows.exit_code, data.exit_code)
     assert "idle_time(us)" in rows.stdout.splitlines()[0]
