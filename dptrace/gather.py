@@ -34,7 +34,8 @@ def gather(sources: Sequence[Source], reading: Reading) -> Iterator[tuple[int, R
         yield from on_cluster(sources, reading)
         return
     with TemporaryDirectory(prefix="dptrace.", ignore_cleanup_errors=True) as folder:
-        jobs = reading.jobs or _paying(sources)
+        # What passes through a pipe reaches this process alone.
+        jobs = 1 if any(source.passing for source in sources) else reading.jobs or _paying(sources)
         tasks = [_Task(source, reading, folder, os.getpid(), jobs if len(sources) == 1 else 1) for source in sources]
         for index, result in spread(_work, tasks, jobs):
             yield index, _mapped(result, tasks[index]) if isinstance(result, Path) else result

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from dptrace.errors import TraceError
+from dptrace.errors import DptraceError, TraceError
 from dptrace.source import Source, peeked
 
 
@@ -42,3 +44,43 @@ def test_identity_changes_with_the_file(tmp_path: Path) -> None:
     assert before != Source.of(path).identity()
     assert Source.of(tmp_path).identity() is None
     assert Source.of(tmp_path / "missing").identity() is None
+
+
+def test_what_another_process_opens_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path becomes absolute, also an archive's; a URL is already; a pipe can't be opened there."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe.json")
+
+    assert Source(str(tmp_path / "a.json")) == Source("a.json").absolute()
+    assert f"{tmp_path}/a.zip!b.json" == Source("a.zip").within("b.json").absolute().address
+    assert Source.of("s3://b/a.json") == Source.of("s3://b/a.json").absolute()
+    for passing in (Source.of("-"), Source("pipe.json")):
+        assert passing.passing
+        with pytest.raises(DptraceError, match="is a pipe"):
+            passing.absolute()
+
+
+def test_secrets_are_neither_in_the_address_nor_in_what_is_printed() -> None:
+    """They are kept, to open the file with."""
+    source = Source.of("https://me:hush@host/all.zip?sig=hush").within("rank0.json")
+
+    assert "https://host/all.zip?sig=…!rank0.json" == source.address
+    assert "hush" not in repr(source)
+    assert "hush" in source.place
+    assert ("rank0.json", True, False) == (source.name, source.remote, source.passing)
+
+
+def test_standard_input_is_read_once_and_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes can be peeked at like any file's; closed or a terminal, that is told."""
+    (tmp_path / "in").write_bytes(b"0123")
+    with (tmp_path / "in").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with Source.of("-").open() as stream:
+            assert (b"01", b"0123") == (peeked(stream, 2), stream.read())
+        assert not stdin.closed
+        assert Source.of("-").identity() is None
+    with pytest.raises(TraceError, match="standard input: is closed"):
+        Source.of("-").open()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"9")))
+    with Source.of("-").open() as stream:
+        assert b"9" == stream.read()

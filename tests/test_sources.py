@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import re
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from dptrace.errors import DptraceError, UsageError
 from dptrace.kineto import read_trace
+from dptrace.source import Source
 from dptrace.sources import assign_ranks, find
 from dptrace.trace import Trace
 from tests.kineto_files import KinetoFile
@@ -41,7 +46,7 @@ def test_a_folder_of_folders_is_searched_one_deep(folder: Path) -> None:
     inner.mkdir(parents=True)
     KinetoFile().op("a", 1, 2).write(inner / "rank0.json")
 
-    assert [inner / "rank0.json"] == list(find([str(folder / "deeper")]).files)
+    assert [Source.of(inner / "rank0.json")] == list(find([str(folder / "deeper")]).files)
 
 
 def test_a_glob_and_several_files_are_one_run(folder: Path) -> None:
@@ -55,7 +60,7 @@ def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path: Path) -> Non
     """Brackets in a file's own name do not make it a pattern."""
     path = KinetoFile().op("a", 1, 2).write(tmp_path / "run[1].json")
 
-    assert (path,) == find([str(path)]).files
+    assert (Source.of(path),) == find([str(path)]).files
 
 
 @pytest.mark.parametrize(("name", "message"), [("nothing*.json", "nothing matches"), ("empty", "holds no traces")])
@@ -102,3 +107,105 @@ def test_two_files_of_one_rank_are_an_error_that_names_both(tmp_path: Path) -> N
     """A rank is never lost silently under another."""
     with pytest.raises(DptraceError, match=r"a\.json and .*b\.json both claim rank 1"):
         assign_ranks(traces(tmp_path, ("a.json", 1), ("b.json", 1)))
+
+
+@pytest.fixture
+def zipped(folder: Path) -> Path:
+    archive = folder / "all.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in sorted(folder.glob("*.*")):
+            if path != archive:
+                file.write(path, f"run/{path.name}")
+        file.writestr("__MACOSX/run/._rank0.pt.trace.json.gz", "not one")
+    return archive
+
+
+def test_an_archive_is_a_run(zipped: Path) -> None:
+    """Its traces by their names, its run.json, and no hidden files; a copy by another name is one as well."""
+    copy = zipped.rename(zipped.with_name("upload.tmp"))
+
+    sources = find([str(copy)])
+
+    assert [f"{copy}!run/rank{rank}.pt.trace.json.gz" for rank in (0, 1)] == [file.address for file in sources.files]
+    assert "naive" == sources.info["mode"]
+    assert not sources.named
+
+
+def test_a_file_in_an_archive_may_be_named_by_itself(zipped: Path) -> None:
+    """As messages name it; what has an exclamation mark in its own name is a file all the same."""
+    address = f"{zipped}!run/rank1.pt.trace.json.gz"
+
+    (file,) = find([address]).files
+
+    assert address == file.address
+    assert [1] == assign_ranks([read_trace(file)])[0]
+    odd = KinetoFile().op("a", 1, 2).write(zipped.with_name("b.zip!c.json"))
+    assert str(odd) == find([str(odd)]).files[0].place + find([str(odd)]).files[0].address
+
+
+def test_a_folder_of_archives_is_a_run_and_beside_traces_they_are_copies(zipped: Path, tmp_path: Path) -> None:
+    """Exports and archives beside the traces are left alone."""
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    (tmp_path / "rank0.pftrace").write_bytes(b"x")
+
+    assert 2 == len(find([str(tmp_path)]).files)
+    zipped.rename(apart / "all.zip")
+    assert ["rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"] == [file.name for file in find([str(apart)]).files]
+    assert 2 == len(find([str(apart / "*.zip")]).files)
+
+
+def test_archives_in_archives_and_without_traces_are_told(tmp_path: Path) -> None:
+    """With what they hold, and what to do."""
+    for name, content in (("outer.zip", "inner.zip"), ("papers.zip", "paper.pdf")):
+        with zipfile.ZipFile(tmp_path / name, "w") as file:
+            file.writestr(content, "")
+
+    with pytest.raises(DptraceError, match=r"outer\.zip: holds an archive \(inner\.zip\).*unpack the outer"):
+        find([str(tmp_path / "outer.zip")])
+    with pytest.raises(DptraceError, match=r"papers\.zip: holds no traces .* but paper\.pdf"):
+        find([str(tmp_path / "papers.zip")])
+
+
+def test_pipes_and_dead_links_in_a_folder_are_told(folder: Path) -> None:
+    """They are left out with a word; named by itself a pipe is read."""
+    os.mkfifo(folder / "rank2.json")
+    (folder / "rank3.json").symlink_to(folder / "nothing")
+
+    sources = find([str(folder)])
+
+    assert 2 == len(sources.files)
+    assert ["rank2.json: is a pipe", "rank3.json: is a link to nothing"] == [
+        re.sub(r".*/(rank.*?(pipe|nothing)).*", r"\1", note) for note in sources.notes
+    ]
+    assert find([str(folder / "rank2.json")]).files[0].passing
+
+
+def test_stars_reach_any_depth(folder: Path) -> None:
+    """Two of them stand for folders within folders."""
+    inner = folder / "a" / "b"
+    inner.mkdir(parents=True)
+    KinetoFile().op("a", 1, 2).write(inner / "rank7.json")
+
+    assert ["rank7.json"] == [file.name for file in find([str(folder / "**" / "rank7.json")]).files]
+
+
+def test_standard_input_stands_alone(folder: Path) -> None:
+    """It holds one trace, and nothing tells where one would end."""
+    assert ["standard input"] == [file.address for file in find(["-"]).files]
+    with pytest.raises(UsageError, match="name nothing else"):
+        find(["-", str(folder)])
+
+
+def test_a_file_url_is_a_path(folder: Path) -> None:
+    """It needs no package."""
+    assert find([str(folder)]).files == find([folder.as_uri()]).files
+
+
+def test_a_rank_in_an_archive_or_url_comes_from_the_last_name(tmp_path: Path) -> None:
+    """A folder or an archive called rank9 says nothing of its files."""
+    (tmp_path / "rank9").mkdir()
+    given = traces(tmp_path, ("rank9/worker_4.json", None), ("rank9/other.json", None))
+    given[0] = dataclasses.replace(given[0], path="s3://b/rank9.zip!run/worker_4.json")
+
+    assert [4, 0] == assign_ranks(given)[0]

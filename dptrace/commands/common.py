@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from dptrace.address import shown
 from dptrace.errors import DptraceError, UsageError
 from dptrace.legible import legible
 from dptrace.reading import Reading
@@ -28,6 +30,7 @@ __all__ = [
     "QUIET",
     "OutputFile",
     "advise",
+    "again",
     "check_output",
     "console",
     "loudness_options",
@@ -48,7 +51,7 @@ _PATIENCE = 1.0
 
 
 def run_argument(function: Decorated) -> Decorated:
-    """Add the argument RUN…: a run folder, a trace, several, a folder or a glob of traces."""
+    """Add the argument RUN…: a run folder, a trace, several, a folder, a glob, an archive or URLs of traces."""
     return click.argument("paths", metavar="RUN...", nargs=-1, required=True, type=click.Path())(function)
 
 
@@ -106,6 +109,12 @@ def advise(text: str, loudness: str) -> None:
     """Say what was done or what to do next, on stderr, so that stdout holds the answer alone."""
     if loudness != QUIET:
         click.echo(legible(text), err=True)
+
+
+def again(paths: Sequence[str]) -> str:
+    """Give RUN as it is typed for the next command, without secrets; a word for it where it can't be read twice."""
+    twice = all(path != "-" and not path.startswith(("/dev/fd/", "/proc/self/fd/")) for path in paths)
+    return shlex.join(map(shown, paths)) if twice else "RUN"
 
 
 def tell_notes(run: Run) -> None:

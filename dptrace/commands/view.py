@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shlex
 import sys
 from pathlib import Path
 
 import click
 
+from dptrace.address import is_url, last_part, shown
 from dptrace.commands.common import (
     OutputFile,
     advise,
+    again,
     check_output,
     console,
     loudness_options,
@@ -126,8 +127,9 @@ def _cached(paths: tuple[str, ...]) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DptraceError(f"{folder}: can't be made: {error.strerror}. Name a place: -o page.html.") from None
-    whole = "\0".join(str(Path(path).absolute()) for path in paths)
-    stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(paths[0]).absolute().name)[:60]
+    whole = "\0".join(path if is_url(path) else str(Path(path).absolute()) for path in paths)
+    name = last_part(shown(paths[0])) if is_url(paths[0]) else Path(paths[0]).absolute().name
+    stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:60]
     return folder / f"{stem}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}.html"
 
 
@@ -142,6 +144,6 @@ def _show(page: Path, paths: tuple[str, ...]) -> None:
         return
     click.echo(
         "No browser could be opened here. Copy the file to a machine that has one (scp), "
-        f"or draw in the terminal: dptrace view {shlex.join(paths)} --text",
+        f"or draw in the terminal: dptrace view {again(paths)} --text",
         err=True,
     )

@@ -1,0 +1,129 @@
+"""Perfetto's file format from the outside: where one packet ends and the next begins, read piece by piece."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+__all__ = ["Packets", "begins_with_packets"]
+
+_TAG = 0x0A
+"""Of ``Trace.packet``, the only field of a trace: number 1, with a length."""
+_LONGEST = 256 << 20
+"""Bytes that one packet may have; those of traces have hundreds."""
+_INFLATED = 64 << 20
+"""Bytes that the packets compressed into one may have; Perfetto compresses some hundred kilobytes at a time."""
+_LOOKED_AT = 4
+
+
+class Chunks(Protocol):
+    """Where the bytes come from."""
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether no bytes are left."""
+
+    @property
+    def damage(self) -> str:
+        """Tell why the bytes stop before their end, if they do."""
+
+    def more(self) -> bytes:
+        """Give further bytes, none at the end."""
+
+
+def begins_with_packets(start: bytes) -> bool:
+    """Tell Perfetto's format from JSON, which may begin with the same byte (a new line)."""
+    position = 0
+    for seen in range(_LOOKED_AT):
+        frame = _frame(start, position) if start[position : position + 1] == b"\n" else None
+        if frame is None or frame[1] - frame[0] > _LONGEST:
+            return False
+        position = frame[1]
+        if position >= len(start):
+            return position > 2 and (seen > 0 or start.lstrip()[:1] not in (b"{", b"["))
+    return True
+
+
+def _frame(data: bytes, position: int) -> tuple[int, int] | None:
+    """Give where the packet at *position* begins and ends, after its tag and length; nothing if these are cut off."""
+    size, shift = 0, 0
+    for place in range(position + 1, min(position + 11, len(data))):
+        byte = data[place]
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return place + 1, place + 1 + size
+        shift += 7
+    return None
+
+
+class Packets:
+    """The packets of a trace, some megabytes of them at a time, and what was wrong with it."""
+
+    def __init__(self, start: bytes, chunks: Chunks) -> None:
+        from google.protobuf.message import DecodeError
+        from perfetto.protos.perfetto.trace import perfetto_trace_pb2
+
+        self._trace: Any = perfetto_trace_pb2.Trace
+        self._failure = DecodeError
+        self._data, self._chunks = start, chunks
+        self.lost = 0
+        """Packets that could not be decoded."""
+        self.damage = ""
+        """Why the packets stop before their end."""
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            ends = self._whole()
+            if ends:
+                yield from self._decoded(self._data, ends)
+                self._data = self._data[ends[-1] :]
+            if self.damage or self._chunks.ended:
+                break
+            self._data += self._chunks.more()
+        self.damage = self.damage or self._chunks.damage or ("it ends in the middle" if self._data else "")
+
+    def _whole(self) -> list[int]:
+        """Give where the packets end that are here as a whole."""
+        data, position, ends = self._data, 0, list[int]()
+        while position < len(data):
+            frame = _frame(data, position)
+            if data[position] != _TAG or (frame and frame[1] - frame[0] > _LONGEST):
+                self.damage = "it goes on with what is no packet"
+                break
+            if frame is None or frame[1] > len(data):
+                break
+            position = frame[1]
+            ends.append(position)
+        return ends
+
+    def _decoded(self, data: bytes, ends: list[int]) -> Iterator[Any]:
+        try:
+            found = self._trace.FromString(data[: ends[-1]]).packet
+        except self._failure:
+            if len(ends) == 1:
+                self.lost += 1
+                return
+            middle = len(ends) // 2
+            cut = ends[middle - 1]
+            yield from self._decoded(data[:cut], ends[:middle])
+            yield from self._decoded(data[cut:], [end - cut for end in ends[middle:]])
+            return
+        for packet in found:
+            if packet.HasField("compressed_packets"):
+                yield from self._inflated(packet.compressed_packets)
+            else:
+                yield packet
+
+    def _inflated(self, data: bytes) -> Iterator[Any]:
+        try:
+            decompressor = zlib.decompressobj()
+            plain = decompressor.decompress(data, _INFLATED)
+            if decompressor.unconsumed_tail:
+                raise zlib.error
+            found = self._trace.FromString(plain).packet
+        except (zlib.error, self._failure):
+            self.lost += 1
+            return
+        # One level only: Perfetto compresses no compressed packets.
+        yield from found
