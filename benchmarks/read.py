@@ -1,10 +1,14 @@
-"""How close `dptrace analyze` comes to the speed at which a trace's bytes can be decoded at all.
+"""What reading and splitting a trace costs: beside the least it can cost, and beside Holistic Trace Analysis.
 
-    python benchmarks/read.py TRACE [--repeat 5]
+    python benchmarks/read.py SMALL LARGE [--hta PYTHON] [--keep FOLDER]
 
-TRACE's steps are repeated with shifted times and correlation ids, to about a million events for
-`perparam_v100_rank1of2`. Printed are CPU seconds and peak memory of whole processes, the median of three, and their
-ratio to the floor: gunzip with isal and one typed decode with msgspec, one thread.
+SMALL and LARGE are two ranks' trace files; LARGE's steps are repeated with shifted times and correlation ids, 5 and 46
+times unless --repeat says otherwise. Measured are whole processes, in turns, the median of three (above two million
+events: one run): CPU seconds, peak memory, and the time that passed.
+
+floor     gunzip with isal and one typed decode with msgspec, one thread: the speed of the decoding itself
+dptrace   dptrace analyze -q --no-cache --jobs 1, and once more with all cores
+HTA       its import, its load, its temporal breakdown and its overlap, in the Python that --hta names
 """
 
 from __future__ import annotations
@@ -17,8 +21,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import count, islice, pairwise
 from pathlib import Path
+from typing import Any
 
 FLOOR = """
 import sys, msgspec
@@ -39,61 +48,162 @@ class Document(msgspec.Struct, gc=False):
 with igzip.open(sys.argv[1]) as file:
     msgspec.json.decode(file.read(), type=Document)
 """
+HTA = """
+import sys
+from hta.trace_analysis import TraceAnalysis
+analysis = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir="/")
+analysis.get_temporal_breakdown(visualize=False)
+analysis.get_comm_comp_overlap(visualize=False)
+"""
+RUNS, ONE_RUN_FROM = 3, 2_000_000
+
+
+@dataclass
+class Cost:
+    """What one process cost."""
+
+    cpu: float
+    peak_mb: float
+    wall: float
 
 
 def repeated(source: Path, times: int, target: Path) -> int:
-    """Write *source* with its events *times* over, one after the other in time; give the number of events."""
-    document = json.loads((gzip.open if source.suffix == ".gz" else open)(source, "rb").read())
+    """Write *source* with its events *times* over, one after the other in time; give the number of events.
+
+    Event by event, so that a file larger than the memory can be written.
+    """
+    with gzip.open(source, "rb") if source.suffix == ".gz" else source.open("rb") as file:
+        document = json.loads(file.read())
     events = document["traceEvents"]
     starts = [event["ts"] for event in events if event.get("ph") == "X" and event.get("cat") != "Trace"]
     span = max(starts) - min(starts) + 1_000_000
     most = max(event.get("args", {}).get("correlation") or 0 for event in events)
-    document["traceEvents"] = [moved(event, k, span, most) for k in range(times) for event in events]
-    with gzip.open(target, "wb", compresslevel=1) as file:
-        file.write(json.dumps(document, indent=1).encode())
-    return len(document["traceEvents"])
+    head, tail = json.dumps({**document, "traceEvents": []}, indent=1).split('"traceEvents": []')
+    templates = list(map(template, events))
+    texts = (
+        text % {"ts": start + k * span, "id": number + k * most, "k": f"{k:03d}"}
+        for k in range(times)
+        for text, start, number in templates
+    )
+    with gzip.open(target, "wb", compresslevel=1) as out:
+        out.write(f'{head}"traceEvents": [\n  '.encode())
+        for batch in count():
+            some = list(islice(texts, 10_000))
+            if not some:
+                break
+            out.write(((",\n  " if batch else "") + ",\n  ".join(some)).encode())
+        out.write(f"\n ]{tail}".encode())
+    return len(events) * times
 
 
-def moved(event: dict[str, object], k: int, span: float, most: int) -> dict[str, object]:
-    """Copy an event into the k-th repetition."""
+def template(event: dict[str, Any]) -> tuple[str, float, int]:
+    """Give an event's text with gaps for what differs from one repetition to the next, and what stands there first."""
+    start, number = event.get("ts"), (event.get("args") or {}).get("correlation")
     copy = dict(event)
-    if isinstance(start := event.get("ts"), int | float):
-        copy["ts"] = start + k * span
-    if isinstance(args := event.get("args"), dict) and isinstance(args.get("correlation"), int):
-        copy["args"] = {**args, "correlation": args["correlation"] + k * most}
+    if isinstance(start, int | float):
+        copy["ts"] = "\0ts\0"
+    if isinstance(number, int):
+        copy["args"] = {**event["args"], "correlation": "\0id\0"}
     if str(event.get("name", "")).startswith("ProfilerStep#"):
-        copy["name"] = f"{event['name']}{k:03d}"
-    return copy
+        copy["name"] = f"{event['name']}\0k\0"
+    text = json.dumps({"": [copy]}, indent=1)[len('{\n "": [\n  ') : -len("\n ]\n}")].replace("%", "%%")
+    for gap in ("ts", "id"):
+        text = text.replace(f'"\\u0000{gap}\\u0000"', f"%({gap})s")
+    text = text.replace("\\u0000k\\u0000", "%(k)s")
+    return text, start if isinstance(start, int | float) else 0, number if isinstance(number, int) else 0
 
 
-def measured(command: list[str]) -> tuple[float, float]:
-    """Run a process three times; give the median of its CPU seconds and of its peak memory in MB."""
-    runs = []
-    for _ in range(3):
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-        assert process.returncode == 0, command
-        runs.append((usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1000))
-    return statistics.median(cpu for cpu, _ in runs), statistics.median(peak for _, peak in runs)
+def measured(commands: dict[str, list[str]], runs: int) -> dict[str, Cost]:
+    """Run each command *runs* times, in turns, so that a busy minute falls on all; give the medians."""
+    costs: dict[str, list[Cost]] = {name: [] for name in commands}
+    for _ in range(runs):
+        for name, command in commands.items():
+            began = time.monotonic()
+            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+                assert process.stderr is not None
+                said = process.stderr.read()
+                _, status, usage = os.wait4(process.pid, 0)
+                process.returncode = os.waitstatus_to_exitcode(status)
+            if process.returncode:
+                raise SystemExit(f"{name} failed: {' '.join(command)}\n{said.decode(errors='replace')}")
+            cpu = usage.ru_utime + usage.ru_stime
+            costs[name].append(Cost(cpu, usage.ru_maxrss / 1000, time.monotonic() - began))
+    fields = ("cpu", "peak_mb", "wall")
+    return {
+        name: Cost(*(statistics.median(getattr(cost, field) for cost in some) for field in fields))
+        for name, some in costs.items()
+    }
+
+
+def commands_for(file: Path, hta: str | None) -> dict[str, list[str]]:
+    """Give what is run on a file."""
+    analyze = [sys.executable, "-m", "dptrace", "analyze", "-q", "--no-cache", str(file)]
+    commands = {
+        "floor": [sys.executable, "-c", FLOOR, str(file)],
+        "dptrace": [*analyze, "--jobs", "1"],
+        "dptrace, all cores": analyze,
+    }
+    return {**commands, "HTA": [hta, "-c", HTA, str(file.resolve())]} if hta else commands
+
+
+def files(options: argparse.Namespace, folder: Path) -> Iterator[tuple[Path, int]]:
+    """Make the files, or take those made before; give each with its number of events."""
+    for source, times in [(options.small, 1), *((options.large, times) for times in options.repeat)]:
+        file = folder / f"{source.name.partition('.')[0]}x{times}.json.gz"
+        told = file.with_suffix(".events")
+        if not told.exists():
+            # In a process of its own: a child's peak memory counts from that of the process which forks it.
+            with ProcessPoolExecutor(1) as maker:
+                told.write_text(str(maker.submit(repeated, source, times, file).result()))
+        yield file, int(told.read_text())
+
+
+def show(events: int, costs: dict[str, Cost]) -> None:
+    """Print the rows of one file."""
+    floor, hta = costs["floor"], costs.get("HTA")
+    for name, cost in costs.items():
+        row = f"| {events:,} | {name} | {cost.cpu:.2f} | {cost.cpu / floor.cpu:.2f} | {cost.peak_mb:,.0f} |"
+        beside = f" {hta.cpu / cost.cpu:.0f} | {hta.peak_mb / cost.peak_mb:.1f} |" if hta and name != "HTA" else " | |"
+        print(f"{row} {cost.wall:.2f} |{beside}", flush=True)
+
+
+def show_growth(ours: dict[int, Cost]) -> None:
+    """Print what each further event costs, and how far from linear the time is."""
+    print()
+    for (fewer, small), (more, large) in pairwise(sorted(ours.items())):
+        grown = (large.peak_mb - small.peak_mb) * 1e6 / (more - fewer)
+        ten = 10 * (large.cpu / small.cpu) / (more / fewer)
+        print(f"From {fewer:,} to {more:,} events: {grown:.0f} bytes of peak memory an event,", end=" ")
+        print(f"and 10 × the events would take {ten:.1f} × the time.")
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trace", type=Path)
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("small", type=Path)
+    parser.add_argument("large", type=Path)
+    parser.add_argument(
+        "--repeat", type=int, nargs="+", default=[1, 5, 46], help="how often LARGE's events stand in a file"
+    )
+    parser.add_argument("--hta", metavar="PYTHON", help="a Python that has Holistic Trace Analysis (traceinsight)")
+    parser.add_argument("--hta-up-to", type=int, default=2_000_000, metavar="EVENTS", help="what HTA is given at most")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="where the files are made, and left for the next time"
+    )
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "rank0.json.gz")
-        # In a process of its own: a child's peak memory counts from that of the process which forks it.
-        with ProcessPoolExecutor(1) as maker:
-            events = maker.submit(repeated, options.trace, options.repeat, file).result()
-        floor, floor_peak = measured([sys.executable, "-c", FLOOR, str(file)])
-        ours, peak = measured([sys.executable, "-m", "dptrace", "analyze", "-q", str(file)])
-    print(f"{events:,} events           CPU s   × floor   peak MB")
-    print(f"floor                  {floor:9.2f}      1.00 {floor_peak:9.0f}")
-    print(f"dptrace analyze        {ours:9.2f} {ours / floor:9.2f} {peak:9.0f}")
+    print(
+        "| events | | CPU s | × floor | peak MB | s | HTA's CPU ÷ | HTA's peak ÷ |\n|--:|---|--:|--:|--:|--:|--:|--:|"
+    )
+    ours = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.keep or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, events in files(options, folder):
+            commands = commands_for(file, options.hta if events <= options.hta_up_to else None)
+            costs = measured(commands, RUNS if events < ONE_RUN_FROM else 1)
+            show(events, costs)
+            ours[events] = costs["dptrace"]
+    show_growth(ours)
 
 
 if __name__ == "__main__":

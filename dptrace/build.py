@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.collectives import collectives_of, communication_names, kind_of
+from dptrace.collectives import collectives_of, communication_names, described, kind_of, labels_of
 from dptrace.errors import TraceError
 from dptrace.intervals import Int64, IntervalSet, union
 from dptrace.launches import launches, outermost
@@ -178,7 +179,7 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timel
             trace.thread[events].astype(np.int64),
             time,
         ),
-        tuple(_gloo(trace, int(event)) for event in events[is_comm]),
+        tuple(map(partial(_gloo, trace), events[is_comm].tolist(), labels_of(trace, launch[is_comm]))),
         steps,
         notes,
     )
@@ -195,7 +196,6 @@ def _enqueued(trace: Trace, comm: Int64) -> Int64:
     return ops if in_order else comm
 
 
-def _gloo(trace: Trace, event: int) -> Collective:
+def _gloo(trace: Trace, event: int, label: str) -> Collective:
     args = trace.comm.get(event, CommArgs())
-    kind = kind_of(args.collective) or "other"
-    return Collective(kind, args.bytes, args.dtype, args.group, args.group_size, args.seq)
+    return described(kind_of(args.collective) or "other", args, label)

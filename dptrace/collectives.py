@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +15,17 @@ from dptrace.launches import enclosing
 from dptrace.timeline import Collective
 from dptrace.trace import Category, CommArgs, Trace
 
-__all__ = ["collectives_of", "communication_names", "kind_of"]
+__all__ = ["collectives_of", "communication_names", "described", "kind_of", "labels_of"]
 
 # "collective" alone is no sign: FlashAttention's compute kernels are named CollectiveMainloop.
 _COMMUNICATION = re.compile(
     r"nccl|rccl|oneccl|msccl|cross_device_reduce|deep_ep::|internode::|intranode::|nvshmem.*(?:put|get|barrier|alltoall)",
     re.IGNORECASE,
 )
+
+_CALLERS = ("record_param_comms",), ("nccl:", "rccl:"), ("c10d::", "_c10d_functional::")
+# torch's names for why it communicates: fully_shard's units by module, pipelines' actions by stage and micro-batch.
+_LABELS = ("FSDP::all_gather", "FSDP::post_backward_reduce", "PP:")
 
 _KINDS = (
     # First match wins, on the name in lower case without underscores: of the longer names first.
@@ -40,6 +45,7 @@ _KINDS = (
 )
 
 
+@lru_cache(maxsize=4096)
 def kind_of(name: str) -> str:
     """Give the kind of collective that a name speaks of, or nothing.
 
@@ -82,14 +88,43 @@ def collectives_of(trace: Trace, events: Int64, launch: Int64) -> tuple[Collecti
     thread, time = trace.thread[launch], trace.start_ns[launch]
     ops = (trace.category == Category.CPU_OP) | (trace.category == Category.ANNOTATION)
     callers = []
-    for prefixes in (("record_param_comms",), ("nccl:", "rccl:"), ("c10d::", "_c10d_functional::")):
+    for prefixes in _CALLERS:
         found = enclosing(trace, ops & trace.named(*prefixes), thread, time)
         callers.append(np.where(launched, found, -1))
-    return tuple(_collective(trace, int(event), [int(found[i]) for found in callers]) for i, event in enumerate(events))
+    names = [np.where(found >= 0, trace.name[found], -1).tolist() for found in callers]
+    sources = zip(events.tolist(), *(found.tolist() for found in callers), strict=True)
+    said = zip(*names, trace.name[events].tolist(), strict=True)
+    plain: dict[tuple[tuple[int, ...], str], Collective] = {}
+    collectives = []
+    for from_any, spoken, label in zip(sources, said, labels_of(trace, launch), strict=True):
+        args = next((trace.comm[i] for i in from_any if i in trace.comm), None) if trace.comm else None
+        if args is not None:
+            kind = kind_of(args.collective) or _kind(trace, spoken)
+            collectives.append(described(kind, args, label))
+            continue
+        # Most say nothing but their names, of which there are few.
+        if (spoken, label) not in plain:
+            plain[spoken, label] = Collective(_kind(trace, spoken), label=label)
+        collectives.append(plain[spoken, label])
+    return tuple(collectives)
 
 
-def _collective(trace: Trace, event: int, callers: list[int]) -> Collective:
-    args = next((trace.comm[i] for i in (event, *callers) if i in trace.comm), CommArgs())
-    said = [args.collective, *(trace.names[trace.name[i]] for i in callers if i >= 0), trace.names[trace.name[event]]]
-    kind = next((kind for text in said if (kind := kind_of(text))), "other")
-    return Collective(kind, args.bytes, args.dtype, args.group, args.group_size, args.seq)
+def _kind(trace: Trace, spoken: tuple[int, ...]) -> str:
+    """Give the kind that the first telling name speaks of."""
+    names = (trace.names[name] for name in spoken if name >= 0)
+    return next((kind for text in names if (kind := kind_of(text))), "other")
+
+
+def labels_of(trace: Trace, launch: Int64) -> list[str]:
+    """Give what the trainer called what it launched with each event, or nothing; -1 stands for an unknown launch."""
+    ops = (trace.category == Category.CPU_OP) | (trace.category == Category.ANNOTATION)
+    found = enclosing(trace, ops & trace.named(*_LABELS), trace.thread[launch], trace.start_ns[launch])
+    names = np.array([*trace.names, ""], object)
+    labels: list[str] = names[np.where((launch >= 0) & (found >= 0), trace.name[found], -1)].tolist()
+    return labels
+
+
+def described(kind: str, args: CommArgs, label: str = "") -> Collective:
+    """Give the collective that metadata speaks of."""
+    known = (args.bytes, args.dtype, args.group, args.group_size, args.seq, args.ranks, args.description, args.peer)
+    return Collective(kind, *known, label)

@@ -1,118 +1,78 @@
-"""Events as the file spells them, reduced to columns chunk by chunk, with no Python loop over them.
+"""Events as the file spells them, reduced to columns chunk by chunk.
 
-What looks like a detour here (``map`` over C functions, dictionaries that number what they have not seen) is what
-keeps the reader close to the speed of the decoding itself: see benchmarks/.
+The loops here are comprehensions that touch one field each, and arrays are made from lists with ``array``, which is
+what measures fastest: the reader is to stay close to the speed of the decoding itself. See benchmarks/.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from decimal import Decimal
-from itertools import compress, islice, repeat
-from operator import attrgetter, is_not
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import compress, islice
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.events import DAMAGE, GLOO, NO_ARGS, SPAN, Args, Complete, code_of, comm_args, complete_events, is_count
 from dptrace.intervals import Int64
+from dptrace.microseconds import NeedsDecimal, nanoseconds, quickly
 from dptrace.trace import Category, CommArgs
 
-__all__ = ["DAMAGE", "Columns"]
+__all__ = ["DAMAGE", "Columns", "Part", "Sender"]
 
-DAMAGE = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
-"""What decoding and reducing raise on text that is no event."""
+_LAUNCHED = int(Category.LAUNCH)
+"""The first of the categories whose events have a correlation."""
+_ON_DEVICE = int(Category.KERNEL)
+"""The first of the categories whose events have a device and a stream."""
 
-_CATEGORIES = {
-    # Categories of schema version 1 as torch writes them since 2022, then the spellings of 2021.
-    "cpu_op": Category.CPU_OP,
-    "user_annotation": Category.ANNOTATION,
-    "cuda_runtime": Category.LAUNCH,
-    "cuda_driver": Category.LAUNCH,
-    "hip_runtime": Category.LAUNCH,
-    "hip_driver": Category.LAUNCH,
-    "xpu_runtime": Category.LAUNCH,
-    "xpu_driver": Category.LAUNCH,
-    "privateuse1_runtime": Category.LAUNCH,
-    "privateuse1_driver": Category.LAUNCH,
-    "kernel": Category.KERNEL,
-    "gpu_memcpy": Category.MEMORY,
-    "gpu_memset": Category.MEMORY,
-    "operator": Category.CPU_OP,
-    "runtime": Category.LAUNCH,
-    "memcpy": Category.MEMORY,
-    "memset": Category.MEMORY,
-}
-_UNUSED = 255
-_SPAN = 254
-"""Kineto's own event over the whole recording, which it writes after all others."""
-
-_ELEMENT_BYTES = {
-    # Kineto writes NCCL metadata with c10's names (BFloat16), and Input types in C++'s (c10::BFloat16, long int).
-    **dict.fromkeys(("byte", "char", "bool", "unsigned char", "signed char", "float8_e4m3fn", "float8_e5m2"), 1),
-    **dict.fromkeys(("float8_e4m3fnuz", "float8_e5m2fnuz", "quint8", "qint8"), 1),
-    **dict.fromkeys(("short", "short int", "half", "bfloat16"), 2),
-    **dict.fromkeys(("int", "float"), 4),
-    **dict.fromkeys(("long", "long int", "double", "complexfloat"), 8),
-    "complexdouble": 16,
-}
-
-# Below this many µs a double tells three decimals apart: its spacing is 2^-10 µs, just under a nanosecond, so the
-# fraction, times 1000, rounds to the true one. Files of spring 2024 carry epoch µs with decimals (1.7e15): too many.
-_EXACT_MICROSECONDS = float(2**43)
+_COMMUNICATES = ("record_param_comms", "nccl:", "rccl:", "c10d::", "_c10d_functional::", GLOO)
+"""Begin the names of what carries a collective's metadata on the CPU."""
 
 
-class _Args(msgspec.Struct, frozen=True, gc=False):
-    # Of any type, since an odd argument must not cost its event: what is not of the type meant is taken for absent.
-    correlation: Any = -1
-    device: Any = None
-    stream: Any = None
-    collective: Any = msgspec.field(default="", name="Collective name")
-    in_elements: Any = msgspec.field(default=0, name="In msg nelems")
-    out_elements: Any = msgspec.field(default=0, name="Out msg nelems")
-    group_size: Any = msgspec.field(default=0, name="Group size")
-    dtype: Any = ""
-    group: Any = msgspec.field(default="", name="Process Group Name")
-    seq: Any = msgspec.field(default=-1, name="Seq")
-    dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
-    types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input type")
+class _Names:
+    """A string table: numbers of texts, from 0, in the order in which they come."""
+
+    def __init__(self) -> None:
+        # A plain dictionary, asked twice where something is new: one with __missing__ takes half as long again.
+        self.numbers: dict[Any, int] = {}
+
+    def of(self, events: list[Complete]) -> list[int]:
+        """Give the number of each event's name."""
+        numbers = self.numbers
+        try:
+            return [numbers[event.name] for event in events]
+        except KeyError:
+            return [self.number(event.name) for event in events]
+
+    def number(self, name: object) -> int:
+        """Give the number of one, a new one if need be."""
+        return self.numbers.setdefault(name, len(self.numbers))
 
 
-_NO_ARGS = _Args()
+class _Threads:
+    """Numbers of pairs of process and thread, in the same way."""
 
+    def __init__(self) -> None:
+        self.numbers: dict[Any, dict[Any, int]] = {}
+        self.pairs: list[tuple[Any, Any]] = []
 
-class _Event(msgspec.Struct, frozen=True, gc=False):
-    ph: str = ""
-    cat: str | None = None
-    name: str | int | float | None = ""
-    pid: int | str | float | None = None
-    tid: int | str | float | None = None
-    ts: int | float | str | None = None
-    dur: int | float | None = None
-    args: _Args | None = _NO_ARGS
+    def of(self, events: list[Complete]) -> list[int]:
+        """Give the number of each event's thread."""
+        numbers = self.numbers
+        try:
+            return [numbers[event.pid][event.tid] for event in events]
+        except KeyError:
+            return [self.number(event.pid, event.tid) for event in events]
 
-
-class _ExactEvent(_Event, frozen=True, gc=False):
-    ts: int | Decimal | None = None  # type: ignore[assignment]
-    dur: int | Decimal | None = None  # type: ignore[assignment]
-
-
-_EVENTS = msgspec.json.Decoder(list[_Event])
-_EXACT_EVENTS = msgspec.json.Decoder(list[_ExactEvent])
-_phase, _category, _name, _pid, _tid, _start, _length, _args = (
-    attrgetter(field) for field in ("ph", "cat", "name", "pid", "tid", "ts", "dur", "args")
-)
-_correlation, _device, _stream, _collective = (
-    attrgetter(field) for field in ("correlation", "device", "stream", "collective")
-)
-
-
-class _Numbered(dict[Any, int]):
-    """Number what is asked for, from 0, in the order of asking."""
-
-    def __missing__(self, key: object) -> int:
-        return self.setdefault(key, len(self))
+    def number(self, pid: object, tid: object) -> int:
+        """Give the number of one, a new one if need be."""
+        threads = self.numbers.setdefault(pid, {})
+        if tid not in threads:
+            threads[tid] = len(self.pairs)
+            self.pairs.append((pid, tid))
+        return threads[tid]
 
 
 class _Told(dict[Any, int]):
@@ -124,18 +84,12 @@ class _Told(dict[Any, int]):
     def __missing__(self, key: object) -> int:
         return self.setdefault(key, self.function(key))
 
-    def column(self, values: list[Any], kind: Any) -> NDArray[Any]:
+    def column(self, values: list[Any]) -> NDArray[np.int64]:
         """Look up each value; a list or an object, which can't be remembered, is asked about by itself."""
         try:
-            return np.fromiter(map(self.__getitem__, values), kind, len(values))
+            return np.array([self[value] for value in values], np.int64)
         except TypeError:
-            return np.fromiter(map(self.function, values), kind, len(values))
-
-
-def _code(category: str | None) -> int:
-    if category == "Trace":
-        return _SPAN
-    return _CATEGORIES.get(category.lower(), _UNUSED) if category is not None else _UNUSED
+            return np.array([self.function(value) for value in values], np.int64)
 
 
 def _small(device: object) -> int:
@@ -147,12 +101,34 @@ def _whole(stream: object) -> int:
     return stream if type(stream) is int and abs(stream) < 1 << 62 else -1
 
 
+class _NeedsArgs(Exception):
+    """An event of the chunk tells of a collective: decode it again with all that it tells."""
+
+
+@dataclass(slots=True)
+class Part:
+    """What some of a file's text comes to, as another process sends it."""
+
+    chunks: list[tuple[NDArray[Any], ...]] = field(default_factory=list)
+    comm: dict[int, CommArgs] = field(default_factory=dict)
+    """By the place among the events of this part that stay."""
+    names: list[Any] = field(default_factory=list)
+    """Those that the sender's earlier parts do not hold; it numbers them on from there, as it does the threads."""
+    threads: list[tuple[Any, Any]] = field(default_factory=list)
+    counts: tuple[int, ...] = ()
+    whole: bool = False
+
+
+_COUNTS = ("events", "kept", "dropped", "mended", "timeless", "endless")
+
+
 class Columns:
     """The columns of a file while it is read, a chunk's arrays at a time."""
 
     def __init__(self) -> None:
         self.chunks: list[tuple[NDArray[Any], ...]] = []
-        """Of each chunk: start and end in ns, category, name, thread, correlation, device, stream."""
+        """Of each chunk: start and length in ns, category, name, thread; of calls and device events alone: the
+        correlation; of device events alone: device and stream. Each in the smallest type that holds it."""
         self.comm: dict[int, CommArgs] = {}
         """What the few events of collectives say, by their place among all that stay."""
         self.events = 0
@@ -165,16 +141,24 @@ class Columns:
         """Whether Kineto's last event was seen, so that no event is missing."""
         self.mended = 0
         """Events whose texts were damaged, and mended."""
-        self._names, self._threads = _Numbered(), _Numbered()
-        self._gloo: list[int] = []
-        self._searched = 0
-        """How much of the string table was searched for gloo's names."""
-        self._codes, self._devices, self._streams = _Told(_code), _Told(_small), _Told(_whole)
+        self.timeless = 0
+        """Events that would stay if they said when they began."""
+        self.endless = 0
+        """Those that stay without saying how long they took: they count as having taken no time."""
+        self._names, self._threads = _Names(), _Threads()
+        self._speaking: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        """Which names begin with one of _COMMUNICATES, as far as the string table was searched."""
+        self._codes, self._devices, self._streams = _Told(code_of), _Told(_small), _Told(_whole)
+        self._exact = False
+        """Whether this file's times have too many digits for a double."""
+        self._telling = False
+        """Whether its events were seen to tell of collectives."""
+        self._sent = (0, 0)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Give the string table."""
-        return tuple(map(str, self._names))
+        return tuple(map(str, self._names.numbers))
 
     def decode(self, text: bytes) -> None:
         """Take the events of a JSON list.
@@ -182,123 +166,149 @@ class Columns:
         Raises:
             DAMAGE: the text is no list of events; nothing of it was taken.
         """
-        try:
-            self._take(_EVENTS.decode(text))
-        except _NeedsDecimal:
-            self._take(_EXACT_EVENTS.decode(text))
+        for _ in range(3):
+            try:
+                self._take(*complete_events(text, self._exact, self._telling))
+                return
+            except NeedsDecimal:
+                self._exact = True
+            except _NeedsArgs:
+                self._telling = True
 
-    def _take(self, events: Sequence[_Event]) -> None:
-        count = len(events)
-        category = np.fromiter(map(self._codes.__getitem__, map(_category, events)), np.uint8, count)
-        complete = np.fromiter(map("X".__eq__, map(_phase, events)), np.bool_, count)
-        timed = np.fromiter(map(is_not, map(_start, events), repeat(None)), np.bool_, count)
-        keep = (category < _SPAN) & complete & timed
-        self.whole = self.whole or bool((category == _SPAN).any())
-        kept = list(compress(events, keep.tolist()))
+    def _take(self, count: int, complete: list[Complete]) -> None:
+        codes = self._codes
+        category = np.frombuffer(bytes([codes[event.cat] for event in complete]), np.uint8)
+        whole = bool((category == SPAN).any())
+        wanted = category < SPAN
+        kept = complete if wanted.all() else list(compress(complete, wanted.tolist()))
+        category = category if kept is complete else category[wanted]
+        starts: list[Any] = [event.ts for event in kept]
+        start, timeless = quickly(starts, self._exact), 0
+        if start is None:
+            timed = [value is not None for value in starts]
+            kept, category = list(compress(kept, timed)), category[timed]
+            timeless = len(starts) - len(kept)
+            start = nanoseconds(list(compress(starts, timed)), self._exact)
         if kept:
-            columns, comm = self._reduce(kept)
-            self.chunks.append((*columns[:2], category[keep], *columns[2:]))
-            self.comm.update(comm)
+            self._reduce(kept, start, category)
+        self.timeless += timeless
+        self.whole = self.whole or whole
         self.kept += len(kept)
         self.events += count
 
-    def _reduce(self, kept: list[_Event]) -> tuple[list[NDArray[Any]], dict[int, CommArgs]]:
-        """Turn events into columns, all but the category."""
+    def _reduce(self, kept: list[Complete], start: Int64, category: NDArray[np.uint8]) -> None:
+        """Turn events into columns."""
+        lengths: list[Any] = [event.dur for event in kept]
+        length, endless = quickly(lengths, self._exact), 0
+        if length is None:
+            length, endless = nanoseconds([value or 0 for value in lengths], self._exact), lengths.count(None)
+        name, thread = _packed(self._names.of(kept)), _packed(self._threads.of(kept))
+        launched = category >= _LAUNCHED
+        args = [event.args or NO_ARGS for event in compress(kept, launched.tolist())]
+        on_device = category[launched] >= _ON_DEVICE
+        device_args = list(compress(args, on_device.tolist()))
+        rest = (
+            _integers([a.correlation for a in args]),
+            self._devices.column([a.device for a in device_args]),
+            self._streams.column([a.stream for a in device_args]),
+        )
+        speaks = self._speaks(name) & ~launched
+        if any(told := [a.collective for a in device_args]):
+            speaks[np.flatnonzero(launched)[on_device]] = list(map(bool, told))
+        for i in np.flatnonzero(speaks).tolist():
+            said = kept[i].args or NO_ARGS
+            if said.collective or str(kept[i].name).startswith(GLOO):
+                if not isinstance(said, Args):
+                    raise _NeedsArgs
+                self.comm[self.kept + i] = comm_args(str(kept[i].name), said)
+        self.chunks.append((start, _smallest(length), category, name, thread, *map(_smallest, rest)))
+        self.endless += endless
 
-        def column(values: Iterable[int], kind: Any) -> NDArray[Any]:
-            return np.fromiter(values, kind, len(kept))
+    def _speaks(self, name: NDArray[Any]) -> NDArray[np.bool_]:
+        if more := len(self._names.numbers) - len(self._speaking):
+            fresh = islice(self._names.numbers, len(self._speaking), None)
+            told = np.fromiter((str(text).startswith(_COMMUNICATES) for text in fresh), np.bool_, more)
+            self._speaking = np.append(self._speaking, told)
+        speaks: NDArray[np.bool_] = self._speaking[name]
+        return speaks
 
-        start = _nanoseconds(list(map(_start, kept)))
-        length = _nanoseconds([length or 0 for length in map(_length, kept)])
-        args = [args or _NO_ARGS for args in map(_args, kept)]
-        columns = [
-            start,
-            start + length,
-            column(map(self._names.__getitem__, map(_name, kept)), np.int32),
-            column(map(self._threads.__getitem__, zip(map(_pid, kept), map(_tid, kept), strict=True)), np.int32),
-            _integers(list(map(_correlation, args))),
-            self._devices.column(list(map(_device, args)), np.int32),
-            self._streams.column(list(map(_stream, args)), np.int64),
-        ]
-        told = np.flatnonzero(column(map(bool, map(_collective, args)), np.bool_) | self._is_gloo(columns[2]))
-        found = {self.kept + int(i): _comm_args(str(kept[i].name), args[i]) for i in told}
-        return columns, found
+    def gathered(self) -> list[NDArray[Any]]:
+        """Give each column of all events, and forget them.
 
-    def _is_gloo(self, name: NDArray[np.int32]) -> NDArray[np.bool_]:
-        fresh = islice(self._names.items(), self._searched, None)
-        self._gloo += [number for text, number in fresh if str(text).startswith(_GLOO)]
-        self._searched = len(self._names)
-        return np.isin(name, self._gloo) if self._gloo else np.zeros(len(name), np.bool_)
+        Returns:
+            start and end in ns, category, name, thread, correlation, device, stream; the last three are -1 where an
+            event of its category has none. Integers of the smallest size that holds them, but for the times.
+        """
+        parts = list(zip(*self.chunks, strict=True))
+        self.chunks = []
+        parts.reverse()
+        start: Int64 = np.concatenate(parts.pop())
+        end: Int64 = np.concatenate(parts.pop(), dtype=np.int64)
+        np.add(start, end, out=end)
+        category, name, thread = (np.concatenate(parts.pop()) for _ in range(3))
+        columns = [start, end, category, name, thread]
+        for first in (_LAUNCHED, _ON_DEVICE, _ON_DEVICE):
+            some = np.concatenate(parts.pop())
+            columns.append(np.full(len(start), -1, some.dtype))
+            columns[-1][category >= first] = some
+        return columns
+
+    def part(self) -> Part:
+        """Give what was taken since the last call, and forget the events."""
+        names, threads = self._sent
+        part = Part(
+            self.chunks,
+            self.comm,
+            list(islice(self._names.numbers, names, None)),
+            self._threads.pairs[threads:],
+            tuple(getattr(self, count) for count in _COUNTS),
+            self.whole,
+        )
+        self._sent = (len(self._names.numbers), len(self._threads.pairs))
+        self.chunks, self.comm = [], {}
+        for count in _COUNTS:
+            setattr(self, count, 0)
+        return part
+
+    def add(self, part: Part, sender: Sender) -> None:
+        """Take over what another process made of the text that follows what was taken so far."""
+        sender.names += map(self._names.number, part.names)
+        sender.threads += [self._threads.number(pid, tid) for pid, tid in part.threads]
+        names, threads = np.array(sender.names, np.int32), np.array(sender.threads, np.int32)
+        for start, length, category, name, thread, *rest in part.chunks:
+            self.chunks.append((start, length, category, names[name], threads[thread], *rest))
+        self.comm.update((self.kept + place, args) for place, args in part.comm.items())
+        for count, more in zip(_COUNTS, part.counts, strict=True):
+            setattr(self, count, getattr(self, count) + more)
+        self.whole = self.whole or part.whole
 
 
-_GLOO = "gloo:"
+@dataclass(slots=True)
+class Sender:
+    """What a process calls by its own numbers: the numbers that we have for the same."""
+
+    names: list[int] = field(default_factory=list)
+    threads: list[int] = field(default_factory=list)
 
 
-def _nanoseconds(microseconds: list[Any]) -> Int64:
-    """Turn µs, as int, float or Decimal, into whole ns without rounding error."""
-    values: NDArray[Any] = np.array(microseconds)
-    if values.dtype.kind == "i":
-        if np.abs(values).max(initial=0) >= 2**52:
-            raise OverflowError("a time beyond any clock")
-        return values.astype(np.int64) * 1000
-    if values.dtype.kind == "f" and not any(type(value) is int and value > 2**43 for value in microseconds):
-        if np.abs(values).max(initial=0) >= _EXACT_MICROSECONDS:
-            raise _NeedsDecimal
-        whole: NDArray[np.float64] = np.floor(values)
-        # The fraction apart: the product of the whole number with 1000 would be rounded to half a nanosecond.
-        return whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
-    if any(type(value) is float and abs(value) >= _EXACT_MICROSECONDS for value in microseconds):
-        raise _NeedsDecimal
-    exact = [Decimal(value) * 1000 for value in microseconds]
-    if any(not abs(value) < 2**63 for value in exact):
-        raise OverflowError("a time beyond any clock")
-    return np.fromiter((int(value.to_integral_value()) for value in exact), np.int64)
+def _packed(numbers: list[int]) -> NDArray[Any]:
+    """Make a column in 16 bits where they suffice."""
+    try:
+        return np.frombuffer(array("h", numbers), np.int16)
+    except OverflowError:
+        return np.frombuffer(array("i", numbers), np.int32)
 
 
-class _NeedsDecimal(Exception):
-    """The chunk's times do not fit doubles: decode it again with their decimal text."""
+def _smallest(column: NDArray[Any]) -> NDArray[Any]:
+    """Keep a column in 16 or 32 bits where that loses nothing."""
+    low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
+    small = next((size for size in (16, 32) if -(1 << size - 1) <= low and high < 1 << size - 1), 64)
+    return column.astype(f"i{small // 8}")
 
 
 def _integers(values: list[Any]) -> NDArray[np.int64]:
     """Make a column; what is no whole number of 64 bits is -1."""
-    array = np.array(values)
-    if array.dtype == np.int64:
-        return array
-    return np.fromiter((value if _is_count(value) else -1 for value in values), np.int64, len(values))
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value < 1 << 62
-
-
-def _comm_args(name: str, args: _Args) -> CommArgs:
-    """Give what an event says of its collective."""
-    if args.collective:
-        numbers = (args.in_elements, args.out_elements, args.group_size, args.seq)
-        inside, outside, members, seq = (number if _is_count(number) else None for number in numbers)
-        dtype = str(args.dtype or "")
-        size = _possible(max(inside or 0, outside or 0) * _ELEMENT_BYTES.get(dtype.lower(), 0))
-        group = str(args.group if args.group is not None else "")
-        return CommArgs(str(args.collective), size, dtype, group, members or 0, -1 if seq is None else seq)
-    size, dtype = _tensor_bytes(bytes(args.dims), bytes(args.types))
-    return CommArgs(name.removeprefix(_GLOO), size, dtype)
-
-
-def _possible(size: int) -> int:
-    """Take no size for more than a petabyte: what adds sizes up must stay within 64 bits."""
-    return size if 0 <= size < 1 << 50 else 0
-
-
-def _tensor_bytes(dims: bytes, types: bytes) -> tuple[int, str]:
-    """Give the bytes of an event's input tensors, from ``Input Dims`` and ``Input type``, and their first dtype."""
     try:
-        shapes, dtypes = msgspec.json.decode(dims), msgspec.json.decode(types)
-        total, first = 0, ""
-        for shape, dtype in zip(shapes, dtypes, strict=False):
-            size = _ELEMENT_BYTES.get(str(dtype).removeprefix("c10::").lower(), 0)
-            for tensor in shape if shape and isinstance(shape[0], list) else [shape]:
-                total += size * int(np.prod(tensor, dtype=np.int64)) if size else 0
-            first = first or (str(dtype) if size else "")
-        return _possible(total), first
-    except (*DAMAGE, TypeError):
-        return 0, ""
+        return np.frombuffer(array("q", values), np.int64)
+    except (TypeError, OverflowError):
+        return np.array([value if is_count(value) else -1 for value in values], np.int64)

@@ -8,79 +8,104 @@ from numpy.typing import NDArray
 from dptrace.intervals import Int64
 from dptrace.trace import Category, Trace
 
-__all__ = ["depth", "enclosing", "launches"]
+__all__ = ["enclosing", "launches", "outermost"]
 
 
 def launches(trace: Trace, events: Int64) -> Int64:
     """Give for each of the device *events* the index of the call that launched it, -1 where the file has none.
 
     Runtime and driver calls of every spelling count (cudaLaunchKernel, its ExC form, cuLaunchKernelEx, hip's, graph
-    launches): what joins them is the correlation id. A graph launch has many kernels.
+    launches): what joins them is the correlation id. A graph launch has many kernels. Where several calls have one id
+    (ids begin anew after 2^32, and two processes count for themselves) it is the last to begin before the event.
     """
     calls = np.flatnonzero((trace.category == Category.LAUNCH) & (trace.correlation > 0))
     if not len(calls):
         return np.full(len(events), -1, np.int64)
-    # Stable: of two calls with one id (a runtime call and the driver call inside it) the outer, earlier one is first.
-    calls = calls[np.argsort(trace.correlation[calls], kind="stable")]
+    calls = _outer(trace, calls[np.argsort(trace.correlation[calls], kind="stable")])
     ids = trace.correlation[calls]
     wanted = trace.correlation[events]
     place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    if (ids[1:] == ids[:-1]).any():
+        # Of calls with one id the first is taken even if the clocks say that it began after the event.
+        place = np.maximum(place, _last_before(ids, trace.start_ns[calls], wanted, trace.start_ns[events]))
     return np.where((ids[place] == wanted) & (wanted > 0), calls[place], -1)
 
 
-def depth(trace: Trace, events: Int64) -> Int64:
-    """Tell how many of the *events* (indices, ascending) enclose each one on its own thread; 0 is an outermost one.
+def _outer(trace: Trace, calls: Int64) -> Int64:
+    """Drop the calls inside one with the same id: the driver's inside the runtime's. *calls* are sorted by id."""
+    inner = trace.correlation[calls[1:]] == trace.correlation[calls[:-1]]
+    if not inner.any():
+        return calls
+    inner &= trace.thread[calls[1:]] == trace.thread[calls[:-1]]
+    inner &= trace.end_ns[calls[1:]] <= trace.end_ns[calls[:-1]]
+    outer: Int64 = calls[~np.append(False, inner)]
+    return outer
 
-    ::
 
-        thread 1   a─────────────┐  e──┐        depth a 0, b 1, c 2, d 1, e 0
-                     b────┐  d─┐
-                       c─┐
-    """
-    count = len(events)
-    time = np.concatenate((trace.start_ns[events], trace.end_ns[events]))
-    thread = np.tile(trace.thread[events], 2)
-    opens = np.repeat(np.array([1, -1]), count)
-    # At one instant what ends comes before what starts; the trace's order puts the encloser first among starts.
-    # An event of no length must still open before it closes.
-    empty = np.tile(trace.start_ns[events] == trace.end_ns[events], 2)
-    rank = np.where(opens > 0, 1, np.where(empty, 2, 0))
-    order = np.lexsort((rank, time, thread))
-    running = np.cumsum(opens[order]) - opens[order]
-    result = np.empty(2 * count, np.int64)
-    result[order] = running
-    return result[:count]
+def _last_before(ids: Int64, start: Int64, wanted: Int64, time: Int64) -> Int64:
+    """Give the place of the last of the calls (sorted by id and start) not beyond each (id, time); -1 where none is."""
+    return _last_place(np.append(ids, wanted), np.append(start, time), len(ids))
+
+
+def _last_place(group: NDArray[np.int64], time: Int64, count: int) -> Int64:
+    """Give for each entry from *count* on the last of the first *count*, which are sorted, that is not beyond it."""
+    order = np.lexsort((np.arange(len(time)) >= count, time, group))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.cumsum(order < count) - 1
+    return place[count:]
+
+
+def outermost(trace: Trace, events: Int64) -> Int64:
+    """Keep those of the *events* (indices, ascending) that no earlier one on their thread holds wholly."""
+    order = events[np.argsort(trace.thread[events], kind="stable")]
+    if not len(order):
+        return order
+    # Ends by rank, and threads one after the other, so that the reach of one never covers another.
+    _, thread = np.unique(trace.thread[order], return_inverse=True)
+    _, end = np.unique(trace.end_ns[order], return_inverse=True)
+    reach = np.maximum.accumulate(thread * len(order) + end)
+    return np.sort(order[np.append(True, reach[1:] > reach[:-1])])
 
 
 def enclosing(trace: Trace, mask: NDArray[np.bool_], thread: NDArray[np.int32], time: Int64) -> Int64:
-    """Give for each (thread, time) the innermost event of *mask* that encloses it, as an index, or -1.
+    """Give for each (thread, time) the event of *mask* that encloses it, the last to begin of several, or -1.
 
-    An event encloses its start and not its end. Level by level of nesting, so that there is no loop over events.
+    An event encloses its start and not its end. Events may overlap in part (pytorch#174555); where they nest, the last
+    to begin is the innermost. Costs the same however deep they nest: see :func:`_last_above`.
     """
     events = np.flatnonzero(mask)
-    found = np.full(len(time), -1, np.int64)
     if not len(events) or not len(time):
-        return found
-    levels = depth(trace, events)
-    for level in range(int(levels.max()) + 1):
-        hit = _latest(trace, events[levels == level], thread, time)
-        found = np.where(hit >= 0, hit, found)
-    return found
+        return np.full(len(time), -1, np.int64)
+    events = events[np.argsort(trace.thread[events], kind="stable")]
+    group = np.append(trace.thread[events], thread).astype(np.int64)
+    place = _last_place(group, np.append(trace.start_ns[events], time), len(events))
+    found = events[_last_above(trace.end_ns[events], place, time)]
+    good = (
+        (place >= 0) & (trace.thread[found] == thread) & (trace.start_ns[found] <= time) & (time < trace.end_ns[found])
+    )
+    return np.where(good, found, -1)
 
 
-def _latest(trace: Trace, events: Int64, thread: NDArray[np.int32], time: Int64) -> Int64:
-    """Give for each (thread, time) the last of the *events* to start there by then, if it is not over; else -1."""
-    count = len(events)
-    all_time = np.concatenate((trace.start_ns[events], time))
-    all_thread = np.concatenate((trace.thread[events], thread))
-    is_query = np.arange(len(all_time)) >= count
-    order = np.lexsort((is_query, all_time, all_thread))
-    seen = np.maximum.accumulate(np.where(is_query[order], -1, np.arange(len(order))))
-    # `seen` is a place in the sorted sequence; of a query before any event of any thread it is -1.
-    last = np.where(seen >= 0, order[np.maximum(seen, 0)], -1)
-    candidate = np.empty(len(order), np.int64)
-    candidate[order] = last
-    candidate = candidate[count:]
-    event = events[np.maximum(candidate, 0)]
-    inside = (candidate >= 0) & (trace.thread[event] == thread) & (time < trace.end_ns[event])
-    return np.where(inside, event, -1)
+def _last_above(values: Int64, place: Int64, limit: Int64) -> Int64:
+    """Give for each query the last index up to *place* whose value is above *limit*; any index where there is none.
+
+    A tree of maxima: up from the place until a block holds such a value, then down to the last one in it.
+    """
+    size = 1 << (len(values) - 1).bit_length()
+    levels = [np.append(values, np.full(size - len(values), np.iinfo(np.int64).min))]
+    while len(levels[-1]) > 1:
+        levels.append(np.maximum(levels[-1][::2], levels[-1][1::2]))
+    block, height = np.maximum(place, 0), np.zeros(len(place), np.int64)
+    searching = np.arange(len(place))
+    for maxima in levels:
+        searching = searching[maxima[block[searching]] <= limit[searching]]
+        # What the parent of a right block adds lies to the left of it; to the left of a left one lies the parent's
+        # neighbour.
+        block[searching] = (block[searching] - 1) >> 1
+        height[searching] += 1
+        searching = searching[block[searching] >= 0]
+    for level in range(len(levels) - 2, -1, -1):
+        below = np.flatnonzero((height > level) & (block >= 0))
+        right = 2 * block[below] + 1
+        block[below] = np.where(levels[level][right] > limit[below], right, right - 1)
+    return np.maximum(block, 0)

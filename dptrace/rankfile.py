@@ -53,7 +53,7 @@ def read_rank_file(source: Source, reading: Reading, jobs: int = 1) -> RankFile:
     Raises:
         TraceError: what is wrong with the file, and what to do.
     """
-    trace = read_trace(source)
+    trace = read_trace(source, jobs)
     file = RankFile(trace.path, trace.rank, trace.world_size or 0, (), trace.damage)
     if reading.strict:
         file.refuse_damage()

@@ -51,6 +51,14 @@ class Collective:
     group: str = ""
     group_size: int = 0
     seq: int = -1
+    ranks: tuple[int, ...] = ()
+    """The group's ranks in the whole job, as far as the trace lists them."""
+    description: str = ""
+    """What the group is for: ``default_pg``, ``mesh_tp`` …"""
+    peer: int = -1
+    """Of a send and a receive: the rank in the whole job at the other end."""
+    label: str = ""
+    """What the trainer called it where it was launched: ``FSDP::all_gather (layers.3)``, ``PP:0SEND_F1`` …"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,12 @@ class CommArgs:
     group: str = ""
     group_size: int = 0
     seq: int = -1
+    ranks: tuple[int, ...] = ()
+    """The group's ranks in the whole job, as far as the file lists them."""
+    description: str = ""
+    """What the group is for: ``default_pg``, ``mesh_tp`` …"""
+    peer: int = -1
+    """Of a send and a receive: the rank in the whole job at the other end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,9 @@ class Trace:
     """Collective metadata, by event index, of the few events that carry any."""
     device_names: dict[int, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """What was missing, dropped or repaired while reading, a sentence each."""
+    """What is to be known of the file without anything being wrong with it, a sentence each."""
+    damage: tuple[str, ...] = ()
+    """What was cut off, repaired, left out or impossible, a sentence each, beginning with the file's name."""
     cut: bool = False
     """Whether the file ends before the recording does."""
 

@@ -17,9 +17,11 @@ HEAVY = {"torch", "bokeh", "tornado", "pandas"}
 # Which room each module is in; a new module gets its line here.
 READING = {"wide", "trace", "source", "textstream", "columns", "kineto", "sources"}
 READING |= {"document", "plausible", "repair"}
+READING |= {"events", "microseconds", "chunks"}
 READING |= {"address", "archive", "remote", "packets", "slices", "pftrace"}
 TIMELINE = {"timeline", "launches", "phases", "steps", "collectives", "build"}
-FIGURES = {"intervals", "split", "idle", "device", "run", "select"}
+FIGURES = {"intervals", "split", "idle", "device", "findings", "run", "select"}
+FIGURES |= {"noise", "sides", "changes", "differs", "diff", "thresholds"}
 OPENING = {"rankfile", "packed", "cache", "workers", "gather", "scaleout", "opening"}
 FOUNDATION = {"errors", "legible", "reading", "__init__"}
 COMMAND_LINE = {"cli", "__main__", "doctor"}
@@ -30,6 +32,7 @@ ROOMS = {
     **dict.fromkeys(OPENING, "opening"),
     **dict.fromkeys(FOUNDATION, "foundation"),
     **dict.fromkeys(COMMAND_LINE, "command line"),
+    "ranks": "figures",
     "commands": "commands",
     "record": "record",
     "trainers": "trainers",

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 import dptrace.textstream
 from dptrace.errors import DptraceError, TraceError
-from dptrace.kineto import read_trace
+from dptrace.kineto import damage_of, read_into, read_trace
+from dptrace.source import Source
 from dptrace.trace import Category, CommArgs
 from tests.kineto_files import BASE_NS, KinetoFile, training_step
 
@@ -35,14 +36,19 @@ def test_times_are_those_of_the_decimal_text(start: str, tmp_path: Path) -> None
     assert (expected, expected + 157) == (trace.start_ns[0], trace.end_ns[0])
 
 
-@given(st.lists(st.tuples(st.integers(0, 2**53 - 1), st.integers(0, 10**12)), min_size=1, max_size=20), st.booleans())
+@given(
+    st.integers(0, 2**53 - 1),
+    st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**12)), min_size=1, max_size=20),
+    st.booleans(),
+)
 @settings(max_examples=60)
-def test_any_nanosecond_survives(times: list[tuple[int, int]], whole: bool) -> None:
+def test_any_nanosecond_survives(begin: int, offsets: list[tuple[int, int]], whole: bool) -> None:
     """Whatever ns are written as µs with three decimals (or mixed with whole µs) are read back."""
 
     def text(ns: int) -> str:
         return str(ns // 1000) if whole and ns % 1000 == 0 else f"{ns // 1000}.{ns % 1000:03d}"
 
+    times = [(begin + offset, length) for offset, length in offsets]
     events = ",".join(
         f'{{"ph":"X","cat":"kernel","name":"a","pid":1,"tid":1,"ts":{text(ns)},"dur":{text(length)}}}'
         for ns, length in times
@@ -95,6 +101,57 @@ def test_spellings_of_2021_are_known(tmp_path: Path) -> None:
     assert [-1] * 4 == trace.stream.tolist()
 
 
+def test_a_file_of_2021_is_read(tmp_path: Path) -> None:
+    """Its spellings, times since the epoch in whole µs, computeProperties, and kernels joined to their calls."""
+    file = KinetoFile(rank=None, base=False)
+    file.event("Operator", "aten::mm", 1_621_401_187_223_182, 1_621_401_187_223_190, tid="24572", **{"external id": 3})
+    call = {"correlation": 3, "external id": 3, "external ts": 1}
+    file.event("Runtime", "cudaLaunchKernel", 1_621_401_187_223_184, 1_621_401_187_223_185, tid="24572", **call)
+    kernel = {"device": 0, "context": 1, "stream": 7, "correlation": 3, "external id": 3, "queued": 0}
+    file.event("Kernel", "gemm", 1_621_401_187_223_190, 1_621_401_187_223_199, tid="stream 7", **kernel)
+    file.head["computeProperties"] = [{"id": 0, "name": "Tesla V100"}]
+    trace = read_trace(file.write(tmp_path / "t.json"))
+
+    assert ({0: "Tesla V100"}, 1_621_401_187_223_182_000) == (trace.device_names, trace.start_ns[0])
+    assert [-1, 3, 3] == trace.correlation.tolist()
+    assert (7, 0, ()) == (trace.stream[2], trace.device[2], trace.damage)
+
+
+@pytest.mark.parametrize("unit", ["ms", "ns"])
+def test_the_unit_to_show_is_not_the_unit_of_the_file(unit: str, tmp_path: Path) -> None:
+    """displayTimeUnit is for viewers: times are µs, with three decimals since 2024."""
+    file = KinetoFile().op("a", 5.001, 6.503)
+    file.head["displayTimeUnit"] = unit
+    trace = read_trace(file.write(tmp_path / "t.json"))
+
+    assert [(5_001, 6_503)] == list(zip(trace.start_ns - BASE_NS, trace.end_ns - BASE_NS, strict=True))
+
+
+def test_any_columns_can_be_filled_from_a_file(tmp_path: Path) -> None:
+    """What takes events and counts them gets them all, damaged ones mended, and the metadata comes back."""
+
+    class Taker:
+        def __init__(self) -> None:
+            self.events = self.kept = self.mended = self.dropped = 0
+            self.whole = False
+            self.names: list[str] = []
+
+        def decode(self, text: bytes) -> None:
+            events = json.loads(text)
+            self.names += [event["name"] for event in events]
+            self.events += len(events)
+
+    file = KinetoFile(rank=2, world_size=4).op("a", 1, 2).op("b", 3, 4).op("c", 5, 6)
+    path = _write(tmp_path, file.text().replace('"b"', '"b"b"'))
+    taker = Taker()
+
+    metadata, cut_off = read_into(Source.of(path), taker)
+
+    assert (["a", 'b"b', "c"], 1, 0) == (taker.names, taker.mended, taker.dropped)
+    assert (BASE_NS, 2, "") == (metadata.base, metadata.distributed["rank"], cut_off)
+    assert "1 event mended" in damage_of("t.json", taker, cut_off)[0]
+
+
 def test_a_bare_list_of_events_is_a_trace(tmp_path: Path) -> None:
     """Chrome's other form, without an object around, is read too."""
     path = tmp_path / "t.json"
@@ -119,7 +176,7 @@ def test_a_file_larger_than_a_chunk_is_cut_between_events(
     for size in (300, 1000, 5000):
         monkeypatch.setattr(dptrace.textstream, "CHUNK", size)
         cut = read_trace(path)
-        assert () == cut.notes
+        assert () == cut.damage
         assert whole.start_ns.tolist() == cut.start_ns.tolist()
         assert whole.comm == cut.comm
 
@@ -131,7 +188,7 @@ def test_a_truncated_file_is_read_up_to_its_last_whole_event(tmp_path: Path) -> 
     for part in (0.5, 0.8, 0.99):
         trace = read_trace(_write(tmp_path, text[: int(len(text) * part)]))
         assert whole * part * 0.6 < len(trace) <= whole
-        assert "it ends in the middle" in trace.notes[0]
+        assert "it ends in the middle" in trace.damage[0]
 
 
 def test_a_cut_is_a_cut_wherever_it_falls(tmp_path: Path) -> None:
@@ -168,20 +225,20 @@ def test_a_truncated_gzip_is_read_up_to_the_break(tmp_path: Path) -> None:
     trace = read_trace(path)
 
     assert 100 < len(trace) < len(file.events)
-    assert "cut off or damaged" in trace.notes[0]
+    assert "cut off or damaged" in trace.damage[0]
 
 
 def test_a_damaged_event_is_left_out_and_counted(tmp_path: Path) -> None:
-    """A NaN or a missing colon costs its own event, not the file, however many events there are."""
+    """What nothing can read costs its own event, not the file, however many events there are."""
     file = KinetoFile()
     for k in range(200):
         file.op("bad" if k == 77 else "worse" if k == 140 else "fine", k, k + 0.5)
-    text = file.text().replace('"name": "bad"', '"name" "bad"').replace('"worse"', "NaN")
+    text = file.text().replace('"ts": 77', '"ts": 7.7.7').replace('"ts": 140', '"ts": "noon"')
 
     trace = read_trace(_write(tmp_path, text))
 
-    assert (("fine",), 198) == (trace.names, len(trace))
-    assert "2 events left out that could not be decoded" in trace.notes[0]
+    assert (("fine",), 198) == (tuple({trace.names[i] for i in trace.name}), len(trace))
+    assert "2 events left out that could not be decoded" in trace.damage[0]
 
 
 def test_a_damaged_text_is_mended(tmp_path: Path) -> None:
@@ -195,7 +252,7 @@ def test_a_damaged_text_is_mended(tmp_path: Path) -> None:
     trace = read_trace(path)
 
     assert ("a\ufffdb", "c d", "e\ufffdf", "g\U0001f600h") == tuple(trace.names[i] for i in trace.name)
-    assert "3 events with damaged texts" in trace.notes[0]
+    assert "3 events mended" in trace.damage[0]
 
 
 def test_a_pipe_is_read(tmp_path: Path) -> None:
@@ -218,7 +275,7 @@ def test_impossible_times_are_left_out_and_counted(tmp_path: Path) -> None:
     trace = read_trace(file.write(tmp_path / "t.json"))
 
     assert [1_000, 3_000] == (trace.start_ns - BASE_NS).tolist()
-    assert 2 == len(trace.notes)
+    assert 2 == len(trace.damage)
 
 
 @pytest.mark.parametrize(

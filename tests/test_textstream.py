@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import dptrace.textstream
+from dptrace.errors import TraceError, UsageError
 from dptrace.textstream import pieces
 from tests.kineto_files import KinetoFile, training_step
 
@@ -67,3 +68,62 @@ def test_a_file_that_spells_its_first_events_otherwise_is_cut_all_the_same(
     path.write_text(text.replace('"traceEvents": [', f'"traceEvents": [{first}, ', 1))
 
     assert all(len(piece.text) < 9000 for piece in pieces(path))
+
+
+def test_a_gzip_bomb_is_refused_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What unpacks to two hundred times its size and much is no trace; a variable lifts the limit."""
+    monkeypatch.setattr(dptrace.textstream, "_HARMLESS", 10_000_000)
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 12_000_000 + b"]}"))
+
+    with pytest.raises(TraceError, match="is a gzip bomb") as error:
+        list(pieces(path))
+    assert str(path) in str(error.value)
+    assert "DPTRACE_GZIP_LIMIT=0" in str(error.value)
+
+    monkeypatch.setenv("DPTRACE_GZIP_LIMIT", "0")
+    assert list(pieces(path))[-1].text.endswith(b"]}")
+    monkeypatch.setenv("DPTRACE_GZIP_LIMIT", "much")
+    with pytest.raises(UsageError, match="DPTRACE_GZIP_LIMIT='much'"):
+        list(pieces(path))
+
+
+def test_what_unpacks_to_little_is_no_bomb(tmp_path: Path) -> None:
+    """However well it shrinks: below a gigabyte nothing is refused."""
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 12_000_000 + b"]}"))
+
+    assert "" == list(pieces(path))[-1].damage
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"traceEvents": []}'.encode("utf-16"), "UTF-16 text; .*iconv"),
+        ('{"traceEvents": []}'.encode("utf-16-le"), "UTF-16 text; .*iconv"),
+        ('{"traceEvents": []}'.encode("utf-16-be"), "UTF-16 text; .*iconv"),
+        (b"\x28\xb5\x2f\xfd\0\0", "zstd -d"),
+        (b"BZh91AY", "bunzip2"),
+        (b"\xfd7zXZ\0", "unxz"),
+    ],
+)
+def test_other_forms_are_named_with_what_to_do(content: bytes, message: str, tmp_path: Path) -> None:
+    """A file in a form that is not read says which, and the command that helps."""
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+
+    with pytest.raises(TraceError, match=message):
+        list(pieces(path))
+
+
+def test_no_memory_is_filled_where_no_event_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stretch without the end of an event, longer than any event, ends the reading, and that is told."""
+    monkeypatch.setattr(dptrace.textstream, "CHUNK", 1000)
+    monkeypatch.setattr(dptrace.textstream, "_STRETCH", 5000)
+    path = tmp_path / "t.json"
+    path.write_text(file_text().replace("]", ', {"ph": "X", "name": "' + "x" * 100_000, 1))
+
+    last = list(pieces(path))[-1]
+
+    assert "in which no event ends" in last.damage
+    assert len(last.text) < 10_000

@@ -1,0 +1,198 @@
+"""Damaged JSON made readable: one event's text mended, and what can be saved of a document that is no JSON.
+
+Kineto writes its JSON by hand, so that names from elsewhere break it: quotation marks and backslashes that are not
+escaped (pytorch/kineto#1459, #1508, pytorch#98432, #113001), control characters and bytes that are no UTF-8
+(pytorch#136180, #121219), ``inf`` and ``nan`` where a number should stand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+__all__ = ["cleaned", "closing", "parted", "remains", "requoted", "saved", "severed"]
+
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+"""Raw control characters, which no JSON text may hold; between texts they are white space."""
+_SURROGATE = re.compile(r"\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]..", re.IGNORECASE)
+"""Halves of characters beyond 16 bits that stand alone."""
+_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
+_NO_NUMBER = re.compile(r'("\s*:\s*|[\[,]\s*)[-+]?(?:nan|inf(?:inity)?)(?=\s*[,}\]])', re.IGNORECASE)
+
+_LONGEST = 1 << 20
+"""Bytes of an event that is looked at so closely; Kineto's have some thousand at most."""
+
+_KEYS = "ph|cat|name|pid|tid|ts|dur|args|id|bp|s|sf|cname|tts|tdur"
+"""Keys that an event itself has; what stands in its ``args`` may have any."""
+# Bounded, so that no long run of white space is walked again from each of its places.
+_AFTER_FIELD = re.compile(rf'\s{{0,99}}(?:,\s{{0,99}}"(?:{_KEYS})"\s{{0,99}}:|\}}[\s,]{{0,99}}$)')
+_AFTER_ARGUMENT = re.compile(
+    r'\s{0,99}(?:,\s{0,99}"[^"]{1,80}"\s{0,99}:|[}\]][}\]\s]{0,99}(?:,\s{0,99}["\[{\d-]|,?\s{0,99}$))'
+)
+_AFTER_ELEMENT = re.compile(r'\s{0,99}(?:,\s{0,99}["\[{\d-]|\][}\]\s]{0,99}(?:,\s{0,99}["\[{\d-]|,?\s{0,99}$))')
+_AFTER_KEY = re.compile(r"\s*:")
+
+_SEAM = re.compile(rb'(?<=\})(?:[\s,\w.+\[\]{-]|"[^"{}]{0,30}")*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)")')
+"""Where two events meet that should have been told apart by a comma and nothing else."""
+
+_FIELDS = tuple(
+    (
+        key,
+        re.compile(
+            rf'"{key}"\s*:\s*(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?=\s*[,}}\]])|"(?:[^"\\]|\\.)*?"(?=\s*[,}}]))'.encode()
+        ),
+    )
+    for key in ("ph", "cat", "pid", "tid", "ts", "dur")
+)
+_NAME = re.compile(rb'"name"\s*:\s*"(.{0,2000}?)"\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args|id)"\s*:', re.DOTALL)
+_ARGUMENTS = tuple(
+    (key, re.compile(rf'"{key}"\s*:\s*(-?\d+(?=\s*[,}}\]])|"[^"\\]*")'.encode()))
+    for key in (
+        *("correlation", "device", "stream", "Collective name", "In msg nelems", "Out msg nelems"),
+        *("Group size", "dtype", "Process Group Name", "Seq"),
+    )
+)
+_METADATA = tuple(re.compile(rf'"({key})"\s*:\s*(\d{{1,19}})'.encode()) for key in ("rank", "world_size"))
+_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})')
+
+
+def cleaned(event: bytes) -> bytes:
+    """Put right what never means anything else: characters that no text may hold, and numbers that are none."""
+    if len(event) > _LONGEST:
+        return event
+    text = _SURROGATE.sub(r"\\ufffd", _CONTROL.sub(b" ", event).decode("utf-8", "replace"))
+    return _NO_NUMBER.sub(r"\1null", _ESCAPE.sub(_escaped, text)).encode()
+
+
+def requoted(event: bytes) -> bytes:
+    """Escape the quotation marks inside the texts of one event; of several it would make one.
+
+    They are those after which nothing follows that may follow a text.
+    """
+    return _quoted(cleaned(event).decode()).encode() if len(event) <= _LONGEST else event
+
+
+def remains(event: bytes) -> Iterator[bytes]:
+    """Give what is left of an event that can't be mended, the most first."""
+    end = closing(event, 0)
+    if 0 < end < len(event):
+        yield event[:end]  # what follows its brace is not of the event
+    if len(event) <= _LONGEST and (essence := _essence(_CONTROL.sub(b" ", event))) is not None:
+        yield essence
+
+
+def severed(text: bytes) -> list[bytes]:
+    """Cut a text where its braces say that one event ends and another begins, without what stands between them.
+
+    Right for events that are whole; what is damaged may have braces or quotation marks too many.
+    """
+    parts, at = [], 0
+    while (begin := text.find(b"{", at)) >= 0:
+        at = closing(text, 0, begin)
+        if at < 0:
+            parts.append(text[begin:])
+            break
+        parts.append(text[begin:at])
+    return parts
+
+
+def parted(text: bytes) -> list[bytes]:
+    """Cut a text before what looks like the beginning of an event and stands after the end of one."""
+    return _SEAM.split(text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found.group() if len(found.group()) > 1 else r"\\"
+
+
+def _quoted(text: str) -> str:
+    parts: list[str] = []
+    containers: list[str] = []
+    inside, expects, before = False, _AFTER_KEY, ""
+    previous = 0
+    for mark in re.finditer(r'\\.|["{}\[\],:]', text):
+        sign, at = mark.group(), mark.start()
+        if inside:
+            if sign == '"':
+                if expects.match(text, at + 1):
+                    inside = False
+                else:
+                    parts += [text[previous:at], "\\"]
+                    previous = at
+        elif sign == '"':
+            inside, expects = True, _follows(containers, before)
+        else:
+            before = sign
+            if sign in "{[":
+                containers.append(sign)
+            elif sign in "}]" and containers:
+                containers.pop()
+    return "".join((*parts, text[previous:]))
+
+
+def _follows(containers: list[str], before: str) -> re.Pattern[str]:
+    """Tell what may follow a text that begins here."""
+    if containers[-1:] == ["["]:
+        return _AFTER_ELEMENT
+    if before != ":":
+        return _AFTER_KEY
+    return _AFTER_FIELD if len(containers) == 1 else _AFTER_ARGUMENT
+
+
+def _essence(event: bytes) -> bytes | None:
+    """Write an event anew from those of its fields that can be told from the rest, or nothing if the rest is all."""
+    around, _, inside = event.partition(b'"args"')
+    fields = [b'"%s":%s' % (key.encode(), found[1]) for key, sign in _FIELDS if (found := sign.search(around))]
+    if not any(field.startswith(b'"ts"') for field in fields):
+        return None
+    if found := _NAME.search(event):
+        name = found[1].decode("utf-8", "replace").replace("\\", "/").replace('"', "'")
+        fields.append(f'"name":"{name}"'.encode())
+    told = [b'"%s":%s' % (key.encode(), found[1]) for key, sign in _ARGUMENTS if (found := sign.search(inside))]
+    return b'{%s,"args":{%s}}' % (b",".join(fields), b",".join(told))
+
+
+_MARK = re.compile(rb'["{}\[\]]')
+_MOST_MARKS = 4_000_000
+"""Quotation marks and brackets that are counted; what follows the last event of a real file has some thousand."""
+
+
+def closing(text: bytes, depth: int, at: int = 0) -> int:
+    """Give the place after the bracket that closes what *depth* brackets before *at*, and those after it, opened.
+
+    With depth 0 it is the end of the next list or object. -1 where nothing closes it. Linear in the text, whatever
+    stands in it, and given up where marks without end stand in it.
+    """
+    for _ in range(_MOST_MARKS):
+        if (mark := _MARK.search(text, at)) is None:
+            return -1
+        at = mark.end()
+        sign = mark.group()
+        if sign == b'"':
+            if (at := _end_of_text(text, at)) < 0:
+                return -1
+        elif sign in b"{[":
+            depth += 1
+        else:
+            depth -= 1
+            if depth <= 0:
+                return at
+    return -1
+
+
+def _end_of_text(text: bytes, at: int) -> int:
+    while (end := text.find(b'"', at)) >= 0:
+        before = end
+        while text[before - 1 : before] == b"\\" and before > at:
+            before -= 1
+        if (end - before) % 2 == 0:
+            return end + 1
+        at = end + 1
+    return -1
+
+
+def saved(around: bytes) -> tuple[int | None, dict[str, int]]:
+    """Find the clock's base, and the rank and world size, in metadata that can't be decoded."""
+    base = _BASE.search(around)
+    told = {found[1].decode(): int(found[2]) for sign in _METADATA if (found := sign.search(around))}
+    return int(base[1]) if base else None, told
