@@ -10,7 +10,7 @@ from dptrace.idle import idle
 from dptrace.intervals import Int64
 from dptrace.split import Split, claims, collective_exposure, split
 from dptrace.steps import part
-from dptrace.timeline import Kind, Timeline
+from dptrace.timeline import Kind, Phase, Timeline
 
 __all__ = ["DeviceFigures", "figures_of"]
 
@@ -29,6 +29,9 @@ class DeviceFigures:
     spent_ns: Int64
     """Of each collective, in the order of the timeline: what was spent on each :class:`dptrace.idle.Account` before it
     began and before it ended; an array of collectives by 2 by accounts, from any common origin."""
+
+    backward_end_ns: Int64
+    """When the last of each step's backward kernels ended; 0 in a step without any."""
 
     def only_communication(self) -> DeviceFigures:
         """Drop all other intervals; the figures are still those of the whole."""
@@ -52,6 +55,7 @@ class DeviceFigures:
             self.overlapped_ns[kept],
             {name: values[:count] for name, values in self.idle_causes.items()},
             self.spent_ns[kept[self.timeline.kind == Kind.COMMUNICATION]],
+            self.backward_end_ns[:count],
         )
 
     def of_rank(self, rank: int) -> DeviceFigures:
@@ -66,4 +70,13 @@ def figures_of(timeline: Timeline) -> DeviceFigures:
     why = idle(timeline, claimed)
     comm = timeline.kind == Kind.COMMUNICATION
     spent = np.stack((why.spent(timeline.start_ns[comm]), why.spent(timeline.end_ns[comm])), axis=1)
-    return DeviceFigures(timeline, split(timeline, claimed), exposed, overlapped, why.causes, spent)
+    return DeviceFigures(
+        timeline, split(timeline, claimed), exposed, overlapped, why.causes, spent, _backward_ends(timeline)
+    )
+
+
+def _backward_ends(timeline: Timeline) -> Int64:
+    ends = np.zeros(len(timeline.windows), np.int64)
+    backward = (timeline.kind == Kind.COMPUTE) & (timeline.phase == Phase.BACKWARD) & (timeline.step >= 0)
+    np.maximum.at(ends, timeline.step[backward], timeline.end_ns[backward])
+    return ends

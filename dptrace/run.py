@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from dptrace.timeline import Phase, Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from dptrace.ranks.together import Together
 
 __all__ = ["SCHEMA", "Run", "overlap_percent"]
 
@@ -118,6 +121,46 @@ class Run:
 
         return pd.concat([_interval_frame(timeline) for timeline in self.timelines], ignore_index=True)
 
+    @cached_property
+    def together(self) -> Together:
+        """Give the ranks side by side: collectives matched, clocks compared, stragglers and findings."""
+        return self.beside()
+
+    def beside(self, align: bool = True) -> Together:
+        """Compute :attr:`together`, with the ranks' clocks as they are unless *align*."""
+        from dptrace.ranks.together import together
+
+        return together(self.devices, self.world_size, self.info, align)
+
+    def matches(self) -> pd.DataFrame:
+        """Give every collective across ranks, a row for each of its ranks: wait, transfer, lateness, bandwidth."""
+        import pandas as pd
+
+        rows = [
+            {"collective": number, **{name: row[name] for name in _ACROSS}, **member}
+            for number, row in enumerate(self.together.collectives())
+            for member in row["members"]
+        ]
+        return pd.DataFrame(rows)
+
+    def clocks(self) -> pd.DataFrame:
+        """Give each rank's clock against the first's: offset, drift, uncertainty."""
+        import pandas as pd
+
+        return pd.DataFrame(self.together.clock_rows())
+
+    def stragglers(self) -> pd.DataFrame:
+        """Give each collective at which a rank kept the others waiting: who, by how much, the cost, and why."""
+        import pandas as pd
+
+        return pd.DataFrame(self.together.straggler_rows())
+
+    def findings(self) -> pd.DataFrame:
+        """Give what matters most, the dearest first: kind, text, advice, cost in ns of a step, share, evidence."""
+        import pandas as pd
+
+        return pd.DataFrame([finding.to_dict() for finding in self.together.findings])
+
     def hta(self, include_last_profiler_step: bool = False) -> Any:
         """Give Holistic Trace Analysis's ``TraceAnalysis`` of the run's files, with all its methods; see docs/hta.md.
 
@@ -132,14 +175,20 @@ class Run:
 
         return hta_of(self, include_last_profiler_step)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Give the figures as plain data, the way ``dptrace analyze --json`` prints them."""
+    def to_dict(self, align: bool = True) -> dict[str, Any]:
+        """Give the figures as plain data, the way ``dptrace analyze --json`` prints them.
+
+        Args:
+            align: whether clocks that are off are corrected before ranks are compared.
+        """
+        together = self.together if align else self.beside(align=False)
         return {
             "schema": SCHEMA,
             "run": self.path,
             "world_size": self.world_size,
             "ranks": [_rank_dict(device) for device in self.devices],
-            "notes": list(self.notes),
+            "notes": [*self.notes, *together.notes],
+            **together.to_dict(),
         }
 
 
@@ -147,6 +196,11 @@ _COLLECTIVE_COLUMNS = (
     *("rank", "device", "step", "kind", "bytes", "dtype", "group", "group_size", "seq", "phase"),
     *("start_ns", "end_ns", "exposed_ns", "overlapped_ns", "name"),
 )
+
+
+_ACROSS = ("kind", "name", "group", "seq", "bytes", "dtype", "step", "phase", "complete")
+_ACROSS += ("transfer_ns", "algbw_gbps", "busbw_gbps", "last_rank")
+"""What stands in each row of a collective's ranks, of what holds for all of them."""
 
 
 def _step_name(timeline: Timeline, step: int) -> str | None:

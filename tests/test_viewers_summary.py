@@ -22,7 +22,9 @@ def test_the_sentence_stands_first_and_the_notes_last() -> None:
     lines = printed(Run("runs/x", two_rank_timelines(), notes=("mind this",))).splitlines()
 
     assert lines[1].startswith("A step takes 0.10 ms (median): ")
-    assert "! mind this" == lines[-1].strip()
+    noted = [line.strip() for line in lines if line.startswith("!")]
+    assert "! mind this" == noted[0]
+    assert noted[-1] == lines[-1].strip()
     assert any(line.startswith("idle by cause") for line in lines)
 
 

@@ -24,6 +24,7 @@ from dptrace.viewers.tables import (
     step_label,
     step_tables,
 )
+from dptrace.viewers.together import findings_list, timing_table
 
 __all__ = ["notes", "print_collectives", "print_run", "sentence"]
 
@@ -49,13 +50,18 @@ def _description(run: Run) -> Text:
     return plain(" · ".join((told.title, *told.facts)))
 
 
-def notes(run: Run) -> RenderableType:
+def notes(run: Run, further: tuple[str, ...] = ()) -> RenderableType:
     """Give what the user must know to believe the figures: what was missing, dropped or guessed."""
-    return Group(*(Text("! ", style="yellow").append_text(plain(note)) for note in run.notes))
+    return Group(*(Text("! ", style="yellow").append_text(plain(note)) for note in (*run.notes, *further)))
 
 
-def print_run(run: Run, console: Console, every: bool = False) -> None:
-    """Print the split of *run*: what it is, a sentence, the tables, the collectives, why it idled, and the notes."""
+def print_run(run: Run, console: Console, every: bool = False, align: bool = True) -> None:
+    """Print what *run* is, a sentence, the tables, what matters most, and the notes.
+
+    Args:
+        every: leave no row out, however many there are.
+        align: whether clocks that are off are corrected before ranks are compared.
+    """
     parts: list[RenderableType] = [_description(run), sentence(run), "", *_spaced(step_tables(run, every))]
     if not every and (len(run.splits) > MOST_RANKS or any(len(f.names) > MOST_STEPS for f in run.splits)):
         parts += [Text("--all shows every rank and every step.", style="dim"), ""]
@@ -63,8 +69,12 @@ def print_run(run: Run, console: Console, every: bool = False) -> None:
         parts += [collectives, ""]
     if (causes := idle_table(run, every)) is not None:
         parts += [causes, ""]
-    if run.notes:
-        parts += [notes(run)]
+    together = run.together if align else run.beside(align=False)
+    if (across := timing_table(together, every)) is not None:
+        parts += [across, ""]
+    parts += [findings_list(together.findings), ""]
+    if run.notes or together.notes:
+        parts += [notes(run, together.notes)]
     console.print(*parts, sep="\n")
 
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 @click.option(
     "--hta-compat", "as_hta", is_flag=True, help="HTA's temporal breakdown and overlap, by HTA's definitions (µs)."
 )
+@click.option("--no-align", "align", flag_value=False, default=True, help="Compare ranks by their clocks as they are.")
 @click.option(
     "--dask",
     metavar="ADDRESS",
@@ -60,6 +61,7 @@ def command(
     output: Path | None,
     force: bool,
     as_hta: bool,
+    align: bool,
     dask: str | None,
     reading: Reading,
     loudness: str,
@@ -92,10 +94,10 @@ def command(
         return
     run = open_with_progress(paths, replace(reading, figures_only=True, dask=dask), loudness)
     if as_json or as_csv:
-        _emit(_json(run) if as_json else _csv(run, collectives), output)
+        _emit(_json(run, align) if as_json else _csv(run, collectives), output)
         tell_notes(run)
     else:
-        _tables(run, collectives, every, output)
+        _tables(run, collectives, every, align, output)
     if output is not None:
         advise(f"Wrote {output}.", loudness)
     elif not as_json and not as_csv:
@@ -130,11 +132,11 @@ def _hta_compat(
         advise(f"Wrote {output}.", loudness)
 
 
-def _json(run: Run) -> str:
+def _json(run: Run, align: bool) -> str:
     import json
 
     # In ASCII, as this writes it, no name from a trace can give orders to a terminal.
-    return json.dumps(run.to_dict(), indent=1) + "\n"
+    return json.dumps(run.to_dict(align), indent=1) + "\n"
 
 
 def _csv(run: Run, collectives: bool) -> str:
@@ -151,11 +153,13 @@ def _emit(text: str, output: Path | None) -> None:
         beside.write_text(text, encoding="utf-8")
 
 
-def _tables(run: Run, collectives: bool, every: bool, output: Path | None) -> None:
+def _tables(run: Run, collectives: bool, every: bool, align: bool, output: Path | None) -> None:
     from dptrace.viewers.summary import print_collectives, print_run
 
-    show = print_collectives if collectives else print_run
-    _show(lambda console: show(run, console, every), output)
+    if collectives:
+        _show(lambda console: print_collectives(run, console, every), output)
+    else:
+        _show(lambda console: print_run(run, console, every, align), output)
 
 
 def _show(show: Callable[[Console], None], output: Path | None) -> None:

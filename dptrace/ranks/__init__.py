@@ -1,0 +1,1 @@
+"""All ranks together: collectives matched across ranks, clocks compared, waiting told from transferring."""

@@ -1,0 +1,122 @@
+"""Clocks of ranks against each other, by hand and on real jobs whose clocks are made wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dptrace.device import DeviceFigures
+from dptrace.ranks.clocks import UNKNOWN_NS, Clocks, estimate
+from dptrace.ranks.match import Matches, match
+from dptrace.ranks.timing import timing
+from tests.rank_cases import JOBS, rank, real_ranks, reduce, shifted
+from tests.real_traces import needs_real_traces
+
+MS = 1_000_000
+
+
+def compared(*devices: DeviceFigures) -> tuple[Matches, Clocks]:
+    matches = match(devices)
+    return matches, estimate(matches, devices)
+
+
+def ends(count: int = 60, seed: int = 0) -> list[int]:
+    found: list[int] = np.cumsum(np.random.default_rng(seed).integers(400_000, 900_000, count)).tolist()
+    return found
+
+
+def plain(number: int, jitter: int = 2_000, **about: object) -> DeviceFigures:
+    draw = np.random.default_rng(number + 7)
+    return rank(number, [reduce(0, end + int(draw.integers(-jitter, jitter + 1)), **about) for end in ends()])  # type: ignore[arg-type]
+
+
+def test_clocks_that_agree_are_left_as_they_are() -> None:
+    """Below the uncertainty a correction would only add noise; it is said that none is made."""
+    _, clocks = compared(plain(0), plain(1))
+    times = np.arange(5, dtype=np.int64) * MS
+
+    assert [False, False] == clocks.corrected.tolist()
+    assert times is clocks.align(1, times)
+    assert clocks.notes[0].startswith("The ranks' clocks agree within ")
+    assert clocks.notes[0].endswith("times are left as they are.")
+
+
+def test_a_wrong_clock_is_named_and_put_right() -> None:
+    """5 ms ahead: the times come back to the first rank's."""
+    right = plain(1)
+    _, clocks = compared(plain(0), shifted(right, 5 * MS))
+
+    assert clocks.corrected[1]
+    assert 5 * MS == pytest.approx(int(clocks.offset_ns[1]), abs=int(clocks.uncertainty_ns[1]))
+    back = clocks.align(1, shifted(right, 5 * MS).timeline.end_ns)
+    assert np.abs(back - right.timeline.end_ns).max() <= clocks.uncertainty_ns[1]
+    assert "Rank 1's clock is 5.0 ms ahead of rank 0's (± " in clocks.notes[0]
+
+
+def test_figures_below_the_uncertainty_are_not_told() -> None:
+    """The verdict is nothing, neither yes nor no."""
+    _, clocks = compared(plain(0), plain(1))
+    least = int(clocks.uncertainty_ns[1])
+
+    assert clocks.tell(least, 0, 1) is None
+    assert clocks.tell(-least, 1, 0) is None
+    assert least + 1 == clocks.tell(least + 1, 0, 1)
+    assert 1 == clocks.tell(1, 1, 1)
+
+
+def test_ranks_that_share_nothing_are_not_compared() -> None:
+    """Two tensor-parallel pairs without a group across them: within a pair it can be told, across not; it is said."""
+    _, clocks = compared(*(plain(i, group="tp", group_size=2, ranks=(i // 2 * 2, i // 2 * 2 + 1)) for i in range(4)))
+
+    assert [0, 0, 2, 2] == clocks.reference.tolist()
+    assert clocks.tell(10**9, 1, 2) is None
+    assert 10**9 == clocks.tell(10**9, 2, 3)
+    here, there = np.array([0, 1], np.int32), np.array([2, 0], np.int32)
+    assert [UNKNOWN_NS, int(clocks.uncertainty_ns[1])] == clocks.between(here, there).tolist()
+    assert "No collective connects rank 2 with rank 0: how far their clocks are apart is unknown." in clocks.notes
+
+
+def test_a_straggler_is_not_taken_for_a_wrong_clock() -> None:
+    """Rank 1 starts 30 ms late at every collective; what ends together still tells the clocks."""
+    late = [reduce(0, end + 100 * MS * i, length=30_000) for i, end in enumerate(ends())]
+    early = [reduce(0, end + 100 * MS * i, length=30 * MS) for i, end in enumerate(ends())]
+    matches, clocks = compared(rank(0, early), rank(1, late))
+
+    assert not clocks.corrected.any()
+    assert {1} == set(timing(matches, clocks).last.tolist())
+
+
+@needs_real_traces
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("ahead", [500_000, 5 * MS, 500 * MS])
+@pytest.mark.parametrize("ppm", [0, 50])
+def test_a_real_clock_made_wrong_is_found_and_changes_no_verdict(job: str, ahead: int, ppm: float) -> None:
+    """Each rank's clock in turn is put ahead, and drifts: the error stays within the uncertainties of both estimates."""
+    run = real_ranks(job)
+    matches, clocks = compared(*run)
+    verdicts = timing(matches, clocks).last
+    for who in range(len(run)):
+        origin = int(run[who].timeline.start_ns[0])
+        wrong, found = compared(*(shifted(d, ahead, ppm) if d is run[who] else d for d in run))
+        for other in range(1, len(run)) if who == 0 else [who]:
+            times = matches.end_ns[matches.device == other]
+            truth, shown = clocks.align(other, times), times
+            if who == 0:
+                truth = truth + ahead + np.rint((truth - origin) * (ppm * 1e-6)).astype(np.int64)
+            else:
+                shown = times + ahead + np.rint((times - origin) * (ppm * 1e-6)).astype(np.int64)
+            error = np.abs(found.align(other, shown) - truth).max()
+            assert error <= found.uncertainty_ns[other] + clocks.uncertainty_ns[other]
+        told = timing(wrong, found).last
+        sure = (told >= 0) & (verdicts >= 0)
+        assert verdicts[sure].tolist() == told[sure].tolist()
+
+
+@needs_real_traces
+def test_clocks_of_real_jobs_agree_as_closely_as_their_ends() -> None:
+    """One machine each: ranks' clocks are found within a hundred microseconds of each other, some µs uncertain."""
+    for job in JOBS:
+        _, clocks = compared(*real_ranks(job))
+        assert np.abs(clocks.offset_ns).max() < 100_000
+        assert (clocks.uncertainty_ns[1:] < 50_000).all()
+        assert (clocks.collectives[1:] >= 8).all()

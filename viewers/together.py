@@ -1,0 +1,82 @@
+"""The ranks side by side in the terminal: what matters most, how collectives waited and moved data, the clocks."""
+
+from __future__ import annotations
+
+import numpy as np
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dptrace.findings import Finding
+from dptrace.ranks.together import Together
+from dptrace.viewers.tables import milliseconds, plain, quantity
+
+__all__ = ["findings_list", "timing_table"]
+
+_MOST_ROWS = 12
+
+
+def findings_list(findings: tuple[Finding, ...]) -> RenderableType:
+    """Give the findings, the dearest first: cost, what, and what to do."""
+    if not findings:
+        return Text("Findings: nothing that costs a hundredth of the step.", style="bold")
+    parts: list[RenderableType] = [Text("Findings, by what each costs of a step", style="bold")]
+    table = Table.grid(padding=(0, 1))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column()
+    for finding in findings:
+        cost = Text(f"{milliseconds(finding.cost_ns)} ms\n{100 * finding.share:.1f} %", style="bold")
+        table.add_row(cost, Group(plain(finding.text), plain(f"→ {finding.advice}{_where(finding)}")))
+    return Group(*parts, table)
+
+
+def _where(finding: Finding) -> str:
+    """Say where to look, in the words of --json's evidence."""
+    step, rank = finding.evidence.get("step"), finding.evidence.get("rank")
+    if step is None or rank is None:
+        return ""
+    return f" (see {step}, rank {rank})"
+
+
+def timing_table(together: Together, every: bool = False) -> Table | None:
+    """Give how like collectives waited and transferred: a row for each kind, size and bucket that all ranks show.
+
+    Args:
+        every: leave no row out.
+    """
+    timing, matches = together.timing, together.matches
+    if not together.latencies or len(together.devices) < 2:
+        return None
+    title = Text("collectives across ranks", style="bold")
+    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
+    table.add_column("kind", no_wrap=True)
+    table.add_column("bucket", no_wrap=True)
+    for heading in (
+        "count",
+        "bytes",
+        "transfer\np50 ms",
+        "\np90 ms",
+        "\nmax ms",
+        "mean\nwait ms",
+        "busbw\nGB/s",
+        "slow",
+    ):
+        table.add_column(heading, justify="right", no_wrap=True)
+    shown = together.latencies if every else together.latencies[:_MOST_ROWS]
+    wait = np.bincount(matches.instance, timing.wait_ns, len(matches)) / np.maximum(np.diff(matches.first), 1)
+    for latency in shown:
+        rates = timing.busbw[latency.instances]
+        slow = int(latency.slow.sum())
+        table.add_row(
+            latency.kind,
+            plain(latency.name),
+            str(len(latency.instances)),
+            quantity(latency.bytes),
+            *(f"{latency.quantile(share) / 1e6:.3f}" for share in (0.5, 0.9, 1)),
+            milliseconds(float(wait[latency.instances].mean())),
+            "–" if np.isnan(rates).all() else f"{np.nanmedian(rates) / 1e9:.1f}",
+            str(slow) if slow else "",
+        )
+    if len(shown) < len(together.latencies):
+        table.add_row("…", "", f"{len(together.latencies) - len(shown)} more: --all")
+    return table
