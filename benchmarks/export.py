@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dptrace.exports import FORMATS, write_trace
+from dptrace.exports import FORMATS, join, write_trace
 from dptrace.run import Run
 from dptrace.timeline import Collective, Kind, Phase, Timeline, Windows
 
@@ -20,17 +20,21 @@ NAMES = tuple(
 EPOCH = 1_763_683_646_000_000_000
 
 
-def made_up(kernels: int) -> Timeline:
-    """Make ten steps of kernels of 0.8 µs each microsecond, and under every twentieth an all-reduce of 5 µs."""
-    start = EPOCH + np.arange(kernels, dtype=np.int64) * 1000
+def made_up(rank: int, kernels: int) -> Timeline:
+    """Make ten steps of kernels of 0.8 µs each microsecond, and under every twentieth an all-reduce of 5 µs.
+
+    The host is 10 to 29 kernels ahead, and each rank's clock 3 ms ahead of the one before.
+    """
+    epoch = EPOCH + rank * 3_000_000
+    start = epoch + np.arange(kernels, dtype=np.int64) * 1000
     reduced = start[::20] + 500
     starts = np.concatenate([start, reduced])
     order = np.argsort(starts, kind="stable")
     is_comm = np.repeat([False, True], [kernels, len(reduced)])[order]
-    step = (starts[order] - EPOCH) // (kernels * 100)
+    step = (starts[order] - epoch) // (kernels * 100)
     return Timeline(
-        rank=0,
-        device=0,
+        rank=rank,
+        device=rank,
         device_name="made up",
         start_ns=starts[order],
         end_ns=starts[order] + np.where(is_comm, 5000, 800),
@@ -42,19 +46,23 @@ def made_up(kernels: int) -> Timeline:
         lane=np.where(is_comm, 20, 7),
         collective=np.where(is_comm, np.cumsum(is_comm) - 1, -1).astype(np.int32),
         collectives=tuple(Collective("all_reduce", 26_214_400, "Float", "0", 8, k) for k in range(len(reduced))),
-        windows=Windows(tuple(f"ProfilerStep#{k}" for k in range(10)), EPOCH + np.arange(11) * kernels * 100),
+        windows=Windows(tuple(f"ProfilerStep#{k}" for k in range(10)), epoch + np.arange(11) * kernels * 100),
+        launch_ns=starts[order] - 10_000 - np.arange(len(starts)) % 20 * 1000,
     )
 
 
 def main() -> None:
-    """Print a line for each format."""
+    """Print a line for what joins the ranks, and one for each format."""
     kernels = int(sys.argv[1]) if len(sys.argv) > 1 else 300_000
-    run = Run("made up", (made_up(kernels),))
+    run = Run("made up", tuple(made_up(rank, kernels // 2) for rank in range(2)))
+    began = time.process_time()
+    together = join(run)
+    print(f"collectives matched and clocks aligned: {time.process_time() - began:.1f} s; {together.told}")
     with tempfile.TemporaryDirectory() as folder:
         for suffix in FORMATS:
             path = Path(folder, f"x{suffix}")
             began = time.process_time()
-            slices = write_trace(run, path, suffix)
+            slices = write_trace(run, path, suffix, joined=together)
             seconds, size = time.process_time() - began, path.stat().st_size
             print(
                 f"{suffix:<9} {slices:>9,} slices {size / 1e6:>7.1f} MB {size / slices:>6.1f} B/slice "

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Slice", "Track", "read_back"]
+__all__ = ["Line", "Slice", "Track", "read_back", "read_counters"]
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,17 @@ class Slice:
     end_ns: int
     name: str
     args: dict[str, Any]
+    link: int = 0
+    """What it shares with the slices that it belongs to; 0 of one by itself."""
+
+
+@dataclass
+class Line:
+    """A counter."""
+
+    process: str
+    name: str
+    points: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass
@@ -30,17 +41,26 @@ class Track:
 
 
 def read_back(path: Path) -> list[Track]:
-    """Give the tracks in the order in which they are to be shown."""
-    tracks = _protobuf(path.read_bytes()) if path.suffix == ".pftrace" else _chrome(path)
-    return sorted(tracks, key=lambda track: track.order)
+    """Give the tracks of slices in the order in which they are to be shown."""
+    return sorted(_read(path)[0], key=lambda track: track.order)
 
 
-def _chrome(path: Path) -> list[Track]:
+def read_counters(path: Path) -> list[Line]:
+    """Give the counters, in the order of the file."""
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[list[Track], list[Line]]:
+    return _protobuf(path.read_bytes()) if path.suffix == ".pftrace" else _chrome(path)
+
+
+def _chrome(path: Path) -> tuple[list[Track], list[Line]]:
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     document = json.loads(text, parse_float=Decimal)
     base, events = document["baseTimeNanoseconds"], document["traceEvents"]
     told: dict[str, dict[int, Any]] = defaultdict(dict)
     slices: dict[tuple[int, int], list[Slice]] = defaultdict(list)
+    lines: dict[tuple[int, str], Line] = {}
     threads: dict[int, int] = {}
     for event in events:
         if event["ph"] == "M":
@@ -49,12 +69,18 @@ def _chrome(path: Path) -> list[Track]:
             if event["name"] == "thread_name":
                 assert event["tid"] not in threads, "a thread number is used twice"
                 threads[event["tid"]] = event["pid"]
-        else:
+        elif event["ph"] == "X":
             start = base + _exact(event["ts"])
             slices[event["pid"], event["tid"]].append(
                 Slice(start, start + _exact(event["dur"]), event["name"], event["args"])
             )
-    return [
+        elif event["ph"] == "C":
+            ((series, value),) = event["args"].items()
+            name = f"{event['name']} {series}"
+            line = lines.setdefault((event["pid"], name), Line(told["process_name"][event["pid"]], name))
+            line.points.append((base + _exact(event["ts"]), value))
+    _bind(slices, [event for event in events if event["ph"] in "stf"], base)
+    tracks = [
         Track(
             told["process_name"][pid],
             told["thread_name"][tid],
@@ -63,6 +89,22 @@ def _chrome(path: Path) -> list[Track]:
         )
         for tid, pid in threads.items()
     ]
+    return tracks, list(lines.values())
+
+
+def _bind(slices: dict[tuple[int, int], list[Slice]], flows: list[dict[str, Any]], base: int) -> None:
+    """Give the slices on which flow events stand their ids, and hold that each flow is one line of arrows by time."""
+    by_id: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for flow in sorted(flows, key=lambda flow: _exact(flow["ts"])):
+        assert (flow["name"], flow["cat"], flow["bp"]) == ("collective", "collective", "e")
+        by_id[flow["id"]].append(flow)
+        time = base + _exact(flow["ts"])
+        row = slices[flow["pid"], flow["tid"]]
+        (at,) = [k for k, each in enumerate(row) if each.start_ns <= time < each.end_ns]
+        assert not row[at].link, "a slice is in two flows"
+        row[at] = replace(row[at], link=flow["id"])
+    for chain in by_id.values():
+        assert "s" + "t" * (len(chain) - 2) + "f" == "".join(flow["ph"] for flow in chain)
 
 
 def _exact(microseconds: Decimal) -> int:
@@ -71,7 +113,7 @@ def _exact(microseconds: Decimal) -> int:
     return int(nanoseconds)
 
 
-def _protobuf(data: bytes) -> list[Track]:
+def _protobuf(data: bytes) -> tuple[list[Track], list[Line]]:
     from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 
     trace: Any = perfetto_trace_pb2.Trace.FromString(data)
@@ -80,23 +122,22 @@ def _protobuf(data: bytes) -> list[Track]:
     names: dict[str, dict[int, str]] = defaultdict(dict)
     processes: dict[int, Any] = {}
     tracks: dict[int, Track] = {}
-    open_slices: dict[int, list[tuple[int, str, dict[str, Any]]]] = defaultdict(list)
+    lines: dict[int, Line] = {}
+    open_slices: dict[int, list[tuple[int, str, dict[str, Any], int]]] = defaultdict(list)
     for packet in trace.packet:
-        for table, text in (
-            ("event_names", "name"),
-            ("debug_annotation_names", "name"),
-            ("debug_annotation_string_values", "str"),
-        ):
-            for entry in getattr(packet.interned_data, table):
-                value = getattr(entry, text)
-                assert entry.iid not in names[table], "a number is given twice"
-                names[table][entry.iid] = value.decode() if isinstance(value, bytes) else value
+        _learn(packet, names)
         if packet.HasField("track_descriptor"):
             row = packet.track_descriptor
             if row.HasField("process"):
                 processes[row.uuid] = row
             elif row.uuid:
                 parent = processes[row.parent_uuid]
+                if row.HasField("counter"):
+                    assert ("bytes" in row.name) == (
+                        row.counter.unit == perfetto_trace_pb2.CounterDescriptor.UNIT_SIZE_BYTES
+                    )
+                    lines[row.uuid] = Line(parent.process.process_name, row.name)
+                    continue
                 order = (parent.sibling_order_rank, row.sibling_order_rank)
                 tracks[row.uuid] = Track(parent.process.process_name, row.name, order)
         if not packet.HasField("track_event"):
@@ -106,12 +147,33 @@ def _protobuf(data: bytes) -> list[Track]:
             args = {
                 names["debug_annotation_names"][a.name_iid]: names["debug_annotation_string_values"][a.string_value_iid]
                 if a.HasField("string_value_iid")
-                else a.int_value
+                else (a.double_value if a.HasField("double_value") else a.int_value)
                 for a in te.debug_annotations
             }
-            open_slices[te.track_uuid].append((packet.timestamp, names["event_names"][te.name_iid], args))
+            open_slices[te.track_uuid].append((packet.timestamp, names["event_names"][te.name_iid], args, _link(te)))
+        elif te.type == event.TYPE_COUNTER:
+            lines[te.track_uuid].points.append((packet.timestamp, te.counter_value))
         else:
-            start, name, args = open_slices[te.track_uuid].pop()
-            tracks[te.track_uuid].slices.append(Slice(start, packet.timestamp, name, args))
+            start, name, args, link = open_slices[te.track_uuid].pop()
+            tracks[te.track_uuid].slices.append(Slice(start, packet.timestamp, name, args, link))
     assert not any(open_slices.values()), "a slice has no end"
-    return list(tracks.values())
+    return list(tracks.values()), list(lines.values())
+
+
+def _learn(packet: Any, names: dict[str, dict[int, str]]) -> None:
+    """Add the texts that a packet brings to the tables."""
+    for table, text in (
+        ("event_names", "name"),
+        ("debug_annotation_names", "name"),
+        ("debug_annotation_string_values", "str"),
+    ):
+        for entry in getattr(packet.interned_data, table):
+            value = getattr(entry, text)
+            assert entry.iid not in names[table], "a number is given twice"
+            names[table][entry.iid] = value.decode() if isinstance(value, bytes) else value
+
+
+def _link(event: Any) -> int:
+    """Give what ties the slice to others; it must not be a flow, which would say that one causes the next."""
+    assert not event.flow_ids
+    return int(event.correlation_id)

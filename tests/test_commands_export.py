@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import gzip
+import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +83,7 @@ def test_a_full_disk_leaves_nothing(opened: list[Any], tmp_path: Path, monkeypat
     path = tmp_path / "all.json"
     path.write_text("precious")
 
-    def fail(run: Run, target: Path, suffix: str, progress: object) -> int:
+    def fail(run: Run, target: Path, suffix: str, progress: object, joined: object) -> int:
         target.write_text("half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -104,6 +107,119 @@ def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     assert (1, "Error: x.json: no traceEvents.\n") == (result.exit_code, result.output)
     assert [] == list(tmp_path.iterdir())
+
+
+def recorded(folder: Path, ranks: int = 2, late_ns: int = 0) -> list[Path]:
+    """Write a file per rank with forty all-reduces that end together; rank 1's clock is ahead by *late_ns*."""
+    folder.mkdir(exist_ok=True)
+    paths = []
+    for rank in range(ranks):
+        events = [
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+                "pid": rank,
+                "tid": 7,
+                "ts": 1000 * k + 10 * (k % 3) * rank + rank * late_ns / 1000,
+                "dur": 500 - 10 * (k % 3) * rank,
+                "args": {"Collective name": "allreduce", "In msg nelems": 256, "Out msg nelems": 256, "dtype": "Float"}
+                | {"Group size": ranks, "device": rank, "stream": 7, "correlation": k, "Process Group Name": "0"},
+            }
+            for k in range(40)
+        ]
+        document = {
+            "baseTimeNanoseconds": 1_760_000_000_000_000_000,
+            "distributedInfo": {"rank": rank, "world_size": ranks, "backend": "nccl"},
+            "traceEvents": events,
+        }
+        path = folder / f"rank{rank}.pt.trace.json.gz"
+        path.write_bytes(gzip.compress(json.dumps(document).encode()))
+        paths.append(path)
+    return paths
+
+
+def starts(path: Path) -> list[int]:
+    """Give when each rank's first collective begins."""
+    return [track.slices[0].start_ns % 10**9 for track in read_back(path) if track.name.startswith("stream")]
+
+
+@pytest.mark.parametrize("name", ["all.pftrace", "all.json"])
+def test_clocks_are_aligned_unless_told_otherwise(tmp_path: Path, name: str) -> None:
+    """A clock that is off is corrected and that is told with its uncertainty; --no-align leaves times as recorded."""
+    recorded(tmp_path / "run", late_ns=412_000)
+
+    aligned = export(tmp_path / "run", "-o", tmp_path / name)
+    assert "Clocks aligned: rank 1 by -412 µs ± 1 µs." in aligned.stderr
+    assert [0, 0] == starts(tmp_path / name)
+
+    raw = export(tmp_path / "run", "-o", tmp_path / name, "--force", "--no-align")
+    assert "Clocks as recorded: no offset between ranks was corrected." in raw.stderr
+    assert [0, 412_000] == starts(tmp_path / name)
+
+
+def test_a_zip_holds_the_files_and_their_offsets(tmp_path: Path) -> None:
+    """NAME.zip, or --format perfetto-zip, carries the ranks' own files and says how far their clocks are apart."""
+    paths = recorded(tmp_path / "run", late_ns=412_000)
+
+    assert 0 == export(tmp_path / "run", "-o", tmp_path / "all.zip").exit_code
+    result = export(tmp_path / "run", "-o", tmp_path / "all", "--format", "perfetto-zip")
+
+    assert 0 == result.exit_code
+    assert "2 ranks, 2 files as recorded (unpacked, else unmodified)" in result.stderr
+    assert (tmp_path / "all.zip").read_bytes() == (tmp_path / "all").read_bytes()
+    with zipfile.ZipFile(tmp_path / "all") as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    manifest = json.loads(files.pop("perfetto_manifest.json"))["perfetto_manifest"]
+    assert [gzip.decompress(path.read_bytes()) for path in paths] == list(files.values())
+    # Rank 1's times go earlier by what its clock is ahead; told of rank 0, so that nothing begins before the first.
+    offsets = {entry["path"]: entry.get("clocks") for entry in manifest["files"]}
+    first = "0-rank1.pt.trace.json"
+    assert {"rank0.pt.trace.json": {"sync_to": {"file": first}, "offset_ns": 412_000}, first: None} == offsets
+
+
+def test_a_zip_can_be_made_of_a_zip(tmp_path: Path) -> None:
+    """Files in an archive go into the zip as well, and what was exported can be read again as a run."""
+    recorded(tmp_path / "run")
+    assert 0 == export(tmp_path / "run", "-o", tmp_path / "one.zip").exit_code
+
+    result = export(tmp_path / "one.zip", "-o", tmp_path / "other.zip")
+
+    assert (0, "") == (result.exit_code, result.output if result.exit_code else "")
+    with zipfile.ZipFile(tmp_path / "one.zip") as one, zipfile.ZipFile(tmp_path / "other.zip") as other:
+        assert {name: one.read(name) for name in one.namelist()} == {
+            name: other.read(name) for name in other.namelist()
+        }
+
+
+def test_a_file_with_an_odd_name_is_found_again(tmp_path: Path) -> None:
+    """A name that is shown in another way than it is written still leads to its file."""
+    (path,) = recorded(tmp_path / "run", ranks=1)
+    odd = path.rename(path.with_name("rank0 \x1b[31m\u202e.json.gz"))
+
+    assert 0 == export(odd, "-o", tmp_path / "all.zip").exit_code
+
+    with zipfile.ZipFile(tmp_path / "all.zip") as archive:
+        assert ["perfetto_manifest.json", "rank0_x1b_31m_u202e.json"] == archive.namelist()
+
+
+def test_a_pipe_cannot_go_into_a_zip(tmp_path: Path) -> None:
+    """What can be read once only is refused before it is read."""
+    result = export("-", "-o", tmp_path / "all.zip")
+
+    assert 2 == result.exit_code
+    assert "save it as a file first" in result.output
+
+
+def test_a_file_that_went_away_is_told(opened: list[Any], tmp_path: Path) -> None:
+    """A timeline whose file isn't among those that RUN names stops the export, and leaves nothing."""
+    recorded(tmp_path / "run")
+
+    result = export(tmp_path / "run", "-o", tmp_path / "all.zip")
+
+    assert 1 == result.exit_code
+    assert "can't be found again to go into the zip" in result.output
+    assert [tmp_path / "run"] == list(tmp_path.iterdir())
 
 
 def test_help_has_an_example() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import dptrace
 from dptrace.errors import UsageError
-from dptrace.exports import FORMATS, format_of, rows, write_trace
+from dptrace.exports import BUNDLE, FORMATS, format_of, rows, write_trace
 from dptrace.run import Run
 from dptrace.split import Part
 from dptrace.timeline import Phase, Timeline
@@ -270,7 +270,7 @@ def test_chrome_numbers_do_not_collide(tmp_path: Path) -> None:
 
     events = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["traceEvents"]
     pids = {event["pid"] for event in events}
-    tids = {(event["pid"], event["tid"]) for event in events}
+    tids = {(event["pid"], event["tid"]) for event in events if event["ph"] != "C"}
     assert {1, 2} == pids
     assert not {tid for _, tid in tids} & {0, *pids}
     assert len({tid for _, tid in tids}) == len(tids)
@@ -318,6 +318,11 @@ def test_unknown_endings_name_the_known(name: str) -> None:
     """A name with no known ending is refused with the list of those that are."""
     with pytest.raises(UsageError, match=r"\.pftrace .*\.json\.gz .*\.json "):
         format_of(Path(name))
+
+
+def test_zip_asks_for_the_files_themselves() -> None:
+    """The ending .zip stands for the bundle of the ranks' own files, in any case."""
+    assert BUNDLE == format_of(Path("runs/all.ZIP"))
 
 
 @needs_real_traces

@@ -205,8 +205,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
     A link is followed, so that it goes on being one; a device or a pipe is written to as it is.
     """
-    target = path.resolve()
-    special = target.exists() and not target.is_file()
+    special = path.exists() and not path.is_file()
+    target = path if special else path.resolve()
     beside = target if special else target.with_name(f".dptrace.{os.getpid()}.part")
     try:
         yield beside

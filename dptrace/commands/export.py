@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 
@@ -18,7 +21,10 @@ from dptrace.commands.common import (
     run_argument,
     tell_notes,
 )
+from dptrace.errors import DptraceError, UsageError
 from dptrace.reading import Reading
+
+_FORMATS = {"perfetto": ".pftrace", "chrome-gz": ".json.gz", "chrome": ".json", "perfetto-zip": ".zip"}
 
 
 @click.command()
@@ -29,32 +35,85 @@ from dptrace.reading import Reading
     required=True,
     type=OutputFile(),
     metavar="FILE",
-    help="NAME.pftrace for Perfetto's own format, NAME.json.gz or NAME.json for Chrome trace events.",
+    help="NAME.pftrace for Perfetto's own format, NAME.json.gz or NAME.json for Chrome trace events, NAME.zip for the "
+    "ranks' own files with their clocks' offsets.",
 )
+@click.option("--format", "named", type=click.Choice(list(_FORMATS)), help="The format, whatever the file is called.")
+@click.option("--align/--no-align", default=True, help="Put all ranks on one clock, or leave times as recorded.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @reading_options
 @loudness_options
-def command(paths: tuple[str, ...], output: Path, force: bool, reading: Reading, loudness: str) -> None:
+def command(
+    paths: tuple[str, ...],
+    output: Path,
+    named: str | None,
+    align: bool,
+    force: bool,
+    reading: Reading,
+    loudness: str,
+) -> None:
     """Merge all ranks of RUN into one trace: steps, phases, exposed and overlapped communication, streams.
 
     Every GPU becomes a process with a track for its steps, for the parts of each step, for communication that is
-    exposed and that is overlapped, and for each stream. The ranks' clocks are left as recorded. Adding up the slices
-    of "phases" by name gives the figures of dptrace analyze.
+    exposed and that is overlapped, and for each stream, and with counters: bytes in flight, whether communication is
+    overlapped, and what waits in the launch queue. Clocks are aligned by the ends of the collectives that the ranks
+    share, and a collective's members on all ranks are linked. Adding up the slices of "phases" by name gives the
+    figures of dptrace analyze.
 
     \b
     Examples:
       dptrace export runs/interleaved -o interleaved.pftrace
       dptrace export rank0.json.gz rank1.json.gz -o both.json.gz
+      dptrace export runs/interleaved -o recorded.zip
     """
-    from dptrace.exports import format_of, write_trace
+    from dptrace.exports import BUNDLE, format_of, join, write_trace
 
-    suffix = format_of(output)
+    suffix = _FORMATS[named] if named else format_of(output)
     check_output(output, force)
+    opener = _opener(paths) if suffix == BUNDLE else None
     run = open_with_progress(paths, reading, loudness)
+    together = join(run, align)
     with replacing(output) as beside, progress("Writing", loudness) as show:
-        slices = write_trace(run, beside, suffix, lambda done: show(done / len(run.timelines), ""))
+
+        def done(timelines: float) -> None:
+            show(timelines / len(run.timelines), "")
+
+        if opener:
+            from dptrace.exports.bundle import write_bundle
+
+            with beside.open("wb") as file:
+                names = write_bundle(run, together, file, opener, done)
+            what = f"{len(names)} file{'s' if len(names) > 1 else ''} as recorded (unpacked, else unmodified)"
+        else:
+            what = f"{write_trace(run, beside, suffix, done, together):,} slices"
     size = output.stat().st_size / 1e6
-    tell_notes(run)
+    tell_notes(replace(run, notes=tuple(dict.fromkeys((*run.notes, *together.notes)))))
     ranks = len({timeline.rank for timeline in run.timelines})
-    advise(f"Wrote {output}: {ranks} rank{'s' if ranks > 1 else ''}, {slices:,} slices, {size:.1f} MB.", loudness)
+    advise(f"Wrote {output}: {ranks} rank{'s' if ranks > 1 else ''}, {what}, {size:.1f} MB.", loudness)
+    if ranks > 1:
+        advise(f"{together.told[0].upper()}{together.told[1:]}.", loudness)
     advise("Open it at https://ui.perfetto.dev (drag it in); the trace stays on your machine.", loudness)
+
+
+def _opener(paths: Sequence[str]) -> Callable[[str], BinaryIO]:
+    """Give what opens the file of a timeline's path anew.
+
+    A timeline names its file as it is shown, which leaves out secrets and spells out odd letters; what the user typed
+    leads to the file itself.
+    """
+    from dptrace.legible import legible
+    from dptrace.sources import find
+
+    files = find(paths).files
+    if any(file.passing for file in files):
+        raise UsageError("A pipe can be read once only, and a zip needs its file again: save it as a file first.")
+    known = {legible(file.address): file for file in files}
+    if len(known) < len(files):
+        raise DptraceError("Two files of RUN differ only in letters that can't be shown; rename one of them.")
+
+    def open_again(path: str) -> BinaryIO:
+        if path not in known:
+            raise DptraceError(f"{path}: can't be found again to go into the zip; was it moved or renamed meanwhile?")
+        return known[path].open()
+
+    return open_again

@@ -13,16 +13,19 @@ from typing import IO, TYPE_CHECKING, cast
 from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
+    from dptrace.exports.joined import Joined
     from dptrace.run import Run
 
-__all__ = ["FORMATS", "format_of", "write_trace"]
+__all__ = ["BUNDLE", "FORMATS", "format_of", "join", "write_trace"]
 
 FORMATS = {
     ".pftrace": "Perfetto's own format",
     ".json.gz": "Chrome trace events, compressed",
     ".json": "Chrome trace events",
 }
-"""What can be written, by the suffix that asks for it."""
+"""What can be written of a run, by the suffix that asks for it."""
+BUNDLE = ".zip"
+"""Asks for the run's own files instead."""
 
 
 def _silent(done: float) -> None:
@@ -33,19 +36,34 @@ def format_of(path: Path) -> str:
     """Give the suffix that says which format to write.
 
     Raises:
-        UsageError: the name ends in none of FORMATS.
+        UsageError: the name ends in none of FORMATS, nor in BUNDLE.
     """
-    for suffix in FORMATS:
+    known = FORMATS | {BUNDLE: "the ranks' own files"}
+    for suffix in known:
         if path.name.lower().endswith(suffix) and len(path.name) > len(suffix):
             return suffix
-    choices = ", ".join(f"{suffix} ({what})" for suffix, what in FORMATS.items())
+    choices = ", ".join(f"{suffix} ({what})" for suffix, what in known.items())
     raise UsageError(f"{path}: the ending of the name says which format to write; use one of {choices}.")
 
 
-def write_trace(run: Run, path: Path, suffix: str, progress: Callable[[float], None] = _silent) -> int:
+def join(run: Run, align: bool = True) -> Joined:
+    """Tell how the ranks of *run* stand to each other: the members of each collective, and their clocks.
+
+    Args:
+        align: whether to compare the clocks; else all times stay as recorded.
+    """
+    from dptrace.exports.joined import join
+
+    return join(run, align)
+
+
+def write_trace(
+    run: Run, path: Path, suffix: str, progress: Callable[[float], None] = _silent, joined: Joined | None = None
+) -> int:
     """Write the whole run as one trace in the format that *suffix*, a key of FORMATS, stands for.
 
     Args:
+        joined: how the ranks stand to each other; each is left by itself, as recorded, when it is not given.
         progress: called now and then with how many of the run's timelines are written, in fractions.
 
     Returns:
@@ -54,15 +72,18 @@ def write_trace(run: Run, path: Path, suffix: str, progress: Callable[[float], N
     Raises:
         OSError: *path* cannot be written; what was written until then is left to the caller.
     """
+    from dptrace.exports.joined import apart
+
+    joined = joined or apart(run)
     with path.open("wb") as file:
         if suffix == ".pftrace":
             from dptrace.exports.perfetto import write_perfetto
 
-            return write_perfetto(run, file, progress)
+            return write_perfetto(run, joined, file, progress)
         from dptrace.exports.chrome import write_chrome
 
         if suffix == ".json":
-            return write_chrome(run, file, progress)
+            return write_chrome(run, joined, file, progress)
         # No name and no time in gzip's header, so that the same run gives the same bytes.
         with gzip.GzipFile(filename="", mode="wb", compresslevel=4, fileobj=file, mtime=0) as packed:
-            return write_chrome(run, cast("IO[bytes]", packed), progress)
+            return write_chrome(run, joined, cast("IO[bytes]", packed), progress)

@@ -9,6 +9,9 @@ from typing import IO, Any
 import msgspec
 
 from dptrace import __version__
+from dptrace.exports.counters import Counter
+from dptrace.exports.flows import Flows
+from dptrace.exports.joined import Joined
 from dptrace.exports.rows import Argument, Process, Track, earliest, processes
 from dptrace.legible import encodable
 from dptrace.run import Run
@@ -18,7 +21,7 @@ __all__ = ["write_chrome"]
 _encode = msgspec.json.Encoder().encode
 
 
-def write_chrome(run: Run, file: IO[bytes], progress: Callable[[float], None]) -> int:
+def write_chrome(run: Run, joined: Joined, file: IO[bytes], progress: Callable[[float], None]) -> int:
     """Write *run* as a JSON object of trace events, a process per GPU and a thread per track.
 
     ``ts`` and ``dur`` are microseconds with three decimals, exact to the nanosecond; the absolute time is ``ts`` plus
@@ -28,27 +31,32 @@ def write_chrome(run: Run, file: IO[bytes], progress: Callable[[float], None]) -
         The number of slices written.
     """
     # Times count from the first of all, so that a reader which keeps ts as a double loses nothing of it.
-    base = earliest(run)
-    file.write(_head(run, base))
+    base = earliest(run, joined)
+    file.write(_head(run, joined, base))
+    flows = Flows(run, joined)
     # Thread numbers go on across processes and start after the last process number: Perfetto takes a thread whose
     # number is its process's for the main thread, and 0 for the idle thread.
     threads = count(len(run.timelines) + 1)
     written = 0
-    for pid, process in enumerate(processes(run), start=1):
+    for pid, process in enumerate(processes(run, joined), start=1):
         tids = [next(threads) for _ in process.tracks]
         file.write((b",\n" if pid > 1 else b"\n") + b",\n".join(map(_encode, _metadata(process, pid, tids))))
         done = 0
         for tid, track in zip(tids, process.tracks, strict=True):
             for chunk in track.chunks():
                 file.write(b",\n" + b",\n".join(_slices(chunk, pid, tid, base)))
+                file.write(b"".join(b",\n" + arrow for arrow in flows.arrows(chunk, pid, tid, base)))
                 done += len(chunk)
                 progress(pid - 1 + done / len(process))
+        for counter in process.counters:
+            for points in counter.chunks():
+                file.write(b",\n" + b",\n".join(_points(points, pid, base)))
         written += done
     file.write(b"\n]}\n")
     return written
 
 
-def _head(run: Run, base: int) -> bytes:
+def _head(run: Run, joined: Joined, base: int) -> bytes:
     # The unit stands first and is never "ns": Perfetto looks for it in the first bytes only, and with "ns" some of
     # its versions read ts itself as nanoseconds (google/perfetto issue 274).
     head = {
@@ -58,8 +66,8 @@ def _head(run: Run, base: int) -> bytes:
         "otherData": {
             "writer": f"dptrace {__version__}",
             "source": encodable(run.path),
-            "clocks": "as recorded: no offset between ranks was corrected",
-            "notes": [encodable(note) for note in run.notes],
+            "clocks": joined.told,
+            "notes": [encodable(note) for note in (*run.notes, *joined.notes)],
         },
         "traceEvents": [],
     }
@@ -82,24 +90,42 @@ def _metadata(process: Process, pid: int, tids: list[int]) -> Iterator[dict[str,
 
 def _slices(track: Track, pid: int, tid: int, base: int) -> Iterator[bytes]:
     """Write each slice as one line, with the names encoded once and the times from integers."""
-    names = {number: _encode(track.labels[number]) for number in set(track.label.tolist())}
+    place = b',"pid":%d,"tid":%d,"ts":' % (pid, tid)
+    names = {
+        number: b'{"ph":"X","name":' + _encode(track.labels[number]) + place for number in set(track.label.tolist())
+    }
     starts, durations = (track.start_ns - base).tolist(), (track.end_ns - track.start_ns).tolist()
-    details = zip(*map(_fragments, track.arguments), strict=True) if track.arguments else ((),) * len(track)
-    place = b'"pid":%d,"tid":%d' % (pid, tid)
+    columns = [_fragments(argument) for argument in track.arguments if not argument.empty]
+    details: Iterable[tuple[bytes, ...]] = zip(*columns, strict=True) if columns else ((),) * len(track)
+    shown: tuple[bytes, ...] = ()
+    detail = b""
     for start, duration, label, parts in zip(starts, durations, track.label.tolist(), details, strict=True):
-        yield b'{"ph":"X","name":%b,%b,"ts":%d.%03d,"dur":%d.%03d,"args":{%b}}' % (
+        # Neighbours mostly agree in phase and step.
+        if parts != shown:
+            shown, detail = parts, b",".join(filter(None, parts))
+        yield b'%b%d.%03d,"dur":%d.%03d,"args":{%b}}' % (
             names[label],
-            place,
             *divmod(start, 1000),
             *divmod(duration, 1000),
-            b",".join(filter(None, parts)),
+            detail,
         )
 
 
-def _fragments(argument: Argument) -> Iterable[bytes]:
+def _fragments(argument: Argument) -> list[bytes]:
     """Give ``"name":value`` for each slice, nothing where it has none."""
     key, values = _encode(argument.name) + b":", argument.values.tolist()
-    if argument.texts is None:
-        return [key + b"%d" % value if value >= 0 else b"" for value in values]
-    encoded = [*(key + _encode(text) for text in argument.texts), b""]
-    return [encoded[value] for value in values]
+    if argument.texts is not None:
+        encoded = [*(key + _encode(text) for text in argument.texts), b""]
+        return [encoded[value] for value in values]
+    if argument.values.dtype.kind == "f":
+        return [key + _encode(value) if value >= 0 else b"" for value in values]
+    return [key + b"%d" % value if value >= 0 else b"" for value in values]
+
+
+def _points(counter: Counter, pid: int, base: int) -> Iterator[bytes]:
+    """Write each point of a counter as one line."""
+    # Perfetto calls a counter by the event's name and the series' together.
+    name, _, series = counter.name.rpartition(" ")
+    head, key = b'{"ph":"C","name":%b,"pid":%d,"ts":' % (_encode(name), pid), _encode(series)
+    for moment, value in zip((counter.time_ns - base).tolist(), counter.value.tolist(), strict=True):
+        yield b'%b%d.%03d,"args":{%b:%d}}' % (head, *divmod(moment, 1000), key, value)

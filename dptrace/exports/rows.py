@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.device import DeviceFigures
+from dptrace.exports.counters import Counter, counters
+from dptrace.exports.joined import Joined, Members, Shift
 from dptrace.exports.lanes import assign_lanes
 from dptrace.intervals import Int64
 from dptrace.legible import encodable
 from dptrace.run import Run
-from dptrace.split import FIGURES, Part, Split, collective_exposure, exposure, partition
-from dptrace.timeline import Kind, Phase, Timeline
+from dptrace.split import FIGURES, Part, Pieces, Split, exposure, partition
+from dptrace.timeline import UNKNOWN, Kind, Phase, Timeline
 from dptrace.viewers.theme import PART_LABELS
 
 __all__ = ["Argument", "Process", "Track", "earliest", "processes"]
@@ -27,9 +30,14 @@ class Argument:
     """One detail of every slice of a track."""
 
     name: str
-    values: Int64
+    values: Int64 | NDArray[np.float64]
     """The numbers themselves, or indices into ``texts``; -1 where a slice has no such detail."""
     texts: tuple[str, ...] | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Tell whether no slice has this detail."""
+        return not np.any(self.values >= 0)
 
     def __getitem__(self, index: slice | NDArray[np.int64]) -> Argument:
         return Argument(self.name, self.values[index], self.texts)
@@ -48,6 +56,8 @@ class Track:
     arguments: tuple[Argument, ...]
     lane: int = 0
     """Which of the track's lanes; those after 0 hold what overlaps."""
+    link: Int64 | None = None
+    """Of each slice, which others it belongs to: equal numbers belong together, whatever their track; 0 is alone."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -59,6 +69,7 @@ class Track:
             end_ns=self.end_ns[index],
             label=self.label[index],
             arguments=tuple(argument[index] for argument in self.arguments),
+            link=None if self.link is None else self.link[index],
         )
 
     def chunks(self) -> Iterator[Track]:
@@ -72,6 +83,10 @@ class Track:
         for number in range(int(lane.max(initial=-1)) + 1):
             yield replace(self[np.flatnonzero(lane == number)], lane=number)
 
+    def moved(self, shift: Shift) -> Track:
+        """Give the track on the common clock."""
+        return self if shift.move is None else replace(self, start_ns=shift(self.start_ns), end_ns=shift(self.end_ns))
+
 
 @dataclass(frozen=True, slots=True)
 class Process:
@@ -79,22 +94,36 @@ class Process:
 
     name: str
     tracks: tuple[Track, ...]
+    counters: tuple[Counter, ...] = ()
 
     def __len__(self) -> int:
         return sum(map(len, self.tracks))
 
 
-def processes(run: Run) -> Iterator[Process]:
-    """Give the tracks of each timeline of *run*, one timeline at a time; times in ns, clocks as recorded."""
-    for timeline, split in zip(run.timelines, run.splits, strict=True):
-        rows = [_steps(timeline, split), _parts(timeline), *_communication(timeline), *_streams(timeline)]
-        yield Process(_name(timeline), tuple(lane for row in rows for lane in row.lanes()))
+def processes(run: Run, joined: Joined) -> Iterator[Process]:
+    """Give the tracks of each timeline of *run*, one timeline at a time; times in ns, on the clocks of *joined*."""
+    for device, members, shift in zip(run.devices, joined.members, joined.shifts, strict=True):
+        timeline, pieces = device.timeline, exposure(device.timeline)
+        rows = [
+            *(_steps(timeline, device.split), _parts(timeline)),
+            *_communication(timeline, pieces),
+            *_streams(device, members),
+        ]
+        yield Process(
+            _name(timeline),
+            tuple(lane.moved(shift) for row in rows for lane in row.lanes()),
+            tuple(counter.moved(shift) for counter in counters(timeline, pieces)),
+        )
 
 
-def earliest(run: Run) -> int:
-    """Give the first time of all in ns, 0 for an empty run."""
-    firsts = [int(timeline.start_ns[0]) for timeline in run.timelines if len(timeline)]
-    firsts += [int(timeline.windows.bounds[0]) for timeline in run.timelines if len(timeline.windows)]
+def earliest(run: Run, joined: Joined) -> int:
+    """Give the first time of all in ns, on the clocks of *joined*; 0 for an empty run."""
+    firsts = []
+    for timeline, shift in zip(run.timelines, joined.shifts, strict=True):
+        launched = timeline.launch_ns[timeline.launch_ns != UNKNOWN]
+        first = launched.min(keepdims=True) if len(launched) else launched
+        times = np.concatenate((timeline.start_ns[:1], timeline.windows.bounds[:1], first))
+        firsts += shift(times).tolist()
     return min(firsts, default=0)
 
 
@@ -120,9 +149,8 @@ def _parts(timeline: Timeline) -> Track:
     return Track("phases", pieces.start_ns, pieces.end_ns, pieces.part.astype(np.int32), labels, (step,))
 
 
-def _communication(timeline: Timeline) -> Iterator[Track]:
+def _communication(timeline: Timeline, pieces: Pieces) -> Iterator[Track]:
     """Make the rows of exposed and of overlapped communication."""
-    pieces = exposure(timeline)
     kinds = tuple(encodable(collective.kind) for collective in timeline.collectives)
     for exposed, word in ((1, "exposed"), (0, "overlapped")):
         index = np.flatnonzero(pieces.part == exposed)
@@ -137,11 +165,13 @@ def _communication(timeline: Timeline) -> Iterator[Track]:
         )
 
 
-def _streams(timeline: Timeline) -> Iterator[Track]:
+def _streams(device: DeviceFigures, members: Members) -> Iterator[Track]:
     """Make a row per stream of a GPU, or per thread of a CPU."""
+    timeline = device.timeline
+    places = members.places(len(timeline))
     # -1, which is "none", for what is not communication.
     none = np.where(timeline.kind == Kind.COMMUNICATION, 0, -1)
-    exposed, overlapped = (figures + none for figures in collective_exposure(timeline))
+    exposed, overlapped = device.exposed_ns + none, device.overlapped_ns + none
     names = tuple(map(encodable, timeline.names))
     phases = tuple(phase.name.lower() for phase in Phase)
     for lane in np.unique(timeline.lane).tolist():
@@ -151,12 +181,33 @@ def _streams(timeline: Timeline) -> Iterator[Track]:
         arguments = (
             Argument("phase", timeline.phase[index].astype(np.int64), phases),
             _step_argument(timeline, index),
-            *_collective_arguments(timeline, index),
+            *_collective_arguments(timeline, index, np.append(members.seq, -1)[places[index]]),
             Argument("exposed_ns", exposed[index]),
             Argument("overlapped_ns", overlapped[index]),
+            *_member_arguments(members, places[index]),
         )
-        name = f"{word} {lane} ({', '.join(kinds)})"
-        yield Track(name, timeline.start_ns[index], timeline.end_ns[index], timeline.name[index], names, arguments)
+        yield Track(
+            f"{word} {lane} ({', '.join(kinds)})",
+            timeline.start_ns[index],
+            timeline.end_ns[index],
+            timeline.name[index],
+            names,
+            # Most streams hold no communication, and a column of nothing is as long as any.
+            tuple(argument for argument in arguments if not argument.empty),
+            link=np.append(members.instance, 0)[places[index]],
+        )
+
+
+def _member_arguments(members: Members, place: Int64) -> Iterator[Argument]:
+    """Tell what the other ranks say of a collective: which one it is, and how long this rank waited for them."""
+    yield Argument("instance", np.append(np.where(members.instance > 0, members.instance, -1), -1)[place])
+    for name, at_bound, values in (
+        ("wait_ns", "wait_at_least_ns", members.wait_ns),
+        ("transfer_ns", "transfer_at_most_ns", members.transfer_ns),
+        ("busbw_gbps", "busbw_at_least_gbps", members.busbw_gbps),
+    ):
+        yield Argument(name, np.append(np.where(members.bound, -1, values), -1)[place])
+        yield Argument(at_bound, np.append(np.where(members.bound, values, -1), -1)[place])
 
 
 def _step_argument(timeline: Timeline, index: NDArray[np.integer]) -> Argument:
@@ -166,13 +217,20 @@ def _step_argument(timeline: Timeline, index: NDArray[np.integer]) -> Argument:
     return Argument("step", np.where(step < 0, len(names) - 1 - step, step), texts)
 
 
-def _collective_arguments(timeline: Timeline, index: NDArray[np.integer]) -> Iterator[Argument]:
-    """Tell what is known of each collective; what the trace does not say is left out, not shown as nothing."""
+def _collective_arguments(
+    timeline: Timeline, index: NDArray[np.integer], counted: Int64 | None = None
+) -> Iterator[Argument]:
+    """Tell what is known of each collective; what the trace does not say is left out, not shown as nothing.
+
+    Args:
+        counted: the sequence numbers that matching gave, for files that hold none.
+    """
     known, which = timeline.collectives, timeline.collective[index]
     for name, texts in (
         ("collective", [collective.kind for collective in known]),
         ("dtype", [collective.dtype for collective in known]),
         ("group", [collective.group for collective in known]),
+        ("label", [collective.label for collective in known]),
     ):
         table = tuple(dict.fromkeys(filter(None, texts)))
         place = {text: number for number, text in enumerate(table)}
@@ -181,6 +239,7 @@ def _collective_arguments(timeline: Timeline, index: NDArray[np.integer]) -> Ite
     for name, numbers in (
         ("bytes", [collective.bytes or -1 for collective in known]),
         ("group_size", [collective.group_size or -1 for collective in known]),
-        ("seq", [collective.seq for collective in known]),
     ):
         yield Argument(name, np.array([*numbers, -1], np.int64)[which])
+    seq = np.array([*(collective.seq for collective in known), -1], np.int64)[which]
+    yield Argument("seq", seq if counted is None else np.where(seq < 0, counted, seq))
