@@ -19,6 +19,7 @@ COMMANDS = {
     "record": "Record a training run: one Kineto trace per rank.",
     "analyze": "Split each step: forward, backward, exposed and overlapped communication, idle.",
     "view": "Draw the per-GPU Gantt timeline, in the browser or in the terminal.",
+    "diff": "Compare two runs: what moved, by how much, and whether it is noise.",
     "hta": "Run an analysis of Holistic Trace Analysis on it.",
     "export": "Merge all ranks into one trace for Perfetto or Chrome.",
     "doctor": "Check torch, GPUs and NCCL, and say what will work.",

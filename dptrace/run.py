@@ -17,6 +17,7 @@ from dptrace.timeline import Phase, Timeline
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dptrace.diff import Comparison
     from dptrace.ranks.together import Together
 
 __all__ = ["SCHEMA", "Run", "overlap_percent"]
@@ -160,6 +161,12 @@ class Run:
         import pandas as pd
 
         return pd.DataFrame([finding.to_dict() for finding in self.together.findings])
+
+    def diff(self, other: Run) -> Comparison:
+        """Compare with another run: what moved from this one to that, and whether it is beyond noise."""
+        from dptrace.diff import compare
+
+        return compare(self, other)
 
     def hta(self, include_last_profiler_step: bool = False) -> Any:
         """Give Holistic Trace Analysis's ``TraceAnalysis`` of the run's files, with all its methods; see docs/hta.md.

@@ -82,3 +82,10 @@ def test_figures_only_keeps_all_but_the_intervals(folder: Path) -> None:
     assert len(thin.timelines[0]) < len(run.timelines[0])
     with pytest.raises(DptraceError, match="figures only"):
         thin.intervals()
+
+
+def test_runs_are_compared(folder: Path) -> None:
+    """A run against itself: nothing moved."""
+    run = dptrace.open(folder)
+
+    assert 0 == run.diff(run).figures()["delta_ns"].abs().sum()

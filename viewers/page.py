@@ -23,6 +23,7 @@ from dptrace.viewers.headline import Headline
 __all__ = ["bundle", "policy", "render", "static"]
 
 _IMPORT = re.compile(r'^import .* from "\./([\w.]+)";\n', re.MULTILINE)
+_NOTHING = Markup("")
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const)\b)", re.MULTILINE)
 
 
@@ -64,8 +65,12 @@ def policy(scripts: list[str]) -> str:
     )
 
 
-def render(head: Headline, scene: dict[str, Any], plot: Any) -> str:
-    """Fill the template: *scene* and *plot* become JSON islands, *plot* being Bokeh's ``json_item``."""
+def render(head: Headline, scene: dict[str, Any], plot: Any, above: Markup = _NOTHING, below: Markup = _NOTHING) -> str:
+    """Fill the template: *scene* and *plot* become JSON islands, *plot* being Bokeh's ``json_item``.
+
+    Args:
+        above, below: what stands over and under the picture; HTML, so everything in it must be escaped already.
+    """
     scripts = [
         *Resources(mode="inline", components=["bokeh"], minified=True, log_level="error").js_raw,
         bundle("gantt.js"),
@@ -78,6 +83,8 @@ def render(head: Headline, scene: dict[str, Any], plot: Any) -> str:
         head=head,
         scene=scene,
         plot=plot,
+        above=above,
+        below=below,
         version=__version__,
         policy=policy(scripts),
         styles=Markup(static("gantt.css")),

@@ -10,13 +10,15 @@ function median(values) {
 }
 
 /**
- * Add up, over all tracks, what of [from, to] lies in their steps, in ns: { wall, parts (by category, idle being the
- * rest), overlapped, steps (durations of the steps in view) }. In full view these are the split's totals.
+ * Add up, over all tracks or those that are `chosen`, what of [from, to] lies in their steps, in ns: { wall, parts (by
+ * category, idle being the rest), overlapped, steps (durations of the steps in view) }. In full view these are the
+ * split's totals.
  */
-export function figures(lod, scene, from, to) {
+export function figures(lod, scene, from, to, chosen = null) {
   const { idle, overlapped } = scene.special;
   const sum = { wall: 0, parts: scene.categories.map(() => 0), overlapped: 0, steps: [] };
   scene.tracks.forEach(({ bounds }, track) => {
+    if (chosen && !chosen.includes(track)) return;
     const begin = Math.max(from, bounds[0]), end = Math.min(to, bounds.at(-1));
     if (end <= begin) return;
     const phases = laneOf(scene, track, "phases"), exposure = laneOf(scene, track, "exposure");
@@ -48,15 +50,22 @@ export class Summary {
     Object.assign(this, { root, lod, scene });
   }
 
+  /** A line for the whole picture, or one for each of its groups of tracks, which stand for different runs. */
   update(from, to) {
-    const sum = figures(this.lod, this.scene, from, to);
+    const { groups = [{ label: null, tracks: null }] } = this.scene;
+    this.root.replaceChildren(...groups.flatMap(({ label, tracks }) => this.#line(label, tracks, from, to)));
+    this.#fit();
+  }
+
+  #line(label, tracks, from, to) {
+    const sum = figures(this.lod, this.scene, from, to, tracks);
     const whole = from <= 0 && to >= this.scene.end;
     const begin = Math.max(from, 0), width = Math.min(to, this.scene.end) - begin;
     const head = element("div", "window");
     const span = whole ? duration(width) : `${duration(width)} from ${moment(begin, width)}`;
-    head.append(element("b", "", whole ? "All steps" : "In this window"), element("span", "", span));
-    this.root.replaceChildren(head, this.#bar(sum), this.#indicators(sum));
-    this.#fit();
+    const name = label ?? (whole ? "All steps" : "In this window");
+    head.append(element("b", "", name), element("span", "", label && whole ? "the whole step" : span));
+    return [head, this.#bar(sum), this.#indicators(sum)];
   }
 
   /** Give each segment the longest text that it holds. */
