@@ -91,3 +91,57 @@ def test_else_the_names_around_the_launch_tell(tmp_path: Path) -> None:
 def test_an_orphan_of_unknown_kind_is_other(tmp_path: Path) -> None:
     """A communication kernel that nothing speaks about still counts as communication."""
     assert Collective("other") == collective(KinetoFile().kernel("ncclDevKernel_Generic(x)", 1, 2, None), tmp_path)
+
+
+def test_group_and_peer_are_kept(tmp_path: Path) -> None:
+    """Which ranks the group has and what it is for, and to whom a send goes."""
+    args: dict[str, Any] = {
+        "Collective name": "send",
+        "In msg nelems": 8,
+        "Out msg nelems": 8,
+        "dtype": "Half",
+        "Group size": 2,
+        "Process Group Name": "5",
+        "Process Group Description": "mesh_pp",
+        "Process Group Ranks": "[1, 5]",
+        "Dst Rank": 5,
+    }
+    file = KinetoFile().kernel("ncclDevKernel_SendRecv", 10, 20, 5, **args)
+
+    assert Collective("send", 16, "Half", "5", 2, -1, (1, 5), "mesh_pp", 5) == collective(file, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "ranks"),
+    [
+        ("[0, 2, 4, ..., 126]", 64, tuple(range(0, 128, 2))),
+        ("[0, 2, 4, ..., 126]", 60, (0, 2, 4, 126)),
+        ("[0, 2, 5, ..., 126]", 64, (0, 2, 5, 126)),
+        ("[]", 1, ()),
+        (7, 1, ()),
+    ],
+)
+def test_a_shortened_list_of_ranks_is_filled_in_where_it_is_even(
+    text: object, size: int, ranks: tuple[int, ...], tmp_path: Path
+) -> None:
+    """torch leaves out the middle of more than thirty; what does not fit the group's size stays as it is."""
+    args: dict[str, Any] = {"Collective name": "allreduce", "Process Group Ranks": text, "Group size": size}
+    file = KinetoFile().kernel("ncclDevKernel_AllReduce", 10, 20, 5, **args)
+
+    assert ranks == collective(file, tmp_path).ranks
+
+
+def test_the_trainers_own_label_is_kept(tmp_path: Path) -> None:
+    """FSDP names the module, and pipelines the action, around the launch."""
+    file = KinetoFile().label("FSDP::all_gather (layers.3)", 1, 9).op("c10d::_allgather_base_", 2, 8)
+    file.kernel("ncclDevKernel_AllGather", 10, 20, 5)
+
+    assert Collective("all_gather", label="FSDP::all_gather (layers.3)") == collective(file, tmp_path)
+
+
+def test_gloo_has_labels_too(tmp_path: Path) -> None:
+    """From what encloses the operator that put it in gloo's queue."""
+    file = KinetoFile(backend="gloo").label("PP:0SEND_F1", 1, 9).op("c10d::send", 2, 8)
+    file.label("gloo:send", 3, 7, tid=9).op("aten::add", 20, 30)
+
+    assert "PP:0SEND_F1" == collective(file, tmp_path).label

@@ -64,7 +64,7 @@ def launcher(tmp_path: Path) -> Path:
     [
         (["dptrace", ""], sorted(COMMANDS)),
         (["dptrace", "ex"], ["export"]),
-        (["dptrace", "export", "--fo"], ["--force"]),
+        (["dptrace", "export", "--fo"], ["--force", "--format"]),
         (["dptrace", "completion", ""], ["bash", "fish", "zsh"]),
     ],
 )

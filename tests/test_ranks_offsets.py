@@ -18,7 +18,8 @@ def shared(count: int, ahead: int = 0, ppm: float = 0.0, jitter: int = 3_000, la
     begin = other - length + late
 
     def shown(times: Int64) -> Int64:
-        return times + ahead + np.rint((times - 10**18) * (ppm * 1e-6)).astype(np.int64)
+        moved: Int64 = times + ahead + np.rint((times - 10**18) * (ppm * 1e-6)).astype(np.int64)
+        return moved
 
     return Shared(end - length, end, shown(begin), shown(other))
 

@@ -38,7 +38,8 @@ def test_transfer_is_the_shortest_and_the_rest_is_waiting() -> None:
         assert 20_000 == figures.transfer_ns[10]
         assert [300_000, 0, 300_000] == figures.wait_ns[here].tolist()
         assert [0, 300_000, 0] == pytest.approx(figures.late_ns[here].tolist(), abs=1_000)
-        assert (1, 300_000) == (figures.last[10], pytest.approx(figures.late(int(matches.first[10]) + 1), abs=1_000))
+        assert 1 == figures.last[10]
+        assert pytest.approx(300_000, abs=1_000) == figures.late(int(matches.first[10]) + 1)
         assert -1 == figures.last[11]
         assert figures.late(int(matches.first[11]) + 1) in (None, 0)
         assert not figures.upper_bound.any()
@@ -160,7 +161,7 @@ def test_the_one_of_eight_that_is_waited_for_is_rank_1() -> None:
     wait = np.add.reduceat(figures.wait_ns, matches.first[:-1])
     cost = [int(wait[figures.last == device].sum()) for device in range(8)]
     assert 1 == int(np.argmax(cost))
-    assert cost[1] > 0.9 * sum(cost)
+    assert cost[1] > 0.85 * sum(cost)
 
 
 @needs_real_traces

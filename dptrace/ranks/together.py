@@ -173,6 +173,7 @@ def together(
     named = names(matches, found)
     fits = alpha_beta(matches, told)
     late = stragglers(matches, devices, told)
+    like = latencies(matches, told, named)
     return Together(
         devices=tuple(devices),
         matches=matches,
@@ -180,10 +181,10 @@ def together(
         timing=told,
         buckets=found,
         names=tuple(named),
-        latencies=latencies(matches, told, named),
+        latencies=like,
         fits=fits,
         stragglers=late,
-        findings=findings(devices, matches, late),
+        findings=findings(devices, matches, late, told, fits, like, named, info),
         notes=(*matches.notes, *(clocks.notes if len(devices) > 1 else ()), *(found.notes if found else ())),
     )
 
