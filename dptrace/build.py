@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dptrace.errors import TraceError
 from dptrace.intervals import Int64, IntervalSet, union
 from dptrace.launches import launches, outermost
 from dptrace.phases import WRAPPER, phases
+from dptrace.recompute import recomputed
 from dptrace.steps import CpuSteps, cpu_steps, device_windows
 from dptrace.timeline import BEFORE_FIRST, UNKNOWN, Collective, Kind, Phase, Timeline
 from dptrace.trace import Category, CommArgs, Trace
@@ -69,6 +71,7 @@ def _on_gpus(
     launched = np.where(known, time, UNKNOWN)
     step = np.where(known, steps.at(time), BEFORE_FIRST).astype(np.int32) if len(steps) else np.zeros(len(events), int)
     phase = np.where(known, phases(trace, steps, thread, time), Phase.OTHER).astype(np.uint8)
+    again = known & recomputed(trace, thread, time)
     communicates = communication_names(trace.names, patterns)
     kernel = trace.category[events] == Category.KERNEL
     comm = kernel & (trace.having(communicates)[events] | np.isin(events, list(trace.comm)))
@@ -79,19 +82,18 @@ def _on_gpus(
     devices = np.maximum(trace.device[events], 0)
     for device in np.unique(devices):
         own = np.flatnonzero(devices == device)
-        timelines.append(
-            _timeline(
-                trace,
-                rank,
-                int(device),
-                trace.device_names.get(int(device), "GPU"),
-                events[own],
-                (kind[own], phase[own], step[own].astype(np.int32), trace.stream[events[own]], launched[own]),
-                collectives_of(trace, events[own][comm[own]], launch[own][comm[own]]),
-                steps,
-                notes if not timelines else [],
-            )
+        timeline = _timeline(
+            trace,
+            rank,
+            int(device),
+            trace.device_names.get(int(device), "GPU"),
+            events[own],
+            (kind[own], phase[own], step[own].astype(np.int32), trace.stream[events[own]], launched[own]),
+            collectives_of(trace, events[own][comm[own]], launch[own][comm[own]]),
+            steps,
+            notes if not timelines else [],
         )
+        timelines.append(replace(timeline, recompute=(again & (kind == Kind.COMPUTE))[own]))
     return tuple(timelines)
 
 
@@ -138,15 +140,16 @@ def _timeline(
         path=trace.path,
         notes=tuple(notes),
         launch_ns=launch,
-        loading=_loading(trace),
+        loading=_when(trace, "enumerate(DataLoader)"),
+        searching=_when(trace, "torch.distributed.ddp.reducer::search_unused_parameters"),
     )
 
 
-def _loading(trace: Trace) -> IntervalSet:
-    """Give when the host was in a DataLoader's next."""
-    named = trace.named("enumerate(DataLoader)")
+def _when(trace: Trace, prefix: str) -> IntervalSet:
+    """Give when the host was in what is called so."""
     on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
-    return union(trace.start_ns[named & on_cpu], trace.end_ns[named & on_cpu])
+    named = trace.named(prefix) & on_cpu
+    return union(trace.start_ns[named], trace.end_ns[named])
 
 
 def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timeline:

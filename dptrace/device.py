@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dptrace.idle import idle
-from dptrace.intervals import Int64
-from dptrace.split import Split, claims, collective_exposure, split
+from dptrace.idle import Account, idle
+from dptrace.intervals import Int64, IntervalSet, covered, intersect, union
+from dptrace.split import Split, claims, collective_exposure, merged, split
 from dptrace.steps import part
 from dptrace.timeline import Kind, Phase, Timeline
 
@@ -30,8 +30,16 @@ class DeviceFigures:
     """Of each collective, in the order of the timeline: what was spent on each :class:`dptrace.idle.Account` before it
     began and before it ended; an array of collectives by 2 by accounts, from any common origin."""
 
+    backward_start_ns: Int64
+    """When the first of each step's backward kernels began; 0 in a step without any."""
     backward_end_ns: Int64
     """When the last of each step's backward kernels ended; 0 in a step without any."""
+    recompute_ns: Int64
+    """Forward's compute done again in backward, in each step: a part of backward's."""
+    searching_ns: Int64
+    """How long the host searched for unused parameters in each step."""
+    searching_idle_ns: Int64
+    """The part of it in which the GPU was idle; on a CPU all of it, since the host is what computes."""
 
     def only_communication(self) -> DeviceFigures:
         """Drop all other intervals; the figures are still those of the whole."""
@@ -55,7 +63,8 @@ class DeviceFigures:
             self.overlapped_ns[kept],
             {name: values[:count] for name, values in self.idle_causes.items()},
             self.spent_ns[kept[self.timeline.kind == Kind.COMMUNICATION]],
-            self.backward_end_ns[:count],
+            *(column[:count] for column in (self.backward_start_ns, self.backward_end_ns, self.recompute_ns)),
+            *(column[:count] for column in (self.searching_ns, self.searching_idle_ns)),
         )
 
     def of_rank(self, rank: int) -> DeviceFigures:
@@ -70,13 +79,30 @@ def figures_of(timeline: Timeline) -> DeviceFigures:
     why = idle(timeline, claimed)
     comm = timeline.kind == Kind.COMMUNICATION
     spent = np.stack((why.spent(timeline.start_ns[comm]), why.spent(timeline.end_ns[comm])), axis=1)
+    flagged = timeline.recompute & (timeline.kind == Kind.COMPUTE)
+    idle_time = intersect(timeline.searching, merged([*why.sets[Account.DATA_LOADING :]]))
     return DeviceFigures(
-        timeline, split(timeline, claimed), exposed, overlapped, why.causes, spent, _backward_ends(timeline)
+        timeline,
+        split(timeline, claimed),
+        exposed,
+        overlapped,
+        why.causes,
+        spent,
+        *_backward(timeline),
+        recompute_ns=_per_step(timeline, union(timeline.start_ns[flagged], timeline.end_ns[flagged])),
+        searching_ns=_per_step(timeline, timeline.searching),
+        searching_idle_ns=_per_step(timeline, timeline.searching if timeline.on_cpu else idle_time),
     )
 
 
-def _backward_ends(timeline: Timeline) -> Int64:
-    ends = np.zeros(len(timeline.windows), np.int64)
+def _per_step(timeline: Timeline, when: IntervalSet) -> Int64:
+    return np.diff(covered(when, timeline.windows.bounds))
+
+
+def _backward(timeline: Timeline) -> tuple[Int64, Int64]:
+    count = len(timeline.windows)
+    starts, ends = np.full(count, np.iinfo(np.int64).max), np.zeros(count, np.int64)
     backward = (timeline.kind == Kind.COMPUTE) & (timeline.phase == Phase.BACKWARD) & (timeline.step >= 0)
+    np.minimum.at(starts, timeline.step[backward], timeline.start_ns[backward])
     np.maximum.at(ends, timeline.step[backward], timeline.end_ns[backward])
-    return ends
+    return np.where(ends > 0, starts, 0), ends

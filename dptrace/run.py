@@ -205,8 +205,10 @@ _COLLECTIVE_COLUMNS = (
 )
 
 
-_ACROSS = ("kind", "name", "group", "seq", "bytes", "dtype", "step", "phase", "complete")
-_ACROSS += ("transfer_ns", "algbw_gbps", "busbw_gbps", "last_rank")
+_ACROSS = (
+    *("kind", "name", "group", "seq", "bytes", "dtype", "step", "phase", "complete"),
+    *("transfer_ns", "algbw_gbps", "busbw_gbps", "last_rank"),
+)
 """What stands in each row of a collective's ranks, of what holds for all of them."""
 
 
@@ -266,7 +268,8 @@ def _rank_dict(device: DeviceFigures) -> dict[str, Any]:
         }
         nine = {f: int(v[k]) for f, v in figures.figures.items()}
         idle = {cause: int(values[k]) for cause, values in device.idle_causes.items()}
-        steps.append({"step": name, **nine, "comm": comm, "idle": idle})
+        again = int(device.recompute_ns[k])
+        steps.append({"step": name, **nine, "comm": comm, "idle": idle, "recompute_ns": again})
     total = figures.total()
     return {
         "rank": timeline.rank,

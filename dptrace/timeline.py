@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dptrace.intervals import EMPTY, Int64, IntervalSet
 
-__all__ = ["AFTER_LAST", "BEFORE_FIRST", "UNKNOWN", "Collective", "Kind", "Phase", "Timeline", "Windows"]
+__all__ = ["AFTER_LAST", "BEFORE_FIRST", "COLUMNS", "UNKNOWN", "Collective", "Kind", "Phase", "Timeline", "Windows"]
 
 BEFORE_FIRST = -1
 """Step of an interval launched before the first step began."""
@@ -73,6 +73,10 @@ class Windows:
         return len(self.names)
 
 
+COLUMNS = ("start_ns", "end_ns", "name", "kind", "phase", "step", "lane", "collective", "launch_ns", "recompute")
+"""What a timeline tells of each interval."""
+
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """One GPU (rank and device): its intervals sorted by start, one entry per interval in each column."""
@@ -104,18 +108,24 @@ class Timeline:
     """When the call that launched it began; UNKNOWN where the file does not say, and everywhere when not given."""
     loading: IntervalSet = EMPTY
     """When the host was in a DataLoader's next: starts and ends in ns, disjoint and sorted."""
+    searching: IntervalSet = EMPTY
+    """When the host searched for parameters that the loss does not depend on (DDP's find_unused_parameters)."""
+    recompute: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    """Whether it is compute of forward that is done again in backward, as far as that can be told; nowhere when not
+    given."""
 
     def __post_init__(self) -> None:
         if len(self.launch_ns) != len(self.start_ns):
             object.__setattr__(self, "launch_ns", np.full(len(self.start_ns), UNKNOWN, np.int64))
+        if len(self.recompute) != len(self.start_ns):
+            object.__setattr__(self, "recompute", np.zeros(len(self.start_ns), np.bool_))
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
     def having(self, chosen: NDArray[np.bool_]) -> Timeline:
         """Keep some of the intervals; steps, names and collectives stay as they are."""
-        columns = ("start_ns", "end_ns", "name", "kind", "phase", "step", "lane", "collective", "launch_ns")
-        return replace(self, **{column: getattr(self, column)[chosen] for column in columns})
+        return replace(self, **{column: getattr(self, column)[chosen] for column in COLUMNS})
 
     @property
     def on_cpu(self) -> bool:

@@ -60,7 +60,7 @@ def _timeline(rank: int, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> Timeli
     """Lay the parts of each step out one after the other; half of the exposed time's length more is overlapped."""
     bounds = np.concatenate(([0], np.cumsum(lengths.sum(axis=1)))) + 1_000_000_000
     build = TimelineBuilder(rank, bounds=tuple(bounds.tolist()))
-    for at, (forward, backward, exposed, optimizer, idle) in zip(bounds.tolist(), lengths.tolist(), strict=False):
+    for at, (forward, backward, exposed, optimizer, _idle) in zip(bounds.tolist(), lengths.tolist(), strict=False):
         turn = at + forward
         build.compute(at, turn, name="void gemm<float>(int)")
         half = turn + backward // 2
@@ -70,7 +70,6 @@ def _timeline(rank: int, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> Timeli
         end = turn + backward + exposed
         build.all_reduce(turn + backward - exposed // 2, end)
         build.compute(end, end + optimizer, Phase.OPTIMIZER, "adam")
-        assert idle >= 0
     timeline = build.build()
     return replace(
         timeline, windows=replace(timeline.windows, names=tuple(f"ProfilerStep#{k + 4}" for k in range(len(lengths))))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dptrace.device import figures_of
 from dptrace.split import FIGURES
 from dptrace.steps import between
-from dptrace.timeline import Kind
+from dptrace.timeline import Kind, Phase
+from tests.builders import TimelineBuilder
 from tests.synthetic import training_run
 
 TIMELINE = training_run(2_000).timelines[0]
@@ -33,6 +36,8 @@ def test_the_first_steps_have_the_figures_of_the_whole() -> None:
         assert np.array_equal(cut_device.exposed_ns, anew_device.exposed_ns)
         assert len(cut_device.spent_ns) == len(anew_device.spent_ns)
         assert cut.names == anew.names
+        for column in ("backward_start_ns", "backward_end_ns", "recompute_ns", "searching_ns", "searching_idle_ns"):
+            assert np.array_equal(getattr(cut_device, column), getattr(anew_device, column))
         assert all(np.array_equal(cut.figures[name], anew.figures[name]) for name in FIGURES)
         assert cut.comm.keys() == anew.comm.keys()
         for kind, figures in cut.comm.items():
@@ -47,3 +52,16 @@ def test_a_rank_is_told_everywhere() -> None:
     other = figures_of(TIMELINE).of_rank(7)
 
     assert (7, 7) == (other.timeline.rank, other.split.rank)
+
+
+def test_backward_recompute_and_search_are_told_by_step() -> None:
+    """Begin and end of backward, forward's work done again in it, the search and the part of it that nothing hides."""
+    build = TimelineBuilder(bounds=(0, 100, 200)).compute(0, 30).compute(40, 60, Phase.BACKWARD)
+    timeline = build.compute(70, 90, Phase.BACKWARD).compute(100, 200).build()
+    search = (np.array([25]), np.array([45]))
+    device = figures_of(replace(timeline, recompute=np.array([False, True, False, False]), searching=search))
+
+    assert ([40, 0], [90, 0]) == (device.backward_start_ns.tolist(), device.backward_end_ns.tolist())
+    assert [20, 0] == device.recompute_ns.tolist()
+    assert ([20, 0], [10, 0]) == (device.searching_ns.tolist(), device.searching_idle_ns.tolist())
+    assert device.timeline.having(device.timeline.recompute).recompute.all()

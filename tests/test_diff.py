@@ -17,7 +17,7 @@ from dptrace.opening import open_run
 from dptrace.reading import Reading
 from dptrace.run import Run
 from dptrace.steps import between
-from dptrace.timeline import Timeline, Windows
+from dptrace.timeline import COLUMNS, Timeline, Windows
 from tests.jobs import job, run_of
 from tests.real_traces import needs_real_traces, real
 
@@ -48,7 +48,7 @@ def half(timeline: Timeline, odd: int) -> Timeline:
         bounds.append(bounds[-1] + int(np.diff(own.windows.bounds)[0]))
         names.append(own.windows.names[0])
     whole = replace(timeline, windows=Windows(tuple(names), np.array(bounds)))
-    for column in ("start_ns", "end_ns", "name", "kind", "phase", "step", "lane", "collective", "launch_ns"):
+    for column in COLUMNS:
         object.__setattr__(whole, column, np.concatenate([getattr(part, column) for part in parts]))
     return whole
 

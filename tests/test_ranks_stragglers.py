@@ -21,11 +21,12 @@ MS = 1_000_000
 def rank(number: int, late_by: int = 0, why: str = "compute") -> Timeline:
     """Two all-reduces of 2 ms at 10 and 30 ms; before the second this rank may be *late_by* at something."""
     build = TimelineBuilder(number, bounds=(0, 50 * MS)).compute(0, 10 * MS).all_reduce(10 * MS, 12 * MS)
-    busy = {"compute": build.compute, "memory_copies": build.memory}.get(why)
     begin = 30 * MS - 5 * MS
     build.compute(12 * MS, begin)
-    if busy and late_by:
-        busy(begin, 30 * MS + late_by)
+    if late_by and why == "compute":
+        build.compute(begin, 30 * MS + late_by)
+    elif late_by and why == "memory_copies":
+        build.memory(begin, 30 * MS + late_by)
     elif not late_by:
         build.compute(begin, 30 * MS)
     build.all_reduce(30 * MS + late_by, 40 * MS)

@@ -99,6 +99,7 @@ def test_events_that_lost_their_comma_are_told_apart(cut: Callable[[bytes], list
     """Each stands by itself again, with nothing lost between them."""
     assert [b'{"ph": "X"}', b'{"name": 1}', b'{"ts": 2}'] == cut(b'{"ph": "X"}\n {"name": 1},,{"ts": 2}')
     assert [b'{"ph": "X"}', b'{"name": 1}', b'{"ts": 2}'] == cut(b'{"ph": "X"}, null,{"name": 1}, "0x7f", {"ts": 2}')
+    assert [b'{"ph": 1}', b'{"ts": 2}'] == cut(b'{"ph": 1}, "%s", {"ts": 2}' % (b"x" * 5000))
     assert [b'{"ph": [{"x": 1}]}'] == cut(b'{"ph": [{"x": 1}]}')
 
 

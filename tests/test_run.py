@@ -59,7 +59,7 @@ def test_to_dict_is_the_documented_schema(folder: Path) -> None:
 
     rank = data["ranks"][0]
     assert (1, 2, 0) == (data["schema"], data["world_size"], rank["rank"])
-    assert set(FIGURES) | {"step", "comm", "idle"} == set(rank["steps"][0])
+    assert set(FIGURES) | {"step", "comm", "idle", "recompute_ns"} == set(rank["steps"][0])
     assert rank["steps"][0]["idle_ns"] == sum(rank["steps"][0]["idle"].values())
     assert {"count": 1, "bytes": 4000, "exposed_ns": 15_000, "overlapped_ns": 10_000} == rank["steps"][0]["comm"][
         "all_reduce"

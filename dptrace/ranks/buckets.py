@@ -57,6 +57,8 @@ def buckets(matches: Matches, info: Mapping[str, Any]) -> Buckets | None:
     missed = []
     for step in dict.fromkeys(matches.step[wanted].tolist()):
         rows = np.flatnonzero(wanted & (matches.step == step))
+        # In the order in which they began: two that run at once may end in another.
+        rows = rows[np.argsort(matches.start_ns[matches.first[rows]], kind="stable")]
         found = list(_in_turn([told_.bytes for told_ in told], matches.bytes[rows].tolist()))
         bucket[rows] = found
         if max(found, default=-1) < len(told) - 1:

@@ -96,7 +96,9 @@ def _of_set(
     late = wait.max(axis=1)
     if timing is not None:
         own_member = members[np.arange(len(rows)), last]
-        late = np.where(timing.late_known[own_member], timing.late_ns[own_member], late)
+        # The last by duration and the first to start, on clocks that are told less well: then its wait tells more.
+        known = timing.late_known[own_member] & (timing.late_ns[own_member] > 0)
+        late = np.where(known, timing.late_ns[own_member], late)
     exposed = np.empty_like(length)
     spent = np.empty((*members.shape, 2, len(Account)), np.int64)
     for column, device in enumerate(matches.device[members[0]].tolist()):

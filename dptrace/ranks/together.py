@@ -105,7 +105,7 @@ class Together:
         for number, (rank, device) in enumerate(self.matches.places):
             other = int(clocks.reference[number])
             known = number == 0 or other != number
-            row = {"rank": rank, "device": device, "reference_rank": self.matches.places[other][0]}
+            row: dict[str, Any] = {"rank": rank, "device": device, "reference_rank": self.matches.places[other][0]}
             row["offset_ns"] = int(clocks.offset_ns[number]) if known else None
             row["uncertainty_ns"] = int(clocks.uncertainty_ns[number]) if known else None
             row |= {"drift_ppm": float(clocks.drift_ppm[number]), "corrected": bool(clocks.corrected[number])}
