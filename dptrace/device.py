@@ -41,6 +41,18 @@ class DeviceFigures:
     searching_idle_ns: Int64
     """The part of it in which the GPU was idle; on a CPU all of it, since the host is what computes."""
 
+    def shared_exposed(self) -> Int64:
+        """Give each collective's exposed time, where several run at once its share of it: the sum is the step's."""
+        comm = self.timeline.collective >= 0
+        exposed, step = self.exposed_ns[comm], self.timeline.step[comm]
+        inside = step >= 0
+        told = np.zeros(len(self.timeline.windows), np.int64)
+        np.add.at(told, step[inside], exposed[inside])
+        whole = self.split.figures["exposed_comm_ns"]
+        share = np.append(np.minimum(whole / np.maximum(told, 1), 1.0), 1.0)
+        shared: Int64 = np.floor(exposed * share[np.where(inside, step, -1)]).astype(np.int64)
+        return shared
+
     def only_communication(self) -> DeviceFigures:
         """Drop all other intervals; the figures are still those of the whole."""
         chosen = self.timeline.kind == Kind.COMMUNICATION

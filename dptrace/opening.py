@@ -42,7 +42,12 @@ def open_run(paths: Sequence[str], reading: Reading | None = None, progress: Pro
     world_size = max([file.world_size for file in files] + [max(ranks) + 1])
     # Damage first: it bears on every figure.
     notes = [damage for file in files for damage in file.damage] + notes
-    notes += [*_recorded(sources.info), *guesses, *_missing(ranks, world_size)]
+    notes += [
+        *_contradictions(ranks, [file.world_size for file in files]),
+        *_recorded(sources.info),
+        *guesses,
+        *_missing(ranks, world_size),
+    ]
     timelines = tuple(device.timeline for device in devices)
     notes += [note for timeline in timelines for note in timeline.notes]
     if all(timeline.on_cpu for timeline in timelines):
@@ -118,6 +123,16 @@ def _recorded(info: dict[str, Any]) -> list[str]:
         why = failure.get("message") if isinstance(failure, dict) else None
         notes.insert(0, f"The recording failed, so this is what was kept of it: {why or 'the reason is not known'}.")
     return notes
+
+
+def _contradictions(ranks: Sequence[int], worlds: Sequence[int]) -> list[str]:
+    """Say where files can't be of one job, by what they tell of it."""
+    told = sorted({world for world in worlds if world})
+    if len(told) > 1:
+        sizes = " and ".join(map(str, told))
+        return [f"The files tell of jobs of {sizes} ranks: they are not of one run."]
+    outside = [rank for rank in ranks if told and rank >= told[0]]
+    return [f"Rank {outside[0]} is none of a job of {told[0]} ranks: are the files of one run?"] if outside else []
 
 
 def _missing(ranks: Sequence[int], world_size: int) -> list[str]:

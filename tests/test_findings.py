@@ -250,3 +250,10 @@ def test_real_runs_name_what_costs_them_most() -> None:
 
     assert ("straggler", 2) == (first.kind, first.evidence["rank"])
     assert any(finding.kind == "exposed_comm" and finding.share > 0.1 for finding in kinds)
+
+
+def test_a_run_without_a_gpu_is_not_told_of_idle_gpus() -> None:
+    """Between operators there is Python; the advice for GPUs would mislead."""
+    build = TimelineBuilder(0, -1, bounds=(0, 100 * MS)).compute(0, 10 * MS).compute(90 * MS, 100 * MS)
+
+    assert () == told(build.build())

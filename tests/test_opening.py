@@ -105,3 +105,13 @@ def test_a_step_that_the_recorder_did_not_finish_is_left_out(folder: Path) -> No
     for count, steps in ((1, 1), (2, 2), (0, 2), (9, 2), (True, 2), ("1", 2)):
         (folder / "run.json").write_text(json.dumps({"ranks": [{"rank": 0, "recorded_steps": count}, 7]}))
         assert steps == len(dptrace.open(folder).splits[0].names)
+
+
+def test_files_of_different_jobs_are_told(tmp_path: Path) -> None:
+    """Files that tell of jobs of different sizes, or of a rank beyond the job's, are not of one run."""
+    for rank, world in ((0, 2), (1, 2), (2, 8)):
+        training_step(KinetoFile(rank=rank, world_size=world), 1, 0).write(tmp_path / f"{rank}.json")
+
+    assert any("jobs of 2 and 8 ranks" in note for note in dptrace.open(tmp_path).notes)
+    training_step(KinetoFile(rank=2, world_size=2), 1, 0).write(tmp_path / "2.json")
+    assert any("Rank 2 is none of a job of 2 ranks" in note for note in dptrace.open(tmp_path).notes)

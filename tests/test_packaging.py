@@ -31,4 +31,5 @@ def test_the_core_stays_light() -> None:
     needed = [text for text in importlib.metadata.requires("dptrace") or [] if "extra ==" not in text]
     names = {re.split(r"[^A-Za-z0-9_-]", text)[0].lower() for text in needed}
 
-    assert names <= {"bokeh", "click", "isal", "jinja2", "msgspec", "numpy", "pandas", "perfetto", "protobuf", "rich"}
+    light = {"bokeh", "click", "isal", "jinja2", "msgspec", "numpy", "pandas", "perfetto", "platformdirs", "protobuf"}
+    assert names <= {*light, "rich"}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dptrace.device import DeviceFigures
+from dptrace.device import DeviceFigures, figures_of
 from dptrace.ranks.clocks import UNKNOWN_NS, Clocks, estimate
 from dptrace.ranks.match import Matches, match
+from dptrace.ranks.stragglers import stragglers
 from dptrace.ranks.timing import timing
+from tests.builders import TimelineBuilder
 from tests.rank_cases import JOBS, rank, real_ranks, reduce, shifted
 from tests.real_traces import needs_real_traces
 
@@ -121,3 +123,21 @@ def test_clocks_of_real_jobs_agree_as_closely_as_their_ends() -> None:
         assert np.abs(clocks.offset_ns).max() < 100_000
         assert (clocks.uncertainty_ns[1:] < 50_000).all()
         assert (clocks.collectives[1:] >= 8).all()
+
+
+def test_collectives_that_cannot_be_the_same_are_told() -> None:
+    """Ends that drift apart by a tenth of the time are no clock's doing: the rank is compared with none."""
+    devices = []
+    for number, stretch in ((0, 1.0), (1, 1.1)):
+        build = TimelineBuilder(number, bounds=(0, 3_000_000_000))
+        for k in range(20):
+            at = int((1 + k) * 100_000_000 * stretch)
+            build.all_reduce(at, at + 1_000_000)
+        devices.append(figures_of(build.build()))
+    matches = match(devices, 2)
+    clocks = estimate(matches, devices)
+
+    assert [False, True] == clocks.misfit.tolist()
+    assert not clocks.corrected.any()
+    assert any("Rank 1's collectives do not fit the others'" in note for note in clocks.notes)
+    assert 0 == len(stragglers(matches, devices, timing(matches, clocks), clocks))

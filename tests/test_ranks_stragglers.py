@@ -114,3 +114,39 @@ def test_figures_alone_suffice() -> None:
 
     assert whole.cost_ns.tolist() == part.cost_ns.tolist()
     assert whole.cause == part.cause
+
+
+def test_a_missing_rank_leaves_the_others_verdict() -> None:
+    """Of the ranks that are here the last is still named; that others may be missing is the findings' to say."""
+    run = devices(rank(0), rank(1, 4 * MS))
+    matches = match(run, 3)
+
+    found = stragglers(matches, run)
+
+    assert not matches.complete.any()
+    assert ([1], ("compute",)) == (found.device.tolist(), found.cause)
+
+
+def test_what_a_rank_pays_is_no_more_than_its_exposed_time() -> None:
+    """Two collectives at once share the time in which nothing computes."""
+    waiting = TimelineBuilder(0, bounds=(0, 50 * MS)).compute(0, 10 * MS)
+    waiting.all_reduce(10 * MS, 40 * MS).all_reduce(10 * MS, 41 * MS, lane=21)
+    late = TimelineBuilder(1, bounds=(0, 50 * MS)).compute(0, 39 * MS)
+    late.all_reduce(39 * MS, 40 * MS).all_reduce(39 * MS, 41 * MS, lane=21)
+    run = devices(waiting.build(), late.build())
+
+    found = stragglers(match(run, 2), run)
+
+    assert 2 == len(found)
+    assert int(found.cost_ns.sum()) <= int(run[0].split.figures["exposed_comm_ns"][0]) == 31 * MS
+
+
+def test_compute_that_the_others_did_under_the_collective_is_no_cause() -> None:
+    """A rank that computes first and communicates then computes no longer than the others."""
+    under = TimelineBuilder(0, bounds=(0, 60 * MS)).all_reduce(5 * MS, 32 * MS).compute(5 * MS, 25 * MS)
+    first = TimelineBuilder(1, bounds=(0, 60 * MS)).compute(5 * MS, 25 * MS).all_reduce(30 * MS, 32 * MS)
+    under.compute(32 * MS, 33 * MS).all_reduce(33 * MS, 40 * MS)
+    first.compute(32 * MS, 33 * MS).all_reduce(38 * MS, 40 * MS)
+    run = devices(under.build(), first.build())
+
+    assert "compute" not in stragglers(match(run, 2), run).cause[1:]

@@ -67,3 +67,11 @@ def test_lateness_of_the_recommenders_rank_is_that_of_its_catalogue() -> None:
 
     assert all(18.8 < ms < 28.6 for ms in late)
     assert late[-1] > 28
+
+
+def test_raw_times_make_nobody_late() -> None:
+    """With --no-align who kept the others waiting is told by their waits, and that times are raw is a note."""
+    raw = run_of_two(10**9).beside(align=False)
+
+    assert all(row["late_ns"] < 10**6 for row in raw.straggler_rows())
+    assert any("--no-align" in note for note in raw.notes)

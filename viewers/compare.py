@@ -104,7 +104,10 @@ def row_verdict(row: KernelChange | CollectiveChange) -> str:
     """Give what a table says of a row: that only one run has it is a fact, whatever the noise."""
     if not row.a_count or not row.b_count:
         return f"only in {'A' if row.a_count else 'B'}"
-    return verdict_word(row.time.verdict if isinstance(row, KernelChange) else beside(row))
+    if isinstance(row, KernelChange):
+        return verdict_word(row.time.verdict)
+    moved = [name for name, change in (("exp.", row.exposed), ("overl.", row.overlapped)) if change.beyond]
+    return f"{moved[0]} moved" if len(moved) == 1 else verdict_word(beside(row))
 
 
 def _style(verdict: str) -> str:

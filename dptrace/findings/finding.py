@@ -97,7 +97,7 @@ class Case:
             if own >= 0:
                 members = matches.device == number
                 index = matches.index[members]
-                waits[own][index] = np.minimum(wait[members], exposures(self.devices[own])[index])
+                waits[own][index] = np.minimum(wait[members], self.devices[own].shared_exposed()[index])
         return waits
 
     @cached_property

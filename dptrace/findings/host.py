@@ -45,7 +45,10 @@ def idle(case: Case) -> list[Finding]:
         "memory copies that nothing hides",
         "pin_memory and non_blocking=True, on a stream of their own.",
     )
+    on_cpu = all(device.timeline.on_cpu for device in devices)
     for name, values in per_cause.items():
+        if on_cpu and name != "data_loading_ns":
+            continue  # between two operators there is Python; no GPU is kept waiting
         kind, what, advice = _IDLE.get(name, copies)
         total = sum(int(value.sum()) for value in values)
         means = [float(value.mean()) for value in values]

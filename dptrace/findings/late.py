@@ -32,7 +32,7 @@ def stragglers(case: Case) -> list[Finding]:
     """One finding per rank and cause, of those that are the origin of a wait."""
     devices, matches, late, found = case.devices, case.matches, case.late, []
     steps = max(len(device.timeline.windows) for device in devices)
-    counted = max(int((matches.together & matches.complete & (np.diff(matches.first) > 1)).sum()), 1)
+    counted = max(int((matches.together & (np.diff(matches.first) > 1)).sum()), 1)
     causes = np.array(late.cause, object)
     for device, cause in dict.fromkeys(zip(late.device.tolist(), late.cause, strict=True)):
         rows = np.flatnonzero((late.device == device) & (causes == cause))
@@ -46,6 +46,8 @@ def stragglers(case: Case) -> list[Finding]:
         share = f"in {100 * len(rows) / counted:.0f} % of the collectives"
         by = f"by {milliseconds(np.median(late.late_ns[rows]))} (median), {milliseconds(late.late_ns[worst])} at worst"
         text = f"Rank {rank} keeps the others waiting: last {times} ({share}), {by}. Why: {_WHY[cause]}."
+        if not matches.complete[late.instance[rows]].all():
+            text += " Not all ranks are here, so others may have come later still."
         where = {"rank": rank, "step": matches.step[instance], "collective": matches.kind[instance], "cause": cause}
         where |= {"instance": instance, "late_ns": int(late.late_ns[worst]), "count": len(rows)}
         found.append(Finding("straggler", text, _DO[cause], cost, cost / case.wall, where))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,8 @@ class Clocks:
     """Which device it is compared with; itself where nothing connects it with an earlier one."""
     corrected: NDArray[np.bool_]
     """Whether the clock is off by more than the uncertainty: others are left as they are."""
+    misfit: NDArray[np.bool_]
+    """Whether its collectives end so differently from the others' that no clock explains it: they are not the same."""
     notes: tuple[str, ...]
     """What is to be known of the clocks, a sentence each."""
 
@@ -74,6 +76,9 @@ def estimate(matches: Matches, devices: Sequence[DeviceFigures]) -> Clocks:
         matches.end_ns[together],
         len(devices),
     )
+    misfits = [i for i, other in enumerate(reference) if other != i and _misfit(offsets[i])]
+    for i in misfits:
+        offsets[i], reference[i] = replace(offsets[i], ahead_ns=0.0, drift=0.0, uncertainty_ns=0.0, count=0), i
     ahead = np.array([offset.ahead_ns for offset in offsets])
     uncertainty = np.array([offset.uncertainty_ns for offset in offsets])
     drift = np.array([offset.drift for offset in offsets])
@@ -85,8 +90,21 @@ def estimate(matches: Matches, devices: Sequence[DeviceFigures]) -> Clocks:
         collectives=np.array([offset.count for offset in offsets], np.int32),
         reference=np.array(reference, np.int32),
         corrected=(np.abs(ahead) > uncertainty) | (drift != 0),
-        notes=_notes(offsets, reference, [device.timeline.rank for device in devices]),
+        misfit=np.isin(np.arange(len(devices)), misfits),
+        notes=_notes(offsets, reference, [device.timeline.rank for device in devices], misfits),
     )
+
+
+_DRIFT = 1e-3
+"""No clock of a computer drifts by a thousandth: those of the field by less than a ten-thousandth."""
+_APART_NS = 20e6
+_ENOUGH = 8
+"""Of so many collectives the ends scatter by less than 20 ms, if they are the same ones."""
+
+
+def _misfit(offset: Offset) -> bool:
+    scattered = offset.uncertainty_ns > _APART_NS and offset.count >= _ENOUGH
+    return abs(offset.drift) > _DRIFT or scattered
 
 
 def _time(ns: float) -> str:
@@ -94,9 +112,12 @@ def _time(ns: float) -> str:
     return f"{ns / 1e6:,.1f} ms" if abs(ns) >= 1e6 else f"{ns / 1e3:,.0f} µs"
 
 
-def _notes(offsets: Sequence[Offset], reference: Sequence[int], ranks: Sequence[int]) -> tuple[str, ...]:
+def _notes(
+    offsets: Sequence[Offset], reference: Sequence[int], ranks: Sequence[int], misfits: Sequence[int]
+) -> tuple[str, ...]:
     compared = [i for i, other in enumerate(reference) if other != i]
     alone = [i for i, other in enumerate(reference) if other == i and i not in reference[:i] and i > 0]
+    alone = [i for i in alone if i not in misfits]
     off = [i for i in compared if abs(offsets[i].ahead_ns) > offsets[i].uncertainty_ns or offsets[i].drift]
     notes = []
     if compared and not off:
@@ -111,6 +132,11 @@ def _notes(offsets: Sequence[Offset], reference: Sequence[int], ranks: Sequence[
             f"Rank {ranks[i]}'s clock is {_time(abs(offsets[i].ahead_ns))} {word} rank {ranks[reference[i]]}'s "
             f"(± {_time(offsets[i].uncertainty_ns)}, from {offsets[i].count:,} collectives{drifts})."
         )
+    notes += [
+        f"Rank {ranks[i]}'s collectives do not fit the others': no clock is as far off as their ends are apart. Is it "
+        "of another job, or are its steps numbered otherwise? It is not compared with them."
+        for i in misfits
+    ]
     if alone:
         listed = ", ".join(str(ranks[i]) for i in alone[:8]) + (f" and {len(alone) - 8} more" if len(alone) > 8 else "")
         notes.append(

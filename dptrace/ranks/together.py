@@ -153,6 +153,9 @@ class Together:
         }
 
 
+_RAW = "Times are as each rank's own clock showed them (--no-align)."
+
+
 def together(
     devices: Sequence[DeviceFigures], world_size: int = 0, info: Mapping[str, Any] | None = None, align: bool = True
 ) -> Together:
@@ -167,12 +170,13 @@ def together(
     matches = match(devices, world_size)
     clocks = estimate(matches, devices)
     if not align:
-        clocks = replace(clocks, corrected=np.zeros_like(clocks.corrected))
+        clocks = replace(clocks, corrected=np.zeros_like(clocks.corrected), notes=(*clocks.notes, _RAW))
     told = timing(matches, clocks)
     found = buckets(matches, info or {})
     named = names(matches, found)
     fits = alpha_beta(matches, told)
-    late = stragglers(matches, devices, told)
+    # Times that are not aligned tell nothing of who came late; waits do.
+    late = stragglers(matches, devices, told if align else None, clocks)
     like = latencies(matches, told, named)
     return Together(
         devices=tuple(devices),
