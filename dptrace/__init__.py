@@ -10,7 +10,7 @@ from __future__ import annotations
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from dptrace.errors import DptraceError
+from dptrace.errors import DptraceError, UsageError
 
 if TYPE_CHECKING:
     from dptrace.run import Run
@@ -47,6 +47,8 @@ def open(
     from dptrace.opening import open_run
     from dptrace.reading import Reading
 
+    if any(isinstance(path, list | tuple | set) for path in paths):
+        raise UsageError("dptrace.open takes paths one by one: dptrace.open(*paths).")
     reading = Reading(tuple(comm_patterns), strict, cache, jobs, dask, figures_only or dask is not None)
     return open_run([str(path) for path in paths], reading)
 

@@ -6,6 +6,7 @@ import io
 import tarfile
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -44,7 +45,11 @@ def members(archive: Source) -> list[str]:
         TraceError: it is missing, damaged, or of a kind that can't be read piece by piece.
     """
     with _opened(archive) as contents, _told(archive):
-        return contents.names()
+        names = contents.names()
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise TraceError(f"{archive.address}: holds {twice} more than once; unpack it, or leave one of them out.")
+    return names
 
 
 def read_member(file: Source) -> bytes:

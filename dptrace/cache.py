@@ -18,7 +18,7 @@ from typing import TypeVar
 from dptrace.packed import Damaged, load, pack
 from dptrace.source import Source
 
-__all__ = ["fetch", "folder", "store", "write"]
+__all__ = ["fetch", "folder", "read", "store", "write"]
 
 Value = TypeVar("Value")
 
@@ -42,7 +42,7 @@ def fetch(source: Source, how: Sequence[object], type: type[Value]) -> tuple[Val
     if (entry := _entry(source, how)) is None:
         return None, None
     try:
-        value = load(entry, type)
+        value = read(entry, type)
         os.utime(entry)  # used now: the last to go
         return value, entry
     except Damaged:
@@ -71,12 +71,25 @@ def store(source: Source, how: Sequence[object], value: object, identity: object
     return entry
 
 
+def read(entry: Path, type: type[Value]) -> Value:
+    """Give what :func:`write` put there.
+
+    Raises:
+        Damaged: it was changed, or is another entry's.
+        OSError: it can't be read.
+    """
+    name, value = load(entry, tuple[str, type])  # type: ignore[valid-type]
+    if name != entry.name:
+        raise Damaged(f"it is {name}")
+    return value
+
+
 def write(value: object, path: Path) -> None:
-    """Write packed bytes beside *path* and put them in its place."""
+    """Write packed bytes beside *path* and put them in its place, with its name, so that they stand for no other."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with beside.open("wb") as file:
-            file.writelines(pack(value))
+            file.writelines(pack((path.name, value)))
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

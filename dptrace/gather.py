@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dptrace import cache
 from dptrace.errors import DptraceError
-from dptrace.packed import Damaged, load
+from dptrace.packed import Damaged
 from dptrace.rankfile import RankFile, read_rank_file
 from dptrace.reading import Reading
 from dptrace.source import Source
@@ -33,18 +34,25 @@ def gather(sources: Sequence[Source], reading: Reading) -> Iterator[tuple[int, R
 
         yield from on_cluster(sources, reading)
         return
-    with TemporaryDirectory(prefix="dptrace.", ignore_cleanup_errors=True) as folder:
-        # What passes through a pipe reaches this process alone.
-        jobs = 1 if any(source.passing for source in sources) else reading.jobs or _paying(sources)
+    # What passes through a pipe reaches this process alone.
+    jobs = 1 if any(source.passing for source in sources) else reading.jobs or _paying(sources)
+    with ExitStack() as stack:
+        # Only arrays that come back from other processes need a folder.
+        shared = jobs > 1 and len(sources) > 1 and not reading.figures_only
+        folder = stack.enter_context(_temporary()) if shared else ""
         tasks = [_Task(source, reading, folder, os.getpid(), jobs if len(sources) == 1 else 1) for source in sources]
         for index, result in spread(_work, tasks, jobs):
             yield index, _mapped(result, tasks[index]) if isinstance(result, Path) else result
 
 
+def _temporary() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix="dptrace.", ignore_cleanup_errors=True)
+
+
 def _mapped(entry: Path, task: _Task) -> RankFile:
     """Map the arrays that another process left."""
     try:
-        return load(entry, RankFile).at(task.source.address)
+        return cache.read(entry, RankFile).at(task.source.address)
     except (OSError, Damaged):  # no room left to write them, or the cache was emptied meanwhile
         return read_rank_file(task.source, task.reading)
 

@@ -125,6 +125,8 @@ def _finish(source: Source, piece: Piece, columns: EventTaker) -> tuple[Metadata
         _add_stretch(text[last if sound else 0 : found.end], piece.between, columns)
         metadata = metadata or found.metadata
         if (second := LIST.search(text, found.end)) is None:
+            if piece.damage:
+                damage.append(f"After the end of the document {piece.damage}; any part of it may be damaged, too.")
             if rest := text[found.closed :].strip(BLANK + b"\0"):
                 damage.append(f"{len(rest):,} bytes follow the end of the document; they were not read.")
             return replace(metadata, damage=(*damage, *metadata.damage)), ""
@@ -228,7 +230,7 @@ def _assemble(source: Source, columns: Columns, metadata: Metadata, cut_off: str
     told[list(columns.comm)] = True
     waits = np.fromiter((bool(_WAITS.search(name)) for name in names), np.bool_, len(names))[rows.name]
     good, end, impossible = plausible(rows, told, waits)
-    damage = [*metadata.damage, *_timeless(columns), *impossible]
+    damage = [*metadata.damage, *_senseless(metadata), *_timeless(columns), *impossible]
     order = _ordered(rows.start, end)
     order = order[good[order]]
     if not len(order):
@@ -289,6 +291,19 @@ def _comm(columns: Columns, order: Int64) -> dict[int, CommArgs]:
 
 _WAITS = re.compile("nccl|rccl", re.IGNORECASE)
 """Names of kernels that may run for as long as a peer lets them wait."""
+
+
+def _senseless(metadata: Metadata) -> list[str]:
+    """Say what the document tells of itself that can't be so, and was not believed."""
+    base, info = metadata.base, metadata.distributed
+    wrong = []
+    if base is not None and not (type(base) is int and 0 <= base < 2**62):
+        wrong.append("baseTimeNanoseconds is no time; its clock can't be compared with other ranks'.")
+    if info is not None and not isinstance(info, dict):
+        wrong.append("distributedInfo is no object; what it says of the rank was not read.")
+    elif info and any(info.get(key) is not None and _whole(info[key]) is None for key in ("rank", "world_size")):
+        wrong.append("distributedInfo gives a rank or world size that is none; it was not read.")
+    return wrong
 
 
 def damage_of(name: str, columns: EventTaker, cut_off: str) -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dptrace.errors import DptraceError, MissingExtraError
 from dptrace.rankfile import RankFile
@@ -71,10 +71,7 @@ def _client(address: str) -> Iterator[Client]:
     except ImportError:
         raise MissingExtraError("Reading on a Dask cluster needs dask.distributed", "dask") from None
     if address == LOCAL:
-        with (
-            LocalCluster(n_workers=cores(), threads_per_worker=1, dashboard_address=None) as cluster,
-            Client(cluster) as client,
-        ):
+        with _local(LocalCluster) as cluster, Client(cluster) as client:
             yield client
         return
     try:
@@ -90,6 +87,17 @@ def _client(address: str) -> Iterator[Client]:
         except TimeoutError:
             raise DptraceError(f"{address}: the Dask scheduler has no workers. Start: dask worker {address}") from None
         yield client
+
+
+def _local(make: Callable[..., Any]) -> Any:
+    """Start a cluster of this machine's cores, which nobody else can reach."""
+    try:
+        return make(n_workers=cores(), threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0")
+    except RuntimeError as error:
+        raise DptraceError(
+            f"A Dask cluster can't be started here: {error} A script that starts one must keep what it does under "
+            '`if __name__ == "__main__":`, since the workers run it again.'
+        ) from None
 
 
 def _result(future: Future, source: Source) -> RankFile | DptraceError:

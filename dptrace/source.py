@@ -140,7 +140,11 @@ class Source:
             status = path.stat()
         except (OSError, RuntimeError, ValueError):
             return None
-        return (str(path), status.st_size, status.st_mtime_ns, status.st_ino) if path.is_file() else None
+        return (
+            (str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+            if path.is_file()
+            else None
+        )
 
 
 def _standard_input() -> BinaryIO:

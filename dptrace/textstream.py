@@ -8,7 +8,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -120,7 +120,7 @@ def _open(source: Source) -> Iterator[_Bytes]:
             raise TraceError(
                 f"{source.address}: is a zip archive in disguise; let its name end in .zip, or give what is in it."
             )
-        yield _Gunzip(stream, source.address) if magic[:2] == b"\x1f\x8b" else stream
+        yield _Gunzip(stream, source) if magic[:2] == b"\x1f\x8b" else stream
 
 
 class _Bytes(Protocol):
@@ -132,8 +132,10 @@ class _Gunzip:
 
     # gzip.GzipFile loses up to a buffer of good data when the file is cut off.
 
-    def __init__(self, stream: _Bytes, address: str) -> None:
-        self.stream, self.address = stream, address
+    def __init__(self, stream: _Bytes, source: Source) -> None:
+        self.stream, self.address = stream, source.address
+        self.again = None if source.passing else source.open
+        self.why: Exception | None = None
         self.member = _zlib.decompressobj(wbits=_GZIP)
         self.input = b""
         self.taken = self.given = 0
@@ -146,6 +148,8 @@ class _Gunzip:
             EOFError: the data ends within a member.
             TraceError: it is a bomb.
         """
+        if self.why is not None:
+            raise self.why
         while True:
             if self.member.eof:
                 self.input = self.member.unused_data.lstrip(b"\0") or self._more()
@@ -153,7 +157,13 @@ class _Gunzip:
                     return b""
                 self.member = _zlib.decompressobj(wbits=_GZIP)
             data = self.input or self._more()
-            output: bytes = self.member.decompress(data, size)
+            try:
+                output: bytes = self.member.decompress(data, size)
+            except _DAMAGE as error:
+                if self.why is not None or self.again is None:
+                    raise
+                self.why = error
+                return self._saved()
             self.input = self.member.unconsumed_tail
             if output:
                 self.given += len(output)
@@ -162,6 +172,25 @@ class _Gunzip:
                 return output
             if not data and not self.member.eof:
                 raise EOFError("it ends before its end mark")
+
+    def _saved(self) -> bytes:
+        """Give what stands before the damage: a block that has any gives nothing, so go there again, byte by byte."""
+        assert self.again is not None
+        saved, given, member = bytearray(), 0, zlib.decompressobj(wbits=_GZIP)
+        with self.again() as stream, suppress(zlib.error):
+            while data := stream.read(_INPUT if given < self.given - _INPUT * 200 else 1):
+                while data:
+                    output = member.decompress(data)
+                    given += len(output)
+                    if given > self.given:
+                        saved += output[-(given - self.given) :]
+                    self.given = max(self.given, given)
+                    data = member.unused_data
+                    if member.eof:
+                        member = zlib.decompressobj(wbits=_GZIP)
+                if len(saved) > _INPUT * 200:
+                    break
+        return bytes(saved)
 
     def _more(self) -> bytes:
         data = self.stream.read(_INPUT)

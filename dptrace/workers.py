@@ -43,33 +43,50 @@ def spread(
 
     Yields:
         An item's index, and what the function returned or the DptraceError that it raised. A process that died (out
-        of memory, killed) is such an error of the item it was at.
+        of memory, killed) costs the item it was at another try, in this process, once the others are done.
     """
-    waiting = deque(range(len(items)))
+    waiting, lost = deque(range(len(items))), list[int]()
     done: SimpleQueue[tuple[int, Result | BaseException]] = SimpleQueue()
     helpers = [_Helper(function, items, waiting, done) for _ in range(min(jobs, len(items)) - 1)]
     given = 0
     try:
-        while given < len(items):
-            while not done.empty():
+        while given + len(lost) < len(items):
+            index = _next(waiting) if done.empty() else None
+            if index is not None:
                 given += 1
-                yield _told(*done.get())
-            try:
-                index = waiting.popleft()
-            except IndexError:
-                if given < len(items):
-                    given += 1
-                    yield _told(*done.get())
+                yield index, _called(function, items[index])
+                continue
+            index, result = done.get()
+            if isinstance(result, _Died):
+                lost.append(index)
                 continue
             given += 1
-            try:
-                yield index, function(items[index])
-            except DptraceError as error:
-                yield index, error
+            yield _told(index, result)
+        # A process that died costs its item another try, here, where nothing runs beside it any more.
+        for index in lost:
+            yield index, _called(function, items[index])
     finally:
         waiting.clear()
         for helper in helpers:
             helper.stop()
+
+
+def _next(waiting: deque[int]) -> int | None:
+    try:
+        return waiting.popleft()
+    except IndexError:
+        return None
+
+
+def _called(function: Callable[[Item], Result], item: Item) -> Result | DptraceError:
+    try:
+        return function(item)
+    except DptraceError as error:
+        return error
+
+
+class _Died(DptraceError):
+    """The process that an item was given to ended without an answer."""
 
 
 def _told(index: int, result: Result | BaseException) -> tuple[int, Result | DptraceError]:
@@ -95,7 +112,12 @@ class _Helper:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+            # NumPy's linear algebra would start threads that spin, for nothing.
+            env={
+                "OPENBLAS_NUM_THREADS": "1",
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+            },
         )
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
@@ -119,9 +141,8 @@ class _Helper:
             _send(self.process.stdin, (name, self.items[index]))
             return pickle.load(self.process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
-            code = self.process.wait()
-            why = f"was killed by signal {-code} (out of memory?)" if code < 0 else f"ended with exit code {code}"
-            return DptraceError(f"{self.items[index]}: the process that read it {why}; --jobs 1 reads in this one.")
+            self.process.wait()
+            return _Died(f"{self.items[index]}: the process that read it ended.")
 
     def stop(self) -> None:
         """End the process, whatever it is at."""

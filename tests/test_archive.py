@@ -110,3 +110,15 @@ def test_a_member_has_the_identity_of_its_archive(trace: Path) -> None:
     assert one != other
     Path(archive.address).write_bytes(io.BytesIO(b"another").read())
     assert one != archive.within("a").identity()
+
+
+def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
+    """One of them would be lost without a word."""
+    path = tmp_path / "all.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.json", "1")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("a.json", "2")
+
+    with pytest.raises(TraceError, match=r"holds a\.json more than once"):
+        members(Source.of(path))

@@ -107,3 +107,23 @@ def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
     assert cache.folder().is_relative_to(tmp_path)
     assert "dptrace" in cache.folder().parts
+
+
+def test_an_entry_stands_for_no_other(source: Source) -> None:
+    """Renamed or copied over another, it is not believed."""
+    first, second = stored(source, 1), stored(source, 2)
+    assert first is not None
+    assert second is not None
+    second.write_bytes(first.read_bytes())
+
+    assert (None, None) == cache.fetch(source, (2,), Kind)
+
+
+def test_a_file_rewritten_in_place_with_its_old_time_is_another(source: Source, tmp_path: Path) -> None:
+    """Size and time of change may be made the same; the time at which that was done is not."""
+    status = (tmp_path / "t.json").stat()
+    stored(source)
+    (tmp_path / "t.json").write_text("2")
+    os.utime(tmp_path / "t.json", ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    assert (None, None) == cache.fetch(source, (), Kind)

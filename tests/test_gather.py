@@ -75,7 +75,7 @@ def test_damage_is_refused_from_the_cache_too(tmp_path: Path) -> None:
 
 def test_an_emptied_cache_costs_a_reading(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays that were to be mapped and are gone are read from the trace."""
-    monkeypatch.setattr(gather, "load", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
+    monkeypatch.setattr(cache, "read", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
     task = gather._Task(sources[2], Reading(), "", 0, 1)
 
     assert 2 == gather._mapped(Path("gone"), task).rank

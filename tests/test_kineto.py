@@ -340,3 +340,22 @@ def _write(folder: Path, text: str) -> Path:
     path = folder / "t.json"
     path.write_text(text)
     return path
+
+
+def test_metadata_that_makes_no_sense_is_told(tmp_path: Path) -> None:
+    """A clock's base that is no time, or a rank that is none, is not believed, and said so."""
+    file = training_step(KinetoFile(base=False), 1, 0)
+    file.head["distributedInfo"] = {"rank": "zero", "world_size": -3}
+    file.tail["baseTimeNanoseconds"] = "abc"
+    damage = read_trace(file.write(tmp_path / "t.json")).damage
+
+    assert any("baseTimeNanoseconds is no time" in sentence for sentence in damage)
+    assert any("rank or world size that is none" in sentence for sentence in damage)
+
+
+def test_a_gzip_that_ends_too_early_after_the_document_is_told(tmp_path: Path) -> None:
+    """Nothing of the recording is missing, but that the data is what was written can't be told any more."""
+    path = training_step(KinetoFile(), 1, 0).write(tmp_path / "t.json.gz")
+    path.write_bytes(path.read_bytes()[:-4])
+
+    assert any("After the end of the document the compressed data is cut off" in s for s in read_trace(path).damage)

@@ -127,3 +127,17 @@ def test_no_memory_is_filled_where_no_event_ends(tmp_path: Path, monkeypatch: py
 
     assert "in which no event ends" in last.damage
     assert len(last.text) < 10_000
+
+
+def test_what_stands_before_damage_in_a_block_is_given(tmp_path: Path) -> None:
+    """A wrong checksum is found at the end, when all was unpacked: nothing before it is lost."""
+    text = file_text().encode()
+    data = bytearray(gzip.compress(text))
+    data[-6] ^= 1
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(bytes(data))
+
+    cut = list(pieces(path))
+
+    assert text.endswith(cut[-1].text)
+    assert "damaged" in cut[-1].damage

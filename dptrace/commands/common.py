@@ -125,6 +125,9 @@ def tell_notes(run: Run) -> None:
 
 def open_with_progress(paths: Sequence[str], reading: Reading, loudness: str = NORMAL) -> Run:
     """Read a run, showing the progress on a terminal once it takes over a second."""
+    # Before NumPy is imported: its linear algebra, which reading does not need, starts a thread for each core, and
+    # these spin for a tenth of a second. A library may not decide that for its caller; a command may.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from dptrace.opening import open_run
 
     with progress("Reading", loudness) as show:
