@@ -205,6 +205,8 @@ def _signed(delta: float) -> str:
 
 
 def _faster(wall: Change) -> str:
+    if abs(wall.delta) < 1000:
+        return "neither faster nor slower"
     percent = wall.delta_percent
     share = "" if percent is None else f" ({abs(percent):.1f} %)"
     return f"{milliseconds(abs(wall.delta))} ms{share} {'slower' if wall.delta > 0 else 'faster'}"

@@ -7,11 +7,13 @@ pass whose step a GradScaler leaves out counts with the next.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import runpy
 import signal
 import sys
+import threading
 import traceback
 import weakref
 from pathlib import Path
@@ -85,6 +87,20 @@ def main() -> None:
     if code:
         leave_now(code)
     gc.collect()  # see process_group: DDP models that live until the interpreter ends
+    _end_well()
+
+
+def _end_well() -> NoReturn:
+    """Do what the interpreter does at its end, all but tearing itself down.
+
+    With threads of gloo's or the profiler's still at their end, that now and then aborts a rank (``terminate called
+    without an active exception``) whose recording is whole.
+    """
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    leave_now(0)
 
 
 def _run(script: str, steps: OptimizerSteps) -> int:
