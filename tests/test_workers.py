@@ -87,6 +87,8 @@ def test_a_script_without_a_main_guard_works_and_leaves_no_process(tmp_path: Pat
     """The caller's script is not run again in the helpers, and they end with it, also after Ctrl-C."""
     script = tmp_path / "script.py"
     script.write_text(
+        # Whoever runs the tests in the background made their processes ignore Ctrl-C.
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys, time; sys.path.insert(0, '.')\n"
         "from tests.test_workers import double\n"
         "from dptrace.workers import spread\n"
