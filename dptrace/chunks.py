@@ -15,8 +15,6 @@ import pickle
 import select
 import signal
 import struct
-import subprocess
-import sys
 import tempfile
 from collections import deque
 from contextlib import suppress
@@ -25,6 +23,7 @@ from typing import IO, Any
 from dptrace import textstream
 from dptrace.columns import Columns, Part, Sender
 from dptrace.errors import DptraceError
+from dptrace.processes import start
 from dptrace.source import Source
 
 __all__ = ["Helpers", "pays"]
@@ -157,15 +156,7 @@ class _Helper:
     """One process, with what it was given and has not answered."""
 
     def __init__(self, memory: int) -> None:
-        # Its own session: Ctrl-C reaches this process, which then stops it. If this one is killed, its pipe ends.
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", f"from dptrace.chunks import serve; serve({memory})"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=(memory,),
-            start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
-        )
+        self.process = start(f"from dptrace.chunks import serve; serve({memory})", (memory,))
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.questions, self.answers = self.process.stdin, self.process.stdout

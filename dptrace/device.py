@@ -29,7 +29,6 @@ class DeviceFigures:
     spent_ns: Int64
     """Of each collective, in the order of the timeline: what was spent on each :class:`dptrace.idle.Account` before it
     began and before it ended; an array of collectives by 2 by accounts, from any common origin."""
-
     backward_start_ns: Int64
     """When the first of each step's backward kernels began; 0 in a step without any."""
     backward_end_ns: Int64
@@ -40,6 +39,10 @@ class DeviceFigures:
     """How long the host searched for unused parameters in each step."""
     searching_idle_ns: Int64
     """The part of it in which the GPU was idle; on a CPU all of it, since the host is what computes."""
+
+    def mean_idle(self) -> dict[str, float]:
+        """Give the mean step's idle time in ns by cause; causes add up to the mean step's idle time."""
+        return {cause: float(values.mean()) for cause, values in self.idle_causes.items()}
 
     def shared_exposed(self) -> Int64:
         """Give each collective's exposed time, where several run at once its share of it: the sum is the step's."""

@@ -16,7 +16,6 @@ from dptrace.legible import legible
 from dptrace.rankfile import RankFile
 from dptrace.reading import Reading
 from dptrace.run import Run
-from dptrace.source import Source
 from dptrace.sources import Sources, assign_ranks, find
 
 __all__ = ["open_run"]
@@ -82,7 +81,7 @@ def _read_all(sources: Sources, reading: Reading, progress: Progress | None) -> 
     count = len(sources.files)
     if progress is not None and count:
         progress(0, count, sources.files[0].name)
-    for index, result in gather([Source.of(file) for file in sources.files], reading):
+    for index, result in gather(sources.files, reading):
         results[index] = result
         if isinstance(result, DptraceError) and _matters(result, index, sources, reading):
             raise result

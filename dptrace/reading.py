@@ -29,5 +29,7 @@ class Reading:
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
             raise UsageError(f"{self.jobs} processes can't read anything; at least one does.")
+        if self.dask is not None and self.jobs is not None:
+            raise UsageError("A Dask cluster reads with the workers it has: choose one of --dask and --jobs.")
         if self.dask is not None and not self.figures_only:
             raise UsageError("A Dask cluster sends back figures, not intervals: read with figures_only.")

@@ -160,7 +160,7 @@ class _Gunzip:
             try:
                 output: bytes = self.member.decompress(data, size)
             except _DAMAGE as error:
-                if self.why is not None or self.again is None:
+                if self.again is None:
                     raise
                 self.why = error
                 return self._saved()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import threading
 from collections import deque
@@ -20,6 +19,7 @@ from queue import SimpleQueue
 from typing import IO, Any, TypeVar
 
 from dptrace.errors import DptraceError
+from dptrace.processes import start
 
 __all__ = ["cores", "spread"]
 
@@ -85,7 +85,7 @@ def _called(function: Callable[[Item], Result], item: Item) -> Result | DptraceE
         return error
 
 
-class _Died(DptraceError):
+class _Died(Exception):
     """The process that an item was given to ended without an answer."""
 
 
@@ -106,19 +106,7 @@ class _Helper:
         done: SimpleQueue[tuple[int, Any]],
     ) -> None:
         self.function, self.items, self.waiting, self.done = function, items, waiting, done
-        # Its own session: Ctrl-C reaches this process, which then stops the helper.
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", "from dptrace.workers import serve; serve()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            # NumPy's linear algebra would start threads that spin, for nothing.
-            env={
-                "OPENBLAS_NUM_THREADS": "1",
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-            },
-        )
+        self.process = start("from dptrace.workers import serve; serve()")
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -142,7 +130,7 @@ class _Helper:
             return pickle.load(self.process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
             self.process.wait()
-            return _Died(f"{self.items[index]}: the process that read it ended.")
+            return _Died()
 
     def stop(self) -> None:
         """End the process, whatever it is at."""

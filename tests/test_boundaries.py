@@ -23,7 +23,7 @@ TIMELINE = {"timeline", "launches", "phases", "recompute", "steps", "collectives
 FIGURES = {"intervals", "split", "idle", "device", "findings", "run", "select"}
 FIGURES |= {"noise", "sides", "changes", "differs", "diff", "thresholds"}
 OPENING = {"rankfile", "packed", "cache", "workers", "gather", "scaleout", "opening"}
-FOUNDATION = {"errors", "legible", "reading", "__init__"}
+FOUNDATION = {"errors", "legible", "processes", "reading", "__init__"}
 COMMAND_LINE = {"cli", "__main__", "doctor"}
 ROOMS = {
     **dict.fromkeys(READING, "reading"),
@@ -46,7 +46,7 @@ ALLOWED = {
     "foundation": {"figures", "opening"},
     "reading": set(),
     "timeline": {"reading"},
-    "figures": {"timeline", "hta"},
+    "figures": {"timeline"},
     "opening": {"reading", "timeline", "figures"},
     "hta": {"reading", "figures"},
     "record": set(),
@@ -55,6 +55,10 @@ ALLOWED = {
     "commands": {"reading", "timeline", "figures", "opening", "hta", "record", "trainers", "viewers", "command line"},
     "command line": {"record", "viewers"},
 }
+
+
+# Run.hta() hands the run to HTA's room; nothing else among the figures knows of it.
+EXCEPTIONS = {("run", "hta")}
 
 
 def module_of(path: Path) -> str:
@@ -91,7 +95,7 @@ def test_arrows_point_one_way(path: Path) -> None:
     room = ROOMS[module]
     for other in imports(path):
         target = ROOMS.get(other)
-        if target is None or target in (room, "foundation") or other == "intervals":
+        if target is None or target in (room, "foundation") or other == "intervals" or (module, other) in EXCEPTIONS:
             continue
         assert target in ALLOWED[room], f"{path.name} ({room}) imports dptrace.{other} ({target})"
 

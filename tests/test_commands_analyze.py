@@ -104,5 +104,11 @@ def test_htas_figures_are_given_by_our_own_code(tmp_path: Path) -> None:
     assert (0, 0, 0) == (table.exit_code, rows.exit_code, data.exit_code)
     assert "idle_time(us)" in rows.stdout.splitlines()[0]
     assert json.loads(data.stdout)
-    for wrong in (["--collectives"], ["--dask", "local"], ["--jobs", "2"]):
+    for wrong in (["--collectives"], ["--dask", "local"], ["--jobs", "2"], ["--no-align"]):
         assert 2 == CliRunner().invoke(cli, ["analyze", path, "--hta-compat", *wrong]).exit_code
+
+
+@pytest.mark.parametrize("form", ["--csv", "--collectives"])
+def test_no_option_is_ignored(form: str, folder: Path) -> None:
+    """--no-align changes nothing in a table of each rank's own figures, so it is refused beside one."""
+    assert 2 == run(folder, form, "--no-align").exit_code

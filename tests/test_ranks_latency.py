@@ -63,3 +63,16 @@ def test_the_histogram_counts_all() -> None:
 def test_what_is_not_known_is_left_out(given: list[int]) -> None:
     """No collectives, or ranks that are not here: no distribution."""
     assert () == told(calls(given), size=3)
+
+
+def test_waits_and_bandwidth_are_those_of_the_timing() -> None:
+    """The mean wait over instances and ranks, and the median bus bandwidth, by a look at each; none without bytes."""
+    late = [*calls([10_000, 30_000, 20_000])]
+    devices = [rank(0, late), rank(1, [(step, start - 6_000, end, what) for step, start, end, what in late])]
+    matches = match(devices, 2)
+    times = timing(matches, estimate(matches, devices))
+    (found,) = latencies(matches, times)
+
+    assert found.wait_ns == times.wait_ns.mean()
+    assert found.busbw == sorted(times.busbw.tolist())[1]
+    assert told(calls([10_000, 30_000], 0))[0].busbw is None

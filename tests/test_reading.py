@@ -8,7 +8,9 @@ from dptrace.errors import UsageError
 from dptrace.reading import Reading
 
 
-@pytest.mark.parametrize("choices", [{"jobs": 0}, {"jobs": -2}, {"dask": "local"}])
+@pytest.mark.parametrize(
+    "choices", [{"jobs": 0}, {"jobs": -2}, {"dask": "local"}, {"dask": "local", "jobs": 2, "figures_only": True}]
+)
 def test_what_makes_no_sense_is_refused(choices: dict[str, object]) -> None:
     """No process reads nothing, and a cluster sends no intervals."""
     with pytest.raises(UsageError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from rich.table import Table
 from rich.text import Text
 
@@ -35,9 +34,9 @@ def idle_table(run: Run, every: bool = False) -> Table | None:
         table.add_column(heading, justify="right" if heading != "rank" else "left", no_wrap=True)
     shown = devices if every else devices[:MOST_RANKS_IN_ONE]
     for device in shown:
-        cells = [milliseconds(float(np.mean(device.idle_causes[cause]))) for cause in CAUSES]
-        whole = milliseconds(float(np.mean(device.split.figures["idle_ns"])))
-        table.add_row(rank_label(run, device.timeline), *cells, whole)
+        means = device.mean_idle()
+        cells = (means[cause] for cause in CAUSES)
+        table.add_row(rank_label(run, device.timeline), *map(milliseconds, (*cells, sum(means.values()))))
     if len(shown) < len(devices):
         table.add_row("…", *["…"] * (len(CAUSES) + 1))
     return table

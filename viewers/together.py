@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -44,28 +43,17 @@ def timing_table(together: Together, every: bool = False) -> Table | None:
     Args:
         every: leave no row out.
     """
-    timing, matches = together.timing, together.matches
     if not together.latencies or len(together.devices) < 2:
         return None
     title = Text("collectives across ranks", style="bold")
     table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
     table.add_column("kind", no_wrap=True)
     table.add_column("bucket", no_wrap=True)
-    for heading in (
-        "count",
-        "bytes",
-        "transfer\np50 ms",
-        "\np90 ms",
-        "\nmax ms",
-        "mean\nwait ms",
-        "busbw\nGB/s",
-        "slow",
-    ):
+    transfer = ("transfer\np50 ms", "\np90 ms", "\nmax ms")
+    for heading in ("count", "bytes", *transfer, "mean\nwait ms", "busbw\nGB/s", "slow"):
         table.add_column(heading, justify="right", no_wrap=True)
     shown = together.latencies if every else together.latencies[:_MOST_ROWS]
-    wait = np.bincount(matches.instance, timing.wait_ns, len(matches)) / np.maximum(np.diff(matches.first), 1)
     for latency in shown:
-        rates = timing.busbw[latency.instances]
         slow = int(latency.slow.sum())
         table.add_row(
             latency.kind,
@@ -73,8 +61,8 @@ def timing_table(together: Together, every: bool = False) -> Table | None:
             str(len(latency.instances)),
             quantity(latency.bytes),
             *(f"{latency.quantile(share) / 1e6:.3f}" for share in (0.5, 0.9, 1)),
-            milliseconds(float(wait[latency.instances].mean())),
-            "–" if np.isnan(rates).all() else f"{np.nanmedian(rates) / 1e9:.1f}",
+            milliseconds(latency.wait_ns),
+            "–" if latency.busbw is None else f"{latency.busbw / 1e9:.1f}",
             str(slow) if slow else "",
         )
     if len(shown) < len(together.latencies):

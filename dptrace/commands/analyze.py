@@ -79,10 +79,7 @@ def command(
       dptrace analyze runs/ddp --hta-compat
       dptrace analyze s3://bucket/run --dask tcp://scheduler:8786
     """
-    if as_json and as_csv:
-        raise UsageError("Choose one of --json and --csv.")
-    if as_json and collectives:
-        raise UsageError("--json holds the collectives already; leave --collectives out.")
+    _check(as_json, as_csv, collectives, align, as_hta)
     if output is not None:
         check_output(output, force)
         if (output.suffix, as_json, as_csv) in ((".json", False, False), (".csv", False, False)):
@@ -102,6 +99,16 @@ def command(
         advise(f"Wrote {output}.", loudness)
     elif not as_json and not as_csv:
         advise(f"Next: dptrace view {again(paths)}", loudness)
+
+
+def _check(as_json: bool, as_csv: bool, collectives: bool, align: bool, as_hta: bool) -> None:
+    """Refuse what would be ignored."""
+    if as_json and as_csv:
+        raise UsageError("Choose one of --json and --csv.")
+    if as_json and collectives:
+        raise UsageError("--json holds the collectives already; leave --collectives out.")
+    if not align and (as_csv or collectives or as_hta):
+        raise UsageError("--no-align changes what is told of ranks together; leave it out here.")
 
 
 def _hta_compat(

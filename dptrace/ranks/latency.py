@@ -32,6 +32,10 @@ class Latency:
     """Indices into the matches, in order of time."""
     transfer_ns: Int64
     """Of each."""
+    wait_ns: float
+    """How long a rank waited in one of them, on average."""
+    busbw: float | None
+    """Median bus bandwidth in bytes per second; nothing where the bytes are not known."""
     slow: NDArray[np.bool_]
     """Of each: whether it took over 1.5 times the median, and over five times the usual deviation more."""
 
@@ -73,4 +77,17 @@ def _latency(matches: Matches, timing: Timing, part: Int64, name: str) -> Latenc
     # Of unknown sizes, the larger would seem slow.
     alike = len(part) >= _FEWEST and (matches.bytes[one] > 0 or bool(name))
     slow = (transfer > middle + 5 * deviation) & (transfer > 1.5 * middle) & alike
-    return Latency(name, str(matches.kind[one]), int(matches.group[one]), int(matches.bytes[one]), part, transfer, slow)
+    size = np.diff(matches.first)[part]
+    waited = np.add.reduceat(timing.wait_ns, matches.first[:-1])[part] / size
+    rates = timing.busbw[part][~np.isnan(timing.busbw[part])]
+    return Latency(
+        name=name,
+        kind=str(matches.kind[one]),
+        group=int(matches.group[one]),
+        bytes=int(matches.bytes[one]),
+        instances=part,
+        transfer_ns=transfer,
+        wait_ns=float(waited.mean()),
+        busbw=float(np.median(rates)) if len(rates) else None,
+        slow=slow,
+    )
