@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.options import Schedule, check_batch, parse_options
+from dptrace.record.modes import MODES
+from dptrace.record.options import OPTIONS, Schedule, check_batch, check_model, parse_options
 
 
 def test_as_many_steps_are_timed_as_recorded_by_default() -> None:
@@ -40,21 +41,52 @@ def test_a_batch_that_ranks_cannot_share_evenly_is_refused(batch: int, ranks: in
         check_batch(batch, ranks)
 
 
-def test_a_trainer_takes_the_common_options_and_those_it_names(capsys: pytest.CaptureFixture[str]) -> None:
-    """--bucket-cap-mb means something to ddp only, and nobody else accepts it."""
-    assert 4.0 == parse_options("", "bucket_cap_mb", arguments=["--bucket-cap-mb", "4"]).bucket_cap_mb
-    assert parse_options("", arguments=[]).steps == 10
+def test_a_trainer_takes_the_common_options_and_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """--bucket-cap-mb means something to ddp, and naive does not accept it."""
+    assert 4.0 == parse_options("", "ddp", ["--bucket-cap-mb", "4"]).bucket_cap_mb
+    assert parse_options("", "naive", []).steps == 10
     with pytest.raises(SystemExit) as refused:
-        parse_options("", arguments=["--bucket-cap-mb", "4"])
+        parse_options("", "naive", ["--bucket-cap-mb", "4"])
     assert 2 == refused.value.code
     assert "--bucket-cap-mb" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        parse_options("", "bucket_cap_mb", arguments=["--bucket-cap-mb", "0"])
+        parse_options("", "ddp", ["--bucket-cap-mb", "0"])
+
+
+def test_what_is_not_said_is_what_suits_the_model() -> None:
+    """Batch, optimizer and learning rate come from the model unless given."""
+    usual, chosen = parse_options("", "naive", []), parse_options("", "naive", ["--lr", "0.5", "--batch-size", "8"])
+
+    assert ("medium", 1024, "sgd", 0.01, 0.0) == (
+        usual.model,
+        usual.batch_size,
+        usual.optimizer,
+        usual.lr,
+        usual.weight_decay,
+    )
+    assert (0.5, 8) == (chosen.lr, chosen.batch_size)
+
+
+def test_a_mode_refuses_a_model_that_it_cannot_train() -> None:
+    """The message names those that it can."""
+    check_model("ddp", "small")
+    with pytest.raises(UsageError, match="ddp trains small, medium"):
+        check_model("ddp", "huge")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_option_of_a_mode_has_its_help(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The trainer's own --help lists what dptrace record would pass on to it."""
+    with pytest.raises(SystemExit):
+        parse_options("", mode, ["--help"])
+    told = capsys.readouterr().out
+    assert all(f"--{option.name}" in told for option in OPTIONS if not option.modes or mode in option.modes)
 
 
 def test_what_run_json_is_told_leaves_out_what_it_tells_elsewhere() -> None:
     """Folder and schedule have keys of their own in run.json."""
-    recording = parse_options("", arguments=["--steps", "7", "--out", "x"]).recording
+    recording = parse_options("", "single", ["--steps", "7", "--out", "x"]).recording
 
     assert (7, "x", False) == (recording["steps"], recording["out"], recording["force"])
-    assert {"model", "batch_size", "dtype", "lr", "seed"} == set(recording["options"])
+    assert {"model", "batch_size", "dtype", "lr", "seed", "optimizer"} <= set(recording["options"])
+    assert not {"out", "steps", "force", "save_parameters"} & set(recording["options"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gzip
 import json
 import sys
@@ -11,52 +12,37 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dptrace
 from dptrace.record.modes import MODES, trainer
-from tests.recordings import STEPS, WAIT, WARMUP, parameters_of, recorded
+from dptrace.split import FIGURES
+from tests.modes import CASES, COMMON, Case, Numbers, parameters_of, reference, run_of
+from tests.recordings import STEPS, WAIT, WARMUP, recorded
 
 torch = pytest.importorskip("torch")
 
-RANKS = {"single": 1, "naive": 2, "interleaved": 2, "ddp": 2}
+FOUR = ("single", "naive", "interleaved", "ddp")
+each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
-@pytest.mark.parametrize(
-    ("model", "parameters", "millions"),
-    [("small", 1_462_538, 1.5), ("medium", 8_432_138, 8.4), ("large", 35_211_786, 35.2), ("xlarge", 51_993_098, 52.0)],
-)
-def test_the_models_have_the_sizes_that_their_help_tells(model: str, parameters: int, millions: float) -> None:
-    """The four MLPs have 1.5, 8.4, 35.2 and 52.0 million parameters."""
-    from dptrace.record import Options, World
-    from dptrace.trainers import mlp
-
-    # On the meta device, so that 52 million numbers need no memory.
-    with torch.device("meta"):
-        built = mlp.build(Options(model=model, seed=1, dtype="float32"), World(0, 1, torch.device("meta")))
-
-    count = sum(parameter.numel() for parameter in built.parameters())
-    assert parameters == count
-    assert millions == round(count / 1e6, 1)
-
-
-def test_every_rank_gets_its_own_shard_of_the_same_batch() -> None:
-    """The shards of all ranks, one after the other, are the batch of a single process, and batches differ."""
-    from dptrace.record import Options, World
-    from dptrace.trainers import mlp
-
-    options, cpu = Options(model="small", seed=7, dtype="float32", batch_size=12), torch.device("cpu")
-    (whole, classes), (second, _) = mlp.batches(options, World(0, 1, cpu), 2)
-    shards = [next(mlp.batches(options, World(rank, 3, cpu), 1)) for rank in range(3)]
-
-    assert torch.equal(whole, torch.cat([x for x, _ in shards]))
-    assert torch.equal(classes, torch.cat([y for _, y in shards]))
-    assert not torch.equal(whole, second)
-    assert whole.shape == (12, 784)
+def test_every_mode_is_tried_at_several_world_sizes() -> None:
+    """The table below leaves no mode out."""
+    assert set(MODES) - {"single"} == {case.mode for case in CASES}
 
 
 def test_modes_and_files_are_the_same() -> None:
     """Every mode has its trainer, and every trainer is a mode."""
-    files = {path.stem for path in trainer("single").parent.glob("*.py")}
+    files = set(trainer("single").parent.glob("*.py"))
 
-    assert files - {"__init__", "mlp"} == set(MODES)
+    assert files - {trainer("single").with_name("__init__.py")} == {trainer(mode) for mode in MODES}
+
+
+def test_every_trainer_takes_its_own_options() -> None:
+    """A trainer names itself when it reads its command line; a copied line would give it another's options."""
+    for mode in MODES:
+        tree = ast.parse(trainer(mode).read_text(encoding="utf-8"))
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        named = [ast.literal_eval(c.args[1]) for c in calls if getattr(c.func, "id", "") == "parse_options"]
+        assert [mode] == named
 
 
 def test_no_trainer_hides_a_module_of_the_standard_library() -> None:
@@ -67,10 +53,11 @@ def test_no_trainer_hides_a_module_of_the_standard_library() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("mode", MODES)
-def test_each_mode_records_a_trace_for_each_rank(mode: str) -> None:
+@pytest.mark.parametrize("mode", FOUR)
+def test_each_of_the_first_modes_records_a_trace_for_each_rank(mode: str) -> None:
     """The traces hold the recorded steps, the phase marks, and communication where there are several ranks."""
-    run, ranks = recorded(mode, RANKS[mode]), RANKS[mode]
+    ranks = 1 if mode == "single" else 2
+    run = recorded(mode, ranks)
 
     assert {"run.json", *(f"rank{rank}.pt.trace.json.gz" for rank in range(ranks))} == {p.name for p in run.iterdir()}
     for rank in range(ranks):
@@ -88,41 +75,76 @@ def _events(path: Path) -> list[dict[str, Any]]:
     return sorted(events, key=lambda event: float(event["ts"]))
 
 
+def _numbers(case: Case) -> Numbers:
+    sizes = [array.nbytes for array in np.load(parameters_of(reference(case.model))).values()]
+    return Numbers(tuple(sizes), case.ranks)
+
+
 @pytest.mark.processes
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "single"])
-def test_each_mode_ends_with_the_parameters_of_a_single_process(mode: str, ranks: int) -> None:
-    """Data parallelism changes how the gradient of the batch is computed, and not what it is."""
-    single = np.load(parameters_of(recorded("single", 1)))
-    parallel = np.load(parameters_of(recorded(mode, ranks)))
+@each_case
+def test_a_mode_ends_with_the_parameters_of_a_single_process(case: Case) -> None:
+    """Parallelism changes how the gradient of the batch is computed, and not what it is."""
+    if case.loss_apart is not None:
+        pytest.skip("compressed: its loss is compared instead")
+    single, parallel = (np.load(parameters_of(run)) for run in (reference(case.model), run_of(case)))
 
     assert sorted(single.files) == sorted(parallel.files)
     for name in single.files:
-        np.testing.assert_allclose(parallel[name], single[name], rtol=1e-4, atol=1e-6)
+        most = np.abs(single[name]).max()
+        np.testing.assert_allclose(parallel[name], single[name], rtol=0, atol=case.apart * most, err_msg=name)
+
+
+@pytest.mark.processes
+@each_case
+def test_the_loss_is_that_of_the_whole_batch(case: Case) -> None:
+    """Averaged over ranks, the losses of all modes are those of a single process; compressed ones come near them."""
+    single, parallel = (
+        json.loads((run / "run.json").read_text())["losses"] for run in (reference(case.model), run_of(case))
+    )
+
+    assert len(single) == len(parallel) == 6
+    assert pytest.approx(single, rel=case.loss_apart or 1e-4) == parallel
+
+
+@pytest.mark.processes
+@each_case
+def test_the_split_of_every_mode_adds_up(case: Case) -> None:
+    """On every rank, the parts of every step sum to its wall time, and there is a forward and a backward."""
+    run = dptrace.open(run_of(case))
+
+    assert case.ranks == len(run.splits)
+    parts = [figure for figure in FIGURES if figure not in ("wall_ns", "overlapped_comm_ns")]
+    for split in run.splits:
+        assert 2 == len(split.names)
+        np.testing.assert_array_equal(np.sum([split.figures[part] for part in parts], axis=0), split.figures["wall_ns"])
+        assert (split.figures["forward_ns"] > 0).all()
+        assert (split.figures["backward_ns"] > 0).all()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("case", [case for case in CASES if case.moves], ids=lambda case: case.name)
+def test_every_mode_moves_the_bytes_of_its_formula(case: Case) -> None:
+    """Kinds, counts and bytes of a step's collectives are those that the mode's description says."""
+    assert case.moves is not None
+    expected = case.moves(_numbers(case))
+
+    for split in dptrace.open(run_of(case)).splits:
+        moved = {kind: (int(comm.count[-1]), int(comm.bytes[-1])) for kind, comm in split.comm.items()}
+        assert expected == {kind: both for kind, both in moved.items() if both[0]}
 
 
 @pytest.mark.processes
 def test_training_moves_the_parameters() -> None:
     """The comparison above would hold as well if nothing was trained."""
-    from dptrace.record import Options, World
-    from dptrace.trainers import mlp
+    from dptrace.record import World, parse_options
+    from dptrace.trainers.parts.task import task
 
-    cpu = torch.device("cpu")
-    fresh = next(mlp.build(Options(model="small", seed=42, dtype="float32"), World(0, 1, cpu)).parameters())
-    trained = np.load(parameters_of(recorded("single", 1)))["p0"]
+    options = parse_options("", "single", ["--model", "small", *COMMON])
+    fresh = dict(task(options, World(0, 1, torch.device("cpu"))).model.named_parameters())
+    trained = np.load(parameters_of(reference("small")))
 
-    assert np.abs(trained - fresh.detach().numpy()).max() > 1e-4
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "single"])
-def test_the_loss_is_that_of_the_whole_batch(mode: str) -> None:
-    """Averaged over ranks, the losses of all modes are those of a single process."""
-    single = json.loads((recorded("single", 1) / "run.json").read_text())
-    parallel = json.loads((recorded(mode, 2) / "run.json").read_text())
-
-    assert WAIT + WARMUP + STEPS == len(single["losses"])
-    assert pytest.approx(single["losses"], rel=1e-5) == parallel["losses"]
+    assert set(fresh) == set(trained.files)
+    assert all(np.abs(trained[name] - fresh[name].detach().numpy()).max() > 1e-6 for name in fresh)
 
 
 @pytest.mark.parametrize(("chosen", "handed"), [(None, {}), (4.0, {"bucket_cap_mb": 4.0})])
@@ -130,7 +152,7 @@ def test_ddp_is_told_of_buckets_only_where_the_user_chose(
     chosen: float | None, handed: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Older torch has a number for its default, and takes no None."""
-    from dptrace.record import Options, World
+    from dptrace.record import World, parse_options
     from dptrace.trainers import ddp
 
     class Built(Exception):
@@ -140,7 +162,7 @@ def test_ddp_is_told_of_buckets_only_where_the_user_chose(
         raise Built(settings)
 
     monkeypatch.setattr(ddp, "DistributedDataParallel", build)
-    options = Options(model="small", seed=1, dtype="float32", bucket_cap_mb=chosen)
+    options = parse_options("", "ddp", ["--model", "small"] + [f"--bucket-cap-mb={chosen}"] * (chosen is not None))
     with pytest.raises(Built) as told:
         ddp.train(options, World(0, 1, torch.device("cpu")))
 

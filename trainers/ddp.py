@@ -11,30 +11,29 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.trainers import mlp
+from dptrace.trainers.parts.learner import Learner
+from dptrace.trainers.parts.task import task
 
 
 def train(options: Options, world: World) -> None:
     buckets: dict[str, Any] = {} if options.bucket_cap_mb is None else {"bucket_cap_mb": options.bucket_cap_mb}
-    model = DistributedDataParallel(mlp.build(options, world), **buckets)
-    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr)
+    work = task(options, world)
+    model = DistributedDataParallel(work.model, **buckets)
+    learner = Learner(model, options)
 
     with record(model=model, **options.recording) as recording:
-        for x, y in mlp.batches(options, world, recording.total_steps):
+        for x, y in work.batches(recording.total_steps):
             with phase("forward"):
-                loss = cross_entropy(model(x), y)
+                loss = work.loss(model(x), y)
 
             with phase("backward"):
-                loss.backward()
+                learner.backward(loss)
 
             with phase("optimizer"):
-                optimizer.step()
-                optimizer.zero_grad()
+                learner.step()
             recording.step(loss)
 
         assert_in_sync(model)
@@ -42,6 +41,6 @@ def train(options: Options, world: World) -> None:
 
 
 if __name__ == "__main__":
-    options = parse_options(__doc__, "bucket_cap_mb")
+    options = parse_options(__doc__, "ddp")
     with process_group() as world:
         train(options, world)

@@ -6,31 +6,29 @@ python single.py --steps 4
 
 from __future__ import annotations
 
-import torch
-from torch.nn.functional import cross_entropy
-
 from dptrace.errors import UsageError
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.trainers import mlp
+from dptrace.trainers.parts.learner import Learner
+from dptrace.trainers.parts.task import task
 
 
 def train(options: Options, world: World) -> None:
     if world.size > 1:
         raise UsageError("single trains on one GPU; start one process.")
-    model = mlp.build(options, world)
-    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr)
+    work = task(options, world)
+    model = work.model
+    learner = Learner(model, options)
 
     with record(model=model, **options.recording) as recording:
-        for x, y in mlp.batches(options, world, recording.total_steps):
+        for x, y in work.batches(recording.total_steps):
             with phase("forward"):
-                loss = cross_entropy(model(x), y)
+                loss = work.loss(model(x), y)
 
             with phase("backward"):
-                loss.backward()
+                learner.backward(loss)
 
             with phase("optimizer"):
-                optimizer.step()
-                optimizer.zero_grad()
+                learner.step()
             recording.step(loss)
 
         assert_in_sync(model)
@@ -38,6 +36,6 @@ def train(options: Options, world: World) -> None:
 
 
 if __name__ == "__main__":
-    options = parse_options(__doc__)
+    options = parse_options(__doc__, "single")
     with process_group() as world:
         train(options, world)

@@ -13,8 +13,9 @@ import click
 
 from dptrace.errors import UsageError
 from dptrace.record.folder import RunFolder
-from dptrace.record.modes import MODES, complete_mode, trainer
-from dptrace.record.options import OPTIONS, Schedule, check_batch
+from dptrace.record.models import MODELS
+from dptrace.record.modes import FAMILIES, MODES, complete_mode, trainer
+from dptrace.record.options import OPTIONS, Schedule, check_batch, check_model, default_model
 
 if TYPE_CHECKING:
     from dptrace.record.launch import Launch
@@ -25,6 +26,9 @@ _OF_EVERY_SCRIPT = ("steps", "warmup", "wait", "out")
 _HEADINGS = {
     "first": "What to record",
     "training": "How to train (with --mode)",
+    "ddp": "DDP's own",
+    "parallel": "Shards, pipelines and experts",
+    "faults": "Going on after a failure",
     "recording": "What to keep",
     "machines": "Several machines",
     "other": "Other",
@@ -36,8 +40,11 @@ class GroupedCommand(click.Command):
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
-        with formatter.section("Modes"):
-            formatter.write_dl(list(MODES.items()))
+        for family, heading in FAMILIES.items():
+            rows = [(name, mode.idea) for name, mode in MODES.items() if mode.family == family]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in _HEADINGS.values()}
@@ -46,6 +53,8 @@ class GroupedCommand(click.Command):
             if row is not None:
                 groups[_HEADINGS[_GROUPS.get(parameter.name or "", "other")]].append(row)
         for heading, rows in groups.items():
+            if not rows:
+                continue
             with formatter.section(heading):
                 formatter.write_dl(rows)
 
@@ -65,6 +74,10 @@ _GROUPS |= {option.field: option.group for option in OPTIONS}
 def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the trainers' options, told once in dptrace.record.options; the defaults are the trainers'."""
     for option in reversed(OPTIONS):
+        if option.type is bool:
+            flag = click.option(f"--{option.name}", option.field, is_flag=True, default=None, help=option.described)
+            function = flag(function)
+            continue
         kind = click.Choice(option.choices) if option.choices else option.type
         names = ("-o", f"--{option.name}") if option.name == "out" else (f"--{option.name}",)
         unit = None if option.choices else _METAVARS.get(option.name, "N")
@@ -106,8 +119,9 @@ def _check(mode: str | None, gpus: int | None, script: tuple[str, ...], options:
     Schedule.of(*chosen)
     if mode is not None:
         trainer(mode)
-        if mode == "single" and options["nnodes"] > 1:
-            raise UsageError("--mode single trains on one GPU: leave --nnodes out, or choose another mode.")
+        check_model(mode, options["model"] or default_model(mode))
+        if MODES[mode].alone and options["nnodes"] > 1:
+            raise UsageError(f"--mode {mode} trains on one GPU: leave --nnodes out, or choose another mode.")
     else:
         path = Path(script[0])
         if not path.is_file():
@@ -158,13 +172,14 @@ def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
     from dptrace.record.launch import gpus_here
 
     here = gpus_here()
-    if mode == "single" and (gpus or 1) > 1 and not quiet:
-        click.echo(f"The mode single trains on one GPU: recording 1 process, not {gpus}.", err=True)
+    alone = mode is not None and MODES[mode].alone
+    if alone and (gpus or 1) > 1 and not quiet:
+        click.echo(f"The mode {mode} trains on one GPU: recording 1 process, not {gpus}.", err=True)
     if here:
         if gpus is not None and gpus > here:
             raise UsageError(f"--gpus {gpus}: this machine has {here}.")
-        return 1 if mode == "single" else gpus or here
-    count = 1 if mode == "single" else gpus or 2
+        return 1 if alone else gpus or here
+    count = 1 if alone else gpus or 2
     plural = "process" if count == 1 else "processes"
     if not quiet:
         how = "with gloo on CPU instead." if mode else "on CPU; the script must use gloo there."
@@ -178,11 +193,13 @@ def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: d
     processes = _processes(mode, gpus, options["quiet"])
     given = {option: options[option.field] for option in OPTIONS if options[option.field] is not None}
     if mode is not None:
-        check_batch(
-            _default("batch_size") if options["batch_size"] is None else options["batch_size"],
-            processes * options["nnodes"],
-        )
-    arguments = [f"--{option.name}={value}" for option, value in given.items() if option.name != "out"]
+        usual = MODELS[options["model"] or default_model(mode)].batch_size
+        check_batch(usual if options["batch_size"] is None else options["batch_size"], processes * options["nnodes"])
+    arguments = [
+        f"--{option.name}" if value is True else f"--{option.name}={value}"
+        for option, value in given.items()
+        if option.name != "out"
+    ]
     return Launch(
         out=_out(mode, script, options),
         force=options["force"],

@@ -8,8 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from dptrace.errors import UsageError
+from dptrace.record.models import MODELS
+from dptrace.record.modes import MODES
 
-__all__ = ["OPTIONS", "SAMPLES", "Option", "Options", "Schedule", "check_batch", "parse_options"]
+__all__ = [
+    "OPTIONS",
+    "SAMPLES",
+    "Option",
+    "Options",
+    "Schedule",
+    "check_batch",
+    "check_model",
+    "default_model",
+    "parse_options",
+]
 
 SAMPLES = 32_768
 """Samples in the synthetic data."""
@@ -37,7 +49,7 @@ class Option:
     type: Callable[[str], Any]
     default: int | float | str | None
     group: str
-    """``first``, ``training`` or ``recording``: the heading under which --help lists it."""
+    """The heading under which --help lists it: a key of ``GROUPS`` in dptrace.commands.record."""
     help: str
     choices: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()
@@ -50,21 +62,29 @@ class Option:
 
     @property
     def described(self) -> str:
-        """Give the help with the default."""
-        return self.help if self.default is None else f"{self.help} [default: {self.default}]"
+        """Give the help with the default, and the modes where it is not for all."""
+        text = f"{', '.join(self.modes)}: {self.help}" if 0 < len(self.modes) < _MANY else self.help
+        return text if self.default in (None, False) else f"{text} [default: {self.default}]"
 
+
+_MANY = 4
+"""Modes that are named in an option's help; more would hide what it is for."""
 
 OPTIONS = (
     Option(
         "model",
         str,
-        "medium",
+        None,
         "first",
-        "MLP to train: 1.5, 8.4, 35.2 or 52.0 million parameters.",
-        choices=("small", "medium", "large", "xlarge"),
+        "Model to train: "
+        + ", ".join(f"{name} ({model.idea})" for name, model in MODELS.items())
+        + " [default: medium, or the mode's own].",
+        choices=tuple(MODELS),
     ),
     Option("steps", int, 10, "first", "Steps to record."),
-    Option("batch-size", int, 1024, "training", "Samples in a step, over all ranks."),
+    Option(
+        "batch-size", int, None, "training", "Samples in a step, over all ranks [default: the model's, 1024 for MLPs]."
+    ),
     Option(
         "bucket-cap-mb",
         number_above_zero,
@@ -76,7 +96,11 @@ OPTIONS = (
     Option(
         "dtype", str, "float32", "training", "Numbers in which to train.", choices=("float32", "bfloat16", "float16")
     ),
-    Option("lr", float, 0.01, "training", "Learning rate of SGD."),
+    Option(
+        "optimizer", str, None, "training", "Optimizer [default: the model's, sgd for MLPs].", choices=("sgd", "adamw")
+    ),
+    Option("lr", float, None, "training", "Learning rate [default: the model's, 0.01 for MLPs]."),
+    Option("weight-decay", float, None, "training", "Weight decay [default: the model's, 0 for MLPs]."),
     Option("seed", seed_number, 42, "training", "Seed of the data and of the first parameters."),
     Option("warmup", int, 3, "recording", "Warm-up steps before the timed and before the recorded steps; at least 2."),
     Option(
@@ -131,7 +155,9 @@ class Options(argparse.Namespace):
     batch_size: int
     bucket_cap_mb: float | None
     dtype: str
+    optimizer: str
     lr: float
+    weight_decay: float
     seed: int
     steps: int
     warmup: int
@@ -152,25 +178,51 @@ _NOT_TOLD = ("out", "steps", "warmup", "wait", "force", "save_parameters")
 """Options that run.json tells elsewhere or that say nothing of the training."""
 
 
-def parse_options(description: str | None, *extra: str, arguments: Sequence[str] | None = None) -> Options:
+def default_model(mode: str) -> str:
+    """Give the model that a mode trains unless told otherwise."""
+    models = MODES[mode].models
+    return "medium" if "medium" in models else models[0]
+
+
+def check_model(mode: str, model: str) -> None:
+    """Refuse a model that a mode can't train.
+
+    Raises:
+        UsageError: it can't; the message names those that it can.
+    """
+    models = MODES[mode].models
+    if model not in models:
+        raise UsageError(f"--model {model}: the mode {mode} trains {', '.join(models)}.")
+
+
+def parse_options(description: str | None, mode: str, arguments: Sequence[str] | None = None) -> Options:
     """Read a trainer's command line.
 
     Args:
         description: the trainer's docstring; shown by --help.
-        extra: options beside the common ones that this trainer takes, such as ``bucket_cap_mb``.
+        mode: the mode whose options it takes.
         arguments: the command line; by default the process's own.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option in OPTIONS:
-        if not option.modes or option.field in extra:
-            choices = option.choices or None
-            # A percent sign would begin a format in argparse's help.
-            help_text = option.described.replace("%", "%%")
-            parser.add_argument(
-                f"--{option.name}", type=option.type, default=option.default, choices=choices, help=help_text
-            )
+        if option.modes and mode not in option.modes:
+            continue
+        # A percent sign would begin a format in argparse's help.
+        help_text = option.described.replace("%", "%%")
+        if option.type is bool:
+            parser.add_argument(f"--{option.name}", action="store_true", help=help_text)
+            continue
+        choices = MODES[mode].models if option.name == "model" else option.choices or None
+        parser.add_argument(
+            f"--{option.name}", type=option.type, default=option.default, choices=choices, help=help_text
+        )
     parser.add_argument("--force", action="store_true", help="Replace the run folder if it is there already.")
-    return parser.parse_args(arguments, namespace=Options())
+    options = parser.parse_args(arguments, namespace=Options())
+    options.model = options.model or default_model(mode)
+    for name in ("batch_size", "optimizer", "lr", "weight_decay"):
+        if getattr(options, name) is None:
+            setattr(options, name, getattr(MODELS[options.model], name))
+    return options
 
 
 def check_batch(batch_size: int, ranks: int) -> None:

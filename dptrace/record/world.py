@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,7 +23,7 @@ from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record import notes
 from dptrace.record.tether import end_with_parent
 
-__all__ = ["Meeting", "World", "assert_in_sync", "process_group", "save_parameters"]
+__all__ = ["Meeting", "World", "assert_in_sync", "plain_name", "process_group", "save_parameters"]
 
 _LOOK_S = 0.05
 
@@ -125,22 +125,42 @@ def assert_in_sync(model: nn.Module) -> None:
             raise RecordingError(f"The replicas drifted apart: parameter {name} differs by {apart:.3g} between ranks.")
 
 
-def save_parameters(model: nn.Module, path: str | None) -> None:
-    """Save all parameters, in the model's order, as arrays ``p0``, ``p1`` …; nothing when *path* is None.
+def save_parameters(model: nn.Module, path: str | None, whole: Mapping[str, torch.Tensor] | None = None) -> None:
+    """Save all parameters by their names, as the single process has them; nothing when *path* is None.
 
-    Only rank 0 writes: call it after :func:`assert_in_sync`.
+    Rank 0 writes, but all ranks must call: the shards of a parameter are gathered. Call it after
+    :func:`assert_in_sync`.
+
+    Args:
+        whole: the whole parameters, where the trainer gathered them itself; else the model's own.
     """
-    if path is None or notes.rank() != 0:
+    if path is None:
         return
     import numpy as np
 
+    tensors = dict(model.named_parameters()) if whole is None else whole
     # NumPy has no bfloat16; float32 holds every value of the smaller formats.
-    arrays = {f"p{i}": p.detach().float().cpu().numpy() for i, p in enumerate(model.parameters())}
+    arrays = {plain_name(name): _whole(tensor.detach()).float().cpu().numpy() for name, tensor in tensors.items()}
+    if notes.rank() != 0:
+        return
     target = Path(path)
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     with beside.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for allow_pickle
     os.replace(beside, target)
+
+
+def plain_name(name: str) -> str:
+    """Give a parameter's name in the model itself, without what wrappers put before it."""
+    for wrapper in ("_orig_mod.", "_checkpoint_wrapped_module."):
+        name = name.replace(wrapper, "")
+    return name.removeprefix("module.")
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    """Gather a tensor that lies in shards on the ranks."""
+    gather = getattr(tensor, "full_tensor", None)
+    return tensor if gather is None else gather()
 
 
 def _store() -> Any:

@@ -1,0 +1,1 @@
+"""What the trainers share, once: models with their data, and how a step updates the parameters."""

@@ -1,0 +1,41 @@
+"""Multi-layer perceptrons of four sizes, on synthetic images of 28 × 28 pixels."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from dptrace.record.options import SAMPLES
+
+WIDTHS = {
+    "small": [784, 1024, 512, 256, 10],  # 1.5 million parameters
+    "medium": [784, 2048, 2048, 1024, 512, 10],  # 8.4 million
+    "large": [784, 4096, 4096, 2048, 2048, 1024, 512, 10],  # 35.2 million
+    "xlarge": [784, 4096, 4096, 4096, 2048, 2048, 1024, 512, 10],  # 52.0 million
+}
+"""Neurons in each layer. Deep on purpose: while one layer's gradients travel, the next one's can be computed."""
+
+
+def build(name: str) -> nn.Sequential:
+    """Build the model, with parameters from torch's current seed."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(WIDTHS[name]):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+class Images:
+    """Images of noise with classes of chance: what a network must learn by heart."""
+
+    def __init__(self, seed: int) -> None:
+        random = torch.Generator().manual_seed(seed)
+        self.x = torch.randn(SAMPLES, WIDTHS["small"][0], generator=random)
+        self.y = torch.randint(0, 10, (SAMPLES,), generator=random)
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, rows: slice) -> tuple[Tensor, Tensor]:
+        return self.x[rows], self.y[rows]
