@@ -45,6 +45,8 @@ class Case:
     ranks: int
     options: tuple[str, ...] = ()
     model: str = "small"
+    also: tuple[str, ...] = ()
+    """Options that the single process takes too: what it is to be equal to."""
     moves: Callable[[Numbers], dict[str, tuple[int, int]]] | None = field(default=None, compare=False)
     """What each rank moves in a step: by kind of collective, how often and how many bytes, as the trace counts them."""
     apart: float = 1e-4
@@ -55,14 +57,14 @@ class Case:
     @property
     def name(self) -> str:
         """Name the case's folder."""
-        return "_".join([self.mode, str(self.ranks), self.model, *(o.strip("-") for o in self.options)]).replace(
-            "/", "-"
-        )
+        return "_".join(
+            [self.mode, str(self.ranks), self.model, *(o.strip("-") for o in (*self.also, *self.options))]
+        ).replace("/", "-")
 
     @property
     def arguments(self) -> list[str]:
         """Give the trainer's command line."""
-        return ["--model", self.model, *COMMON, *self.options]
+        return ["--model", self.model, *COMMON, *self.also, *self.options]
 
 
 def _ddp(numbers: Numbers) -> dict[str, tuple[int, int]]:
@@ -81,6 +83,10 @@ CASES: tuple[Case, ...] = (
     Case("interleaved", 4, moves=_per_parameter),
     Case("ddp", 2, moves=_ddp),
     Case("ddp", 4, moves=_ddp),
+    Case("ddp", 2, model="gpt-tiny", also=("--checkpoint-activations",)),
+    Case("naive", 2, model="gpt-tiny", also=("--clip-grad", "0.5")),
+    Case("interleaved", 2, ("--amp", "bf16"), model="gpt-tiny", loss_apart=0.01),
+    Case("naive", 2, ("--amp", "fp16"), loss_apart=0.01),
 )
 """Every mode beside single, which all are compared with."""
 
@@ -95,13 +101,17 @@ def run_of(case: Case) -> Path:
 
 
 @cache
-def reference(model: str) -> Path:
-    """Train a model on one process, as the cases do, and give its run folder."""
-    models = sorted({case.model for case in CASES} | {model})
-    folder = scratch() / "modes" / Case("single", 1, model=model).name
+def reference(case: Case) -> Path:
+    """Train a case's model on one process, in the same way, and give its run folder."""
+    alone = _alone(case)
+    folder = scratch() / "modes" / alone.name
     if not folder.exists():
-        _launch([Case("single", 1, model=one) for one in models], 1)
+        _launch(list(dict.fromkeys(map(_alone, (*CASES, case)))), 1)
     return folder
+
+
+def _alone(case: Case) -> Case:
+    return Case("single", 1, model=case.model, also=case.also)
 
 
 def parameters_of(run: Path) -> Path:
@@ -149,9 +159,9 @@ def row(case: Case) -> dict[str, Any]:
     import dptrace
 
     run = dptrace.open(run_of(case))
-    mine, single = np.load(parameters_of(run_of(case))), np.load(parameters_of(reference(case.model)))
+    mine, single = np.load(parameters_of(run_of(case))), np.load(parameters_of(reference(case)))
     apart = max(float(np.abs(mine[k] - single[k]).max() / (np.abs(single[k]).max() or 1)) for k in single.files)
-    losses = [json.loads((r / "run.json").read_text())["losses"] for r in (run_of(case), reference(case.model))]
+    losses = [json.loads((r / "run.json").read_text())["losses"] for r in (run_of(case), reference(case))]
     comm = run.splits[0].comm
     moved = {kind: (int(c.count[-1]), int(c.bytes[-1])) for kind, c in comm.items()}
     return {"case": case, "apart": apart, "loss": losses[0][-1], "single": losses[1][-1], "moved": moved, "run": run}

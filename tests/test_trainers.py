@@ -76,7 +76,7 @@ def _events(path: Path) -> list[dict[str, Any]]:
 
 
 def _numbers(case: Case) -> Numbers:
-    sizes = [array.nbytes for array in np.load(parameters_of(reference(case.model))).values()]
+    sizes = [array.nbytes for array in np.load(parameters_of(reference(case))).values()]
     return Numbers(tuple(sizes), case.ranks)
 
 
@@ -86,7 +86,7 @@ def test_a_mode_ends_with_the_parameters_of_a_single_process(case: Case) -> None
     """Parallelism changes how the gradient of the batch is computed, and not what it is."""
     if case.loss_apart is not None:
         pytest.skip("compressed: its loss is compared instead")
-    single, parallel = (np.load(parameters_of(run)) for run in (reference(case.model), run_of(case)))
+    single, parallel = (np.load(parameters_of(run)) for run in (reference(case), run_of(case)))
 
     assert sorted(single.files) == sorted(parallel.files)
     for name in single.files:
@@ -98,9 +98,7 @@ def test_a_mode_ends_with_the_parameters_of_a_single_process(case: Case) -> None
 @each_case
 def test_the_loss_is_that_of_the_whole_batch(case: Case) -> None:
     """Averaged over ranks, the losses of all modes are those of a single process; compressed ones come near them."""
-    single, parallel = (
-        json.loads((run / "run.json").read_text())["losses"] for run in (reference(case.model), run_of(case))
-    )
+    single, parallel = (json.loads((run / "run.json").read_text())["losses"] for run in (reference(case), run_of(case)))
 
     assert len(single) == len(parallel) == 6
     assert pytest.approx(single, rel=case.loss_apart or 1e-4) == parallel
@@ -141,7 +139,7 @@ def test_training_moves_the_parameters() -> None:
 
     options = parse_options("", "single", ["--model", "small", *COMMON])
     fresh = dict(task(options, World(0, 1, torch.device("cpu"))).model.named_parameters())
-    trained = np.load(parameters_of(reference("small")))
+    trained = np.load(parameters_of(reference(Case("naive", 2))))
 
     assert set(fresh) == set(trained.files)
     assert all(np.abs(trained[name] - fresh[name].detach().numpy()).max() > 1e-6 for name in fresh)

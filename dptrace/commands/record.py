@@ -15,7 +15,7 @@ from dptrace.errors import UsageError
 from dptrace.record.folder import RunFolder
 from dptrace.record.models import MODELS
 from dptrace.record.modes import FAMILIES, MODES, complete_mode, trainer
-from dptrace.record.options import OPTIONS, Schedule, check_batch, check_model, default_model
+from dptrace.record.options import OPTIONS, Schedule, check_batch, check_model, check_training, default_model
 
 if TYPE_CHECKING:
     from dptrace.record.launch import Launch
@@ -120,6 +120,7 @@ def _check(mode: str | None, gpus: int | None, script: tuple[str, ...], options:
     if mode is not None:
         trainer(mode)
         check_model(mode, options["model"] or default_model(mode))
+        check_training(options | {"model": options["model"] or default_model(mode)})
         if MODES[mode].alone and options["nnodes"] > 1:
             raise UsageError(f"--mode {mode} trains on one GPU: leave --nnodes out, or choose another mode.")
     else:

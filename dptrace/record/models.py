@@ -16,14 +16,19 @@ class Model:
     optimizer: str
     lr: float
     weight_decay: float = 0.0
+    blocks: bool = True
+    """Whether it is made of blocks of several layers, whose activations can be computed again."""
 
 
 MLPS = ("small", "medium", "large", "xlarge")
 
 MODELS = {
-    "small": Model("MLP of 1.5 million parameters", 1024, "sgd", 0.01),
-    "medium": Model("MLP of 8.4 million", 1024, "sgd", 0.01),
-    "large": Model("MLP of 35.2 million", 1024, "sgd", 0.01),
-    "xlarge": Model("MLP of 52.0 million", 1024, "sgd", 0.01),
+    "small": Model("MLP of 1.5 million parameters", 1024, "sgd", 0.01, blocks=False),
+    "medium": Model("MLP of 8.4 million", 1024, "sgd", 0.01, blocks=False),
+    "large": Model("MLP of 35.2 million", 1024, "sgd", 0.01, blocks=False),
+    "xlarge": Model("MLP of 52.0 million", 1024, "sgd", 0.01, blocks=False),
+    "resnet18": Model("ResNet-18 of 11.2 million on CIFAR-10", 128, "adamw", 5e-4, 1e-4),
+    "gpt-tiny": Model("decoder of 0.9 million", 64, "adamw", 1e-3),
+    "gpt-small": Model("decoder of 135.8 million", 32, "adamw", 3e-4, 0.1),
 }
 """By name, in the order of --help."""

@@ -19,6 +19,7 @@ __all__ = [
     "Schedule",
     "check_batch",
     "check_model",
+    "check_training",
     "default_model",
     "parse_options",
 ]
@@ -101,6 +102,24 @@ OPTIONS = (
     ),
     Option("lr", float, None, "training", "Learning rate [default: the model's, 0.01 for MLPs]."),
     Option("weight-decay", float, None, "training", "Weight decay [default: the model's, 0 for MLPs]."),
+    Option(
+        "amp",
+        str,
+        None,
+        "training",
+        "Forward in lower precision; fp16 with scaled gradients.",
+        choices=("bf16", "fp16"),
+    ),
+    Option("clip-grad", number_above_zero, None, "training", "Clip the gradients to this norm over all parameters."),
+    Option(
+        "checkpoint-activations",
+        bool,
+        False,
+        "training",
+        "Compute each block's activations again in backward, rather than keep them (resnet18, gpt).",
+    ),
+    Option("compile", bool, False, "training", "Compile each block with torch.compile."),
+    Option("data", str, None, "training", "Folder of CIFAR-10's binary files, for resnet18 [default: made-up images]."),
     Option("seed", seed_number, 42, "training", "Seed of the data and of the first parameters."),
     Option("warmup", int, 3, "recording", "Warm-up steps before the timed and before the recorded steps; at least 2."),
     Option(
@@ -158,6 +177,11 @@ class Options(argparse.Namespace):
     optimizer: str
     lr: float
     weight_decay: float
+    amp: str | None
+    clip_grad: float | None
+    checkpoint_activations: bool
+    compile: bool
+    data: str | None
     seed: int
     steps: int
     warmup: int
@@ -222,7 +246,25 @@ def parse_options(description: str | None, mode: str, arguments: Sequence[str] |
     for name in ("batch_size", "optimizer", "lr", "weight_decay"):
         if getattr(options, name) is None:
             setattr(options, name, getattr(MODELS[options.model], name))
+    check_training(vars(options))
     return options
+
+
+def check_training(options: dict[str, Any]) -> None:
+    """Refuse options that do not go together.
+
+    Raises:
+        UsageError: the message says which, and why.
+    """
+    model = options["model"] or "medium"
+    if options["checkpoint_activations"] and not MODELS[model].blocks:
+        raise UsageError(
+            f"--checkpoint-activations: the MLP {model} has no blocks of several layers; it is for resnet18 and gpt."
+        )
+    if options["data"] is not None and model != "resnet18":
+        raise UsageError(f"--data: the model {model} is trained on made-up data; --model resnet18 reads CIFAR-10.")
+    if options["amp"] is not None and options["dtype"] not in (None, "float32"):
+        raise UsageError(f"--amp keeps the parameters in float32: leave --dtype {options['dtype']} out.")
 
 
 def check_batch(batch_size: int, ranks: int) -> None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dptrace.record import Options, World
 from dptrace.record.options import check_batch
-from dptrace.trainers.parts import mlp
+from dptrace.trainers.parts import gpt, mlp, resnet
+from dptrace.trainers.parts.blocks import prepare
 
 __all__ = ["Data", "Task", "task"]
+
+
+_AT_ONCE = 128
+"""Samples that a rank validates at a time."""
 
 
 class Data(Protocol):
@@ -33,6 +40,8 @@ class Task:
     data: Data
     options: Options
     world: World
+    validation: Data | None = None
+    """What the model is not trained on, where there is such."""
 
     def batches(
         self, steps: int, *, first: int = 0, index: int | None = None, count: int | None = None
@@ -54,20 +63,55 @@ class Task:
         count = self.world.size if count is None else count
         whole = self.options.batch_size
         check_batch(whole, count)
-        shard, device = whole // count, self.world.device
-        kind = getattr(torch, self.options.dtype)
+        shard = whole // count
         for step in range(first, steps):
             begin = step % (len(self.data) // whole) * whole + index * shard
-            x, y = self.data[slice(begin, begin + shard)]
-            yield x.to(device, kind if x.is_floating_point() else None), y.to(device)
+            yield self._on_device(*self.data[slice(begin, begin + shard)])
+
+    def _on_device(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        kind = getattr(torch, self.options.dtype) if x.is_floating_point() else None
+        return x.to(self.world.device, kind), y.to(self.world.device)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Give the mean cross-entropy over all predictions of the batch: of images, or of each next token."""
         return cross_entropy(output.flatten(0, -2).float(), target.flatten())
 
+    def accuracy(self, model: nn.Module) -> float | None:
+        """Give the share of the validation data that *model* classifies rightly; None where there is none.
+
+        The ranks share the data, so all must call.
+        """
+        if self.validation is None:
+            return None
+        right = torch.zeros(1, device=self.world.device)
+        model.eval()
+        with torch.no_grad():
+            for first in range(self.world.rank, len(self.validation), _AT_ONCE * self.world.size):
+                rows = slice(first, first + _AT_ONCE * self.world.size, self.world.size)
+                x, y = self._on_device(*self.validation[rows])
+                right += (model(x).argmax(-1) == y).sum()
+        model.train()
+        if self.world.size > 1:
+            dist.all_reduce(right)
+        return float(right) / len(self.validation)
+
 
 def task(options: Options, world: World) -> Task:
     """Build the model and its data; the seed is the same on all ranks, and so are the parameters."""
     torch.manual_seed(options.seed)
-    model = mlp.build(options.model)
-    return Task(model.to(world.device, getattr(torch, options.dtype)), mlp.Images(options.seed), options, world)
+    model, data, validation = _made(options)
+    if world.rank == 0 and options.model == "resnet18":
+        where = f"CIFAR-10 from {options.data}" if options.data else "made-up images of CIFAR-10's shape"
+        print(f"Training on {where}.", file=sys.stderr)
+    model = prepare(model.to(world.device, getattr(torch, options.dtype)), options, world.device.type)
+    return Task(model, data, options, world, validation)
+
+
+def _made(options: Options) -> tuple[nn.Sequential, Data, Data | None]:
+    if options.model in mlp.WIDTHS:
+        return mlp.build(options.model), mlp.Images(options.seed), None
+    if options.model in gpt.SIZES:
+        return gpt.build(options.model), gpt.Text(options.model, options.seed), None
+    if options.data:
+        return resnet.build(), resnet.Cifar10(options.data), resnet.Cifar10(options.data, validation=True)
+    return resnet.build(), resnet.MadeUp(options.seed), resnet.MadeUp(options.seed, validation=True)

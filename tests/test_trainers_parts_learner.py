@@ -1,0 +1,88 @@
+"""The update of the parameters: clipped, scaled, and the same however they lie on the ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+if TYPE_CHECKING:
+    from dptrace.record import Options
+
+ANY_GROUP: Any = object()
+
+
+def options(*arguments: str) -> Options:
+    from dptrace.record import parse_options
+
+    return parse_options("", "single", ["--model", "small", "--optimizer", "sgd", "--lr", "1", *arguments])
+
+
+def model() -> Any:
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+
+
+def moved(*arguments: str, large: float = 1.0) -> Any:
+    """Give how far one step moves all parameters together."""
+    from dptrace.trainers.parts.learner import Learner
+
+    net = model()
+    before = torch.cat([p.detach().flatten().clone() for p in net.parameters()])
+    learner = Learner(net, options(*arguments))
+    learner.backward(large * net(torch.ones(5, 4)).square().sum())
+    learner.step()
+    assert all(p.grad is None for p in net.parameters())
+    return torch.cat([p.detach().flatten() for p in net.parameters()]) - before
+
+
+def test_clipped_gradients_have_the_norm_that_was_asked_for() -> None:
+    """With a learning rate of 1 the step is the gradient: as long as the norm, in the same direction."""
+    free, clipped = moved(), moved("--clip-grad", "0.5")
+
+    assert pytest.approx(0.5, rel=1e-4) == float(clipped.norm())
+    assert pytest.approx(1.0, abs=1e-5) == float(torch.nn.functional.cosine_similarity(free, clipped, dim=0))
+    assert torch.allclose(moved("--clip-grad", "1000"), free)
+
+
+def test_scaled_gradients_are_unscaled_before_they_are_clipped_and_applied() -> None:
+    """float16 changes the gradients' scale while they are computed, and not the step."""
+    assert torch.allclose(moved("--amp", "fp16"), moved(), rtol=1e-5)
+    assert torch.allclose(moved("--amp", "fp16", "--clip-grad", "0.5"), moved("--clip-grad", "0.5"), rtol=1e-5)
+
+
+def test_a_step_that_overflows_is_skipped() -> None:
+    """Gradients that are not finite move nothing."""
+    assert float(moved("--amp", "fp16", large=float("inf")).abs().max()) == 0
+
+
+def test_parameters_spread_over_ranks_are_clipped_to_one_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank adds its squares to the others'; here another rank has as much again."""
+    from dptrace.trainers.parts import learner
+
+    net = model()
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, *_, **__: tensor.mul_(2))
+    one = learner.Learner(net, options("--clip-grad", "0.5"), spread=ANY_GROUP)
+    one.backward(net(torch.ones(5, 4)).square().sum())
+    before = torch.cat([p.detach().flatten().clone() for p in net.parameters()])
+    one.step()
+
+    step = torch.cat([p.detach().flatten() for p in net.parameters()]) - before
+    assert pytest.approx(0.5 / 2**0.5, rel=1e-4) == float(step.norm())
+
+
+def test_an_overflow_on_another_rank_skips_the_step_here() -> None:
+    """A rank that went on alone would hold other parameters than its peers expect."""
+    from dptrace.trainers.parts import learner
+
+    net = model()
+    one = learner.Learner(net, options("--amp", "fp16"), spread=ANY_GROUP)
+    one.backward(net(torch.ones(5, 4)).square().sum())
+    before = [p.detach().clone() for p in net.parameters()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.distributed, "all_reduce", lambda tensor, *_, **__: tensor.zero_())
+        one.step()
+
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))

@@ -1,0 +1,119 @@
+"""A plain decoder of text: token and position embeddings, blocks of attention and MLP, and a head.
+
+Attention and MLP are each two linear layers with names of their own, so that tensor parallelism can cut them.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gelu, scaled_dot_product_attention
+
+from dptrace.record.options import SAMPLES
+
+SIZES = {
+    "gpt-tiny": {"width": 128, "depth": 4, "heads": 4, "vocabulary": 512, "context": 64},  # 0.9 million parameters
+    "gpt-small": {"width": 768, "depth": 12, "heads": 12, "vocabulary": 32_768, "context": 512},  # 135.8 million
+}
+"""gpt-small has GPT-2 small's width, depth and heads, with a vocabulary that divides and half its context."""
+
+
+class Attention(nn.Module):
+    """Causal self-attention; its heads are as many as the width of ``query`` holds, so that a rank may hold some."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.head_width = width // heads
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            layer(x).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        attended = scaled_dot_product_attention(query, key, value, is_causal=True)
+        output: Tensor = self.out(attended.transpose(1, 2).flatten(2))
+        return output
+
+
+class FeedForward(nn.Module):
+    """The MLP of a block."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.down(gelu(self.up(x)))
+        return output
+
+
+class Block(nn.Module):
+    """Attention, then the MLP, each beside a way past it."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.attention_norm, self.attention = nn.LayerNorm(width), Attention(width, heads)
+        self.mlp_norm, self.mlp = nn.LayerNorm(width), FeedForward(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        output: Tensor = x + self.mlp(self.mlp_norm(x))
+        return output
+
+
+class Embedding(nn.Module):
+    """From tokens, whole numbers of shape (batch, time), to vectors."""
+
+    def __init__(self, width: int, vocabulary: int, context: int) -> None:
+        super().__init__()
+        self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        output: Tensor = self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
+        return output
+
+
+class Head(nn.Module):
+    """From vectors to the scores of each next token."""
+
+    def __init__(self, width: int, vocabulary: int) -> None:
+        super().__init__()
+        self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.out(self.norm(x))
+        return output
+
+
+def build(name: str) -> nn.Sequential:
+    """Build the model, with parameters from torch's current seed: embedding, blocks, head, one after the other."""
+    size = SIZES[name]
+    width, vocabulary = size["width"], size["vocabulary"]
+    blocks = [Block(width, size["heads"]) for _ in range(size["depth"])]
+    return nn.Sequential(Embedding(width, vocabulary, size["context"]), *blocks, Head(width, vocabulary))
+
+
+class Text:
+    """Text of a made-up language, in which each token is mostly followed by one of two: there is something to learn."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        size = SIZES[name]
+        self.context, self.vocabulary, self.seed = size["context"], size["vocabulary"], seed
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, rows: slice) -> tuple[Tensor, Tensor]:
+        lines = [self._line(row) for row in range(*rows.indices(len(self)))]
+        text = torch.stack(lines)
+        return text[:, :-1], text[:, 1:]
+
+    def _line(self, row: int) -> Tensor:
+        # A line is made from its own seed: all of them would not fit a small machine's memory.
+        random = torch.Generator().manual_seed((self.seed * SAMPLES + row) % (1 << 63))
+        # Steps of 1 or 7 from token to token, added up.
+        steps = torch.where(torch.rand(self.context + 1, generator=random) < 0.8, 1, 7)
+        first = torch.randint(0, self.vocabulary, (1,), generator=random)
+        return (first + steps.cumsum(0)) % self.vocabulary

@@ -1,0 +1,106 @@
+"""ResNet-18 on CIFAR-10: the images from a local folder, else made-up ones of the same shape."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from dptrace.errors import UsageError
+from dptrace.record.options import SAMPLES
+
+CLASSES, SHAPE = 10, (3, 32, 32)
+_RECORD = 1 + 3 * 32 * 32
+"""Bytes of an image in CIFAR-10's binary files: its class, then red, green and blue."""
+_TRAINING = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
+_VALIDATION = ("test_batch.bin",)
+_MADE_UP = 2_048
+"""Made-up images to validate with."""
+
+
+class BasicBlock(nn.Module):
+    """Two convolutions beside a way past them."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.past: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.past = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm2(self.conv2(relu(self.norm1(self.conv1(x)))))
+        return relu(y + self.past(x))
+
+
+def build() -> nn.Sequential:
+    """Build torchvision's ResNet-18 with ten classes: 11.2 million parameters, its stem, eight blocks and its head."""
+    stem = nn.Sequential(
+        nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)
+    )
+    widths = ((64, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1), (256, 512, 2))
+    blocks = [BasicBlock(*width) for width in (*widths, (512, 512, 1))]
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, CLASSES))
+    return nn.Sequential(stem, *blocks, head)
+
+
+class Cifar10:
+    """CIFAR-10 from its binary files, its pixels from 0 to 1."""
+
+    def __init__(self, folder: str, validation: bool = False) -> None:
+        names = _VALIDATION if validation else _TRAINING
+        self.records: NDArray[np.uint8] = np.concatenate([_records(Path(folder) / name) for name in names])
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, rows: slice) -> tuple[Tensor, Tensor]:
+        records = torch.from_numpy(self.records[rows])
+        return records[:, 1:].reshape(-1, *SHAPE).float() / 255, records[:, 0].long()
+
+
+def _records(path: Path) -> NDArray[np.uint8]:
+    """Read one binary file: images by bytes.
+
+    Raises:
+        UsageError: it is not there, or no such file.
+    """
+    try:
+        content = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise UsageError(
+            f"--data: {path}: {error.strerror}. Unpack the binary version of CIFAR-10 (cifar-10-binary.tar.gz) and "
+            "name its folder cifar-10-batches-bin; without --data, images are made up."
+        ) from None
+    if not len(content) or len(content) % _RECORD or content[::_RECORD].max() >= CLASSES:
+        raise UsageError(f"--data: {path}: no binary file of CIFAR-10 ({_RECORD:,} bytes for each image).")
+    return content.reshape(-1, _RECORD)
+
+
+class MadeUp:
+    """Images that are each the pattern of their class under noise: there is something to learn and to validate."""
+
+    def __init__(self, seed: int, validation: bool = False) -> None:
+        random = torch.Generator().manual_seed(seed)
+        # Patterns of 8 × 8 patches, so that convolutions have something to see.
+        self.patterns = torch.rand(CLASSES, 3, 8, 8, generator=random).repeat_interleave(4, 2).repeat_interleave(4, 3)
+        self.first, self.count, self.seed = (SAMPLES, _MADE_UP, seed) if validation else (0, SAMPLES, seed)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, rows: slice) -> tuple[Tensor, Tensor]:
+        images, classes = zip(*(self._image(row) for row in range(*rows.indices(len(self)))), strict=True)
+        return torch.stack(images), torch.tensor(classes)
+
+    def _image(self, row: int) -> tuple[Tensor, int]:
+        random = torch.Generator().manual_seed((self.seed * 2 * SAMPLES + self.first + row) % (1 << 63))
+        number = int(torch.randint(0, CLASSES, (1,), generator=random))
+        return (0.3 * self.patterns[number] + 0.7 * torch.rand(SHAPE, generator=random)), number
