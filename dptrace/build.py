@@ -10,21 +10,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.collectives import collectives_of, communication_names, described, kind_of, labels_of
+from dptrace.collectives import collectives_of, communication_names, labels_of
 from dptrace.errors import TraceError
+from dptrace.gloo import asked_for, enqueued
 from dptrace.intervals import Int64, IntervalSet, union
-from dptrace.launches import launches, outermost
+from dptrace.launches import holding, launches, outermost
 from dptrace.phases import WRAPPER, phases
+from dptrace.pipeline import with_actions
 from dptrace.recompute import recomputed
 from dptrace.steps import CpuSteps, cpu_steps, device_windows
 from dptrace.timeline import BEFORE_FIRST, UNKNOWN, Collective, Kind, Phase, Timeline
-from dptrace.trace import Category, CommArgs, Trace
+from dptrace.trace import Category, Trace
 
 __all__ = ["build_timelines"]
 
 # What only wraps operators or enqueues a collective, and the labels that older torch files among the operators.
 _NO_COMPUTE = (WRAPPER, "c10d::", "_c10d_functional::", "ProfilerStep#", "Optimizer.", "DistributedDataParallel.")
-
 CPU = -1
 """Device index of a run without a GPU."""
 
@@ -52,7 +53,7 @@ def build_timelines(trace: Trace, rank: int, patterns: Sequence[str] = ()) -> tu
             "CUPTI could not record (another profiler attached, missing permission, or the trace was cut before the "
             "GPU's records arrived). Record again; `dptrace doctor` checks what it can. " + " ".join(trace.damage)
         )
-    return (_on_cpu(trace, rank, steps, notes),)
+    return (with_actions(trace, _on_cpu(trace, rank, steps, notes)),)
 
 
 def _no_operators_note(trace: Trace, known: NDArray[np.bool_]) -> list[str]:
@@ -93,7 +94,7 @@ def _on_gpus(
             steps,
             notes if not timelines else [],
         )
-        timelines.append(replace(timeline, recompute=(again & (kind == Kind.COMPUTE))[own]))
+        timelines.append(with_actions(trace, replace(timeline, recompute=(again & (kind == Kind.COMPUTE))[own])))
     return tuple(timelines)
 
 
@@ -154,22 +155,26 @@ def _when(trace: Trace, prefix: str) -> IntervalSet:
 
 def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timeline:
     """Take operators for compute and gloo's annotations for communication, where there is no GPU to look at."""
-    ops = np.flatnonzero((trace.category == Category.CPU_OP) & ~trace.named(*_NO_COMPUTE))
-    compute = outermost(trace, ops)
     comm = np.flatnonzero((trace.category == Category.ANNOTATION) & trace.named("gloo:"))
+    asked = enqueued(trace, comm)
+    ops = np.flatnonzero((trace.category == Category.CPU_OP) & ~trace.named(*_NO_COMPUTE))
+    # What asks for a collective and ends after it, such as an autograd function of the user's own, waits for it: the
+    # operators in it compute, and it does not.
+    known = asked != comm
+    compute = outermost(trace, ops[~holding(trace, ops, asked[known], trace.end_ns[comm[known]])])
     events = np.sort(np.concatenate((compute, comm)))
     if not len(events):
         raise TraceError(f"{trace.path}: has neither GPU work nor operators: there is nothing to split.")
     is_comm = np.isin(events, comm)
     launch = events.copy()
-    launch[is_comm] = _enqueued(trace, comm)
+    launch[is_comm] = asked
     time, thread = trace.start_ns[launch], trace.thread[launch]
     if trace.device_names:
         notes.append(
             f"{Path(trace.path).name}: the machine has a GPU ({next(iter(trace.device_names.values()))}) but the trace "
             "holds nothing of it (recorded without CUDA activity?): what is shown is the CPU's time."
         )
-    return _timeline(
+    timeline = _timeline(
         trace,
         rank,
         CPU,
@@ -182,23 +187,15 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timel
             trace.thread[events].astype(np.int64),
             time,
         ),
-        tuple(map(partial(_gloo, trace), events[is_comm].tolist(), labels_of(trace, launch[is_comm]))),
+        tuple(
+            map(
+                partial(asked_for, trace),
+                events[is_comm].tolist(),
+                launch[is_comm].tolist(),
+                labels_of(trace, launch[is_comm]),
+            )
+        ),
         steps,
         notes,
     )
-
-
-def _enqueued(trace: Trace, comm: Int64) -> Int64:
-    """Give for each of gloo's events the op that enqueued it, or itself where that can't be told.
-
-    Gloo's threads take work from one queue, so the n-th to start is the n-th enqueued, as long as the recording holds
-    all of both.
-    """
-    ops = np.flatnonzero((trace.category == Category.CPU_OP) & trace.named("c10d::"))
-    in_order = len(ops) == len(comm) and bool((trace.start_ns[ops] <= trace.start_ns[comm]).all())
-    return ops if in_order else comm
-
-
-def _gloo(trace: Trace, event: int, label: str) -> Collective:
-    args = trace.comm.get(event, CommArgs())
-    return described(kind_of(args.collective) or "other", args, label)
+    return replace(timeline, recompute=~is_comm & recomputed(trace, thread, time))

@@ -24,8 +24,9 @@ _COMMUNICATION = re.compile(
 )
 
 _CALLERS = ("record_param_comms",), ("nccl:", "rccl:"), ("c10d::", "_c10d_functional::")
-# torch's names for why it communicates: fully_shard's units by module, pipelines' actions by stage and micro-batch.
-_LABELS = ("FSDP::all_gather", "FSDP::post_backward_reduce", "PP:")
+# torch's names for why it communicates: fully_shard's units by module, pipelines' actions by stage and micro-batch;
+# and our own trainers' way of tokens to experts and back, and around layers that ranks share.
+_LABELS = ("FSDP::all_gather", "FSDP::post_backward_reduce", "PP:", "MoE::", "TP::")
 
 _KINDS = (
     # First match wins, on the name in lower case without underscores: of the longer names first.
@@ -97,7 +98,8 @@ def collectives_of(trace: Trace, events: Int64, launch: Int64) -> tuple[Collecti
     plain: dict[tuple[tuple[int, ...], str], Collective] = {}
     collectives = []
     for from_any, spoken, label in zip(sources, said, labels_of(trace, launch), strict=True):
-        args = next((trace.comm[i] for i in from_any if i in trace.comm), None) if trace.comm else None
+        # Shapes alone are no metadata: they are for gloo, whose events tell no more.
+        args = next((a for i in from_any if (a := trace.comm.get(i)) and not a.elements), None) if trace.comm else None
         if args is not None:
             kind = kind_of(args.collective) or _kind(trace, spoken)
             collectives.append(described(kind, args, label))

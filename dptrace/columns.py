@@ -15,8 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.events import DAMAGE, GLOO, NO_ARGS, SPAN, Args, Complete, code_of, comm_args, complete_events, is_count
+from dptrace.events import (
+    DAMAGE,
+    ENQUEUED,
+    GLOO,
+    NO_ARGS,
+    SPAN,
+    Args,
+    Complete,
+    code_of,
+    complete_events,
+    is_count,
+)
 from dptrace.intervals import Int64
+from dptrace.messages import comm_args
 from dptrace.microseconds import NeedsDecimal, nanoseconds, quickly
 from dptrace.trace import Category, CommArgs
 
@@ -216,11 +228,13 @@ class Columns:
         if any(told := [a.collective for a in device_args]):
             speaks[np.flatnonzero(launched)[on_device]] = list(map(bool, told))
         for i in np.flatnonzero(speaks).tolist():
-            said = kept[i].args or NO_ARGS
-            if said.collective or str(kept[i].name).startswith(GLOO):
+            said, called = kept[i].args or NO_ARGS, str(kept[i].name)
+            if said.collective or called.startswith((GLOO, ENQUEUED)):
                 if not isinstance(said, Args):
                     raise _NeedsArgs
-                self.comm[self.kept + i] = comm_args(str(kept[i].name), said)
+                comm = comm_args(called, said)
+                if comm.elements or said.collective or called.startswith(GLOO):
+                    self.comm[self.kept + i] = comm
         self.chunks.append((start, _smallest(length), category, name, thread, *map(_smallest, rest)))
         self.endless += endless
 

@@ -45,6 +45,7 @@ WORDS = {
     "host_bound_ns": "host-bound",
     "launch_latency_ns": "launch latency",
     "waiting_ns": "waiting",
+    "bubble_ns": "pipeline bubble",
 }
 
 _RESOLUTION_NS, _RESOLUTION_SHARE = 1_000, 0.001

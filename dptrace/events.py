@@ -1,26 +1,24 @@
-"""One event as a file spells it: which of its fields are decoded, and what it says of its collective."""
+"""One event as a file spells it: which of its fields are decoded."""
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Union
 
 import msgspec
-import numpy as np
 
-from dptrace.trace import Category, CommArgs
+from dptrace.trace import Category
 
 __all__ = [
     "DAMAGE",
+    "ENQUEUED",
     "GLOO",
     "NO_ARGS",
     "SPAN",
     "Args",
     "Complete",
     "code_of",
-    "comm_args",
     "complete_events",
     "is_count",
 ]
@@ -30,6 +28,8 @@ DAMAGE = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
 
 GLOO = "gloo:"
 """Begins the names of gloo's collectives."""
+ENQUEUED = "c10d::"
+"""Begins the names of the operators by which a collective is asked for."""
 
 _CATEGORIES = {
     # Categories of schema version 1 as torch writes them since 2022, then the spellings of 2021.
@@ -54,16 +54,6 @@ _CATEGORIES = {
 _UNUSED = 255
 SPAN = 254
 """Code of Kineto's own event over the whole recording, which it writes after all others."""
-
-_ELEMENT_BYTES = {
-    # Kineto writes NCCL metadata with c10's names (BFloat16), and Input types in C++'s (c10::BFloat16, long int).
-    **dict.fromkeys(("byte", "char", "bool", "unsigned char", "signed char", "float8_e4m3fn", "float8_e5m2"), 1),
-    **dict.fromkeys(("float8_e4m3fnuz", "float8_e5m2fnuz", "quint8", "qint8"), 1),
-    **dict.fromkeys(("short", "short int", "half", "bfloat16"), 2),
-    **dict.fromkeys(("int", "float"), 4),
-    **dict.fromkeys(("long", "long int", "double", "complexfloat"), 8),
-    "complexdouble": 16,
-}
 
 
 class Brief(msgspec.Struct, frozen=True, gc=False):
@@ -91,6 +81,7 @@ class Args(Brief, frozen=True, gc=False):
     target: Any = msgspec.field(default=-1, name="Dst Rank")
     dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input type")
+    concrete: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Concrete Inputs")
 
 
 NO_ARGS = Args()
@@ -193,60 +184,3 @@ def code_of(category: str | None) -> int:
 def is_count(value: object) -> bool:
     """Tell whether a value is a whole number from 0 that 64 bits hold easily."""
     return type(value) is int and 0 <= value < 1 << 62
-
-
-def comm_args(name: str, args: Args) -> CommArgs:
-    """Give what an event says of its collective."""
-    if args.collective:
-        numbers = (args.in_elements, args.out_elements, args.group_size, args.seq)
-        inside, outside, members, seq = (number if is_count(number) else None for number in numbers)
-        dtype = str(args.dtype or "")
-        size = _possible(max(inside or 0, outside or 0) * _ELEMENT_BYTES.get(dtype.lower(), 0))
-        group = str(args.group if args.group is not None else "")
-        return CommArgs(
-            str(args.collective),
-            size,
-            dtype,
-            group,
-            members or 0,
-            -1 if seq is None else seq,
-            _listed(args.ranks, members or 0) if type(args.ranks) is str else (),
-            args.description if type(args.description) is str else "",
-            next((int(rank) for rank in (args.source, args.target) if _RANK.fullmatch(str(rank))), -1),
-        )
-    size, dtype = _tensor_bytes(bytes(args.dims), bytes(args.types))
-    return CommArgs(name.removeprefix(GLOO), size, dtype)
-
-
-_RANK = re.compile(r"\d{1,9}", re.ASCII)
-
-
-@lru_cache(maxsize=1024)
-def _listed(text: str, size: int) -> tuple[int, ...]:
-    """Read a group's ranks; torch leaves out the middle of more than 30: ``[0, 2, 4, ..., 126]``."""
-    ranks = tuple(map(int, _RANK.findall(text)))
-    if "..." not in text or len(ranks) < 3:
-        return ranks
-    even = range(ranks[0], ranks[-1] + 1, max(ranks[1] - ranks[0], 1))
-    whole = len(even) == size < 1 << 20 and tuple(even[: len(ranks) - 1]) == ranks[:-1]
-    return tuple(even) if whole else ranks
-
-
-def _possible(size: int) -> int:
-    """Take no size for more than a petabyte: what adds sizes up must stay within 64 bits."""
-    return size if 0 <= size < 1 << 50 else 0
-
-
-def _tensor_bytes(dims: bytes, types: bytes) -> tuple[int, str]:
-    """Give the bytes of an event's input tensors, from ``Input Dims`` and ``Input type``, and their first dtype."""
-    try:
-        shapes, dtypes = msgspec.json.decode(dims), msgspec.json.decode(types)
-        total, first = 0, ""
-        for shape, dtype in zip(shapes, dtypes, strict=False):
-            size = _ELEMENT_BYTES.get(str(dtype).removeprefix("c10::").lower(), 0)
-            for tensor in shape if shape and isinstance(shape[0], list) else [shape]:
-                total += size * int(np.prod(tensor, dtype=np.int64)) if size else 0
-            first = first or (str(dtype) if size else "")
-        return _possible(total), first
-    except (*DAMAGE, TypeError):
-        return 0, ""

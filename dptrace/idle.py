@@ -16,15 +16,16 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.intervals import Int64, IntervalSet, covered, intersect, subtract
+from dptrace.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union
 from dptrace.split import Part, claims, merged
 from dptrace.timeline import UNKNOWN, Timeline
 
 __all__ = ["CAUSES", "Account", "Idle", "idle"]
 
-CAUSES = ("data_loading_ns", "host_bound_ns", "launch_latency_ns", "waiting_ns")
+CAUSES = ("data_loading_ns", "host_bound_ns", "launch_latency_ns", "waiting_ns", "bubble_ns")
 """Why: the host was in a DataLoader's next; it was late otherwise; the work was launched in time and began within what
-a launch takes; it was launched in time and waited, for another stream's event or a copy."""
+a launch takes; it was launched in time and waited, for another stream's event or a copy; a stage of a pipeline waited
+for another."""
 
 _LATENCY_NS = 20_000
 """A kernel launched in time on a free stream begins within this; launches take 3 to 15 µs on GPUs since 2016."""
@@ -40,6 +41,7 @@ class Account(IntEnum):
     HOST_BOUND = 4
     LAUNCH_LATENCY = 5
     WAITING = 6
+    BUBBLE = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,31 @@ def idle(timeline: Timeline, claimed: list[IntervalSet] | None = None) -> Idle:
     gaps = subtract(window, merged(claimed))
     late, latency = _causes(timeline, gaps)
     loading = intersect(_some(gaps, late), timeline.loading)
-    host = subtract(_some(gaps, late), loading)
-    idle_sets = (loading, host, _some(gaps, ~late & latency), _some(gaps, ~late & ~latency))
+    waiting = _some(gaps, ~late & ~latency)
+    bubble = _bubble(timeline, subtract(_some(gaps, late), loading), waiting)
+    host = subtract(_some(gaps, late), merged([loading, bubble]))
+    idle_sets = (loading, host, _some(gaps, ~late & latency), subtract(waiting, bubble), bubble)
     causes = {name: np.diff(covered(part, bounds)) for name, part in zip(CAUSES, idle_sets, strict=True)}
     busy = [merged(claimed[: Part.EXPOSED_COMM]), claimed[Part.EXPOSED_COMM], claimed[Part.EXPOSED_MEMORY]]
     return Idle(causes, (*(intersect(part, window) for part in busy), *idle_sets))
+
+
+def _bubble(timeline: Timeline, late: IntervalSet, waiting: IntervalSet) -> IntervalSet:
+    """Give the idle time for which the pipeline's schedule is to blame.
+
+    That is what of the host's lateness it spent in a receive, and waiting between the actions of a step: after the
+    first was called, and in none of them.
+    """
+    actions = timeline.actions
+    if not len(actions):
+        return EMPTY
+    order = np.argsort(actions.step, kind="stable")
+    _, starts = np.unique(actions.step[order], return_index=True)
+    schedule = union(
+        np.minimum.reduceat(actions.called_ns[order], starts), np.maximum.reduceat(actions.end_ns[order], starts)
+    )
+    between = subtract(schedule, union(actions.start_ns, actions.end_ns))
+    return merged([intersect(late, timeline.receiving), intersect(waiting, between)])
 
 
 def _some(intervals: IntervalSet, chosen: NDArray[np.bool_]) -> IntervalSet:

@@ -16,6 +16,7 @@ from dptrace.document import BLANK, Metadata, decoded, end_of, is_whole, rescued
 from dptrace.errors import TraceError
 from dptrace.intervals import Int64
 from dptrace.legible import legible
+from dptrace.messages import in_the_job
 from dptrace.plausible import Rows, plausible
 from dptrace.repair import cleaned, parted, remains, requoted, saved, severed
 from dptrace.source import Source
@@ -240,7 +241,7 @@ def _assemble(source: Source, columns: Columns, metadata: Metadata, cut_off: str
     base = metadata.base
     base_ns = base if type(base) is int and 0 <= base < 2**62 else 0
     info = metadata.distributed if isinstance(metadata.distributed, dict) else {}
-    comm = _comm(columns, order)
+    comm = in_the_job(_comm(columns, order), info.get("pg_config"))
     table.reverse()
 
     def column(kind: Any, add: int = 0) -> NDArray[Any]:

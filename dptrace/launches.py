@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from dptrace.intervals import Int64
 from dptrace.trace import Category, Trace
 
-__all__ = ["enclosing", "launches", "outermost"]
+__all__ = ["enclosing", "holding", "launches", "outermost"]
 
 
 def launches(trace: Trace, events: Int64) -> Int64:
@@ -65,6 +65,28 @@ def outermost(trace: Trace, events: Int64) -> Int64:
     _, end = np.unique(trace.end_ns[order], return_inverse=True)
     reach = np.maximum.accumulate(thread * len(order) + end)
     return np.sort(order[np.append(True, reach[1:] > reach[:-1])])
+
+
+def holding(trace: Trace, events: Int64, inner: Int64, ended: Int64) -> NDArray[np.bool_]:
+    """Tell of each of *events* (indices) whether one of *inner* begins within it, and what that asked for ends in it.
+
+    Args:
+        inner: events that ask for something, indices; they count for events on their own thread.
+        ended: when what each asked for had ended.
+    """
+    if not len(inner) or not len(events):
+        return np.zeros(len(events), np.bool_)
+    _, thread = np.unique(np.append(trace.thread[inner], trace.thread[events]), return_inverse=True)
+    times = np.concatenate((trace.start_ns[inner], trace.start_ns[events], trace.end_ns[events]))
+    known, rank = np.unique(times, return_inverse=True)
+    place = np.concatenate((thread, thread[len(inner) :])) * len(known) + rank
+    order = np.argsort(place[: len(inner)], kind="stable")
+    first, last = np.searchsorted(place[order], place[len(inner) :]).reshape(2, -1)
+    # The earliest end of those within; a place beyond all for reduceat, which gives the first where there is none.
+    ends = np.append(ended[order], np.iinfo(np.int64).max)
+    earliest = np.minimum.reduceat(ends, np.stack((first, np.maximum(first, last)), axis=1).reshape(-1))[::2]
+    held: NDArray[np.bool_] = (last > first) & (earliest <= trace.end_ns[events])
+    return held
 
 
 def enclosing(trace: Trace, mask: NDArray[np.bool_], thread: NDArray[np.int32], time: Int64) -> Int64:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dptrace.intervals import Int64
 from dptrace.launches import enclosing
+from dptrace.pipeline import backward_actions
 from dptrace.steps import CpuSteps
 from dptrace.timeline import Phase
 from dptrace.trace import Category, Trace
@@ -20,20 +21,26 @@ MARK = "dptrace::"
 WRAPPER = "autograd::engine::evaluate_function"
 """Begins the name of the event in which the autograd engine runs one node."""
 
+_SHARDS_BACKWARD = (
+    # fully_shard's and FSDP1's labels of their hooks; the last of them run after autograd's last node.
+    *("FSDP::pre_backward", "FSDP::post_backward", "FSDP::root_post_backward"),
+    *("FullyShardedDataParallel._pre_backward", "FullyShardedDataParallel._post_backward"),
+)
 _NODE = re.compile(r"(?:Backward\d*|^torch::autograd::AccumulateGrad)$")
 
 
 def phases(trace: Trace, steps: CpuSteps, thread: NDArray[np.int32], time: Int64) -> NDArray[np.uint8]:
     """Tell the phase of work launched on each (thread, time).
 
-    First match wins: a mark of our own recorder; ``Optimizer.*``; a node of the autograd engine; else, in a step
-    with backward work, forward if launched before the last backward function of the step ends and other after it;
-    and forward in a trace without any backward.
+    First match wins: a mark of our own recorder; ``Optimizer.*``; a node of the autograd engine, a pipeline's label of
+    a backward, or a label of FSDP's hooks in it; else, in a step with backward work, forward if launched before the
+    last backward function of the step ends and other after it; and forward in a trace without any backward.
     """
     backward = _backward_functions(trace)
     phase = _by_order(trace, steps, np.flatnonzero(backward), time)
-    phase[enclosing(trace, backward, thread, time) >= 0] = Phase.BACKWARD
     on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
+    backward |= backward_actions(trace) | (on_cpu & trace.named(*_SHARDS_BACKWARD))
+    phase[enclosing(trace, backward, thread, time) >= 0] = Phase.BACKWARD
     phase[enclosing(trace, on_cpu & trace.named("Optimizer."), thread, time) >= 0] = Phase.OPTIMIZER
     labels = {f"{MARK}{phase.name.lower()}": phase for phase in Phase}
     marks = on_cpu & trace.having(np.array([name in labels for name in trace.names], np.bool_))

@@ -17,8 +17,10 @@ from dptrace.timeline import Phase, Timeline
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dptrace.bubble import Pipeline
     from dptrace.diff import Comparison
     from dptrace.ranks.together import Together
+    from dptrace.viewers.notebook import Shown
 
 __all__ = ["SCHEMA", "Run", "overlap_percent"]
 
@@ -102,6 +104,15 @@ class Run:
         ]
         return pd.DataFrame(rows, columns=["rank", "device", "step", *CAUSES, "idle_ns"])
 
+    def recompute_percent(self) -> float | None:
+        """Give the share of backward that is forward computed again, in percent; nothing without any of it.
+
+        Checkpointed activations cost that; it is a lower bound, see docs/how-it-works.md.
+        """
+        again = sum(int(device.recompute_ns.sum()) for device in self.devices)
+        backward = sum(int(device.split.figures["backward_ns"].sum()) for device in self.devices)
+        return 100 * again / backward if again and backward else None
+
     def collectives(self) -> pd.DataFrame:
         """Give every collective on every GPU, a row each: kind, bytes, group, times, exposed and overlapped ns."""
         import pandas as pd
@@ -121,6 +132,37 @@ class Run:
             raise DptraceError(f"{self.path}: was opened for its figures only; open it without figures_only.")
 
         return pd.concat([_interval_frame(timeline) for timeline in self.timelines], ignore_index=True)
+
+    @cached_property
+    def pipelines(self) -> tuple[Pipeline, ...]:
+        """Give the pipelines that the ranks form, with their schedules' bubbles; none in most runs."""
+        return self._pipelines(self.together) if any(len(t.actions) for t in self.timelines) else ()
+
+    def _pipelines(self, together: Together) -> tuple[Pipeline, ...]:
+        from dptrace.bubble import pipelines
+
+        return pipelines(self.devices, together.clocks)
+
+    def _told(self, together: Together) -> list[dict[str, Any]]:
+        from dptrace.bubble import to_dict
+
+        return [to_dict(pipeline, self.timelines) for pipeline in self._pipelines(together)]
+
+    def pipeline(self) -> pd.DataFrame:
+        """Give what each rank computed of its pipeline's schedule, and the bubble: a row per rank and step."""
+        import pandas as pd
+
+        from dptrace.bubble import COLUMNS, rows
+
+        return pd.DataFrame(rows(self.pipelines, self.timelines), columns=list(COLUMNS))
+
+    def actions(self) -> pd.DataFrame:
+        """Give every stage's forward and backward of each micro-batch, a row each, in the order of their starts."""
+        import pandas as pd
+
+        from dptrace.bubble import ACTION_COLUMNS, action_rows
+
+        return pd.DataFrame(action_rows(self.pipelines, self.timelines), columns=list(ACTION_COLUMNS))
 
     @cached_property
     def together(self) -> Together:
@@ -168,6 +210,21 @@ class Run:
 
         return compare(self, other)
 
+    def view(self, name: str = "gantt", height: int = 640) -> Shown:
+        """Show the run in a notebook, as ``dptrace view`` shows it in a browser; ``save(path)`` writes the page.
+
+        Args:
+            name: one of the views that ``dptrace view --view list`` lists.
+            height: of the frame in the notebook, in pixels.
+
+        Raises:
+            UsageError: there is no view of that name.
+            DptraceError: there is nothing to draw, or too much for a page.
+        """
+        from dptrace.viewers.notebook import show
+
+        return show(self, name, height)
+
     def hta(self, include_last_profiler_step: bool = False) -> Any:
         """Give Holistic Trace Analysis's ``TraceAnalysis`` of the run's files, with all its methods; see docs/hta.md.
 
@@ -195,13 +252,14 @@ class Run:
             "world_size": self.world_size,
             "ranks": [_rank_dict(device) for device in self.devices],
             "notes": [*self.notes, *together.notes],
+            **({"pipelines": self._told(together)} if any(len(t.actions) for t in self.timelines) else {}),
             **together.to_dict(),
         }
 
 
 _COLLECTIVE_COLUMNS = (
     *("rank", "device", "step", "kind", "bytes", "dtype", "group", "group_size", "seq", "phase"),
-    *("start_ns", "end_ns", "exposed_ns", "overlapped_ns", "name"),
+    *("start_ns", "end_ns", "exposed_ns", "overlapped_ns", "name", "label"),
 )
 
 
@@ -225,7 +283,7 @@ def _collective_rows(device: DeviceFigures) -> list[dict[str, Any]]:
             *(timeline.rank, timeline.device, _step_name(timeline, int(timeline.step[i])), comm.kind, comm.bytes),
             *(comm.dtype, comm.group, comm.group_size, comm.seq, Phase(timeline.phase[i]).name.lower()),
             *(int(timeline.start_ns[i]), int(timeline.end_ns[i]), int(exposed[i]), int(overlapped[i])),
-            timeline.names[timeline.name[i]],
+            *(timeline.names[timeline.name[i]], comm.label),
         )
         rows.append(dict(zip(_COLLECTIVE_COLUMNS, values, strict=True)))
     return rows

@@ -99,4 +99,6 @@ def part(timeline: Timeline, low: int, high: int) -> tuple[Timeline, NDArray[np.
     begin = min([int(windows.bounds[0]), *timeline.start_ns[own][:1].tolist()])
     end = max(int(windows.bounds[-1]), int(timeline.end_ns[own].max(initial=windows.bounds[-1])))
     chosen = own | ((timeline.start_ns < end) & (timeline.end_ns > begin))
-    return replace(timeline, windows=windows, step=moved).having(chosen), chosen
+    actions = timeline.actions.having((timeline.actions.step >= low) & (timeline.actions.step <= high))
+    actions = replace(actions, step=(actions.step - low).astype(np.int32))
+    return replace(timeline, windows=windows, step=moved, actions=actions).having(chosen), chosen

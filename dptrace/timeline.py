@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.intervals import EMPTY, Int64, IntervalSet
 
-__all__ = ["AFTER_LAST", "BEFORE_FIRST", "COLUMNS", "UNKNOWN", "Collective", "Kind", "Phase", "Timeline", "Windows"]
+__all__ = [
+    "AFTER_LAST",
+    "BEFORE_FIRST",
+    "COLUMNS",
+    "NO_ACTIONS",
+    "UNKNOWN",
+    "Action",
+    "Actions",
+    "Collective",
+    "Kind",
+    "Phase",
+    "Timeline",
+    "Windows",
+]
 
 BEFORE_FIRST = -1
 """Step of an interval launched before the first step began."""
@@ -59,6 +73,54 @@ class Collective:
     """Of a send and a receive: the rank in the whole job at the other end."""
     label: str = ""
     """What the trainer called it where it was launched: ``FSDP::all_gather (layers.3)``, ``PP:0SEND_F1`` …"""
+
+
+class Action(IntEnum):
+    """What a stage of a pipeline does with a micro-batch, by the letters of torch's schedules."""
+
+    F = 0
+    """Forward."""
+    B = 1
+    """Backward as a whole."""
+    I = 2  # noqa: E741  # the field's own letter
+    """The part of backward that the stage before waits for: the gradient of what came in."""
+    W = 3
+    """The part of backward that nobody waits for: the gradients of the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actions:
+    """What a pipeline's schedule did on one GPU, sorted by start; one entry per action in each column."""
+
+    stage: NDArray[np.int32]
+    """Of the whole pipeline, from 0; -1 where the label names none (``Forward 3``)."""
+    micro_batch: NDArray[np.int32]
+    kind: NDArray[np.uint8]
+    """:class:`Action` values."""
+    step: NDArray[np.int32]
+    """Index of the step that launched it, or BEFORE_FIRST or AFTER_LAST."""
+    start_ns: Int64
+    """When the first compute that was launched under its label began."""
+    end_ns: Int64
+    """When the last of it ended."""
+    busy_ns: Int64
+    """Compute in it; where a forward and a backward overlap it counts as backward's, so that sums count it once."""
+    called_ns: Int64
+    """When its label began on the host."""
+    returned_ns: Int64
+    """When its label ended on the host."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def having(self, chosen: NDArray[Any]) -> Actions:
+        """Keep some of the actions, or put them in another order."""
+        return Actions(*(getattr(self, column.name)[chosen] for column in fields(self)))
+
+
+_NOT_ONE = np.empty(0, np.int32)
+NO_ACTIONS = Actions(_NOT_ONE, _NOT_ONE, np.empty(0, np.uint8), _NOT_ONE, *EMPTY, *EMPTY, EMPTY[0])
+"""Of a run without a pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +175,11 @@ class Timeline:
     recompute: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     """Whether it is compute of forward that is done again in backward, as far as that can be told; nowhere when not
     given."""
+
+    actions: Actions = NO_ACTIONS
+    """What a pipeline's schedule did here."""
+    receiving: IntervalSet = EMPTY
+    """When the host was in a receive, where there is a pipeline."""
 
     def __post_init__(self) -> None:
         if len(self.launch_ns) != len(self.start_ns):

@@ -44,6 +44,8 @@ class CommArgs:
     """What the group is for: ``default_pg``, ``mesh_tp`` …"""
     peer: int = -1
     """Of a send and a receive: the rank in the whole job at the other end."""
+    elements: int = 0
+    """Numbers in the larger of what goes in and what comes out, where the file tells of shapes alone."""
 
 
 @dataclass(frozen=True, slots=True)

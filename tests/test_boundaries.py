@@ -17,11 +17,15 @@ HEAVY = {"torch", "bokeh", "tornado", "pandas"}
 # Which room each module is in; a new module gets its line here.
 READING = {"wide", "trace", "source", "textstream", "columns", "kineto", "sources"}
 READING |= {"document", "plausible", "repair"}
-READING |= {"events", "microseconds", "chunks"}
+READING |= {"events", "messages", "microseconds", "chunks"}
 READING |= {"address", "archive", "remote", "packets", "slices", "pftrace"}
-TIMELINE = {"timeline", "launches", "phases", "recompute", "steps", "collectives", "build"}
+TIMELINE = {"timeline", "launches", "phases", "recompute", "steps", "collectives", "gloo", "build"}
 FIGURES = {"intervals", "split", "idle", "device", "findings", "run", "select"}
 FIGURES |= {"noise", "sides", "changes", "differs", "diff", "thresholds"}
+FIGURES |= {"aligned_steps", "telling_ranks"}
+FIGURES |= {"grid", "kinds"}
+TIMELINE |= {"pipeline"}
+FIGURES |= {"bubble"}
 OPENING = {"rankfile", "packed", "cache", "workers", "gather", "scaleout", "opening"}
 FOUNDATION = {"errors", "legible", "processes", "reading", "__init__"}
 COMMAND_LINE = {"cli", "__main__", "doctor"}
@@ -35,6 +39,8 @@ ROOMS = {
     "ranks": "figures",
     "commands": "commands",
     "record": "record",
+    "model": "model",
+    "bench": "bench",
     "trainers": "trainers",
     "viewers": "viewers",
     "exports": "viewers",
@@ -50,15 +56,17 @@ ALLOWED = {
     "opening": {"reading", "timeline", "figures"},
     "hta": {"reading", "figures"},
     "record": set(),
+    "model": set(),
+    "bench": {"record", "model", "opening", "figures"},
     "trainers": {"record"},
     "viewers": {"figures", "timeline"},
-    "commands": {"reading", "timeline", "figures", "opening", "hta", "record", "trainers", "viewers", "command line"},
+    "commands": {"reading", "timeline", "figures", "opening", "hta", "record", "model", "bench", "trainers", "viewers", "command line"},
     "command line": {"record", "viewers"},
 }
 
 
-# Run.hta() hands the run to HTA's room; nothing else among the figures knows of it.
-EXCEPTIONS = {("run", "hta")}
+# Run.hta() hands the run to HTA's room, Run.view() to the viewers; nothing else among the figures knows of them.
+EXCEPTIONS = {("run", "hta"), ("run", "viewers")}
 
 
 def module_of(path: Path) -> str:

@@ -88,6 +88,18 @@ def test_a_cpu_run_counts_outermost_operators_once(tmp_path: Path) -> None:
     assert [2_000] == split(timeline).comm["all_reduce"].bytes.tolist()
 
 
+def test_an_operator_that_waits_for_a_collective_in_it_does_not_compute_meanwhile(tmp_path: Path) -> None:
+    """Of an autograd function that all-to-alls, the operators in it are compute; its waiting is exposed."""
+    file = KinetoFile(backend="gloo").label("ProfilerStep#1", 0, 100)
+    file.op("_Exchange", 0, 90).op("aten::new_empty", 1, 5).op("c10d::alltoall_base_", 6, 9).op("aten::add", 85, 89)
+    file.label("gloo:all_to_all", 10, 80, tid=9)
+    (timeline,) = build(file, tmp_path)
+
+    total = split(timeline).total()
+    assert ["aten::new_empty", "gloo:all_to_all", "aten::add"] == [timeline.names[i] for i in timeline.name]
+    assert (8_000, 70_000, 0) == (total["forward_ns"], total["exposed_comm_ns"], total["overlapped_comm_ns"])
+
+
 def test_gpu_calls_without_kernels_are_a_failed_recording(tmp_path: Path) -> None:
     """No figure of the CPU is passed off for a GPU's."""
     file = KinetoFile().op("aten::mm", 0, 9).event("cuda_runtime", "cudaLaunchKernel", 1, 2, correlation=5)

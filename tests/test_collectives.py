@@ -139,6 +139,26 @@ def test_the_trainers_own_label_is_kept(tmp_path: Path) -> None:
     assert Collective("all_gather", label="FSDP::all_gather (layers.3)") == collective(file, tmp_path)
 
 
+def test_layers_that_ranks_share_are_named(tmp_path: Path) -> None:
+    """Around the operators of tensor parallelism, whether by c10d or by its functional form, as in DTensor."""
+    file = KinetoFile().label("TP::all_reduce (3.mlp)", 1, 12).op("_c10d_functional::all_reduce", 2, 9)
+    file.op("c10d::allreduce_", 3, 8).kernel("ncclDevKernel_Generic(x)", 10, 20, 5)
+
+    assert Collective("all_reduce", label="TP::all_reduce (3.mlp)") == collective(file, tmp_path)
+
+
+def test_functional_collectives_are_known_on_gloo(tmp_path: Path) -> None:
+    """DTensor's: the wait for one is no compute, and kind and bytes are those of what it put in gloo's queue."""
+    shapes: dict[str, Any] = {"Input Dims": [[32, 64]], "Input type": ["float"]}
+    listed: dict[str, Any] = {"Input Dims": [[[32, 64]]], "Input type": ["TensorList"]}
+    file = KinetoFile(backend="gloo").op("_c10d_functional::all_reduce", 1, 9).op("c10d::allreduce_", 2, 8, **listed)
+    file.label("gloo:all_reduce", 11, 17, tid=9, **shapes).op("_c10d_functional::wait_tensor", 10, 20)
+    (timeline,) = build_timelines(read_trace(file.write(tmp_path / "t.json")), 0)
+
+    assert ("gloo:all_reduce",) == timeline.names
+    assert (Collective("all_reduce", 8192, "float"),) == timeline.collectives
+
+
 def test_gloo_has_labels_too(tmp_path: Path) -> None:
     """From what encloses the operator that put it in gloo's queue."""
     file = KinetoFile(backend="gloo").label("PP:0SEND_F1", 1, 9).op("c10d::send", 2, 8)

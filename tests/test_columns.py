@@ -56,7 +56,7 @@ def test_numbering_goes_on_from_chunk_to_chunk() -> None:
         columns.decode(json.dumps(chunk).encode())
 
     assert [0, 1, 1, 0] == lists(columns)[PLACES["thread"]]
-    assert {3: CommArgs("broadcast", 12, "c10::BFloat16")} == columns.comm
+    assert {3: CommArgs("broadcast", 12, "c10::BFloat16", elements=6)} == columns.comm
 
 
 def test_threads_are_pairs_and_may_be_texts() -> None:

@@ -41,7 +41,7 @@ def test_json_is_the_schema_and_nothing_else_on_stdout() -> None:
     data = json.loads(result.stdout)
 
     assert 1 == data["schema"]
-    assert [*FIGURES, "data_loading_ns", "host_bound_ns", "launch_latency_ns", "waiting_ns"] == [
+    assert [*FIGURES, "data_loading_ns", "host_bound_ns", "launch_latency_ns", "waiting_ns", "bubble_ns"] == [
         row["figure"] for row in data["figures"]
     ]
     assert [{"limit": "wall > 1s", "crossed": False, "failed": False}] == [
@@ -54,9 +54,9 @@ def test_json_is_the_schema_and_nothing_else_on_stdout() -> None:
 @pytest.mark.parametrize(
     ("what", "first", "rows"),
     [
-        ([], "figure", 13),
-        (["figures"], "figure", 13),
-        (["ranks"], "rank", 26),
+        ([], "figure", 14),
+        (["figures"], "figure", 14),
+        (["ranks"], "rank", 28),
         (["collectives"], "kind", 9),
         (["kernels"], "name", 17),
     ],

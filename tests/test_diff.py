@@ -208,8 +208,8 @@ def test_frames_hold_the_same() -> None:
     """A row for each figure, rank, collective and kernel."""
     found = compare(job(), job(seed=1))
 
-    assert 13 == len(found.figures())
-    assert 26 == len(found.ranks())
+    assert 14 == len(found.figures())
+    assert 28 == len(found.ranks())
     assert ["all_reduce"] == found.collectives()["kind"].tolist()
     assert {"gemm<float>(int)", "gemm_backward", "relu", "adam"} == set(found.kernels()["name"])
 

@@ -7,8 +7,8 @@ import json
 import msgspec
 import pytest
 
-from dptrace.events import SPAN, Args, Complete, code_of, comm_args, complete_events
-from dptrace.trace import Category, CommArgs
+from dptrace.events import SPAN, Complete, code_of, complete_events
+from dptrace.trace import Category
 
 
 def text(*events: object) -> bytes:
@@ -54,10 +54,3 @@ def test_categories_of_every_year_are_known() -> None:
     expected = [Category.CPU_OP, Category.CPU_OP, Category.LAUNCH, Category.KERNEL, Category.MEMORY, SPAN]
     assert expected == told
     assert min(map(code_of, ("python_function", "", None))) > SPAN
-
-
-def test_message_bytes_are_the_larger_side() -> None:
-    """As nccl-tests counts them: an all-gather's output, a reduce-scatter's input."""
-    args = Args(collective="_allgather_base", in_elements=10, out_elements=80, dtype="BFloat16", group="0", seq=4)
-
-    assert CommArgs("_allgather_base", 160, "BFloat16", "0", 0, 4) == comm_args("nccl", args)

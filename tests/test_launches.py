@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptrace.kineto import read_trace
-from dptrace.launches import enclosing, launches, outermost
+from dptrace.launches import enclosing, holding, launches, outermost
 from dptrace.trace import Category, Trace
 from tests.kineto_files import BASE_NS, KinetoFile
 
@@ -53,6 +53,25 @@ def trace_of(events: list[tuple[int, int, int]]) -> Trace:
         stream=zeros.astype(np.int64),
         comm={},
     )
+
+
+@given(threads(), st.data())
+def test_holding_finds_what_begins_and_ends_within(events: list[tuple[int, int, int]], data: st.DataObject) -> None:
+    """As a search through all pairs does, on the event's own thread only."""
+    trace = trace_of(events)
+    inner = np.array(sorted(data.draw(st.sets(st.integers(0, len(events) - 1)))) if events else [], np.int64)
+    ended = trace.start_ns[inner] + np.array([data.draw(st.integers(0, 20)) for _ in inner], np.int64)
+    others = np.setdiff1d(np.arange(len(events)), inner)
+
+    found = holding(trace, others, inner, ended)
+    for event, held in zip(others, found, strict=True):
+        within = [
+            trace.start_ns[event] <= trace.start_ns[i] < trace.end_ns[event]
+            and trace.thread[i] == trace.thread[event]
+            and end <= trace.end_ns[event]
+            for i, end in zip(inner, ended, strict=True)
+        ]
+        assert any(within) == held
 
 
 @given(threads(), st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 32)), max_size=10))

@@ -71,3 +71,14 @@ def test_old_files_show_backward_by_their_nodes(tmp_path: Path) -> None:
     file.kernel("a", 30, 40, launch=12, tid=2).kernel("b", 40, 50, launch=22, tid=2).kernel("c", 5, 8, launch=3)
 
     assert ["forward", "backward", "backward"] == phase_of(file, tmp_path)
+
+
+def test_fsdps_hooks_after_autograds_last_node_are_backward(tmp_path: Path) -> None:
+    """The first block's gradients are reduced by a callback at backward's very end; clipping after it is other."""
+    file = step().op(WRAPPER, 10, 30, tid=2)
+    file.label("FSDP::root_post_backward_callback", 31, 50, tid=2).label(
+        "FSDP::post_backward_reduce (0)", 33, 45, tid=2
+    )
+    file.kernel("a", 50, 60, launch=35, tid=2).kernel("b", 60, 70, launch=48, tid=2).kernel("c", 70, 80, launch=55)
+
+    assert ["backward", "backward", "other"] == phase_of(file, tmp_path)

@@ -97,3 +97,11 @@ def test_eight_h100s_have_an_nvlink() -> None:
         assert fit.beta_s_per_byte is not None
         assert 5e-6 < fit.alpha_s < 40e-6
         assert 250e9 < 1 / fit.beta_s_per_byte < 450e9
+
+
+def test_busbw_is_that_of_nccl_tests_at_the_line() -> None:
+    """2 (n - 1) / n of the bytes over the fitted time; nothing where there is no fit."""
+    fit = AlphaBeta("all_reduce", 0, 4, 10, 5, 10e-6, 1e-11, 1.0, 0.0)
+
+    assert 1.5 * 1_000_000 / 20e-6 == pytest.approx(fit.busbw(1_000_000))
+    assert AlphaBeta("all_reduce", 0, 4, 0, 0, None, None, None, None, "too few").busbw(1_000) is None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import dptrace
+import dptrace.run
 from dptrace.errors import DptraceError
 from dptrace.idle import CAUSES
 from dptrace.run import overlap_percent
@@ -41,6 +42,7 @@ def test_collectives_and_intervals_are_rows(folder: Path) -> None:
     first = run.collectives().iloc[0]
 
     assert ("all_reduce", 4000, 15_000, 10_000) == tuple(first[["kind", "bytes", "exposed_ns", "overlapped_ns"]])
+    assert "" == first["label"]
     assert 16 == len(run.intervals())
     assert {"compute", "communication"} == set(run.intervals()["kind"])
 
@@ -89,3 +91,15 @@ def test_runs_are_compared(folder: Path) -> None:
     run = dptrace.open(folder)
 
     assert 0 == run.diff(run).figures()["delta_ns"].abs().sum()
+
+
+def test_forward_computed_again_is_a_share_of_backward(folder: Path) -> None:
+    """Summed over devices and steps; a run without any tells nothing of it."""
+    from dataclasses import replace
+
+    run = dptrace.open(str(folder))
+    assert run.recompute_percent() is None
+
+    devices = tuple(replace(one, recompute_ns=one.split.figures["backward_ns"] // 4) for one in run.devices)
+    again = dptrace.run.Run(run.path, run.timelines, devices=devices)
+    assert pytest.approx(25, abs=0.1) == again.recompute_percent()

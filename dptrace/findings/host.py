@@ -32,6 +32,11 @@ _IDLE = {
         "GPUs idle though work was launched: it waits for another stream or a copy",
         "Look at what the streams wait for: copies without pinned memory, events recorded late.",
     ),
+    "bubble_ns": (
+        "bubble",
+        "GPUs idle because a stage of the pipeline waits for another",
+        "More micro-batches, or several stages on each rank (interleaved); stages that take equally long.",
+    ),
 }
 
 

@@ -15,6 +15,7 @@ _WHY = {
     "data_loading": "its host waits for data",
     "host_bound": "its host launches late",
     "waiting": "its GPU waits for another stream",
+    "bubble": "its stage of a pipeline waits for another",
     "unknown": "the trace does not tell why",
 }
 _DO = {
@@ -24,6 +25,7 @@ _DO = {
     "data_loading": "Give its DataLoader more workers or prefetching, and look at its storage.",
     "host_bound": "Look at what its Python does in that time (logging, checkpoints, garbage collection, a busy CPU).",
     "waiting": "Look at what its compute stream waits for.",
+    "bubble": "Look at the stages before it in the pipeline.",
     "unknown": "Look at its timeline before the collective.",
 }
 

@@ -31,14 +31,19 @@ def low_bandwidth(case: Case) -> list[Finding]:
     if case.timing is None:
         return []
     large = _large(case)
-    link = _link(case.info)
-    return _against_link(case, large, link) if link else _against_each_other(case, large)
+    return _against_link(case, large) if _link(case.info) else _against_each_other(case, large)
 
 
-def _link(info: Mapping[str, Any]) -> float:
-    """Give the bandwidth that the links were measured at, in bytes per second; 0 where that is not known."""
+def _link(info: Mapping[str, Any], kind: str = "") -> float:
+    """Give the bandwidth that the links were measured at, in bytes per second; 0 where that is not known.
+
+    By the collective's own kind where ``dptrace links`` measured it, else by the one figure for all.
+    """
     links = info.get("links")
-    rate = links.get("busbw_gbps") if isinstance(links, Mapping) else None
+    by_kind = links.get("busbw_gbps_by_kind") if isinstance(links, Mapping) else None
+    rate = by_kind.get(kind) if isinstance(by_kind, Mapping) else None
+    if rate is None:
+        rate = links.get("busbw_gbps") if isinstance(links, Mapping) else None
     return float(rate) * 1e9 if isinstance(rate, int | float) and rate > 0 else 0.0
 
 
@@ -72,18 +77,18 @@ def _one_machine(case: Case) -> NDArray[np.bool_]:
     return np.array([len(found) <= 1 for found in nodes], np.bool_)
 
 
-def _against_link(case: Case, large: NDArray[np.bool_], link: float) -> list[Finding]:
+def _against_link(case: Case, large: NDArray[np.bool_]) -> list[Finding]:
     assert case.timing is not None
     matches, found = case.matches, []
     inside = large & _one_machine(case)[matches.group] if len(matches) else large
     for kind in sorted(set(matches.kind[inside].tolist())):
-        rows = inside & (matches.kind == kind)
+        rows, link = inside & (matches.kind == kind), _link(case.info, str(kind))
         middle = float(np.median(case.timing.busbw[rows]))
         if middle >= _REACHED * link:
             continue
         text = (
             f"{kind} of large messages ({megabytes(float(np.median(matches.bytes[rows])))}) reaches "
-            f"{100 * middle / link:.0f} % of the {link / 1e9:g} GB/s that this machine's links were measured at."
+            f"{100 * middle / link:.0f} % of the {link / 1e9:.3g} GB/s that this machine's links were measured at."
         )
         found.append(case.finding("low_bandwidth", text, _ADVICE, _lost(case, rows, link), _where(case, rows, middle)))
     return found

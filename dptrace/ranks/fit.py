@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.ranks.match import Matches
-from dptrace.ranks.timing import Timing
+from dptrace.ranks.timing import Timing, bus_factor
 
 __all__ = ["AlphaBeta", "alpha_beta", "fit_line"]
 
@@ -48,6 +48,11 @@ class AlphaBeta:
         if self.alpha_s is None or self.beta_s_per_byte is None:
             return None
         return self.alpha_s + self.beta_s_per_byte * size
+
+    def busbw(self, size: int) -> float | None:
+        """Give the bus bandwidth that a message of *size* bytes reaches by it, in bytes per second."""
+        seconds = self.seconds(size)
+        return bus_factor(self.kind, self.ranks) * size / seconds if seconds else None
 
 
 def alpha_beta(matches: Matches, timing: Timing) -> tuple[AlphaBeta, ...]:

@@ -30,6 +30,7 @@ CAUSES = (
     "host_bound",
     "host_bound",
     "waiting",
+    "bubble",
     "unknown",
 )
 """What a rank was longer at than the others, by :class:`dptrace.idle.Account`; ``passed_on`` is a wait for a third."""

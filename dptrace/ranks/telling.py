@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,12 +50,25 @@ def tell(
     """
     size = np.repeat(np.diff(first), np.diff(first))
     lonely = order[(size == 1) & _partner_here(calls, ranks)[order]]
-    unmatched = tuple(calls.index[np.sort(lonely[calls.device[lonely] == d])] for d in range(len(ranks)))
+    alone = by_device(calls.device[lonely], len(ranks))
+    unmatched = tuple(calls.index[np.sort(lonely[at])] for at in alone)
     notes = [*_absent(calls, order, first, ranks, world_size), *_ambiguous(calls)]
+    calls_of, taken = by_device(calls.device, len(ranks)), by_device(calls.device[order], len(ranks))
+    number = np.repeat(np.arange(len(first) - 1), np.diff(first))
+    label = np.maximum.reduceat(calls.label[order], first[:-1]) if len(order) else np.empty(0, np.int64)
     for device, rank in enumerate(ranks):
-        own = lonely[calls.device[lonely] == device]
-        notes += _unmatched(calls, own, rank) + _lacking(calls, order, first, time, device, rank)
+        notes += _unmatched(calls, lonely[alone[device]], rank)
+        if len(calls_of[device]):
+            has = np.zeros(len(first) - 1, np.bool_)
+            has[number[taken[device]]] = True
+            notes += _lacking(calls, order[first[:-1]], np.diff(first), label, time, calls_of[device], has, rank)
     return tuple(notes), unmatched
+
+
+def by_device(device: NDArray[Any], count: int) -> list[NDArray[np.intp]]:
+    """Give for each of *count* devices the places at which it stands, ascending; in one go, for thousands of them."""
+    order = np.argsort(device, kind="stable")
+    return np.split(order, np.searchsorted(device[order], np.arange(1, count))) if count else []
 
 
 def _partner_here(calls: Calls, ranks: Sequence[int]) -> NDArray[np.bool_]:
@@ -124,16 +138,23 @@ def _unmatched(calls: Calls, own: Int64, rank: int) -> list[str]:
     return [f"Rank {rank}: {_collectives(len(own))} {word} no counterpart on any other rank{why}."]
 
 
-def _lacking(calls: Calls, order: Int64, first: Int64, time: Int64, device: int, rank: int) -> list[str]:
-    """Say what a device lacks of its groups' collectives while its capture ran."""
-    own = np.flatnonzero(calls.device == device)
-    if not len(own):
-        return []
-    size = np.diff(first)
-    stands = order[first[:-1]]
-    has = np.zeros(len(size), np.bool_)
-    has[np.repeat(np.arange(len(size)), size)[calls.device[order] == device]] = True
-    label = np.maximum.reduceat(calls.label[order], first[:-1])
+def _lacking(
+    calls: Calls,
+    stands: Int64,
+    size: Int64,
+    label: Int64,
+    time: Int64,
+    own: NDArray[np.intp],
+    has: NDArray[np.bool_],
+    rank: int,
+) -> list[str]:
+    """Say what a device lacks of its groups' collectives while its capture ran.
+
+    Args:
+        stands: of each instance a call that stands for it; *size*: how many calls it has; *label*: its step.
+        own: the device's calls; *has*: which instances they are in.
+    """
+    device = int(calls.device[own[0]])
     step = np.append(calls.has[:, device], False)[label]
     during = (time[stands] > time[own].min()) & (time[stands] < time[own].max())
     chosen = (size > 1) & ~has & step & during & (calls.ends[stands, 0] < 0)
