@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +13,9 @@ from click.testing import CliRunner
 
 from dptrace.commands.record import _summary, command
 from dptrace.errors import DptraceError, MissingExtraError, UsageError
+from dptrace.record.catalogue import OPTIONS
 from dptrace.record.manifest import overhead
 from dptrace.record.modes import MODES
-from dptrace.record.options import OPTIONS
 from tests.recordings import dptrace, environment, recorded
 
 SCRIPT = """
@@ -53,8 +54,10 @@ def _refused(*arguments: str) -> DptraceError:
         ("--mode naive --out .", "the folder you are in"),
         ("--mode naive --warmup 1", "--warmup 1: at least 2. DDP"),
         ("--mode naive --steps 0", "--steps 0"),
-        ("--mode naive --bucket-cap-mb 4", "--bucket-cap-mb means nothing to --mode naive; it is for ddp."),
+        ("--mode naive --bucket-cap-mb 4", "--bucket-cap-mb means nothing to --mode naive; it is for ddp, accumulate."),
         ("--mode naive -q -v", "Choose one of"),
+        ("--mode tp --gpus 3", "--model medium does not divide over 3 ranks; --gpus 1 or 2 would."),
+        ("--mode 3d --gpus 2", "--mode 3d with --tp 2 and --pp 2 needs a multiple of 4 ranks, and there are 2."),
         ("--mode naive --nnodes 2", "--nnodes needs --node-rank"),
         ("--mode naive --nnodes 2 --node-rank 2 --rdzv-endpoint a:1", "--node-rank 2: from 0 to 1"),
         ("--mode naive --rdzv-endpoint a:1", "give --nnodes too"),
@@ -114,7 +117,7 @@ def test_help_shows_a_newcomer_what_matters_first() -> None:
         line.split()[0] for line in first.splitlines() if "  --" in line
     ]
     assert all(
-        1 == text.count(f"--{option.name} ", text.index("What to record:"), text.index("Examples:"))
+        1 == len(re.findall(rf"^  (-o, )?--{option.name}( |$)", text[text.index("What to record:") :], re.MULTILINE))
         for option in OPTIONS
     )
     assert "dptrace record --gpus 4 --steps 5 train.py" in text.splitlines()[-1]
@@ -198,3 +201,14 @@ def test_an_overhead_below_nothing_is_called_none(profiled: int, says: str) -> N
     ]
 
     assert _summary({"ranks": ranks, "profiler_overhead": overhead(ranks), "folder": "x"}).endswith(says)
+
+
+def test_measurements_of_the_links_must_be_there(tmp_path: Path) -> None:
+    """--links with a file that is none is refused before any process starts."""
+    (tmp_path / "other.json").write_text("{}")
+    for name in ("none.json", "other.json"):
+        told = CliRunner().invoke(
+            command, ["--mode", "naive", "--links", str(tmp_path / name), "-o", str(tmp_path / "r")]
+        )
+        assert isinstance(told.exception, DptraceError)
+        assert name in str(told.exception)

@@ -173,7 +173,7 @@ def test_ranks_that_do_not_heed_are_killed_in_their_own_sessions(
     while not (tmp_path / "ready").exists() and time.monotonic() < until:
         time.sleep(0.02)
     assert 2 == len(_ranks(tmp_path))
-    launch._end(agent)
+    launch.end_agent(agent)
 
     until = time.monotonic() + 5
     while _ranks(tmp_path) and time.monotonic() < until:

@@ -17,7 +17,7 @@ DOCUMENTED = Path(__file__).parents[1] / "docs" / "run-folder.md"
 
 def _piece(rank: int, **further: Any) -> dict[str, Any]:
     of_the_run = ("model", "parameters", "options", "schedule", "backend", "versions", "ddp")
-    of_a_rank = ("node", "local_rank", "host", "device", "threads", "file", "recorded_steps")
+    of_a_rank = ("node", "local_rank", "host", "device", "threads", "file", "recorded_steps", "memory")
     piece = dict.fromkeys((*of_the_run, *of_a_rank)) | {"world_size": 2, "losses": [], "notes": []}
     return piece | {"rank": rank, "unprofiled_ns": [], "profiled_ns": []} | further
 

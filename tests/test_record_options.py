@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dptrace.errors import UsageError
+from dptrace.record.catalogue import OPTIONS
 from dptrace.record.modes import MODES
-from dptrace.record.options import OPTIONS, Schedule, check_batch, check_model, parse_options
+from dptrace.record.options import Schedule, check_batch, check_model, parse_options
 
 
 def test_as_many_steps_are_timed_as_recorded_by_default() -> None:

@@ -55,3 +55,16 @@ def test_what_a_process_started_is_found_in_all_generations() -> None:
         assert [] == below(grandchild)
         psutil.Process(grandchild).kill()
         parent.kill()
+
+
+@pytest.mark.processes
+def test_a_process_whose_parent_has_died_already_ends_at_once() -> None:
+    """Importing torch takes seconds, in which a launcher may be killed; one that lives is no reason to end."""
+    code = "import signal, sys; from dptrace.record.tether import *; end_with_parent(signal.SIGKILL, sys.argv[1])"
+    code += "; print(1)"
+    with subprocess.Popen(["true"]) as gone:
+        gone.wait()
+    left = subprocess.run([sys.executable, "-c", code, str(gone.pid)], capture_output=True, check=False)
+    tied = subprocess.run([sys.executable, "-c", code, str(os.getpid())], capture_output=True, check=False)
+
+    assert (-9, b"1\n") == (left.returncode, tied.stdout)

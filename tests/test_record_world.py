@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,14 +56,53 @@ def test_parameters_that_are_no_longer_finite_are_found(world: World) -> None:
         assert_in_sync(model)
 
 
-def test_saved_parameters_are_arrays_in_the_models_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("replicated", [False, True])
+def test_shards_are_compared_with_those_of_other_replicas_alone(
+    replicated: bool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that shard a parameter hold different parts of it; those across from them hold the same."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh(world.device.type, (1,))
+    model: Any = torch.nn.Linear(2, 2, bias=False, device=world.device)
+    model.weight = torch.nn.Parameter(distribute_tensor(model.weight, mesh, [Replicate() if replicated else Shard(0)]))
+    assert_in_sync(model)
+
+    def all_reduce(tensor: Any, op: object = None, group: object = None) -> None:
+        # As if the mesh had another rank, whose every number is larger by a half.
+        if group is mesh.get_group() and op == torch.distributed.ReduceOp.MAX:
+            tensor += 0.5
+
+    monkeypatch.setattr("torch.distributed.all_reduce", all_reduce)
+    if replicated:
+        with pytest.raises(RecordingError, match=r"weight differs by 0\.5 between ranks"):
+            assert_in_sync(model)
+    else:
+        assert_in_sync(model)
+        with torch.no_grad():
+            model.weight.to_local()[0] = float("inf")
+        with pytest.raises(RecordingError, match="weight is no longer finite"):
+            assert_in_sync(model)
+
+
+def test_only_the_ranks_of_a_group_are_compared(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ranks hold different parts of a model, those that hold the same form a group."""
+    model, group, asked = torch.nn.Linear(2, 2).to(world.device), object(), set()
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda tensor, op=None, group=None: asked.add(group))
+    assert_in_sync(model, group=group)  # type: ignore[arg-type]
+
+    assert {group} == asked
+
+
+def test_saved_parameters_are_arrays_by_their_names(tmp_path: Path) -> None:
     """bfloat16 is saved as float32; nothing is left beside the file; without a path nothing is written."""
     model = torch.nn.Linear(3, 2, dtype=torch.bfloat16)
     save_parameters(model, str(tmp_path / "p.npz"))
     save_parameters(model, None)
 
     arrays = np.load(tmp_path / "p.npz")
-    assert [(2, 3), (2,)] == [arrays[name].shape for name in ("p0", "p1")]
+    assert [(2, 3), (2,)] == [arrays[name].shape for name in ("weight", "bias")]
     assert [tmp_path / "p.npz"] == list(tmp_path.iterdir())
 
 
@@ -124,3 +166,27 @@ def test_only_what_the_launcher_started_ends_with_its_parent(
         monkeypatch.setenv(name, value)
     with process_group():
         assert tied == ties
+
+
+def test_machines_that_were_given_different_commands_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first step, with what differs; the same command on both is let through."""
+    from dptrace.record import notes, world
+
+    told = {"command": json.dumps(["ddp.py", "--lr=0.5", "--model=small"])}
+
+    class Beside:
+        def __init__(self, name: str) -> None:
+            assert name == "command"
+
+        def hear(self, what: str) -> str:
+            return told[what]
+
+    monkeypatch.setattr(world, "Meeting", Beside)
+    monkeypatch.setattr(notes.Assignment, "mine", classmethod(lambda cls: cls("", "")))
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    here = world.World(3, 4, torch.device("cpu"))
+    monkeypatch.setattr(sys, "argv", ["/x/ddp.py", "--model=small", "--lr=0.5"])
+    world._same_job(here)
+    monkeypatch.setattr(sys, "argv", ["/y/naive.py", "--model=small", "--lr=0.1"])
+    with pytest.raises(UsageError, match=r"naive.py --lr=0.1 on rank 3, ddp.py --lr=0.5 on rank 0"):
+        world._same_job(here)

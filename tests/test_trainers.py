@@ -6,6 +6,7 @@ import ast
 import gzip
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import dptrace
 from dptrace.record.modes import MODES, trainer
 from dptrace.split import FIGURES
+from dptrace.timeline import Kind, Phase
 from tests.modes import CASES, COMMON, Case, Numbers, parameters_of, reference, run_of
 from tests.recordings import STEPS, WAIT, WARMUP, recorded
 
@@ -76,8 +78,10 @@ def _events(path: Path) -> list[dict[str, Any]]:
 
 
 def _numbers(case: Case) -> Numbers:
-    sizes = [array.nbytes for array in np.load(parameters_of(reference(case))).values()]
-    return Numbers(tuple(sizes), case.ranks)
+    saved = np.load(parameters_of(reference(case)))
+    arrays = list(saved.values())
+    sizes, shapes = tuple(array.nbytes for array in arrays), tuple(array.shape for array in arrays)
+    return Numbers(sizes, case.ranks, shapes, tuple(saved.files))
 
 
 @pytest.mark.processes
@@ -124,11 +128,28 @@ def test_the_split_of_every_mode_adds_up(case: Case) -> None:
 def test_every_mode_moves_the_bytes_of_its_formula(case: Case) -> None:
     """Kinds, counts and bytes of a step's collectives are those that the mode's description says."""
     assert case.moves is not None
-    expected = case.moves(_numbers(case))
+    numbers = _numbers(case)
 
     for split in dptrace.open(run_of(case)).splits:
+        expected = case.moves(replace(numbers, rank=split.rank))
         moved = {kind: (int(comm.count[-1]), int(comm.bytes[-1])) for kind, comm in split.comm.items()}
-        assert expected == {kind: both for kind, both in moved.items() if both[0]}
+        known = {
+            kind: (count, moved.get(kind, (0, 0))[1] if size is None else size)
+            for kind, (count, size) in expected.items()
+        }
+        assert known == {kind: both for kind, both in moved.items() if both[0]}
+
+
+@pytest.mark.processes
+def test_forward_that_is_done_again_is_told_apart_from_backward_proper() -> None:
+    """Checkpointed blocks are computed again in backward: some of it, and not all; without, nothing is."""
+    checkpointed, plain = Case("ddp", 2, model="gpt-tiny", also=("--checkpoint-activations",)), Case("ddp", 2)
+    assert {checkpointed, plain} <= set(CASES)
+
+    for device in dptrace.open(run_of(checkpointed)).devices:
+        backward = device.split.figures["backward_ns"]
+        assert ((device.recompute_ns > 0.1 * backward) & (device.recompute_ns < 0.9 * backward)).all()
+    assert not any(device.recompute_ns.any() for device in dptrace.open(run_of(plain)).devices)
 
 
 @pytest.mark.processes
@@ -152,6 +173,7 @@ def test_ddp_is_told_of_buckets_only_where_the_user_chose(
     """Older torch has a number for its default, and takes no None."""
     from dptrace.record import World, parse_options
     from dptrace.trainers import ddp
+    from dptrace.trainers.parts import replicated
 
     class Built(Exception):
         pass
@@ -159,9 +181,21 @@ def test_ddp_is_told_of_buckets_only_where_the_user_chose(
     def build(model: object, **settings: float) -> None:
         raise Built(settings)
 
-    monkeypatch.setattr(ddp, "DistributedDataParallel", build)
+    monkeypatch.setattr(replicated, "DistributedDataParallel", build)
     options = parse_options("", "ddp", ["--model", "small"] + [f"--bucket-cap-mb={chosen}"] * (chosen is not None))
     with pytest.raises(Built) as told:
         ddp.train(options, World(0, 1, torch.device("cpu")))
 
     assert (handed,) == told.value.args
+
+
+@pytest.mark.processes
+def test_accumulation_shows_a_forward_and_a_backward_for_each_micro_batch() -> None:
+    """On every rank, in every step: by turns, and one update after the last."""
+    phases = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+    for timeline in dptrace.open(run_of(Case("accumulate", 2, ("--micro-batches", "2")))).timelines:
+        for step in range(2):
+            shown = (timeline.kind == Kind.COMPUTE) & (timeline.step == step) & np.isin(timeline.phase, phases)
+            turns = timeline.phase[shown][np.argsort(timeline.start_ns[shown], kind="stable")]
+            changes = turns[np.concatenate(([True], turns[1:] != turns[:-1]))]
+            assert [*(Phase.FORWARD, Phase.BACKWARD) * 2, Phase.OPTIMIZER] == changes.tolist()

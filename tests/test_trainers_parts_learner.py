@@ -73,6 +73,22 @@ def test_parameters_spread_over_ranks_are_clipped_to_one_norm(monkeypatch: pytes
     assert pytest.approx(0.5 / 2**0.5, rel=1e-4) == float(step.norm())
 
 
+def test_what_lies_on_several_ranks_counts_once_in_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks that hold the same clip as one does."""
+    from dptrace.trainers.parts import learner
+
+    net = model()
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, *_, **__: tensor.mul_(2))
+    copies = dict.fromkeys(net.parameters(), 2)
+    one = learner.Learner(net, options("--clip-grad", "0.5"), spread=ANY_GROUP, copies=copies)
+    one.backward(net(torch.ones(5, 4)).square().sum())
+    before = torch.cat([p.detach().flatten().clone() for p in net.parameters()])
+    one.step()
+
+    step = torch.cat([p.detach().flatten() for p in net.parameters()]) - before
+    assert pytest.approx(0.5, rel=1e-4) == float(step.norm())
+
+
 def test_an_overflow_on_another_rank_skips_the_step_here() -> None:
     """A rank that went on alone would hold other parameters than its peers expect."""
     from dptrace.trainers.parts import learner

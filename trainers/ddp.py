@@ -9,19 +9,15 @@ over the ranks, and waits for the last one before backward returns. The loop is 
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch.nn.parallel import DistributedDataParallel
-
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
 from dptrace.trainers.parts.learner import Learner
+from dptrace.trainers.parts.replicated import replicated
 from dptrace.trainers.parts.task import task
 
 
 def train(options: Options, world: World) -> None:
-    buckets: dict[str, Any] = {} if options.bucket_cap_mb is None else {"bucket_cap_mb": options.bucket_cap_mb}
     work = task(options, world)
-    model = DistributedDataParallel(work.model, **buckets)
+    model = replicated(work.model, options)
     learner = Learner(model, options)
 
     with record(model=model, **options.recording) as recording:
@@ -37,6 +33,7 @@ def train(options: Options, world: World) -> None:
             recording.step(loss)
 
         assert_in_sync(model)
+        work.validate(recording)
     save_parameters(model, options.save_parameters)
 
 

@@ -41,6 +41,7 @@ def train(options: Options, world: World) -> None:
             recording.step(loss)
 
         assert_in_sync(model)
+        work.validate(recording)
     save_parameters(model, options.save_parameters)
 
 

@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.errors import UsageError
+from dptrace.record.catalogue import OPTIONS
+from dptrace.record.experts import check_experts
 from dptrace.record.folder import RunFolder
+from dptrace.record.meshes import check_mesh
 from dptrace.record.models import MODELS
 from dptrace.record.modes import FAMILIES, MODES, complete_mode, trainer
-from dptrace.record.options import OPTIONS, Schedule, check_batch, check_model, check_training, default_model
+from dptrace.record.options import Schedule, check_batch, check_model, check_training, default_model
+from dptrace.record.pipelining import check_pipeline
+from dptrace.record.replicas import check_replicas
 
 if TYPE_CHECKING:
     from dptrace.record.launch import Launch
@@ -27,7 +32,7 @@ _HEADINGS = {
     "first": "What to record",
     "training": "How to train (with --mode)",
     "ddp": "DDP's own",
-    "parallel": "Shards, pipelines and experts",
+    "parallel": "Shards, tensors, pipelines and experts",
     "faults": "Going on after a failure",
     "recording": "What to keep",
     "machines": "Several machines",
@@ -65,8 +70,9 @@ Examples:
   dptrace record --mode ddp --gpus 2 --model small --bucket-cap-mb 4
   dptrace record --gpus 4 --steps 5 train.py --epochs 1
 """
-_METAVARS = {"out": "FOLDER", "save-parameters": "FILE"}
-_GROUPS = {"mode": "first", "gpus": "first", "force": "recording"}
+_METAVARS = {"out": "FOLDER", "save-parameters": "FILE", "data": "FOLDER", "checkpoints": "FOLDER"}
+_GROUPS = {"mode": "first", "gpus": "first", "force": "recording", "links": "recording"}
+_GROUPS |= {"max_restarts": "faults"}
 _GROUPS |= {"nnodes": "machines", "node_rank": "machines", "rdzv_endpoint": "machines"}
 _GROUPS |= {option.field: option.group for option in OPTIONS}
 
@@ -92,9 +98,17 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @_shared_options
 @click.option("--force", is_flag=True, help="Replace the run if it is there already.")
+@click.option("--links", metavar="FILE", help="Keep these measurements of the links, by dptrace links, in run.json.")
 @click.option("--nnodes", type=click.IntRange(1), default=1, metavar="N", help="Machines; start this command on each.")
 @click.option("--node-rank", type=click.IntRange(0), metavar="N", help="Which of them this is, from 0.")
 @click.option("--rdzv-endpoint", metavar="HOST:PORT", help="Where machine 0 listens.")
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Start all ranks anew when one fails, up to N times; they go on from the last checkpoint.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 @click.option("-v", "--verbose", is_flag=True, help="Show how torchrun is called, and what rank 0 of a trainer says.")
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT [ARGUMENTS]...]")
@@ -162,6 +176,11 @@ def _check_machines(options: dict[str, Any]) -> None:
     nnodes, node_rank, endpoint = options["nnodes"], options["node_rank"], options["rdzv_endpoint"]
     if nnodes == 1 and (node_rank or endpoint):
         raise UsageError("--node-rank and --rdzv-endpoint are for several machines: give --nnodes too.")
+    if nnodes > 1 and options["max_restarts"]:
+        raise UsageError(
+            "--max-restarts is for one machine: with --nnodes, torchrun starts one machine's ranks anew and leaves the "
+            "others waiting. Start the command again on all of them, with --resume."
+        )
     if nnodes > 1 and (node_rank is None or endpoint is None):
         raise UsageError("--nnodes needs --node-rank (0 on the first machine) and --rdzv-endpoint HOST:PORT of it.")
     if node_rank is not None and node_rank >= nnodes:
@@ -190,12 +209,22 @@ def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
 
 def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: dict[str, Any]) -> Launch:
     from dptrace.record.launch import Launch
+    from dptrace.record.links import for_run, read_links
 
     processes = _processes(mode, gpus, options["quiet"])
     given = {option: options[option.field] for option in OPTIONS if options[option.field] is not None}
     if mode is not None:
         usual = MODELS[options["model"] or default_model(mode)].batch_size
-        check_batch(usual if options["batch_size"] is None else options["batch_size"], processes * options["nnodes"])
+        batch, ranks = usual if options["batch_size"] is None else options["batch_size"], processes * options["nnodes"]
+        check_batch(batch, 1 if MODES[mode].whole_batch else ranks)
+        check_replicas(mode, {**options, "batch_size": batch}, ranks)
+        if mode == "moe":
+            check_experts(options, ranks)
+        if mode == "pp":
+            check_pipeline({**options, "batch_size": batch}, ranks)
+        if MODES[mode].family in ("tensor", "combined"):
+            model = options["model"] or default_model(mode)
+            check_mesh({**options, "mode": mode, "model": model, "batch_size": batch}, ranks)
     arguments = [
         f"--{option.name}" if value is True else f"--{option.name}={value}"
         for option, value in given.items()
@@ -212,14 +241,17 @@ def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: d
         nnodes=options["nnodes"],
         node_rank=options["node_rank"] or 0,
         endpoint=options["rdzv_endpoint"],
+        max_restarts=options["max_restarts"],
         show_output=options["verbose"] or (mode is None and not options["quiet"]),
         verbose=options["verbose"],
         command=["dptrace", *sys.argv[1:]],
+        links=for_run(read_links(Path(options["links"]))) if options["links"] else None,
     )
 
 
 def _record(job: Launch, quiet: bool) -> None:
     from dptrace.record.launch import Interrupted, launch
+    from dptrace.viewers.memory import memory_sentence
 
     try:
         with _progress(job, quiet) as show:
@@ -236,6 +268,8 @@ def _record(job: Launch, quiet: bool) -> None:
         click.echo(f"! {note}", err=True)
     folder = shlex.quote(info["folder"])
     click.echo(_summary(info), err=True)
+    if memory := memory_sentence(info):
+        click.echo(memory, err=True)
     if info["folder"] != str(job.out):
         click.echo(
             f"{job.out} has come to hold something else meanwhile, which stays; the run is in {folder}.", err=True

@@ -19,7 +19,7 @@ from dptrace.record import notes
 if TYPE_CHECKING:
     from dptrace.record.recording import Recording
 
-__all__ = ["describe_rank"]
+__all__ = ["describe_rank", "device_name", "versions"]
 
 
 def describe_rank(recording: Recording) -> dict[str, Any]:
@@ -27,28 +27,35 @@ def describe_rank(recording: Recording) -> dict[str, Any]:
     plan, meeting = recording.plan, recording.host.meeting
     laps = _kept(recording, "The steps' times", recording.stopwatch.laps, [])
     losses = _kept(recording, "The losses", lambda: _losses(recording.losses), [])
+    memory = _kept(recording, "What was seen of memory", recording.memory.told, None)
     ddp = _kept(recording, "DDP's logging data", lambda: _ddp_logging(recording.model), None)
     return {
         "rank": meeting.rank,
         "node": int(os.environ.get("GROUP_RANK", os.environ.get("SLURM_NODEID", "0"))),
         "local_rank": _local_rank(recording),
         "host": platform.node(),
-        "device": _device_name(recording.device),
+        "device": device_name(recording.device),
         "threads": torch.get_num_threads(),
         "recorded_steps": recording.recorded_steps,
         "unprofiled_ns": laps[plan.warmup : plan.wait],
         "profiled_ns": laps[plan.wait + plan.warmup : plan.total],
         "losses": losses,
+        "memory": memory,
         "notes": recording.notes,
         "model": recording.options.get("model"),
         "parameters": recording.parameters,
-        "options": {key: value for key, value in recording.options.items() if key != "model"},
+        "options": {key: _plain(value) for key, value in recording.options.items() if key != "model"},
         "schedule": {"wait": plan.wait, "warmup": plan.warmup, "steps": plan.steps},
         "world_size": meeting.size,
         "backend": dist.get_backend() if dist.is_available() and dist.is_initialized() else None,
-        "versions": _versions(),
+        "versions": versions(),
         "ddp": ddp,
     }
+
+
+def _plain(value: Any) -> Any:
+    """Give what JSON can hold; a trainer may tell a tensor, which is fetched from its device only now."""
+    return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
 def _local_rank(recording: Recording) -> int:
@@ -73,11 +80,13 @@ def _losses(losses: list[torch.Tensor]) -> list[float]:
     return values
 
 
-def _device_name(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
+    """Name what trains."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
-def _versions() -> dict[str, str | None]:
+def versions() -> dict[str, str | None]:
+    """Give the versions of all that matters."""
     nccl = None
     if torch.cuda.is_available() and dist.is_available() and dist.is_nccl_available():
         nccl = ".".join(map(str, torch.cuda.nccl.version()))

@@ -6,13 +6,14 @@ import json
 import re
 import shutil
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dptrace.record.notes import read_notes
 
-__all__ = ["Failure", "clear", "collect_logs", "find_failure", "last_lines"]
+__all__ = ["Failure", "clear", "collect_logs", "find_failure", "find_restarts", "last_lines"]
 
 _LAST_LINES = 12
 _FOLLOWS = re.compile(r"connection (reset|closed|refused)|broken pipe|by peer|remote|abort|timed? ?out", re.IGNORECASE)
@@ -35,10 +36,24 @@ class Failure:
 
 
 def find_failure(folder: Path) -> Failure | None:
-    """Find the first failure; None when nothing in the folder tells of one."""
+    """Find what the ranks failed of for good; None when nothing in the folder tells of it.
+
+    What torchrun got over, by starting the ranks anew, is told by :func:`find_restarts`.
+    """
     agents = sorted(folder.glob("agent*.json"))
     exits = [entry for agent in agents for entry in json.loads(agent.read_text(encoding="utf-8"))]
-    told = sorted(read_notes(folder, "failure"), key=lambda note: int(note["time_ns"]))
+    overcome = len(_restarts(folder))
+    return _first(exits, [note for note in read_notes(folder, "failure") if note.get("attempt", 0) >= overcome])
+
+
+def _first(exits: Sequence[dict[str, Any]], notes: Sequence[dict[str, Any]]) -> Failure | None:
+    """Tell the failure from which the others followed.
+
+    Args:
+        exits: exit codes of ranks, as torchrun tells them, in its order.
+        notes: what ranks themselves told.
+    """
+    told = sorted(notes, key=lambda note: int(note["time_ns"]))
     for entry in exits:
         number = -entry["exit_code"]
         # A signal comes without a note, and before what peers then say. SIGTERM is how torchrun stops the peers,
@@ -54,6 +69,26 @@ def find_failure(folder: Path) -> Failure | None:
     if exits:
         return Failure(exits[0]["rank"], f"exit code {exits[0]['exit_code']}")
     return None
+
+
+def _restarts(folder: Path) -> list[dict[str, Any]]:
+    """Read which ranks had failed each time that all were started anew; each machine saw its own."""
+    found: dict[int, dict[str, Any]] = {}
+    for path in sorted(folder.glob("restarts.agent*.json")):
+        for entry in json.loads(path.read_text(encoding="utf-8")):
+            known = found.setdefault(entry["attempt"], {**entry, "exits": []})
+            known["exits"] += entry["exits"]
+    return [found[attempt] for attempt in sorted(found)]
+
+
+def find_restarts(folder: Path) -> list[dict[str, Any]]:
+    """Tell what made torchrun start the ranks anew, each time: run.json's entries, the time in seconds since 1970."""
+    entries = []
+    for restart in _restarts(folder):
+        notes = [note for note in read_notes(folder, "failure") if note.get("attempt", 0) == restart["attempt"]]
+        failure = _first(restart["exits"], notes) or Failure(None, "unknown")
+        entries.append({"attempt": restart["attempt"], "time_s": restart["time_ns"] / 1e9, **failure.note()})
+    return entries
 
 
 def collect_logs(folder: Path, ranks_per_node: int) -> None:
@@ -72,7 +107,7 @@ def clear(folder: Path) -> None:
     """Take away what only served the launchers."""
     for logs in folder.glob("logs*"):
         shutil.rmtree(logs, ignore_errors=True)
-    for note in (*folder.glob("agent*.json"), folder / "progress"):
+    for note in (*folder.glob("agent*.json"), *folder.glob("restarts.agent*.json"), folder / "progress"):
         note.unlink(missing_ok=True)
 
 

@@ -16,13 +16,13 @@ from types import FrameType
 from typing import Any
 
 from dptrace.errors import MissingExtraError, RecordingError, UsageError
-from dptrace.record.failure import Failure, clear, collect_logs, find_failure, last_lines
+from dptrace.record.failure import Failure, clear, collect_logs, find_failure, find_restarts, last_lines
 from dptrace.record.folder import RunFolder
 from dptrace.record.manifest import facts, write_manifest
 from dptrace.record.notes import Assignment, read_notes
-from dptrace.record.tether import below
+from dptrace.record.tether import LAUNCHER, below
 
-__all__ = ["Interrupted", "Launch", "gpus_here", "launch"]
+__all__ = ["Interrupted", "Launch", "end_agent", "gpus_here", "launch", "signals_raise", "thread_environment"]
 
 _SHUTDOWN_S = 5
 """How long torchrun lets the peers of a dead rank end by themselves, where its version can be told."""
@@ -54,10 +54,14 @@ class Launch:
     nnodes: int = 1
     node_rank: int = 0
     endpoint: str | None = None
+    max_restarts: int = 0
+    """How often all ranks are started anew when one fails."""
     show_output: bool = True
     """Whether rank 0's output goes to the terminal; all other is kept, to be told when a rank dies."""
     verbose: bool = False
     command: Sequence[str] = ()
+    links: dict[str, Any] | None = None
+    """What the links were measured at, for run.json."""
 
 
 def gpus_here() -> int:
@@ -93,8 +97,8 @@ def launch(job: Launch, progress: Callable[[int, int], None]) -> dict[str, Any] 
     else:
         run.staging.mkdir(parents=True, exist_ok=True)
     try:
-        with _signals_raise():
-            code = _watch(job, run.staging, progress)
+        with signals_raise():
+            code = watch(job, run.staging, progress)
     except Interrupted:
         run.discard()
         raise
@@ -102,7 +106,7 @@ def launch(job: Launch, progress: Callable[[int, int], None]) -> dict[str, Any] 
 
 
 @contextmanager
-def _signals_raise() -> Iterator[None]:
+def signals_raise() -> Iterator[None]:
     """Turn the signals that end a process into an exception, so that the ranks are ended first."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -122,13 +126,15 @@ def _signals_raise() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _watch(job: Launch, staging: Path, progress: Callable[[int, int], None]) -> int:
+def watch(job: Launch, staging: Path, progress: Callable[[int, int], None]) -> int:
     told = staging / "progress"
     command = _torchrun(job, staging)
     if job.verbose:
         print(" ".join(command), file=sys.stderr)
     # A session of its own: the terminal's Ctrl-C reaches the launcher alone, which ends the ranks in order.
-    agent = subprocess.Popen(command, env=_environment(job, staging), start_new_session=True)
+    agent = subprocess.Popen(
+        command, env=_environment(job, staging) | {LAUNCHER: str(os.getpid())}, start_new_session=True
+    )
     try:
         while agent.poll() is None:
             time.sleep(_POLL_S)
@@ -137,10 +143,10 @@ def _watch(job: Launch, staging: Path, progress: Callable[[int, int], None]) -> 
                 progress(done, total)
         return agent.returncode
     finally:
-        _end(agent)
+        end_agent(agent)
 
 
-def _end(agent: subprocess.Popen[bytes]) -> None:
+def end_agent(agent: subprocess.Popen[bytes]) -> None:
     """End torchrun, which ends the ranks; what is left of them after some seconds is killed.
 
     Each rank has a session of its own, so that no signal to torchrun's group reaches it; and some versions of
@@ -170,18 +176,32 @@ def _torchrun(job: Launch, staging: Path) -> list[str]:
     output = [f"--log-dir={staging}/logs{job.node_rank}", f"--redirects={kept or 0}"]
     what = [str(job.script)] if job.mode else ["-m", "dptrace.record.runner", str(job.script)]
     agent = [sys.executable, "-m", "dptrace.record.agent", f"{staging}/agent{job.node_rank}.json"]
-    return [*agent, *where, f"--nproc-per-node={job.processes}", *output, *what, *job.arguments]
+    return [
+        *agent,
+        *where,
+        f"--nproc-per-node={job.processes}",
+        f"--max-restarts={job.max_restarts}",
+        *output,
+        *what,
+        *job.arguments,
+    ]
 
 
 def _environment(job: Launch, staging: Path) -> dict[str, str]:
     assignment = Assignment(str(staging), str(job.out), progress=job.mode is not None, **job.schedule)
-    threads = max(1, _cores() // job.processes)
+    # Ranks that are started anew must not find the addresses that those before them left in torchrun's own store.
+    fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if job.max_restarts else {}
+    return fresh | thread_environment(job.processes) | assignment.environment()
+
+
+def thread_environment(processes: int) -> dict[str, str]:
+    """Give an environment in which so many ranks share this machine's cores; the user's own settings win."""
     defaults = {
         # Ranks that each take all cores would wait for each other's threads.
-        "OMP_NUM_THREADS": str(threads),
+        "OMP_NUM_THREADS": str(max(1, _cores() // processes)),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SHUTDOWN_S),
     }
-    return defaults | os.environ | assignment.environment()
+    return defaults | os.environ
 
 
 def _cores() -> int:
@@ -199,9 +219,14 @@ def _conclude(job: Launch, run: RunFolder, code: int) -> dict[str, Any] | None:
     failure = _failure(job, folder, code)
     if failure is not None:
         collect_logs(folder, job.processes)
+    overcome = find_restarts(folder)
     clear(folder)
     mode_or_script = (job.mode, None if job.mode else str(job.script))
-    told = facts(job.command, *mode_or_script, failure.note() if failure else None) | {"nnodes": job.nnodes}
+    told = facts(job.command, *mode_or_script, failure.note() if failure else None) | {
+        "nnodes": job.nnodes,
+        "restarts": overcome,
+    }
+    told |= {} if job.links is None else {"links": job.links}
     if failure is None:
         content = write_manifest(folder, told)
         return content | {"folder": str(run.complete())}

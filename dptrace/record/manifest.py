@@ -27,6 +27,7 @@ _OF_A_RANK = (
     "recorded_steps",
     "unprofiled_ns",
     "profiled_ns",
+    "memory",
 )
 
 
@@ -42,6 +43,7 @@ def facts(
         "mode": mode,
         "script": script,
         "nnodes": int(os.environ.get("GROUP_WORLD_SIZE", "1")),
+        "restarts": [],
     }
 
 
@@ -63,7 +65,8 @@ def manifest(pieces: Sequence[dict[str, Any]], facts: dict[str, Any]) -> dict[st
     """
     ranks = [{key: piece[key] for key in _OF_A_RANK} for piece in pieces]
     of_the_run: dict[str, Any] = {key: pieces[0][key] if pieces else None for key in _OF_THE_RUN}
-    notes = [note for piece in pieces for note in piece["notes"]]
+    notes = [_told(restart) for restart in facts.get("restarts", ())]
+    notes += [note for piece in pieces for note in piece["notes"]]
     if pieces and len(pieces) < pieces[0]["world_size"] and facts["status"] == "complete":
         # Machines without a common folder each keep their own ranks.
         notes.append(f"{len(pieces)} of {pieces[0]['world_size']} ranks are here; copy the others' traces beside them.")
@@ -78,9 +81,15 @@ def manifest(pieces: Sequence[dict[str, Any]], facts: dict[str, Any]) -> dict[st
     }
 
 
+def _told(restart: dict[str, Any]) -> str:
+    who = "A rank" if restart["rank"] is None else f"Rank {restart['rank']}"
+    return f"{who} failed ({restart['message']}); all ranks were started anew."
+
+
 def _mean_losses(of_ranks: Sequence[Sequence[float]]) -> list[float | None]:
-    # Each rank's loss is the mean over its own shard; only the mean over ranks is the loss of the batch.
-    means = [fmean(losses) for losses in zip(*of_ranks, strict=False)]
+    # Each rank's loss is the mean over its own shard; only the mean over ranks is that of the batch. Of a pipeline's
+    # ranks only those of the last stage have one.
+    means = [fmean(losses) for losses in zip(*filter(None, of_ranks), strict=False)]
     return [mean if math.isfinite(mean) else None for mean in means]  # JSON has no NaN
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "rank",
     "read_notes",
     "report_failure",
+    "restarts",
     "world_size",
     "write_json",
 ]
@@ -84,6 +85,11 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))
 
 
+def restarts() -> int:
+    """Tell how often torchrun has started the ranks anew."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
 def world_size() -> int:
     """Give the number of ranks in the job."""
     joined = group()
@@ -113,12 +119,15 @@ def report_failure(error: BaseException) -> None:
     assignment = Assignment.mine()
     if assignment is None:
         return
-    path = Path(assignment.folder) / f"rank{rank()}.failure.json"
+    attempt = restarts()
+    again = f".again{attempt}" if attempt else ""
+    path = Path(assignment.folder) / f"rank{rank()}{again}.failure.json"
     if path.exists():
         return
     known = isinstance(error, DptraceError)
     code = error.exit_code if isinstance(error, DptraceError) else 1
     told = {"rank": rank(), "time_ns": time.time_ns(), "message": describe(error), "advice": known, "exit_code": code}
+    told["attempt"] = attempt
     write_json(path, told)
 
 

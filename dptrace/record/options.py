@@ -1,20 +1,20 @@
-"""The options of a recording, told once: for the trainers' own command lines and for ``dptrace record``."""
+"""What a recording was asked for: a trainer's command line read, its schedule, and what does not go together."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dptrace.errors import UsageError
+from dptrace.record.catalogue import OPTIONS, whole_number
 from dptrace.record.models import MODELS
 from dptrace.record.modes import MODES
+from dptrace.record.replicas import check_compression
 
 __all__ = [
-    "OPTIONS",
     "SAMPLES",
-    "Option",
     "Options",
     "Schedule",
     "check_batch",
@@ -26,113 +26,8 @@ __all__ = [
 
 SAMPLES = 32_768
 """Samples in the synthetic data."""
-
-
-def number_above_zero(text: str) -> float:
-    """Read a number, and refuse with ValueError zero and less, and what no size can be."""
-    if not 0 < float(text) < 1e6:
-        raise ValueError(f"{text} is not above 0, or beyond all reason")
-    return float(text)
-
-
-def seed_number(text: str) -> int:
-    """Read what torch takes for a seed, and refuse all else with ValueError."""
-    if not 0 <= int(text) < 1 << 63:
-        raise ValueError(f"{text} is not from 0 to 2^63")
-    return int(text)
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option of the trainers."""
-
-    name: str
-    type: Callable[[str], Any]
-    default: int | float | str | None
-    group: str
-    """The heading under which --help lists it: a key of ``GROUPS`` in dptrace.commands.record."""
-    help: str
-    choices: tuple[str, ...] = ()
-    modes: tuple[str, ...] = ()
-    """The modes for which it means something; empty for all."""
-
-    @property
-    def field(self) -> str:
-        """Name the attribute that holds it."""
-        return self.name.replace("-", "_")
-
-    @property
-    def described(self) -> str:
-        """Give the help with the default, and the modes where it is not for all."""
-        text = f"{', '.join(self.modes)}: {self.help}" if 0 < len(self.modes) < _MANY else self.help
-        return text if self.default in (None, False) else f"{text} [default: {self.default}]"
-
-
-_MANY = 4
-"""Modes that are named in an option's help; more would hide what it is for."""
-
-OPTIONS = (
-    Option(
-        "model",
-        str,
-        None,
-        "first",
-        "Model to train: "
-        + ", ".join(f"{name} ({model.idea})" for name, model in MODELS.items())
-        + " [default: medium, or the mode's own].",
-        choices=tuple(MODELS),
-    ),
-    Option("steps", int, 10, "first", "Steps to record."),
-    Option(
-        "batch-size", int, None, "training", "Samples in a step, over all ranks [default: the model's, 1024 for MLPs]."
-    ),
-    Option(
-        "bucket-cap-mb",
-        number_above_zero,
-        None,
-        "training",
-        "DDP's bucket size in MiB [default: DDP's own, 25 with a first bucket of 1].",
-        modes=("ddp",),
-    ),
-    Option(
-        "dtype", str, "float32", "training", "Numbers in which to train.", choices=("float32", "bfloat16", "float16")
-    ),
-    Option(
-        "optimizer", str, None, "training", "Optimizer [default: the model's, sgd for MLPs].", choices=("sgd", "adamw")
-    ),
-    Option("lr", float, None, "training", "Learning rate [default: the model's, 0.01 for MLPs]."),
-    Option("weight-decay", float, None, "training", "Weight decay [default: the model's, 0 for MLPs]."),
-    Option(
-        "amp",
-        str,
-        None,
-        "training",
-        "Forward in lower precision; fp16 with scaled gradients.",
-        choices=("bf16", "fp16"),
-    ),
-    Option("clip-grad", number_above_zero, None, "training", "Clip the gradients to this norm over all parameters."),
-    Option(
-        "checkpoint-activations",
-        bool,
-        False,
-        "training",
-        "Compute each block's activations again in backward, rather than keep them (resnet18, gpt).",
-    ),
-    Option("compile", bool, False, "training", "Compile each block with torch.compile."),
-    Option("data", str, None, "training", "Folder of CIFAR-10's binary files, for resnet18 [default: made-up images]."),
-    Option("seed", seed_number, 42, "training", "Seed of the data and of the first parameters."),
-    Option("warmup", int, 3, "recording", "Warm-up steps before the timed and before the recorded steps; at least 2."),
-    Option(
-        "wait",
-        int,
-        None,
-        "recording",
-        "Steps before the profiler starts; the last of them are timed without it [default: warmup + steps].",
-    ),
-    Option("out", str, None, "recording", "Folder for the run [default: runs/MODE, or runs/SCRIPT's name]."),
-    Option("save-parameters", str, None, "recording", "Save the parameters after the last step to this .npz file."),
-)
-"""All options that trainers take, in the order of --help; ``--force`` is a flag beside them."""
+CIFAR10_SAMPLES = 50_000
+"""Images in CIFAR-10's training data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +61,21 @@ class Schedule:
         """Count all steps."""
         return self.wait + self.warmup + self.steps
 
+    def after(self, first: int) -> Schedule:
+        """Give the schedule of what is left after *first* steps, of which the last are recorded.
+
+        Raises:
+            UsageError: nothing is left.
+        """
+        left = self.total - first
+        if left < 1:
+            raise UsageError(
+                f"The checkpoint is of step {first}, and the training ends after {self.total}: give more --steps."
+            )
+        steps = min(self.steps, left)
+        warmup = min(self.warmup, left - steps)
+        return Schedule(left - steps - warmup, warmup, steps)
+
 
 class Options(argparse.Namespace):
     """What a trainer was asked for."""
@@ -173,6 +83,15 @@ class Options(argparse.Namespace):
     model: str
     batch_size: int
     bucket_cap_mb: float | None
+    compress: str
+    topk_ratio: float | None
+    powersgd_rank: int | None
+    static_graph: bool
+    gradient_as_bucket_view: bool
+    find_unused_parameters: bool
+    ranks_per_node: int | None
+    prefetch: str
+    reshard_after_forward: str
     dtype: str
     optimizer: str
     lr: float
@@ -182,6 +101,13 @@ class Options(argparse.Namespace):
     checkpoint_activations: bool
     compile: bool
     data: str | None
+    schedule: str
+    experts: int
+    top_k: int
+    tp: int
+    pp: int
+    micro_batches: int
+    virtual_stages: int
     seed: int
     steps: int
     warmup: int
@@ -189,16 +115,39 @@ class Options(argparse.Namespace):
     out: str | None
     save_parameters: str | None
     force: bool
+    checkpoint_every: int | None = None
+    checkpoints: str | None = None
+    resume: bool = False
+    mode: str
+    epochs: int | None
+    lost: tuple[str, ...] = ()
+    """Checkpoints that could not be read, with the reason, when the training went on from one before them."""
+    first_step: int = 0
+    """Where a training that was broken off goes on."""
+
+    @property
+    def steps_in_all(self) -> int:
+        """Count the steps of the training, from its very first."""
+        return Schedule.of(self.steps, self.warmup, self.wait).total
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """Give what must be the same in a training that goes on from a checkpoint."""
+        names = ("mode", "model", "batch_size", "optimizer", "lr", "weight_decay", "seed", "dtype", "amp", "clip_grad")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def recording(self) -> dict[str, Any]:
         """Give the arguments of :func:`dptrace.record.record`."""
         about = {key: value for key, value in vars(self).items() if key not in _NOT_TOLD}
         chosen = {key: getattr(self, key) for key in ("out", "steps", "warmup", "wait", "force")}
-        return chosen | {"options": about}
+        if self.epochs is None:
+            return chosen | {"options": about, "first": self.first_step, "lost": self.lost}
+        samples = CIFAR10_SAMPLES if self.data else SAMPLES
+        return chosen | {"options": about | {"mode": self.mode}, "epochs": (self.epochs, samples // self.batch_size)}
 
 
-_NOT_TOLD = ("out", "steps", "warmup", "wait", "force", "save_parameters")
+_NOT_TOLD = ("out", "steps", "warmup", "wait", "force", "save_parameters", "mode", "epochs", "first_step", "lost")
 """Options that run.json tells elsewhere or that say nothing of the training."""
 
 
@@ -241,7 +190,9 @@ def parse_options(description: str | None, mode: str, arguments: Sequence[str] |
             f"--{option.name}", type=option.type, default=option.default, choices=choices, help=help_text
         )
     parser.add_argument("--force", action="store_true", help="Replace the run folder if it is there already.")
-    options = parser.parse_args(arguments, namespace=Options())
+    epochs = "Time this many epochs without the profiler, and print one line of results; record nothing."
+    parser.add_argument("--epochs", type=whole_number, metavar="N", help=epochs)
+    options = parser.parse_args(arguments, namespace=Options(mode=mode))
     options.model = options.model or default_model(mode)
     for name in ("batch_size", "optimizer", "lr", "weight_decay"):
         if getattr(options, name) is None:
@@ -263,8 +214,15 @@ def check_training(options: dict[str, Any]) -> None:
         )
     if options["data"] is not None and model != "resnet18":
         raise UsageError(f"--data: the model {model} is trained on made-up data; --model resnet18 reads CIFAR-10.")
+    if options.get("checkpoints") and not (options.get("checkpoint_every") or options.get("resume")):
+        raise UsageError("--checkpoints names a folder for --checkpoint-every or --resume: give one of them.")
+    if (options.get("checkpoint_every") or options.get("resume")) and (options.get("compress") or "none") != "none":
+        raise UsageError(
+            "--compress keeps what it left out for the next step, which no checkpoint holds: leave one out."
+        )
     if options["amp"] is not None and options["dtype"] not in (None, "float32"):
         raise UsageError(f"--amp keeps the parameters in float32: leave --dtype {options['dtype']} out.")
+    check_compression(options)
 
 
 def check_batch(batch_size: int, ranks: int) -> None:

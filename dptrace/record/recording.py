@@ -6,10 +6,10 @@ import gzip
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import torch
 import torch.distributed as dist
@@ -21,7 +21,9 @@ from dptrace.record.aligned import AlignedProfile, Stopwatch, device_of
 from dptrace.record.describe import describe_rank
 from dptrace.record.folder import trace_name
 from dptrace.record.host import Host, open_host
+from dptrace.record.memory import Memory
 from dptrace.record.options import Schedule
+from dptrace.record.timing import Timing
 
 __all__ = ["Recording", "failed", "latest", "phase", "record"]
 
@@ -48,6 +50,7 @@ def phase(name: Literal["forward", "backward", "optimizer", "other"]) -> record_
     return record_function(f"dptrace::{name}")
 
 
+@overload
 def record(
     out: str | os.PathLike[str] | None = None,
     *,
@@ -57,7 +60,31 @@ def record(
     force: bool = False,
     model: nn.Module | None = None,
     options: dict[str, Any] | None = None,
-) -> Recording:
+    epochs: None = None,
+    first: int = 0,
+    lost: Sequence[str] = (),
+) -> Recording: ...
+
+
+@overload
+def record(
+    *, warmup: int = 3, model: nn.Module | None = None, options: dict[str, Any] | None = None, epochs: tuple[int, int]
+) -> Timing: ...
+
+
+def record(
+    out: str | os.PathLike[str] | None = None,
+    *,
+    steps: int = 10,
+    warmup: int = 3,
+    wait: int | None = None,
+    force: bool = False,
+    model: nn.Module | None = None,
+    options: dict[str, Any] | None = None,
+    epochs: tuple[int, int] | None = None,
+    first: int = 0,
+    lost: Sequence[str] = (),
+) -> Recording | Timing:
     """Record the loop inside; call ``step()`` at the end of each pass.
 
     Under ``dptrace record`` the launcher decides: its folder, and its --steps, --warmup and --wait where given.
@@ -74,27 +101,48 @@ def record(
         force: replace a run that is there already.
         model: what is trained: its parameters are counted, and DDP's own logging data kept.
         options: what else run.json should tell of this run.
+        epochs: time so many epochs of so many steps without the profiler, and print one line of results
+            (:mod:`dptrace.record.timing`); nothing is recorded then.
+        first: the step with which a training that was broken off goes on; its last steps are recorded then, after
+            as much of waiting and warm-up as is left.
+        lost: what could not be gone on from, and why; to be told.
 
     Raises:
         UsageError: the folder holds something already, or the numbers make no schedule.
     """
+    if epochs is not None:
+        return Timing(*epochs, warmup, model, options or {})
     assignment = notes.Assignment.mine()
     if assignment is not None:
         steps, warmup, wait = assignment.schedule(steps, warmup, wait)
-    return Recording(Schedule.of(steps, warmup, wait), open_host(out, force), model, options or {})
+    recording = Recording(
+        Schedule.of(steps, warmup, wait).after(first), open_host(out, force), model, options or {}, first
+    )
+    recording.notes += [f"{one}: could not be read, and was passed over." for one in lost]
+    return recording
 
 
 class Recording:
     """A recording of this rank's steps; see :func:`record`."""
 
-    def __init__(self, plan: Schedule, host: Host, model: nn.Module | None, options: dict[str, Any]) -> None:
+    def __init__(
+        self, plan: Schedule, host: Host, model: nn.Module | None, options: dict[str, Any], first: int = 0
+    ) -> None:
+        self.first = first
         self.plan, self.host, self.model, self.options = plan, host, model, options
         self.parameters: int | None = None
         self.device = device_of(())
+        self.memory = Memory(model, self.device)
         if model is not None:
             self.trains(model.parameters())
         self.steps_done = 0
         self.notes: list[str] = []
+        if first:
+            self.notes.append(f"The training went on from step {first}, where its last checkpoint was.")
+            if plan.warmup < 2:
+                self.notes.append(
+                    f"Steps of warm-up that were left before the recorded ones: {plan.warmup}; they may be slower."
+                )
         self.losses: list[torch.Tensor] = []
         self.stopwatch = Stopwatch(self.device)
         self._profile: AlignedProfile | None = None
@@ -108,11 +156,12 @@ class Recording:
         with suppress(ValueError):  # lazy modules know their sizes only after the first step
             self.parameters = sum(parameter.numel() for parameter in trained)
         self.device = device_of(trained)
+        self.memory = Memory(self.model, self.device)
 
     @property
     def total_steps(self) -> int:
-        """Count the steps that a whole recording takes."""
-        return self.plan.total
+        """Count the steps that a whole recording takes, from the first of the training."""
+        return self.first + self.plan.total
 
     @property
     def recorded_steps(self) -> int:
@@ -135,6 +184,7 @@ class Recording:
             self.host.meeting, activities=activities, schedule=plan, record_shapes=self._needs_shapes()
         )
         self._profile.start()
+        self._look_at_memory()
         self.stopwatch.begin()
         return self
 
@@ -167,10 +217,19 @@ class Recording:
                 self.losses.append(torch.as_tensor(loss).detach())
             self._profile.step()
             self.steps_done += 1
+            self._look_at_memory()
             self.host.progress(self.steps_done, self.plan.total)
             if self.steps_done == self.plan.total:
                 self._finish()
             self.stopwatch.begin()
+
+    def _look_at_memory(self) -> None:
+        """Count what is held in the warm-up before the recorded steps, where no time is taken; then the peak."""
+        self.memory.end_step()
+        if self.steps_done == self.plan.wait:
+            self.memory.watch()
+        if self.steps_done == self.plan.wait + self.plan.warmup:
+            self.memory.measure()
 
     @contextmanager
     def _harmless(self) -> Iterator[None]:
@@ -190,6 +249,7 @@ class Recording:
         assert self._profile is not None
         profile, self._profile = self._profile, None
         profile.finish()
+        self.memory.forget()
         if self.recorded_steps == 0:
             self.host.complain(self._too_short())
             return

@@ -26,7 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from dptrace.errors import RecordingError
 from dptrace.record import notes
 from dptrace.record.recording import Recording, failed, latest, record
-from dptrace.record.tether import end_with_parent
+from dptrace.record.tether import AGENT, end_with_parent
 from dptrace.record.world import leave_now
 
 __all__ = ["OptimizerSteps", "main"]
@@ -77,7 +77,7 @@ class OptimizerSteps:
 
 def main() -> None:
     """Run ``sys.argv[1]`` as Python would."""
-    end_with_parent(signal.SIGKILL)
+    end_with_parent(signal.SIGKILL, os.environ.get(AGENT))
     sys.argv = sys.argv[1:]
     script = sys.argv[0]
     sys.path[0] = str(Path(script).resolve().parent)

@@ -8,20 +8,37 @@ import signal
 import subprocess
 import sys
 
-__all__ = ["below", "end_with_parent"]
+__all__ = ["AGENT", "LAUNCHER", "below", "end_with_parent"]
+
+LAUNCHER, AGENT = "DPTRACE_LAUNCHER", "DPTRACE_AGENT"
+"""Variables by which a launcher tells its agent, and an agent its ranks, whose children they are."""
 
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent(with_signal: signal.Signals) -> None:
-    """Ask Linux to signal this process when its parent dies, even by SIGKILL; elsewhere do nothing."""
+def end_with_parent(with_signal: signal.Signals, parent: str | None = None) -> None:
+    """Ask Linux to signal this process when its parent dies, even by SIGKILL; elsewhere do nothing.
+
+    Args:
+        parent: id of the process that must be alive, where that was told: it may have died before this one could ask.
+    """
     if not sys.platform.startswith("linux"):
         return
-    parent = os.getppid()
+    before = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(with_signal))
-    if os.getppid() != parent:
+    if os.getppid() != before or (parent and not _alive(int(parent))):
         # It died before the call above; nobody will tell.
         os.kill(os.getpid(), with_signal)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def below(process: int) -> list[int]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -21,7 +22,10 @@ from torch import nn
 
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record import notes
-from dptrace.record.tether import end_with_parent
+from dptrace.record.tether import AGENT, end_with_parent
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 __all__ = ["Meeting", "World", "assert_in_sync", "plain_name", "process_group", "save_parameters"]
 
@@ -46,9 +50,10 @@ def process_group() -> Iterator[World]:
     """
     if notes.Assignment.mine() is not None:
         # Started by hand, a process may outlive the shell that started it.
-        end_with_parent(signal.SIGKILL)
+        end_with_parent(signal.SIGKILL, os.environ.get(AGENT))
     try:
         world = _join()
+        _same_job(world)
         yield world
     except Exception as error:
         notes.report_failure(error)
@@ -62,6 +67,27 @@ def process_group() -> Iterator[World]:
     # DDP's cycles of references keep the group; left to the interpreter's end, torch 2.13 now and then aborts there.
     gc.collect()
     dist.destroy_process_group()
+
+
+def _same_job(world: World) -> None:
+    """Make sure, on several machines, that all launchers were given the same command.
+
+    Raises:
+        UsageError: they were not; the message says what differs.
+    """
+    if notes.Assignment.mine() is None or int(os.environ.get("GROUP_WORLD_SIZE", "1")) < 2:
+        return
+    meeting = Meeting("command")
+    mine = [Path(sys.argv[0]).name, *sorted(sys.argv[1:])]
+    if world.rank == 0:
+        meeting.tell("command", json.dumps(mine))
+        return
+    first = json.loads(meeting.hear("command"))
+    if mine != first:
+        here, there = (
+            " ".join(word for word in a if word not in b) or "nothing" for a, b in ((mine, first), (first, mine))
+        )
+        raise UsageError(f"The machines were given different commands: {here} on rank {world.rank}, {there} on rank 0.")
 
 
 def leave_now(code: int) -> NoReturn:
@@ -108,21 +134,59 @@ def _device() -> torch.device:
     return torch.device("cuda", index)
 
 
-def assert_in_sync(model: nn.Module) -> None:
-    """Prove that all ranks hold the same parameters, bit for bit.
+def assert_in_sync(model: nn.Module, besides: Container[str] = (), group: dist.ProcessGroup | None = None) -> None:
+    """Prove that ranks that hold the same parameters hold them bit for bit alike, and that all are finite.
+
+    A parameter in shards (DTensor) is compared among the ranks that hold the same shard; any other among all ranks.
+    All ranks of the group must call.
+
+    Args:
+        besides: names of parameters that each rank holds alone, such as its experts'.
+        group: the ranks that hold the same; by default all.
 
     Raises:
         RecordingError: they do not; the message names the first parameter that differs, and by how much.
     """
     for name, parameter in model.named_parameters():
-        low, high = parameter.detach().clone(), parameter.detach().clone()
-        dist.all_reduce(low, op=dist.ReduceOp.MIN)
-        dist.all_reduce(high, op=dist.ReduceOp.MAX)
-        if not torch.isfinite(parameter).all():
+        if name in besides:
+            continue
+        held = parameter.detach()
+        own = held.to_local() if _in_shards(held) else held
+        differs, broken = _difference(own, _replicas(held, group)), ~torch.isfinite(own).all()
+        # Told to all, so that all end here, and none waits for one that has.
+        worst = torch.stack([differs, broken.double()])
+        dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=group)
+        apart, broken_anywhere = worst.tolist()
+        if broken_anywhere:
             raise RecordingError(f"Parameter {name} is no longer finite: training diverged. Try a smaller --lr.")
-        if not torch.equal(low, high):
-            apart = (high - low).max().item()
+        if apart:
             raise RecordingError(f"The replicas drifted apart: parameter {name} differs by {apart:.3g} between ranks.")
+
+
+def _in_shards(tensor: torch.Tensor) -> TypeGuard[DTensor]:
+    # Told without its class, whose import takes long, and which older torch has elsewhere.
+    return hasattr(tensor, "full_tensor")
+
+
+def _replicas(parameter: torch.Tensor, group: dist.ProcessGroup | None) -> list[dist.ProcessGroup | None]:
+    """Give the groups of ranks that hold the same of a parameter; None is the group of all."""
+    if not _in_shards(parameter):
+        return [group]
+    mesh = parameter.device_mesh
+    return [mesh.get_group(dim) for dim, placement in enumerate(parameter.placements) if placement.is_replicate()]
+
+
+def _difference(own: torch.Tensor, groups: list[dist.ProcessGroup | None]) -> torch.Tensor:
+    """Give how far a tensor is from that of any rank of the groups; above 0 where it differs at all."""
+    if not own.numel():  # the shard of one of more ranks than there are rows
+        return own.double().sum()
+    low, high = own.clone(), own.clone()
+    for group in groups:
+        dist.all_reduce(low, op=dist.ReduceOp.MIN, group=group)
+        dist.all_reduce(high, op=dist.ReduceOp.MAX, group=group)
+    apart = (high.double() - low.double()).abs()
+    # Infinities and what is no number have no distance, and are told by themselves.
+    return torch.nan_to_num(apart, 0.0, 0.0, 0.0).max()
 
 
 def save_parameters(model: nn.Module, path: str | None, whole: Mapping[str, torch.Tensor] | None = None) -> None:
@@ -159,8 +223,7 @@ def plain_name(name: str) -> str:
 
 def _whole(tensor: torch.Tensor) -> torch.Tensor:
     """Gather a tensor that lies in shards on the ranks."""
-    gather = getattr(tensor, "full_tensor", None)
-    return tensor if gather is None else gather()
+    return tensor.full_tensor() if _in_shards(tensor) else tensor
 
 
 def _store() -> Any:

@@ -55,7 +55,8 @@ class Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.attention_norm, self.attention = nn.LayerNorm(width), Attention(width, heads)
-        self.mlp_norm, self.mlp = nn.LayerNorm(width), FeedForward(width)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp: nn.Module = FeedForward(width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))

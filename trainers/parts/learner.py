@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from dptrace.errors import UsageError
 from dptrace.record import Options, phase
+from dptrace.record.checkpoints import Checkpoints
+from dptrace.record.notes import rank, restarts
 
-__all__ = ["Learner", "optimizer_of"]
+__all__ = ["Learner", "checkpoints_of", "optimizer_of"]
 
 
 def optimizer_of(parameters: Iterable[Tensor], options: Options) -> torch.optim.Optimizer:
@@ -27,6 +31,7 @@ class Learner:
         optimizer: by default the one that was asked for, of the model's parameters.
         spread: the ranks that hold other parameters than this one, as the stages of a pipeline do: they clip to one
             norm, and skip a step together. Shards that torch knows of (DTensor) need nothing.
+        copies: on how many ranks of *spread* a parameter lies, where it is not on this one alone.
     """
 
     def __init__(
@@ -35,11 +40,16 @@ class Learner:
         options: Options,
         optimizer: torch.optim.Optimizer | None = None,
         spread: dist.ProcessGroup | None = None,
+        copies: Mapping[Tensor, int] | None = None,
     ) -> None:
-        self.model, self.options, self.spread = model, options, spread
+        self.model, self.options, self.spread, self.copies = model, options, spread, copies or {}
         self.optimizer = optimizer_of(model.parameters(), options) if optimizer is None else optimizer
         device = next(model.parameters()).device.type
         self.scaler = torch.amp.GradScaler(device, enabled=options.amp == "fp16")
+        self.steps_done = 0
+        self._checkpoints = checkpoints_of(options)
+        if self._checkpoints is not None:
+            self._go_on(self._checkpoints)
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients."""
@@ -56,6 +66,11 @@ class Learner:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
+        self.steps_done += 1
+        every = self.options.checkpoint_every
+        if self._checkpoints is not None and every is not None and self.steps_done % every == 0:
+            with phase("other"):
+                self._save(self._checkpoints)
 
     def _gradients(self) -> list[Tensor]:
         return [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
@@ -65,11 +80,11 @@ class Learner:
         if self.spread is None:
             nn.utils.clip_grad_norm_(self.model.parameters(), most)
             return
-        gradients = self._gradients()
-        squared = torch.stack([gradient.float().norm() ** 2 for gradient in gradients]).sum()
+        learned = [(p.grad, self.copies.get(p, 1)) for p in self.model.parameters() if p.grad is not None]
+        squared = torch.stack([gradient.float().norm() ** 2 / copies for gradient, copies in learned]).sum()
         dist.all_reduce(squared, group=self.spread)
         factor = (most / (squared.sqrt() + 1e-6)).clamp(max=1.0)
-        for gradient in gradients:
+        for gradient, _ in learned:
             gradient.mul_(factor.to(gradient.dtype))
 
     def _agree_on_overflow(self) -> None:
@@ -80,3 +95,46 @@ class Learner:
         finite = torch.stack([torch.isfinite(gradient).all() for gradient in gradients]).all().float()
         dist.all_reduce(finite, dist.ReduceOp.MIN, group=self.spread)
         gradients[0].masked_fill_(finite == 0, torch.inf)
+
+    def _save(self, checkpoints: Checkpoints) -> None:
+        """Write what a training that goes on needs; one rank is enough, as all hold the same."""
+        if rank() == 0:
+            content = {
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "scaler": self.scaler.state_dict(),
+            }
+            checkpoints.save(self.steps_done, content)
+
+    def _go_on(self, checkpoints: Checkpoints) -> None:
+        """Go on from the newest checkpoint, after a restart or where that was asked for."""
+        device = next(self.model.parameters()).device
+        found = checkpoints.newest(self.options.steps_in_all, device)
+        self.options.lost = tuple(checkpoints.damaged)
+        if found is None:
+            return
+        self.model.load_state_dict(found["model"])
+        self.optimizer.load_state_dict(found["optimizer"])
+        self.scaler.load_state_dict(found["scaler"])
+        # Batches and recording begin with the step that comes next.
+        self.steps_done = self.options.first_step = int(found["step"])
+
+
+def checkpoints_of(options: Options) -> Checkpoints | None:
+    """Give the checkpoints that a training writes or goes on from; None where it does neither.
+
+    Raises:
+        UsageError: there are some already, and nothing was said of going on from them; or there are none to go on from.
+    """
+    if options.checkpoint_every is None and not options.resume:
+        return None
+    found = Checkpoints(Path(options.checkpoints or f"checkpoints/{options.mode}"), options.training)
+    there = found.steps()
+    if restarts() == 0 and not options.resume and there:
+        raise UsageError(
+            f"{found.folder} holds checkpoints, of step {there[-1]} and before. Go on from them with --resume, or name "
+            "another folder with --checkpoints."
+        )
+    if restarts() == 0 and options.resume and not there:
+        raise UsageError(f"{found.folder} holds no checkpoint to go on from: leave --resume out.")
+    return found

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import relu
 
 from dptrace.record.options import SAMPLES
 
@@ -24,6 +25,26 @@ def build(name: str) -> nn.Sequential:
     for inputs, outputs in pairwise(WIDTHS[name]):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+class Block(nn.Module):
+    """A block like all others: as wide going out as coming in, and with a gradient for what comes in, the first too."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = x + self.down(relu(self.up(self.norm(x))))
+        return output
+
+
+def balanced() -> nn.Sequential:
+    """Build 8 equal blocks: stages of a pipeline take equally long, so that the bubble's formula can be checked.
+
+    The classes are the first of the last block's outputs; there is no layer that differs from the others.
+    """
+    return nn.Sequential(*(Block(WIDTHS["small"][0]) for _ in range(8)))
 
 
 class Images:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from dptrace.record import Options, World
 from dptrace.record.options import check_batch
+from dptrace.record.timing import Timing
 from dptrace.trainers.parts import gpt, mlp, resnet
 from dptrace.trainers.parts.blocks import prepare
 
@@ -36,7 +37,7 @@ class Data(Protocol):
 class Task:
     """A model and its data, for one rank."""
 
-    model: nn.Module
+    model: nn.Sequential
     data: Data
     options: Options
     world: World
@@ -44,7 +45,7 @@ class Task:
     """What the model is not trained on, where there is such."""
 
     def batches(
-        self, steps: int, *, first: int = 0, index: int | None = None, count: int | None = None
+        self, steps: int, *, first: int | None = None, index: int | None = None, count: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's shard of each global batch, over and over through the data.
 
@@ -53,7 +54,7 @@ class Task:
 
         Args:
             steps: where to stop, counted from the first step of the training.
-            first: the step to begin with.
+            first: the step to begin with; by default where a training that was broken off goes on.
             index, count: which of how many shards this rank takes; by default its rank, and the number of ranks.
 
         Raises:
@@ -64,7 +65,7 @@ class Task:
         whole = self.options.batch_size
         check_batch(whole, count)
         shard = whole // count
-        for step in range(first, steps):
+        for step in range(self.options.first_step if first is None else first, steps):
             begin = step % (len(self.data) // whole) * whole + index * shard
             yield self._on_device(*self.data[slice(begin, begin + shard)])
 
@@ -95,21 +96,35 @@ class Task:
             dist.all_reduce(right)
         return float(right) / len(self.validation)
 
+    def validate(self, recording: Any) -> None:
+        """Put the model's accuracy into the results of a timing, after its last epoch; a recording has none."""
+        if self.validation is not None and isinstance(recording, Timing):
+            recording.more["accuracy"] = self.accuracy(self.model)
 
-def task(options: Options, world: World) -> Task:
-    """Build the model and its data; the seed is the same on all ranks, and so are the parameters."""
+
+def task(options: Options, world: World, split: Callable[[nn.Sequential], None] | None = None) -> Task:
+    """Build the model and its data; the seed is the same on all ranks, and so are the parameters.
+
+    Args:
+        split: what replaces layers of the model, in place, before anything is put around its blocks.
+    """
     torch.manual_seed(options.seed)
     model, data, validation = _made(options)
     if world.rank == 0 and options.model == "resnet18":
         where = f"CIFAR-10 from {options.data}" if options.data else "made-up images of CIFAR-10's shape"
         print(f"Training on {where}.", file=sys.stderr)
-    model = prepare(model.to(world.device, getattr(torch, options.dtype)), options, world.device.type)
+    model = model.to(world.device, getattr(torch, options.dtype))
+    if split is not None:
+        split(model)
+    model = prepare(model, options, world.device.type)
     return Task(model, data, options, world, validation)
 
 
 def _made(options: Options) -> tuple[nn.Sequential, Data, Data | None]:
     if options.model in mlp.WIDTHS:
         return mlp.build(options.model), mlp.Images(options.seed), None
+    if options.model == "balanced":
+        return mlp.balanced(), mlp.Images(options.seed), None
     if options.model in gpt.SIZES:
         return gpt.build(options.model), gpt.Text(options.model, options.seed), None
     if options.data:

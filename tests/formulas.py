@@ -1,0 +1,104 @@
+"""What tensor parallel modes move in a step, by formulas from the books, in the terms that the trace counts in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Numbers", "clipped", "dp_tp", "mesh_3d", "tp", "tp_decoder", "tp_sp"]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a formula for the bytes of a step may ask."""
+
+    parameter_bytes: tuple[int, ...]
+    """Of each parameter tensor of the whole model."""
+    ranks: int
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Of the same."""
+    names: tuple[str, ...] = ()
+    """Of the same."""
+    rank: int = 0
+    """The rank that moves them, where not all move the same."""
+
+    @property
+    def total(self) -> int:
+        """Add them up."""
+        return sum(self.parameter_bytes)
+
+
+_ACTIVATIONS = 128 * 64 * 128 * 4
+"""Bytes of gpt-tiny's activations between two layers: batch x tokens x width x 4."""
+
+
+def tp_decoder(numbers: Numbers) -> dict[str, tuple[int, int]]:
+    """Four all-reduces of the activations in each of four blocks: attention and MLP, forward and backward.
+
+    The 4 of "4 x 2(T-1)/T x B x S x H" for each layer (the guide's chapter 9.5; Shoeybi et al. 2019, section 3).
+    """
+    return {"all_reduce": (4 * 4, 4 * 4 * _ACTIVATIONS)}
+
+
+def _tp_pairs(batch: int) -> list[int]:
+    """Of small's two pairs of layers: their outputs of 512 and 10 forward; backward what goes into the second pair."""
+    return [batch * width * 4 for width in (512, 10, 512)]
+
+
+def tp(numbers: Numbers) -> dict[str, tuple[int, int]]:
+    return {"all_reduce": (3, sum(_tp_pairs(128)))}
+
+
+def tp_sp(numbers: Numbers) -> dict[str, tuple[int, int]]:
+    """For each all-reduce of tp an all-gather and a reduce-scatter (Korthikanti et al. 2022, section 4.2.2).
+
+    Beside them one all-gather for the head, one for the gradient of the embedding, and an all-reduce of what is
+    learned from some of the tokens only: two norms, and the biases of the two layers cut by rows, in each block.
+    """
+    partial = [size for name, size in zip(numbers.names, numbers.parameter_bytes, strict=True) if _of_some(name)]
+    return {
+        "all_gather": (4 * 4 + 2, (4 * 4 + 2) * _ACTIVATIONS),
+        "reduce_scatter": (4 * 4, 4 * 4 * _ACTIVATIONS),
+        "all_reduce": (1, sum(partial)),
+    }
+
+
+def clipped(
+    formula: Callable[[Numbers], dict[str, tuple[int, int]]],
+) -> Callable[[Numbers], dict[str, tuple[int, int]]]:
+    """Beside what a formula says, ranks that hold different parameters agree on the norm of all gradients."""
+
+    def moves(numbers: Numbers) -> dict[str, tuple[int, int]]:
+        found = formula(numbers)
+        count, size = found["all_reduce"]
+        return found | {"all_reduce": (count + 1, size + 4)}
+
+    return moves
+
+
+def _of_some(name: str) -> bool:
+    return "_norm." in name or name.endswith(("attention.out.bias", "mlp.down.bias"))
+
+
+def dp_tp(numbers: Numbers) -> dict[str, tuple[int, int]]:
+    """In a row what tp moves for half the batch; in a column ddp's two buckets, of half of all but the rows' biases."""
+    pairs = zip(numbers.names, numbers.parameter_bytes, strict=True)
+    own = [size if name in ("2.bias", "6.bias") else size // 2 for name, size in pairs]
+    return {"all_reduce": (3 + 2, sum(_tp_pairs(64)) + sum(own))}
+
+
+def mesh_3d(tensor: int, replicas: int) -> Callable[[Numbers], dict[str, tuple[int, int]]]:
+    """Of eight equal blocks in two stages, for four micro-batches: what tp and pp move, and the gradients at once.
+
+    Each block all-reduces its activations forward and their gradients backward, and the stages pass them on once.
+    """
+
+    def moves(numbers: Numbers) -> dict[str, tuple[int, int]]:
+        activations = 128 // replicas * 784 * 4
+        pairs = list(zip(numbers.names, numbers.parameter_bytes, strict=True))[: len(numbers.names) // 2]
+        whole = ("norm.weight", "norm.bias", "down.bias")
+        own = sum(size if name.endswith(whole) else size // tensor for name, size in pairs)
+        passed_on = (4, activations)
+        return {"all_reduce": (4 * 4 * 2 + 1, 4 * 2 * activations + own), "send": passed_on, "recv": passed_on}
+
+    return moves

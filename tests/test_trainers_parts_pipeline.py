@@ -1,0 +1,72 @@
+"""A model cut into stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+
+from dptrace.errors import RecordingError, UsageError  # noqa: E402
+from dptrace.trainers.parts import gpt, mlp  # noqa: E402
+from dptrace.trainers.parts.pipeline import cut  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """A process group of one, so that all stages are this rank's."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    yield
+    dist.destroy_process_group()
+
+
+def layers(model: nn.Sequential, stages: int) -> list[list[str]]:
+    return [list(dict(stage.named_children())) for stage in cut(model, stages).stages.values()]
+
+
+def test_blocks_keep_their_names_and_their_activations() -> None:
+    """A ReLU goes with the layer before it; the heaviest stage is as light as can be."""
+    assert [["0", "1"], ["2", "3", "4", "5", "6"]] == layers(mlp.build("small"), 2)
+    assert [["0", "1"], ["2", "3"], ["4", "5"], ["6"]] == layers(mlp.build("small"), 4)
+
+
+def test_equal_blocks_are_dealt_out_equally() -> None:
+    """The balanced model's eight blocks make stages of equally many."""
+    assert [["0", "1", "2", "3"], ["4", "5", "6", "7"]] == layers(mlp.balanced(), 2)
+    assert 8 == len(layers(mlp.balanced(), 8))
+    assert 1 == len({sum(p.numel() for p in block.parameters()) for block in mlp.balanced()})
+
+
+def test_a_table_that_is_looked_up_in_weighs_nothing() -> None:
+    """A decoder's embedding has many parameters and little to compute."""
+    assert [["0", "1", "2"], ["3", "4", "5"]] == layers(gpt.build("gpt-tiny"), 2)
+
+
+def test_the_whole_has_all_parameters_by_their_names() -> None:
+    """In the order of the model, whatever stage they are in."""
+    model = mlp.build("small")
+    pieces = cut(model, 3)
+    whole = pieces.whole()
+
+    assert list(dict(model.named_parameters())) == list(whole)
+    assert all(torch.equal(parameter, whole[name]) for name, parameter in model.named_parameters())
+    assert sum(p.numel() for p in model.parameters()) == pieces.parameters
+
+
+def test_parameters_that_are_no_longer_finite_are_told() -> None:
+    """The message names one."""
+    pieces = cut(mlp.build("small"))
+    with torch.no_grad():
+        pieces.stages[0].get_parameter("2.weight")[0, 0] = float("nan")
+    with pytest.raises(RecordingError, match=r"2\.weight is no longer finite"):
+        pieces.whole()
+
+
+def test_more_stages_than_blocks_are_refused() -> None:
+    """The message says what to change."""
+    with pytest.raises(UsageError, match="4 blocks, too few for 5 stages"):
+        cut(mlp.build("small"), 5)

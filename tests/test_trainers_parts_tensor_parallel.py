@@ -1,0 +1,157 @@
+"""Layers that ranks share: what they compute together, and what is whole of it in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Barrier, Thread
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.distributed as dist  # noqa: E402
+
+from dptrace.errors import RecordingError  # noqa: E402
+from dptrace.trainers.parts import gpt, mlp  # noqa: E402
+from dptrace.trainers.parts.regions import Region, SequenceRegion  # noqa: E402
+from dptrace.trainers.parts.tensor_parallel import TensorParallel  # noqa: E402
+
+
+@pytest.fixture
+def alone() -> Iterator[Any]:
+    """A process group of one."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def built(name: str) -> Any:
+    torch.manual_seed(1)
+    return gpt.build(name) if name in gpt.SIZES else mlp.balanced() if name == "balanced" else mlp.build(name)
+
+
+@pytest.mark.parametrize(("name", "sequence"), [("small", False), ("balanced", False), ("gpt-tiny", True)])
+def test_a_model_of_one_rank_is_the_model_itself(name: str, sequence: bool, alone: Any) -> None:
+    """Same names, same outputs, same whole parameters."""
+    plain, split = built(name), built(name)
+    tensors = TensorParallel(alone, sequence)
+    tensors.split(split)
+    x = torch.randint(0, 512, (2, 64)) if name == "gpt-tiny" else torch.randn(3, 784)
+
+    assert [n for n, _ in plain.named_parameters()] == [n for n, _ in split.named_parameters()]
+    assert torch.allclose(plain(x), split(x), atol=1e-5)
+    whole = tensors.whole(split.named_parameters())
+    assert all(torch.equal(parameter, whole[n]) for n, parameter in plain.named_parameters())
+    assert sum(p.numel() for p in plain.parameters()) == tensors.parameters
+
+
+def test_pairs_are_cut_and_the_layer_that_is_left_over_is_not(alone: Any) -> None:
+    """Five layers are two pairs; a bias that is added after the sum is whole on every rank."""
+    tensors = TensorParallel(alone)
+    tensors.split(built("medium"))
+
+    columns = {f"{layer}.{part}": 0 for layer in (0, 4) for part in ("weight", "bias")}
+    assert columns | {"2.weight": 1, "6.weight": 1} == tensors.cuts
+
+
+def test_what_is_on_several_ranks_is_told(alone: Any) -> None:
+    """A cut parameter is once in each replica, any other on every rank of it."""
+    model, tensors = built("small"), TensorParallel(alone)
+    tensors.split(model)
+    tensors.size = 4
+
+    copies = {name: tensors.copies(model, 3)[parameter] for name, parameter in model.named_parameters()}
+    assert (3, 3, 12) == (copies["0.weight"], copies["2.weight"], copies["2.bias"])
+
+
+def test_only_some_tokens_teach_norms_and_biases_of_rows(alone: Any) -> None:
+    """Two norms of two parameters and two biases in each of four blocks; the head and the embedding see all."""
+    tensors = TensorParallel(alone, sequence=True)
+    tensors.split(built("gpt-tiny"))
+
+    assert 4 * 6 == len(tensors.partial)
+
+
+def test_parts_that_are_no_longer_finite_are_told(alone: Any) -> None:
+    """The message names one."""
+    model, tensors = built("small"), TensorParallel(alone)
+    tensors.split(model)
+    with torch.no_grad():
+        model[2].weight[0, 0] = float("nan")
+    with pytest.raises(RecordingError, match=r"2\.weight is no longer finite"):
+        tensors.whole(model.named_parameters())
+
+
+def together(kind: type[Region], use: Any, inputs: list[Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Let two ranks, threads of this process, call *use* with a region each; give what each returns."""
+    barrier = Barrier(2)
+    place: list[Any] = [None, None]
+
+    def exchanged(own: Any, rank: int) -> list[Any]:
+        place[rank] = own.detach().clone()
+        barrier.wait(10)
+        everything = list(place)
+        barrier.wait(10)
+        return everything
+
+    def rank_of(region: Any) -> int:
+        return int(region.rank)
+
+    def sum_up(region: Any, x: Any) -> Any:
+        return torch.stack(exchanged(x, rank_of(region))).sum(0)
+
+    def gather(region: Any, x: Any) -> Any:
+        return torch.cat(exchanged(x, rank_of(region)), 1)
+
+    def scatter(region: Any, x: Any) -> Any:
+        return sum_up(region, x).chunk(2, 1)[region.rank]
+
+    monkeypatch.setattr(Region, "_all_reduce", sum_up)
+    monkeypatch.setattr(SequenceRegion, "_gather", gather)
+    monkeypatch.setattr(SequenceRegion, "_scatter", scatter)
+    results: list[Any] = [None, None]
+
+    def run(rank: int) -> None:
+        region = kind.__new__(kind)
+        region.rank, region.size, region.label = rank, 2, "a"
+        results[rank] = use(region, inputs[rank])
+
+    ranks = [Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in ranks:
+        thread.start()
+    for thread in ranks:
+        thread.join(20)
+    return results
+
+
+@pytest.mark.parametrize("kind", [Region, SequenceRegion])
+def test_gradients_are_those_of_the_whole(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks with a factor each compute (2 + 3) x, and the gradient of x is 5 on both, wherever tokens lie."""
+    sequence = kind is SequenceRegion
+    x = torch.arange(4.0).view(1, 4, 1)
+
+    def use(region: Any, factor: float) -> tuple[Any, Any]:
+        own = (region._own(x) if sequence else x).clone().requires_grad_()
+        output = region.leave(factor * region.enter(own))
+        output.sum().backward()
+        return output.detach(), own.grad
+
+    outputs, gradients = zip(*together(kind, use, [2.0, 3.0], monkeypatch), strict=True)
+    assert torch.equal(5 * x, torch.cat(outputs, 1) if sequence else outputs[0])
+    assert all(torch.equal(gradient, torch.full_like(gradient, 5.0)) for gradient in gradients)
+
+
+def test_tokens_that_are_spread_and_collected_keep_their_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ranks compute the same before and after: nothing is counted twice."""
+    x = torch.arange(4.0).view(1, 4, 1)
+
+    def use(region: Any, unused: None) -> tuple[Any, Any]:
+        own = x.clone().requires_grad_()
+        output = region.collect(region.spread(own))
+        (output * x).sum().backward()
+        return output.detach(), own.grad
+
+    for output, gradient in together(SequenceRegion, use, [None, None], monkeypatch):
+        assert torch.equal(x, output)
+        assert torch.equal(x, gradient)

@@ -1,0 +1,56 @@
+"""DDP with accumulation: several micro-batches go through the model before the gradients are exchanged once.
+
+The gradients of a step's micro-batches add up on each rank, in no_sync() without any communication; the last
+micro-batch's backward reduces the sums. So a step sends the bytes of one micro-batch, and its activations need the
+memory of one.
+
+    dptrace record --mode accumulate --gpus 4 --micro-batches 4
+    torchrun --nproc-per-node 4 accumulate.py --steps 4
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+
+from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
+from dptrace.record.replicas import MICRO_BATCHES, check_micro_batches
+from dptrace.trainers.parts.learner import Learner
+from dptrace.trainers.parts.replicated import replicated
+from dptrace.trainers.parts.task import task
+
+
+def train(options: Options, world: World) -> None:
+    options.micro_batches = count = MICRO_BATCHES if options.micro_batches is None else options.micro_batches
+    check_micro_batches(options.batch_size, world.size, count)
+    work = task(options, world)
+    model = replicated(work.model, options)
+    learner = Learner(model, options)
+
+    with record(model=model, **options.recording) as recording:
+        for x, y in work.batches(recording.total_steps):
+            losses = []
+            for number, (some_x, some_y) in enumerate(zip(x.chunk(count), y.chunk(count), strict=True), 1):
+                # Forward too must know whether its backward is to be reduced.
+                with nullcontext() if number == count else model.no_sync():
+                    with phase("forward"):
+                        loss = work.loss(model(some_x), some_y)
+
+                    with phase("backward"):
+                        learner.backward(loss / count)
+                losses.append(loss.detach())
+
+            with phase("optimizer"):
+                learner.step()
+            recording.step(torch.stack(losses).mean())
+
+        assert_in_sync(model)
+        work.validate(recording)
+    save_parameters(model, options.save_parameters)
+
+
+if __name__ == "__main__":
+    options = parse_options(__doc__, "accumulate")
+    with process_group() as world:
+        train(options, world)

@@ -1,0 +1,48 @@
+"""Data parallelism, all at once: the whole backward pass, then every all-reduce is started, and all are waited for.
+
+The network gets all messages in one go instead of one after the other, so it idles less between them than in naive;
+but they all start after backward, and nothing of them is hidden behind it as in interleaved.
+
+    dptrace record --mode async-after --gpus 4
+    torchrun --nproc-per-node 4 async_after.py --steps 4
+"""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
+from dptrace.trainers.parts.learner import Learner
+from dptrace.trainers.parts.task import task
+
+
+def train(options: Options, world: World) -> None:
+    work = task(options, world)
+    model = work.model
+    learner = Learner(model, options)
+
+    with record(model=model, **options.recording) as recording:
+        for x, y in work.batches(recording.total_steps):
+            with phase("forward"):
+                loss = work.loss(model(x), y)
+
+            with phase("backward"):
+                learner.backward(loss / world.size)  # so that the sum over ranks is the average
+
+            pending = [dist.all_reduce(parameter.grad, async_op=True) for parameter in model.parameters()]
+            for reduction in pending:
+                reduction.wait()
+
+            with phase("optimizer"):
+                learner.step()
+            recording.step(loss)
+
+        assert_in_sync(model)
+        work.validate(recording)
+    save_parameters(model, options.save_parameters)
+
+
+if __name__ == "__main__":
+    options = parse_options(__doc__, "async-after")
+    with process_group() as world:
+        train(options, world)

@@ -1,0 +1,58 @@
+"""Data parallel and tensor parallel: a mesh of ranks, whose rows share out the model and whose columns the batch.
+
+::
+
+    rank 0  rank 1     row 0: the model cut in two, for the first half of the batch
+    rank 2  rank 3     row 1: the same for the second half; ranks 0 and 2 hold the same part
+
+Activations are all-reduced in a row, on the critical path, so a row should have the fastest links: ranks of one
+machine. Gradients are all-reduced in a column by DDP, behind backward.
+
+    dptrace record --mode dp-tp --gpus 4 --tp 2
+    torchrun --nproc-per-node 4 dp_tp.py --steps 4 --tp 2
+"""
+
+from __future__ import annotations
+
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+
+from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
+from dptrace.record.meshes import check_mesh
+from dptrace.trainers.parts.learner import Learner
+from dptrace.trainers.parts.task import task
+from dptrace.trainers.parts.tensor_parallel import TensorParallel
+
+
+def train(options: Options, world: World) -> None:
+    check_mesh(vars(options), world.size)
+    replicas = world.size // options.tp
+    mesh = init_device_mesh(world.device.type, (replicas, options.tp), mesh_dim_names=("dp", "tp"))
+    tensors = TensorParallel(mesh.get_group("tp"))
+    work = task(options, world, tensors.split)
+    model = DistributedDataParallel(work.model, process_group=mesh.get_group("dp"))
+    learner = Learner(model, options, spread=tensors.group, copies=tensors.copies(work.model))
+
+    with record(model=model, **options.recording) as recording:
+        recording.parameters = tensors.parameters
+        for x, y in work.batches(recording.total_steps, index=mesh.get_local_rank("dp"), count=replicas):
+            with phase("forward"):
+                loss = work.loss(model(x), y)
+
+            with phase("backward"):
+                learner.backward(loss)
+
+            with phase("optimizer"):
+                learner.step()
+            recording.step(loss)
+
+        # Columns may add up in different orders, so that what is whole is the same in a row up to rounding only.
+        assert_in_sync(work.model, group=mesh.get_group("dp"))
+        whole = tensors.whole(work.model.named_parameters())
+    save_parameters(work.model, options.save_parameters, whole)
+
+
+if __name__ == "__main__":
+    options = parse_options(__doc__, "dp-tp")
+    with process_group() as world:
+        train(options, world)

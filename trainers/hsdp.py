@@ -1,0 +1,45 @@
+"""Sharded inside a node, replicated across nodes: FSDP's many messages stay on fast links (hybrid sharding).
+
+The ranks form a mesh: a row is a node, and shards the model as in fsdp; ranks of one column hold the same shards.
+Gathers and reduce-scatters run inside a node; across nodes, only the shards' gradients are all-reduced, 1/n of the
+model for a node of n. The memory is that of fsdp on one node.
+
+    dptrace record --mode hsdp --gpus 4 --ranks-per-node 2
+    torchrun --nproc-per-node 4 hsdp.py --steps 4 --ranks-per-node 2
+"""
+
+from __future__ import annotations
+
+from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
+from dptrace.trainers.parts.fully_sharded import fully_sharded
+from dptrace.trainers.parts.learner import Learner
+from dptrace.trainers.parts.nodes import mesh_of_nodes
+from dptrace.trainers.parts.task import task
+
+
+def train(options: Options, world: World) -> None:
+    work = task(options, world)
+    mesh = mesh_of_nodes(world, options.ranks_per_node)
+    model = fully_sharded(work.model, mesh, options)
+    learner = Learner(model, options)
+
+    with record(model=model, **options.recording) as recording:
+        for x, y in work.batches(recording.total_steps):
+            with phase("forward"):
+                loss = work.loss(model(x), y)
+
+            with phase("backward"):
+                learner.backward(loss)
+
+            with phase("optimizer"):
+                learner.step()
+            recording.step(loss)
+
+        assert_in_sync(model)
+    save_parameters(model, options.save_parameters)
+
+
+if __name__ == "__main__":
+    options = parse_options(__doc__, "hsdp")
+    with process_group() as world:
+        train(options, world)

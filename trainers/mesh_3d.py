@@ -1,0 +1,76 @@
+"""Data, pipeline and tensor parallel at once: the mesh of ranks on which the largest models are trained.
+
+::
+
+    ranks 0 1 ─► 2 3     ranks 0 and 1 share out the layers of the first stage, 2 and 3 those of the second,
+    ranks 4 5 ─► 6 7     and both stages are there again for the other half of the batch
+
+Who speaks most stands nearest: the activations' all-reduces of a stage run between neighbours (tp), stages pass on
+micro-batches (pp, in the order of 1F1B), and the gradients are all-reduced once a step between ranks that hold the
+same part of the same stage (dp).
+
+    dptrace record --mode 3d --gpus 8 --tp 2 --pp 2
+    torchrun --nproc-per-node 8 mesh_3d.py --steps 4 --tp 2 --pp 2
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import Schedule1F1B
+
+from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
+from dptrace.record.meshes import check_mesh
+from dptrace.trainers.parts.flat import flat_gradients
+from dptrace.trainers.parts.learner import Learner
+from dptrace.trainers.parts.pipeline import NamedStage, cut
+from dptrace.trainers.parts.task import task
+from dptrace.trainers.parts.tensor_parallel import TensorParallel
+
+
+def train(options: Options, world: World) -> None:
+    check_mesh(vars(options), world.size)
+    replicas = world.size // (options.pp * options.tp)
+    mesh = init_device_mesh(world.device.type, (replicas, options.pp, options.tp), mesh_dim_names=("dp", "pp", "tp"))
+    groups = {name: mesh.get_group(name) for name in ("dp", "pp", "tp")}
+    tensors = TensorParallel(groups["tp"])
+    work = task(options, world, tensors.split)
+    copies = tensors.copies(work.model, replicas)
+    pieces = cut(work.model, group=groups["pp"])
+    ((number, model),) = pieces.stages.items()
+    work.model = model
+    learner = Learner(model, options, spread=dist.group.WORLD, copies=copies)
+    learner.scaler.scale(torch.zeros((), device=world.device))  # so that ranks without a loss have the scale too
+    stage = NamedStage(model, number, options.pp, world.device, group=groups["pp"])
+    schedule = Schedule1F1B(stage, options.micro_batches, lambda out, y: learner.scaler.scale(work.loss(out, y)))
+
+    with record(model=model, **options.recording) as recording:
+        recording.parameters = tensors.parameters
+        for x, y in work.batches(recording.total_steps, index=mesh.get_local_rank("dp"), count=replicas):
+            losses: list[Tensor] = []
+            inputs = (x,) if stage.is_first else ()
+            targets: dict[str, Any] = {"target": y, "losses": losses} if stage.is_last else {}
+            schedule.step(*inputs, **targets, return_outputs=False)
+
+            with flat_gradients(model) as gradients:
+                gradients /= replicas
+                dist.all_reduce(gradients, group=groups["dp"])
+
+            scale = learner.scaler.get_scale()
+            with phase("optimizer"):
+                learner.step()
+            recording.step(torch.stack(losses).mean() / scale if losses else None)
+
+        assert_in_sync(model, group=groups["dp"])
+        whole = tensors.whole(pieces.whole().items())
+    save_parameters(model, options.save_parameters, whole)
+
+
+if __name__ == "__main__":
+    options = parse_options(__doc__, "3d")
+    with process_group() as world:
+        train(options, world)

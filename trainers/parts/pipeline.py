@@ -1,0 +1,129 @@
+"""A model cut into stages, one after the other, on the ranks of a pipeline; and the whole of it gathered again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+from torch.profiler import record_function
+
+from dptrace.errors import RecordingError, UsageError
+
+__all__ = ["Cut", "NamedStage", "cut"]
+
+
+def _weight(block: nn.Module) -> int:
+    """Estimate what a block computes: its parameters, but for tables that are only looked up in."""
+    layers = (layer for layer in block.modules() if not isinstance(layer, nn.Embedding))
+    return sum(parameter.numel() for layer in layers for parameter in layer.parameters(recurse=False))
+
+
+def _groups(model: nn.Sequential) -> list[list[tuple[str, nn.Module]]]:
+    """Give the blocks by their names, those without parameters (a ReLU) with the one before."""
+    groups: list[list[tuple[str, nn.Module]]] = []
+    for name, block in model.named_children():
+        if groups and not any(True for _ in block.parameters()):
+            groups[-1].append((name, block))
+        else:
+            groups.append([(name, block)])
+    return groups
+
+
+def _evenly(weights: Sequence[int], parts: int) -> list[int]:
+    """Give where each part begins, so that the heaviest is as light as can be."""
+
+    @cache
+    def best(first: int, left: int) -> tuple[int, tuple[int, ...]]:
+        if left == 1:
+            return sum(weights[first:]), (first,)
+        ways = []
+        for second in range(first + 1, len(weights) - left + 2):
+            heaviest, begins = best(second, left - 1)
+            ways.append((max(sum(weights[first:second]), heaviest), (first, *begins)))
+        return min(ways)
+
+    return list(best(0, parts)[1])
+
+
+class NamedStage(PipelineStage):
+    """A stage that labels its work as torch's newer schedules do: ``PP:0F3`` is stage 0's forward of micro-batch 3.
+
+    GPipe's own labels name no stage, and 1F1B has none.
+    """
+
+    before = 0
+    """Micro-batches of this step that were done before those that the schedule knows of."""
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """Do one micro-batch's forward."""
+        with record_function(f"PP:{self.stage_index}F{self.before + fwd_chunk_id}"):
+            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        """Do one micro-batch's backward."""
+        with record_function(f"PP:{self.stage_index}B{self.before + bwd_chunk_id}"):
+            return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+
+
+class Cut:
+    """This rank's stages of a model, as one module, and where all the parameters are."""
+
+    def __init__(self, stages: Sequence[nn.Sequential], group: dist.ProcessGroup | None) -> None:
+        world = dist.group.WORLD if group is None else group
+        assert world is not None, "there is no process group yet"
+        self.group = world
+        rank, self.ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
+        own = range(rank, len(stages), self.ranks)
+        self.stages = {number: stages[number] for number in own}
+        self.model = nn.ModuleList(self.stages.values())
+        self.count = len(stages)
+        self._owners = [
+            (name, parameter.shape, parameter.dtype, number % self.ranks)
+            for number, stage in enumerate(stages)
+            for name, parameter in stage.named_parameters()
+        ]
+        self.parameters = sum(shape.numel() for _, shape, _, _ in self._owners)
+
+    def whole(self) -> dict[str, Tensor]:
+        """Gather the parameters of all stages, by the names that they have in the whole model; all ranks must call.
+
+        Raises:
+            RecordingError: one is no longer finite.
+        """
+        own = {name: p.detach() for stage in self.stages.values() for name, p in stage.named_parameters()}
+        device = next(self.model.parameters()).device
+        found = {}
+        for name, shape, dtype, owner in self._owners:
+            tensor = own[name] if name in own else torch.empty(shape, dtype=dtype, device=device)
+            dist.broadcast(tensor, dist.get_global_rank(self.group, owner), group=self.group)
+            if not torch.isfinite(tensor).all():
+                raise RecordingError(f"Parameter {name} is no longer finite: training diverged. Try a smaller --lr.")
+            found[name] = tensor
+        return found
+
+
+def cut(model: nn.Sequential, virtual_stages: int = 1, group: dist.ProcessGroup | None = None) -> Cut:
+    """Cut a model into stages of about equal work, *virtual_stages* for each rank of *group*, dealt out in turn.
+
+    Raises:
+        UsageError: the model has fewer blocks than there would be stages.
+    """
+    blocks, count = _groups(model), dist.get_world_size(group) * virtual_stages
+    if len(blocks) < count:
+        raise UsageError(
+            f"This model has {len(blocks)} blocks, too few for {count} stages: take fewer ranks, fewer "
+            "--virtual-stages, or a deeper --model."
+        )
+    begins = _evenly([sum(_weight(block) for _, block in blocks_of) for blocks_of in blocks], count)
+    ends = [*begins[1:], len(blocks)]
+    stages = [
+        nn.Sequential(OrderedDict(named for group_of in blocks[first:last] for named in group_of))
+        for first, last in zip(begins, ends, strict=True)
+    ]
+    return Cut(stages, group)

@@ -1,0 +1,101 @@
+"""Pipeline parallelism: each rank holds some of the layers, and micro-batches pass through the ranks in turn.
+
+With one micro-batch in flight (naive) all ranks but one are idle: a share of (p-1)/p of their time for p stages. With m
+micro-batches on their way at once it is (p-1)/(m+p-1). GPipe does all forwards, then all backwards, and keeps the
+activations of all micro-batches; 1F1B alternates as soon as it can, and keeps those of p at most. Interleaved gives
+each rank several shorter stages, and zero-bubble puts off the gradients of the weights, which nobody waits for, to
+fill the gaps.
+
+    dptrace record --mode pp --gpus 4 --schedule 1f1b --micro-batches 16
+    torchrun --nproc-per-node 4 pp.py --steps 4 --schedule gpipe
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+)
+
+from dptrace.record import Options, World, parse_options, phase, process_group, record, save_parameters
+from dptrace.record.pipelining import check_pipeline
+from dptrace.trainers.parts.learner import Learner
+from dptrace.trainers.parts.pipeline import Cut, NamedStage, cut
+from dptrace.trainers.parts.task import Task, task
+
+
+class Pipeline:
+    """This rank's part of the schedule."""
+
+    def __init__(self, options: Options, world: World, work: Task, pieces: Cut, learner: Learner) -> None:
+        self.naive, self.micro_batches = options.schedule == "naive", options.micro_batches
+        self.device, self.learner, self.work = world.device, learner, work
+        kind = NamedStage if options.schedule in ("naive", "gpipe", "1f1b") else PipelineStage
+        self.stages: list[Any] = [kind(module, n, pieces.count, world.device) for n, module in pieces.stages.items()]
+        self.first, self.last = 0 in pieces.stages, pieces.count - 1 in pieces.stages
+        learner.scaler.scale(torch.zeros((), device=world.device))  # so that ranks without a loss have the scale too
+        several = {"interleaved": ScheduleInterleaved1F1B, "zero-bubble": ScheduleInterleavedZeroBubble}
+        # torch divides the gradients by the number of micro-batches: the mean of their means is that of the batch.
+        if options.schedule in several:
+            self.schedule: Any = several[options.schedule](self.stages, self.micro_batches, self._loss)
+        elif options.schedule == "1f1b":
+            self.schedule = Schedule1F1B(self.stages[0], self.micro_batches, self._loss)
+        else:
+            self.schedule = ScheduleGPipe(self.stages[0], 1 if self.naive else self.micro_batches, self._loss)
+
+    def _loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.learner.scaler.scale(self.work.loss(output, target))
+
+    def step(self, x: Tensor, y: Tensor) -> Tensor | None:
+        """Compute the gradients of a batch; give its loss on the rank that has it."""
+        losses: list[Tensor] = []
+        if self.naive:
+            for number, (some_x, some_y) in enumerate(zip(*(t.chunk(self.micro_batches) for t in (x, y)), strict=True)):
+                self.stages[0].before = number
+                losses += self._run(some_x, some_y)
+            self.stages[0].scale_grads(self.micro_batches)
+        else:
+            losses = self._run(x, y)
+        return torch.stack(losses).mean() / self.learner.scaler.get_scale() if losses else None
+
+    def _run(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        losses: list[Tensor] = []
+        inputs = (x,) if self.first else ()
+        targets = {"target": y, "losses": losses} if self.last else {}
+        self.schedule.step(*inputs, **targets, return_outputs=False)
+        return [loss.detach() for loss in losses]
+
+
+def train(options: Options, world: World) -> None:
+    check_pipeline(vars(options), world.size)
+    work = task(options, world)
+    pieces = cut(work.model, options.virtual_stages)
+    del work.model  # of which only this rank's stages are kept
+    learner = Learner(pieces.model, options, spread=dist.group.WORLD)
+    pipeline = Pipeline(options, world, work, pieces, learner)
+
+    with record(model=pieces.model, **options.recording) as recording:
+        recording.parameters = pieces.parameters
+        for x, y in work.batches(recording.total_steps, index=0, count=1):
+            loss = pipeline.step(x, y)
+
+            with phase("optimizer"):
+                learner.step()
+            recording.step(loss)
+
+        whole = pieces.whole()
+    save_parameters(pieces.model, options.save_parameters, whole)
+
+
+if __name__ == "__main__":
+    options = parse_options(__doc__, "pp")
+    with process_group() as world:
+        train(options, world)

@@ -1,0 +1,48 @@
+"""Data parallelism with an all-reduce of our own: a ring, in which every rank speaks to its two neighbours only.
+
+The gradients lie in one buffer, cut into as many chunks as there are ranks. First (reduce-scatter) each chunk travels
+around the ring and is added to at every rank; then (all-gather) the sums travel around once more. Each rank sends
+2 (n-1)/n of the buffer, about twice its size however many ranks there are, over every link at the same time.
+
+    dptrace record --mode ring --gpus 4
+    torchrun --nproc-per-node 4 ring.py --steps 4
+"""
+
+from __future__ import annotations
+
+from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
+from dptrace.trainers.parts.flat import flat_gradients
+from dptrace.trainers.parts.learner import Learner
+from dptrace.trainers.parts.ring_algorithm import exchange, ring_all_reduce
+from dptrace.trainers.parts.task import task
+
+
+def train(options: Options, world: World) -> None:
+    work = task(options, world)
+    model = work.model
+    learner = Learner(model, options)
+
+    with record(model=model, **options.recording) as recording:
+        for x, y in work.batches(recording.total_steps):
+            with phase("forward"):
+                loss = work.loss(model(x), y)
+
+            with phase("backward"):
+                learner.backward(loss / world.size)  # so that the sum over ranks is the average
+
+            with flat_gradients(model) as gradients:
+                ring_all_reduce(gradients, world.rank, world.size, exchange)
+
+            with phase("optimizer"):
+                learner.step()
+            recording.step(loss)
+
+        assert_in_sync(model)
+        work.validate(recording)
+    save_parameters(model, options.save_parameters)
+
+
+if __name__ == "__main__":
+    options = parse_options(__doc__, "ring")
+    with process_group() as world:
+        train(options, world)

@@ -1,0 +1,51 @@
+"""Tensor parallelism: every layer is cut, and each rank computes its part of it for the whole batch.
+
+Megatron's way: of a pair of layers the first is cut by its outputs, the second by its inputs. Attention is such a pair
+with some of the heads in between. So a pair needs one all-reduce of the activations forward and one of their gradients
+backward, and they are on the critical path: nothing can be computed meanwhile. That asks for the fastest of links.
+
+    dptrace record --mode tp --gpus 2 --model gpt-tiny
+    torchrun --nproc-per-node 2 tp.py --steps 4
+"""
+
+from __future__ import annotations
+
+from torch.distributed.device_mesh import init_device_mesh
+
+from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
+from dptrace.record.meshes import check_mesh
+from dptrace.trainers.parts.learner import Learner
+from dptrace.trainers.parts.task import task
+from dptrace.trainers.parts.tensor_parallel import TensorParallel
+
+
+def train(options: Options, world: World) -> None:
+    check_mesh(vars(options), world.size)
+    mesh = init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("tp",))
+    tensors = TensorParallel(mesh.get_group("tp"))
+    work = task(options, world, tensors.split)
+    model = work.model
+    learner = Learner(model, options, spread=tensors.group, copies=tensors.copies(model))
+
+    with record(model=model, **options.recording) as recording:
+        recording.parameters = tensors.parameters
+        for x, y in work.batches(recording.total_steps, index=0, count=1):
+            with phase("forward"):
+                loss = work.loss(model(x), y)
+
+            with phase("backward"):
+                learner.backward(loss)
+
+            with phase("optimizer"):
+                learner.step()
+            recording.step(loss)
+
+        assert_in_sync(model, besides=tensors.cuts)
+        whole = tensors.whole(model.named_parameters())
+    save_parameters(model, options.save_parameters, whole)
+
+
+if __name__ == "__main__":
+    options = parse_options(__doc__, "tp")
+    with process_group() as world:
+        train(options, world)

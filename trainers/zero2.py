@@ -1,0 +1,53 @@
+"""Each rank keeps the gradients and the optimizer's state of its own part of every block, and updates it (ZeRO-2).
+
+An all-reduce is a reduce-scatter, after which each rank has the sums of one part, and an all-gather of these parts.
+Here the step lies between the two: as soon as backward has passed a block, its gradients are reduce-scattered, and
+all but this rank's part are freed; the rank updates its part; and the parameters, not the gradients, are gathered.
+As many bytes travel as in ddp, and of gradients and optimizer a rank of n keeps 1/n.
+
+    dptrace record --mode zero2 --gpus 4 --optimizer adamw
+    torchrun --nproc-per-node 4 zero2.py --steps 4 --optimizer adamw
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.distributed import group
+
+from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
+from dptrace.trainers.parts.learner import Learner
+from dptrace.trainers.parts.shards import Sharded
+from dptrace.trainers.parts.task import task
+
+
+def train(options: Options, world: World) -> None:
+    work = task(options, world)
+    model = work.model
+    blocks = [Sharded(block, world) for block in model if list(block.parameters())]
+    learner = Learner(nn.ParameterList(block.own for block in blocks), options, spread=group.WORLD)
+
+    with record(model=model, **options.recording) as recording:
+        for x, y in work.batches(recording.total_steps):
+            with phase("forward"):
+                loss = work.loss(model(x), y)
+
+            with phase("backward"):
+                learner.backward(loss / world.size)  # so that the sum over ranks is the average
+                for block in blocks:
+                    block.wait()
+
+            with phase("optimizer"):
+                learner.step()
+                gathers = [block.gather() for block in blocks]
+                for gather in gathers:
+                    gather.wait()
+            recording.step(loss)
+
+        assert_in_sync(model)
+    save_parameters(model, options.save_parameters)
+
+
+if __name__ == "__main__":
+    options = parse_options(__doc__, "zero2")
+    with process_group() as world:
+        train(options, world)
