@@ -1,0 +1,207 @@
+"""Run one cell: a fresh torchrun timed without the profiler, then once with it for the split."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dptrace.bench.cells import Cell
+from dptrace.errors import DptraceError
+from dptrace.record.launch import Launch, end_agent, launch, signals_raise, thread_environment
+from dptrace.record.modes import trainer
+
+__all__ = ["PREFIX", "BenchRun", "Settings", "parse_results", "profiled", "timed"]
+
+PREFIX = "RESULTS_JSON:"
+_POLL_S = 0.05
+_LAST_LINES = 6
+
+
+class BenchRun(DptraceError):
+    """A run that failed: its message is the reason, to stand in the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What holds for every run of a benchmark."""
+
+    epochs: int = 5
+    warmup: int = 3
+    batch_size: int | None = None
+    steps: int = 5
+    """Steps of the profiled run."""
+    script: str | None = None
+    """A user's own, in place of our trainers."""
+    arguments: tuple[str, ...] = ()
+    """Its arguments; without a script, further ones of our trainers."""
+    timeout_s: float | None = None
+    checkpoints: Path | None = None
+    """Folder for the parameters that each of our trainers ends with, outside of what is timed."""
+    verb: str = "bench"
+    """What was typed after dptrace; run.json tells it."""
+
+
+def timed(cell: Cell, settings: Settings, seed: int = 42) -> dict[str, Any]:
+    """Time one run and give the results that it prints, with ``total_s``, the seconds that all of it took.
+
+    Raises:
+        BenchRun: it failed, printed no results, or took too long.
+        Interrupted: by a signal; none of its processes is left.
+    """
+    arguments = list(settings.arguments)
+    if settings.script is None:
+        arguments = _trainer_arguments(cell, settings)
+        arguments += [f"--epochs={settings.epochs}", f"--warmup={settings.warmup}", f"--seed={seed}"]
+        if settings.checkpoints is not None:
+            arguments.append(f"--save-parameters={settings.checkpoints.resolve() / cell.name}.npz")
+    script = settings.script or str(trainer(cell.mode))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    begun = time.monotonic()
+    output = _run([*command, f"--nproc-per-node={cell.gpus}", script, *arguments], cell.gpus, settings.timeout_s)
+    return {**parse_results(output), "total_s": time.monotonic() - begun}
+
+
+def _trainer_arguments(cell: Cell, settings: Settings) -> list[str]:
+    batch = [] if settings.batch_size is None else [f"--batch-size={settings.batch_size}"]
+    return [f"--model={cell.model}", *batch, *cell.arguments, *settings.arguments]
+
+
+def _run(command: Sequence[str], processes: int, timeout_s: float | None) -> str:
+    """Run torchrun and give its standard output."""
+    with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
+        until = time.monotonic() + (timeout_s or float("inf"))
+        with signals_raise():
+            # A session of its own: the terminal's Ctrl-C reaches this process alone, which ends the ranks in order.
+            agent = subprocess.Popen(
+                command, stdout=out, stderr=err, env=thread_environment(processes), start_new_session=True
+            )
+            try:
+                while agent.poll() is None and time.monotonic() < until:
+                    with suppress(subprocess.TimeoutExpired):
+                        agent.wait(_POLL_S)
+                late = agent.poll() is None
+            finally:
+                end_agent(agent)
+        out.seek(0)
+        err.seek(0)
+        text, trouble = out.read(), err.read()
+    if late:
+        raise BenchRun(f"took longer than {timeout_s:g} s and was ended")
+    if agent.returncode:
+        raise BenchRun(_reason(trouble) or f"ended with exit code {agent.returncode}")
+    return text
+
+
+def _reason(trouble: str) -> str:
+    """Find what a rank said last before it died: its own error, not torchrun's report of it."""
+    lines = [line.strip() for line in trouble.splitlines() if line.strip()]
+    told = [line for line in lines if line.startswith("Error: ")]
+    if told:
+        return told[0].removeprefix("Error: ")
+    errors = [line for line in lines if _is_error(line)]
+    return errors[0][:500] if errors else " ".join(lines[-_LAST_LINES:])[:500]
+
+
+def _is_error(line: str) -> bool:
+    plain = line.split("]:", 1)[-1].strip()  # torchrun puts [rank0]: before a rank's lines
+    name = plain.split(":", 1)[0]
+    return name.replace(".", "").replace("_", "").isalnum() and name.endswith(("Error", "Exception"))
+
+
+def parse_results(output: str) -> dict[str, Any]:
+    """Find the line of results that a run prints.
+
+    Raises:
+        BenchRun: there is none, or it holds no JSON object with the seconds of an epoch.
+    """
+    line = next((line for line in reversed(output.splitlines()) if line.startswith(PREFIX)), None)
+    if line is None:
+        raise BenchRun(f"ended without a line that begins with {PREFIX}")
+    try:
+        found = json.loads(line.removeprefix(PREFIX))
+    except ValueError as error:
+        raise BenchRun(f"printed results that are no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise BenchRun("printed results that are no JSON object")
+    seconds = found.get("epoch_s", found.get("avg_epoch_s", found.get("avg_epoch_time")))
+    found["epoch_s"] = seconds if isinstance(seconds, list) else [seconds]
+    if not found["epoch_s"] or not all(_is_number(value) and value > 0 for value in found["epoch_s"]):
+        raise BenchRun('printed results without the seconds of its epochs: "epoch_s", or "avg_epoch_s"')
+    for name in ("parameters", "samples_per_s", "steps_per_epoch", "comm_s"):
+        if found.get(name) is not None and not (_is_number(found[name]) and found[name] >= 0):
+            raise BenchRun(f'printed results whose "{name}" is no number')
+    for name in ("losses", "local_losses", "accuracy"):
+        told = found.get(name)
+        listed = told if isinstance(told, list) else [told]
+        if not all(value is None or _is_number(value) for value in listed):
+            raise BenchRun(f'printed results whose "{name}" holds what is no number')
+        if name != "accuracy":
+            found[name] = [] if told is None else listed
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def profiled(cell: Cell, settings: Settings, out: Path) -> dict[str, Any]:
+    """Record the cell once and give what its split says, as means over ranks and steps.
+
+    Returns:
+        ``comm_s``, ``exposed_comm_s``, ``overlapped_comm_s``, ``idle_s``, ``wall_s`` of a step, ``overlap_percent``,
+        ``exposed_share`` (of the wall time), ``collectives`` and ``bytes`` of a step on rank 0, ``run``: the folder.
+
+    Raises:
+        BenchRun: it could not be recorded, or not be read.
+        Interrupted: by a signal.
+    """
+    own = settings.script is not None
+    job = Launch(
+        out=out,
+        force=True,
+        script=Path(settings.script) if settings.script is not None else trainer(cell.mode),
+        arguments=settings.arguments if own else [*_trainer_arguments(cell, settings), f"--steps={settings.steps}"],
+        processes=cell.gpus,
+        mode=None if own else cell.mode,
+        schedule={"steps": settings.steps, "warmup": settings.warmup, "wait": 0},
+        show_output=False,
+        command=["dptrace", settings.verb],
+    )
+    try:
+        info = launch(job, lambda done, total: None)
+        assert info is not None  # one machine: it collects its own
+        return _figures(Path(info["folder"]))
+    except DptraceError as error:
+        raise BenchRun(f"its recording failed: {error}") from None
+
+
+def _figures(run_folder: Path) -> dict[str, Any]:
+    import numpy as np
+
+    from dptrace.opening import open_run
+
+    run = open_run([str(run_folder)])
+    means = {
+        name: float(np.mean([split.figures[f"{name}_ns"].mean() for split in run.splits])) / 1e9
+        for name in ("exposed_comm", "overlapped_comm", "idle", "wall")
+    }
+    comm = means["exposed_comm"] + means["overlapped_comm"]
+    kinds = run.splits[0].comm.values()
+    return {
+        "run": str(run_folder),
+        "comm_s": comm,
+        **{f"{name}_s": value for name, value in means.items()},
+        "overlap_percent": 100 * means["overlapped_comm"] / comm if comm else None,
+        "exposed_share": means["exposed_comm"] / means["wall"] if means["wall"] else None,
+        "collectives": float(sum(kind.count.mean() for kind in kinds)),
+        "bytes": float(sum(kind.bytes.mean() for kind in kinds)),
+    }

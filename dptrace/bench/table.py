@@ -1,0 +1,211 @@
+"""The table of a benchmark: a row for each cell, from results on disk or from other people's figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dptrace.bench.cells import Cell
+from dptrace.errors import DptraceError
+from dptrace.model import scaling
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["COLUMNS", "Row", "as_dict", "frame", "rows", "rows_from_csv", "with_speedup"]
+
+_NEEDED = ("model", "mode", "gpus", "avg_epoch_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table; None stands for what was not measured."""
+
+    model: str
+    mode: str
+    gpus: int
+    parameters: int | None = None
+    epoch_s: float | None = None
+    """Median over all timed epochs of all repetitions."""
+    spread: float | None = None
+    """Half the distance between the quartiles of the epochs, as a share of the median."""
+    epochs: int = 0
+    comm_s: float | None = None
+    """Communication of an epoch, overlapped or not: from the recorded steps' split."""
+    samples_per_s: float | None = None
+    speedup: float | None = None
+    efficiency: float | None = None
+    overlap_percent: float | None = None
+    exposed_share: float | None = None
+    """Of a step's wall time."""
+    parallel_fraction: float | None = None
+    """Amdahl's f, from this row's communication and the single GPU's epoch; of blocking modes."""
+    ceiling: float | None = None
+    """The most speedup that f allows on so many GPUs."""
+    gustafson: float | None = None
+    """The efficiency that the exposed share allows."""
+    failed: str | None = None
+    """Why there are no figures."""
+    options: dict[str, str] = field(default_factory=dict)
+    accuracy: float | None = None
+    losses: tuple[float | None, ...] = ()
+    """Of each timed step, averaged over ranks."""
+    local_losses: tuple[float | None, ...] = ()
+    """Of each timed step, rank 0's own."""
+
+
+COLUMNS = tuple(name for name in Row.__dataclass_fields__ if name not in ("losses", "local_losses", "options"))
+"""Of CSV and frames."""
+
+
+def rows(cells: Sequence[Cell], results: Mapping[Cell, Sequence[dict[str, Any]]]) -> list[Row]:
+    """Give a row for each cell that has results.
+
+    Args:
+        results: of each cell, its repetitions: what :func:`dptrace.bench.execute.timed` gave, with the split under
+            ``profiled``; or ``failed``, with the reason.
+    """
+    made = [_row(cell, results[cell]) for cell in cells if results.get(cell)]
+    return with_speedup(made)
+
+
+def _row(cell: Cell, repetitions: Sequence[dict[str, Any]]) -> Row:
+    good = [one for one in repetitions if "failed" not in one]
+    named = Row(cell.model, cell.mode, cell.gpus, options=dict(cell.options))
+    if not good:
+        return replace(named, failed=str(repetitions[0]["failed"]))
+    first = good[0]
+    if cell.mode == "script" and isinstance(first.get("mode"), str):
+        named = replace(named, mode=first["mode"])
+    epochs = np.array([seconds for one in good for seconds in one["epoch_s"]], float)
+    low, middle, high = np.percentile(epochs, [25, 50, 75])
+    split: dict[str, Any] = next((one["profiled"] for one in good if one.get("profiled")), {})
+    steps = first.get("steps_per_epoch")
+    comm = split["comm_s"] * steps if split.get("comm_s") is not None and steps else first.get("comm_s")
+    samples = first.get("samples_per_s")
+    mean = float(np.mean(first["epoch_s"]))
+    return replace(
+        named,
+        parameters=first.get("parameters"),
+        epoch_s=float(middle),
+        spread=float((high - low) / 2 / middle),
+        epochs=len(epochs),
+        # Throughput of the median epoch: results tell that of their own mean.
+        samples_per_s=samples * mean / float(middle) if samples else None,
+        comm_s=comm,
+        overlap_percent=split.get("overlap_percent"),
+        exposed_share=split.get("exposed_share"),
+        accuracy=_last(first.get("accuracy")),
+        losses=tuple(first.get("losses", ())),
+        local_losses=tuple(first.get("local_losses", ())),
+    )
+
+
+def _last(told: Any) -> float | None:
+    """Give the accuracy after the last epoch: results tell it alone, or after each."""
+    return (told[-1] if told else None) if isinstance(told, list) else told
+
+
+def with_speedup(made: Iterable[Row]) -> list[Row]:
+    """Add what compares a row with the same model, and the same options, on one GPU."""
+    made = list(made)
+    alone = {
+        (row.model, tuple(row.options.items())): row.epoch_s
+        for row in made
+        if row.gpus == 1 and row.epoch_s is not None
+    }
+    return [_compared(row, alone.get((row.model, tuple(row.options.items())))) for row in made]
+
+
+def _compared(row: Row, single: float | None) -> Row:
+    if row.epoch_s is None:
+        return row
+    more: dict[str, Any] = {}
+    if single is not None:
+        more["speedup"] = scaling.speedup(single, row.epoch_s)
+        more["efficiency"] = scaling.efficiency(single, row.epoch_s, row.gpus)
+        # Only where computing and communicating are separate phases is communication what more GPUs add.
+        if row.comm_s and row.mode == "naive":
+            more["parallel_fraction"] = scaling.parallel_fraction(single, row.comm_s)
+            more["ceiling"] = scaling.amdahl_ceiling(more["parallel_fraction"], row.gpus)
+    if row.exposed_share is not None and row.gpus > 1:
+        more["gustafson"] = scaling.gustafson_efficiency(row.exposed_share, row.gpus)
+    return replace(row, **more)
+
+
+def frame(made: Sequence[Row]) -> pd.DataFrame:
+    """Give the table as a frame; options of a sweep are columns too."""
+    import pandas as pd
+
+    names = list(dict.fromkeys(name for row in made for name in row.options))
+    lines = [
+        {column: getattr(row, column) for column in COLUMNS} | {name: row.options.get(name) for name in names}
+        for row in made
+    ]
+    return pd.DataFrame(lines, columns=[*COLUMNS, *names])
+
+
+def rows_from_csv(path: Path) -> list[Row]:
+    """Read figures that were measured elsewhere.
+
+    Needs the columns model, mode, gpus, avg_epoch_s (seconds); takes params_millions or parameters, comm_s (seconds
+    of an epoch) and samples_per_s where they are.
+
+    Raises:
+        DptraceError: the file can't be read as that.
+    """
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(path)
+    except (OSError, ValueError, pd.errors.ParserError) as error:
+        raise DptraceError(f"{path}: can't be read as CSV: {error}.") from None
+    missing = [column for column in _NEEDED if column not in table.columns and not _own(column, table)]
+    if missing:
+        raise DptraceError(f"{path}: has no column {', '.join(missing)}. Its columns: {', '.join(table.columns)}.")
+    try:
+        made = [_measured_elsewhere(line) for line in table.to_dict("records")]
+    except (TypeError, ValueError) as error:
+        raise DptraceError(f"{path}: {error}.") from None
+    if not made:
+        raise DptraceError(f"{path}: holds no row.")
+    return with_speedup(made)
+
+
+def _own(column: str, table: pd.DataFrame) -> bool:
+    return column == "avg_epoch_s" and "epoch_s" in table.columns
+
+
+def _measured_elsewhere(line: dict[Any, Any]) -> Row:
+    def number(*names: str) -> float | None:
+        value = next((line[name] for name in names if name in line), None)
+        return None if value is None or value != value else float(value)
+
+    gpus, epoch = number("gpus"), number("avg_epoch_s", "epoch_s")
+    failed = line.get("failed")
+    if gpus is None or ((epoch is None or epoch <= 0) and not isinstance(failed, str)):
+        raise ValueError(f"a row for {line.get('model')}, {line.get('mode')} lacks its gpus or the seconds of an epoch")
+    millions, exact = number("params_millions"), number("parameters")
+    parameters = exact if exact is not None else millions * 1e6 if millions is not None else None
+    return Row(
+        model=str(line["model"]),
+        mode=str(line["mode"]),
+        gpus=int(gpus),
+        parameters=None if parameters is None else round(parameters),
+        epoch_s=epoch,
+        comm_s=number("comm_s"),
+        samples_per_s=number("samples_per_s"),
+        overlap_percent=number("overlap_percent"),
+        exposed_share=number("exposed_share"),
+        spread=number("spread"),
+        failed=failed if isinstance(failed, str) else None,
+    )
+
+
+def as_dict(row: Row) -> dict[str, Any]:
+    """Give a row for JSON."""
+    return asdict(row)

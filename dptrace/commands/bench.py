@@ -1,0 +1,299 @@
+"""``dptrace bench``: the same training in many ways, timed and split, as a table and charts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dptrace.commands.common import advise, check_output, console, replacing
+from dptrace.errors import UsageError
+from dptrace.record.models import MLPS, MODELS
+from dptrace.record.modes import MODES, trainer
+
+if TYPE_CHECKING:
+    from dptrace.bench.cells import Cell
+    from dptrace.bench.run import Job
+    from dptrace.commands.bench_files import Made
+
+_USUAL_MODES = ("single", "naive", "interleaved", "ddp")
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--models", metavar="LIST", help=f"Models, with commas [default: {','.join(MLPS)}].")
+@click.option("--modes", metavar="LIST", help=f"Modes of dptrace record [default: {','.join(_USUAL_MODES)}].")
+@click.option("--gpus", metavar="LIST", help="Numbers of GPUs [default: 1,2,4 … as this machine has; 1,2 on CPU].")
+@click.option("--epochs", type=click.IntRange(1), default=5, show_default=True, help="Epochs of 32,768 samples.")
+@click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Fresh runs of each cell.")
+@click.option("--batch-size", type=click.IntRange(1), metavar="N", help="Samples in a step, over all ranks.")
+@click.option(
+    "--steps", type=click.IntRange(1), default=5, show_default=True, help="Steps of the run that is recorded."
+)
+@click.option("--no-split", is_flag=True, help="Time only; record nothing.")
+@click.option("--script", type=click.Path(path_type=Path), help="Bench this script instead; its own options follow --.")
+@click.option("--timeout", type=click.FloatRange(1), metavar="SECONDS", help="End a run that takes longer.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), default=Path("bench"), show_default=True, help="Folder."
+)
+@click.option("--resume", is_flag=True, help="Go on with the benchmark that is in the folder.")
+@click.option("--force", is_flag=True, help="Begin anew where there is one.")
+@click.option("--from", "source", type=click.Path(path_type=Path), help="Draw figures measured elsewhere: a CSV file.")
+@click.option("--local-loss", is_flag=True, help="Chart rank 0's own loss, not the mean over ranks.")
+@click.option("--png", is_flag=True, help="Write the charts as PNG too, beside SVG; needs Chromium.")
+@click.option(
+    "--csv", type=click.Path(path_type=Path, allow_dash=True), help="Write the table here too; - to print it."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress, no advice.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
+def command(**options: Any) -> None:
+    """Train the same models in many ways, and compare: epoch time, speedup, communication, overlap.
+
+    Each run is a fresh torchrun, timed without the profiler and then recorded once for its split. Every result is
+    on disk as soon as it is there; a benchmark that was stopped goes on with --resume, and a run that fails is a
+    row that says why. The folder gets charts.html with six charts and what they say, charts/ with each as a picture,
+    table.csv, table.md and bench.json.
+
+    With --script any script is benched that prints one line "RESULTS_JSON: {...}" with "epoch_s" (seconds of each
+    epoch) and what else it has of mode, parameters, samples_per_s, comm_s, losses.
+
+    \b
+    Examples:
+      dptrace bench
+      dptrace bench --models small,medium --gpus 1,2 --epochs 1
+      dptrace bench --from results.csv -o charts
+      dptrace bench --gpus 2,4 --script train.py -- --epochs 3
+    """
+    if options["csv"] is not None and str(options["csv"]) != "-":
+        check_output(options["csv"], options["force"])
+    if options["png"]:
+        check_png()
+    if options["source"] is not None:
+        _check_alone(options)
+        made = _from_file(options["source"], options["output"], options["force"])
+    else:
+        if options["arguments"] and options["script"] is None:
+            raise UsageError(f"{options['arguments'][0]}: arguments belong to a script; name it with --script.")
+        made = _measured(options)
+    _tell(made, options)
+
+
+def check_png() -> None:
+    """Refuse before any run a picture that could not be taken after it.
+
+    Raises:
+        UsageError: there is no Chromium.
+    """
+    from dptrace.viewers.screenshot import find_chromium
+
+    if find_chromium() is None:
+        raise UsageError(
+            "--png needs Chromium or Chrome: install one (Debian: apt-get install chromium), or leave --png out."
+        )
+
+
+def _check_alone(options: dict[str, Any]) -> None:
+    """Refuse beside --from what would run something."""
+    context = click.get_current_context()
+    mine = {"source", "output", "force", "csv", "as_json", "quiet", "local_loss", "png"}
+    for name in options.keys() - mine:
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise UsageError(f"--from draws figures that are there; leave --{name.replace('_', '-')} out.")
+
+
+def _from_file(path: Path, output: Path, force: bool) -> Made:
+    from dptrace.bench.store import PLAN, read_json
+    from dptrace.bench.table import rows_from_csv
+    from dptrace.commands.bench_files import Made
+
+    rows = rows_from_csv(path)
+    if (output / PLAN).is_file() and "plan" in read_json(output / PLAN):
+        raise UsageError(f"{output}: holds a benchmark that was run here; name another folder with -o.")
+    if output.exists() and any(output.iterdir() if output.is_dir() else [output]) and not force:
+        raise UsageError(f"{output}: holds something already; --force overwrites it, -o names another folder.")
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{output}: can't be made: {error.strerror}.") from None
+    return Made(rows, f"Figures from {path.name}", here="In these figures", plan={"source": path.name})
+
+
+def names(text: str | None, usual: tuple[str, ...], known: dict[str, Any], what: str) -> list[str]:
+    """Read a list with commas; each name once, in the order given.
+
+    Raises:
+        UsageError: a name that is not known.
+    """
+    chosen = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip())) if text else list(usual)
+    for name in chosen:
+        if name not in known:
+            raise UsageError(f"{what} {name}: there is none of that name. There are {', '.join(known)}.")
+    if not chosen:
+        raise UsageError(f"{what}: an empty list.")
+    return chosen
+
+
+def counts(text: str | None, most: int) -> list[int]:
+    """Read numbers of GPUs; without, the powers of two that this machine has.
+
+    Raises:
+        UsageError: not numbers from 1 on.
+    """
+    if text is None:
+        return [1 << power for power in range(most.bit_length())]
+    try:
+        numbers = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        numbers = [0]
+    if numbers[0] < 1:
+        raise UsageError(f"--gpus {text}: give numbers from 1 on, for example 1,2,4.")
+    return numbers
+
+
+def machine() -> tuple[int, bool]:
+    """Give how many ranks fit on this machine, and whether on GPUs: on CPU, one for each core, but two anyhow."""
+    import os
+
+    from dptrace.record.launch import gpus_here
+
+    here = gpus_here()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return (here, True) if here else (max(2, cores), False)
+
+
+def _measured(options: dict[str, Any]) -> Made:
+    from dptrace.bench.execute import Settings
+    from dptrace.bench.run import jobs, results, run_all
+    from dptrace.bench.store import Store
+    from dptrace.bench.table import rows
+    from dptrace.commands.bench_files import Made, machine_of
+    from dptrace.record.launch import Interrupted
+
+    most, on_gpus = machine()
+    usual_most = most if on_gpus else min(most, 2)
+    cells, notes = _cells(options, counts(options["gpus"], usual_most), most)
+    settings = Settings(
+        epochs=options["epochs"],
+        batch_size=options["batch_size"],
+        steps=options["steps"],
+        script=None if options["script"] is None else str(options["script"]),
+        arguments=options["arguments"],
+        timeout_s=options["timeout"],
+    )
+    store = Store(options["output"])
+    asked = ("epochs", "repeat", "batch_size", "steps", "arguments", "no_split")
+    plan = {"cells": [cell.name for cell in cells], "script": settings.script, **{key: options[key] for key in asked}}
+    store.begin(plan, options["resume"], options["force"])
+    if not on_gpus:
+        notes.append(
+            "No GPU here: ranks are processes with gloo on CPU, which share its cores; one rank alone has all."
+        )
+    work = jobs(cells, options["repeat"], not options["no_split"])
+    try:
+        with showing(work, options["quiet"]) as show:
+            run_all(work, settings, store, show)
+    except Interrupted as stopped:
+        click.echo(f"Interrupted; what has ended is in {options['output']}. Add --resume to go on.", err=True)
+        sys.exit(stopped.exit_code)
+    found = results(cells, options["repeat"], store)
+    return Made(rows(cells, found), _title(options), notes, machine_of(found), plan={"plan": store.plan()})
+
+
+def _title(options: dict[str, Any]) -> str:
+    epochs, repeat = options["epochs"], options["repeat"]
+    times = "" if repeat == 1 else f", {repeat} runs each"
+    if options["script"] is not None:
+        return f"Benchmark of {options['script'].name}{times}"
+    return f"Benchmark: {epochs} epoch{'s' * (epochs > 1)}{times}"
+
+
+def _cells(options: dict[str, Any], numbers: list[int], most: int) -> tuple[list[Cell], list[str]]:
+    from dptrace.bench.cells import Cell, matrix
+
+    script = options["script"]
+    if script is None:
+        modes = names(options["modes"], _USUAL_MODES, MODES, "--modes")
+        models = names(options["models"], MLPS, MODELS, "--models")
+        for mode in modes:
+            trainer(mode)
+        return matrix(models, modes, numbers, most, options["batch_size"])
+    given = click.get_current_context().get_parameter_source("epochs") is click.core.ParameterSource.COMMANDLINE
+    if given or options["models"] or options["modes"] or options["batch_size"]:
+        raise UsageError(
+            "--models, --modes, --batch-size and --epochs are for our trainers; a script's own follow --, as in "
+            f"--script {script} -- --epochs 3."
+        )
+    if not script.is_file():
+        raise UsageError(f"--script {script}: there is no such file.")
+    fit = [number for number in numbers if number <= most]
+    if not fit:
+        raise UsageError(f"--gpus: this machine has {most}.")
+    left_out = [f"{number} GPUs: this machine has {most}." for number in numbers if number > most]
+    return [Cell(script.stem, "script", number) for number in fit], left_out
+
+
+@contextmanager
+def showing(work: list[Job], quiet: bool) -> Iterator[Callable[[Job, bool], None]]:
+    """Show which run is under way and how long the rest will take; line by line where stderr is no terminal."""
+    if quiet:
+        yield lambda job, done: None
+        return
+    if not sys.stderr.isatty():
+
+        def line(job: Job, done: bool) -> None:
+            if not done:
+                click.echo(f"[{work.index(job) + 1}/{len(work)}] {job}", err=True)
+
+        yield line
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
+    # Runs take minutes: the time left is told from all that have ended, not from the last half minute.
+    with Progress(*columns, console=console(stderr=True), transient=True, speed_estimate_period=86_400) as bar:
+        task = bar.add_task("", total=len(work))
+
+        def update(job: Job, done: bool) -> None:
+            bar.update(task, description=str(job), advance=int(done))
+
+        yield update
+
+
+def _tell(made: Made, options: dict[str, Any]) -> None:
+    """Write the folder's files, and print the table and what it says."""
+    import json
+
+    from dptrace.bench.reading import doubts
+    from dptrace.bench.table import as_dict, frame
+    from dptrace.commands.bench_files import charts_of, write
+    from dptrace.legible import legible
+    from dptrace.viewers import bench_table
+
+    folder: Path = options["output"]
+    made.notes.extend(doubts(made.rows))
+    charts = charts_of(made, options["local_loss"])
+    written = write(folder, made, charts, options["png"])
+    to_stdout = str(options["csv"]) == "-"
+    if to_stdout:
+        click.echo(frame(made.rows).to_csv(index=False), nl=False)
+    elif options["csv"] is not None:
+        with replacing(options["csv"]) as beside:
+            frame(made.rows).to_csv(beside, index=False)
+    if options["as_json"]:
+        click.echo(
+            json.dumps({"schema": 1, "rows": [as_dict(row) for row in made.rows], "notes": made.notes}, indent=1)
+        )
+    elif not to_stdout:
+        console().print(bench_table.table(made.rows, made.title))
+        for sentence in (said for chart, _ in charts[:2] for said in chart.sentences):
+            click.echo(legible(sentence))
+    for note in [*made.notes, *bench_table.failures(made.rows)]:
+        click.echo(f"! {legible(note)}", err=True)
+    advise(
+        f"Wrote {folder}: {', '.join(written)}. Next: open {folder / 'charts.html'}",
+        "quiet" if options["quiet"] else "normal",
+    )

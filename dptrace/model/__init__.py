@@ -1,0 +1,1 @@
+"""Formulas with their source: what communication costs, from few numbers; knows neither files nor pictures."""

@@ -1,0 +1,87 @@
+"""What known interconnects do, to say which of them a measured link is like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["INTERCONNECTS", "Interconnect", "Likeness", "nearest"]
+
+_LATENCY_COUNTS = 0.25
+"""Weight of a factor in latency against the same factor in bandwidth: software's share in latency varies widely."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interconnect:
+    """One kind of link, at its nominal speed."""
+
+    name: str
+    medium: str
+    """``nvlink``, ``pcie``, ``network`` or ``memory``."""
+    bytes_per_s: float
+    """One direction, what one GPU or one port has."""
+    alpha_s: float
+    """Typical latency of one message as software sees it."""
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """The known interconnect that a measured one is most like."""
+
+    interconnect: Interconnect
+    bandwidth_ratio: float
+    """Measured over nominal: 0.5 is half as fast."""
+    latency_ratio: float | None
+    """Measured over typical; None where no latency was seen."""
+
+
+_GUIDE = "latency: the guide 'Distributed Training', section 5.1"
+_NVLINK_US, _PCIE_US, _IB_US, _ETHERNET_US = 3e-6, 5e-6, 1.5e-6, 50e-6
+
+INTERCONNECTS = (
+    Interconnect(
+        "NVLink 3 (A100)", "nvlink", 300e9, _NVLINK_US, f"NVIDIA A100 data sheet: 600 GB/s both ways; {_GUIDE}"
+    ),
+    Interconnect(
+        "NVLink 4 (H100)", "nvlink", 450e9, _NVLINK_US, f"NVIDIA H100 data sheet: 900 GB/s both ways; {_GUIDE}"
+    ),
+    Interconnect(
+        "NVLink 5 (B200)", "nvlink", 900e9, _NVLINK_US, f"NVIDIA B200 data sheet: 1.8 TB/s both ways; {_GUIDE}"
+    ),
+    Interconnect("PCIe 3.0 x16", "pcie", 15.75e9, _PCIE_US, "PCI-SIG: 8 GT/s, 128b/130b, 16 lanes"),
+    Interconnect("PCIe 4.0 x16", "pcie", 31.5e9, _PCIE_US, "PCI-SIG: 16 GT/s, 128b/130b, 16 lanes"),
+    Interconnect("PCIe 5.0 x16", "pcie", 63.0e9, _PCIE_US, "PCI-SIG: 32 GT/s, 128b/130b, 16 lanes"),
+    Interconnect("InfiniBand HDR", "network", 25e9, _IB_US, f"IBTA: 4 lanes, 200 Gb/s; {_GUIDE}"),
+    Interconnect("InfiniBand NDR", "network", 50e9, _IB_US, f"IBTA: 4 lanes, 400 Gb/s; {_GUIDE}"),
+    Interconnect("10 Gb Ethernet", "network", 1.25e9, _ETHERNET_US, f"IEEE 802.3ae; {_GUIDE}"),
+    Interconnect("25 Gb Ethernet", "network", 3.125e9, _ETHERNET_US, f"IEEE 802.3by; {_GUIDE}"),
+    Interconnect("100 Gb Ethernet", "network", 12.5e9, _ETHERNET_US, f"IEEE 802.3ba, 802.3bj; {_GUIDE}"),
+    Interconnect("400 Gb Ethernet", "network", 50e9, _ETHERNET_US, f"IEEE 802.3bs; {_GUIDE}"),
+    # No standard stands behind this row: kernel copies on one core of a server of the 2020s, of the order of what
+    # iperf3 shows between two processes of one machine.
+    Interconnect(
+        "TCP over loopback", "memory", 2.5e9, 50e-6, "order of magnitude: one core copying through the kernel"
+    ),
+)
+
+
+def nearest(bytes_per_s: float, alpha_s: float, media: Sequence[str]) -> Likeness:
+    """Find what a link is most like: by the factor in bandwidth, and a quarter as much by that in latency.
+
+    Args:
+        bytes_per_s: of one link, above 0.
+        alpha_s: latency of one message over it; 0 where it was too short to see.
+        media: which kinds come into question.
+
+    >>> nearest(400e9, 4e-6, ["nvlink", "pcie"]).interconnect.name
+    'NVLink 4 (H100)'
+    """
+
+    def distance(one: Interconnect) -> float:
+        latency = abs(math.log(alpha_s / one.alpha_s)) if alpha_s > 0 else 0.0
+        return abs(math.log(bytes_per_s / one.bytes_per_s)) + _LATENCY_COUNTS * latency
+
+    found = min((one for one in INTERCONNECTS if one.medium in media), key=distance)
+    return Likeness(found, bytes_per_s / found.bytes_per_s, alpha_s / found.alpha_s if alpha_s > 0 else None)

@@ -1,0 +1,87 @@
+"""The formulas of collectives, against a count of the messages that each algorithm sends."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dptrace.model.collectives import ALGORITHMS, COUNTED, KINDS, algorithm_of, bus_factor
+from dptrace.ranks import timing
+
+RANKS = st.integers(2, 64)
+
+
+def ring(ranks: int, passes: int) -> tuple[int, float]:
+    """Count the steps of a ring, and what one link carries of a message of size 1, by going round."""
+    steps, carried = 0, 0.0
+    for _ in range(passes):
+        for _ in range(ranks - 1):  # each rank hands one chunk to the next
+            steps, carried = steps + 1, carried + 1 / ranks
+    return steps, carried
+
+
+def tree(ranks: int) -> int:
+    """Count the rounds after which everybody has the message, each who has it giving it to one other."""
+    have, rounds = 1, 0
+    while have < ranks:
+        have, rounds = min(2 * have, ranks), rounds + 1
+    return rounds
+
+
+@given(RANKS)
+def test_a_ring_pays_each_step_and_carries_each_chunk(ranks: int) -> None:
+    """All-reduce goes round twice, all-gather, reduce-scatter and all-to-all once."""
+    for name, passes in {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}.items():
+        steps, carried = ring(ranks, passes)
+        algorithm = algorithm_of("gloo", name)
+        assert algorithm.hops(ranks) == steps
+        assert algorithm.share(ranks) == pytest.approx(carried)
+
+
+@given(RANKS)
+def test_a_binomial_tree_pays_whole_messages_each_round(ranks: int) -> None:
+    """Gloo's broadcast forwards what it has received wholly."""
+    algorithm = algorithm_of("gloo", "broadcast")
+
+    assert (tree(ranks), tree(ranks)) == (algorithm.hops(ranks), algorithm.share(ranks))
+    assert math.ceil(math.log2(ranks)) == tree(ranks)
+
+
+@given(RANKS, st.floats(1e-7, 1e-3), st.floats(1e-12, 1e-8), st.integers(1, 10**9))
+def test_the_guides_formulas(ranks: int, alpha: float, beta: float, size: int) -> None:
+    """Sections 3.2 to 3.4: naive, tree, ring and halving-doubling all-reduce as they are written there."""
+    depth = math.ceil(math.log2(ranks))
+    written = {
+        "naive all-reduce": 2 * (ranks - 1) * alpha + 2 * (ranks - 1) * size * beta,
+        "tree all-reduce": 2 * depth * alpha + 2 * depth * size * beta,
+        "ring all-reduce": 2 * (ranks - 1) * alpha + 2 * (ranks - 1) * size / ranks * beta,
+        "halving-doubling all-reduce": 2 * depth * alpha + 2 * (ranks - 1) * size / ranks * beta,
+    }
+    for name, seconds in written.items():
+        assert ALGORITHMS[name].seconds(ranks, size, alpha, beta) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_busbw_is_one_links_where_the_algorithm_is_optimal(kind: str, ranks: int) -> None:
+    """Without latency, busbw over NCCL's ring is the link's own bandwidth, whatever the kind and the ranks."""
+    seconds = algorithm_of("nccl", kind).seconds(ranks, 1e9, 0, 1e-9)
+
+    assert 1e9 / seconds * bus_factor(kind, ranks) == pytest.approx(1e9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_factor_is_that_of_matched_collectives(kind: str) -> None:
+    """Traces and measurements are told by one busbw."""
+    assert [timing.bus_factor(kind, n) for n in range(1, 9)] == [bus_factor(kind, n) for n in range(1, 9)]
+
+
+def test_every_kind_says_what_is_counted_and_has_an_algorithm() -> None:
+    """By gloo as by NCCL; one rank alone pays nothing."""
+    for kind in COUNTED:
+        for backend in ("gloo", "nccl"):
+            algorithm = algorithm_of(backend, kind)
+            assert 0 == algorithm.hops(1) * algorithm.share(1)

@@ -1,0 +1,48 @@
+"""What more GPUs can bring."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dptrace.model.scaling import (
+    amdahl_ceiling,
+    communication_fraction,
+    efficiency,
+    gustafson_efficiency,
+    parallel_fraction,
+    speedup,
+)
+
+fractions = st.floats(0, 1)
+gpus = st.integers(1, 10_000)
+
+
+def test_the_figures_of_the_workshop() -> None:
+    """Its xlarge network on four A100s: 2.40 times faster, f 0.86, and at most 2.8 times with that f."""
+    f = parallel_fraction(0.5956, 0.0940)
+
+    assert pytest.approx(2.40, abs=0.005) == speedup(0.5956, 0.2485)
+    assert pytest.approx(0.60, abs=0.005) == efficiency(0.5956, 0.2485, 4)
+    assert pytest.approx(0.864, abs=0.001) == f
+    assert pytest.approx(2.84, abs=0.01) == amdahl_ceiling(f, 4)
+
+
+@given(fractions, gpus)
+def test_the_ceiling_lies_between_one_gpu_and_all_of_them(f: float, n: int) -> None:
+    """Nothing shared out brings nothing; all of it brings n; it never shrinks with more GPUs."""
+    ceiling = amdahl_ceiling(f, n)
+
+    assert 1 <= ceiling * (1 + 1e-12)
+    assert ceiling <= n * (1 + 1e-12)
+    assert ceiling <= amdahl_ceiling(f, n + 1) * (1 + 1e-12)
+    assert pytest.approx(n) == amdahl_ceiling(1, n)
+
+
+@given(fractions, gpus)
+def test_gustafsons_efficiency_falls_from_one_to_the_parallel_share(s: float, n: int) -> None:
+    """Alone nothing is lost; of n the share s of all but one."""
+    assert 1 == gustafson_efficiency(s, 1)
+    assert pytest.approx((n - s * (n - 1)) / n) == gustafson_efficiency(s, n)
+    assert pytest.approx(0.25) == communication_fraction(0.5, 2)

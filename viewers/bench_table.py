@@ -1,0 +1,109 @@
+"""A benchmark's table: for the terminal, and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from dptrace.legible import legible
+
+__all__ = ["HEADINGS", "cells", "failures", "headings", "markdown", "seconds", "table", "whole"]
+
+HEADINGS = (
+    *("model", "mode", "GPUs", "parameters", "epoch", "± spread", "comm", "samples/s"),
+    *("speedup", "efficiency", "overlap", "exposed"),
+)
+_TEXTS = 2
+"""Columns that are text; the others are numbers."""
+
+
+def seconds(value: float | None) -> str:
+    """Give a time of an epoch.
+
+    >>> seconds(0.0361), seconds(12.345), seconds(None)
+    ('36.1 ms', '12.35 s', '–')
+    """
+    if value is None:
+        return "–"
+    return f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.1f} ms"
+
+
+def _share(value: float | None, times: float = 100) -> str:
+    return "–" if value is None else f"{times * value:.0f} %"
+
+
+def cells(row: Any) -> list[str]:
+    """Give a row of :func:`dptrace.bench.table.rows` as texts, one for each heading."""
+    start = [row.model, row.mode, str(row.gpus), "–" if row.parameters is None else f"{row.parameters / 1e6:.1f} M"]
+    return [
+        *start,
+        seconds(row.epoch_s),
+        "–" if row.spread is None or row.epochs < 2 else f"{100 * row.spread:.1f} %",
+        seconds(row.comm_s) if row.gpus > 1 else "–",
+        "–" if row.samples_per_s is None else f"{row.samples_per_s:,.0f}",
+        "–" if row.speedup is None else f"{row.speedup:.2f}×",
+        _share(row.efficiency),
+        _share(row.overlap_percent, 1),
+        _share(row.exposed_share),
+    ]
+
+
+def headings(rows: Sequence[Any]) -> tuple[str, ...]:
+    """Give the headings: of every table, and of the options that these rows have."""
+    return (*HEADINGS, *dict.fromkeys(name for row in rows for name in row.options))
+
+
+def whole(row: Any, names: Sequence[str]) -> list[str]:
+    """Give a row as texts, its options too; *names* are the table's headings."""
+    return cells(row) + [row.options.get(name, "–") or "yes" for name in names[len(HEADINGS) :]]
+
+
+def table(rows: Sequence[Any], title: str) -> Table:
+    """Give the table for a terminal; a row that failed says why in place of its figures."""
+    names = headings(rows)
+    made = Table(title=Text(legible(title)), title_justify="left", title_style="bold")
+    for i, heading in enumerate(names):
+        made.add_column(heading, justify="left" if i < _TEXTS else "right", no_wrap=True)
+    before = None
+    for row in rows:
+        if before not in (None, row.model):
+            made.add_section()
+        before = row.model
+        made.add_row(*(Text(legible(text)) for text in whole(row, names)), style="dim" if row.failed else None)
+    return made
+
+
+def failures(rows: Sequence[Any]) -> list[str]:
+    """Give a sentence for each row that failed."""
+    return [
+        f"{row.model}, {row.mode}, {row.gpus} GPU{'s' * (row.gpus > 1)} failed: {row.failed}"
+        for row in rows
+        if row.failed
+    ]
+
+
+def markdown(rows: Sequence[Any], title: str, notes: Sequence[str] = ()) -> str:
+    """Give the table as Markdown, with *notes* below it."""
+    names = headings(rows)
+    lines = [
+        f"# {_escaped(title)}",
+        "",
+        _line(names),
+        "|" + "".join("--|" if i < _TEXTS else "--:|" for i in range(len(names))),
+    ]
+    lines += [_line(whole(row, names)) for row in rows]
+    below = [*notes, *failures(rows)]
+    return "\n".join([*lines, *([""] if below else []), *(f"- {_escaped(note)}" for note in below)]) + "\n"
+
+
+def _line(texts: Sequence[str]) -> str:
+    return "| " + " | ".join(map(_escaped, texts)) + " |"
+
+
+def _escaped(text: str) -> str:
+    # Names come from scripts of others: what means something in Markdown or HTML is made plain.
+    plain = legible(text).replace("\\", "\\\\").replace("|", "\\|")
+    return plain.replace("<", "&lt;").replace("[", "\\[").replace("\n", " ")
