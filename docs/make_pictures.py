@@ -15,6 +15,8 @@ from rich.console import Console
 import dptrace
 from dptrace.viewers.gantt import document
 from dptrace.viewers.summary import print_run
+from dptrace.viewers.view_page import picture
+from dptrace.viewers.views import VIEWS
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -45,10 +47,19 @@ def page_picture(run: dptrace.Run, path: Path, height: int) -> None:
         browser.close()
 
 
+def view_pictures() -> None:
+    """Draw some of the views as SVG, as ``dptrace view --svg`` does."""
+    for mode, name in (("ddp", "breakdown"), ("ddp", "heatmap"), ("interleaved", "gantt")):
+        run = dptrace.open(str(ROOT / "traces" / f"{mode}_cpu_2ranks"))
+        file = f"view_{name}.svg" if name != "gantt" else f"gantt_{mode}.svg"
+        (IMAGES / file).write_text(picture(VIEWS[name], run), encoding="utf-8")
+
+
 def main() -> None:
     """Draw them all."""
     IMAGES.mkdir(exist_ok=True)
     split_picture(dptrace.open(str(ROOT / "traces" / "interleaved_cpu_2ranks")), IMAGES / "split.svg")
+    view_pictures()
     for mode in ("naive", "interleaved", "ddp"):
         run = dptrace.open(str(ROOT / "traces" / f"{mode}_cpu_2ranks"))
         page_picture(run, IMAGES / f"gantt_{mode}.png", 560)

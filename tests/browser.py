@@ -49,24 +49,32 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def open_page(
-    browser: Browser, path: Path, size: tuple[int, int] = (1440, 900), before: str = "", ready: bool = True
+    browser: Browser,
+    path: Path | str,
+    size: tuple[int, int] = (1440, 900),
+    before: str = "",
+    ready: bool = True,
+    scale: float = 1,
 ) -> Iterator[tuple[Page, list[str]]]:
-    """Open a file; gives the page and the list of its errors, which grows: exceptions, console, policy, requests.
+    """Open a file, or an address; gives the page and the growing list of its errors: script, console, policy, network.
 
     Args:
         before: a script that runs before the page's own.
         ready: wait until the page says that its picture is drawn.
+        scale: device pixels to a pixel.
     """
-    context = browser.new_context(viewport={"width": size[0], "height": size[1]})
+    where = path if isinstance(path, str) else path.as_uri()
+    own = ("file:", where) if isinstance(path, str) else ("file:",)
+    context = browser.new_context(viewport={"width": size[0], "height": size[1]}, device_scale_factor=scale)
     page, errors = context.new_page(), []
     page.on("pageerror", lambda error: errors.append(f"exception: {error}"))
     page.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("request", lambda request: errors.append(request.url) if not request.url.startswith("file:") else None)
+    page.on("request", lambda request: errors.append(request.url) if not request.url.startswith(own) else None)
     page.add_init_script(
         "addEventListener('securitypolicyviolation', e => console.error('policy: ' + e.violatedDirective));" + before
     )
     try:
-        page.goto(path.as_uri())
+        page.goto(where)
         if ready:
             page.locator("html[data-ready='1']").wait_for(state="attached", timeout=20_000)
         yield page, errors

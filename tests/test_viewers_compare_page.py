@@ -12,7 +12,7 @@ import pytest
 from dptrace.diff import Comparison, compare
 from dptrace.errors import DptraceError
 from dptrace.timeline import Timeline
-from dptrace.viewers import compare_page
+from dptrace.viewers import against, compare_page
 from dptrace.viewers.tables import milliseconds
 from tests.browser import browser_test, chromium, open_page
 from tests.gantt_page import settle
@@ -156,7 +156,7 @@ def test_ranks_of_clocks_apart_each_begin_at_zero() -> None:
 
 def test_more_than_a_page_holds_is_refused(found: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
     """With what to do."""
-    monkeypatch.setattr(compare_page, "MAX_INTERVALS", 10)
+    monkeypatch.setattr(against, "MAX_INTERVALS", 10)
 
     with pytest.raises(DptraceError, match="--ranks"):
         compare_page.document(found)

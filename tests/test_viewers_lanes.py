@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from dptrace.idle import CAUSES
 from dptrace.intervals import covered, union
 from dptrace.run import Run
 from dptrace.split import FIGURES, Part, exposure
-from dptrace.timeline import Kind, Phase, Windows
-from dptrace.viewers.lanes import OVERLAPPED, Chart, Lane, Role, chart
+from dptrace.timeline import Actions, Kind, Phase, Windows
+from dptrace.viewers.lanes import OVERLAPPED, Chart, Lane, Role, cause_category, chart
 from tests.builders import TimelineBuilder, two_rank_timelines
 from tests.synthetic import training_run
 
@@ -160,3 +161,40 @@ def test_the_synthetic_run_tests_what_it_should() -> None:
 
     assert all(total[figure] > 0 for figure in FIGURES)
     assert (start[1:] < end[:-1]).any()
+
+
+@pytest.mark.parametrize("run", runs(), ids=lambda run: run.path)
+def test_idle_is_shown_by_cause_to_the_nanosecond(run: Run) -> None:
+    """Each cause's time in each GPU's row is the analysis's, and the stretches do not overlap."""
+    drawn = chart(run)
+    for track, device in enumerate(run.devices):
+        gaps = lane(drawn, Role.IDLE, track)
+        shown = {c: int(gaps.duration_ns[gaps.category == cause_category(c)].sum()) for c in CAUSES}
+
+        assert {cause: int(values.sum()) for cause, values in device.idle_causes.items()} == shown
+        assert np.all(gaps.start_ns[1:] >= (gaps.start_ns + gaps.duration_ns)[:-1])
+
+
+def test_stretches_of_communication_know_their_collective() -> None:
+    """Each stretch bears the name of the collective that it is a part of."""
+    drawn = chart(training_run(2_000, ranks=1))
+    pieces, whole = lane(drawn, Role.EXPOSURE), lane(drawn, Role.COLLECTIVES)
+
+    assert set(pieces.name.tolist()) == set(whole.name.tolist())
+    for name in set(whole.name.tolist()):
+        assert pieces.duration_ns[pieces.name == name].sum() == whole.duration_ns[whole.name == name].sum()
+
+
+def test_a_pipeline_s_stretches_bear_its_micro_batches() -> None:
+    """Forward and backward are labelled by what the schedule did; with several stages on a GPU, by the stage, too."""
+    build = TimelineBuilder(0, bounds=(0, 100_000)).compute(1_000, 30_000, Phase.FORWARD)
+    made = build.compute(40_000, 90_000, Phase.BACKWARD).compute(92_000, 99_000, Phase.OPTIMIZER).build()
+    ints, times = np.array([0, 0], np.int32), np.array([1_000, 40_000])
+    actions = Actions(ints, np.array([3, 3], np.int32), np.array([0, 1], np.uint8), ints, times, *[times + 20_000] * 4)
+    for stages, expected in ((ints, ["F3", "B3"]), (np.array([0, 2], np.int32), ["0F3", "2B3"])):
+        drawn = chart(Run("pp", (replace(made, actions=replace(actions, stage=stages)),)))
+        found = lane(drawn, Role.STRETCHES)
+
+        assert [Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER] == found.category.tolist()
+        assert [*expected, None] == [drawn.names[name - 1] if name else None for name in found.name]
+        assert [20_000, 20_000] == found.duration_ns[:2].tolist()

@@ -8,10 +8,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from dptrace.idle import CAUSES
 from dptrace.run import Run
 from dptrace.split import Part
 from dptrace.viewers import theme
-from dptrace.viewers.lanes import OVERLAPPED, chart
+from dptrace.viewers.lanes import OVERLAPPED, cause_category, chart
 from dptrace.viewers.pack import unpack
 from dptrace.viewers.scene import categories, layout, scene
 from tests.builders import TimelineBuilder
@@ -61,10 +62,11 @@ def test_columns_come_back_lane_by_lane() -> None:
 
 
 def test_categories_are_the_theme_s() -> None:
-    """A category's index is its part, overlapped communication comes after them, and the order names each once."""
+    """A category's index is its part; overlapped communication and idling's causes follow; the order has each once."""
     told = categories()
 
-    assert [theme.PART_COLORS[Part(part)] for part in range(len(Part))] == [one["color"] for one in told[:-1]]
+    assert [theme.PART_COLORS[Part(part)] for part in range(len(Part))] == [one["color"] for one in told[: len(Part)]]
+    assert list(theme.CAUSE_LABELS.values()) == [told[cause_category(cause)]["label"] for cause in CAUSES]
     assert ("Overlapped communication", theme.OVERLAPPED) == (told[OVERLAPPED]["label"], told[OVERLAPPED]["color"])
     assert sorted(scene(chart(training_run(200)))["order"]) == list(range(len(told)))
 

@@ -1,6 +1,6 @@
 """The page of a comparison: one step of each run as Gantts on one time axis, A over B, and the tables below.
 
-Both begin at zero. The picture is the Gantt page's own, given a run that is made of the two::
+Both begin at zero; the picture is that of ``dptrace view A --against B``::
 
     from dptrace.viewers import compare_page
     page = compare_page.document(compare(dptrace.open("runs/naive"), dptrace.open("runs/interleaved")))
@@ -10,26 +10,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from bokeh.core.types import ID
-from bokeh.embed import json_item
 from jinja2 import Environment
 from markupsafe import Markup
 
+from dptrace.aligned_steps import align_steps, paced
 from dptrace.changes import CollectiveChange, KernelChange
 from dptrace.diff import WORDS, Comparison
 from dptrace.errors import DptraceError
 from dptrace.idle import CAUSES
 from dptrace.legible import legible
-from dptrace.run import Run
 from dptrace.sides import Side
 from dptrace.split import Part
-from dptrace.steps import between
-from dptrace.timeline import UNKNOWN, Timeline
 from dptrace.viewers import theme
+from dptrace.viewers.against import picture
 from dptrace.viewers.compare import (
     beside,
     count,
@@ -44,11 +40,7 @@ from dptrace.viewers.compare import (
     texts_below,
     verdict_word,
 )
-from dptrace.viewers.gantt import MAX_INTERVALS, figures
-from dptrace.viewers.headline import Headline, headline
-from dptrace.viewers.lanes import Chart, Strip, Track, chart
-from dptrace.viewers.page import render, static
-from dptrace.viewers.scene import scene
+from dptrace.viewers.page import static
 from dptrace.viewers.tables import milliseconds, quantity
 
 __all__ = ["document"]
@@ -56,10 +48,6 @@ __all__ = ["document"]
 MOST_ROWS = 25
 """Of kernels and of collectives that are on the page."""
 
-_ORIGIN = 10**15
-"""Where both steps begin: no time that is shown, and large enough that what began before stays positive."""
-_APART = 0.5
-"""Share of a step by which ranks' own starts may differ before they are taken for clocks that differ."""
 _NAME_WIDTH = 90
 
 _COLORS = {
@@ -74,18 +62,6 @@ _COLORS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawn(Track):
-    """A GPU of one of the two runs."""
-
-    letter: str
-
-    @property
-    def label(self) -> str:
-        """Name the run and the GPU."""
-        return f"{self.letter} · rank {self.rank} · " + ("CPU" if self.device < 0 else f"GPU {self.device}")
-
-
 def document(found: Comparison, steps: tuple[int, int] | None = None) -> str:
     """Draw a comparison as one HTML page.
 
@@ -97,20 +73,9 @@ def document(found: Comparison, steps: tuple[int, int] | None = None) -> str:
     """
     sides = found.a, found.b
     wanted = [_step(one, None if steps is None else steps[i]) for i, one in enumerate(sides)]
-    drawn = [_beginning_at_origin(one, step) for one, step in zip(sides, wanted, strict=True)]
-    run = Run("", tuple(timeline for timelines, _ in drawn for timeline in timelines), world_size=1)
-    laid_out = _lettered(chart(run), len(drawn[0][0]))
-    if len(laid_out) > MAX_INTERVALS:
-        raise DptraceError(
-            f"{len(laid_out):,} intervals to draw, and one page holds {MAX_INTERVALS:,}. Draw fewer ranks: --ranks 0,1."
-        )
-    told = scene(laid_out) | {"groups": _groups(laid_out, wanted)}
-    for strip, letter in zip(told["layout"]["strips"], "AB", strict=True):
-        strip["label"] = f"step of {letter}"
-    titles = [headline(one.run).title for one in sides]
-    notes = [note for _, note in drawn if note] + texts_below(found)
-    head = Headline(" → ".join(titles), " → ".join(one.run.path for one in sides), (), tuple(map(legible, notes)))
-    return render(head, told, json_item(figures(told), ID("figure")), _above(found), _below(found))
+    a, b = (paced(one.run, {step}, one.devices) for one, step in zip(sides, wanted, strict=True))
+    aligned = align_steps(a, b)
+    return picture(aligned, (*aligned.notes, *texts_below(found)), _above(found), _below(found))
 
 
 def _step(one: Side, number: int | None) -> str:
@@ -125,55 +90,6 @@ def _step(one: Side, number: int | None) -> str:
         there = f"{one.steps[0]} to {one.steps[-1]}" if len(one.steps) > 1 else one.steps[0]
         raise DptraceError(f"{one.run.path}: no step that is compared has the number {number}. There are: {there}.")
     return names[0]
-
-
-def _beginning_at_origin(one: Side, step: str) -> tuple[list[Timeline], str]:
-    """Take a step of each GPU and shift it so that the run's begins at the origin; and what must be said of that."""
-    at = one.steps.index(step) if step in one.steps else -1
-    cut = []
-    for device, own in zip(one.devices, one.at, strict=True):
-        index = int(own[at]) if at >= 0 else device.timeline.windows.names.index(step)
-        cut.append(between(device.timeline, index, index))
-    starts = np.array([int(timeline.windows.bounds[0]) for timeline in cut])
-    length = max(int(timeline.windows.bounds[-1] - timeline.windows.bounds[0]) for timeline in cut)
-    apart = int(np.ptp(starts)) > _APART * length
-    first = starts if apart else np.full(len(starts), starts.min())
-    note = (
-        f"{headline(one.run).title}: its ranks' clocks lie apart, so each rank's step begins at zero." if apart else ""
-    )
-    return [_shifted(timeline, _ORIGIN - int(start)) for timeline, start in zip(cut, first, strict=True)], note
-
-
-def _shifted(timeline: Timeline, by: int) -> Timeline:
-    launch = np.where(timeline.launch_ns == UNKNOWN, UNKNOWN, timeline.launch_ns + by)
-    return replace(
-        timeline,
-        start_ns=timeline.start_ns + by,
-        end_ns=timeline.end_ns + by,
-        launch_ns=launch,
-        windows=replace(timeline.windows, bounds=timeline.windows.bounds + by),
-        loading=(timeline.loading[0] + by, timeline.loading[1] + by),
-    )
-
-
-def _lettered(laid_out: Chart, of_a: int) -> Chart:
-    """Say of each track whose it is, and give each run a strip for its step."""
-    tracks = tuple(
-        _Drawn(t.rank, t.device, t.device_name, t.steps, t.bounds_ns, "A" if i < of_a else "B")
-        for i, t in enumerate(laid_out.tracks)
-    )
-    groups = range(of_a), range(of_a, len(tracks))
-    return replace(
-        laid_out, tracks=tracks, strips=tuple(Strip(tuple(group), tracks[group[0]].steps) for group in groups)
-    )
-
-
-def _groups(laid_out: Chart, steps: Sequence[str]) -> list[dict[str, Any]]:
-    """Tell the page which tracks its figures are to add up."""
-    return [
-        {"label": f"{letter} · step {legible(step).removeprefix('ProfilerStep#')}", "tracks": list(strip.tracks)}
-        for letter, step, strip in zip("AB", steps, laid_out.strips, strict=True)
-    ]
 
 
 def _above(found: Comparison) -> Markup:

@@ -1,4 +1,4 @@
-"""The Gantt page: one self-contained HTML file of a run, which needs no network and no server.
+"""The Gantt page: one self-contained HTML file of a run, or, for a very large one, a page that a server feeds.
 
 Bokeh brings the figure, its axes and ranges, wheel, drag and the minimap's window; the intervals themselves are a
 raster that static/raster.js draws between Bokeh's canvases, from exact sums (static/lod.js). In a notebook::
@@ -18,29 +18,29 @@ from bokeh.layouts import column
 from bokeh.model import Model
 from bokeh.models import (
     AdaptiveTicker,
-    Axis,
     BasicTickFormatter,
-    FixedTicker,
-    LinearAxis,
     PanTool,
     Range1d,
     RangeTool,
     WheelZoomTool,
 )
-from bokeh.models.annotations import BoxAnnotation
 from bokeh.plotting import figure
 
 from dptrace.errors import DptraceError
 from dptrace.run import Run
+from dptrace.viewers.details import details
 from dptrace.viewers.headline import headline
 from dptrace.viewers.lanes import Chart, chart
+from dptrace.viewers.pack import Store
 from dptrace.viewers.page import render
 from dptrace.viewers.scene import scene
 
-__all__ = ["MAX_INTERVALS", "document", "figures"]
+__all__ = ["MAX_INTERVALS", "MAX_SERVED", "document", "figures", "served"]
 
 MAX_INTERVALS = 3_000_000
 """What a browser opens from one file in about a second; the file is then about 30 MB."""
+MAX_SERVED = 35_000_000
+"""What a tab of a browser may be asked to hold: 19 million took 0.8 GB, so this is about 1.4 GB."""
 
 FONT = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif"
 _RIGHT = 44
@@ -49,21 +49,22 @@ _APART = 3
 """Lengths of a recording that all of them together may span before a page says that their clocks differ."""
 _SHORTEST_VIEW = 200
 """Nanoseconds; below the clock of any trace."""
+_HIGHEST = 640
+"""Pixels of a frame before the page has measured its window, and scrolls through what is more."""
 _MINIMAP_ROW, _MINIMAP_LOWEST, _MINIMAP_HIGHEST = 6, 24, 64
 
 
-def document(run: Run) -> str:
+def document(run: Run, laid_out: Chart | None = None) -> str:
     """Draw a run as one HTML page.
+
+    Args:
+        laid_out: the run's chart, if it is made already.
 
     Raises:
         DptraceError: when there is no step to draw, or more than a page can hold.
     """
-    laid_out = chart(run)
-    if not laid_out.tracks:
-        raise DptraceError(f"{run.path}: there is no step and no interval to draw.")
-    if len(laid_out) > MAX_INTERVALS:
-        raise DptraceError(_too_many(run, laid_out))
-    told = scene(laid_out)
+    laid_out = _checked(run, laid_out, MAX_INTERVALS)
+    told = scene(laid_out, details(run, laid_out))
     head = headline(run)
     return render(replace(head, notes=(*head.notes, *_clocks(laid_out))), told, json_item(figures(told), ID("figure")))
 
@@ -76,12 +77,40 @@ def _clocks(laid_out: Chart) -> list[str]:
     return ["The ranks' times lie far apart. They are drawn as recorded: the keys [ and ] go from step to step."]
 
 
-def _too_many(run: Run, laid_out: Chart) -> str:
+def served(run: Run, laid_out: Chart | None = None) -> tuple[str, Store]:
+    """Draw a run as a page that fetches its columns from beside it; give page and columns for a server.
+
+    Args:
+        laid_out: the run's chart, if it is made already.
+
+    Raises:
+        DptraceError: when there is no step to draw, or more than a browser holds.
+    """
+    laid_out = _checked(run, laid_out, MAX_SERVED)
+    store: Store = {}
+    told = scene(laid_out, details(run, laid_out), store) | {"served": True}
+    head = headline(run)
+    notes = (*head.notes, *_clocks(laid_out))
+    return render(replace(head, notes=notes), told, json_item(figures(told), ID("figure")), served=True), store
+
+
+def _checked(run: Run, laid_out: Chart | None, most: int) -> Chart:
+    """Refuse what would be an empty picture, or none."""
+    laid_out = laid_out or chart(run)
+    if not laid_out.tracks:
+        raise DptraceError(f"{run.path}: there is no step and no interval to draw.")
+    if len(laid_out) > most:
+        raise DptraceError(_too_many(run, laid_out, most))
+    return laid_out
+
+
+def _too_many(run: Run, laid_out: Chart, most: int) -> str:
     steps = max(len(track.steps) for track in laid_out.tracks)
     ranks = len({track.rank for track in laid_out.tracks})
+    other = "" if len(laid_out) > MAX_SERVED else " Or look at all of it without a file: leave -o out, or add --serve."
     return (
         f"{run.path}: {len(laid_out):,} intervals to draw ({ranks} ranks, {steps} steps), and one page holds "
-        f"{MAX_INTERVALS:,}. Draw fewer ranks or steps, for example: --ranks 0,1 or --steps FIRST:LAST."
+        f"{most:,}. Draw fewer ranks or steps, for example: --ranks 0,1 or --steps FIRST:LAST.{other}"
     )
 
 
@@ -117,7 +146,8 @@ def _frame(name: str, height: int, left: int, x_range: Range1d, **options: Any) 
 
 def _main(told: dict[str, Any], shared: Range1d) -> figure:
     layout = told["layout"]
-    plot = _frame("main", layout["height"], layout["left"], shared, x_axis_location="above")
+    height = min(layout["height"], _HIGHEST)
+    plot = _frame("main", height, layout["left"], shared, x_axis_location="above")
     wheel, pan = WheelZoomTool(dimensions="width", speed=1 / 450), PanTool(dimensions="width")
     plot.add_tools(wheel, pan)
     plot.toolbar.active_scroll, plot.toolbar.active_drag = wheel, pan
@@ -133,43 +163,8 @@ def _main(told: dict[str, Any], shared: Range1d) -> figure:
         major_tick_line_color="#9CA3AF",
         minor_tick_line_color=None,
     )
-    rows = {row["y"] + row["h"] / 2: row["label"] for row in (*layout["rows"], *layout["strips"])}
-    _labels(plot.yaxis[0], rows, "12px", "normal", "#5B6472")
-    heads = {row["y"] + row["h"] / 2: told["tracks"][row["track"]]["label"] for row in _heads(layout)}
-    bold = LinearAxis()
-    plot.add_layout(bold, "left")
-    _labels(bold, heads, "13px", "bold", "#111827")
-    for block in layout["blocks"][::2]:
-        band = BoxAnnotation(
-            top=block["y"] - 4,
-            bottom=block["y"] + block["h"] + 4,
-            fill_color="#F5F7FA",
-            fill_alpha=1,
-            line_color=None,
-            level="image",
-        )
-        plot.add_layout(band)
+    plot.yaxis[0].visible = False
     return plot
-
-
-def _heads(layout: dict[str, Any]) -> list[dict[str, Any]]:
-    """Give the first row of each GPU, beside which its name stands."""
-    tops = {block["y"] for block in layout["blocks"]}
-    return [row for row in layout["rows"] if row["y"] in tops]
-
-
-def _labels(axis: Axis, labels: dict[float, str], size: str, style: str, color: str) -> None:
-    axis.update(
-        ticker=FixedTicker(ticks=sorted(labels)),
-        major_label_overrides=labels,
-        major_label_text_font=FONT,
-        major_label_text_font_size=size,
-        major_label_text_font_style=style,
-        major_label_text_color=color,
-        major_tick_line_color=None,
-        minor_tick_line_color=None,
-        axis_line_color=None,
-    )
 
 
 def _minimap(told: dict[str, Any], shared: Range1d, low: int, high: int) -> figure:

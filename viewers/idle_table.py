@@ -16,6 +16,7 @@ HEADINGS = {
     "host_bound_ns": "host-\nbound",
     "launch_latency_ns": "launch\nlatency",
     "waiting_ns": "waiting",
+    "bubble_ns": "bubble",
 }
 
 
@@ -30,13 +31,15 @@ def idle_table(run: Run, every: bool = False) -> Table | None:
         return None
     title = Text("idle by cause, mean of the steps, ms", style="bold")
     table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
-    for heading in ("rank", *(HEADINGS[cause] for cause in CAUSES), "idle"):
+    # Only a pipeline has bubbles.
+    told = [cause for cause in CAUSES if cause != "bubble_ns" or any(len(d.timeline.actions) for d in devices)]
+    for heading in ("rank", *(HEADINGS[cause] for cause in told), "idle"):
         table.add_column(heading, justify="right" if heading != "rank" else "left", no_wrap=True)
     shown = devices if every else devices[:MOST_RANKS_IN_ONE]
     for device in shown:
         means = device.mean_idle()
-        cells = (means[cause] for cause in CAUSES)
+        cells = (means[cause] for cause in told)
         table.add_row(rank_label(run, device.timeline), *map(milliseconds, (*cells, sum(means.values()))))
     if len(shown) < len(devices):
-        table.add_row("…", *["…"] * (len(CAUSES) + 1))
+        table.add_row("…", *["…"] * (len(told) + 1))
     return table

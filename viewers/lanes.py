@@ -8,8 +8,10 @@ is the split's time; what the pointer finds in it are the recorded intervals the
     communication   Role.EXPOSURE     stretches, exposed or overlapped
                     Role.COLLECTIVES  the collectives that those are stretches of
     memory          Role.MEMORY       copies and sets
+    idle            Role.IDLE         what no part of the steps claims, by cause
 
-Role.STRETCHES carries the labels of the phases row: where one phase goes on but for short interruptions.
+Role.STRETCHES carries the labels of the phases row: where one phase goes on but for short interruptions, or what a
+pipeline's schedule does with a micro-batch.
 """
 
 from __future__ import annotations
@@ -21,18 +23,19 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.intervals import Int64
+from dptrace.idle import CAUSES, Account, idle
+from dptrace.intervals import Int64, IntervalSet
 from dptrace.run import Run
-from dptrace.split import Part, Pieces, exposure, partition
-from dptrace.timeline import Collective, Kind, Phase, Timeline
+from dptrace.split import Part, Pieces, claims, exposure, partition
+from dptrace.timeline import Action, Collective, Kind, Phase, Timeline
 
-__all__ = ["OVERLAPPED", "Chart", "Lane", "Role", "Strip", "Track", "chart"]
+__all__ = ["OVERLAPPED", "Chart", "Lane", "Role", "Strip", "Track", "cause_category", "chart", "drawn_intervals"]
 
 _Known: TypeAlias = tuple[str, Collective]
 """A collective's kernel name, and what the trace says of it."""
 
 OVERLAPPED = len(Part)
-"""The category that stands beside the parts: communication under compute."""
+"""The category that stands beside the parts: communication under compute. After it come the causes of idling."""
 
 _PART_OF = np.zeros(len(Phase), np.uint8)
 for _phase, _part in {
@@ -57,6 +60,7 @@ class Role(str, Enum):
     EXPOSURE = "exposure"
     COLLECTIVES = "collectives"
     MEMORY = "memory"
+    IDLE = "idle"
     STRETCHES = "stretches"
 
 
@@ -70,9 +74,10 @@ class Lane:
     """Since the chart's origin."""
     duration_ns: Int64
     category: NDArray[np.uint8]
-    """A :class:`~dptrace.split.Part`, or OVERLAPPED."""
+    """A :class:`~dptrace.split.Part`, OVERLAPPED, or what cause_category gives."""
     name: Int64
-    """Index into the chart's names; of a collective: into its collectives."""
+    """Index into the chart's names; of a collective and of its stretches: into its collectives. Of Role.STRETCHES: 1
+    more than the index of the label, 0 for none."""
     stream: Int64
     """Stream id on a GPU, thread index on a CPU; 0 where the lane is no single stream's."""
     exposed_ns: Int64
@@ -141,6 +146,21 @@ class _Table(dict[Value, int]):
         return self[value]
 
 
+def cause_category(cause: str) -> int:
+    """Give the category of a cause of idling, one of :data:`dptrace.idle.CAUSES`."""
+    return OVERLAPPED + 1 + CAUSES.index(cause)
+
+
+def drawn_intervals(timeline: Timeline, origin: int, end: int, kind: Kind) -> NDArray[np.intp]:
+    """Give which of a timeline's intervals the lane of their kind shows, in its order: those not before or after all.
+
+    Args:
+        origin, end: of the chart, in the trace's own time.
+    """
+    inside = (timeline.start_ns < end) & (timeline.end_ns > origin)
+    return np.flatnonzero(inside & (timeline.kind == kind))
+
+
 def chart(run: Run) -> Chart:
     """Lay a run out in lanes; a run without any timeline gives a chart without tracks."""
     timelines = run.timelines
@@ -165,9 +185,9 @@ def _lanes(
 ) -> list[Lane]:
     """Make one GPU's lanes; *names* and *collectives* grow by what is new in it."""
     name_of = np.array([names[name] for name in timeline.names], np.int64)
-    parts, exposed = partition(timeline), exposure(timeline)
-    inside = (timeline.start_ns < end) & (timeline.end_ns > origin)
-    kinds = {kind: np.flatnonzero(inside & (timeline.kind == kind)) for kind in Kind}
+    claimed = claims(timeline)
+    parts, exposed = partition(timeline, claimed), exposure(timeline)
+    kinds = {kind: drawn_intervals(timeline, origin, end, kind) for kind in Kind}
 
     def recorded(role: Role, kind: Kind, category: NDArray[np.uint8]) -> Lane:
         at = kinds[kind]
@@ -177,22 +197,35 @@ def _lanes(
         return Lane(track, role, starts - origin, ends - starts, category[at], name, timeline.lane[at], empty)
 
     memory = np.full(len(timeline), Part.EXPOSED_MEMORY, np.uint8)
+    entry = _entries(timeline, kinds[Kind.COMMUNICATION], collectives)
     return [
         _drawn(track, Role.PHASES, _busy(parts), origin, end),
-        _drawn(track, Role.STRETCHES, _stretches(parts, timeline.windows.bounds), origin, end),
+        _drawn(track, Role.STRETCHES, *_labelled(timeline, parts, names, origin, end)),
         recorded(Role.COMPUTE, Kind.COMPUTE, _PART_OF[timeline.phase]),
-        _drawn(track, Role.EXPOSURE, _as_categories(exposed), origin, end),
-        _collectives(timeline, track, kinds[Kind.COMMUNICATION], exposed, origin, collectives),
+        _drawn(track, Role.EXPOSURE, _as_categories(exposed), origin, end, entry),
+        _collectives(timeline, track, kinds[Kind.COMMUNICATION], exposed, origin, entry),
         recorded(Role.MEMORY, Kind.MEMORY, memory),
+        _drawn(track, Role.IDLE, _idle(timeline, claimed), origin, end),
     ]
 
 
-def _drawn(track: int, role: Role, pieces: Pieces, origin: int, end: int) -> Lane:
-    """Make a lane of pieces that have no name of their own."""
+def _drawn(track: int, role: Role, pieces: Pieces, origin: int, end: int, entry: Int64 | None = None) -> Lane:
+    """Make a lane of pieces, which have no name of their own; *entry* gives them that of the interval they are of."""
     inside = (pieces.start_ns < end) & (pieces.end_ns > origin)
     starts, ends = pieces.start_ns[inside], pieces.end_ns[inside]
     zeros = np.zeros(len(starts), np.int64)
-    return Lane(track, role, starts - origin, ends - starts, pieces.part[inside], zeros, zeros, zeros[:0])
+    name = zeros if entry is None else entry[pieces.source[inside]]
+    return Lane(track, role, starts - origin, ends - starts, pieces.part[inside], name, zeros, zeros[:0])
+
+
+def _idle(timeline: Timeline, claimed: list[IntervalSet]) -> Pieces:
+    """Give the idle stretches with their causes as categories."""
+    sets = idle(timeline, claimed).sets[Account.DATA_LOADING :]
+    causes = [cause_category(cause) for cause in CAUSES]
+    start, end = (np.concatenate([one[side] for one in sets]) for side in (0, 1))
+    cause = np.repeat(np.array(causes, np.uint8), [len(one[0]) for one in sets])
+    order = np.argsort(start, kind="stable")
+    return Pieces(start[order], end[order], cause[order], np.zeros(len(order), np.int32))
 
 
 def _busy(parts: Pieces) -> Pieces:
@@ -207,16 +240,22 @@ def _as_categories(exposed: Pieces) -> Pieces:
     return Pieces(exposed.start_ns, exposed.end_ns, category, exposed.source)
 
 
+def _entries(timeline: Timeline, at: NDArray[np.intp], table: _Table[_Known]) -> Int64:
+    """Give each interval that is one of the collectives *at* its index in the table, which grows by what is new."""
+    unknown = Collective("")
+    pairs = zip(timeline.name[at].tolist(), timeline.collective[at].tolist(), strict=True)
+    known = [(timeline.names[name], timeline.collectives[c] if c >= 0 else unknown) for name, c in pairs]
+    entry = np.zeros(len(timeline), np.int64)
+    entry[at] = [table[pair] for pair in known]
+    return entry
+
+
 def _collectives(
-    timeline: Timeline, track: int, at: NDArray[np.intp], exposed: Pieces, origin: int, table: _Table[_Known]
+    timeline: Timeline, track: int, at: NDArray[np.intp], exposed: Pieces, origin: int, entry: Int64
 ) -> Lane:
     """Make the lane of whole collectives, each with the sum of its exposed stretches."""
     per_interval = np.zeros(len(timeline), np.int64)
     np.add.at(per_interval, exposed.source, np.where(exposed.part == 1, exposed.end_ns - exposed.start_ns, 0))
-    unknown = Collective("")
-    pairs = zip(timeline.name[at].tolist(), timeline.collective[at].tolist(), strict=True)
-    known = [(timeline.names[name], timeline.collectives[c] if c >= 0 else unknown) for name, c in pairs]
-    entry = np.array([table[pair] for pair in known], np.int64)
     starts, ends = timeline.start_ns[at], timeline.end_ns[at]
     hidden = per_interval[at] * 2 < ends - starts
     category = np.where(hidden, OVERLAPPED, Part.EXPOSED_COMM).astype(np.uint8)
@@ -226,7 +265,7 @@ def _collectives(
         starts - origin,
         ends - starts,
         category,
-        entry,
+        entry[at],
         timeline.lane[at],
         per_interval[at],
     )
@@ -251,6 +290,33 @@ def _stretches(parts: Pieces, bounds: Int64) -> Pieces:
         time = np.add.reduceat(time, first)
         start, end, part, step = start[first], end[last], part[first], step[first]
     return Pieces(start, end, part, step)
+
+
+def _labelled(
+    timeline: Timeline, parts: Pieces, names: _Table[str], origin: int, end: int
+) -> tuple[Pieces, int, int, Int64]:
+    """Give the stretches that bear labels; in a pipeline forward and backward are its actions, each named.
+
+    With the stretches come the origin, the end, and for each source the index of its name plus 1: 0 is no name.
+    """
+    plain, actions = _stretches(parts, timeline.windows.bounds), timeline.actions
+    kept = np.ones(len(plain.part), bool) if not len(actions) else ~np.isin(plain.part, (Part.FORWARD, Part.BACKWARD))
+    several = len(set(actions.stage.tolist())) > 1
+    texts = [
+        f"{stage if several else ''}{Action(kind).name}{batch}"
+        for stage, kind, batch in zip(actions.stage, actions.kind, actions.micro_batch, strict=True)
+    ]
+    part = np.where(actions.kind == Action.F, Part.FORWARD, Part.BACKWARD).astype(np.uint8)
+    start = np.concatenate((plain.start_ns[kept], actions.start_ns))
+    order = np.argsort(start, kind="stable")
+    source = np.concatenate((np.zeros(int(kept.sum()), np.int32), np.arange(len(actions), dtype=np.int32) + 1))
+    pieces = Pieces(
+        start[order],
+        np.concatenate((plain.end_ns[kept], actions.end_ns))[order],
+        np.concatenate((plain.part[kept], part))[order],
+        source[order],
+    )
+    return pieces, origin, end, np.array([0, *(names[text] + 1 for text in texts)], np.int64)
 
 
 def _strips(tracks: list[Track]) -> tuple[Strip, ...]:

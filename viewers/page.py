@@ -18,13 +18,16 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from dptrace import __version__
+from dptrace.legible import legible
 from dptrace.viewers.headline import Headline
+from dptrace.viewers.theme import css
 
 __all__ = ["bundle", "policy", "render", "static"]
 
-_IMPORT = re.compile(r'^import .* from "\./([\w.]+)";\n', re.MULTILINE)
+_IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w.]+)";\n', re.MULTILINE)
 _NOTHING = Markup("")
-_EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const)\b)", re.MULTILINE)
+_EXPORT_WORD = re.compile(r"^export (?=(?:async )?(?:function\*?|class|const)\b)", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?:async )?(?:function\*?|class|const) (\w+)", re.MULTILINE)
 
 
 def static(name: str) -> str:
@@ -36,8 +39,8 @@ def static(name: str) -> str:
 def bundle(entry: str) -> str:
     """Join a module of static/ and all it imports into one script.
 
-    Modules in a page opened from a disk would need a server or blob URLs, which the policy forbids. So they are
-    joined in the order of their imports, inside one function; two of them must not use one name at top level.
+    Modules in a page opened from a disk would need a server or blob URLs, which the policy forbids. So each becomes a
+    function that gives what it exports, and they stand in the order of their imports.
     """
     joined: dict[str, str] = {}
 
@@ -45,37 +48,61 @@ def bundle(entry: str) -> str:
         if name not in joined:
             joined[name] = ""
             source = static(name)
-            for imported in _IMPORT.findall(source):
+            for _, imported in _IMPORT.findall(source):
                 add(imported)
             # Taken out and put back, so that a module stands after those that it needs.
             del joined[name]
-            joined[name] = _EXPORT.sub("", _IMPORT.sub("", source))
+            joined[name] = _as_function(name, source)
 
     add(entry)
     return '(() => {\n"use strict";\n' + "\n".join(joined.values()) + "})();\n"
 
 
-def policy(scripts: list[str]) -> str:
-    """Give the content security policy that runs these scripts and no other, without eval and without network."""
+def _as_function(name: str, source: str) -> str:
+    given = ", ".join(_EXPORT.findall(source))
+    plain = _IMPORT.sub(lambda found: f"const {{{found[1]}}} = {_variable(found[2])};\n", source)
+    return f"const {_variable(name)} = (() => {{\n{_EXPORT_WORD.sub('', plain)}return {{ {given} }};\n}})();\n"
+
+
+def _variable(name: str) -> str:
+    return "$" + name.removesuffix(".js")
+
+
+def policy(scripts: list[str], served: bool = False) -> str:
+    """Give the content security policy that runs these scripts and no other, without eval.
+
+    Args:
+        served: whether the page may ask the server that it came from; no page may ask any other.
+    """
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii") for script in scripts]
     allowed = " ".join(f"'sha256-{value}'" for value in hashes)
+    reached = "'self'" if served else "data:"
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "connect-src data:; base-uri 'none'; form-action 'none'"
+        f"connect-src {reached}; base-uri 'none'; form-action 'none'"
     )
 
 
-def render(head: Headline, scene: dict[str, Any], plot: Any, above: Markup = _NOTHING, below: Markup = _NOTHING) -> str:
+def render(
+    head: Headline,
+    scene: dict[str, Any],
+    plot: Any,
+    above: Markup = _NOTHING,
+    below: Markup = _NOTHING,
+    served: bool = False,
+) -> str:
     """Fill the template: *scene* and *plot* become JSON islands, *plot* being Bokeh's ``json_item``.
 
     Args:
         above, below: what stands over and under the picture; HTML, so everything in it must be escaped already.
+        served: whether the page fetches its columns from the server that it comes from.
     """
     scripts = [
         *Resources(mode="inline", components=["bokeh"], minified=True, log_level="error").js_raw,
         bundle("gantt.js"),
     ]
-    environment = Environment(autoescape=True)
+    # Signs that turn the direction of text are spelled out; islands and what is HTML already are not touched.
+    environment = Environment(autoescape=True, finalize=lambda value: legible(value) if type(value) is str else value)
     # Bokeh's document defines a model where it first stands and refers to it later: the order of keys matters.
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
     template = environment.from_string(static("gantt.html"))
@@ -86,7 +113,7 @@ def render(head: Headline, scene: dict[str, Any], plot: Any, above: Markup = _NO
         above=above,
         below=below,
         version=__version__,
-        policy=policy(scripts),
-        styles=Markup(static("gantt.css")),
+        policy=policy(scripts, served),
+        styles=Markup(css() + static("gantt.css") + static("stage.css") + static("acts.css")),
         scripts=[Markup(script) for script in scripts],
     )

@@ -13,6 +13,8 @@ from dptrace.run import Run, overlap_percent
 from dptrace.split import FIGURES
 from dptrace.viewers.headline import headline
 from dptrace.viewers.idle_table import idle_table
+from dptrace.viewers.memory import memory_sentence
+from dptrace.viewers.pipeline import bubble_table
 from dptrace.viewers.tables import (
     MOST_RANKS,
     MOST_STEPS,
@@ -33,6 +35,8 @@ MOST_COLLECTIVES = 60
 
 def sentence(run: Run) -> Text:
     """Say in a sentence what the tables say: the step's length, and what of it is lost to communication and idling."""
+    if not any(len(figures.names) for figures in run.splits):
+        return Text("There is no step in this run.", style="bold")
     total = {name: sum(figures.total()[name] for figures in run.splits) for name in FIGURES}
     wall = max(total["wall_ns"], 1)
     step = np.median(np.concatenate([figures.figures["wall_ns"] for figures in run.splits]))
@@ -41,6 +45,8 @@ def sentence(run: Run) -> Text:
     percent = overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"])
     hidden = "no communication" if percent is None else f"{percent:.1f} % of communication overlapped"
     text.append(f", {100 * total['idle_ns'] / wall:.1f} % idle; {hidden}.")
+    if (again := run.recompute_percent()) is not None:
+        text.append(f" Of backward, {again:.1f} % is forward computed again (checkpointed activations).")
     return text
 
 
@@ -69,9 +75,13 @@ def print_run(run: Run, console: Console, every: bool = False, align: bool = Tru
         parts += [collectives, ""]
     if (causes := idle_table(run, every)) is not None:
         parts += [causes, ""]
+    if (schedules := bubble_table(run)) is not None:
+        parts += [schedules, ""]
     together = run.together if align else run.beside(align=False)
     if (across := timing_table(together, every)) is not None:
         parts += [across, ""]
+    if memory := memory_sentence(run.info):
+        parts += [Text(memory), ""]
     parts += [findings_list(together.findings), ""]
     if run.notes or together.notes:
         parts += [notes(run, together.notes)]

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dptrace.kinds import by_kind
 from dptrace.legible import legible
 from dptrace.run import Run, overlap_percent
 from dptrace.split import FIGURES, Split
@@ -158,8 +159,7 @@ def step_tables(run: Run, every: bool = False) -> Iterator[RenderableType]:
 
 def collective_table(run: Run) -> Table | None:
     """Give a row for each kind of collective: what a GPU did of it in a step, on average."""
-    steps = sum(len(figures.names) for figures in run.splits)
-    kinds = sorted({kind for figures in run.splits for kind in figures.comm})
+    kinds = by_kind(run.splits)
     if not kinds:
         return None
     title = Text(f"collectives, per {'rank' if run.on_cpu else 'GPU'} and step", style="bold")
@@ -167,19 +167,14 @@ def collective_table(run: Run) -> Table | None:
     table.add_column("kind", no_wrap=True)
     for heading in ("count", "bytes", "exposed ms", "overlapped ms", "overlap"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for kind in kinds:
-        parts = [figures.comm[kind] for figures in run.splits if kind in figures.comm]
-        count, size, exposed, overlapped = (
-            sum(int(getattr(part, name).sum()) for part in parts)
-            for name in ("count", "bytes", "exposed_ns", "overlapped_ns")
-        )
-        percent = overlap_percent(overlapped, exposed)
+    for told in kinds:
+        percent = told.overlap_percent
         table.add_row(
-            kind,
-            f"{count / steps:.4g}",
-            quantity(size / steps),
-            milliseconds(exposed / steps),
-            milliseconds(overlapped / steps),
+            told.kind,
+            f"{told.count:.4g}",
+            quantity(told.bytes),
+            milliseconds(told.exposed_ns),
+            milliseconds(told.overlapped_ns),
             "–" if percent is None else f"{percent:.1f} %",
         )
     return table

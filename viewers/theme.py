@@ -9,6 +9,10 @@ from __future__ import annotations
 from dptrace.split import Part
 
 __all__ = [
+    "CAUSE_COLORS",
+    "CAUSE_LABELS",
+    "CHROME",
+    "DARK",
     "EXPOSED",
     "IDLE",
     "INK",
@@ -18,6 +22,7 @@ __all__ = [
     "PART_COLORS",
     "PART_LABELS",
     "PART_ORDER",
+    "css",
     "ink_on",
 ]
 
@@ -52,19 +57,116 @@ MEMORY = PART_COLORS[Part.EXPOSED_MEMORY]
 """Copies and sets, exposed or not."""
 IDLE = PART_COLORS[Part.IDLE]
 
+CAUSE_COLORS: dict[str, str] = {
+    "data_loading_ns": "#6A4C93",
+    "host_bound_ns": "#D9822B",
+    "launch_latency_ns": "#9FD8CB",
+    "waiting_ns": "#8A94A3",
+    "bubble_ns": "#C86FA8",
+}
+"""Of what idling was for, by :data:`dptrace.idle.CAUSES`; each also has a pattern where it is drawn."""
+
+CAUSE_LABELS: dict[str, str] = {
+    "data_loading_ns": "Idle: data loading",
+    "host_bound_ns": "Idle: host-bound",
+    "launch_latency_ns": "Idle: launch latency",
+    "waiting_ns": "Idle: waiting",
+    "bubble_ns": "Idle: pipeline bubble",
+}
+
 INK: dict[str, str] = {
     PART_COLORS[Part.FORWARD]: "#FFFFFF",
     PART_COLORS[Part.BACKWARD]: "#0B2540",
     PART_COLORS[Part.OPTIMIZER]: "#3A2E00",
-    PART_COLORS[Part.OTHER]: "#FFFFFF",
+    PART_COLORS[Part.OTHER]: "#14110E",
     EXPOSED: "#FFFFFF",
     OVERLAPPED: "#06351F",
     MEMORY: "#FFFFFF",
     IDLE: "#4B5563",
+    CAUSE_COLORS["data_loading_ns"]: "#FFFFFF",
+    CAUSE_COLORS["host_bound_ns"]: "#2B1600",
+    CAUSE_COLORS["launch_latency_ns"]: "#0C332B",
+    CAUSE_COLORS["waiting_ns"]: "#10141A",
+    CAUSE_COLORS["bubble_ns"]: "#1F0617",
 }
-"""The colour of text on each colour."""
+"""The colour of text on each colour: at least 4.5 to 1."""
+
+DARK: dict[str, tuple[str, str]] = {
+    PART_COLORS[Part.FORWARD]: ("#356BBF", "#FFFFFF"),
+    PART_COLORS[Part.OTHER]: ("#9A9085", "#14110E"),
+    MEMORY: ("#A8487F", "#FFFFFF"),
+    IDLE: ("#262C35", "#B6BFCC"),
+    CAUSE_COLORS["data_loading_ns"]: ("#7E5CB5", "#FFFFFF"),
+}
+"""On a dark page, the colour and its ink that stand for one of the above, which would sink into the background; the
+others stay as they are."""
+
+CHROME: dict[str, dict[str, str]] = {
+    "light": {
+        "paper": "#FFFFFF",
+        "raised": "#F8FAFC",
+        "text": "#111827",
+        "quiet": "#5B6472",
+        "line": "#D5DAE1",
+        "strong-line": "#9AA5B4",
+        "grid": "#E3E7EC",
+        "band": "#F5F7FA",
+        "baseline": "#DFE2E6",
+        "edge": "#8593A8",
+        "strip": "#E4E9F0",
+        "strip-odd": "#D3DBE7",
+        "strip-ink": "#2B3544",
+        "alarm": "#C4281A",
+        "warn": "#FFF7E0",
+        "warn-line": "#ECD28A",
+        "focus": "#1B4F9C",
+        "saved": "#0B7A50",
+        "lost": "#B3261E",
+        "mark": "#B4007A",
+        "tip": "#111827",
+        "tip-text": "#F4F6F8",
+        "tip-quiet": "#B3BCC8",
+        "tip-line": "#111827",
+    },
+    "dark": {
+        "paper": "#12161C",
+        "raised": "#1A2029",
+        "text": "#E6E9EE",
+        "quiet": "#9AA5B4",
+        "line": "#353D49",
+        "strong-line": "#667284",
+        "grid": "#222933",
+        "band": "#171C24",
+        "baseline": "#2B323C",
+        "edge": "#6B788C",
+        "strip": "#2A323E",
+        "strip-odd": "#363F4D",
+        "strip-ink": "#D5DCE6",
+        "alarm": "#FF7A6B",
+        "warn": "#2C2612",
+        "warn-line": "#6A5A22",
+        "focus": "#7FB2F5",
+        "saved": "#4CCB97",
+        "lost": "#FF8A7A",
+        "mark": "#FF6AC1",
+        "tip": "#232B36",
+        "tip-text": "#F4F6F8",
+        "tip-quiet": "#B3BCC8",
+        "tip-line": "#4A5565",
+    },
+}
+"""What is not data: the page's own colours, by what they are for."""
 
 
 def ink_on(color: str) -> str:
     """Give the colour of text that stands on *color*, one of the palette's."""
     return INK[color]
+
+
+def css() -> str:
+    """Give the page's own colours as custom properties: light, and dark where the page or the system asks for it."""
+    light, dark = (
+        f"color-scheme: {name}; " + " ".join(f"--{key}: {value};" for key, value in colors.items())
+        for name, colors in CHROME.items()
+    )
+    return f":root {{ {light} }}\n:root[data-theme=dark] {{ {dark} }}\n"

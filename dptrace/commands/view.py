@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,8 +16,6 @@ from dptrace.commands.common import (
     OutputFile,
     advise,
     again,
-    check_output,
-    console,
     loudness_options,
     open_with_progress,
     progress,
@@ -24,8 +23,14 @@ from dptrace.commands.common import (
     replacing,
     run_argument,
 )
+from dptrace.commands.pictures import Picture, picture_options
+from dptrace.commands.serving import Serving, open_browser, serving_options
 from dptrace.errors import DptraceError, UsageError
 from dptrace.reading import Reading
+
+if TYPE_CHECKING:
+    from dptrace.run import Run
+    from dptrace.viewers.lanes import Chart
 
 
 @click.command()
@@ -34,8 +39,16 @@ from dptrace.reading import Reading
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @click.option("--no-browser", is_flag=True, help="Write the page, and do not open it.")
 @click.option("--text", is_flag=True, help="Draw in the terminal instead; good over SSH.")
+@click.option("--against", metavar="RUN", help="Put this run under it on one time axis, with the time that it saves.")
+@click.option(
+    "--align",
+    type=click.Choice(("step", "start")),
+    help="What begins together of two runs: each pair of their steps, or only the first. [step]",
+)
 @click.option("--ranks", metavar="LIST", help="Only these ranks: 0,1 or 0-3.")
 @click.option("--steps", metavar="FIRST:LAST", help="Only these steps, by their numbers in the trace: 4:6 or 4.")
+@serving_options
+@picture_options
 @reading_options
 @loudness_options
 def command(
@@ -44,46 +57,112 @@ def command(
     force: bool,
     no_browser: bool,
     text: bool,
+    against: str | None,
+    align: str | None,
     ranks: str | None,
     steps: str | None,
+    serving: Serving,
+    picture: Picture,
     reading: Reading,
     loudness: str,
 ) -> None:
     """Draw RUN as a Gantt chart: for each GPU its phases, compute, communication and memory over time.
 
     RUN is a run folder, a trace file, several files (one for each rank), a folder or a glob of traces. The page is
-    one file that needs no network. Without -o it is written to the cache folder and opened in the browser.
+    one file that needs no network. Without -o it is written to the cache folder and opened in the browser; a run too
+    large for a file is served to the browser from this machine instead.
 
     \b
     Examples:
       dptrace view runs/interleaved
       dptrace view runs/ddp -o ddp.html
       dptrace view runs/ddp --ranks 0,1 --steps 4:6
-      dptrace view runs/ddp --text | less -R
+      dptrace view runs/naive --against runs/interleaved
+      dptrace view runs/ddp --text
+      dptrace view runs/ddp --view breakdown --svg breakdown.svg
     """
-    if text and output is not None:
-        raise UsageError("--text draws in the terminal; leave -o out, or redirect: --text > gantt.txt.")
-    if output is not None:
-        check_output(output, force)
+    if align is not None and against is None:
+        raise UsageError("--align says how two runs are laid out; name the other one with --against RUN.")
+    picture.check(output, text, force, against is not None)
+    serving.check(output is not None or text or picture.wanted or not picture.is_gantt or against is not None)
+    runs = _opened([paths, *([(against,)] if against is not None else [])], ranks, steps, reading, loudness)
+    if picture.wanted:
+        picture.write(runs, align != "start", loudness)
+        return
+    if text:
+        _print(runs, align != "start", picture)
+        return
+    laid_out = _laid_out(runs, output, picture)
+    if laid_out is not None and (serving.wanted or _too_large(laid_out)):
+        serving.serve(runs[0], laid_out, not no_browser, loudness)
+        return
+    with progress("Drawing", loudness, measured=False):
+        page = _document(runs, align != "start", picture, laid_out)
+    asked = (*paths, "--against", against) if against is not None else paths
+    _write(page, output or _cached(asked), loudness)
+    if output is None and not no_browser:
+        _show(_cached(asked), again(paths) if against is None else f"{again(paths)} --against {again((against,))}")
+
+
+def _opened(
+    places: list[tuple[str, ...]], ranks: str | None, steps: str | None, reading: Reading, loudness: str
+) -> list[Run]:
+    """Read one run or two, and keep of each what was asked for."""
     from dptrace.select import select
 
     wanted = parse_ranks(ranks) if ranks is not None else None, parse_steps(steps) if steps is not None else None
-    run = select(open_with_progress(paths, reading, loudness), *wanted)
-    if text:
-        from dptrace.viewers.terminal import print_gantt
+    return [select(open_with_progress(one, reading, loudness), *wanted) for one in places]
 
-        print_gantt(run, console())
-        return
-    from dptrace.viewers.gantt import document
 
-    with progress("Drawing", loudness, measured=False):
-        page = document(run)
-    place = output or _cached(paths)
+def _write(page: str, place: Path, loudness: str) -> None:
     with replacing(place) as beside:
         beside.write_text(page, encoding="utf-8")
     advise(f"Wrote {place} ({len(page) / 1e6:.1f} MB).", loudness)
-    if output is None and not no_browser:
-        _show(place, paths)
+
+
+def _print(runs: list[Run], by_step: bool, picture: Picture) -> None:
+    """Draw one run or two in the terminal; 80 wide where there is none, unless COLUMNS says otherwise."""
+    if not picture.is_gantt:
+        picture.print(runs[0])
+        return
+    from rich.console import Console
+
+    from dptrace.viewers import terminal
+
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else terminal.USUAL_WIDTH
+    shown_on = Console(file=sys.stdout, width=wide, highlight=False)
+    if len(runs) == 2:
+        terminal.print_pair(runs[0], runs[1], shown_on, by_step)
+    else:
+        terminal.print_gantt(runs[0], shown_on)
+
+
+def _laid_out(runs: list[Run], output: Path | None, picture: Picture) -> Chart | None:
+    """Lay out what may have to be served: the Gantt chart of one run that is to be looked at, not kept."""
+    if len(runs) > 1 or output is not None or not picture.is_gantt:
+        return None
+    from dptrace.viewers.lanes import chart
+
+    return chart(runs[0])
+
+
+def _too_large(laid_out: Chart) -> bool:
+    from dptrace.viewers.gantt import MAX_INTERVALS
+
+    return len(laid_out) > MAX_INTERVALS
+
+
+def _document(runs: list[Run], by_step: bool, picture: Picture, laid_out: Chart | None) -> str:
+    """Draw one run or two as a page."""
+    if laid_out is not None:
+        from dptrace.viewers import gantt
+
+        return gantt.document(runs[0], laid_out)
+    if len(runs) == 1:
+        return picture.document(runs[0])
+    from dptrace.viewers import against
+
+    return against.document(runs[0], runs[1], by_step)
 
 
 def parse_ranks(text: str) -> frozenset[int]:
@@ -133,17 +212,12 @@ def _cached(paths: tuple[str, ...]) -> Path:
     return folder / f"{stem}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}.html"
 
 
-def _show(page: Path, paths: tuple[str, ...]) -> None:
+def _show(page: Path, drawn: str) -> None:
     """Open the page, or say how to look at it where no browser can be opened."""
-    import webbrowser
-
-    # Without a display, webbrowser would find a text browser, which takes the terminal and runs no scripts.
-    needs_display = sys.platform not in ("darwin", "win32") or "SSH_CONNECTION" in os.environ
-    seen = not needs_display or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-    if seen and webbrowser.open(page.as_uri()):
+    if open_browser(page.as_uri()):
         return
     click.echo(
         "No browser could be opened here. Copy the file to a machine that has one (scp), "
-        f"or draw in the terminal: dptrace view {again(paths)} --text",
+        f"or draw in the terminal: dptrace view {drawn} --text",
         err=True,
     )

@@ -1,5 +1,7 @@
 /** Random lanes with a fixed seed, and the truth about them by brute force. */
 
+import { gzipSync } from "node:zlib";
+
 import { Lod } from "../../viewers/static/lod.js";
 
 export function random(seed) {
@@ -53,4 +55,11 @@ export function indices(lod, lane, keep) {
   const kept = [];
   for (let i = lod.offsets[lane]; i < lod.offsets[lane + 1]; i++) if (keep(lod.start[i], lod.start[i] + lod.duration[i], i)) kept.push(i);
   return kept;
+}
+
+/** A column as viewers/pack.py packs it. */
+export function packed(type, values, escapes = []) {
+  const bytes = new Uint8Array(values.buffer), size = values.BYTES_PER_ELEMENT;
+  const planes = Array.from({ length: size }, (_, plane) => bytes.filter((_, i) => i % size === plane));
+  return { type, data: gzipSync(Buffer.concat(planes)).toString("base64"), escapes };
 }

@@ -1,13 +1,10 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { gzipSync } from "node:zlib";
 
 import { columnsOf, unpack } from "../../viewers/static/columns.js";
 import { rowsOf, stepAt, stepSpan } from "../../viewers/static/rows.js";
 import { figures } from "../../viewers/static/summary.js";
-import { lodOf } from "./made.mjs";
-
-const packed = (type, values, escapes = []) => ({ type, data: gzipSync(Buffer.from(values.buffer)).toString("base64"), escapes });
+import { lodOf, packed } from "./made.mjs";
 
 const SCENE = {
   end: 220,

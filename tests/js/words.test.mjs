@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { bytes, duration, middle, moment, percent, shortName, tickLabels, visible } from "../../viewers/static/words.js";
+import { bytes, collectiveWord, duration, essence, middle, moment, percent, rate, shortName, tickLabels, visible } from "../../viewers/static/words.js";
 
 test("durations have three digits and the unit that fits", () => {
   const cases = [[0, "0 ns"], [999, "999 ns"], [1000, "1.00 µs"], [12_645_000, "12.6 ms"], [99_960_000, "100 ms"], [2.5e9, "2.50 s"]];
@@ -58,4 +58,26 @@ test("long names lose their middle, and stay as long as there is room", () => {
 test("control and direction characters are shown as escapes", () => {
   assert.equal(visible("a\u202eb\u0000c\u2028"), "a\\u{202e}b\\u{0}c\\u{2028}");
   assert.equal(visible("plain µ × name"), "plain µ × name");
+});
+
+test("what a kernel is for is told in a word or three", () => {
+  const cases = [
+    ["void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>>(int)", "elementwise add"],
+    ["ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", "gemm bf16 128x128"],
+    ["sm80_xmma_wgrad_implicit_gemm_indexed_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16_stage4", "conv wgrad f32 128x128x16"],
+    ["igemm_bwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x64x32_wt32x32x8", "conv dgrad bf16 128x64x32"],
+    ["void (anonymous namespace)::softmax_warp_backward<float, float, 8>(float*)", "softmax backward"],
+    ["triton_per_fused_add_mul_7", "fused add_mul"],
+    ["AddmmBackward0", "addmm backward"],
+    ["Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD"],
+    ["my_own_kernel", "my_own_kernel"],
+    ["", ""],
+  ];
+  for (const [name, told] of cases) assert.equal(essence(name), told);
+});
+
+test("collectives and rates are told as people write them", () => {
+  assert.equal(collectiveWord({ kind: "reduce_scatter" }), "reduce-scatter");
+  assert.equal(collectiveWord({ kind: "other" }), "");
+  assert.equal(rate(12_345_678_901), "12.3 GB/s");
 });

@@ -14,6 +14,8 @@ class Plot {
     this.view = view;
     this.events = need(canvas.events_el, "events layer");
     this.frame = () => need(view.frame?.bbox, "frame");
+    // A plot takes the focus when it is clicked, but no key is meant for it alone: an outline would tell nothing.
+    for (const { style } of [view.el, canvas.el, canvas.events_el]) style.outline = "none";
     this.canvas = document.createElement("canvas");
     this.canvas.className = "intervals";
     // The layers live in a shadow root, which the page's style sheet does not reach.
@@ -45,6 +47,34 @@ class Plot {
     const { left, top, width, height } = this.frame();
     Object.assign(this.canvas.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px` });
     return { width, height };
+  }
+
+  /** Where the frame is within another element of the page, in CSS pixels: { left, top, width, height }. */
+  within(element) {
+    const canvas = this.events.getBoundingClientRect(), box = element.getBoundingClientRect(), { left, top, width, height } = this.frame();
+    return { left: canvas.left - box.left + left, top: canvas.top - box.top + top, width, height };
+  }
+
+  /** Make the frame so many pixels high; Bokeh lays out and paints anew. */
+  resize(height) {
+    const { model } = this.view;
+    if (model.frame_height !== height) model.setv({ frame_height: height });
+  }
+
+  /** Draw axes, grid, outline and the minimap's window in a theme's own colors. */
+  dress({ quiet, line, grid, text, paper, ["strong-line"]: strong }) {
+    const { model } = this.view;
+    model.setv({ outline_line_color: line });
+    for (const part of [...model.above, ...model.below, ...model.left, ...model.right, ...model.center]) {
+      if ("major_label_text_color" in part) part.setv({ major_label_text_color: quiet, axis_line_color: line, major_tick_line_color: strong });
+      else if ("grid_line_color" in part && part.dimension === 0 && this.#gridded) part.setv({ grid_line_color: grid });
+    }
+    for (const { overlay } of model.toolbar.tools) if (overlay && "fill_alpha" in overlay) overlay.setv({ fill_color: paper, line_color: text });
+  }
+
+  /** Whether lines go down from the ticks at all. */
+  get #gridded() {
+    return this.view.model.above.some((part) => part.visible && "major_label_text_color" in part);
   }
 
   /** Tell whether the canvas lies exactly over the frame. */

@@ -1,4 +1,4 @@
-/** The packed columns of a page, back as typed arrays: what viewers/pack.py wrote. */
+/** The columns of a page, in it or beside it, back as typed arrays: what viewers/pack.py wrote. */
 
 const TYPES = { Uint8: Uint8Array, Uint16: Uint16Array, Uint32: Uint32Array };
 
@@ -10,13 +10,35 @@ function bytesOf(base64) {
   return bytes;
 }
 
-/** Unpack one column: a typed array, or a Float64Array where values do not fit 32 bits. */
-export async function unpack({ type, data, escapes }) {
-  const stream = new Blob([bytesOf(data)]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const values = new TYPES[type](await new Response(stream).arrayBuffer());
-  if (!escapes.length) return values;
+/** Values whose bytes stand apart, all first ones first, back together. */
+function together(planes, size) {
+  if (size === 1) return planes;
+  const count = planes.byteLength / size, from = new Uint8Array(planes), to = new Uint8Array(planes.byteLength);
+  for (let plane = 0; plane < size; plane++) for (let i = 0, at = plane * count; i < count; i++, at++) to[i * size + plane] = from[at];
+  return to.buffer;
+}
+
+async function contents({ data, from, type }) {
+  if (from === undefined) {
+    const stream = new Blob([bytesOf(data)]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return together(await new Response(stream).arrayBuffer(), TYPES[type].BYTES_PER_ELEMENT);
+  }
+  const answer = await fetch(`columns/${from}`);
+  if (!answer.ok) throw new Error(`its data did not come (${answer.status})`);
+  return answer.arrayBuffer();
+}
+
+/** Tell the server that feeds this page that it is open, for as long as it is. */
+export function stayOpen(scene) {
+  if (scene.served) globalThis.dptraceOpen = new EventSource("alive");
+}
+
+/** Unpack one column, or fetch it: a typed array, or a Float64Array where values do not fit 32 bits. */
+export async function unpack(column) {
+  const values = new TYPES[column.type](await contents(column));
+  if (!column.escapes.length) return values;
   const wide = Float64Array.from(values);
-  for (const [index, value] of escapes) wide[index] = value;
+  for (const [index, value] of column.escapes) wide[index] = value;
   return wide;
 }
 
@@ -40,5 +62,5 @@ export async function columnsOf(scene) {
     exposedFrom[lane.track] = offsets[i] - before;
     before += lane.count;
   });
-  return { ...columns, start, offsets, exposedFrom, duration: Float64Array.from(columns.duration), categories: scene.categories.length };
+  return { ...columns, start, offsets, exposedFrom, categories: scene.categories.length };
 }

@@ -1,59 +1,32 @@
 /** The Gantt page: reads its islands, wires Bokeh's frame to our raster, and says when it is ready. */
 
+import { Acts } from "./acts.js";
 import { embed } from "./bokeh_adapter.js";
-import { columnsOf } from "./columns.js";
+import { chips } from "./chips.js";
+import { columnsOf, stayOpen } from "./columns.js";
+import { Freed } from "./freed.js";
+import { Heat } from "./heat.js";
 import { Hover } from "./hover.js";
 import { Labels } from "./labels.js";
 import { Lod } from "./lod.js";
+import { miniRows } from "./minimap.js";
+import { Names } from "./names.js";
 import { Navigation } from "./navigation.js";
+import { Picture } from "./picture.js";
 import { Raster } from "./raster.js";
-import { rowsOf } from "./rows.js";
+import { Scrolling } from "./scrolling.js";
+import { Stage } from "./stage.js";
 import { Summary } from "./summary.js";
+import { Theme, patternsOf } from "./theme.js";
 import { tickLabels } from "./words.js";
 
-/** Sharper than two device pixels to one is not seen, and costs time. */
-const SHARPEST = 2;
 /** Milliseconds between two updates of the figures while the view moves; the last follows as soon as it rests. */
 const REST = 60;
+/** Pixels: the least that is shown of the rows, what stays free below them, and for how few no scrollbar pays. */
+const FRAME = { least: 300, below: 14, spare: 60 };
 
 const $ = (selector) => document.querySelector(selector);
 const island = (id) => JSON.parse(document.getElementById(id).textContent);
-
-/** A canvas of a plot, its raster, and what is drawn upon it. */
-class Picture {
-  #drawn = "";
-
-  constructor(plot, raster, hidden, height, { over = () => {}, after = () => {} } = {}) {
-    Object.assign(this, { plot, raster, hidden, height, over, after });
-    this.context = plot.canvas.getContext("2d");
-    plot.onPaint(() => this.draw());
-  }
-
-  /** Draw unless what is drawn already is still right. */
-  draw(anew = false) {
-    const frame = this.plot.align(), { from, to } = this.plot.range;
-    const scale = Math.min(SHARPEST, devicePixelRatio || 1);
-    const width = Math.max(1, Math.round(frame.width * scale)), height = Math.round(this.height * scale);
-    const wanted = [from, to, width, height].join();
-    if (wanted !== this.#drawn || anew) {
-      this.#drawn = wanted;
-      const image = this.raster.draw({ from, to, width, height, scale, hidden: this.hidden });
-      if (this.plot.canvas.width !== width) this.plot.canvas.width = width;
-      if (this.plot.canvas.height !== height) this.plot.canvas.height = height;
-      this.context.putImageData(new ImageData(new Uint8ClampedArray(image.buffer), width, height), 0, 0);
-      this.context.setTransform(scale, 0, 0, scale, 0, 0);
-      this.over(this.context, { from, to, width: width / scale, hidden: this.hidden });
-      this.context.setTransform(1, 0, 0, 1, 0, 0);
-    }
-    this.after(from, to);
-  }
-
-  /** Tell whether the canvas lies over the frame and shows its range. */
-  exact() {
-    const { from, to } = this.plot.range;
-    return this.plot.aligned() && this.#drawn.startsWith(`${from},${to},`);
-  }
-}
 
 /** Call `act` with the latest arguments, at most once in so many milliseconds. */
 function paced(interval, act) {
@@ -72,74 +45,115 @@ function paced(interval, act) {
   };
 }
 
-function chips(scene, hidden, redraw) {
-  for (const category of scene.order) {
-    if (!scene.used.includes(category)) continue;
-    const { label, color } = scene.categories[category];
-    const chip = document.createElement("button"), swatch = document.createElement("i");
-    chip.type = "button";
-    chip.className = "chip";
-    chip.setAttribute("aria-pressed", "true");
-    chip.title = "click to hide or show";
-    swatch.style.backgroundColor = color;
-    swatch.className = category === scene.special.exposed ? "hatched" : "";
-    chip.append(swatch, category === scene.special.memory ? "Memory" : label);
-    chip.addEventListener("click", () => {
-      hidden[category] ^= 1;
-      chip.setAttribute("aria-pressed", String(!hidden[category]));
-      redraw();
-    });
-    $("#chips").append(chip);
-  }
-}
-
-/** One row per GPU, its phases only. */
-function miniRows(scene, rows, height) {
-  const each = (height - 2) / scene.tracks.length;
-  const phases = rows.filter((row) => row.role === "phases");
-  return phases.map((row, i) => ({ ...row, y: 1 + i * each, h: each - (each > 4 ? 1 : 0), separated: -1 }));
-}
-
 function status(lod, scene, rows, from, to) {
   let count = 0;
-  for (const row of rows) if (row.found >= 0 && row.role !== "phases") count += lod.count(row.found, from, to);
+  for (const row of rows) if (row.found >= 0 && row.role !== "phases" && !row.extra) count += lod.count(row.found, from, to);
   const what = scene.cpu ? "operators and collectives" : "kernels and copies";
   $("#view").textContent = `${count.toLocaleString("en-US")} ${what} in view`;
 }
 
+/** Give the rows the height that the window has for them, and lay names and scrollbar beside them. */
+function fitted(main, stage, names, scrolling) {
+  const figure = $("#figure");
+  let laid = "";
+  const beside = () => {
+    const frame = main.within(figure), now = Object.values(frame).join();
+    if (now === laid) return;
+    laid = now;
+    names.place(frame);
+    scrolling.place(frame);
+  };
+  const fit = () => {
+    const top = main.within(document.documentElement).top, { whole } = stage.scene.layout;
+    // On a page that goes on below, all rows stand, and the page scrolls.
+    const room = whole ? stage.height : Math.max(FRAME.least, innerHeight - top - FRAME.below);
+    const frame = stage.height <= room + FRAME.spare ? stage.height : Math.round(room);
+    main.resize(frame);
+    stage.resize(frame);
+  };
+  return { beside, fit };
+}
+
+/** A map of all steps, which leads to a GPU's step in the rows below. */
+function heatOver(lod, scene, stage, navigation) {
+  return new Heat($("#heat"), lod, scene, (track, step) => {
+    navigation.step(step, scene.strips.findIndex(({ tracks }) => tracks.includes(track)));
+    stage.collapse(track, false);
+    stage.reveal(track);
+  });
+}
+
 async function start() {
   const scene = island("scene"), timing = { begun: performance.now() };
+  stayOpen(scene);
   const [columns, { main, mini }] = await Promise.all([columnsOf(scene), embed(island("plot"), tickLabels)]);
   timing.decoded = performance.now();
-  const lod = new Lod(columns), rows = rowsOf(scene);
+  const lod = new Lod(columns), stage = new Stage(scene);
   timing.indexed = performance.now();
   const hidden = new Uint8Array(scene.categories.length);
-  const palette = { colors: scene.categories.map(({ color }) => color), order: scene.order, ...scene.special };
-  const labels = new Labels(lod, scene, rows, columns), summary = new Summary($("#summary"), lod, scene);
-  const hover = new Hover(main, lod, scene, rows, columns);
-  const bounds = main.range;
+  const palette = { colors: scene.categories.map(({ color }) => color), order: scene.order, patterns: patternsOf(scene), ...scene.special };
+  const labels = new Labels(lod, scene, stage, columns), summary = new Summary($("#summary"), lod, scene), freed = new Freed(scene, stage);
+  const hover = new Hover(main, lod, scene, stage, columns), names = new Names($("#names"), stage, scene);
+  const scrolling = new Scrolling(main, stage, $("#rows-scroll"), $("#names"));
+  const { beside, fit } = fitted(main, stage, names, scrolling);
   const follow = paced(REST, (from, to) => {
-    status(lod, scene, rows, from, to);
+    status(lod, scene, stage.rows, from, to);
+    acts?.moved();
     summary.update(from, to);
   });
-  const picture = new Picture(main, new Raster(lod, rows, palette), hidden, scene.layout.height, {
-    over: (context, view) => labels.draw(context, view),
+  let acts = null;
+  const picture = new Picture(main, new Raster(lod, stage.rows, palette), hidden, {
+    rows: () => stage.visible,
+    height: () => stage.frame,
+    bands: () => stage.blocks.filter((block) => block.shaded),
+    over: (context, view) => {
+      labels.draw(context, view);
+      freed.draw(context, view);
+      acts?.over(context, view);
+    },
     after: (from, to) => {
+      beside();
       hover.place();
+      acts?.painted();
       follow(from, to);
     },
   });
-  const height = mini.frame().height;
-  const minimap = new Picture(mini, new Raster(lod, miniRows(scene, rows, height), palette), hidden, height);
-  chips(scene, hidden, () => [picture, minimap].forEach((one) => one.draw(true)));
-  const navigation = new Navigation(main, scene, hover, bounds);
+  const thumbs = miniRows(scene, stage.rows, mini.frame().height);
+  const minimap = new Picture(mini, new Raster(lod, thumbs, palette), hidden, {
+    rows: () => thumbs,
+    height: () => mini.frame().height,
+    over: (context, view) => acts?.overMini(context, view),
+  });
+  const theme = new Theme(scene);
+  theme.follow((looks) => {
+    labels.looks = freed.looks = looks;
+    const { chrome } = looks, colors = looks.categories.map(({ color }) => color);
+    for (const one of [picture, minimap]) one.raster.paint(colors, chrome.baseline, chrome.paper);
+  });
+  chips($("#chips"), scene, hidden, () => [picture, minimap].forEach((one) => one.draw(true)));
+  const navigation = new Navigation(main, scene, hover, main.range);
+  stage.changed = () => {
+    fit();
+    names.update();
+    scrolling.update();
+    picture.draw(true);
+  };
+  const heat = scene.layout.collapsed ? heatOver(lod, scene, stage, navigation) : null;
+  if (heat) theme.follow(({ name }) => heat.paint(name));
+  addEventListener("resize", () => {
+    heat?.draw();
+    stage.changed();
+  });
+  const redraw = () => [picture, minimap].forEach((one) => one.draw(true));
+  acts = new Acts({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbs, summary, redraw });
   // The first axis was labelled before its formatter was ours.
   main.repaint();
-  picture.draw();
+  stage.changed();
   minimap.draw();
   timing.drawn = performance.now();
   // For tests and benchmarks.
-  globalThis.dptrace = { lod, scene, rows, columns, main, navigation, timing, exact: () => picture.exact() && minimap.exact() };
+  const exact = () => picture.exact() && minimap.exact();
+  globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, acts, timing, exact };
   requestAnimationFrame(() => setTimeout(() => (document.documentElement.dataset.ready = "1")));
 }
 

@@ -1,37 +1,53 @@
 /** What is under the pointer: the interval's outline, and all that is known of it. */
 
-import { laneOf, stepAt } from "./rows.js";
+import { element } from "./dom.js";
+import { laneAt } from "./extras.js";
+import { laneOf, stepAt, stepEnd, stripSteps } from "./rows.js";
 import { bytes, duration, moment, percent, shortName, visible } from "./words.js";
 
 /** Pixels beside the pointer in which an interval that is narrower than a pixel is still found. */
 const SLACK = 2;
 const MOST_RANKS = 8;
+/** What each cause of idling means. */
+const CAUSES = {
+  "Idle: data loading": "the host waited for its DataLoader",
+  "Idle: host-bound": "the host launched what came next too late",
+  "Idle: launch latency": "launched in time; a launch takes this long",
+  "Idle: waiting": "launched in time; waited for a copy or another stream",
+  "Idle: pipeline bubble": "the pipeline's schedule had no work for this stage",
+};
 
-function line(text, className = "") {
-  const made = document.createElement("div");
-  made.className = className;
-  made.textContent = text;
-  return made;
-}
+const line = (text, className = "") => element("div", className, text);
 
 export class Hover {
-  constructor(plot, lod, scene, rows, columns) {
-    Object.assign(this, { plot, lod, scene, rows, columns, index: -1, row: null });
+  constructor(plot, lod, scene, stage, columns) {
+    Object.assign(this, { plot, lod, scene, stage, columns, index: -1, row: null, quiet: false });
     this.tip = line("", "tip");
     this.tip.setAttribute("role", "tooltip");
     this.tip.hidden = true;
     document.body.append(this.tip);
     this.outline = document.createElement("div");
-    this.outline.style.cssText = "position:absolute;box-sizing:border-box;border:2px solid #111827;border-radius:2px;pointer-events:none;display:none";
+    this.outline.style.cssText = "position:absolute;box-sizing:border-box;border:2px solid;border-radius:2px;pointer-events:none;display:none";
     plot.canvas.after(this.outline);
     plot.events.addEventListener("mousemove", (event) => this.#move(event));
     plot.events.addEventListener("mouseleave", () => this.#clear());
   }
 
+  dress({ chrome }) {
+    this.outline.style.borderColor = chrome.text;
+  }
+
   /** The time under the pointer, or nothing. */
   time(event) {
-    const at = this.plot.position(event), { from, to } = this.plot.range;
-    return at && { ...at, time: from + (at.x / at.width) * (to - from), pixel: (to - from) / at.width };
+    return this.plot.position(event) && this.beyond(event);
+  }
+
+  /** The time where the pointer is, also beside the frame: then that of its edge. */
+  beyond(event) {
+    const box = this.plot.within(document.documentElement), origin = document.documentElement.getBoundingClientRect();
+    const x = Math.max(0, Math.min(box.width, event.clientX - origin.left - box.left)), y = event.clientY - origin.top - box.top;
+    const { from, to } = this.plot.range, pixel = (to - from) / box.width;
+    return { x, y, width: box.width, height: box.height, time: from + x * pixel, pixel };
   }
 
   /** Put the outline where its interval is now. */
@@ -52,10 +68,11 @@ export class Hover {
   }
 
   #move(event) {
-    const at = this.time(event);
-    const strip = at && this.scene.layout.strips.find(({ y, h }) => at.y >= y && at.y < y + h);
-    this.row = at && this.rows.find(({ y, h }) => at.y >= y && at.y < y + h);
-    const found = this.row && this.row.found >= 0 ? this.lod.near(this.row.found, at.time, SLACK * at.pixel) : -1;
+    const at = this.quiet ? null : this.time(event);
+    const strip = at && this.stage.stripAt(at.y);
+    this.row = at && this.stage.rowAt(at.y);
+    const near = this.row && this.row.found >= 0 ? (this.row.lod ?? this.lod).near(this.row.found, at.time, SLACK * at.pixel) : -1;
+    const found = near >= 0 && this.row.source ? this.row.source[near] : near;
     this.index = found;
     const lines = strip ? this.#step(strip, at) : this.row ? this.#row(found, at) : null;
     if (!lines) return this.#clear();
@@ -74,9 +91,9 @@ export class Hover {
 
   #step({ strip }, { time }) {
     const { tracks, names } = this.scene.strips[strip];
-    const step = stepAt(this.scene.tracks[tracks[0]], time);
+    const step = stepAt(stripSteps(this.scene, this.scene.strips[strip]), time);
     if (step < 0) return null;
-    const wall = tracks.map((track) => this.scene.tracks[track].bounds).map((bounds) => bounds[step + 1] - bounds[step]);
+    const wall = tracks.map((track) => this.scene.tracks[track]).map((one) => stepEnd(one, step) - one.bounds[step]);
     const listed = tracks.slice(0, MOST_RANKS).map((track, i) => line(`${this.scene.tracks[track].label}: ${duration(wall[i])}`));
     const rest = tracks.length > MOST_RANKS ? [line(`… and ${tracks.length - MOST_RANKS} more, ${duration(Math.min(...wall))} to ${duration(Math.max(...wall))}`)] : [];
     return [line(visible(names[step]), "head"), ...listed, ...rest, line("click to zoom to it", "dim")];
@@ -85,8 +102,10 @@ export class Hover {
   #row(found, at) {
     if (this.row.role === "phases") return this.#part(found, at);
     if (found < 0) return null;
-    const lines = this.row.role === "exposure" ? this.#collective(found) : this.#kernel(found);
-    const under = this.lod.count(this.row.found, at.time - at.pixel / 2, at.time + at.pixel / 2);
+    if (this.row.role === "idle") return this.#cause(found);
+    const collective = this.scene.lanes[laneAt(this.lod, found)].role === "collectives";
+    const lines = collective ? this.#collective(found) : this.#kernel(found);
+    const under = (this.row.lod ?? this.lod).count(this.row.found, at.time - at.pixel / 2, at.time + at.pixel / 2);
     return [...lines, line(this.#where(found), "dim"), ...(under > 1 ? [line(`${under.toLocaleString("en-US")} under the pointer`, "dim")] : [])];
   }
 
@@ -110,6 +129,20 @@ export class Hover {
     return [...lines, line(this.#span(index)), ...(this.row.role === "memory" ? [] : [line(label)])];
   }
 
+  /** A stretch of idle time, and what it was for. */
+  #cause(index) {
+    const { label } = this.scene.categories[this.lod.category[index]], { label: track } = this.scene.tracks[this.row.track];
+    return [line(label, "head"), line(CAUSES[label] ?? ""), line(this.#span(index)), line(track, "dim")];
+  }
+
+  /** Of a time at which nothing ran: why, as a line or none. */
+  #why({ time }) {
+    const lane = laneOf(this.scene, this.row.track, "idle"), index = lane < 0 ? -1 : this.lod.at(lane, time);
+    if (index < 0) return [];
+    const { label } = this.scene.categories[this.lod.category[index]];
+    return [line(`${label.replace("Idle: ", "Here: ")}, ${duration(this.lod.duration[index])}`), line(CAUSES[label] ?? "", "dim")];
+  }
+
   #collective(index) {
     const { name, kind, bytes: size, dtype, group, size: members } = this.scene.collectives[this.columns.name[index]];
     const exposed = this.columns.exposed[index - this.columns.exposedFrom[this.row.track]];
@@ -122,15 +155,16 @@ export class Hover {
     return lines;
   }
 
-  #part(found, { time }) {
+  #part(found, at) {
+    const { time } = at;
     const { scene, lod, row } = this, track = scene.tracks[row.track], step = stepAt(track, time);
     if (step < 0) return null;
     const category = found < 0 ? scene.special.idle : lod.category[found];
-    const from = track.bounds[step], to = track.bounds[step + 1];
+    const from = track.bounds[step], to = stepEnd(track, step);
     const busy = (k) => lod.busy(laneOf(scene, row.track, "phases"), k, from, to);
     const parts = scene.categories.map((_, k) => (k < scene.special.overlapped && k !== scene.special.idle ? busy(k) : 0));
     const ns = category === scene.special.idle ? to - from - parts.reduce((a, b) => a + b, 0) : parts[category];
     const inStep = line(`${visible(track.steps[step])}: ${duration(ns)}, ${percent(ns / (to - from))} of its ${duration(to - from)}`);
-    return [line(scene.categories[category].label, "head"), inStep, ...(found < 0 ? [] : [line(`this stretch: ${this.#span(found)}`)]), line(track.label, "dim")];
+    return [line(scene.categories[category].label, "head"), inStep, ...(found < 0 ? this.#why(at) : []), ...(found < 0 ? [] : [line(`this stretch: ${this.#span(found)}`)]), line(track.label, "dim")];
   }
 }

@@ -1,10 +1,12 @@
 /** What stands on the raster as text and lines: steps, their edges, and names where they fit. */
 
-import { stepAt } from "./rows.js";
-import { bytes, duration, middle, shortName, visible } from "./words.js";
+import { stepAt, stepEnd, stripSteps } from "./rows.js";
+import { laneAt } from "./extras.js";
+import { looks } from "./theme.js";
+import { bytes, collectiveWord, duration, essence, middle, shortName, visible } from "./words.js";
 
 export const FONT = "12px Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif";
-const NARROWEST = 34;
+const NARROWEST = 34, NARROWEST_NUMBER = 24;
 const PADDING = 5;
 const LOWEST_ROW = 12;
 /** A frame must not spend its time on text. */
@@ -18,8 +20,9 @@ export class Labels {
   #widths = new Map();
   #shown = new Map();
 
-  constructor(lod, scene, rows, columns) {
-    Object.assign(this, { lod, scene, rows, columns });
+  constructor(lod, scene, stage, columns) {
+    // What a theme changes: see theme.js.
+    Object.assign(this, { lod, scene, stage, columns, looks: looks(scene, "light") });
   }
 
   /** Draw on a context that is scaled to CSS pixels. */
@@ -27,38 +30,41 @@ export class Labels {
     const view = { context, from, to, px: (to - from) / width, width, hidden, left: MOST };
     context.font = FONT;
     context.textBaseline = "middle";
-      this.#edges(view);
-    for (const strip of this.scene.layout.strips) this.#strip(strip, view);
-    for (const row of this.rows) if (row.h >= LOWEST_ROW) this.#row(row, view);
+    this.#edges(view);
+    for (const row of this.stage.visible) if (row.h >= LOWEST_ROW) this.#row(row, view);
+    // Last, since a strip stays at the top of the frame while rows pass below it.
+    for (const strip of this.stage.strips) this.#strip(strip, view);
   }
 
   #strip({ y, h, strip }, view) {
     const { context, from, to, px } = view;
-    const { tracks, names } = this.scene.strips[strip];
-    const { bounds } = this.scene.tracks[tracks[0]];
+    const { names, title } = this.scene.strips[strip];
+    const steps = stripSteps(this.scene, this.scene.strips[strip]), { bounds } = steps;
     const first = Math.max(0, stepAt({ bounds }, Math.max(from, bounds[0])));
+    context.clearRect(0, y - 2, view.width, h + 3);
     for (let step = first; step < names.length && bounds[step] < to; step++) {
-      const left = Math.max(0, (bounds[step] - from) / px), right = Math.min(view.width, (bounds[step + 1] - from) / px);
-      context.fillStyle = step % 2 ? "#D3DBE7" : "#E4E9F0";
+      const left = Math.max(0, (bounds[step] - from) / px), right = Math.min(view.width, (stepEnd(steps, step) - from) / px);
+      context.fillStyle = this.looks.chrome[step % 2 ? "strip-odd" : "strip"];
       context.fillRect(left, y, Math.max(right - left - (right - left > NARROWEST_STEP ? 1 : 0), 0), h);
-      const fitting = this.#stepTexts(names[step], bounds[step + 1] - bounds[step]).find((text) => this.#width(text) + 8 <= right - left);
+      const fitting = this.#stepTexts(names[step], stepEnd(steps, step) - bounds[step], title).find((text) => this.#width(text) + 8 <= right - left);
       if (!fitting) continue;
-      context.fillStyle = "#2B3544";
+      context.fillStyle = this.looks.chrome["strip-ink"];
       context.fillText(fitting, (left + right - this.#width(fitting)) / 2, y + h / 2 + 0.5);
     }
   }
 
-  #stepTexts(full, ns) {
+  #stepTexts(full, ns, title) {
     const name = visible(full), number = /\d+$/.exec(name)?.[0];
-    return [`${name} · ${duration(ns)}`, ...(number ? [`#${number} · ${duration(ns)}`, name, number] : [name])];
+    const whose = title ? [`${visible(title)} · ${name} · ${duration(ns)}`] : [];
+    return [...whose, `${name} · ${duration(ns)}`, ...(number ? [`#${number} · ${duration(ns)}`, name, number] : [name])];
   }
 
   #edges({ context, from, to, px }) {
-    context.strokeStyle = "#8593A8";
+    context.strokeStyle = this.looks.chrome.edge;
     context.lineWidth = 1;
     context.setLineDash([3, 3]);
     context.beginPath();
-    for (const { y, h, track } of this.scene.layout.blocks) {
+    for (const { y, h, track } of this.stage.blocks) {
       const { bounds } = this.scene.tracks[track];
       if ((bounds.at(-1) - bounds[0]) / px < NARROWEST_STEP * bounds.length) continue;
       for (let step = Math.max(0, stepAt({ bounds }, from)); step < bounds.length && bounds[step] <= to; step++) {
@@ -72,15 +78,16 @@ export class Labels {
   }
 
   #row(row, view) {
-    const { lod } = this, { from, to, px, hidden } = view;
+    const lod = row.lod ?? this.lod, { from, to, px, hidden } = view;
     if (row.labels < 0) return;
     view.taken = [];
-    lod.eachLong(row.labels, from, to, NARROWEST * px, (index) => {
+    const least = row.role === "phases" ? NARROWEST_NUMBER : NARROWEST;
+    lod.eachLong(row.labels, from, to, least * px, (index) => {
       const category = lod.category[index];
       if (view.left <= 0 || hidden[category]) return;
       const left = Math.max(0, (lod.start[index] - from) / px) + PADDING;
       const right = Math.min(view.width, (lod.start[index] + lod.duration[index] - from) / px) - PADDING;
-      const text = this.#fit(this.#texts(row, index), right - left, row.role);
+      const text = this.#fit(this.#texts(row, row.source ? row.source[index] : index), right - left, row.role);
       if (!text) return;
       if (row.role === "exposure") this.#onOneColor(text, left, right, row, view);
       else this.#text(text, left, row, category, view);
@@ -93,7 +100,7 @@ export class Labels {
    */
   #claim(left, right, row, { taken, from, px }) {
     if (taken.some((other) => left < other.right && right > other.left)) return false;
-    if (row.role !== "phases" && this.lod.begins(row.labels, from + left * px, from + right * px)) return false;
+    if (row.role !== "phases" && (row.lod ?? this.lod).begins(row.labels, from + left * px, from + right * px)) return false;
     taken.push({ left, right });
     return true;
   }
@@ -114,37 +121,46 @@ export class Labels {
     const { lod, scene, columns } = this;
     if (row.role === "phases") {
       const { short } = scene.categories[lod.category[index]];
-      const end = lod.start[index] + lod.duration[index];
+      const end = lod.start[index] + lod.duration[index], label = columns.name[index];
+      // What a pipeline does with a micro-batch is known by its number.
+      if (label) return [`${visible(scene.names[label - 1])} ${duration(lod.duration[index])}`, visible(scene.names[label - 1])];
       return [`${short} ${duration(lod.busy(row.lane, lod.category[index], lod.start[index], end))}`, short];
     }
-    if (row.role !== "exposure") return [this.#name(scene.names[columns.name[index]])];
-    const { name, kind, bytes: size } = scene.collectives[columns.name[index]];
-    if (!kind || kind === "other") return [this.#name(name)];
-    const word = visible(kind.replaceAll("_", "-"));
-    return size ? [`${word} ${bytes(size)}`, word] : [word];
+    if (row.role === "idle") {
+      const { short } = scene.categories[lod.category[index]];
+      return [`${short} ${duration(lod.duration[index])}`, short];
+    }
+    const role = row.role === "stream" ? scene.lanes[laneAt(lod, index)].role : row.role;
+    if (!["exposure", "collectives"].includes(role)) return this.#names(scene.names[columns.name[index]]);
+    const known = scene.collectives[columns.name[index]], word = visible(collectiveWord(known));
+    if (!word) return this.#names(known.name);
+    const whole = known.bytes ? `${word} ${bytes(known.bytes)}` : word;
+    return [...(known.label ? [`${whole} · ${visible(known.label)}`] : []), whole, word];
   }
 
-  #name(full) {
-    if (!this.#shown.has(full)) this.#shown.set(full, visible(shortName(full)));
+  /** A kernel's name as it is, and what it is for, which is shorter and says more. */
+  #names(full) {
+    if (!this.#shown.has(full)) this.#shown.set(full, [...new Set([visible(shortName(full)), visible(essence(full))])]);
     return this.#shown.get(full);
   }
 
   #fit(texts, room, role) {
     const whole = texts.find((text) => this.#width(text) <= room);
     // Names of kernels are told by a part of them; a part of "Backward" tells nothing that its color does not.
-    if (whole !== undefined || role === "phases" || role === "exposure") return whole;
+    if (whole !== undefined || ["phases", "exposure", "idle"].includes(role)) return whole;
     const last = texts.at(-1);
     const cut = middle(last, Math.floor((last.length * room) / this.#width(last)));
     return this.#width(cut) <= room ? cut : middle(last, cut.length - 1);
   }
 
   #text(text, x, row, category, view) {
-    const { context } = view, { ink, color } = this.scene.categories[category];
+    const { context } = view, { ink, color } = this.looks.categories[category];
     if (!this.#claim(x - PADDING + 1, x + this.#width(text), row, view)) return false;
     const y = row.y + row.h / 2;
     view.left--;
-    if (row.role === "phases") {
-      // Where a stretch is idle in part, its label would stand half on idle: a tag of its own color keeps it readable.
+    if (row.role === "phases" || row.role === "idle") {
+      // Where a stretch is idle in part, its label would stand half on idle, and in idle's row on a pattern: a tag of
+      // its own color keeps it readable.
       context.fillStyle = color;
       context.beginPath();
       context.roundRect(x - 4, y - 8, this.#width(text) + 8, 16, 4);

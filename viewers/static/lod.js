@@ -2,10 +2,12 @@
  * Exact level of detail: how busy each pixel column is, and which intervals are wide enough to be drawn whole.
  *
  * A lane is a run of intervals sorted by start. Those of one lane may overlap (kernels of several streams), so two
- * indices are kept: per (lane, category) the time covered, with overlaps counted once, as prefix sums; and per
+ * indices are kept: per (lane, category) the time covered, with overlaps counted once, as running sums; and per
  * (lane, power of two of the duration) the intervals as recorded. All times are nanoseconds in float64, which is
  * exact below 2^53; sums over whole intervals are therefore exact, too.
  */
+
+import { sumsOf } from "./sums.js";
 
 /** Powers of two of a duration that is exact in float64. */
 const BUCKETS = 54;
@@ -25,59 +27,100 @@ function bucketOf(duration) {
   return high >= 1 ? 63 - Math.clz32(high) : 31 - Math.clz32(duration | 1);
 }
 
-/** Indices 0..n-1 grouped by key, in order within each group: { offsets, items }. */
-function groups(count, keys, keyOf) {
-  const offsets = new Int32Array(keys + 1);
-  for (let i = 0; i < count; i++) offsets[keyOf(i) + 1]++;
-  for (let key = 0; key < keys; key++) offsets[key + 1] += offsets[key];
-  const next = offsets.slice(0, keys);
-  const items = new Int32Array(count);
-  for (let i = 0; i < count; i++) items[next[keyOf(i)]++] = i;
-  return { offsets, items };
+/** Turn counts, each one place after its own, into where each begins. */
+function summed(counts) {
+  for (let i = 1; i < counts.length; i++) counts[i] += counts[i - 1];
+  return counts;
 }
 
 export class Lod {
-  /** `offsets[lane]` to `offsets[lane + 1]` are the lane's entries in `start`, `duration` and `category`. */
+  /**
+   * `offsets[lane]` to `offsets[lane + 1]` are the lane's entries in `start`, `duration` and `category`. At ten million
+   * kernels memory counts: what can be told from other columns is not kept.
+   */
   constructor({ start, duration, category, offsets, categories }) {
     Object.assign(this, { start, duration, category, offsets, categories });
     this.lanes = offsets.length - 1;
-    const laneOf = new Int32Array(start.length);
-    for (let lane = 0; lane < this.lanes; lane++) laneOf.fill(lane, offsets[lane], offsets[lane + 1]);
-    this.#indexCover(laneOf);
-    this.#indexDurations(laneOf);
+    this.#indexCover();
+    this.#indexDurations();
   }
 
-  #indexCover(laneOf) {
-    const { start, duration, category, categories } = this;
-    const count = start.length;
-    const { offsets, items } = groups(count, this.lanes * categories, (i) => laneOf[i] * categories + category[i]);
-    const cover = { offsets, start: new Float64Array(count), end: new Float64Array(count) };
-    cover.before = new Float64Array(count + 1);
-    for (let group = 0; group < offsets.length - 1; group++) {
-      let reach = -Infinity;
-      for (let j = offsets[group]; j < offsets[group + 1]; j++) {
-        const i = items[j];
-        cover.start[j] = Math.max(start[i], reach);
-        reach = cover.end[j] = Math.max(start[i] + duration[i], reach);
-        cover.before[j + 1] = cover.before[j] + cover.end[j] - cover.start[j];
+  /** Call `begin(group, index)` where a category begins on a lane, and `grow(group, ns)` as its stretch gets longer. */
+  #stretches(begin, grow) {
+    const { start, duration, category, categories, offsets } = this;
+    const reach = new Float64Array(categories);
+    for (let lane = 0; lane < this.lanes; lane++) {
+      reach.fill(-Infinity);
+      for (let i = offsets[lane]; i < offsets[lane + 1]; i++) {
+        const own = category[i], group = lane * categories + own, stop = start[i] + duration[i];
+        if (!(start[i] <= reach[own])) {
+          begin(group, i);
+          reach[own] = start[i];
+        }
+        if (stop > reach[own]) grow(group, stop - reach[own]);
+        reach[own] = Math.max(reach[own], stop);
       }
     }
-    this.cover = cover;
   }
 
-  #indexDurations(laneOf) {
-    const { start, duration } = this;
-    const { offsets, items } = groups(start.length, this.lanes * BUCKETS, (i) => laneOf[i] * BUCKETS + bucketOf(duration[i]));
-    const starts = new Float64Array(items.length);
-    for (let j = 0; j < items.length; j++) starts[j] = start[items[j]];
-    this.buckets = { offsets, items, starts };
+  /** Per (lane, category): the interval that begins each of its stretches, and how long they are in sum. */
+  #indexCover() {
+    const offsets = new Int32Array(this.lanes * this.categories + 1);
+    this.#stretches((group) => offsets[group + 1]++, () => {});
+    summed(offsets);
+    const count = offsets[offsets.length - 1], first = new Int32Array(count);
+    const sums = sumsOf(count, (lengths) => {
+      const next = offsets.slice();
+      let longest = 0;
+      this.#stretches(
+        (group, index) => (first[next[group]++] = index),
+        (group, ns) => {
+          const length = lengths[next[group] - 1] + ns;
+          lengths[next[group] - 1] = length;
+          if (length > longest) longest = length;
+        },
+      );
+      return longest;
+    });
+    this.cover = { offsets, first, sums };
+  }
+
+  /** Per (lane, power of two of the duration): its intervals in order of their starts. */
+  #indexDurations() {
+    const { duration, offsets: lanes } = this;
+    const offsets = new Int32Array(this.lanes * BUCKETS + 1);
+    for (let lane = 0; lane < this.lanes; lane++)
+      for (let i = lanes[lane]; i < lanes[lane + 1]; i++) offsets[lane * BUCKETS + bucketOf(duration[i]) + 1]++;
+    summed(offsets);
+    const next = offsets.slice(), items = new Int32Array(duration.length);
+    for (let lane = 0; lane < this.lanes; lane++)
+      for (let i = lanes[lane]; i < lanes[lane + 1]; i++) items[next[lane * BUCKETS + bucketOf(duration[i])]++] = i;
+    this.buckets = { offsets, items };
+  }
+
+  /** First place in [low, high) of `items` whose interval begins after `limit`; `high` when none does. */
+  #beginsAfter(items, low, high, limit) {
+    const { start } = this;
+    while (low < high) {
+      const middle = (low + high) >>> 1;
+      if (start[items[middle]] <= limit) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  }
+
+  /** Tell whether a lane has anything of a category. */
+  has(lane, category) {
+    const group = lane * this.categories + category;
+    return this.cover.offsets[group + 1] > this.cover.offsets[group];
   }
 
   /** Nanoseconds of group's cover before `time`; `index` is how many of its stretches begin at or before it. */
-  #coverBefore(first, index, time) {
-    if (index <= first) return 0;
-    const { end, before } = this.cover;
-    return before[index] - before[first] - Math.max(0, end[index - 1] - time);
+  #coverBefore(begin, index, time) {
+    if (index <= begin) return 0;
+    const { first, sums } = this.cover;
+    const before = sums.before(index - 1), length = sums.before(index) - before;
+    return before - sums.before(begin) + Math.min(length, time - this.start[first[index - 1]]);
   }
 
   /** Nanoseconds of [from, to] that a category covers on a lane. */
@@ -85,7 +128,7 @@ export class Lod {
     if (!(to > from)) return 0;
     const group = lane * this.categories + category;
     const first = this.cover.offsets[group], last = this.cover.offsets[group + 1];
-    const until = (time) => this.#coverBefore(first, above(this.cover.start, first, last, time), time);
+    const until = (time) => this.#coverBefore(first, this.#beginsAfter(this.cover.first, first, last, time), time);
     return until(to) - until(from);
   }
 
@@ -102,19 +145,19 @@ export class Lod {
   }
 
   #densityOf(group, from, to, width, out, at) {
-    const { offsets, start, end } = this.cover;
+    const { start } = this, { offsets, first: begins } = this.cover;
     const first = offsets[group], pixel = (to - from) / width;
-    const last = above(start, first, offsets[group + 1], to);
-    let index = above(start, first, last, from);
-    if (index === last && (index === first || end[index - 1] <= from)) return;
+    const last = this.#beginsAfter(begins, first, offsets[group + 1], to);
+    let index = this.#beginsAfter(begins, first, last, from);
+    if (index === last && this.#coverBefore(first, index, from) === this.#coverBefore(first, index, to)) return;
     let previous = this.#coverBefore(first, index, from);
     for (let column = 1; column <= width; column++) {
       const time = from + column * pixel;
-      if (index < last && start[index] <= time) {
+      if (index < last && start[begins[index]] <= time) {
         // Gallop, then search: the next column's index is near when there is little in a column, and far when much.
         let stride = 1;
-        while (index + stride < last && start[index + stride] <= time) stride <<= 1;
-        index = above(start, index + (stride >>> 1), Math.min(last, index + stride), time);
+        while (index + stride < last && start[begins[index + stride]] <= time) stride <<= 1;
+        index = this.#beginsAfter(begins, index + (stride >>> 1), Math.min(last, index + stride), time);
       }
       const covered = this.#coverBefore(first, index, time);
       out[at + column - 1] = (covered - previous) / pixel;
@@ -124,26 +167,26 @@ export class Lod {
 
   /** Call `visit(index)` for each interval of a lane of at least `shortest` ns that touches (from, to), longest first. */
   eachLong(lane, from, to, shortest, visit) {
-    const { offsets, items, starts } = this.buckets;
+    const { offsets, items } = this.buckets, { start, duration } = this;
     const lowest = shortest < 1 ? 0 : bucketOf(shortest);
     for (let bucket = BUCKETS - 1; bucket >= lowest; bucket--) {
       const first = offsets[lane * BUCKETS + bucket], last = offsets[lane * BUCKETS + bucket + 1];
       if (first === last) continue;
-      for (let j = above(starts, first, last, from - 2 ** (bucket + 1)); j < last && starts[j] < to; j++) {
+      for (let j = this.#beginsAfter(items, first, last, from - 2 ** (bucket + 1)); j < last && start[items[j]] < to; j++) {
         const i = items[j];
-        if (this.duration[i] >= shortest && this.start[i] + this.duration[i] > from) visit(i);
+        if (duration[i] >= shortest && start[i] + duration[i] > from) visit(i);
       }
     }
   }
 
   /** The shortest interval of a lane that runs at `time`, or -1: what eachLong, drawn in its order, leaves on top. */
   at(lane, time) {
-    const { offsets, items, starts } = this.buckets;
+    const { offsets, items } = this.buckets, { start, duration } = this;
     for (let bucket = 0; bucket < BUCKETS; bucket++) {
       const first = offsets[lane * BUCKETS + bucket];
-      const last = above(starts, first, offsets[lane * BUCKETS + bucket + 1], time);
-      for (let j = last - 1; j >= first && starts[j] > time - 2 ** (bucket + 1); j--)
-        if (starts[j] + this.duration[items[j]] > time) return items[j];
+      const last = this.#beginsAfter(items, first, offsets[lane * BUCKETS + bucket + 1], time);
+      for (let j = last - 1; j >= first && start[items[j]] > time - 2 ** (bucket + 1); j--)
+        if (start[items[j]] + duration[items[j]] > time) return items[j];
     }
     return -1;
   }
@@ -174,13 +217,13 @@ export class Lod {
   }
 
   #running(lane, time) {
-    const { offsets, items, starts } = this.buckets;
+    const { offsets, items } = this.buckets, { start, duration } = this;
     let running = 0;
     for (let bucket = 0; bucket < BUCKETS; bucket++) {
       const first = offsets[lane * BUCKETS + bucket];
-      const last = above(starts, first, offsets[lane * BUCKETS + bucket + 1], time);
-      for (let j = last - 1; j >= first && starts[j] > time - 2 ** (bucket + 1); j--)
-        if (starts[j] + this.duration[items[j]] >= time) running++;
+      const last = this.#beginsAfter(items, first, offsets[lane * BUCKETS + bucket + 1], time);
+      for (let j = last - 1; j >= first && start[items[j]] > time - 2 ** (bucket + 1); j--)
+        if (start[items[j]] + duration[items[j]] >= time) running++;
     }
     return running;
   }

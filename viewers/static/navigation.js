@@ -1,6 +1,6 @@
 /** Moving through time: keys, steps, clicks. Wheel, drag and minimap are Bokeh's. */
 
-import { stepAt, stepSpan } from "./rows.js";
+import { stepAt, stepSpan, stripSteps } from "./rows.js";
 
 const SHORTEST = 200;
 /** Share of a step or a kernel that is shown on either side of it. */
@@ -14,6 +14,7 @@ export class Navigation {
   #frame = 0;
   #last = 0;
   #step = -1;
+  #stepRange = null;
   #strip = 0;
   #pointer = 0.5;
 
@@ -47,14 +48,24 @@ export class Navigation {
 
   /** Show a step of a strip; beyond either end the neighbouring strip goes on, and the first and the last stay. */
   step(number, strip = this.#strip) {
-    const { strips } = this.scene;
-    if (number >= strips[strip].names.length && strip + 1 < strips.length) return this.step(0, strip + 1);
-    if (number < 0 && strip > 0) return this.step(strips[strip - 1].names.length - 1, strip - 1);
+    const { strips, slots } = this.scene;
+    // Two runs that are paired have their steps in the same places.
+    const joined = slots ? strips.slice(0, 1) : strips;
+    if (number >= strips[strip].names.length && strip + 1 < joined.length) return this.step(0, strip + 1);
+    if (number < 0 && strip > 0 && !slots) return this.step(strips[strip - 1].names.length - 1, strip - 1);
     const chosen = strips[strip];
     this.#strip = strip;
     this.#step = Math.max(0, Math.min(chosen.names.length - 1, number));
     const { from, to } = stepSpan(this.scene, chosen, this.#step);
     this.show(from - (to - from) * MARGIN.step, to + (to - from) * MARGIN.step);
+    this.#stepRange = this.plot.range;
+  }
+
+  /** Name of the step that fills the view, as `step` showed it; nothing since one has moved on. */
+  stepShown() {
+    const { from, to } = this.plot.range;
+    if (this.#stepRange?.from !== from || this.#stepRange?.to !== to) return undefined;
+    return this.scene.strips[this.#strip].names[this.#step];
   }
 
   #zoom(factor) {
@@ -70,9 +81,9 @@ export class Navigation {
 
   #click(event) {
     const at = this.hover.time(event);
-    const hit = at && this.scene.layout.strips.find(({ y, h }) => at.y >= y && at.y < y + h);
+    const hit = at && this.hover.stage.stripAt(at.y);
     if (!hit) return;
-    const [first] = this.scene.strips[hit.strip].tracks, step = stepAt(this.scene.tracks[first], at.time);
+    const step = stepAt(stripSteps(this.scene, this.scene.strips[hit.strip]), at.time);
     if (step >= 0) this.step(step, hit.strip);
   }
 

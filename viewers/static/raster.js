@@ -7,11 +7,18 @@
 const WHOLE = 3;
 /** Pixels from which an interval that touches its predecessor gets a white line before it. */
 const SEPARATED = 5;
-/** Distance of the lines that mark exposed communication. */
-const HATCH = 7;
+/** By name, which pixels of a pattern are dark: what a color says is never said by it alone. */
+const PATTERNS = {
+  hatch: (x, y) => (x + y) % 7 === 0,
+  back: (x, y) => (x + 6 * y) % 7 === 0,
+  dots: (x, y) => x % 5 < 2 && y % 5 < 2,
+  bars: (x) => x % 4 === 0,
+  rails: (x, y) => y % 4 === 0,
+};
+/** Columns after which every pattern repeats. */
+const PERIOD = 140;
 /** Opacity of what lies outside the steps, and is counted nowhere. */
 const PALE = 0x48000000;
-const WHITE = 0xffffffff;
 /** A share of a column below which nothing is drawn. */
 const NOTHING = 0.004;
 
@@ -29,13 +36,20 @@ export class Raster {
   /**
    * `rows`: { y, h, lane, idle (background), floor (least height in px of what is more than nothing), separated (the
    * lane whose neighbours a white line parts, or -1), from, to (the steps' time) }; `palette`: colors by category,
-   * `order` of stacking, and which category is `exposed` and which `idle`.
+   * `order` of stacking, which category is `exposed` and which `idle`, and the names of `patterns` by category.
    */
   constructor(lod, rows, palette) {
     Object.assign(this, { lod, rows, palette });
-    this.colors = palette.colors.map((color) => pixel(color));
-    this.dark = palette.colors.map((color) => pixel(color, 0.72));
-    this.baseline = pixel("#DFE2E6");
+    this.patterns = palette.patterns ?? { [palette.exposed]: "hatch" };
+    this.paint(palette.colors);
+  }
+
+  /** Draw in other colors from now on: by category, of the line below a row, and between neighbours that touch. */
+  paint(colors, baseline = "#DFE2E6", separator = "#FFFFFF") {
+    this.colors = colors.map((color) => pixel(color));
+    this.dark = colors.map((color) => pixel(color, 0.72));
+    this.baseline = pixel(baseline);
+    this.separator = pixel(separator);
   }
 
   /** Draw [from, to] as width × height device pixels, `scale` of them to a CSS pixel; `hidden` by category. */
@@ -46,18 +60,28 @@ export class Raster {
     if (this.#image.length !== width * height) this.#image = new Uint32Array(width * height);
     else this.#image.fill(0);
     const view = { from, width, scale, hidden, px: (to - from) / width, density: this.#density, image: this.#image };
-    view.hatch = (((Math.round(from / view.px) % HATCH) + HATCH) % HATCH);
-    lod.density(from, to, width, rows.map((row) => row.lane), view.density);
+    view.hatch = ((Math.round(from / view.px) % PERIOD) + PERIOD) % PERIOD;
+    this.#densities(view, to);
     rows.forEach((row, position) => {
-      const box = { top: Math.round(row.y * scale), bottom: Math.round((row.y + row.h) * scale) };
+      // A row that begins above the picture or ends below it is drawn as far as it is in it.
+      const top = Math.round(row.y * scale), bottom = Math.round((row.y + row.h) * scale);
+      const box = { top, bottom, first: Math.max(0, top), last: Math.min(height, bottom) };
       const whole = this.#takeWhole(row, position, view);
       this.#background(row, box, view);
       this.#stack(row, position, box, view);
-      for (const index of whole) this.#interval(index, box, view);
+      for (const index of whole) this.#interval(row.lod ?? lod, index, box, view);
       if (row.separated >= 0) this.#separate(row, box, view);
       this.#fade(row, box, view);
     });
     return view.image;
+  }
+
+  /** Shares of all rows' columns; a row may bring a Lod of its own. */
+  #densities(view, to) {
+    const { from, width, density } = view, { rows, lod } = this, each = lod.categories * width;
+    if (rows.some((row) => row.lod))
+      rows.forEach((row, i) => (row.lod ?? lod).density(from, to, width, [row.lane], density.subarray(i * each, (i + 1) * each)));
+    else lod.density(from, to, width, rows.map((row) => row.lane), density);
   }
 
   /**
@@ -65,7 +89,7 @@ export class Raster {
    * these columns are otherwise idle: rounded to the pixel grid, the interval itself does or does not fill them.
    */
   #takeWhole(row, position, { from, width, px, density }) {
-    const { lod } = this, { categories } = lod;
+    const lod = row.lod ?? this.lod, { categories } = lod;
     const found = [];
     const total = (column) => {
       let sum = 0;
@@ -92,34 +116,37 @@ export class Raster {
     return [clamp(row.from), clamp(row.to)];
   }
 
-  #background(row, { top, bottom }, view) {
-    const [left, right] = this.#columns(row, view);
-    if (row.idle && !view.hidden[this.palette.idle])
-      for (let y = top; y < bottom; y++) view.image.fill(this.colors[this.palette.idle], y * view.width + left, y * view.width + right);
-    else view.image.fill(this.baseline, (bottom - 1) * view.width + left, (bottom - 1) * view.width + right);
+  #background(row, { bottom, first, last }, view) {
+    // Minimap rows and rows of tests may come without spans.
+    for (const [from, to] of row.spans ?? [[row.from, row.to]]) {
+      const [left, right] = this.#columns({ from, to }, view);
+      if (row.idle && !view.hidden[this.palette.idle])
+        for (let y = first; y < last; y++) view.image.fill(this.colors[this.palette.idle], y * view.width + left, y * view.width + right);
+      else if (bottom === last) view.image.fill(this.baseline, (bottom - 1) * view.width + left, (bottom - 1) * view.width + right);
+    }
   }
 
-  #stack(row, position, { top, bottom }, view) {
-    const { width, density, hidden, scale } = view;
-    const { order } = this.palette, { categories } = this.lod;
-    const height = bottom - top, floor = Math.max(1, Math.round(row.floor * scale));
+  #stack(row, position, box, view) {
+    const { width, density, hidden, scale } = view, { top, bottom } = box, lod = row.lod ?? this.lod, { categories } = lod;
+    const order = this.palette.order.filter((k) => lod.has(row.lane, k));
+    // A least height would take from the shares of others: only rows whose few intervals must be seen have one.
+    const height = bottom - top, floor = row.floor > 1 ? Math.round(row.floor * scale) : 0;
     // Where rare and short intervals shall be seen, half a nanosecond is enough; less is rounding.
     const least = row.floor > 1 ? 0.5 / view.px : NOTHING;
     for (let x = 0; x < width; x++) {
       let sum = 0;
-      for (let k = 0; k < categories; k++) sum += density[(position * categories + k) * width + x];
+      for (const k of order) sum += density[(position * categories + k) * width + x];
       if (sum <= least) continue;
       // Kernels of several streams at once fill more than the lane: then the bar shows their shares of it.
       const fit = height / Math.max(1, sum);
       let share = 0;
       for (const k of order) {
         const part = density[(position * categories + k) * width + x];
-        if (part <= least) continue;
         const low = bottom - Math.round(share * fit);
         share += part;
-        if (hidden[k]) continue;
+        if (part <= least || hidden[k]) continue;
         const high = Math.max(top, Math.min(low - floor, bottom - Math.round(share * fit)));
-        this.#bar(k, x, high, Math.max(low, high + 1), view);
+        this.#bar(k, x, Math.max(box.first, high), Math.min(box.last, Math.max(low, high + Math.min(floor, 1))), view);
       }
     }
   }
@@ -127,41 +154,40 @@ export class Raster {
   #bar(category, x, top, bottom, { image, width, hatch }) {
     const color = this.colors[category];
     for (let y = top; y < bottom; y++) image[y * width + x] = color;
-    if (category !== this.palette.exposed) return;
-    for (let y = top; y < bottom; y++) if ((x + y + hatch) % HATCH === 0) image[y * width + x] = this.dark[category];
+    const dark = PATTERNS[this.patterns[category]];
+    if (dark) for (let y = top; y < bottom; y++) if (dark(x + hatch, y)) image[y * width + x] = this.dark[category];
   }
 
-  #interval(index, { top, bottom }, { image, width, from, px, hidden, hatch }) {
-    const { lod } = this, category = lod.category[index];
+  #interval(lod, index, { first, last }, { image, width, from, px, hidden, hatch }) {
+    const category = lod.category[index], dark = PATTERNS[this.patterns[category]];
     if (hidden[category]) return;
     const exact = (lod.start[index] - from) / px;
     const begin = Math.round(exact), stop = Math.round(exact + lod.duration[index] / px);
     const left = Math.max(0, begin), right = Math.min(width, stop);
     if (right <= left) return;
-    for (let y = top; y < bottom; y++) {
+    for (let y = first; y < last; y++) {
       image.fill(this.colors[category], y * width + left, y * width + right);
-      if (category === this.palette.exposed)
-        for (let x = left + ((HATCH - ((left + y + hatch) % HATCH)) % HATCH); x < right; x += HATCH) image[y * width + x] = this.dark[category];
+      if (dark) for (let x = left; x < right; x++) if (dark(x + hatch, y)) image[y * width + x] = this.dark[category];
     }
   }
 
   /** Part neighbours that touch. */
-  #separate(row, { top, bottom }, { image, width, from, px }) {
-    const { start, duration, offsets } = this.lod;
+  #separate(row, box, { image, width, from, px }) {
+    const lod = row.lod ?? this.lod, { start, duration, offsets } = lod;
     const first = offsets[row.separated];
-    this.lod.eachLong(row.separated, from, from + px * width, SEPARATED * px, (index) => {
+    lod.eachLong(row.separated, from, from + px * width, SEPARATED * px, (index) => {
       const begin = (start[index] - from) / px, column = Math.round(begin);
       const gap = index > first ? (start[index] - start[index - 1] - duration[index - 1]) / px : Infinity;
       if (column < 0 || column >= width || gap >= 1.5) return;
-      for (let y = top; y < bottom; y++) image[y * width + column] = WHITE;
+      for (let y = box.first; y < box.last; y++) image[y * width + column] = this.separator;
     });
   }
 
   /** Make what lies before the first and after the last step pale. */
-  #fade(row, { top, bottom }, view) {
+  #fade(row, { first, last }, view) {
     const [left, right] = this.#columns(row, view);
     const { image, width } = view;
-    for (let y = top; y < bottom; y++)
+    for (let y = first; y < last; y++)
       for (const [begin, end] of [[0, left], [right, width]])
         for (let at = y * width + begin; at < y * width + end; at++) if (image[at]) image[at] = ((image[at] & 0xffffff) | PALE) >>> 0;
   }

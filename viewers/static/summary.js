@@ -1,7 +1,8 @@
 /** The bar and the figures above the Gantt: of the time in view, inside the steps, from the same exact sums. */
 
-import { laneOf } from "./rows.js";
-import { duration, moment, percent } from "./words.js";
+import { element } from "./dom.js";
+import { insideSteps, laneOf, stepEnd } from "./rows.js";
+import { collectiveWord, duration, moment, percent } from "./words.js";
 
 function median(values) {
   const sorted = [...values].sort((a, b) => a - b), half = sorted.length >> 1;
@@ -17,8 +18,9 @@ function median(values) {
 export function figures(lod, scene, from, to, chosen = null) {
   const { idle, overlapped } = scene.special;
   const sum = { wall: 0, parts: scene.categories.map(() => 0), overlapped: 0, steps: [] };
-  scene.tracks.forEach(({ bounds }, track) => {
+  scene.tracks.forEach((steps, track) => {
     if (chosen && !chosen.includes(track)) return;
+    const { bounds } = steps;
     const begin = Math.max(from, bounds[0]), end = Math.min(to, bounds.at(-1));
     if (end <= begin) return;
     const phases = laneOf(scene, track, "phases"), exposure = laneOf(scene, track, "exposure");
@@ -29,43 +31,37 @@ export function figures(lod, scene, from, to, chosen = null) {
       sum.parts[category] += time;
       busy += time;
     }
-    sum.wall += end - begin;
-    sum.parts[idle] += end - begin - busy;
+    const wall = insideSteps(steps, begin, end);
+    sum.wall += wall;
+    sum.parts[idle] += wall - busy;
     sum.overlapped += lod.busy(exposure, overlapped, begin, end);
     for (let step = 0; step + 1 < bounds.length; step++)
-      if (bounds[step + 1] > begin && bounds[step] < end) sum.steps.push(bounds[step + 1] - bounds[step]);
+      if (stepEnd(steps, step) > begin && bounds[step] < end) sum.steps.push(stepEnd(steps, step) - bounds[step]);
   });
   return sum;
 }
 
-function element(tag, className, text) {
-  const made = document.createElement(tag);
-  made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
-
 export class Summary {
   constructor(root, lod, scene) {
-    Object.assign(this, { root, lod, scene });
+    Object.assign(this, { root, lod, scene, kinds: null });
   }
 
   /** A line for the whole picture, or one for each of its groups of tracks, which stand for different runs. */
   update(from, to) {
     const { groups = [{ label: null, tracks: null }] } = this.scene;
-    this.root.replaceChildren(...groups.flatMap(({ label, tracks }) => this.#line(label, tracks, from, to)));
+    this.root.replaceChildren(...groups.flatMap((group, i) => this.#line(group, this.scene.strips[i]?.names.length, from, to)));
     this.#fit();
   }
 
-  #line(label, tracks, from, to) {
+  #line({ label, tracks }, steps, from, to) {
     const sum = figures(this.lod, this.scene, from, to, tracks);
     const whole = from <= 0 && to >= this.scene.end;
     const begin = Math.max(from, 0), width = Math.min(to, this.scene.end) - begin;
     const head = element("div", "window");
     const span = whole ? duration(width) : `${duration(width)} from ${moment(begin, width)}`;
     const name = label ?? (whole ? "All steps" : "In this window");
-    head.append(element("b", "", name), element("span", "", label && whole ? "the whole step" : span));
-    return [head, this.#bar(sum), this.#indicators(sum)];
+    head.append(element("b", "", name), element("span", "", label && whole ? (steps > 1 ? `all ${steps} steps` : "the whole step") : span));
+    return [head, this.#bar(sum), this.#indicators(sum, tracks, from, to)];
   }
 
   /** Give each segment the longest text that it holds. */
@@ -82,11 +78,12 @@ export class Summary {
   #bar(sum) {
     const bar = element("div", "bar");
     for (const category of this.scene.order) {
+      if (category > this.scene.special.overlapped) continue;
       const share = sum.wall ? sum.parts[category] / sum.wall : 0;
       if (share < 0.0005 || category === this.scene.special.overlapped) continue;
-      const { label, short, color, ink } = this.scene.categories[category];
+      const { label, short } = this.scene.categories[category];
       const segment = element("div", category === this.scene.special.exposed ? "segment hatched" : "segment");
-      Object.assign(segment.style, { flexGrow: share, backgroundColor: color, color: ink });
+      Object.assign(segment.style, { flexGrow: share, backgroundColor: `var(--c${category})`, color: `var(--i${category})` });
       segment.dataset.category = category;
       segment.dataset.ns = sum.parts[category];
       segment.title = `${label}: ${percent(share)}, ${duration(sum.parts[category])}`;
@@ -96,7 +93,13 @@ export class Summary {
     return bar;
   }
 
-  #indicators(sum) {
+  /** Tell under the pointer, and to screen readers, what each kind of collective has to do with it. */
+  #kindsUnder(indicator, chosen, from, to) {
+    const told = this.kinds?.figures(from, to, chosen) ?? [];
+    indicator.title = told.map(({ kind, exposed, overlapped }) => `${collectiveWord({ kind }) || "other"}: ${duration(exposed)} exposed, ${duration(overlapped)} overlapped`).join("\n");
+  }
+
+  #indicators(sum, chosen, from, to) {
     const { exposed, idle } = this.scene.special;
     const share = (ns) => (sum.wall ? percent(ns / sum.wall) : "–");
     const communication = sum.overlapped + sum.parts[exposed];
@@ -112,6 +115,7 @@ export class Summary {
     add("step", many ? duration(median(sum.steps)) : "–", many > 1 ? "median step" : "step", median(sum.steps));
     add("exposed", share(sum.parts[exposed]), "exposed communication", sum.parts[exposed], sum.parts[exposed] > 0.03 * sum.wall);
     add("overlapped", communication ? percent(sum.overlapped / communication) : "–", "of communication overlapped", sum.overlapped);
+    this.#kindsUnder(box.lastChild, chosen, from, to);
     add("idle", share(sum.parts[idle]), "idle", sum.parts[idle]);
     return box;
   }

@@ -86,3 +86,59 @@ export function middle(text, characters) {
   const head = Math.ceil((characters - 1) * 0.55);
   return `${text.slice(0, head)}…${text.slice(text.length - (characters - 1 - head))}`;
 }
+
+/** Bytes a second: "12.3 GB/s". */
+export function rate(bytesPerSecond) {
+  return `${bytes(Math.round(bytesPerSecond))}/s`;
+}
+
+/** What a collective does, as people write it: "all-reduce"; nothing where that is not known. */
+export function collectiveWord({ kind }) {
+  return kind && kind !== "other" ? kind.replaceAll("_", "-") : "";
+}
+
+const WAYS = { fprop: "fprop", fwd: "fprop", dgrad: "dgrad", bwd: "dgrad", wgrad: "wgrad", wrw: "wgrad" };
+/** Kernel families, and what their names say: the first that fits tells. */
+const FAMILIES = [
+  [/(\w+?)Backward\d*$/, ([, op]) => `${op.toLowerCase()} backward`],
+  [/^triton_\w+?_fused_(\w+?)(?:_\d+)?$/, ([, ops]) => `fused ${ops.replace(/^_+|_+$/g, "")}`],
+  [/flash_?(?:attn_?)?(fwd|bwd|forward|backward)|fmha\w*?_?(fwd|bwd|forward|backward)/i, ([, a, b]) => `flash attention ${(a ?? b).replace("forward", "fwd").replace("backward", "bwd")}`],
+  [/(fprop|dgrad|wgrad)|igemm_(fwd|bwd|wrw)|conv_?(fwd|bwd)/i, ([, ...ways]) => `conv ${WAYS[ways.find(Boolean).toLowerCase()]}`],
+  [/gemm|^Cijk_|^nvjet_/i, () => "gemm"],
+  [/gemv/i, () => "gemv"],
+  [/batch_?norm|(?:^|::)bn_(?:fw|bw)/i, () => "batch norm"],
+  [/layer_?norm|rms_?norm/i, () => "layer norm"],
+  [/softmax/i, () => "softmax"],
+  [/embedding/i, () => "embedding"],
+  [/adam/i, () => "adam"],
+];
+const TYPES_OF_NUMBERS = /(?<![a-z])(bf16|fp16|f16|tf32|fp32|f32|f64|fp8|e4m3|s8|i8|half|bfloat16)(?![a-z\d])/i;
+const BACKWARDS = /backward|_bw|_bwd|grad(?!_)/i;
+
+/** Of a functor, its verb: "CUDAFunctor_add" and "MulFunctor" are "add" and "mul". */
+function verb(functor) {
+  return functor
+    .replace(/^(CUDAFunctor|Functor)_?/, "")
+    .replace(/_?(Functor|Ops?|Math)$/, "")
+    .replace(/([a-z])([A-Z])/g, "$1 $2")
+    .replaceAll("_", " ")
+    .toLowerCase()
+    .trim();
+}
+
+/**
+ * What a kernel is for, in a word or three: "gemm bf16 128x128", "elementwise add", "softmax backward"; its short name
+ * where that is all that can be told.
+ */
+export function essence(name) {
+  const short = shortName(name);
+  const shell = /^(elementwise|multi_tensor_apply|reduce)\w* (\w+)$/.exec(short);
+  if (shell) return `${shell[1].replace("multi_tensor_apply", "foreach")} ${verb(shell[2])}`.trim();
+  const family = FAMILIES.map(([pattern, told]) => [pattern.exec(short) ?? (pattern.source === "adam" ? pattern.exec(name) : null), told]).find(([match]) => match);
+  if (!family) return short;
+  const word = family[1](family[0]), parts = [word];
+  // In mangled names single letters stand for types, and any letters beside digits look like one.
+  if (/^(gemm|conv)/.test(word) && !short.startsWith("_Z")) parts.push(TYPES_OF_NUMBERS.exec(short)?.[1].toLowerCase(), /(?<!\d)\d{2,3}x\d{2,3}(?:x\d{1,3})?(?!\d)/.exec(short)?.[0]);
+  else if (!/^gemm|^conv|fwd|bwd|^fused|backward/.test(word) && BACKWARDS.test(short)) parts.push("backward");
+  return parts.filter(Boolean).join(" ");
+}

@@ -1,0 +1,183 @@
+"""Measure the Gantt page in headless Chromium: until it is ready, while it zooms, from a key to the picture.
+
+    python benchmarks/page.py [CASE ...]
+
+Prints a table in Markdown, a row for each case: synthetic training runs of 1e5 to 1e7 kernels, on 1 to 64 GPUs and
+2,000, at one and two device pixels to a pixel, and on a 4K screen. Every frame of three seconds is measured while the
+wheel turns once a frame; the CPU time of these frames is the renderer's, which does not depend on what else the machine
+does.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from dptrace.viewers import gantt
+from dptrace.viewers.lanes import chart
+from dptrace.viewers.server import PageServer
+from tests.browser import chromium
+from tests.synthetic import training_run
+
+LAPTOP, LARGE = (1440, 900), (3840, 2000)
+STEPS = 12
+_KEYS = 8
+
+_ZOOM = """async () => {
+    const { main } = dptrace, canvas = main.canvas.getBoundingClientRect();
+    const turn = (delta) => main.events.dispatchEvent(new WheelEvent("wheel", {
+        bubbles: true, cancelable: true, composed: true, deltaY: delta,
+        clientX: canvas.left + canvas.width * 0.6, clientY: canvas.top + canvas.height / 2,
+    }));
+    const frames = [], next = () => new Promise(requestAnimationFrame);
+    let before = await next();
+    for (const end = before + 3000; before < end; ) {
+        turn(frames.length % 120 < 60 ? -25 : 25);
+        const now = await next();
+        frames.push(now - before);
+        before = now;
+    }
+    return frames;
+}"""
+
+_WATCH_KEYS = """() => {
+    globalThis.keyTimes = [];
+    const keep = (one) => one.name === "keydown" && keyTimes.push(one.duration);
+    new PerformanceObserver((list) => list.getEntries().forEach(keep))
+        .observe({ type: "event", durationThreshold: 16, buffered: true });
+}"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is drawn, and on what."""
+
+    name: str
+    kernels: int
+    gpus: int = 4
+    size: tuple[int, int] = LAPTOP
+    scale: float = 1
+    expanded: bool = False
+
+
+CASES = (
+    Case("1e5", 100_000),
+    Case("1e6", 1_000_000),
+    Case("1e7", 10_000_000),
+    Case("1e6, 2 pixels to one", 1_000_000, scale=2),
+    Case("1e7, 2 pixels to one", 10_000_000, scale=2),
+    Case("1e6, 4K", 1_000_000, size=LARGE),
+    Case("1e6, 8 GPUs", 1_000_000, 8),
+    Case("1e6, 16 GPUs", 1_000_000, 16),
+    Case("1e6, 32 GPUs", 1_000_000, 32),
+    Case("1e6, 64 GPUs", 1_000_000, 64),
+    Case("1e6, 64 GPUs, all rows", 1_000_000, 64, expanded=True),
+    Case("2,000 GPUs", 400_000, 2_000),
+)
+
+
+def main() -> None:
+    """Measure the cases that are named, or all."""
+    wanted = [case for case in CASES if case.name in sys.argv[1:]] or CASES
+    print(f"| kernels | {' | '.join(HEADS)} |\n|---|{'--:|' * len(HEADS)}", flush=True)
+    for case in wanted:
+        print(f"| {case.name} | {' | '.join(measure(case))} |", flush=True)
+
+
+HEADS = (
+    *("lay out CPU s", "make page CPU s", "page MB", "ready s", "ready CPU s", "frame p50 ms", "frame p95 ms"),
+    *("frame CPU ms", "key to paint ms", "renderer MB"),
+)
+
+
+def measure(case: Case) -> list[str]:
+    """Draw a case, open it, and give its figures in the order of HEADS."""
+    run = training_run(case.kernels, case.gpus, STEPS)
+    # The ranks are compared once for a run, whatever is drawn of it.
+    assert run.together
+    began = time.process_time()
+    laid_out = chart(run)
+    between = time.process_time()
+    with ExitStack() as stack:
+        if len(laid_out) > gantt.MAX_INTERVALS:
+            page, columns = gantt.served(run, laid_out)
+            made, size = time.process_time(), len(page) + sum(map(len, columns.values()))
+            server = PageServer(page, columns)
+            stack.callback(server.close)
+            address = server.url
+        else:
+            page = gantt.document(run, laid_out)
+            made, size = time.process_time(), len(page)
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "page.html"
+            path.write_text(page, encoding="utf-8")
+            address = path.as_uri()
+        del run, laid_out
+        seen = look(stack, case, address)
+    return [f"{between - began:.2f}", f"{made - between:.2f}", f"{size / 1e6:.1f}", *seen]
+
+
+def look(stack: ExitStack, case: Case, address: str) -> list[str]:
+    """Open a page and use it."""
+    browser = stack.enter_context(chromium())
+    width, height = case.size
+    context = browser.new_context(viewport={"width": width, "height": height}, device_scale_factor=case.scale)
+    page = context.new_page()
+    began = time.perf_counter()
+    page.goto(address)
+    page.locator("html[data-ready='1']").wait_for(state="attached", timeout=120_000)
+    # From the start of the navigation, as the page itself knows it; the driver's own time is not the page's.
+    ready = min(page.evaluate("performance.now()") / 1e3, time.perf_counter() - began)
+    if case.expanded:
+        page.evaluate("dptrace.stage.collapseAll(false)")
+    page.wait_for_timeout(800)
+    process = renderer()
+    memory, opened = process.memory_info().rss / 1e6, cpu(process)
+    frames = sorted(page.evaluate(_ZOOM))
+    zoomed = cpu(process) - opened
+    key = key_to_paint(page)
+    return [
+        *(
+            f"{ready:.2f}",
+            f"{opened:.2f}",
+            f"{statistics.median(frames):.1f}",
+            f"{frames[int(0.95 * len(frames))]:.1f}",
+        ),
+        *(f"{1e3 * zoomed / len(frames):.1f}", f"{key:.0f}", f"{memory:.0f}"),
+    ]
+
+
+def key_to_paint(page: Any) -> float:
+    """Give the longest of some presses of w and s, from the event to the next picture, in steps of 8 ms."""
+    page.evaluate(_WATCH_KEYS)
+    page.keyboard.press("f")
+    for i in range(_KEYS):
+        page.keyboard.press("ws"[i % 2])
+        page.wait_for_timeout(120)
+    times: list[float] = page.evaluate("keyTimes")
+    return max(times, default=0)
+
+
+def renderer() -> psutil.Process:
+    """Give the largest of this process's renderers, which shows the page."""
+    found = [child for child in psutil.Process().children(recursive=True) if "--type=renderer" in child.cmdline()]
+    return max(found, key=lambda child: child.memory_info().rss)
+
+
+def cpu(process: psutil.Process) -> float:
+    """Give the CPU seconds that a process has used."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""``dptrace report``: all that is told of a run, on one page to attach to a ticket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dptrace.address import is_url, last_part, shown
+from dptrace.commands.common import (
+    OutputFile,
+    advise,
+    again,
+    check_output,
+    loudness_options,
+    open_with_progress,
+    progress,
+    reading_options,
+    replacing,
+    run_argument,
+)
+from dptrace.reading import Reading
+
+
+@click.command()
+@run_argument
+@click.option("-o", "--output", type=OutputFile(), help="Write to this file. [RUN-report.html in this folder]")
+@click.option("--force", is_flag=True, help="Overwrite the file.")
+@click.option("--ranks", metavar="LIST", help="Only these ranks: 0,1 or 0-3.")
+@click.option("--steps", metavar="FIRST:LAST", help="Only these steps, by their numbers in the trace: 4:6 or 4.")
+@reading_options
+@loudness_options
+def command(
+    paths: tuple[str, ...],
+    output: Path | None,
+    force: bool,
+    ranks: str | None,
+    steps: str | None,
+    reading: Reading,
+    loudness: str,
+) -> None:
+    """Write a report of RUN: findings, Gantt chart, breakdown, communication, idle time, and how it was recorded.
+
+    The report is one HTML file below 10 MB that needs no network, to attach to a ticket or to print.
+
+    \b
+    Examples:
+      dptrace report runs/interleaved
+      dptrace report runs/ddp -o ddp-report.html
+    """
+    place = output or Path(f"{_name(paths[0])}-report.html")
+    check_output(place, force)
+    from dptrace.commands.view import parse_ranks, parse_steps
+    from dptrace.select import select
+
+    wanted = parse_ranks(ranks) if ranks is not None else None, parse_steps(steps) if steps is not None else None
+    run = select(open_with_progress(paths, reading, loudness), *wanted)
+    from dptrace.viewers.report import document
+
+    with progress("Writing", loudness, measured=False):
+        page = document(run)
+    with replacing(place) as beside:
+        beside.write_text(page, encoding="utf-8")
+    advise(f"Wrote {place} ({len(page.encode()) / 1e6:.1f} MB). Next: dptrace view {again(paths)}", loudness)
+
+
+def _name(path: str) -> str:
+    """Name the file after the run, by letters that are safe in file names."""
+    last = last_part(shown(path)) if is_url(path) else Path(path).absolute().name
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in last).lstrip(".")[:60] or "run"

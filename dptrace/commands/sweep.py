@@ -1,0 +1,185 @@
+"""``dptrace sweep``: the same training with an option's values in turn, and which of them is best."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dptrace.commands.bench import machine, showing
+from dptrace.commands.common import console, replacing
+from dptrace.errors import UsageError
+from dptrace.record.models import MODELS
+
+if TYPE_CHECKING:
+    from dptrace.bench.cells import Cell
+    from dptrace.bench.choice import Fitted
+    from dptrace.bench.swept import Outcome
+
+_SWEPT = ("bucket_cap_mb", "micro_batches", "batch_size", "compress")
+
+_EXAMPLES = """\b
+Examples:
+  dptrace sweep --bucket-cap-mb 0.5,1,2,4,8
+  dptrace sweep --bucket-cap-mb 1,4,16 --model xlarge --gpus 4 --links links.json
+  dptrace sweep --mode accumulate --micro-batches 1,2,4 --batch-size 256,512
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option("--bucket-cap-mb", metavar="LIST", help="Sizes of DDP's buckets in MiB, with commas.")
+@click.option("--micro-batches", metavar="LIST", help="Numbers of micro-batches in a step, with --mode accumulate.")
+@click.option("--batch-size", metavar="LIST", help="Samples in a step, over all ranks.")
+@click.option("--compress", metavar="LIST", help="Compressions: none,fp16,bf16,powersgd,topk,int8.")
+@click.option(
+    "--mode", type=click.Choice(["ddp", "accumulate"]), default="ddp", show_default=True, help="How to train."
+)
+@click.option("--model", type=click.Choice(list(MODELS)), default="resnet18", show_default=True, help="What to train.")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of CIFAR-10's binary files, for resnet18.")
+@click.option("--gpus", type=click.IntRange(1), metavar="N", help="Ranks [default: all GPUs; 2 on CPU].")
+@click.option("--epochs", type=click.IntRange(1), default=1, show_default=True, help="Epochs of each run.")
+@click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Fresh runs of each value.")
+@click.option("--steps", type=click.IntRange(1), default=10, show_default=True, help="Steps that are recorded of each.")
+@click.option("--links", type=click.Path(path_type=Path), help="Choose by what dptrace links measured: its file.")
+@click.option("--checkpoints/--no-checkpoints", default=True, help="Keep the parameters that each run ends with.")
+@click.option("--timeout", type=click.FloatRange(1), metavar="SECONDS", help="End a run that takes longer.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), default=Path("sweep"), show_default=True, help="Folder."
+)
+@click.option("--resume", is_flag=True, help="Go on with the sweep that is in the folder.")
+@click.option("--force", is_flag=True, help="Begin anew where there is one.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress, no advice.")
+def command(**options: Any) -> None:
+    """Train the same model with an option's values in turn, and tell which is best, and why.
+
+    Of each value: seconds of a step over the last 20 steps, timed without the profiler; from a recorded run the
+    communication fraction, what is exposed, how many collectives of how many bytes; and what a line alpha + beta·n
+    would have chosen. Several options at once make every combination.
+
+    The folder gets sweep.html, sweep.json, table.csv, table.md, epochs.csv (each epoch), buckets.csv (each bucket's
+    times), step.svg, exposed.svg, the recorded runs in traces/ and the last parameters in checkpoints/.
+    """
+    from dptrace.record.launch import Interrupted
+
+    folder: Path = options["output"]
+    made, chosen, notes = _cells(options)
+    links = _links(options["links"], made[0].gpus)
+    try:
+        told = _run(options, made, chosen, links, notes)
+    except Interrupted as stopped:
+        click.echo(f"Interrupted; what has ended is in {folder}. Add --resume to go on.", err=True)
+        sys.exit(stopped.exit_code)
+    _write(folder, told)
+    _show(told.content, options)
+    if all(point["failed"] for point in told.content["points"]):
+        sys.exit(1)
+
+
+def _cells(options: dict[str, Any]) -> tuple[list[Cell], dict[str, tuple[str, ...]], list[str]]:
+    """Refuse before anything is run what would fail in it."""
+    from dptrace.bench.sweep import cells, values
+    from dptrace.record.options import check_training
+
+    given = {field.replace("_", "-"): options[field] for field in _SWEPT if options[field] is not None}
+    chosen = {name: values(name, text) for name, text in given.items()}
+    data = options["data"]
+    nothing = {"checkpoint_activations": False, "amp": None, "dtype": None}
+    check_training({**nothing, "model": options["model"], "data": data})
+    if data is not None and not data.is_dir():
+        raise UsageError(f"--data {data}: there is no such folder.")
+    most, on_gpus = machine()
+    gpus = (most if on_gpus else min(most, 2)) if options["gpus"] is None else options["gpus"]
+    if gpus > most:
+        raise UsageError(f"--gpus {gpus}: this machine has {most}.")
+    made = cells(options["mode"], options["model"], gpus, chosen)
+    notes = [] if on_gpus else ["No GPU here: ranks are processes with gloo on CPU, which share its cores."]
+    return made, chosen, notes
+
+
+def _links(path: Path | None, gpus: int) -> Fitted | None:
+    if path is None:
+        return None
+    from dptrace.bench.choice import line_of_links
+    from dptrace.record.links import read_links
+
+    return line_of_links(read_links(path), str(path), gpus)
+
+
+def _run(
+    options: dict[str, Any],
+    made: list[Cell],
+    chosen: dict[str, tuple[str, ...]],
+    links: Fitted | None,
+    notes: list[str],
+) -> Outcome:
+    from dptrace.bench.execute import Settings
+    from dptrace.bench.run import jobs, run_all
+    from dptrace.bench.store import Store
+    from dptrace.bench.swept import Asked, outcome
+
+    folder: Path = options["output"]
+    data = None if options["data"] is None else str(options["data"].resolve())
+    store = Store(folder)
+    plan = {"cells": [cell.name for cell in made], **{key: options[key] for key in ("epochs", "repeat", "steps")}}
+    store.begin({"sweep": chosen, **plan, "data": data}, options["resume"], options["force"])
+    if options["checkpoints"]:
+        (folder / "checkpoints").mkdir(exist_ok=True)
+    settings = Settings(
+        epochs=options["epochs"],
+        steps=options["steps"],
+        arguments=() if data is None else (f"--data={data}",),
+        timeout_s=options["timeout"],
+        checkpoints=folder / "checkpoints" if options["checkpoints"] else None,
+        verb="sweep",
+    )
+    work = jobs(made, options["repeat"])
+    with showing(work, options["quiet"]) as show:
+        run_all(work, settings, store, show)
+    return outcome(Asked(made, chosen, options["epochs"], options["repeat"], links), store, notes)
+
+
+def _write(folder: Path, told: Outcome) -> None:
+    """Write everything that is made of the results; each file is there whole or as it was."""
+    import pandas as pd
+
+    from dptrace.viewers import sweep_page, sweep_table
+    from dptrace.viewers.drawing_svg import svg
+
+    content = told.content
+    options = list(content["values"])
+    points = [{**{name: p["options"][name] for name in options}, **p} for p in content["points"]]
+    hidden = ("options", "x", "series", "cost_s")
+    table = [{name: value for name, value in point.items() if name not in hidden} for point in points]
+    texts = {
+        "sweep.json": json.dumps(content, indent=1) + "\n",
+        "sweep.html": sweep_page.document(content),
+        "step.svg": svg(sweep_page.steps(content)),
+        "exposed.svg": svg(sweep_page.exposed(content)),
+        "table.md": sweep_table.markdown(content),
+        "table.csv": pd.DataFrame(table).to_csv(index=False),
+        "epochs.csv": pd.DataFrame(told.epochs).to_csv(index=False),
+        "buckets.csv": pd.DataFrame(told.buckets).to_csv(index=False),
+    }
+    for name, text in texts.items():
+        with replacing(folder / name) as beside:
+            beside.write_text(text, encoding="utf-8")
+
+
+def _show(content: dict[str, Any], options: dict[str, Any]) -> None:
+    from dptrace.viewers import sweep_table
+
+    if options["as_json"]:
+        click.echo(json.dumps(content, indent=1))
+    else:
+        console().print(sweep_table.table(content))
+        for said in content["reading"]:
+            click.echo(said)
+    for note in content["notes"]:
+        click.echo(f"! {note}", err=True)
+    if not options["quiet"]:
+        folder = options["output"]
+        click.echo(f"Wrote {folder}. Look at the charts: {folder / 'sweep.html'}", err=True)

@@ -1,0 +1,47 @@
+/** Two runs on one axis: time between a track's steps is no step's, and what is freed is told in the words that fit. */
+
+import assert from "node:assert";
+import test from "node:test";
+import { freedTexts } from "../../viewers/static/freed.js";
+import { insideSteps, stepAt, stepEnd, stepSpan, stripSteps } from "../../viewers/static/rows.js";
+
+const paired = { bounds: [0, 100, 200], ends: [100, 150] };
+const plain = { bounds: [0, 100, 150] };
+
+test("a time after a step's end and before the next one is in no step", () => {
+  const gap = { bounds: [0, 100, 180], ends: [60, 180] };
+  assert.deepEqual([0, 59, 60, 99, 100, 179, 180].map((time) => stepAt(gap, time)), [0, 0, -1, -1, 1, 1, -1]);
+  assert.deepEqual([0, 99, 100, 149, 150].map((time) => stepAt(plain, time)), [0, 0, 1, 1, -1]);
+});
+
+test("only the steps' own time counts in a window", () => {
+  const gap = { bounds: [0, 100, 180], ends: [60, 180] };
+  for (const [from, to] of [[0, 180], [-50, 500], [30, 70], [60, 100], [70, 130]]) {
+    let brute = 0;
+    for (let time = from; time < to; time++) if (stepAt(gap, time) >= 0) brute++;
+    assert.equal(insideSteps(gap, from, to), brute, `${from} to ${to}`);
+    const whole = Math.max(0, Math.min(to, 150) - Math.max(from, 0));
+    assert.equal(insideSteps(plain, from, to), whole);
+  }
+});
+
+test("a step ends where the track says, else where the next begins", () => {
+  assert.deepEqual([stepEnd(paired, 0), stepEnd(paired, 1)], [100, 150]);
+  assert.deepEqual([stepEnd(plain, 0), stepEnd(plain, 1)], [100, 150]);
+});
+
+test("paired steps are shown whole, with both runs", () => {
+  const scene = { slots: [0, 100, 200], tracks: [paired], strips: [{ tracks: [0] }] };
+  assert.deepEqual(stepSpan(scene, scene.strips[0], 1), { from: 100, to: 200 });
+  assert.deepEqual(stepSpan({ ...scene, slots: undefined }, scene.strips[0], 1), { from: 100, to: 150 });
+  assert.equal(stripSteps(scene, scene.strips[0]), paired);
+  const own = { tracks: [0], bounds: [0, 90, 200], ends: [90, 150] };
+  assert.equal(stripSteps(scene, own), own);
+});
+
+test("what is freed is said with its share, the widest way first", () => {
+  assert.deepEqual(freedTexts({ ns: 31.5e6, share: 0.202 })[0], ["31.5 ms saved (20 %)"]);
+  assert.deepEqual(freedTexts({ ns: -12e6, share: -0.08 }).at(-1), ["12.0 ms", "lost", "(8.0 %)"]);
+  const widths = freedTexts({ ns: 5, share: 0.5 }).map((lines) => Math.max(...lines.map((text) => text.length)));
+  assert.deepEqual(widths, [...widths].sort((a, b) => b - a));
+});

@@ -1,0 +1,116 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { miniRows } from "../../viewers/static/minimap.js";
+import { Stage } from "../../viewers/static/stage.js";
+
+const ROLES = { phases: 24, compute: 30 };
+
+/** A scene of so many GPUs with two rows each, in strips of so many GPUs. */
+function sceneOf(gpus, perStrip = gpus, collapsed = false) {
+  const rows = [], blocks = [], strips = [];
+  for (let track = 0; track < gpus; track++) {
+    for (const [role, h] of Object.entries(ROLES)) rows.push({ y: 0, h, track, role, label: role });
+    blocks.push({ y: 0, h: 0, track });
+  }
+  for (let first = 0; first < gpus; first += perStrip)
+    strips.push({ tracks: Array.from({ length: Math.min(perStrip, gpus - first) }, (_, i) => first + i), names: ["ProfilerStep#1"] });
+  return {
+    tracks: Array.from({ length: gpus }, () => ({ bounds: [0, 100], steps: ["ProfilerStep#1"] })),
+    strips,
+    lanes: [],
+    layout: { rows, blocks, strips: strips.map((_, strip) => ({ y: 0, h: 20, strip, label: "steps" })), height: 400, collapsed },
+  };
+}
+
+function standing(rows) {
+  const sorted = [...rows].sort((a, b) => a.y - b.y);
+  for (let i = 1; i < sorted.length; i++) assert.ok(sorted[i].y >= sorted[i - 1].y + sorted[i - 1].h, "rows overlap");
+}
+
+test("rows stand below each other, and those that the frame does not show are not among the visible", () => {
+  const stage = new Stage(sceneOf(50));
+  assert.equal(stage.rows.length, 100);
+  standing(stage.rows);
+  assert.ok(stage.visible.length < 20);
+  assert.ok(stage.visible.every(({ y, h }) => y < 400 && y + h > 0));
+  assert.ok(stage.height > 50 * (24 + 30));
+});
+
+test("scrolling stays inside the rows and says when they have moved", () => {
+  let moved = 0;
+  const stage = new Stage(sceneOf(50), () => moved++);
+  stage.scrollTo(-5);
+  assert.deepEqual([stage.scroll, moved], [0, 0]);
+  stage.scrollBy(1e9);
+  assert.deepEqual([stage.scroll, moved], [stage.height - 400, 1]);
+  const last = stage.visible.at(-1);
+  assert.equal(last.track, 49);
+  assert.ok(last.y + last.h <= 400);
+});
+
+test("a strip stays at the top while its GPUs pass, and leaves with them", () => {
+  const stage = new Stage(sceneOf(20, 10));
+  stage.scrollTo(100);
+  assert.equal(stage.strips[0].y, 2);
+  assert.equal(stage.stripAt(10).strip, 0);
+  assert.equal(stage.rowAt(10), undefined);
+  const second = stage.allStrips[1].top;
+  stage.scrollTo(second - 10);
+  assert.ok(stage.allStrips[0].y < 2);
+  assert.equal(stage.allStrips[1].y, 10);
+});
+
+test("a collapsed GPU is one row, and expanding it moves only what is below", () => {
+  const stage = new Stage(sceneOf(5, 5, true));
+  assert.deepEqual(stage.visible.map(({ role }) => role), Array(5).fill("phases"));
+  assert.equal(stage.boxOf(1, "compute"), null);
+  const before = stage.rows.map(({ y }) => y);
+  stage.collapse(2, false);
+  assert.deepEqual(stage.rows.slice(0, 5).map(({ y }) => y), before.slice(0, 5));
+  assert.deepEqual(stage.boxOf(2, "compute").h, 30);
+  assert.ok(stage.boxOf(3, "phases").y > before[6]);
+  stage.collapseAll(true);
+  assert.deepEqual(stage.rows.map(({ y }) => y), before);
+});
+
+test("a row is found where it is, also when scrolled", () => {
+  const stage = new Stage(sceneOf(50));
+  stage.scrollTo(333);
+  for (const row of stage.visible) {
+    const middle = row.y + row.h / 2;
+    if (middle > 30 && middle < 400) assert.equal(stage.rowAt(middle), row);
+  }
+  assert.equal(stage.rowAt(1e6), undefined);
+});
+
+test("revealing brings a GPU below the strip, and expands it for a row that is collapsed away", () => {
+  const stage = new Stage(sceneOf(60, 60, true));
+  for (const track of [59, 0, 31]) {
+    stage.reveal(track);
+    const { y, h } = stage.boxOf(track, "phases");
+    assert.ok(y >= 22 && y + h <= 400, `${track} is at ${y}`);
+  }
+  stage.reveal(40, "compute");
+  const { y, h } = stage.boxOf(40, "compute");
+  assert.ok(y >= 22 && y + h <= 400);
+  stage.reveal(99);
+});
+
+test("a taller frame shows more, and scrolls back where there is nothing left", () => {
+  const stage = new Stage(sceneOf(10));
+  stage.scrollTo(1e6);
+  stage.resize(stage.height);
+  assert.equal(stage.scroll, 0);
+  assert.equal(stage.visible.length, 20);
+});
+
+test("the minimap has a row for each GPU, and evenly chosen ones where there is no room", () => {
+  const few = new Stage(sceneOf(4)), many = new Stage(sceneOf(2000));
+  assert.deepEqual(miniRows(few.scene, few.rows, 24).map(({ track }) => track), [0, 1, 2, 3]);
+  const chosen = miniRows(many.scene, many.rows, 64);
+  assert.equal(chosen.length, 31);
+  standing(chosen);
+  assert.equal(chosen[0].track, 0);
+  assert.ok(chosen.at(-1).track > 1900);
+});

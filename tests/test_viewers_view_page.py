@@ -1,0 +1,69 @@
+"""A view as a page of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dptrace.viewers.view_page import document
+from dptrace.viewers.views import VIEWS
+from tests.browser import browser_test, chromium, open_page
+from tests.test_viewers_page import Scripts
+from tests.view_cases import CASES, hostile_run
+
+DRAWN = [name for name, view in VIEWS.items() if view.draw is not None]
+
+
+@pytest.mark.parametrize("case", ["one rank", "uneven", "cpu", "64 ranks", "no time"])
+@pytest.mark.parametrize("name", DRAWN)
+def test_every_view_makes_a_page_of_every_run(name: str, case: str) -> None:
+    """With its title, and what it is in words."""
+    page = document(VIEWS[name], CASES[case]())
+
+    assert f"<h2>{VIEWS[name].title}</h2>" in page
+    assert "unsafe-eval" not in page.split("</head>")[0]
+
+
+def test_names_stay_data() -> None:
+    """A hostile run adds no tag to the page of any view."""
+    for name in DRAWN:
+        tags = Scripts(document(VIEWS[name], hostile_run())).tags
+        assert not {"img", "iframe", "object", "link", "base"} & set(tags), name
+        assert tags.count("script") in (0, 4), name
+
+
+@browser_test
+def test_hostile_pages_do_nothing(tmp_path: Path) -> None:
+    """In Chromium, each kind of picture, the pointer over its marks: nothing fires, and the policy holds."""
+    before = "window.PWNED = []; window.PWN = (what) => window.PWNED.push(what);"
+    with chromium() as browser:
+        for name in ("breakdown", "heatmap", "bandwidth", "buckets"):
+            text = document(VIEWS[name], hostile_run())
+            path = tmp_path / f"{name}.html"
+            path.write_text(text, encoding="utf-8")
+            drawn = 'id="figure"' in text
+            with open_page(browser, path, before=before, ready=drawn) as (page, errors):
+                if drawn:
+                    box = page.locator("#figure").bounding_box()
+                    assert box
+                    for share in (0.2, 0.5, 0.8):
+                        page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] * 0.4)
+                        page.wait_for_timeout(40)
+                assert [] == page.evaluate("window.PWNED"), name
+                assert [] == [error for error in errors if "setting log level" not in error], name
+                assert 0 == page.locator("img").count(), name
+
+
+@browser_test
+def test_the_pointer_tells_of_a_mark(tmp_path: Path) -> None:
+    """On the page of the breakdown: rank, step, part, time and share."""
+    path = tmp_path / "breakdown.html"
+    path.write_text(document(VIEWS["breakdown"], CASES["two ranks"]()), encoding="utf-8")
+    with chromium() as browser, open_page(browser, path) as (page, errors):
+        box = page.locator("#figure").bounding_box()
+        assert box
+        page.mouse.move(box["x"] + 200, box["y"] + 46)
+        page.get_by_text("rank 0, step 0: Forward").wait_for(timeout=5_000)
+
+        assert [] == [error for error in errors if "setting log level" not in error]

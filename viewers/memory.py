@@ -1,0 +1,46 @@
+"""What the ranks of a run held in memory, in a sentence, as far as run.json tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dptrace.viewers.tables import quantity
+
+__all__ = ["memory_sentence"]
+
+_HELD = {
+    "parameters_bytes": "of parameters",
+    "gradients_bytes": "of gradients",
+    "optimizer_bytes": "of optimizer state",
+}
+
+
+def memory_sentence(info: Mapping[str, Any]) -> str:
+    """Say what a rank held, and its peak; nothing where that was not recorded.
+
+    Args:
+        info: the contents of run.json.
+    """
+    ranks = info.get("ranks")
+    listed = [rank["memory"] for rank in ranks if _tells(rank)] if isinstance(ranks, list) else []
+    held = {what: values for key, what in _HELD.items() if (values := _values(listed, key))}
+    said = []
+    if held:
+        several = any(min(values) < max(values) for values in held.values())
+        who = "A rank holds up to" if several else "Each rank holds" if len(listed) > 1 else "It holds"
+        amounts = [f"{quantity(max(values)) if max(values) else 'nothing'} {what}" for what, values in held.items()]
+        said.append(f"{who} {', '.join(amounts[:-1])} and {amounts[-1]}" if amounts[1:] else f"{who} {amounts[0]}")
+    if peaks := _values(listed, "peak_allocated_bytes"):
+        said.append(f"GPU memory peaked at {quantity(max(peaks))}")
+    elif peaks := _values(listed, "peak_process_bytes"):
+        said.append(f"a process took up to {quantity(max(peaks))}, all of Python and torch in it")
+    return f"Memory: {'; '.join(said)}." if said else ""
+
+
+def _tells(rank: object) -> bool:
+    return isinstance(rank, dict) and isinstance(rank.get("memory"), dict)
+
+
+def _values(listed: Sequence[Mapping[str, Any]], key: str) -> list[int]:
+    return [value for told in listed if type(value := told.get(key)) is int and value >= 0]

@@ -1,0 +1,18 @@
+"""The names of all views, each with what it shows: kept by itself, so that help need not load any of them."""
+
+from __future__ import annotations
+
+__all__ = ["NAMES"]
+
+NAMES = {
+    "gantt": "phases, compute and communication of each GPU over time",
+    "summary": "the parts of each rank's mean step",
+    "breakdown": "the parts of each step of each rank",
+    "heatmap": "ranks by steps: wall time, exposed share, idle share",
+    "communication": "each kind of collective: exposed and overlapped",
+    "bandwidth": "each collective's bandwidth by its size, with the fitted line",
+    "buckets": "how long each DDP bucket, or like collectives, took",
+    "idle": "why each rank was idle",
+    "pipeline": "each stage's forward and backward of each micro-batch, and the bubble",
+    "findings": "what matters most, by what it costs, and what to do",
+}

@@ -1,0 +1,71 @@
+"""A picture of a page, taken by a Chromium that is installed: what the page shows, to the pixel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from dptrace.errors import DptraceError
+
+__all__ = ["find_chromium", "screenshot"]
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
+_MAC = "/Applications/{0}.app/Contents/MacOS/{0}"
+_ELSEWHERE = {
+    "darwin": (_MAC.format("Google Chrome"), _MAC.format("Chromium")),
+    "win32": (r"C:\Program Files\Google\Chrome\Application\chrome.exe",),
+}
+"""Where they are installed without being in the search path."""
+_PATIENCE = 120
+_MISSING = (
+    "--png needs Chromium or Chrome, which was not found. Install one (Debian: apt-get install chromium), name it "
+    "in the variable CHROMIUM, or write an SVG, which needs none: --svg FILE."
+)
+
+
+def find_chromium() -> str | None:
+    """Give the path of a Chromium: that of the variable CHROMIUM, else the first that is found."""
+    if named := os.environ.get("CHROMIUM"):
+        return shutil.which(named)
+    found = next(filter(None, map(shutil.which, _NAMES)), None)
+    return found or next((path for path in _ELSEWHERE.get(sys.platform, ()) if Path(path).exists()), None)
+
+
+def screenshot(page: str, path: Path, size: tuple[int, int]) -> None:
+    """Write what a page shows as PNG of a size in pixels.
+
+    Args:
+        page: the page's text; it is shown from a file, without network.
+
+    Raises:
+        DptraceError: there is no Chromium, or it wrote nothing.
+    """
+    chromium = find_chromium()
+    if chromium is None:
+        raise DptraceError(_MISSING)
+    with tempfile.TemporaryDirectory(prefix="dptrace-") as folder:
+        file, written = Path(folder, "page.html"), Path(folder, "page.png")
+        file.write_text(page, encoding="utf-8")
+        command = [
+            chromium,
+            *("--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-background-networking"),
+            # Chromium refuses to run as root with its sandbox; the page is ours, and its policy lets nothing else run.
+            *(["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []),
+            f"--user-data-dir={Path(folder, 'profile')}",
+            f"--window-size={size[0]},{size[1]}",
+            "--virtual-time-budget=8000",
+            f"--screenshot={written}",
+            file.as_uri(),
+        ]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise DptraceError(f"{chromium} could not draw the page: {error}. Write an SVG: --svg FILE.") from None
+        if not written.exists():
+            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            raise DptraceError(f"{chromium} drew nothing: {last}. Write an SVG, which needs no browser: --svg FILE.")
+        shutil.copyfile(written, path)

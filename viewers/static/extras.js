@@ -1,0 +1,72 @@
+/** Rows on demand, below those that a GPU has: why it was idle, and its streams (threads on a CPU) as recorded. */
+
+import { Lod, above } from "./lod.js";
+import { laneOf, rowOf } from "./rows.js";
+
+const HEIGHT = { idle: 18, stream: 16 };
+const RECORDED = ["compute", "collectives", "memory"];
+
+/** Lane of an interval, by its index. */
+export function laneAt(lod, index) {
+  return above(lod.offsets, 0, lod.offsets.length, index) - 1;
+}
+
+/**
+ * The recorded intervals of a track, stream by stream: { lod (a lane for each stream), streams (their ids), source
+ * (of each interval, its index in the scene's columns) }.
+ */
+export function streamsOf(lod, scene, columns, track) {
+  const picked = [];
+  for (const role of RECORDED) {
+    const lane = laneOf(scene, track, role);
+    for (let i = lane < 0 ? 0 : lod.offsets[lane]; i < (lane < 0 ? 0 : lod.offsets[lane + 1]); i++) picked.push(i);
+  }
+  const source = Int32Array.from(picked), stream = columns.stream;
+  source.sort((a, b) => stream[a] - stream[b] || lod.start[a] - lod.start[b] || a - b);
+  const ids = [], offsets = [];
+  source.forEach((i, place) => {
+    if (place && stream[i] === ids.at(-1)) return;
+    ids.push(stream[i]);
+    offsets.push(place);
+  });
+  offsets.push(source.length);
+  const of = (values) => Float64Array.from(source, (i) => values[i]);
+  const category = Uint8Array.from(source, (i) => lod.category[i]);
+  const own = new Lod({ start: of(lod.start), duration: of(lod.duration), category, offsets: Int32Array.from(offsets), categories: lod.categories });
+  return { lod: own, streams: ids.map((id) => scene.columns.streams[id]), source };
+}
+
+export class Extras {
+  constructor(stage, lod, scene, columns) {
+    Object.assign(this, { stage, lod, scene, columns, idle: false, open: new Set() });
+  }
+
+  /** Show or take away every GPU's row of idle time by cause. */
+  showIdle(yes = !this.idle) {
+    this.idle = yes;
+    const { changed } = this.stage;
+    this.stage.changed = () => {};
+    this.scene.tracks.forEach((_, track) => {
+      const row = { ...rowOf(this.scene, { track, role: "idle", label: "idle", h: HEIGHT.idle }), extra: true };
+      this.stage.extend(track, "idle", yes ? [row] : []);
+    });
+    this.stage.changed = changed;
+    changed();
+  }
+
+  /** Show or take away a GPU's streams. */
+  showStreams(track, yes = !this.open.has(track)) {
+    this.open[yes ? "add" : "delete"](track);
+    this.stage.extend(track, "stream", yes ? this.#streams(track) : []);
+    if (yes) this.stage.reveal(track);
+  }
+
+  #streams(track) {
+    const { scene } = this, { lod, streams, source } = streamsOf(this.lod, scene, this.columns, track);
+    const word = scene.tracks[track].label.endsWith("CPU") ? "thread" : "stream";
+    return streams.map((id, lane) => ({
+      ...rowOf(scene, { track, role: "stream", label: `${word} ${id}`, h: HEIGHT.stream }),
+      ...{ lod, source, lane, found: lane, labels: lane, separated: lane, floor: 3, extra: true },
+    }));
+  }
+}

@@ -1,0 +1,64 @@
+/** Moving through rows that do not all fit: a scrollbar, Shift and the wheel, dragging, Page Up and Page Down. */
+
+/** Pixels of a line, for wheels that count in lines; of a press of an arrow key. */
+const LINE = 19;
+
+export class Scrolling {
+  #drag = null;
+
+  constructor(plot, stage, root, names) {
+    Object.assign(this, { plot, stage, root });
+    this.spacer = document.createElement("div");
+    root.append(this.spacer);
+    root.addEventListener("scroll", () => {
+      if (Math.abs(root.scrollTop - stage.scroll) >= 1) stage.scrollTo(root.scrollTop);
+    });
+    // Before Bokeh sees the wheel, which to it means zoom.
+    plot.events.addEventListener("wheel", (event) => event.shiftKey && this.#wheel(event), { capture: true, passive: false });
+    names.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
+    plot.events.addEventListener("pointerdown", (event) => this.#grab(event));
+    // Before Bokeh, which keeps the moves of a drag for itself.
+    addEventListener("pointermove", (event) => this.#move(event), { capture: true });
+    for (const end of ["pointerup", "pointercancel", "blur"]) addEventListener(end, () => (this.#drag = null));
+    addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  get needed() {
+    return this.stage.height > this.stage.frame;
+  }
+
+  #wheel(event) {
+    if (!this.needed || event.ctrlKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const unit = event.deltaMode === 1 ? LINE : event.deltaMode === 2 ? this.stage.frame : 1;
+    this.stage.scrollBy((event.deltaY || event.deltaX) * unit);
+  }
+
+  #grab(event) {
+    if (event.button === 0 && !event.shiftKey && this.needed && this.plot.position(event)) this.#drag = { y: event.clientY, scroll: this.stage.scroll };
+  }
+
+  #move(event) {
+    if (this.#drag && event.buttons & 1) this.stage.scrollTo(this.#drag.scroll + this.#drag.y - event.clientY);
+  }
+
+  #key(event) {
+    const page = { PageUp: -0.9, PageDown: 0.9 }[event.key] ?? 0, line = { ArrowUp: -1, ArrowDown: 1 }[event.key] ?? 0;
+    if (!(page || line) || !this.needed || event.defaultPrevented || event.ctrlKey || event.altKey || event.metaKey) return;
+    if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+    this.stage.scrollBy(page * this.stage.frame + line * LINE * 2);
+    event.preventDefault();
+  }
+
+  /** Lay the scrollbar beside a frame, all in pixels of its parent. */
+  place({ left, top, width, height }) {
+    Object.assign(this.root.style, { left: `${left + width + 3}px`, top: `${top}px`, height: `${height}px` });
+  }
+
+  update() {
+    this.root.hidden = !this.needed;
+    this.spacer.style.height = `${this.stage.height}px`;
+    if (Math.abs(this.root.scrollTop - this.stage.scroll) >= 1) this.root.scrollTop = this.stage.scroll;
+  }
+}

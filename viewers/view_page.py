@@ -1,0 +1,51 @@
+"""A view as a page of its own, or as SVG: the Gantt chart as any other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bokeh.core.types import ID
+from bokeh.embed import json_item
+from markupsafe import Markup
+
+from dptrace.run import Run
+from dptrace.viewers import gantt
+from dptrace.viewers.drawing_bokeh import bokeh_figure
+from dptrace.viewers.drawing_svg import legend_svg, svg
+from dptrace.viewers.gantt_svg import gantt_svg
+from dptrace.viewers.headline import headline
+from dptrace.viewers.plain_page import Section, plain_page, sections
+from dptrace.viewers.views import View
+
+__all__ = ["document", "picture"]
+
+_PLACE = Markup('<div id="figure"></div>')
+
+
+def document(view: View, run: Run) -> str:
+    """Draw a run as one HTML page.
+
+    Raises:
+        DptraceError: the Gantt chart has no step to draw, or more than a page can hold.
+    """
+    if view.draw is None:
+        return gantt.document(run)
+    drawing = view.draw(run)
+    head = replace(headline(run), notes=(*run.notes, *_further(view, run)))
+    place = Markup("") if drawing.message else Markup(legend_svg(drawing) if drawing.legend else "") + _PLACE
+    about = drawing.message or drawing.subtitle
+    cells = view.table(run)
+    # What the table would say in its note is said already where there is no picture.
+    part = Section(view.name, view.title, place, cells if cells.rows else None, about, open=True)
+    plot = None if drawing.message else dict(json_item(bokeh_figure(drawing), ID("figure")))
+    return plain_page(head, sections([part]), plot)
+
+
+def _further(view: View, run: Run) -> tuple[str, ...]:
+    """Give what must be known to believe figures of ranks together, where a view shows such."""
+    return run.together.notes if view.name in ("bandwidth", "buckets", "findings") else ()
+
+
+def picture(view: View, run: Run) -> str:
+    """Draw a run as SVG, which needs no browser."""
+    return gantt_svg(run) if view.draw is None else svg(view.draw(run))
