@@ -13,7 +13,7 @@ demo: $(VENV)/.record
 	$(BIN)/dptrace view demo/interleaved -o demo/interleaved.html --no-browser --force
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

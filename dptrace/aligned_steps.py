@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dptrace.device import DeviceFigures
+from dptrace.differs import incomparable
 from dptrace.errors import DptraceError
 from dptrace.intervals import Int64
 from dptrace.run import Run
@@ -88,6 +89,8 @@ class AlignedSteps:
     place_ns: tuple[Int64, Int64]
     """Where each step of A and of B begins on the axis."""
     notes: tuple[str, ...]
+    incomparable: str = ""
+    """Why neither saves anything against the other; nothing where one does."""
 
     @property
     def runs(self) -> tuple[Paced, Paced]:
@@ -112,7 +115,9 @@ class AlignedSteps:
         return a - b
 
     def freed(self) -> tuple[Freed, ...]:
-        """Give the stretches in which one of the runs is done; none where both take the same time."""
+        """Give the stretches in which one of the runs is done; none where both take the same time or can't be compared."""
+        if self.incomparable:
+            return ()
         ends = self._ends(0), self._ends(1)
         if not self.by_step:
             ends = ends[0][-1:], ends[1][-1:]
@@ -171,7 +176,7 @@ def align_steps(a: Paced, b: Paced, by_step: bool = True) -> AlignedSteps:
     else:
         place = _running(runs[0]), _running(runs[1])
         slots = np.array([0, max(int((p + n).max()) for p, n in zip(place, lengths, strict=True))], np.int64)
-    return AlignedSteps(*runs, by_step, slots, place, tuple(_notes(a, b, count)))
+    return AlignedSteps(*runs, by_step, slots, place, tuple(_notes(a, b, count)), incomparable(a.run, b.run))
 
 
 def _running(one: Paced) -> Int64:
@@ -197,4 +202,6 @@ def _notes(a: Paced, b: Paced, count: int) -> list[str]:
             notes.append(
                 f"{letter}: its ranks' clocks lie apart, so each rank's steps begin where the first rank's do."
             )
+    if any((one.length_ns > (one.end_ns - one.start_ns).max(axis=0)).any() for one in (a, b)):
+        notes.append("A step lasts from its first rank's start to its last rank's end, so longer than each rank's own.")
     return notes

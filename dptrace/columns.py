@@ -172,6 +172,10 @@ class Columns:
         """Give the string table."""
         return tuple(map(str, self._names.numbers))
 
+    def thread_id(self, number: int) -> object:
+        """Give what the file calls a thread."""
+        return self._threads.pairs[number][1]
+
     def decode(self, text: bytes) -> None:
         """Take the events of a JSON list.
 

@@ -8,7 +8,7 @@ from typing import Any
 from dptrace.run import Run
 from dptrace.sides import Place, places
 
-__all__ = ["differences"]
+__all__ = ["beside_each_other", "differences", "incomparable"]
 
 _KEYS = ("mode", "model", "parameters", "backend", "script")
 """Of run.json, told where both runs have them."""
@@ -32,8 +32,44 @@ def differences(a: Run, b: Run, compared: Collection[Place] | None) -> list[str]
     elif len(compared) < max(len(places(a)), len(places(b))):
         ranks = len({rank for rank, _ in compared})
         told.append(f"Only what both recorded is compared: {ranks} of {_ranks(a.world_size)}.")
+    return told + _unlike(a, b)
+
+
+def beside_each_other(a: Run, b: Run) -> list[str]:
+    """Say the same of two runs of which all is drawn, and of which ranks no trace is here."""
+    told = []
+    if a.world_size != b.world_size:
+        told.append(f"A had {_ranks(a.world_size)}, B {b.world_size}.")
+    for letter, run in (("A", a), ("B", b)):
+        here = len({rank for rank, _ in places(run)})
+        if here < run.world_size:
+            told.append(
+                f"{letter}: {here} of its {_ranks(run.world_size)} are drawn; those that are not may be slower."
+            )
+    return told + _unlike(a, b)
+
+
+def incomparable(a: Run, b: Run) -> str:
+    """Say why one run's time can't be held against the other's: not the same work; nothing where it can.
+
+    Other devices, versions or options change the speed, and that is what is compared; another model, operators on
+    CPUs instead of kernels, or steps without backward are another work.
+    """
+    if a.on_cpu != b.on_cpu:
+        words = ["operators on CPUs" if run.on_cpu else "kernels on GPUs" for run in (a, b)]
+        return f"A shows {words[0]}, B {words[1]}"
+    models = _text(a.info.get("model")), _text(b.info.get("model"))
+    if None not in models and models[0] != models[1]:
+        return f"A trained the model {models[0]}, B {models[1]}"
+    trains = [any(split.figures["backward_ns"].any() for split in run.splits) for run in (a, b)]
+    if trains[0] != trains[1]:
+        return f"{'AB'[trains[0]]} has no backward, {'AB'[trains[1]]} has one"
+    return ""
+
+
+def _unlike(a: Run, b: Run) -> list[str]:
     facts = ((word, old, new) for word, old, new in _facts(a, b) if old is not None and new is not None)
-    return told + [f"{word}: A {old}, B {new}." for word, old, new in facts if old != new]
+    return [f"{word}: A {old}, B {new}." for word, old, new in facts if old != new]
 
 
 def _ranks(count: int) -> str:

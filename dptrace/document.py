@@ -31,6 +31,8 @@ class Metadata:
     devices: Any = None
     damage: tuple[str, ...] = ()
     """What is wrong with the document around its events, a sentence each."""
+    gloo_threads: Any = None
+    """Ids of gloo's threads in the order of their making, as dptrace's recorder lists them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class _Document(msgspec.Struct, frozen=True):
     distributed: Any = msgspec.field(default=None, name="distributedInfo")
     devices: Any = msgspec.field(default=None, name="deviceProperties")
     devices_2021: Any = msgspec.field(default=None, name="computeProperties")
+    gloo_threads: Any = None
 
 
 def decoded(head: bytes, tail: bytes) -> Metadata | None:
@@ -59,7 +62,7 @@ def decoded(head: bytes, tail: bytes) -> Metadata | None:
         told = msgspec.json.decode(head + tail, type=_Document)
     except DAMAGE:
         return None
-    return Metadata(told.base, told.distributed, told.devices or told.devices_2021)
+    return Metadata(told.base, told.distributed, told.devices or told.devices_2021, gloo_threads=told.gloo_threads)
 
 
 def rescued(around: bytes) -> Metadata:

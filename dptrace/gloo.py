@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -74,6 +75,8 @@ def asked_for(trace: Trace, event: int, op: int, label: str) -> Collective:
     kind = kind_of(trace.names[trace.name[op]]) or kind_of(done.collective) or "other"
     # Gloo's events tell what goes in; the message is the larger side, and an all-gather's is what comes out.
     larger = done.elements and asked.elements > done.elements
-    size = min(done.bytes // done.elements * asked.elements, MOST_BYTES) if larger else done.bytes
-    told = CommArgs(done.collective, size, done.dtype, group_size=asked.group_size, peer=asked.peer)
-    return described(kind, told, label)
+    size = done.bytes // done.elements * asked.elements if larger else done.bytes
+    if kind == "all_gather" and not larger:
+        size *= max(done.group_size, 1)
+    whole = replace(done, bytes=min(size, MOST_BYTES), group_size=done.group_size or asked.group_size, peer=asked.peer)
+    return described(kind, whole, label)

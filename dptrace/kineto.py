@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from dptrace.columns import DAMAGE, Columns
 from dptrace.document import BLANK, Metadata, decoded, end_of, is_whole, rescued
 from dptrace.errors import TraceError
+from dptrace.events import GLOO
+from dptrace.gloo_groups import in_their_groups
 from dptrace.intervals import Int64
 from dptrace.legible import legible
 from dptrace.messages import in_the_job
@@ -242,6 +244,8 @@ def _assemble(source: Source, columns: Columns, metadata: Metadata, cut_off: str
     base_ns = base if type(base) is int and 0 <= base < 2**62 else 0
     info = metadata.distributed if isinstance(metadata.distributed, dict) else {}
     comm = in_the_job(_comm(columns, order), info.get("pg_config"))
+    gloo = {i: columns.thread_id(table[4][order[i]]) for i in comm if names[table[3][order[i]]].startswith(GLOO)}
+    comm = in_their_groups(comm, gloo, info.get("pg_config"), metadata.gloo_threads)
     table.reverse()
 
     def column(kind: Any, add: int = 0) -> NDArray[Any]:

@@ -21,6 +21,8 @@ from dptrace.sources import Sources, assign_ranks, find
 __all__ = ["open_run"]
 
 Progress = Callable[[int, int, str], None]
+_ELSEWHERE = re.compile(r"\d+ of \d+ ranks are here; copy the others' traces beside them\.")
+"""The recorder's note on a machine that shares no folder with the others (dptrace.record.manifest)."""
 
 
 def open_run(paths: Sequence[str], reading: Reading | None = None, progress: Progress | None = None) -> Run:
@@ -117,6 +119,8 @@ def _recorded(info: dict[str, Any]) -> list[str]:
     """Give what the recorder itself noted, and that the run failed, if it did."""
     told = info.get("notes")
     notes = [note for note in told if isinstance(note, str)] if isinstance(told, list) else []
+    # True where it was written; whether traces are missing here is told by those that are here.
+    notes = [note for note in notes if not _ELSEWHERE.fullmatch(note)]
     failure = info.get("failure")
     if info.get("status") == "failed":
         why = failure.get("message") if isinstance(failure, dict) else None

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.intervals import EMPTY, Int64, IntervalSet
+from dptrace.trace import UNTOLD
 
 __all__ = [
     "AFTER_LAST",
@@ -17,6 +18,7 @@ __all__ = [
     "COLUMNS",
     "NO_ACTIONS",
     "UNKNOWN",
+    "UNTOLD",
     "Action",
     "Actions",
     "Collective",
@@ -63,6 +65,7 @@ class Collective:
     """Message bytes as nccl-tests counts them; 0 when the trace does not say."""
     dtype: str = ""
     group: str = ""
+    """Its name; UNTOLD where it is one of several and the trace does not say which."""
     group_size: int = 0
     seq: int = -1
     ranks: tuple[int, ...] = ()

@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 
 from dptrace.intervals import Int64
 
-__all__ = ["Category", "CommArgs", "Trace"]
+__all__ = ["UNTOLD", "Category", "CommArgs", "Trace"]
+
+UNTOLD = "?"
+"""Name of a group that is one of several, and nothing tells which."""
 
 
 class Category(IntEnum):
@@ -36,6 +39,7 @@ class CommArgs:
     """Message bytes as nccl-tests counts them; 0 when the file does not say."""
     dtype: str = ""
     group: str = ""
+    """Its name; UNTOLD where it is one of several and the file does not say which."""
     group_size: int = 0
     seq: int = -1
     ranks: tuple[int, ...] = ()

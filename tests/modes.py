@@ -56,6 +56,11 @@ class Case:
         ).replace("/", "-")
 
     @property
+    def batch(self) -> tuple[int, bool]:
+        """Tell the cases apart that are run together; those with AdamW are for tests of their own."""
+        return self.ranks, self.also == ADAMW
+
+    @property
     def arguments(self) -> list[str]:
         """Give the trainer's command line."""
         return ["--model", self.model, *COMMON, *self.also, *self.options]
@@ -265,7 +270,7 @@ def run_of(case: Case) -> Path:
     """Record a case, together with all others on as many ranks, and give its run folder."""
     folder = scratch() / "modes" / case.name
     if not folder.exists():
-        _launch([one for one in CASES if one.ranks == case.ranks] if case in CASES else [case], case.ranks)
+        _launch([one for one in CASES if one.batch == case.batch] if case in CASES else [case], case.ranks)
     return folder
 
 
@@ -275,7 +280,8 @@ def reference(case: Case) -> Path:
     alone = _alone(case)
     folder = scratch() / "modes" / alone.name
     if not folder.exists():
-        _launch(list(dict.fromkeys(map(_alone, (*CASES, case)))), 1)
+        fellows = [one for one in CASES if one.batch[1] == case.batch[1]]
+        _launch(list(dict.fromkeys(map(_alone, (*fellows, case)))), 1)
     return folder
 
 

@@ -46,7 +46,11 @@ def reduce(step: int, end: int, bytes: int = 4_000, length: int = 20_000, **abou
 
 
 def rank(
-    number: int, calls: list[Call], steps: tuple[str, ...] = ("ProfilerStep#0", "ProfilerStep#1"), lane: int = 20
+    number: int,
+    calls: list[Call],
+    steps: tuple[str, ...] = ("ProfilerStep#0", "ProfilerStep#1"),
+    lane: int = 20,
+    on_cpu: bool = False,
 ) -> DeviceFigures:
     """Make a rank's figures of its communication alone; a call of step -1 was launched before the first."""
     calls = sorted(calls, key=lambda call: call[1])
@@ -57,8 +61,8 @@ def rank(
     return figures_of(
         Timeline(
             rank=number,
-            device=number,
-            device_name="NVIDIA H100",
+            device=-1 if on_cpu else number,
+            device_name="CPU" if on_cpu else "NVIDIA H100",
             start_ns=start,
             end_ns=end,
             name=np.zeros(count, np.int32),

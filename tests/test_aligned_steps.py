@@ -99,8 +99,19 @@ def test_what_one_run_lacks_is_left_out_and_said() -> None:
     found = align_steps(paced(job(steps=8)), paced(job(steps=5, seed=1)))
 
     assert (5, 5) == (len(found.a.names), len(found.b.names))
-    assert ["A has 8 steps and B has 5: paired in their order, the first 5 of each."] == list(found.notes)
-    assert () == align_steps(paced(job()), paced(job(seed=1))).notes
+    assert "A has 8 steps and B has 5: paired in their order, the first 5 of each." == found.notes[0]
+    (lasts,) = align_steps(paced(job()), paced(job(seed=1))).notes
+    assert "from its first rank's start to its last rank's end" in lasts
+    assert () == align_steps(paced(job(ranks=1)), paced(job(ranks=1, seed=1))).notes
+
+
+def test_another_work_saves_nothing() -> None:
+    """Runs of two models are drawn beside each other, and neither is ahead."""
+    found = align_steps(paced(job(info={"model": "small"})), paced(job(seed=1, info={"model": "large"})))
+
+    assert "A trained the model small, B large" == found.incomparable
+    assert found.saved_ns() != 0
+    assert () == found.freed()
 
 
 def test_runs_of_different_size_stand_beside_each_other() -> None:

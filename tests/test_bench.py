@@ -263,3 +263,49 @@ def test_the_plan_in_the_folder_is_plain_json(tmp_path: Path) -> None:
     Store(tmp_path / "b").begin({"cells": ["x"]}, False, False)
 
     assert {"schema": 1, "plan": {"cells": ["x"]}} == json.loads((tmp_path / "b" / "bench.json").read_text())
+
+
+def test_the_reason_of_a_script_that_ended_is_its_own() -> None:
+    """Not torchrun's report of it, which comes after, with an error's name of its own."""
+    from dptrace.bench.execute import _reason
+
+    trouble = (
+        "W1121 some warning\nboom: no data in /nowhere\n"
+        "E1121 09:00:00 torch/distributed/elastic/multiprocessing/api.py:1010] failed (exitcode: 1)\n"
+        'Traceback (most recent call last):\n  File "/x/torch/distributed/run.py", line 1000, in run\n'
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+    )
+    assert "boom: no data in /nowhere" in _reason(trouble)
+    assert "ChildFailedError" not in _reason(trouble)
+    assert "KeyError: 'x'" == _reason("Traceback\n[rank0]: KeyError: 'x'\n" + trouble)
+
+
+def test_rows_of_one_cell_in_a_csv_are_repetitions(tmp_path: Path) -> None:
+    """Told by their median and spread, not as two baselines."""
+    path = tmp_path / "r.csv"
+    path.write_text("model,mode,gpus,avg_epoch_s\na,single,1,1\na,single,1,3\na,ddp,2,1\n")
+    single, ddp = rows_from_csv(path)
+
+    assert (2.0, 2, 1.0) == (single.epoch_s, single.epochs, single.speedup)
+    assert pytest.approx(0.25) == single.spread
+    assert 2.0 == ddp.speedup
+
+
+@pytest.mark.parametrize("gpus", ["0", "-2", "1.5"])
+def test_a_row_of_no_gpus_is_refused(tmp_path: Path, gpus: str) -> None:
+    """With its model and mode."""
+    path = tmp_path / "r.csv"
+    path.write_text(f"model,mode,gpus,avg_epoch_s\na,ddp,{gpus},1\n")
+    with pytest.raises(DptraceError, match=rf"a row for a, ddp has {gpus} GPUs"):
+        rows_from_csv(path)
+
+
+def test_a_damaged_result_is_made_again(tmp_path: Path) -> None:
+    """A disk that was full when a run ended must not end the benchmark."""
+    store = Store(tmp_path)
+    store.begin({}, False, False)
+    store.path("x.0").write_text("{")
+
+    assert store.readable("x.0") is None
+    with pytest.raises(DptraceError, match="is no JSON"):
+        store.result("x.0")

@@ -11,6 +11,7 @@ from dptrace.bench import choice
 from dptrace.bench.choice import Fitted, fit_recorded, line_of_links
 from dptrace.bench.sweep import CAP, cells, values
 from dptrace.errors import DptraceError, UsageError
+from dptrace.model.alphabeta import Line
 from dptrace.model.links import links
 from tests.links_samples import measured
 from tests.sweeps import GRADIENTS, LINE, made, read, result
@@ -147,6 +148,7 @@ def test_the_line_is_found_again_and_chooses_what_exposes_least(
     assert exposed[f"{chosen['tried_mb']:g}"] == pytest.approx(min(exposed.values()))
     assert chosen["best_exposed_s"] <= 1.021 * chosen["tried_exposed_s"]
     assert chosen["closed_form_mb"] == pytest.approx((sum(GRADIENTS) * 1e-3 / 4e-9) ** 0.5 / 2**20)
+    assert "[95 %: " in content["reading"][1]
     assert f"{chosen['tried_mb']:g} MiB would have been chosen" in content["reading"][1]
 
 
@@ -168,6 +170,33 @@ def test_one_size_of_message_makes_no_line() -> None:
     assert "twice as large" in str(fit_recorded({cell: read(1000)}))
     assert "no all-reduce" in str(fit_recorded({}))
     assert isinstance(fit_recorded({cell: read(3)}), Fitted)
+
+
+@pytest.mark.parametrize(
+    ("fitted", "why"),
+    [
+        (Fitted(Line(8.4e-3, 0.0), "x", 0.9, sizes=5), "did not take longer"),
+        (Fitted(LINE, "x", 1.0, sizes=2), "2 different sizes"),
+        (Fitted(LINE, "x", 0.2, sizes=5), "explains 20 %"),
+        (Fitted(LINE, "x", 0.9, (0.0, 1e-3), (0.0, 9e-9), 5), "between 0 and 9 ns"),
+        (Fitted(LINE, "x", 0.9, (0.0, 1e-3), (3e-9, 9e-9), 5), ""),
+    ],
+)
+def test_a_line_that_explains_nothing_chooses_nothing(fitted: Fitted, why: str) -> None:
+    """Its reason says which of its figures is too poor; a good line has none."""
+    assert (why in fitted.unsure) if why else not fitted.unsure
+
+
+def test_a_failed_fit_says_so_in_place_of_a_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All-reduces that take equally long whatever their size: neither a cap nor predictions."""
+    flat = Fitted(Line(8.4e-3, 0.0), "these all-reduces", 0.0, (8e-3, 9e-3), (0.0, 0.0), 5)
+    monkeypatch.setattr("dptrace.bench.swept.fit_recorded", lambda read: flat)
+    content = made(tmp_path, monkeypatch, CAPS, of(TIMES)).told.content
+
+    assert "The fit can't tell which cap is best: larger all-reduces did not take longer" in content["reading"][-1]
+    assert "chosen" not in " ".join(content["reading"])
+    assert content["chosen"] == []
+    assert all(point["predicted_exposed_s"] is None for point in content["points"])
 
 
 def test_a_line_measured_apart_is_taken_for_as_many_ranks_only() -> None:

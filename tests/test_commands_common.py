@@ -40,6 +40,17 @@ def test_check_output_refuses_before_any_work(tmp_path: Path) -> None:
     check_output(tmp_path / "a", force=True)
 
 
+def test_a_folder_that_was_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In words, not by the number of an error."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    with pytest.raises(UsageError, match="the folder that you are in was removed"):
+        check_output(Path("x.html"), force=False)
+
+
 def test_quiet_says_nothing_but_notes_and_the_answer(tmp_path: Path) -> None:
     """-q hides advice, never what the user must know to believe the figures; -v tells each file."""
     path = training_step(KinetoFile(rank=0, world_size=2), 1, 0).write(tmp_path / "r0.json")

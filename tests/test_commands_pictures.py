@@ -53,12 +53,13 @@ def test_every_view_is_a_page_an_svg_and_a_text(name: str, folder: Path, tmp_pat
     assert (0, 0, 0) == (written.exit_code, pictured.exit_code, text.exit_code), (written.output, pictured.output)
     assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     assert "svg" in ET.fromstring(drawn.read_text(encoding="utf-8")).tag
+    assert "2 ranks" in drawn.read_text(encoding="utf-8")
     assert f"Wrote {drawn} (" in pictured.output
     assert "rank" in text.output or "no communication" in text.output or "find" in text.output.lower()
 
 
 @browser_test
-@pytest.mark.parametrize(("name", "size"), [("gantt", "800x600"), ("breakdown", None)])
+@pytest.mark.parametrize(("name", "size"), [("gantt", "800x300"), ("breakdown", None)])
 def test_a_png_is_drawn_by_chromium(name: str, size: str | None, folder: Path, tmp_path: Path) -> None:
     """Of the size asked for, else as wide as a slide and as high as it needs."""
     path = tmp_path / "x.png"
@@ -67,7 +68,8 @@ def test_a_png_is_drawn_by_chromium(name: str, size: str | None, folder: Path, t
 
     assert 0 == result.exit_code, result.output
     width, height = struct.unpack(">II", data[16:24])
-    assert (800, 600) == (width, height) if size else width == 1600
+    assert ("do not hold every row" in result.output) == bool(size)
+    assert (800, 300) == (width, height) if size else width == 1600
     assert {"run", "x.png"} == {path.name for path in tmp_path.iterdir()}
 
 
@@ -87,6 +89,8 @@ def test_without_chromium_nothing_is_left(folder: Path, tmp_path: Path, monkeypa
         (["--view", "pie"], "'gantt', 'summary'"),
         (["--size", "10x10", "--png", "x.png"], "for example 1600x900"),
         (["--size", "800x600"], "add --png FILE"),
+        (["--png", "x.jpg"], "names something else: x.png"),
+        (["--svg", "x.PNG"], "names something else: x.svg"),
         (["--svg", "x.svg", "--text"], "leave -o and --text out"),
         (["--svg", "x.svg", "-o", "x.html"], "leave -o and --text out"),
     ],

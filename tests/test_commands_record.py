@@ -6,16 +6,20 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from dptrace.commands.record import _summary, command
+from dptrace.commands.record import _data, _record, _summary, command
 from dptrace.errors import DptraceError, MissingExtraError, UsageError
 from dptrace.record.catalogue import OPTIONS
+from dptrace.record.launch import Interrupted, Launch
 from dptrace.record.manifest import overhead
 from dptrace.record.modes import MODES
+from dptrace.record.options import parse_options
 from tests.recordings import dptrace, environment, recorded
 
 SCRIPT = """
@@ -61,6 +65,13 @@ def _refused(*arguments: str) -> DptraceError:
         ("--mode naive --nnodes 2", "--nnodes needs --node-rank"),
         ("--mode naive --nnodes 2 --node-rank 2 --rdzv-endpoint a:1", "--node-rank 2: from 0 to 1"),
         ("--mode naive --rdzv-endpoint a:1", "give --nnodes too"),
+        ("--mode naive --nnodes 2 --node-rank 1 --rdzv-endpoint foo", "--rdzv-endpoint foo: give HOST:PORT"),
+        ("--mode fsdp --checkpoint-every 2", "modes whose ranks all hold the whole model: single, naive"),
+        ("--mode ddp --compress int8 --checkpoint-every 2", "use --compress fp16 or bf16"),
+        (
+            "--mode naive --checkpoint-every 2 --checkpoints train.py/x",
+            "--checkpoints train.py/x: no checkpoint can be",
+        ),
         ("--mode naive -o full", "even --force does not replace it"),
         ("--model small train.py", "--model is for --mode; an option of the script stands after its name."),
         ("nothere.py", "nothere.py: there is no such script."),
@@ -93,6 +104,73 @@ def test_what_this_machine_cannot_do_is_refused(
     monkeypatch.setattr("dptrace.record.launch.gpus_here", lambda: gpus)
 
     assert says == str(_refused(*arguments.split()))[: len(says)]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        *[("--lr", value, f"{value} is not 0 or above") for value in ("nan", "inf", "-1")],
+        ("--lr", "fast", "could not convert string to float: 'fast'"),
+        ("--weight-decay", "-1", "-1 is not 0 or above"),
+        *[("--clip-grad", value, f"{value} is not above 0") for value in ("nan", "inf", "0", "-2")],
+    ],
+)
+def test_a_number_that_none_can_train_with_is_refused_with_the_reason(option: str, value: str, says: str) -> None:
+    """Before any process starts, on the line that says which option."""
+    told = CliRunner().invoke(command, ["--mode", "naive", option, value])
+
+    assert (2, True) == (told.exit_code, f"Invalid value for '{option}': {says}" in told.output), told.output
+
+
+def test_a_name_that_would_tear_lines_apart_is_refused() -> None:
+    """torchrun and every message would have to carry it."""
+    assert "can't hold line breaks" in str(_refused("--mode", "naive", "-o", "two\nlines"))
+
+
+def _job(**further: Any) -> Launch:
+    return Launch(Path("r"), False, Path("ddp.py"), (), 2, "ddp", **further)
+
+
+def test_after_ctrl_c_the_checkpoints_that_stay_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The recording is gone, what was learned is not."""
+    monkeypatch.setattr("dptrace.record.launch.launch", _interrupted)
+    (tmp_path / "kept").mkdir()
+    for name, says in (("none", "and nothing is kept."), ("step-00000005.pt", "stay, the last of step 5: --resume")):
+        (tmp_path / "kept" / name).write_text("")
+        with pytest.raises(SystemExit) as stopped:
+            _record(_job(checkpoints=Path("kept")), quiet=True)
+        assert (130, True) == (stopped.value.code, says in capsys.readouterr().err)
+
+
+def _interrupted(*_: object) -> None:
+    raise Interrupted(2)
+
+
+@pytest.mark.parametrize(
+    ("mode", "folder", "says"),
+    [("ddp", None, "from step 0. --checkpoint-every"), ("fsdp", None, "from step 0.\n"), ("ddp", Path("c"), "")],
+)
+def test_restarts_without_checkpoints_are_told_to_begin_anew(
+    mode: str, folder: Path | None, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the remedy where the mode has it; nothing is said where there are checkpoints."""
+    monkeypatch.setattr("dptrace.record.launch.launch", lambda *_: None)
+    _record(replace(_job(max_restarts=1, checkpoints=folder), mode=mode), quiet=False)
+
+    told = capsys.readouterr().err
+    assert (says in told, bool(says)) == (True, "step 0" in told)
+
+
+def test_what_resnet18_trained_on_is_told() -> None:
+    """Made-up images must not be taken for CIFAR-10; run.json says it in the same words."""
+    told = parse_options("", "single", ["--model", "resnet18"]).recording["options"]["data"]
+
+    assert "made-up images of CIFAR-10's shape" == told
+    assert f"It trained on {told}." == _data({"mode": "ddp", "model": "resnet18", "options": {"data": told}})
+    assert "CIFAR-10 from c10" in _data({"mode": "ddp", "model": "resnet18", "options": {"data": "c10"}})
+    assert "" == _data({"mode": "ddp", "model": "small", "options": {"data": None}})
 
 
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

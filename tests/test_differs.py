@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from dptrace.differs import differences
+from dptrace.differs import beside_each_other, differences, incomparable
+from tests.builders import TimelineBuilder
 from tests.jobs import job, run_of
 
 
@@ -59,3 +60,28 @@ def test_world_sizes_ranks_and_devices_are_told() -> None:
     assert ["A shows operators on CPUs", "Device: A CPU, B NVIDIA H100."] == [
         text.partition(", B kernels")[0] for text in differences(cpu, a, [(rank, 0) for rank in range(4)])
     ]
+
+
+def test_what_is_drawn_beside_each_other_tells_ranks_that_are_missing() -> None:
+    """And other sizes and models, but nothing of means, for each run is drawn as it is."""
+    a = job(ranks=4, info=info())
+    few = replace(a, timelines=a.timelines[:1], devices=())
+
+    assert [] == beside_each_other(a, a)
+    assert ["B: 1 of its 4 ranks are drawn; those that are not may be slower."] == beside_each_other(a, few)
+    other = job(ranks=2, info=info(model="large"))
+    assert ["A had 4 ranks, B 2.", "Model: A small, B large."] == beside_each_other(a, other)
+
+
+def test_only_another_work_is_incomparable() -> None:
+    """CPUs against GPUs, another model, no backward; not another number of ranks, device, or option."""
+    a = job(info=info())
+    cpu = run_of([replace(t, device=-1, device_name="CPU") for t in a.timelines])
+    forward = run_of([TimelineBuilder(0).build()])
+    faster = run_of([replace(t, device_name="NVIDIA H200") for t in a.timelines], info=info(mode="ddp"))
+
+    assert "A shows operators on CPUs, B kernels on GPUs" == incomparable(cpu, a)
+    assert "A trained the model small, B large" == incomparable(a, job(info=info(model="large")))
+    assert "A has no backward, B has one" == incomparable(forward, a)
+    assert "B has no backward, A has one" == incomparable(a, forward)
+    assert "" == incomparable(a, faster) == incomparable(a, job(ranks=4))

@@ -53,7 +53,8 @@ def test_exposed_communication_is_told_with_its_tail() -> None:
 
     assert ("exposed_comm", 30 * MS) == (finding.kind, finding.cost_ns)
     assert finding.share == pytest.approx(0.3)
-    assert "all_reduce that no compute hides, 100 % of it after backward's last kernel" in finding.text
+    assert "% of its time, 100 % of that after backward's last kernel" in finding.text
+    assert finding.text.startswith("all_reduce: no compute hides ")
     assert "Start it while backward goes on" in finding.advice
     assert ("ProfilerStep#0", 30 * MS) == (finding.evidence["step"], finding.evidence["exposed_ns"])
 

@@ -291,7 +291,7 @@ def test_impossible_times_are_left_out_and_counted(tmp_path: Path) -> None:
         (b"PK\x03\x04zip", "zip archive"),
         (b"\x89PNG\r\n", "is not JSON"),
         (b'{"traceEvents": 5}', "has no traceEvents"),
-        (gzip.compress(b""), "nothing but white space"),
+        (gzip.compress(b"", mtime=0), "nothing but white space"),
         (b'{"traceEvents": [{"ph":"X","cat":"kernel","name":"a","ts":1,"dur":9e300}]}', "holds no events"),
         (b"[" * 3000, "holds no events"),
     ],

@@ -61,6 +61,17 @@ def test_what_the_recorder_noted_stands_with_the_figures(folder: Path) -> None:
     assert ("exit code 9" in failed, "Step 5 is cut short.") == (True, cut)
 
 
+def test_traces_copied_from_other_machines_are_no_longer_asked_for(folder: Path) -> None:
+    """run.json of the first machine says that some are missing; that holds only until they are beside it."""
+    from dptrace.record.manifest import elsewhere
+
+    (folder / "run.json").write_text(json.dumps({"notes": [elsewhere(1, 2)]}))
+    assert () == dptrace.open(folder).notes
+
+    (folder / "r1.json.gz").unlink()
+    assert ("The job had 2 ranks; without a trace here: rank 1.",) == dptrace.open(folder).notes
+
+
 def test_a_world_of_a_billion_ranks_costs_nothing(tmp_path: Path) -> None:
     """The ranks that are missing are counted, not listed."""
     training_step(KinetoFile(rank=5, world_size=10**9), 1, 0).write(tmp_path / "t.json")

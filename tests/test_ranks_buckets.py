@@ -39,6 +39,24 @@ def test_buckets_are_what_has_their_sizes_in_turn(info: dict[str, Any]) -> None:
     assert ["bucket 0", "bucket 1", "", "bucket 2"] == names(matches, found)[:4]
 
 
+def test_each_group_of_replicas_has_its_own() -> None:
+    """With layers that ranks share there are several; what those layers reduce has a label, and is no bucket."""
+    devices = []
+    for number in range(4):
+        about: dict[str, Any] = {"group": str(number % 2), "group_size": 2, "ranks": (number % 2, number % 2 + 2)}
+        calls = [reduce(0, (i + 1) * MS, size, **about) for i, size in enumerate((100, 300, 100))]
+        calls += [reduce(0, 2 * MS + 500, 300, group="tp", label="TP::all_reduce (0+2)")]
+        devices.append(rank(number, calls))
+    matches = match(devices)
+    found = buckets(matches, {"ddp": DDP})
+
+    assert found is not None
+    labels = [what.label for what in matches.what]
+    assert [0, 0, 1, 1, 2, 2] == sorted(found.bucket[[not label for label in labels]].tolist())
+    assert [-1] == [b for b, label in zip(found.bucket.tolist(), labels, strict=True) if label]
+    assert () == found.notes
+
+
 def test_other_sizes_than_ddps_are_told() -> None:
     """A hook that compresses halves them."""
     found = buckets(reduced(50, 150, 50), {"ddp": DDP})

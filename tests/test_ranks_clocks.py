@@ -141,3 +141,46 @@ def test_collectives_that_cannot_be_the_same_are_told() -> None:
     assert not clocks.corrected.any()
     assert any("Rank 1's collectives do not fit the others'" in note for note in clocks.notes)
     assert 0 == len(stragglers(matches, devices, timing(matches, clocks), clocks))
+
+
+def hosts(*named: tuple[int, str]) -> dict[str, object]:
+    return {"ranks": [{"rank": rank, "node": node, "host": host} for rank, (node, host) in enumerate(named)]}
+
+
+def on_cpu(number: int, ends_: list[int], **about: object) -> DeviceFigures:
+    return rank(number, [reduce(0, end, **about) for end in ends_], on_cpu=True)  # type: ignore[arg-type]
+
+
+def test_ranks_on_the_cpus_of_one_machine_have_one_clock() -> None:
+    """However far apart they leave, and even where nothing connects them; GPUs are compared as ever."""
+    apart = [end + 40 * MS * (i % 3) for i, end in enumerate(ends())]
+    devices = [on_cpu(0, ends()), on_cpu(1, sorted(apart)), on_cpu(2, ends(), group="other")]
+    clocks = estimate(match(devices), devices, hosts(*[(0, "here")] * 3))
+
+    assert [0, 0, 0] == clocks.reference.tolist() == clocks.offset_ns.tolist()
+    assert 100_000 > clocks.uncertainty_ns.max()
+    assert not clocks.misfit.any()
+    assert not clocks.corrected.any()
+    assert ("The ranks ran on the CPUs of one machine: their clocks are one.",) == clocks.notes
+    gpus = [plain(0), shifted(plain(1), 5 * MS)]
+    assert estimate(match(gpus), gpus, hosts((0, "here"), (0, "here"))).corrected[1]
+
+
+def test_ranks_of_one_machine_share_what_another_machine_s_clock_is_off() -> None:
+    """Ranks 2 and 3 are on a second one; only rank 2 shares collectives with the first."""
+    devices = [on_cpu(0, ends()), on_cpu(1, ends(), group="a"), on_cpu(2, ends()), on_cpu(3, ends(), group="b")]
+    devices[2] = shifted(devices[2], 5 * MS)
+    clocks = estimate(match(devices), devices, hosts((0, "a"), (0, "a"), (1, "b"), (1, "b")))
+
+    assert [0, 0, 0, 0] == clocks.reference.tolist()
+    assert [0, 0, 5 * MS, 5 * MS] == pytest.approx(clocks.offset_ns.tolist(), abs=10_000)
+    assert "Ranks that ran on the CPUs of one machine have one clock." == clocks.notes[0]
+    assert not any("No collective connects" in note for note in clocks.notes)
+
+
+def test_nodes_that_share_a_name_are_not_one_machine() -> None:
+    """Containers are often called the same."""
+    devices = [on_cpu(0, ends()), on_cpu(1, ends(), group="other")]
+    clocks = estimate(match(devices), devices, hosts((0, "localhost"), (1, "localhost")))
+
+    assert [0, 1] == clocks.reference.tolist()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from dptrace.ranks.clocks import estimate
-from dptrace.ranks.latency import Latency, latencies
+from dptrace.ranks.latency import Latency, latencies, summed, titled
 from dptrace.ranks.match import match
 from dptrace.ranks.timing import timing
+from dptrace.timeline import Collective, Phase
 from tests.rank_cases import Call, rank, reduce
 
 MS = 1_000_000
@@ -76,3 +80,66 @@ def test_waits_and_bandwidth_are_those_of_the_timing() -> None:
     assert found.wait_ns == times.wait_ns.mean()
     assert found.busbw == sorted(times.busbw.tolist())[1]
     assert told(calls([10_000, 30_000], 0))[0].busbw is None
+
+
+def grouped(end: int, length: int, group: int) -> Call:
+    ranks = (0, 1) if group == 0 else (2, 3)
+    about = {"group": str(group), "group_size": 2, "ranks": ranks, "description": "mesh_inside"}
+    return 0, end - length, end, Collective("all_reduce", 4_000, "Float", **about)  # type: ignore[arg-type]
+
+
+def test_forward_and_backward_of_one_label_are_two() -> None:
+    """FSDP gathers a unit in both; what has no name is not told apart."""
+    devices = [rank(number, calls([10_000, 20_000])) for number in range(2)]
+    phases = np.array([Phase.FORWARD, Phase.BACKWARD], np.uint8)
+    devices = [replace(d, timeline=replace(d.timeline, phase=phases)) for d in devices]
+    matches = match(devices, 2)
+    told = timing(matches, estimate(matches, devices))
+
+    found = latencies(matches, told, ["FSDP::all_gather (0)"] * 2)
+    assert [(Phase.BACKWARD, 20_000), (Phase.FORWARD, 10_000)] == [(f.phase, f.quantile(1)) for f in found]
+    assert ["FSDP::all_gather (0), backward", "FSDP::all_gather (0), forward"] == [f.name for f in titled(found)]
+    assert found[:1] == titled(found[:1])
+    assert {-1} == {f.phase for f in latencies(matches, told)}
+
+
+def test_a_label_whose_sizes_vary_is_one_row_and_so_are_its_layers_summed() -> None:
+    """Tokens on their way to experts: one row per layer, and one for all of them; nothing is slow among unlike."""
+    sent = [reduce(0, (i + 1) * MS, 4_000 * (i + 1), 10_000 * (i + 1)) for i in range(6)]
+    devices = [rank(number, sent) for number in range(2)]
+    matches = match(devices, 2)
+    told = timing(matches, estimate(matches, devices))
+    layers = [f"MoE::dispatch ({i % 2}.mlp)" for i in range(6)]
+    found = latencies(matches, told, layers)
+
+    assert [3, 3] == [len(latency.instances) for latency in found]
+    (row,) = summed(found, matches, told)
+    assert ("MoE::dispatch", 6, 14_000) == (row.name, len(row.instances), row.bytes)
+    assert not row.slow.any()
+    even = latencies(matches, told, [""] * 6)
+    assert even == summed(even, matches, told)
+
+
+def test_groups_of_one_purpose_are_summed() -> None:
+    """Each replica has its own; --all shows them."""
+    one = [grouped(MS * (i + 1), 10_000, 0) for i in range(3)]
+    two = [grouped(MS * (i + 1), 20_000, 1) for i in range(3)]
+    devices = [rank(number, one if number < 2 else two) for number in range(4)]
+    matches = match(devices, 4)
+    told = timing(matches, estimate(matches, devices))
+    found = latencies(matches, told)
+
+    assert [3, 3] == [len(latency.instances) for latency in found]
+    (row,) = summed(found, matches, told)
+    assert (6, "all_reduce") == (len(row.instances), row.kind)
+
+
+def test_a_group_of_one_rank_sends_nothing() -> None:
+    """No row, and no bandwidth."""
+    alone = (0, 0, MS, Collective("broadcast", 4_000, "Float", "1", 1, ranks=(0,)))
+    devices = [rank(0, [alone])]
+    matches = match(devices, 1)
+    told = timing(matches, estimate(matches, devices))
+
+    assert () == latencies(matches, told)
+    assert np.isnan(told.busbw).all()

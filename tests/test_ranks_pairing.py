@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dptrace.ranks.calls import calls_of
+from dptrace.ranks.match import match
 from dptrace.ranks.pairing import pair
 from tests.rank_cases import Call, rank, reduce, shifted
 
@@ -74,3 +76,31 @@ def test_many_calls_cost_little() -> None:
 
     assert time.process_time() - before < 3
     assert np.delete(row[:40_000], 9_000).tolist() == row[40_000:].tolist()
+
+
+def test_on_a_cpu_the_order_of_starts_stands_whatever_the_ends_say() -> None:
+    """Two at once on gloo's two threads, which leave when they get a core: in another order on the other rank."""
+    one = [reduce(0, 5 * MS, length=4 * MS), reduce(0, 3 * MS, length=1 * MS), *_steady()]
+    two = [reduce(0, 3 * MS, length=2 * MS), reduce(0, 5 * MS, length=3 * MS), *_steady()]
+
+    matches = match([rank(0, one, on_cpu=True), rank(1, two, on_cpu=True)])
+
+    assert [[i, i] for i in range(len(one))] == sorted(matches.member.tolist())
+    assert matches.complete.all()
+    assert () == matches.notes
+
+
+def test_calls_are_in_the_order_of_their_launches() -> None:
+    """Not of their starts, where streams of one group overtake each other."""
+    calls = [reduce(0, 1 * MS), reduce(0, 2 * MS), *_steady()]
+    right, turned = rank(0, calls, on_cpu=True), rank(1, calls, on_cpu=True)
+    launched = np.arange(len(calls), dtype=np.int64)
+    turned = replace(turned, timeline=replace(turned.timeline, launch_ns=np.array([1, 0, *launched[2:]])))
+    right = replace(right, timeline=replace(right.timeline, launch_ns=launched))
+    table = pair(calls_of([right, turned]))[0].reshape(2, -1)
+
+    assert table[1].tolist() == [table[0][1], table[0][0], *table[0][2:]]
+
+
+def _steady() -> list[Call]:
+    return [reduce(1, 10 * MS + i * MS, 8_000, 100_000) for i in range(20)]

@@ -33,6 +33,16 @@ def test_a_run_appears_under_its_name_only_when_it_is_complete(tmp_path: Path) -
     assert ["mine"] == os.listdir(tmp_path / "runs")
 
 
+@pytest.mark.parametrize("name", ["two\nlines", "a\x1b[31mb", "tab\there"])
+def test_a_name_with_control_signs_is_refused(name: str, tmp_path: Path) -> None:
+    """It would tear lines of output apart, or give orders to a terminal; other letters are welcome."""
+    with pytest.raises(UsageError, match="line breaks or control signs"):
+        RunFolder(tmp_path / name).begin(force=False)
+    RunFolder(tmp_path / "läuft gut").begin(force=False)
+
+    assert [".läuft gut.recording"] == os.listdir(tmp_path)
+
+
 def test_a_run_is_replaced_only_with_force_and_only_at_the_end(tmp_path: Path) -> None:
     """The old run stays whole until the new one is."""
     run = RunFolder(_run(tmp_path / "mine", "rank1.log"))

@@ -148,6 +148,29 @@ def test_replicas_that_drift_apart_are_told(script: Path) -> None:
     assert "Kept in runs/train.failed: rank0.pt.trace.json.gz, rank1.pt.trace.json.gz" in done.stderr
 
 
+def test_a_failure_after_a_restart_tells_of_it_and_of_the_checkpoints(tmp_path: Path) -> None:
+    """The first kill was got over, the second was not; run.json of what is kept tells of both."""
+    from dptrace.errors import RecordingError
+    from dptrace.record import launch
+    from dptrace.record.folder import RunFolder
+
+    run = RunFolder(tmp_path / "r")
+    run.begin(force=False)
+    killed = [{"rank": 0, "exit_code": -9}]
+    (run.staging / "agent0.json").write_text(json.dumps(killed))
+    (run.staging / "restarts.agent0.json").write_text(json.dumps([{"attempt": 0, "time_ns": 5, "exits": killed}]))
+    (run.staging / "rank1.log").write_text("said\n")
+    (tmp_path / "step-00000005.pt").write_text("")
+    job = launch.Launch(tmp_path / "r", False, Path("ddp.py"), (), 2, "ddp", checkpoints=tmp_path)
+    with pytest.raises(RecordingError) as told:
+        launch._conclude(job, run, 1)
+
+    assert str(told.value).startswith("Rank 0 died after 1 restart: killed by SIGKILL")
+    assert f"The checkpoints in {tmp_path} stay, the last of step 5: --resume goes on from it." in str(told.value)
+    info = json.loads((tmp_path / "r.failed" / "run.json").read_text())
+    assert (1, 0) == (len(info["restarts"]), info["restarts"][0]["rank"])
+
+
 STUBBORN = """
 import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -106,6 +106,7 @@ def test_an_address_at_which_nobody_can_listen_is_refused() -> None:
     check_endpoint(f"127.0.0.1:{port}")
     for endpoint, says in (
         ("nowhere.invalid:29500", "not known here"),
+        ("a..b:29500", "not known here"),
         ("host", "HOST:PORT"),
         ("host:0", "HOST:PORT"),
         ("192.0.2.1:29500", "can't listen there"),

@@ -75,6 +75,21 @@ def test_a_mode_refuses_a_model_that_it_cannot_train() -> None:
         check_model("ddp", "huge")
 
 
+@pytest.mark.parametrize("compression", ["fp16", "bf16", "powersgd", "topk", "int8"])
+def test_only_compression_that_keeps_something_refuses_checkpoints(compression: str) -> None:
+    """A checkpoint of one rank is all of the training, unless each rank keeps what its messages left out.
+
+    A training goes on only with the compression that it began with.
+    """
+    arguments = ["--compress", compression, "--checkpoint-every", "2"]
+    if compression in ("fp16", "bf16"):
+        assert compression == parse_options("", "ddp", arguments).training["compress"]
+    else:
+        with pytest.raises(UsageError, match=f"--compress {compression} keeps what it left out"):
+            parse_options("", "ddp", arguments)
+    assert "compress" not in parse_options("", "ddp", []).training
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_every_option_of_a_mode_has_its_help(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The trainer's own --help lists what dptrace record would pass on to it."""

@@ -160,7 +160,7 @@ def test_only_what_the_launcher_started_ends_with_its_parent(
 ) -> None:
     """Before it joins anything; a process started by hand may outlive the shell that started it."""
     ties: list[int] = []
-    monkeypatch.setattr("dptrace.record.world.end_with_parent", ties.append)
+    monkeypatch.setattr("dptrace.record.world.end_with_parent", lambda number, *_: ties.append(number))
     monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
     for name, value in Assignment("f", "s").environment().items() if launched else ():
         monkeypatch.setenv(name, value)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from dptrace.errors import UsageError
 
 torch = pytest.importorskip("torch")
 
@@ -36,6 +39,23 @@ def moved(*arguments: str, large: float = 1.0) -> Any:
     learner.step()
     assert all(p.grad is None for p in net.parameters())
     return torch.cat([p.detach().flatten() for p in net.parameters()]) - before
+
+
+def test_what_cannot_begin_as_asked_says_what_can(tmp_path: Path) -> None:
+    """Checkpoints that nobody spoke of, none to go on from, and a place where none can be written."""
+    from dptrace.trainers.parts.learner import checkpoints_of
+
+    (tmp_path / "step-00000005.pt").write_text("")
+    (tmp_path / "file").write_text("")
+    for arguments, folder, says in (
+        (["--checkpoint-every", "2"], tmp_path, "with --resume; or, to train from the start, remove the folder"),
+        (["--resume"], tmp_path / "none", "leave --resume out"),
+        (["--checkpoint-every", "2"], tmp_path / "file" / "x", "no checkpoint can be written there"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            checkpoints_of(options(*arguments, "--checkpoints", str(folder)))
+    assert checkpoints_of(options("--checkpoint-every", "2", "--checkpoints", str(tmp_path / "new"))) is not None
+    assert checkpoints_of(options()) is None
 
 
 def test_clipped_gradients_have_the_norm_that_was_asked_for() -> None:

@@ -173,3 +173,14 @@ def test_a_run_without_steps_is_refused(runs: tuple[Run, Run]) -> None:
     """By its name."""
     with pytest.raises(DptraceError, match="runs/job: there is no step"):
         against.document(runs[0], run_of([TimelineBuilder(0, bounds=()).build()]))
+
+
+def test_what_was_different_stands_above(runs: tuple[Run, Run]) -> None:
+    """And where it is another work, nothing is said to be saved."""
+    page = against.document(*runs)
+    other = against.document(job(info={"model": "small"}), job(seed=1, info={"model": "large"}))
+
+    assert f"A had {runs[0].world_size} ranks, B {runs[1].world_size}." in page.split('class="answer"')[0]
+    assert "B saves" in page
+    assert '<p class="answer quiet">Not compared: A trained the model small, B large.' in other
+    assert '"freed":[]' in other

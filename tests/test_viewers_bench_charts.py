@@ -122,3 +122,25 @@ def test_modes_differ_by_mark_and_colour() -> None:
 
     assert 4 == len({style(mode, modes)[1] for mode in modes[:4]})
     assert 6 == len({style(mode, modes) for mode in modes})
+
+
+def test_the_ideal_is_a_straight_line() -> None:
+    """Numbers of GPUs are true to scale: linear for speedup, logarithmic for throughput, which says so."""
+    speedup, throughput = drawn(WORKSHOP, "speedup"), drawn(WORKSHOP, "throughput")
+    (one, two, four) = next(mark for mark in speedup.marks if isinstance(mark, Line) and mark.dash).points
+    (low, middle, high) = next(mark for mark in throughput.marks if isinstance(mark, Line) and mark.dash).points
+
+    assert (two[0] - one[0]) / (four[0] - one[0]) == pytest.approx(1 / 3)
+    assert (middle[0] - low[0]) / (high[0] - low[0]) == pytest.approx(1 / 2)
+    assert "log scale" in throughput.x.title and "log scale" in throughput.y.title
+    assert "log" not in speedup.x.title
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_processes_on_cpu_are_not_called_gpus(name: str) -> None:
+    """In no text of a chart."""
+    rows = with_losses(WORKSHOP)
+    compared = SimpleNamespace(shares=shares(rows), savings=savings(rows))
+    chart = next(chart for chart in read(rows, on_cpu=True) if chart.name == name)
+
+    assert "GPU" not in svg(draw(chart, usable(rows), compared, on_cpu=True))

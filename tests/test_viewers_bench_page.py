@@ -77,3 +77,22 @@ def test_the_page_opens_without_an_error(tmp_path: Path) -> None:
                 assert shown.locator(".still svg").first.is_visible()
                 assert not shown.locator(".live").first.is_visible()
             assert [] == errors
+
+
+@browser_test
+def test_a_narrow_page_shows_fewer_labels(tmp_path: Path) -> None:
+    """At 600 pixels fewer values stand on the bars than at 1200; models' names stay."""
+    path = tmp_path / "page.html"
+    path.write_text(page(WORKSHOP), encoding="utf-8")
+    told = (
+        "() => views[0].roots[0].model.renderers.flatMap(r => r.glyph.type === 'Text' ? r.data_source.data.text : [])"
+    )
+    with chromium() as browser, open_page(browser, path) as (shown, errors):
+        texts = {}
+        for width in (1200, 600):
+            shown.set_viewport_size({"width": width, "height": 800})
+            shown.locator(f"html[data-thinned='{width}']").wait_for(state="attached")
+            texts[width] = {text for text in shown.evaluate(told) if text}
+        assert [] == errors
+    assert texts[600] < texts[1200]
+    assert {"small (1.5 M)", "xlarge (52.0 M)"} <= texts[600]

@@ -59,6 +59,28 @@ def test_the_terminal_shows_every_row_on_one_line() -> None:
     assert any("2.40×" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (60, ["model", "mode", "GPUs", "epoch", "speedup"]),
+        (84, ["model", "mode", "GPUs", "epoch", "comm", "samples/s", "speedup"]),
+        (132, list(bench_table.HEADINGS)),
+    ],
+)
+def test_a_narrow_terminal_goes_without_the_least_important_columns(width: int, columns: list[str]) -> None:
+    """No column is cut; those that are left out are named below."""
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        console.print(bench_table.table(WORKSHOP, "Benchmark"))
+    lines = console.export_text().splitlines()
+    head = next(line for line in lines if line.startswith("┃"))
+
+    assert set(columns) <= {name.strip() for name in head.split("┃")}
+    assert "…" not in "".join(lines)
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith("Too narrow for parameters, ") for line in lines) == (width < 132)
+
+
 @pytest.mark.parametrize(("name", "shown"), [("a|b", r"a\|b"), ("<img>", "&lt;img>"), ("[x](y)", r"\[x](y)")])
 def test_markdown_is_no_markup_of_strangers(name: str, shown: str) -> None:
     """Names come from scripts of others."""

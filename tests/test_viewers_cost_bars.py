@@ -44,6 +44,11 @@ def test_findings_stand_with_their_costs_dearest_first() -> None:
 
     assert costs
     assert sorted(costs, reverse=True) == lengths(findings(run).marks)
+    names = [name for _, name in findings(run).y.ticks]
+    assert len(names) == len(costs)
+    for name, finding in zip(names, run.together.findings, strict=True):
+        assert f"rank {finding.evidence['rank']}" in name
+        assert finding.kind != "exposed_comm" or name.startswith(f"exposed {finding.evidence['collective']} · ")
     assert [finding.advice for finding in run.together.findings] == [row[3] for row in findings_table(run).rows]
 
 

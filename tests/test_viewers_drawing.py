@@ -6,12 +6,16 @@ import pytest
 
 from dptrace.viewers.drawing import (
     Axis,
+    Box,
     linear_axis,
     log_axis,
     message,
+    parted,
     time_axis,
 )
 from dptrace.viewers.drawing_svg import svg
+from dptrace.viewers.views import VIEWS
+from tests.view_cases import drawn, many_ranks
 
 
 @pytest.mark.parametrize("high", [1, 7, 123, 5_000, 123_456_789, 9e12])
@@ -57,3 +61,22 @@ def test_a_message_stands_in_a_picture_s_place() -> None:
 
     assert "Idle" in text
     assert "Nothing was idle." in text
+
+
+@pytest.mark.parametrize("name", ["breakdown", "heatmap", "idle", "summary"])
+def test_long_drawings_are_parted_between_rows(name: str) -> None:
+    """Every mark stands in one part, whole, and parts with bold names begin with one."""
+    draw = VIEWS[name].draw
+    assert draw
+    whole = draw(many_ranks(30))
+    parts = parted(whole, 300)
+
+    assert len(parts) > 1
+    assert max(part.height for part in parts) <= 300
+    assert list(whole.marks) == sorted((m for part in parts for m in part.marks), key=list(whole.marks).index)
+    for part in parts:
+        boxes = [mark for mark in part.marks if isinstance(mark, Box)]
+        assert all(part.y.low <= box.top and box.bottom <= part.y.high for box in boxes)
+        if name == "breakdown":
+            assert part.y.ticks[0][0] in part.y.strong
+    assert [drawn()] == parted(drawn(), 1_000)

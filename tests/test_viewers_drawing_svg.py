@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dptrace.viewers.drawing_svg import WIDTH, legend_svg, svg
 from tests.view_cases import drawn
 
@@ -16,3 +18,19 @@ def test_svg_shows_every_mark() -> None:
     assert "too long" not in text
     assert ">title</text>" not in svg(drawn(), heading=False)
     assert f'width="{WIDTH}"' in legend_svg(drawn())
+
+
+def test_a_tall_picture_has_its_ticks_above_too() -> None:
+    """A low one has them below only; and a run's name stands above its heading."""
+    low, tall = drawn(), replace(drawn(), height=900)
+    label = low.x.ticks[-1][1]
+
+    assert 1 == svg(low).count(f">{label}</text>")
+    assert 2 == svg(tall).count(f">{label}</text>")
+    assert svg(low, run="my run").index("my run") < svg(low, run="my run").index(">title</text>")
+
+
+def test_colors_at_night_are_told_to_a_page_only() -> None:
+    """A picture for slides is as it is."""
+    assert "--n:" in svg(drawn(), night=True)
+    assert "--n:" not in svg(drawn())

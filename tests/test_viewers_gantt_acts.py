@@ -135,7 +135,7 @@ def test_a_drag_measures_exactly(browser: Browser, file: Path, how: str) -> None
             assert sum(int(c.exposed_ns.sum()) for c in mine) == one["exposed"]
             assert sum(int(c.overlapped_ns.sum()) for c in mine) == one["overlapped"]
         assert expected["exposed"] > 0
-        for text in ("Forward", "Exposed communication", "Idle", "together", "all-reduce", "all 2 GPUs"):
+        for text in ("Forward", "Exposed communication", "Idle", "together", "all_reduce", "all 2 GPUs"):
             assert text in card(page)
         page.mouse.move(700, 20)
         page.keyboard.press("Escape")
@@ -162,7 +162,7 @@ def test_a_collective_is_joined_over_its_ranks(browser: Browser, file: Path) -> 
         assert members["wait_ns"].tolist() == [one["wait"] for one in told["members"]]
         assert members["exposed_ns"].tolist() == [one["exposed"] for one in told["members"]]
         assert row["transfer_ns"] == told["transfer"]
-        for text in ("all-reduce · 4.10 kB", "rank 0 · GPU 0", "rank 1 · GPU 1", "waited", "busbw", "overlapped"):
+        for text in ("all_reduce · 4.10 kB", "rank 0 · GPU 0", "rank 1 · GPU 1", "waited", "busbw", "overlapped"):
             assert text in card(page)
         assert before != picture(page)
         page.mouse.move(700, 20)

@@ -118,7 +118,7 @@ def test_the_pointer_tells_what_is_under_it(browser: Browser, tmp_path: Path) ->
         kernel = tip("compute", 20_000)
         assert all(text in kernel for text in ("gemm", "28.0 µs", "Forward", "ProfilerStep#0", "rank 0 · GPU 0"))
         collective = tip("exposure", 75_000, track=1)
-        for text in ("all-reduce", "4.10 kB", "31.0 µs", "exposed 11.0 µs (35 %)", "rank 1", "stream 20"):
+        for text in ("all_reduce", "4.10 kB", "31.0 µs", "exposed 11.0 µs (35 %)", "rank 1", "stream 20"):
             assert text in collective
         assert "Exposed communication" in tip("phases", 75_000)
         assert "ProfilerStep#0: 10.0 µs, 10 % of its 100 µs" in tip("phases", 75_000)

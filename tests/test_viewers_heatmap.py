@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dptrace.viewers.drawing import Box
 from dptrace.viewers.heatmap import heatmap, heatmap_table
+from tests.test_viewers_theme import contrast
 from tests.view_cases import CASES
 
 
@@ -37,3 +38,13 @@ def test_a_thousandth_more_is_no_straggler() -> None:
     colors = [box.color for box in cells("64 ranks") if "Wall time" in box.tip]
 
     assert 1 == len(set(colors))
+
+
+def test_more_is_brighter_on_a_dark_page() -> None:
+    """And every text can be read on its cell, light or dark."""
+    boxes = [mark for mark in heatmap(CASES["64 ranks"]()).marks if isinstance(mark, Box)]
+
+    assert boxes
+    for box in boxes:
+        assert box.night
+        assert min(contrast(box.color, box.ink), contrast(*box.night)) >= 3.5

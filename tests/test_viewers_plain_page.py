@@ -25,8 +25,8 @@ def test_a_page_without_a_figure_runs_nothing() -> None:
 
 def test_a_figure_stands_in_an_island() -> None:
     """Bokeh's order of keys kept, and the policy with the scripts' hashes and without eval."""
-    page = plain_page(HEAD, Markup(""), {"b": HOSTILE, "a": 1})
-    island = next(text for attributes, text in Scripts(page).scripts if attributes.get("id") == "plot")
+    page = plain_page(HEAD, Markup(""), {"light": {"b": HOSTILE, "a": 1}})
+    island = next(text for attributes, text in Scripts(page).scripts if attributes.get("id") == "plot-light")
 
     assert {"b": HOSTILE, "a": 1} == json.loads(island)
     assert ["b", "a"] == list(json.loads(island))

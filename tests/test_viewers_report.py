@@ -87,6 +87,23 @@ def test_the_wheel_scrolls_the_page(tmp_path: Path) -> None:
         assert [] == [error for error in errors if "setting log level" not in error]
 
 
+@browser_test
+def test_charts_are_dark_on_a_dark_page_and_light_on_paper(tmp_path: Path, recorded: Run) -> None:
+    """Grounds, texts and data; on paper, long tables are open, and the first page holds the words' meanings."""
+    path = tmp_path / "report.html"
+    path.write_text(document(recorded), encoding="utf-8")
+    ground = "getComputedStyle(document.querySelector('#view-breakdown svg > rect')).fill"
+    with chromium() as browser, open_page(browser, path) as (page, _):
+        assert "rgb(255, 255, 255)" == page.evaluate(ground)
+        page.emulate_media(color_scheme="dark")
+        page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+        assert "rgb(18, 22, 28)" == page.evaluate(ground)
+        assert not page.locator(".cover").is_visible()
+        page.emulate_media(media="print", color_scheme="light")
+        assert page.locator(".cover").is_visible()
+        assert not page.locator("#definitions").is_visible()
+
+
 def test_names_stay_text() -> None:
     """A hostile run gives the tags that a harmless one gives, and not one more script."""
     page = document(hostile_run())

@@ -35,6 +35,15 @@ def test_the_sentence_says_who_is_faster(a: int, b: int, steps: int, told: str) 
     assert told == of_lengths(a, b, steps)
 
 
+def test_nothing_is_saved_against_another_work() -> None:
+    """Both times are said, and why neither is ahead."""
+    runs = [run_of([TimelineBuilder(0, bounds=(0, n)).build()], info={"model": f"m{n}"}) for n in (7_000, 9_000)]
+    told = saving.saving(align_steps(paced(runs[0]), paced(runs[1])))
+
+    assert told.startswith("Not compared: A trained the model m7000, B m9000. For its step, A takes 7.00 µs and B 9.00")
+    assert "%" not in told
+
+
 def test_a_note_on_both_is_said_once() -> None:
     """And others with the run's letter."""
     one, two = (run_of([TimelineBuilder(0).build()], notes=notes) for notes in (("same", "only A"), ("only B", "same")))

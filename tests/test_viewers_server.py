@@ -156,7 +156,9 @@ def test_a_port_that_is_taken_is_told(served: PageServer) -> None:
 
 def test_a_host_that_is_none_is_told() -> None:
     """One sentence."""
-    with pytest.raises(DptraceError, match=r"Can't serve at no\.such\.host\.invalid:0"):
+    with pytest.raises(
+        DptraceError, match=r"Can't serve at no\.such\.host\.invalid: no such address. Leave --host out"
+    ):
         PageServer("", {}, host="no.such.host.invalid")
 
 

@@ -46,7 +46,7 @@ def test_many_ranks_are_one_bar_each() -> None:
     """With too many steps for a bar each, a rank's bar is its mean step, and that is said."""
     told = breakdown(CASES["64 ranks"]())
 
-    assert "means" in told.subtitle
+    assert "a bar is the mean of a rank's" in told.subtitle
     assert 64 == len(rows(told.marks))
 
 

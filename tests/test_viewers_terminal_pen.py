@@ -56,7 +56,7 @@ def test_ascii_terminals_get_ascii() -> None:
 
 
 def test_hostile_names_stay_text() -> None:
-    """Escape sequences, markup and direction characters in names reach the terminal as harmless text or not at all."""
+    """Escape sequences, markup and direction characters in names are spelled out, as in every view, or left out."""
     timeline = training(0, 2)
     names = ("[red]\x1b[31mone", "\x1b]0;title\x07\u202etwo\u2028")
     timeline = replace(timeline, device_name="[bold]GPU\x1b[2J\x9b", windows=replace(timeline.windows, names=names))
@@ -65,9 +65,9 @@ def test_hostile_names_stay_text() -> None:
 
     text = "\n".join(lines)
     assert not set("\x1b\x07\x9b\u202e\u2028\r") & set(text)
-    assert "│[red]one" in text
-    assert "[bold]GPU" in text
-    assert "! note [bold]! forged" in lines
+    assert "│[red]\\x1b[31mone" in text
+    assert "[bold]GPU\\x1b[2J\\x9b" in text
+    assert "! \\x1b[31mnote [bold]! forged" in lines
 
 
 def test_the_legend_names_every_part() -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Console, RenderableType
 
 from dptrace.findings import Finding
+from dptrace.ranks.together import together
 from dptrace.run import Run
 from dptrace.viewers.together import findings_list, timing_table
 from tests.builders import TimelineBuilder, two_rank_timelines
+from tests.rank_cases import rank, reduce
 
 
 def printed(what: RenderableType | None) -> str:
@@ -44,3 +48,23 @@ def test_like_collectives_are_a_row_with_their_bandwidth() -> None:
 def test_one_rank_has_nothing_beside_it() -> None:
     """No table where there is nothing to compare."""
     assert timing_table(Run("r", (TimelineBuilder().compute(0, 10).build(),)).together) is None
+
+
+def test_rows_of_groups_of_one_purpose_are_one_unless_all_are_asked_for() -> None:
+    """Two replicas' sums: one row that names what the groups are for, or a row for each with its ranks."""
+    devices = []
+    for number in range(4):
+        about: dict[str, Any] = {
+            "group": str(number // 2),
+            "group_size": 2,
+            "ranks": (number // 2 * 2, number // 2 * 2 + 1),
+        }
+        calls = [reduce(0, (i + 1) * 1_000_000, description="mesh_tp", **about) for i in range(2)]
+        devices.append(rank(number, calls))
+    together_ = together(devices, 4)
+
+    (row,) = [line.split() for line in printed(timing_table(together_)).splitlines() if "all_reduce" in line]
+    assert ["all_reduce", "mesh_tp", "4"] == row[:3]
+    every = printed(timing_table(together_, every=True))
+    assert "ranks 0, 1" in every
+    assert "ranks 2, 3" in every

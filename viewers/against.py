@@ -11,6 +11,7 @@ from bokeh.embed import json_item
 from markupsafe import Markup
 
 from dptrace.aligned_steps import AlignedSteps, align_steps, paced
+from dptrace.differs import beside_each_other
 from dptrace.errors import DptraceError
 from dptrace.legible import legible
 from dptrace.run import Run
@@ -36,7 +37,7 @@ def document(a: Run, b: Run, by_step: bool = True) -> str:
         DptraceError: there is no step to draw, or more than a page can hold.
     """
     aligned = align_steps(paced(a), paced(b), by_step)
-    notes = (*aligned.notes, *notes_of_both(a, b))
+    notes = (*notes_of_both(a, b), *aligned.notes)
     above = Markup("<style>{}</style>\n{}").format(Markup(static("compare.css")), _above(aligned))
     return picture(aligned, notes, above)
 
@@ -68,5 +69,8 @@ def _above(aligned: AlignedSteps) -> Markup:
         Markup('<p class="runs"><b>{}</b> {}</p>').format(x, legible(" · ".join((told.title, *told.facts))))
         for x, told in (("A", headline(aligned.a.run)), ("B", headline(aligned.b.run)))
     ]
-    answer = Markup('<p class="answer">{}</p>').format(saving(aligned))
-    return Markup("\n").join([*lines, answer, Markup("")])
+    answer = Markup('<p class="answer{}">{}</p>').format(" quiet" * bool(aligned.incomparable), saving(aligned))
+    told = beside_each_other(aligned.a.run, aligned.b.run)
+    differs = Markup("").join(Markup("<li>{}</li>").format(legible(text)) for text in told)
+    listed = Markup('<ul class="differs">{}</ul>').format(differs) if differs else Markup("")
+    return Markup("\n").join([*lines, listed, answer, Markup("")])

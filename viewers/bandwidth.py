@@ -40,7 +40,7 @@ def bandwidth(run: Run) -> Drawing:
     x = log_axis(matches.bytes[known].tolist(), quantity, "message size")
     y = log_axis((told.busbw[known] / 1e9).tolist(), lambda value: f"{value:g}", "bus bandwidth, GB/s", upwards=True)
     lines = [line for fit in run.together.fits for line in _line(fit, matches, looks)]
-    legend = tuple(Entry(looks[kind][0], kind.replace("_", "-"), looks[kind][1]) for kind in kinds)
+    legend = tuple(Entry(looks[kind][0], kind, looks[kind][1]) for kind in kinds)
     text = "As nccl-tests counts it, from the time in which data moved."
     text += " Dashed: latency + time per byte, as fitted." if lines else ""
     text += " Rings: ranks are missing here, so it may have been faster." if told.upper_bound[known].any() else ""

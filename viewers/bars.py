@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dptrace.device import DeviceFigures
 from dptrace.run import Run
-from dptrace.viewers.drawing import Axis, Box
+from dptrace.viewers.drawing import HEAD, Axis, Box
 from dptrace.viewers.tables import milliseconds, rank_label
 
 __all__ = ["NO_COMMUNICATION", "NO_STEP", "Rows", "place_labels", "share", "stack", "with_steps"]
@@ -18,7 +18,7 @@ TALL, FLAT = 20.0, 9.0
 """Heights of a bar in pixels: with a text in it, and without."""
 DENSE = 48
 """Bars above which they are drawn flat."""
-_GAP, _HEAD = 6.0, 22.0
+_GAP = 6.0
 
 
 def share(part: float, whole: float) -> str:
@@ -51,9 +51,9 @@ class Rows:
 
     def head(self, text: str) -> None:
         """Write a bold name above the rows that follow."""
-        self.ticks.append((self.y + _HEAD / 2, text))
-        self.strong.append(self.y + _HEAD / 2)
-        self.y += _HEAD
+        self.ticks.append((self.y + HEAD / 2, text))
+        self.strong.append(self.y + HEAD / 2)
+        self.y += HEAD
 
     def row(self, text: str) -> float:
         """Add a row; gives its top."""

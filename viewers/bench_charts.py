@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,17 +46,18 @@ def style(mode: str, modes: Sequence[str]) -> tuple[str, str]:
     return _OTHERS[others.index(mode) % len(_OTHERS)]
 
 
-def draw(chart: Any, rows: Sequence[Any], compared: Any, local_loss: bool = False) -> Drawing:
+def draw(chart: Any, rows: Sequence[Any], compared: Any, local_loss: bool = False, on_cpu: bool = False) -> Drawing:
     """Draw a chart, or say in its place why it is not there.
 
     Args:
         chart: of :func:`dptrace.bench.reading.read`.
         rows: those that have an epoch's time, each model, mode and number of GPUs once.
         compared: has ``shares`` and ``savings`` of :mod:`dptrace.bench.compared`.
+        on_cpu: whether its GPUs are processes on CPU.
     """
     if chart.missing:
         return message(chart.title, chart.missing)
-    bench = _Bench(rows, compared)
+    bench = _Bench(rows, compared, on_cpu)
     drawn = {
         "epoch_time": bench.epoch_time,
         "speedup": bench.speedup,
@@ -79,14 +81,21 @@ class _Drawn:
 
 
 class _Bench:
-    def __init__(self, rows: Sequence[Any], compared: Any) -> None:
-        self.rows, self.compared = rows, compared
+    def __init__(self, rows: Sequence[Any], compared: Any, on_cpu: bool = False) -> None:
+        self.rows, self.compared, self.on_cpu = rows, compared, on_cpu
         self.models = list(dict.fromkeys(row.model for row in rows))
         self.modes = list(dict.fromkeys(row.mode for row in rows))
         self.counts = sorted({row.gpus for row in rows})
 
     def _entries(self, modes: Sequence[str]) -> tuple[Entry, ...]:
-        return tuple(Entry(color, legible(_LABELS.get(m, m)), mark) for m in modes for color, mark in [self._style(m)])
+        return tuple(Entry(color, legible(self._mode(m)), mark) for m in modes for color, mark in [self._style(m)])
+
+    def _mode(self, mode: str) -> str:
+        return "one process" if self.on_cpu and mode == "single" else _LABELS.get(mode, mode)
+
+    def _count(self, number: int) -> str:
+        one, several = ("process", "processes") if self.on_cpu else ("GPU", "GPUs")
+        return f"{number} {one if number == 1 else several}"
 
     def _style(self, mode: str) -> tuple[str, str]:
         return style(mode, self.modes)
@@ -119,7 +128,7 @@ class _Bench:
                         text = f"{value:.0f}" if value >= 19.5 else f"{value:.1f}" if value >= 0.95 else f"{value:.2f}"
                         marks.append(Label(x + n + 0.5, value + 22 * pixel, text, _QUIET, "center"))
                 if group:
-                    ticks.append((x + len(group) / 2, f"{gpus} GPU{'s' * (gpus > 1)}"))
+                    ticks.append((x + len(group) / 2, self._count(gpus)))
                     x += len(group) + 0.5
             marks.append(
                 Label((begun + x - 0.5) / 2, high - 9 * pixel, legible(self._titled(model)), _INK, "center", True)
@@ -134,19 +143,27 @@ class _Bench:
         return model if size is None else f"{model} ({size / 1e6:.1f} M)"
 
     def _name(self, row: Any) -> str:
-        return f"{row.model}, {_LABELS.get(row.mode, row.mode)}, {row.gpus} GPU{'s' * (row.gpus > 1)}"
+        return f"{row.model}, {self._mode(row.mode)}, {self._count(row.gpus)}"
 
     def _panels(self, values: Callable[[Any], float | None]) -> Iterator[tuple[int, str, list[Any]]]:
         shown = [model for model in self.models if any(values(row) is not None for row in self._of(model))]
         for n, model in enumerate(shown):
             yield n, model, [row for row in self._of(model) if values(row) is not None]
 
-    def _across(self, panel: int, gpus: int) -> float:
-        place = self.counts.index(gpus) / max(len(self.counts) - 1, 1)
-        return panel * _PANEL + 0.08 + 0.84 * place
+    def _across(self, panel: int, gpus: int, log: bool = False) -> float:
+        """Give the place of a number of GPUs, true to scale as the y axis is: so the ideal is a straight line."""
+        first, last, own = (math.log(n) if log else n for n in (self.counts[0], self.counts[-1], gpus))
+        return panel * _PANEL + 0.08 + 0.84 * ((own - first) / (last - first) if last > first else 0.0)
+
+    def _several(self) -> str:
+        return "number of processes" if self.on_cpu else "number of GPUs"
 
     def _lines(
-        self, values: Callable[[Any], float | None], told: Callable[[float], str], above: Callable[[float], float]
+        self,
+        values: Callable[[Any], float | None],
+        told: Callable[[float], str],
+        above: Callable[[float], float],
+        log: bool = False,
     ) -> tuple[list[Any], list[Any]]:
         """Draw a panel for each model: over the numbers of GPUs, a line for each mode that begins with one GPU.
 
@@ -156,7 +173,7 @@ class _Bench:
         marks: list[Any] = []
         ticks: list[tuple[float, str]] = []
         for panel, _, own in self._panels(values):
-            ticks += [(self._across(panel, gpus), f"{gpus} GPU{'s' * (gpus > 1)}") for gpus in self.counts]
+            ticks += [(self._across(panel, gpus, log), str(gpus)) for gpus in self.counts]
             alone = [row for row in own if row.gpus == 1][:1]
             best = max((row for row in own if row.gpus > 1), key=lambda row: values(row) or 0, default=None)
             for mode in self.modes:
@@ -164,15 +181,16 @@ class _Bench:
                 mine = sorted((row for row in own if row.mode == mode), key=lambda row: row.gpus)
                 points = mine if any(row.gpus == 1 for row in mine) else [*alone, *mine]
                 if mine and len(points) > 1:
-                    line = tuple((self._across(panel, row.gpus), values(row) or 0) for row in points)
+                    line = tuple((self._across(panel, row.gpus, log), values(row) or 0) for row in points)
                     marks.append(Line(line, color, width=2))
                 for row in mine:
                     value = values(row) or 0
                     tip = f"{self._name(row)}: {told(value)}"
-                    marks.append(Dot(self._across(panel, row.gpus), value, color, tip, shape=mark))
+                    marks.append(Dot(self._across(panel, row.gpus, log), value, color, tip, shape=mark))
             if best is not None:
                 value = values(best) or 0
-                marks.append(Label(self._across(panel, best.gpus), above(value), told(value), _INK, "center", True))
+                place = self._across(panel, best.gpus, log)
+                marks.append(Label(place, above(value), told(value), _INK, "center", True))
         return marks, ticks
 
     def _width(self, values: Callable[[Any], float | None]) -> float:
@@ -193,14 +211,14 @@ class _Bench:
             below.append(Line(tuple((self._across(panel, n), float(n)) for n in ideal), _IDEAL, "5 4"))
             for row in own:
                 if row.ceiling is not None:
-                    tip = f"Amdahl's ceiling for {row.model} on {row.gpus} GPUs: {row.ceiling:.2f}×"
+                    tip = f"Amdahl's ceiling for {row.model} on {self._count(row.gpus)}: {row.ceiling:.2f}×"
                     marks.insert(0, Dot(self._across(panel, row.gpus), row.ceiling, _QUIET, tip, hollow=True))
             marks.append(_head(panel, self._titled(model), high * (1 - 10 / height)))
         ceilings = any(row.ceiling is not None for row in self.rows)
         legend = [*self._entries(self.modes), Entry(_IDEAL, "dashed: the ideal")]
         legend += [Entry(_QUIET, "ring: Amdahl's ceiling", "circle")] if ceilings else []
         y = Axis(high, 0, linear_axis(0, high, "×", wanted=6).ticks, "speedup")
-        x = Axis(0, self._width(values), tuple(ticks), grid=False)
+        x = Axis(0, self._width(values), tuple(ticks), self._several(), grid=False)
         return _Drawn(x, y, height, (*below, *marks), tuple(legend))
 
     def throughput(self) -> _Drawn:
@@ -214,18 +232,20 @@ class _Bench:
         ideals = [row.samples_per_s * self.counts[-1] for row in told if row.gpus == 1]
         low, high = min(rates) / 1.5, max([*rates, *ideals]) * 1.7
         pixel = (high / low) ** (1 / 330)
-        marks, ticks = self._lines(values, lambda value: f"{value:,.0f}/s", lambda value: value * pixel**15)
+        marks, ticks = self._lines(values, lambda value: f"{value:,.0f}/s", lambda value: value * pixel**15, True)
         below = []
         for panel, model, own in self._panels(values):
             alone = next((row.samples_per_s for row in own if row.gpus == 1), None)
             marks.append(_head(panel, self._titled(model), high / pixel**10))
             if alone is not None:
-                points = tuple((self._across(panel, gpus), alone * gpus) for gpus in self.counts)
+                points = tuple((self._across(panel, gpus, True), alone * gpus) for gpus in self.counts)
                 below.append(Line(points, _IDEAL, "5 4"))
         axis = log_axis([low, high], lambda value: f"{value:,.0f}")
-        y = Axis(high, low, tuple(t for t in axis.ticks if low <= t[0] <= high), "samples per second", log=True)
+        y = Axis(
+            high, low, tuple(t for t in axis.ticks if low <= t[0] <= high), "samples per second (log scale)", log=True
+        )
         legend = (*self._entries(self.modes), Entry(_IDEAL, "dashed: the ideal"))
-        x = Axis(0, self._width(values), tuple(ticks), grid=False)
+        x = Axis(0, self._width(values), tuple(ticks), f"{self._several()} (log scale)", grid=False)
         return _Drawn(x, y, 330, (*below, *marks), legend)
 
     def communication(self) -> _Drawn:
@@ -237,8 +257,8 @@ class _Bench:
         for model in dict.fromkeys(share.row.model for share in shares):
             rows.head(legible(self._titled(model)))
             for share in (one for one in shares if one.row.model == model):
-                top, gpus = rows.row(f"{share.row.gpus} GPUs"), share.row.gpus
-                of, whole = f"{model}, {gpus} GPUs", share.compute_s + share.comm_s
+                top, gpus = rows.row(self._count(share.row.gpus)), share.row.gpus
+                of, whole = f"{model}, {self._count(gpus)}", share.compute_s + share.comm_s
                 compute, end = share.compute_s * _NS, whole * _NS
                 told = f"{of}: computing {seconds(share.compute_s)} of {seconds(whole)}"
                 marks.append(Box(0, compute, top, top + 20, COMPUTE, told, (seconds(share.compute_s),), "#FFFFFF"))
@@ -265,7 +285,7 @@ class _Bench:
         for model in dict.fromkeys(one.row.model for one in savings):
             rows.head(legible(self._titled(model)))
             for one in (one for one in savings if one.row.model == model):
-                label = f"{one.row.gpus} GPUs, {_LABELS.get(one.row.mode, one.row.mode)}"
+                label = f"{self._count(one.row.gpus)}, {self._mode(one.row.mode)}"
                 top, color = rows.row(legible(label)), self._style(one.row.mode)[0]
                 rounded = round(one.percent)
                 said = f"{'+' if rounded > 0 else '−' if rounded < 0 else '±'}{abs(rounded)} %"

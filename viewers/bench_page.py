@@ -12,7 +12,7 @@ from typing import Any
 
 from bokeh.core.types import ID
 from bokeh.embed import json_item
-from bokeh.models import BoxZoomTool, ColumnDataSource, ResetTool
+from bokeh.models import BoxZoomTool, ColumnDataSource, NoOverlap, ResetTool
 from bokeh.plotting import figure
 from markupsafe import Markup
 
@@ -47,6 +47,37 @@ _DRAW = """
 const island = (id) => JSON.parse(document.getElementById(id).textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
 let views = [];
+const whole = new WeakMap();
+// Where the page is narrow, texts that would lie on others, or reach out of their bars, are left out; names come first.
+function thin(view) {
+  const placed = [], { x_scale, y_scale } = view.frame;
+  const told = [];
+  for (const { glyph, data_source: source } of view.model.renderers) {
+    if (glyph.type !== "Text") continue;
+    if (!whole.has(source)) whole.set(source, [...source.data.text]);
+    const data = source.data, shown = whole.get(source).map(() => "");
+    told.push([source, shown]);
+    const order = shown.map((_, i) => i).sort((a, b) => (data.style?.[b] === "bold") - (data.style?.[a] === "bold"));
+    for (const i of order) {
+      const text = whole.get(source)[i], width = 6.6 * text.length;
+      if (!text) continue;
+      if (data.left && x_scale.compute(data.right[i]) - x_scale.compute(data.left[i]) < width + 4) continue;
+      const align = glyph.text_align.value, x = x_scale.compute(data.x[i]), y = y_scale.compute(data.y[i]);
+      const left = x - (align === "center" ? width / 2 : align === "right" ? width : 0);
+      if (placed.some((p) => left < p.right && p.left < left + width && Math.abs(y - p.y) < 13)) continue;
+      placed.push({ left, right: left + width, y });
+      shown[i] = text;
+    }
+  }
+  for (const [source, shown] of told)
+    if (shown.some((text, i) => text !== source.data.text[i])) source.data = { ...source.data, text: shown };
+}
+function thinned() {
+  const narrow = innerWidth;
+  for (const manager of views) for (const view of manager.roots) if (view.frame) thin(view);
+  document.documentElement.dataset.thinned = narrow;
+}
+addEventListener("resize", () => setTimeout(thinned, 150));
 async function draw() {
   const look = dark.matches ? "dark" : "light";
   for (const view of views) view.clear();
@@ -55,6 +86,7 @@ async function draw() {
     place.replaceChildren();
     views.push(await Bokeh.embed.embed_item(island(`${place.id}-${look}`), place.id));
   }
+  thinned();
   Object.assign(document.documentElement.dataset, { ready: "1", look });
 }
 let drawn = draw();
@@ -157,6 +189,7 @@ def _figure(drawing: Drawing, name: str, look: str) -> figure:
     plot = bokeh_figure(drawing)
     plot.update(background_fill_color=None, border_fill_color=None)
     for axis in plot.axis:
+        axis.major_label_policy = NoOverlap(min_distance=4)
         axis.update(axis_label_text_color=chrome["quiet"], major_label_text_color=chrome["text"])
     for source in (model for model in plot.references() if isinstance(model, ColumnDataSource)):
         fills = source.data.get("fill")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +19,8 @@ HEADINGS = (
     *("model", "mode", "GPUs", "parameters", "epoch", "± spread", "comm", "samples/s"),
     *("speedup", "efficiency", "overlap", "exposed"),
 )
+_LEAVING = ("parameters", "± spread", "overlap", "exposed", "efficiency", "comm", "samples/s")
+"""Columns that a narrow terminal goes without, the first that is left out first."""
 _TEXTS = 2
 """Columns that are text; the others are numbers."""
 
@@ -61,19 +66,44 @@ def whole(row: Any, names: Sequence[str]) -> list[str]:
     return cells(row) + [row.options.get(name, "–") or "yes" for name in names[len(HEADINGS) :]]
 
 
-def table(rows: Sequence[Any], title: str) -> Table:
-    """Give the table for a terminal; a row that failed says why in place of its figures."""
-    names = headings(rows)
-    made = Table(title=Text(legible(title)), title_justify="left", title_style="bold")
-    for i, heading in enumerate(names):
-        made.add_column(heading, justify="left" if i < _TEXTS else "right", no_wrap=True)
-    before = None
-    for row in rows:
-        if before not in (None, row.model):
-            made.add_section()
-        before = row.model
-        made.add_row(*(Text(legible(text)) for text in whole(row, names)), style="dim" if row.failed else None)
-    return made
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """A table of as many columns as the terminal has room for."""
+
+    rows: Sequence[Any]
+    title: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        gone: list[str] = []
+        made = self.of(gone)
+        for name in _LEAVING:
+            if Measurement.get(console, options.update(max_width=10_000), made).maximum <= options.max_width:
+                break
+            gone.append(name)
+            made = self.of(gone)
+        yield made
+        if gone:
+            yield Text(f"Too narrow for {', '.join(gone)}; the files have all columns.", style="dim")
+
+    def of(self, gone: Sequence[str]) -> Table:
+        names = headings(self.rows)
+        kept = [i for i, name in enumerate(names) if i >= len(HEADINGS) or name not in gone]
+        made = Table(title=Text(legible(self.title)), title_justify="left", title_style="bold")
+        for i in kept:
+            made.add_column(names[i], justify="left" if i < _TEXTS else "right", no_wrap=True)
+        before = None
+        for row in self.rows:
+            if before not in (None, row.model):
+                made.add_section()
+            before = row.model
+            texts = whole(row, names)
+            made.add_row(*(Text(legible(texts[i])) for i in kept), style="dim" if row.failed else None)
+        return made
+
+
+def table(rows: Sequence[Any], title: str) -> RenderableType:
+    """Give the table for a terminal, without the least important columns where that is narrow."""
+    return _Fitting(rows, title)
 
 
 def failures(rows: Sequence[Any]) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dptrace.ranks.latency import Latency
+from dptrace.ranks.latency import Latency, titled
 from dptrace.run import Run
 from dptrace.viewers import theme
 from dptrace.viewers.bars import NO_COMMUNICATION, Rows
@@ -19,7 +19,7 @@ __all__ = ["buckets", "buckets_table"]
 TITLE = "Time of each bucket and of like collectives"
 MISSING = "Not all ranks of any collective are here, so how much of its time was waiting is not known."
 MOST_ROWS = 24
-_NORMAL, _SLOW = "#1B4F9C", theme.EXPOSED
+_NORMAL, _SLOW = "#0072B2", theme.EXPOSED
 _SPREAD = 40
 """Between the shortest and the longest: beyond this factor the axis is logarithmic."""
 _FINEST = 400
@@ -28,7 +28,7 @@ _FINEST = 400
 
 def buckets(run: Run) -> Drawing:
     """Draw the transfer time of each instance in a row for each bucket, those that took longest in all first."""
-    told = run.together.latencies
+    told = titled(run.together.latencies)
     if not told:
         return message(TITLE, MISSING if len(run.together.matches) else NO_COMMUNICATION)
     shown = [latency for latency in told if latency.transfer_ns.max() > 0][:MOST_ROWS]
@@ -58,8 +58,8 @@ def _time(ns: float) -> str:
 
 
 def _name(latency: Latency) -> str:
-    size = f" {quantity(latency.bytes)}" if latency.bytes else ""
-    return f"{latency.name or latency.kind.replace('_', '-')}{size}"
+    size = quantity(latency.bytes) if latency.bytes else "size unknown"
+    return f"{latency.name or latency.kind} {size}"
 
 
 def _dots(latency: Latency, y: float, axis: Axis) -> Iterator[Dot]:
@@ -88,7 +88,7 @@ def buckets_table(run: Run) -> Cells:
             "–" if latency.busbw is None else f"{latency.busbw / 1e9:.3g}",
             str(int(latency.slow.sum())),
         )
-        for latency in told.latencies
+        for latency in titled(told.latencies)
     )
     times = "least ms", "p50 ms", "p90 ms", "most ms", "mean wait ms"
     columns = ("kind", "bucket", "count", "bytes", *times, "busbw GB/s", "slow")

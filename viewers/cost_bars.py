@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dptrace.findings.finding import Finding
 from dptrace.idle import CAUSES
 from dptrace.kinds import by_kind
+from dptrace.legible import legible
 from dptrace.run import Run
 from dptrace.split import Part
 from dptrace.viewers import theme
 from dptrace.viewers.bars import DENSE, FLAT, NO_COMMUNICATION, NO_STEP, TALL, Rows, place_labels, stack, with_steps
 from dptrace.viewers.cells import Cells
 from dptrace.viewers.drawing import Box, Drawing, Entry, Label, message, time_axis
-from dptrace.viewers.tables import milliseconds, quantity
+from dptrace.viewers.tables import milliseconds, quantity, step_label
 
 __all__ = ["communication", "communication_table", "findings", "findings_table", "idle", "idle_table"]
 
@@ -69,7 +71,7 @@ def communication(run: Run) -> Drawing:
     rows, longest = Rows(TALL), 0.0
     marks: list[Box | Label] = []
     for kind in sorted(kinds, key=lambda kind: -(kind.exposed_ns + kind.overlapped_ns)):
-        top = rows.row(kind.kind.replace("_", "-"))
+        top = rows.row(kind.kind)
         whole = kind.exposed_ns + kind.overlapped_ns
         times = kind.exposed_ns, kind.overlapped_ns
         parts = [
@@ -110,14 +112,28 @@ def findings(run: Run) -> Drawing:
     rows = Rows(TALL)
     marks: list[Box | Label] = []
     for finding in found:
-        top = rows.row(finding.kind.replace("_", " "))
+        top = rows.row(_place(finding))
         text = f"{milliseconds(finding.cost_ns)} ms · {100 * finding.share:.1f} % of the step"
         tip = f"{finding.text} → {finding.advice}"
         marks.append(Box(0, finding.cost_ns, top, top + rows.height, _COST, tip))
         marks.append(Label(finding.cost_ns, top + rows.height / 2, text))
     longest = max(finding.cost_ns for finding in found)
-    told = "Costs do not add up: some findings tell why a part of another is there."
+    told = "By rank and step where each costs most. Costs do not add up: some tell why a part of another is there."
     return Drawing(COSTS, told, time_axis(longest), rows.axis(), rows.y, tuple(marks), right=220)
+
+
+def _place(finding: Finding) -> str:
+    """Name a finding by what it is, and where to look for it."""
+    where, kind = finding.evidence, finding.kind.replace("_", " ").replace("comm", "communication")
+    words = [kind.replace("host bound", "host-bound")]
+    if finding.kind == "exposed_comm" and where.get("collective"):
+        words = [f"exposed {where['collective']}"]
+    elif finding.kind != "straggler" and where.get("collective"):
+        words.append(str(where["collective"]))
+    rank, step = where.get("rank"), where.get("step")
+    places = [f"rank {rank}"] if rank is not None else []
+    places += [f"step {step_label(step)}"] if step else []
+    return legible(" · ".join([*words, *([", ".join(places)] if places else [])]))
 
 
 def findings_table(run: Run) -> Cells:

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from dptrace.legible import legible
 
-__all__ = ["Axis", "Box", "Dot", "Drawing", "Entry", "Label", "Line", "linear_axis", "log_axis", "message", "time_axis"]
+__all__ = [
+    "HEAD",
+    "Axis",
+    "Box",
+    "Dot",
+    "Drawing",
+    "Entry",
+    "Label",
+    "Line",
+    "linear_axis",
+    "log_axis",
+    "message",
+    "parted",
+    "time_axis",
+    "untold",
+]
+
+
+HEAD = 22.0
+"""Height in pixels of a bold name above the rows that it stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +44,8 @@ class Box:
     texts: tuple[str, ...] = ()
     """The best first: the first one that fits is written in it."""
     ink: str = "#111827"
+    night: tuple[str, str] | None = None
+    """Its colour and its text's on a dark page, where these are not the palette's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +99,7 @@ class Axis:
     def room(self, length: float) -> float:
         """Give how much of an axis of this length each tick's label has for itself."""
         places = sorted(self.place(value) for value, _ in self.ticks)
-        apart = min((after - before for before, after in zip(places, places[1:], strict=False)), default=1.0)
+        apart = min((after - before for before, after in pairwise(places)), default=1.0)
         return apart * length * 0.92
 
     def place(self, value: float) -> float:
@@ -120,6 +142,55 @@ _NOWHERE = Axis(0, 1, grid=False)
 def message(title: str, text: str) -> Drawing:
     """Say in a picture's place why there is none."""
     return Drawing(legible(title), "", _NOWHERE, _NOWHERE, 60, (), message=legible(text))
+
+
+def parted(drawing: Drawing, tallest: float) -> list[Drawing]:
+    """Cut a drawing of rows, whose y axis is in pixels, between rows into some that fit on a page each."""
+    if drawing.height <= tallest or (drawing.y.low, drawing.y.high) != (0, drawing.height):
+        return [drawing]
+    heads = {at - HEAD / 2 for at in drawing.y.strong}
+    ends = sorted({*_gaps(drawing, heads), drawing.height})
+    parts: list[Drawing] = []
+    begin = 0.0
+    while begin < drawing.height:
+        after = [end for end in ends if end > begin]
+        fitting = [end for end in after if end <= begin + tallest]
+        whole = [end for end in fitting if end in heads and end > begin + tallest / 2]
+        end = max(whole or fitting, default=after[0]) if drawing.height > begin + tallest else drawing.height
+        parts.append(_between(drawing, begin, end, legend=not parts))
+        begin = end
+    return parts
+
+
+def _gaps(drawing: Drawing, heads: Collection[float]) -> Iterator[float]:
+    """Give where one row ends and the next begins; a bold name is above the row that follows it."""
+    boxes = sorted((mark.top, mark.bottom) for mark in drawing.marks if isinstance(mark, Box))
+    if not boxes:
+        yield from ((one + other) / 2 for (one, _), (other, _) in pairwise(drawing.y.ticks))
+    low = boxes[0][1] if boxes else 0.0
+    for top, bottom in boxes:
+        if top > low:
+            yield next((head for head in heads if low <= head <= top), top - 1)
+        low = max(low, bottom)
+
+
+def _between(drawing: Drawing, begin: float, end: float, legend: bool) -> Drawing:
+    y = drawing.y
+    marks = tuple(mark for mark in drawing.marks if begin <= _middle(mark) < end)
+    ticks = tuple((at, text) for at, text in y.ticks if begin <= at < end)
+    axis = replace(y, low=begin, high=end, ticks=ticks)
+    return replace(drawing, y=axis, height=end - begin, marks=marks, legend=drawing.legend if legend else ())
+
+
+def _middle(mark: Box | Dot | Line | Label) -> float:
+    if isinstance(mark, Box):
+        return (mark.top + mark.bottom) / 2
+    return mark.points[0][1] if isinstance(mark, Line) else mark.y
+
+
+def untold(drawing: Drawing) -> Drawing:
+    """Leave out what the pointer would be told: on paper there is none."""
+    return replace(drawing, marks=tuple(replace(m, tip="") if isinstance(m, Box | Dot) else m for m in drawing.marks))
 
 
 def linear_axis(low: float, high: float, unit: str, title: str = "", wanted: int = 8) -> Axis:

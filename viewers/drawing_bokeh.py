@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from bokeh.models import Axis as BokehAxis
-from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, Range1d
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LinearAxis, LogAxis, Range1d
 from bokeh.plotting import figure
 
 from dptrace.legible import legible
 from dptrace.viewers.drawing import Axis, Box, Dot, Drawing, Label, Line
+from dptrace.viewers.night import at_night, ink_at_night
 from dptrace.viewers.svg import FONT, hatched, shortened, text_width
 
 __all__ = ["bokeh_figure"]
@@ -18,15 +20,21 @@ _WIDTH = 1000
 """Of the frame, as far as it decides which texts fit into their boxes."""
 _LONGEST = 300
 """Of a row's name, in pixels."""
-_QUIET, _GRID = "#5B6472", "#E3E7EC"
+_TALL = 700
+"""Pixels of height from which there are ticks above, too."""
+_QUIET, _GRID, _INK, _PAPER, _AXIS = "#5B6472", "#E3E7EC", "#374151", "#FFFFFF", "#9CA3AF"
 _ANCHORS = {"right": ("left", 6), "left": ("right", -6), "center": ("center", 0)}
 
 
-def bokeh_figure(drawing: Drawing) -> figure:
+def bokeh_figure(drawing: Drawing, night: bool = False) -> figure:
     """Make a figure as wide as its page.
+
+    Args:
+        night: whether it stands on a dark page.
 
     Names of a trace stand in it as data that no part of Bokeh reads as HTML, as TeX or as a script.
     """
+    drawing = _darkened(drawing) if night else drawing
     scale: dict[str, Any] = {
         "x_axis_type": "log" if drawing.x.log else "linear",
         "y_axis_type": "log" if drawing.y.log else "linear",
@@ -44,15 +52,42 @@ def bokeh_figure(drawing: Drawing) -> figure:
         **scale,
     )
     plot.toolbar.logo = None
+    plot.update(background_fill_color=None, border_fill_color=None)
     _axis(plot.xaxis[0], drawing.x, drawing.x.room(_WIDTH))
+    if drawing.height > _TALL:
+        plot.add_layout(LogAxis() if drawing.x.log else LinearAxis(), "above")
+        _axis(plot.xaxis[0], replace(drawing.x, title=""), drawing.x.room(_WIDTH))
     _axis(plot.yaxis[0], drawing.y, _LONGEST)
     plot.xgrid.grid_line_color = _GRID if drawing.x.grid else None
     plot.ygrid.grid_line_color = _GRID if drawing.y.grid else None
     _boxes(plot, drawing)
     _lines(plot, drawing)
-    _dots(plot, drawing)
+    _dots(plot, drawing, at_night(_PAPER) if night else _PAPER)
     _labels(plot, drawing)
+    if night:
+        _darken(plot)
     return plot
+
+
+def _darkened(drawing: Drawing) -> Drawing:
+    def other(mark: Box | Dot | Line | Label) -> Box | Dot | Line | Label:
+        if not isinstance(mark, Box):
+            return replace(mark, color=at_night(mark.color))
+        color, ink = mark.night or (at_night(mark.color), ink_at_night(mark.color, mark.ink))
+        return replace(mark, color=color, ink=ink)
+
+    return replace(drawing, marks=tuple(map(other, drawing.marks)))
+
+
+def _darken(plot: figure) -> None:
+    """Exchange the colours of what is no mark for those of a dark page."""
+    for axis in plot.axis:
+        axis.update(axis_label_text_color=at_night(_QUIET), major_label_text_color=at_night(_INK))
+        if axis.axis_line_color is not None:
+            axis.axis_line_color = at_night(_AXIS)
+    for grid in plot.grid:
+        if grid.grid_line_color is not None:
+            grid.grid_line_color = at_night(_GRID)
 
 
 def _end(drawing: Drawing) -> float:
@@ -75,12 +110,12 @@ def _axis(axis: BokehAxis, told: Axis, room: float) -> None:
         axis_label=told.title or None,
         axis_label_text_font_style="normal",
         axis_label_text_color=_QUIET,
-        axis_line_color="#9CA3AF" if told.grid else None,
+        axis_line_color=_AXIS if told.grid else None,
         major_tick_line_color=None,
         minor_tick_line_color=None,
         major_label_text_font=FONT,
         major_label_text_font_size="12px",
-        major_label_text_color="#374151",
+        major_label_text_color=_INK,
     )
 
 
@@ -141,7 +176,7 @@ def _lines(plot: figure, drawing: Drawing) -> None:
             plot.line(list(xs), list(ys), line_color=mark.color, line_dash=dash, line_width=mark.width)
 
 
-def _dots(plot: figure, drawing: Drawing) -> None:
+def _dots(plot: figure, drawing: Drawing, paper: str) -> None:
     dots = [mark for mark in drawing.marks if isinstance(mark, Dot)]
     if not dots:
         return
@@ -150,7 +185,7 @@ def _dots(plot: figure, drawing: Drawing) -> None:
             "x": [dot.x for dot in dots],
             "y": [dot.y for dot in dots],
             "color": [dot.color for dot in dots],
-            "fill": ["#FFFFFF" if dot.hollow else dot.color for dot in dots],
+            "fill": [paper if dot.hollow else dot.color for dot in dots],
             "marker": [dot.shape for dot in dots],
             "tip": [legible(dot.tip) for dot in dots],
         }

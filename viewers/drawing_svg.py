@@ -10,23 +10,30 @@ __all__ = ["WIDTH", "legend_svg", "svg"]
 WIDTH = 1200
 """Of the whole picture in pixels."""
 _TOP, _BOTTOM, _LEAST_LEFT, _MOST_LEFT = 16.0, 24.0, 60.0, 320.0
+_ABOVE, _TALL = 16.0, 700.0
+"""Space for the ticks above what is so tall that those below it are out of sight."""
 _QUIET, _GRID, _AXIS = "#5B6472", "#E3E7EC", "#9CA3AF"
 
 
-def svg(drawing: Drawing, heading: bool = True) -> str:
+def svg(drawing: Drawing, heading: bool = True, night: bool = False, run: str = "") -> str:
     """Draw as SVG text.
 
     Args:
         heading: whether title and subtitle stand in the picture; a page has them already.
+        night: whether it tells its colours on a dark page, too.
+        run: what it is of, to stand above the heading.
     """
-    top = _TOP + (24 if heading else 0) + (20 if heading and drawing.subtitle else 0)
+    top = _TOP + (22 if run else 0) + (24 if heading else 0) + (20 if heading and drawing.subtitle else 0)
     left = _left(drawing)
     inner = WIDTH - left - drawing.right
     legend = _legend_rows(drawing, WIDTH - left)
-    top += 22 * len(legend)
+    top += 22 * len(legend) + (_ABOVE if _tall(drawing) else 0)
     bottom = _BOTTOM + (18 if drawing.x.title else 0) if drawing.x.ticks or drawing.x.title else 8
-    canvas = Canvas(WIDTH, top + drawing.height + bottom, drawing.title)
+    canvas = Canvas(WIDTH, top + drawing.height + bottom, drawing.title, night)
     y = _TOP
+    if run:
+        canvas.text(16, y + 1, shortened(run, WIDTH - 32, 13), _QUIET, size=13)
+        y += 22
     if heading:
         canvas.text(16, y + 2, drawing.title, size=16, bold=True)
         y += 24
@@ -44,13 +51,17 @@ def svg(drawing: Drawing, heading: bool = True) -> str:
     return canvas.finish()
 
 
-def legend_svg(drawing: Drawing) -> str:
+def legend_svg(drawing: Drawing, night: bool = False) -> str:
     """Draw the legend alone, for a picture that is drawn otherwise."""
     rows = _legend_rows(drawing, WIDTH)
-    canvas = Canvas(WIDTH, 22 * len(rows) + 4, "Legend")
+    canvas = Canvas(WIDTH, 22 * len(rows) + 4, "Legend", night)
     for number, row in enumerate(rows):
         _legend(canvas, row, 4, 13 + 22 * number)
     return canvas.finish()
+
+
+def _tall(drawing: Drawing) -> bool:
+    return drawing.height > _TALL and bool(drawing.x.ticks)
 
 
 def _left(drawing: Drawing) -> float:
@@ -91,7 +102,8 @@ def _axes(canvas: Canvas, drawing: Drawing, left: float, top: float, inner: floa
         at = left + x.place(value) * inner
         if x.grid:
             canvas.line(at, top, at, low, _GRID)
-        canvas.text(at, low + 12, shortened(label, room), "#374151", anchor="middle")
+        for y_of_text in (low + 12, *([top - 10] if _tall(drawing) else [])):
+            canvas.text(at, y_of_text, shortened(label, room), "#374151", anchor="middle")
     for value, label in y.ticks:
         at = top + y.place(value) * drawing.height
         if y.grid:
@@ -119,11 +131,12 @@ def _marks(canvas: Canvas, drawing: Drawing, left: float, top: float, inner: flo
         if isinstance(mark, Box):
             x, y, width, height = across(mark.left), down(mark.top), 0.0, down(mark.bottom) - down(mark.top)
             width = across(mark.right) - x
-            canvas.rect(x, y, width, height, mark.color, mark.tip)
+            color, ink = mark.night or ("", "")
+            canvas.rect(x, y, width, height, mark.color, mark.tip, night=color)
             size = 12 if height >= 15 else 10
             fitting = next((text for text in mark.texts if text_width(text, size) + 6 <= width), "")
             if fitting and height >= 11:
-                canvas.text(x + width / 2, y + height / 2, fitting, mark.ink, size, "middle")
+                canvas.text(x + width / 2, y + height / 2, fitting, mark.ink, size, "middle", on=mark.color, night=ink)
         elif isinstance(mark, Dot):
             canvas.dot(across(mark.x), down(mark.y), mark.color, mark.shape, mark.hollow, mark.tip)
         elif isinstance(mark, Line):

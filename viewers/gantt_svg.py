@@ -58,18 +58,19 @@ def of_middle_step(run: Run) -> Run:
     return replace(run, timelines=tuple(between(timeline, at, at) for timeline, at in places), devices=())
 
 
-def gantt_svg(run: Run, heading: bool = True) -> str:
+def gantt_svg(run: Run, heading: bool = True, night: bool = False) -> str:
     """Draw a run as SVG text.
 
     Args:
         heading: whether name, facts and sentence stand above; a page has them already.
+        night: whether it tells its colours on a dark page, too.
     """
     laid_out = chart(run)
     head = headline(run)
     if not laid_out.tracks or laid_out.end_ns <= 0:
-        return message_svg(message(head.title or "Gantt chart", "There is no step in this run."), heading)
+        return message_svg(message(head.title or "Gantt chart", "There is no step in this run."), heading, night)
     where = plan(laid_out, 106 if heading else 50)
-    canvas = Canvas(WIDTH, where.bottom + 12, head.title)
+    canvas = Canvas(WIDTH, where.bottom + 12, head.title, night)
     if heading:
         canvas.text(16, 20, shortened(head.title, 500, 18), size=17, bold=True)
         facts = shortened(" · ".join(head.facts), WIDTH - 600)
@@ -226,9 +227,9 @@ def _label(canvas: Canvas, where: Plan, row: Row) -> None:
         if phase:
             # Where a stretch is idle in part, its label would stand half on idle: a tag of its own colour under it.
             canvas.rect(left + 1, row.y + 1, width, row.height - 2, _COLORS[category], round_=3)
-            canvas.text(left + 5, middle, fitting, theme.ink_on(_COLORS[category]), 11)
+            canvas.text(left + 5, middle, fitting, theme.ink_on(_COLORS[category]), 11, on=_COLORS[category])
         elif found := _on_one_color(where, row, left, right, width):
-            canvas.text(found[0] + 4, middle, fitting, theme.ink_on(found[1]), 11)
+            canvas.text(found[0] + 4, middle, fitting, theme.ink_on(found[1]), 11, on=found[1])
         reach = left + width + 2
 
 
@@ -265,5 +266,5 @@ def _covered(lane: Lane, category: int, start: int, end: int) -> int:
 
 def _texts(where: Plan, lane: Lane, index: int) -> tuple[str, ...]:
     name, known = where.laid_out.collectives[int(lane.name[index])]
-    word = known.kind.replace("_", "-") if known.kind not in ("", "other") else shortened(name, 150, 11)
+    word = known.kind if known.kind not in ("", "other") else shortened(name, 150, 11)
     return (f"{word} {quantity(known.bytes)}", word) if known.bytes else (word,)

@@ -1,6 +1,8 @@
-"""Ranks by steps as a map: wall time, exposed communication and idle time, dark where there is more."""
+"""Ranks by steps as a map: wall time, exposed communication and idle time, stronger where there is more."""
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,13 +12,21 @@ from dptrace.run import Run
 from dptrace.viewers.bars import NO_STEP, place_labels, with_steps
 from dptrace.viewers.cells import Cells
 from dptrace.viewers.drawing import Axis, Box, Drawing, Label, message
+from dptrace.viewers.night import at_night
 from dptrace.viewers.tables import milliseconds, step_label
 
 __all__ = ["heatmap", "heatmap_table"]
 
+_Rgb: TypeAlias = tuple[int, int, int]
+_Look: TypeAlias = tuple[str, str, tuple[str, str]]
+"""Colour and ink of a cell, and both on a dark page."""
+
 TITLE = "Ranks by steps"
 _PALE = (244, 246, 249)
 _DARK = {"wall_ns": (27, 79, 156), "exposed_comm_ns": (190, 36, 24), "idle_ns": (55, 65, 81)}
+_DIM = (31, 38, 48)
+_BRIGHT = {"wall_ns": (127, 178, 245), "exposed_comm_ns": (255, 122, 107), "idle_ns": (190, 199, 210)}
+_MISSING: _Look = ("#FFFFFF", "#9CA3AF", (at_night("#FFFFFF"), at_night("#9CA3AF")))
 _NAMES = {"wall_ns": "Wall time", "exposed_comm_ns": "Exposed communication", "idle_ns": "Idle"}
 _HEAD = 26.0
 _GAP = 0.06
@@ -44,7 +54,7 @@ def heatmap(run: Run) -> Drawing:
     for index, name in enumerate(_NAMES):
         marks += _map(told, labels, name, index * (1 + _GAP), height)
     y = Axis(0, bottom, tuple(ticks), grid=False)
-    text = "Each map for itself: the darker, the more. Shares are of the step's wall time."
+    text = "Each map for itself: the stronger the color, the more. Shares are of the step's wall time."
     return Drawing(TITLE, text, _steps(told), y, bottom, tuple(marks), right=16)
 
 
@@ -73,12 +83,12 @@ def _map(told: Grid, labels: list[str], name: str, left: float, height: float) -
         for step, step_name in enumerate(told.steps):
             at, value = left + step * width, values[row, step]
             missing = bool(np.isnan(value))
-            color, ink = ("#FFFFFF", "#9CA3AF") if missing else _color(name, (value - low) / (high - low))
+            look = _MISSING if missing else _color(name, (value - low) / (high - low))
             word = "–" if missing else _words(name, float(value))
             tip = f"{label}, step {step_label(step_name)}: {'not there' if missing else f'{_NAMES[name]} {word}'}"
             edge = width * 0.02
-            box = Box(at + edge, at + width - edge, top + 1, top + height, color, tip, (word, word.split(" ")[0]), ink)
-            marks.append(box)
+            texts = word, word.split(" ")[0]
+            marks.append(Box(at + edge, at + width - edge, top + 1, top + height, look[0], tip, texts, *look[1:]))
     return marks
 
 
@@ -95,11 +105,15 @@ def _words(name: str, value: float) -> str:
     return f"{milliseconds(value)} ms" if name == "wall_ns" else f"{100 * value:.1f} %"
 
 
-def _color(name: str, share: float) -> tuple[str, str]:
-    """Give the colour of a share of the span, and that of a text on it."""
-    mixed = [round(pale + (dark - pale) * share) for pale, dark in zip(_PALE, _DARK[name], strict=True)]
+def _color(name: str, share: float) -> _Look:
+    """Give the colour of a share of the span and of a text on it, then both on a dark page, where more is brighter."""
+    return *_mixed(_PALE, _DARK[name], share, 140), _mixed(_DIM, _BRIGHT[name], share, 122)
+
+
+def _mixed(none: _Rgb, all_: _Rgb, share: float, light_from: int) -> tuple[str, str]:
+    mixed = [round(start + (end - start) * share) for start, end in zip(none, all_, strict=True)]
     light = 0.299 * mixed[0] + 0.587 * mixed[1] + 0.114 * mixed[2]
-    return "#" + "".join(f"{channel:02X}" for channel in mixed), "#111827" if light > 140 else "#FFFFFF"
+    return "#" + "".join(f"{channel:02X}" for channel in mixed), "#111827" if light > light_from else "#FFFFFF"
 
 
 def heatmap_table(run: Run) -> Cells:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -16,8 +16,9 @@ from dptrace.legible import legible
 from dptrace.viewers.cells import Cells
 from dptrace.viewers.headline import Headline
 from dptrace.viewers.page import bundle, policy, static
+from dptrace.viewers.theme import CHROME, css
 
-__all__ = ["Section", "bokeh_script", "environment", "plain_page", "sections"]
+__all__ = ["Section", "bokeh_script", "environment", "live", "plain_page", "sections"]
 
 _NOTHING = Markup("")
 FEW_ROWS = 12
@@ -56,29 +57,47 @@ def sections(parts: Sequence[Section]) -> Markup:
     return Markup(environment().from_string(static("sections.html")).render(sections=parts))
 
 
+def live(legend: str, still: str) -> Markup:
+    """Give the place of the figure under its legend; and a picture for paper.
+
+    Args:
+        legend, still: SVG, so everything in it is escaped already.
+    """
+    return Markup('<div class="live">{}<div id="figure"></div></div><div class="still">{}</div>').format(
+        Markup(legend), Markup(still)
+    )
+
+
 def bokeh_script() -> list[str]:
     """Give Bokeh's own script."""
     return list(Resources(mode="inline", components=["bokeh"], minified=True, log_level="error").js_raw)
 
 
-def plain_page(head: Headline, content: Markup, plot: dict[str, Any] | None = None) -> str:
-    """Fill the page.
+def _follow() -> str:
+    """Give the colours of a dark page that no script has to choose, and none of paper."""
+    colors = "".join(f"--{key}:{value};" for key, value in CHROME["dark"].items())
+    rule = f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme]){{color-scheme:dark;{colors}}}}}"
+    return f"{rule}\n"
+
+
+def plain_page(head: Headline, content: Markup, plots: Mapping[str, Any] | None = None) -> str:
+    """Fill the page, which is dark where the system asks for it.
 
     Args:
         content: what stands below the notes; HTML, so everything in it must be escaped already.
-        plot: Bokeh's ``json_item`` of a figure; a page without one runs no script at all.
+        plots: Bokeh's ``json_item`` of the figure, as *light* and as *dark*; a page without runs no script at all.
     """
-    scripts = [*bokeh_script(), bundle("figure.js")] if plot is not None else []
+    scripts = [*bokeh_script(), bundle("figure.js")] if plots else []
     return (
         environment()
         .from_string(static("plain.html"))
         .render(
             head=head,
             content=content,
-            plot=plot,
+            plots=plots or {},
             version=__version__,
             policy=policy(scripts) if scripts else "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
-            styles=Markup(static("plain.css")),
+            styles=Markup(css() + _follow() + static("plain.css")),
             scripts=[Markup(script) for script in scripts],
         )
     )

@@ -16,6 +16,7 @@ from dptrace.legible import legible
 from dptrace.run import Run
 from dptrace.viewers.cells import MOST_ROWS
 from dptrace.viewers.details import details
+from dptrace.viewers.drawing import parted
 from dptrace.viewers.drawing_svg import svg
 from dptrace.viewers.gantt import figures
 from dptrace.viewers.gantt_svg import gantt_svg, of_middle_step
@@ -35,6 +36,9 @@ MOST_CHARACTERS = 9_500_000
 """What the interactive chart of a report holds, and what it may weigh, so that the file stays below 10 MB."""
 TALLEST = 2_000
 """Pixels of the chart's rows that stand on the page; beyond these they scroll within it."""
+
+PAPER = 300.0
+"""Pixels of rows after which a picture is parted: a printed page holds two such parts."""
 
 _BELOW = ("breakdown", "heatmap", "communication", "bandwidth", "buckets", "idle")
 _LEFT_OUT = frozenset({"schema", "losses", "ranks", "ddp", "notes"})
@@ -65,6 +69,8 @@ def document(run: Run) -> str:
     styles = Markup("<style>{}</style>\n").format(Markup(static("plain.css")))
     above = Markup('<p class="answer">{}</p>\n').format(legible(sentence(run).plain)) + _findings(run)
     below = sections(parts) + _facts(run) + _definitions()
+    # On paper these stand on the first page, so that the chart has the second one with its legend.
+    above += Markup('<div class="cover">{}</div>\n').format(_facts(run, "cover-") + _definitions("cover-"))
     head = headline(run)
     head = replace(head, notes=(*head.notes, *(run.together.notes if laid_out.tracks else ())))
     if laid_out.tracks and len(laid_out) <= MOST_INTERVALS:
@@ -96,7 +102,9 @@ def _section(run: Run, name: str) -> Section:
     shown = cells.first(MOST_ROWS) if cells.rows else None
     if drawing.message:
         return Section(name, view.title, cells=shown, about=drawing.message)
-    return Section(name, view.title, Markup(svg(drawing, heading=False)), shown, drawing.subtitle)
+    pieces = (Markup(svg(part, heading=False, night=True)) for part in parted(drawing, PAPER))
+    picture = Markup("").join(Markup('<div class="piece">{}</div>').format(piece) for piece in pieces)
+    return Section(name, drawing.title, picture, shown, drawing.subtitle)
 
 
 def _still(run: Run, count: int) -> Section:
@@ -106,7 +114,7 @@ def _still(run: Run, count: int) -> Section:
         f"The run has {count:,} intervals, too many for a page to be attached: this is its step of median length, "
         f"{', '.join(names)}. To look at all of it: dptrace view."
     )
-    return Section("gantt", VIEWS["gantt"].title, Markup(gantt_svg(middle, heading=False)), None, about)
+    return Section("gantt", VIEWS["gantt"].title, Markup(gantt_svg(middle, heading=False, night=True)), None, about)
 
 
 def _findings(run: Run) -> Markup:
@@ -123,10 +131,10 @@ def _findings(run: Run) -> Markup:
     return Markup('<ol class="findings">\n{}</ol>\n').format(Markup("").join(entries))
 
 
-def _facts(run: Run) -> Markup:
+def _facts(run: Run, place: str = "") -> Markup:
     """List what run.json tells: how, where and with what the run was recorded."""
     facts = [("Trace", run.path), *_told(run.info)]
-    return _list("facts", "How it was recorded", facts)
+    return _list(f"{place}facts", "How it was recorded", facts)
 
 
 def _told(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -154,8 +162,8 @@ def _flat(name: str, value: object) -> str:
     return str(value)
 
 
-def _definitions() -> Markup:
-    return _list("definitions", "What the words mean", DEFINITIONS)
+def _definitions(place: str = "") -> Markup:
+    return _list(f"{place}definitions", "What the words mean", DEFINITIONS)
 
 
 _LIST = """<section class="part" id="{{ name }}"><h2>{{ title }}</h2>

@@ -53,9 +53,14 @@ def titles(aligned: AlignedSteps) -> tuple[str, str]:
 
 
 def saving(aligned: AlignedSteps) -> str:
-    """Say in a sentence what both runs took, and what B saves."""
+    """Say in a sentence what both runs took, and what B saves; or why that can't be said."""
     count, (a, b) = len(aligned.a.names), aligned.took_ns()
     steps = "its step" if count == 1 else f"{count} steps"
+    if aligned.incomparable:
+        return (
+            f"Not compared: {aligned.incomparable}. For {steps}, A takes {duration(a)} and B {duration(b)}; "
+            "neither saves anything."
+        )
     saved = aligned.saved_ns()
     if saved == 0:
         return f"A and B take {duration(a)} each for {steps}."

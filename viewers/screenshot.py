@@ -35,6 +35,10 @@ def find_chromium() -> str | None:
     return found or next((path for path in _ELSEWHERE.get(sys.platform, ()) if Path(path).exists()), None)
 
 
+_CONTROLS = "<style>.tools,.tip,dialog,#names .all,#rows-scroll{display:none!important}</style>"
+"""What can only be clicked: a picture is as the page is on paper."""
+
+
 def screenshot(page: str, path: Path, size: tuple[int, int]) -> None:
     """Write what a page shows as PNG of a size in pixels.
 
@@ -49,7 +53,7 @@ def screenshot(page: str, path: Path, size: tuple[int, int]) -> None:
         raise DptraceError(_MISSING)
     with tempfile.TemporaryDirectory(prefix="dptrace-") as folder:
         file, written = Path(folder, "page.html"), Path(folder, "page.png")
-        file.write_text(page, encoding="utf-8")
+        file.write_text(page.replace("</head>", f"{_CONTROLS}</head>", 1), encoding="utf-8")
         command = [
             chromium,
             *("--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-background-networking"),

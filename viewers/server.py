@@ -168,9 +168,7 @@ class PageServer:
             self._server = _Server((host, port), files)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise DptraceError(
-                f"Can't serve at {host}:{port}: {reason}. Leave --port out, and a free one is found."
-            ) from None
+            raise DptraceError(_refused(host, port, str(reason), isinstance(error, socket.gaierror))) from None
         self.host, self.port = host, int(self._server.server_address[1])
         self._thread = threading.Thread(target=self._server.serve_forever, args=(_LOOK,), daemon=True)
         self._thread.start()
@@ -192,6 +190,14 @@ class PageServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def _refused(host: str, port: int, reason: str, nowhere: bool) -> str:
+    """Say what was wrong with the address, in terms of what was given of it."""
+    if nowhere or not port:
+        usual = f"Leave --host out for {LOOPBACK}, this machine itself, or name an address of this machine."
+        return f"Can't serve at {host}: {'no such address' if nowhere else reason}. {usual}"
+    return f"Can't serve at {host}:{port}: {reason}. Leave --port out, and a free one is found."
 
 
 def tunnel(connection: str, user: str, port: int) -> str:

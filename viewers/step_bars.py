@@ -64,7 +64,7 @@ def breakdown(run: Run) -> Drawing:
         return message(EACH, NO_STEP)
     bars = sum(len(device.split.names) for device in devices)
     if bars > MOST_BARS:
-        return summary(run, f"{bars} steps of all ranks are too many for a bar each: these are their means.")
+        return summary(run, f"{bars} steps of all ranks are too many for a bar each: a bar is the mean of a rank's.")
     rows, longest = Rows(TALL if bars <= DENSE else FLAT + 3), 0.0
     marks: list[Box | Label] = []
     for label, device in zip(place_labels(run, devices), devices, strict=True):

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from dptrace.run import Run, overlap_percent
 from dptrace.split import FIGURES
+from dptrace.viewers.experts import expert_lines
 from dptrace.viewers.headline import headline
 from dptrace.viewers.idle_table import idle_table
 from dptrace.viewers.memory import memory_sentence
@@ -82,6 +83,8 @@ def print_run(run: Run, console: Console, every: bool = False, align: bool = Tru
         parts += [across, ""]
     if memory := memory_sentence(run.info):
         parts += [Text(memory), ""]
+    if load := expert_lines(run.info, every):
+        parts += [Text("\n".join(load)), ""]
     parts += [findings_list(together.findings), ""]
     if run.notes or together.notes:
         parts += [notes(run, together.notes)]

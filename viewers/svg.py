@@ -8,6 +8,7 @@ from html import escape as _escape
 
 from dptrace.legible import legible
 from dptrace.viewers import theme
+from dptrace.viewers.night import at_night, ink_at_night
 
 __all__ = ["FONT", "Canvas", "escape", "hatched", "number", "shortened", "text_width"]
 
@@ -79,16 +80,19 @@ def hatched(color: str) -> bool:
 
 
 class Canvas:
-    """Collect shapes, then :meth:`finish`."""
+    """Collect shapes, then :meth:`finish`.
 
-    def __init__(self, width: float, height: float, title: str) -> None:
-        self.width, self.height = width, height
+    One with *night* tells of each shape its colour on a dark page, as the properties --n (fill) and --s (stroke).
+    """
+
+    def __init__(self, width: float, height: float, title: str, night: bool = False) -> None:
+        self.width, self.height, self.night = width, height, night
         size = f'width="{number(width)}" height="{number(height)}"'
         self._parts = [
             f'<svg {_ATTRIBUTES} viewBox="0 0 {number(width)} {number(height)}" {size} font-family="{escape(FONT)}">',
             f"<title>{escape(title)}</title>",
             f"<defs>{_HATCH.format(color=theme.EXPOSED)}</defs>",
-            f'<rect width="{number(width)}" height="{number(height)}" fill="#FFFFFF"/>',
+            f'<rect width="{number(width)}" height="{number(height)}" fill="#FFFFFF"{self._at_night("#FFFFFF")}/>',
         ]
         self.shapes = 0
         """How many rectangles, lines and dots there are."""
@@ -99,19 +103,35 @@ class Canvas:
             f"<{tag} {attributes}><title>{escape(tip)}</title></{tag}>" if tip else f"<{tag} {attributes}/>"
         )
 
-    @staticmethod
-    def _fill(color: str) -> str:
-        return 'fill="url(#hatch)"' if hatched(color) else f'fill="{escape(color)}"'
+    def _at_night(self, fill: str = "", stroke: str = "", night: str = "") -> str:
+        shades = ("--n", fill, night or at_night(fill)), ("--s", stroke, at_night(stroke))
+        told = ";".join(f"{name}:{dark}" for name, light, dark in shades if dark != light)
+        return f' style="{escape(told)}"' if self.night and told else ""
+
+    def _fill(self, color: str, night: str = "") -> str:
+        return 'fill="url(#hatch)"' if hatched(color) else f'fill="{escape(color)}"{self._at_night(color, night=night)}'
 
     def rect(
-        self, x: float, y: float, width: float, height: float, color: str, tip: str = "", round_: float = 0
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        color: str,
+        tip: str = "",
+        round_: float = 0,
+        night: str = "",
     ) -> None:
-        """Draw a rectangle; what lies to the right of its left edge by nothing is not drawn."""
+        """Draw a rectangle; what lies to the right of its left edge by nothing is not drawn.
+
+        Args:
+            night: its colour on a dark page, where that is not the palette's.
+        """
         if width <= 0 or height <= 0:
             return
         corners = f' rx="{number(round_)}"' if round_ else ""
         size = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"{corners}'
-        self._add("rect", f"{size} {self._fill(color)}", tip)
+        self._add("rect", f"{size} {self._fill(color, night)}", tip)
 
     def rects(self, boxes: list[tuple[float, float, float, float]], color: str) -> None:
         """Draw many rectangles of one colour (x, y, width, height) as one path."""
@@ -128,13 +148,17 @@ class Canvas:
         """Draw lines from point to point."""
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
         path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
+        shade = self._at_night(stroke=color)
         self._add(
-            "polyline", f'points="{path}" fill="none" stroke="{color}" stroke-width="{number(width)}"{dashed}', ""
+            "polyline",
+            f'points="{path}" fill="none" stroke="{color}" stroke-width="{number(width)}"{dashed}{shade}',
+            "",
         )
 
     def dot(self, x: float, y: float, color: str, shape: str = "circle", hollow: bool = False, tip: str = "") -> None:
         """Draw a dot of a shape, or its outline."""
         look = f'fill="#FFFFFF" stroke="{color}" stroke-width="1.5"' if hollow else f'fill="{color}" fill-opacity=".75"'
+        look += self._at_night("#FFFFFF", color) if hollow else self._at_night(color)
         around = _SHAPES.get(shape)
         if around is None:
             self._add("circle", f'cx="{number(x)}" cy="{number(y)}" r="4" {look}', tip)
@@ -152,14 +176,22 @@ class Canvas:
         anchor: str = "start",
         bold: bool = False,
         upright: bool = False,
+        on: str = "",
+        night: str = "",
     ) -> None:
-        """Write a text, centred on *y*; *anchor* is start, middle or end; *upright* turns it to run upwards."""
+        """Write a text, centred on *y*; *anchor* is start, middle or end; *upright* turns it to run upwards.
+
+        Args:
+            on: the colour that it stands on, where that is not the ground.
+            night: its colour on a dark page, where that is not the palette's.
+        """
         style = f' text-anchor="{anchor}"' if anchor != "start" else ""
         style += f' font-size="{number(size)}"' if size != 12 else ""
         style += ' font-weight="700"' if bold else ""
+        shade = self._at_night(color, night=night or (ink_at_night(on, color) if on else ""))
         style += f' transform="rotate(-90 {number(x)} {number(y)})"' if upright else ""
         self._parts.append(
-            f'<text x="{number(x)}" y="{number(y + size * 0.36)}" fill="{color}"{style}>{escape(text)}</text>'
+            f'<text x="{number(x)}" y="{number(y + size * 0.36)}" fill="{color}"{style}{shade}>{escape(text)}</text>'
         )
 
     def finish(self) -> str:

@@ -15,11 +15,11 @@ from bokeh.layouts import column
 from markupsafe import Markup
 
 from dptrace.viewers import theme
-from dptrace.viewers.drawing import Axis, Dot, Drawing, Entry, Label, Line, linear_axis, message
+from dptrace.viewers.drawing import Axis, Dot, Drawing, Entry, Label, Line, linear_axis, message, untold
 from dptrace.viewers.drawing_bokeh import bokeh_figure
-from dptrace.viewers.drawing_svg import legend_svg
+from dptrace.viewers.drawing_svg import legend_svg, svg
 from dptrace.viewers.headline import Headline
-from dptrace.viewers.plain_page import Section, plain_page, sections
+from dptrace.viewers.plain_page import Section, live, plain_page, sections
 from dptrace.viewers.sweep_table import best_word, cells, headline
 
 __all__ = ["document", "exposed", "steps"]
@@ -181,7 +181,8 @@ def document(content: Mapping[str, Any]) -> str:
     """Draw a sweep, as sweep.json has it, as one HTML page."""
     drawn = [steps(content), exposed(content)]
     shown = [drawing for drawing in drawn if not drawing.message]
-    place = Markup(legend_svg(shown[-1])) + Markup('<div id="figure"></div>') if shown else Markup("")
+    stills = "".join(svg(untold(drawing), heading=False) for drawing in shown)
+    place = live(legend_svg(shown[-1], night=True), stills) if shown else Markup("")
     about = " ".join(drawing.message or f"{drawing.title}: {drawing.subtitle}" for drawing in drawn)
     parts = [
         Section("charts", " · ".join(drawing.title for drawing in drawn), place, None, about),
@@ -190,9 +191,12 @@ def document(content: Mapping[str, Any]) -> str:
     facts = [_count(content["epochs"], "epoch"), f"{_count(content['repeat'], 'run')} of each", content["device"] or ""]
     said = Markup("").join(Markup("<p><strong>{}</strong></p>").format(text) for text in content["reading"])
     head = Headline(headline(content), "sweep", tuple(filter(None, facts)), tuple(content["notes"]))
-    layout = column([bokeh_figure(drawing) for drawing in shown], sizing_mode="stretch_width")
-    plot = dict(json_item(layout, ID("figure"))) if shown else None
-    return plain_page(head, Markup('<section class="part">{}</section>').format(said) + sections(parts), plot)
+    plots = {
+        look: json_item(column([bokeh_figure(one, night) for one in shown], sizing_mode="stretch_width"), ID("figure"))
+        for look, night in (("light", False), ("dark", True))
+    }
+    above = Markup('<section class="part">{}</section>').format(said)
+    return plain_page(head, above + sections(parts), plots if shown else None)
 
 
 def _count(number: int, what: str) -> str:

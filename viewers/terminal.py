@@ -13,6 +13,7 @@ from rich.text import Text
 
 from dptrace.aligned_steps import AlignedSteps, align_steps, paced
 from dptrace.device import DeviceFigures
+from dptrace.differs import beside_each_other
 from dptrace.run import Run
 from dptrace.telling_ranks import Telling, telling_ranks
 from dptrace.timeline import Timeline
@@ -77,6 +78,7 @@ def print_pair(a: Run, b: Run, console: Console, by_step: bool = True) -> None:
     for letter, run in (("A", a), ("B", b)):
         _print_title(run, pen, console, f"{letter}  ")
     console.print(Text(pen.text(saving(aligned)), style=_verdict(aligned)), highlight=False)
+    _print_notes(beside_each_other(a, b), pen, console)
     chosen = [_chosen(run, most) for run in (a, b)]
     rows = paired_rows(aligned)
     blocks = [_paired_block(aligned, which, own, rows[which]) for which, (own, _) in enumerate(chosen)]
@@ -86,6 +88,9 @@ def print_pair(a: Run, b: Run, console: Console, by_step: bool = True) -> None:
     figures: dict[str, dict[str, str]] = {}
     for letter, run, block, (own, telling) in zip("AB", (a, b), blocks, chosen, strict=True):
         told += [f"{letter}: {remark}" for remark in _remarks(run, own, telling)]
+        most_steps = max(len(device.timeline.windows) for device in own)
+        if most_steps > len(aligned.a.names):
+            told.append(f"{letter}: its shares and its wall below are of all its {most_steps} steps.")
         numbers += [*causes(run, pen, f"{letter}  "), *kinds(run, pen, f"{letter}  ")]
         figures |= {label: shares(device.split) for label, device in zip(block.labels, own, strict=True)}
     verbs = sorted({gap.saved_ns > 0 for gap in aligned.freed()}, reverse=True)
@@ -95,6 +100,8 @@ def print_pair(a: Run, b: Run, console: Console, by_step: bool = True) -> None:
 
 
 def _verdict(aligned: AlignedSteps) -> str:
+    if aligned.incomparable:
+        return ""
     saved = aligned.saved_ns()
     return "bold green" if saved > 0 else "bold red" if saved else "bold"
 

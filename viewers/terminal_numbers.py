@@ -80,9 +80,13 @@ def kinds(run: Run, pen: Pen, whose: str = "") -> Iterator[Text]:
 
 def saved_by_step(aligned: AlignedSteps, pen: Pen, width: int) -> Iterator[Table | Text]:
     """Put each pair of steps beside each other, with what is saved: a table, or sentences where it would be cut."""
+
+    def told(a: int, b: int) -> str:
+        return "–" if aligned.incomparable else freed_words(a - b, (a - b) / max(a, 1))
+
     lengths = zip(aligned.a.length_ns.tolist(), aligned.b.length_ns.tolist(), strict=True)
     rows = [
-        (step_label(name), duration(a), step_label(other), duration(b), freed_words(a - b, (a - b) / max(a, 1)))
+        (step_label(name), duration(a), step_label(other), duration(b), told(a, b))
         for name, other, (a, b) in zip(aligned.a.names, aligned.b.names, lengths, strict=True)
     ]
     if len(rows) < 2:
@@ -90,8 +94,8 @@ def saved_by_step(aligned: AlignedSteps, pen: Pen, width: int) -> Iterator[Table
     more = f"{len(rows) - MOST_PAIRS} more pairs of steps" if len(rows) > MOST_PAIRS else ""
     if width < LEAST_WIDTH_OF_TABLE:
         yield from (
-            _line(f"A step {a} {took}, B step {b} {other}: {told}", pen)
-            for a, took, b, other, told in rows[:MOST_PAIRS]
+            _line(f"A step {a} {took}, B step {b} {other}: {saved}", pen)
+            for a, took, b, other, saved in rows[:MOST_PAIRS]
         )
     else:
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from dptrace.legible import legible
 from dptrace.split import Part
 from dptrace.viewers.theme import OVERLAPPED, OVERLAPPED_LABEL, PART_COLORS, PART_LABELS, PART_ORDER, ink_on
 
@@ -71,9 +71,10 @@ class Pen:
     encoding: str
 
     def text(self, text: str) -> str:
-        """Make a name from a trace harmless: no escape sequence, control or direction character gets through."""
-        text = re.sub(r"\x1b(\[[0-?]*[ -/]*[@-~])?", "", text)
-        kept = "".join(c for c in text if unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+        """Make a name from a trace harmless: escapes and turned directions are spelled out, as everywhere."""
+        kept = "".join(
+            c for c in legible(text) if unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+        )
         return self.known(kept)
 
     def known(self, text: str) -> str:

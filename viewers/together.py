@@ -7,6 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dptrace.findings import Finding
+from dptrace.ranks.latency import Latency, summed, titled
+from dptrace.ranks.match import Matches
 from dptrace.ranks.together import Together
 from dptrace.viewers.tables import milliseconds, plain, quantity
 
@@ -40,8 +42,10 @@ def _where(finding: Finding) -> str:
 def timing_table(together: Together, every: bool = False) -> Table | None:
     """Give how like collectives waited and transferred: a row for each kind, size and bucket that all ranks show.
 
+    Groups of one purpose have one row, and so have the layers of what varies in size, as tokens to experts do.
+
     Args:
-        every: leave no row out.
+        every: leave no row out, with one for each group and layer.
     """
     if not together.latencies or len(together.devices) < 2:
         return None
@@ -52,12 +56,13 @@ def timing_table(together: Together, every: bool = False) -> Table | None:
     transfer = ("transfer\np50 ms", "\np90 ms", "\nmax ms")
     for heading in ("count", "bytes", *transfer, "mean\nwait ms", "busbw\nGB/s", "slow"):
         table.add_column(heading, justify="right", no_wrap=True)
-    shown = together.latencies if every else together.latencies[:_MOST_ROWS]
+    rows = together.latencies if every else summed(together.latencies, together.matches, together.timing)
+    shown = titled(rows)[: None if every else _MOST_ROWS]
     for latency in shown:
         slow = int(latency.slow.sum())
         table.add_row(
             latency.kind,
-            plain(latency.name),
+            plain(_called(latency, together.matches, every)),
             str(len(latency.instances)),
             quantity(latency.bytes),
             *(f"{latency.quantile(share) / 1e6:.3f}" for share in (0.5, 0.9, 1)),
@@ -65,6 +70,15 @@ def timing_table(together: Together, every: bool = False) -> Table | None:
             "–" if latency.busbw is None else f"{latency.busbw / 1e9:.1f}",
             str(slow) if slow else "",
         )
-    if len(shown) < len(together.latencies):
-        table.add_row("…", "", f"{len(together.latencies) - len(shown)} more: --all")
+    if len(shown) < len(rows):
+        table.add_row("…", "", f"{len(rows) - len(shown)} more: --all")
     return table
+
+
+def _called(latency: Latency, matches: Matches, every: bool) -> str:
+    """Name a row: by its label, and by its group where there are several."""
+    group = matches.groups[latency.group]
+    several = len({one.ranks for one in matches.groups if one.ranks}) > 1
+    ranks = f"ranks {', '.join(map(str, group.ranks))}" if every and several and group.ranks else ""
+    where = ranks or (group.description if several and not latency.name else "")
+    return ", ".join(filter(None, (latency.name, where)))

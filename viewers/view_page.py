@@ -10,16 +10,15 @@ from markupsafe import Markup
 
 from dptrace.run import Run
 from dptrace.viewers import gantt
+from dptrace.viewers.drawing import untold
 from dptrace.viewers.drawing_bokeh import bokeh_figure
 from dptrace.viewers.drawing_svg import legend_svg, svg
 from dptrace.viewers.gantt_svg import gantt_svg
 from dptrace.viewers.headline import headline
-from dptrace.viewers.plain_page import Section, plain_page, sections
+from dptrace.viewers.plain_page import Section, live, plain_page, sections
 from dptrace.viewers.views import View
 
 __all__ = ["document", "picture"]
-
-_PLACE = Markup('<div id="figure"></div>')
 
 
 def document(view: View, run: Run) -> str:
@@ -32,13 +31,18 @@ def document(view: View, run: Run) -> str:
         return gantt.document(run)
     drawing = view.draw(run)
     head = replace(headline(run), notes=(*run.notes, *_further(view, run)))
-    place = Markup("") if drawing.message else Markup(legend_svg(drawing) if drawing.legend else "") + _PLACE
+    place = (
+        Markup("")
+        if drawing.message
+        else live(legend_svg(drawing, night=True) if drawing.legend else "", svg(untold(drawing), heading=False))
+    )
     about = drawing.message or drawing.subtitle
     cells = view.table(run)
     # What the table would say in its note is said already where there is no picture.
-    part = Section(view.name, view.title, place, cells if cells.rows else None, about, open=True)
-    plot = None if drawing.message else dict(json_item(bokeh_figure(drawing), ID("figure")))
-    return plain_page(head, sections([part]), plot)
+    part = Section(view.name, drawing.title, place, cells if cells.rows else None, about, open=True)
+    looks = {} if drawing.message else {"light": False, "dark": True}
+    plots = {name: json_item(bokeh_figure(drawing, night), ID("figure")) for name, night in looks.items()}
+    return plain_page(head, sections([part]), plots)
 
 
 def _further(view: View, run: Run) -> tuple[str, ...]:
@@ -48,4 +52,7 @@ def _further(view: View, run: Run) -> tuple[str, ...]:
 
 def picture(view: View, run: Run) -> str:
     """Draw a run as SVG, which needs no browser."""
-    return gantt_svg(run) if view.draw is None else svg(view.draw(run))
+    if view.draw is None:
+        return gantt_svg(run)
+    told = headline(run)
+    return svg(view.draw(run), run=" · ".join((told.title, *told.facts)))

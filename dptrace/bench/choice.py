@@ -21,6 +21,12 @@ __all__ = ["Chosen", "Fitted", "choose", "fit_recorded", "line_of_links"]
 _MIB = 1 << 20
 _SLACK = 0.02
 """Share of exposed time that is worth no further bucket."""
+_FEWEST_SIZES = 3
+"""Two sizes always lie on a line."""
+_LEAST_R2 = 0.5
+"""What a line must explain for a choice to be made by it."""
+_WIDEST = 10.0
+"""Most by which the ends of a confidence interval may differ: a choice goes with the root of alpha over beta."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,26 @@ class Fitted:
     line: Line
     source: str
     r2: float | None = None
+    alpha_range_s: tuple[float, float] | None = None
+    """95 % confidence."""
+    beta_range_s_per_byte: tuple[float, float] | None = None
+    sizes: int | None = None
+    """How many different sizes it was fitted to."""
+
+    @property
+    def unsure(self) -> str:
+        """Say why no choice can be made by the line; empty where one can."""
+        if self.sizes is not None and self.sizes < _FEWEST_SIZES:
+            return f"all-reduces of {self.sizes} different size{'s' * (self.sizes != 1)} do not make a line"
+        if self.line.beta_s_per_byte <= 0:
+            return "larger all-reduces did not take longer than smaller ones"
+        if self.r2 is not None and self.r2 < _LEAST_R2:
+            return f"the line explains {100 * max(self.r2, 0):.0f} % of how the all-reduces' times differ"
+        ends = self.beta_range_s_per_byte
+        if ends is not None and (ends[0] <= 0 or ends[1] > _WIDEST * ends[0]):
+            low, high = (f"{1e9 * end:.2g}" for end in ends)
+            return f"the time of a byte can't be told more closely than between {low} and {high} ns"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +90,8 @@ def fit_recorded(read: Mapping[Cell, Recorded]) -> Fitted | str:
     except ValueError as error:
         return str(error)
     count = sum(map(len, by_size.values()))
-    return Fitted(found.line, f"this sweep's {count:,} recorded all-reduces", found.r2)
+    ranges = found.alpha_range_s, found.beta_range_s_per_byte
+    return Fitted(found.line, f"this sweep's {count:,} recorded all-reduces", found.r2, *ranges, len(sizes))
 
 
 def line_of_links(content: Mapping[str, Any], path: str, gpus: int) -> Fitted:
@@ -81,7 +108,13 @@ def line_of_links(content: Mapping[str, Any], path: str, gpus: int) -> Fitted:
             f"{path}: was measured among {content.get('ranks')} ranks, and this sweep has {gpus}: dptrace links "
             f"--gpus {gpus} -o {path}"
         )
-    return Fitted(Line(float(fitted["alpha_s"]), float(fitted["beta_s_per_byte"])), path, fitted.get("r2"))
+    line = Line(float(fitted["alpha_s"]), float(fitted["beta_s_per_byte"]))
+    return Fitted(line, path, fitted.get("r2"), _ends(fitted, "alpha_range_s"), _ends(fitted, "beta_range_s_per_byte"))
+
+
+def _ends(fitted: Mapping[str, Any], name: str) -> tuple[float, float] | None:
+    told = fitted.get(name)
+    return (float(told[0]), float(told[1])) if told else None
 
 
 def choose(

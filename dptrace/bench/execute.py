@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ __all__ = ["PREFIX", "BenchRun", "Settings", "parse_results", "profiled", "timed
 PREFIX = "RESULTS_JSON:"
 _POLL_S = 0.05
 _LAST_LINES = 6
+_TORCHRUN = ("torch.distributed.elastic", "torch/distributed/elastic", "torch/distributed/run.py")
 
 
 class BenchRun(DptraceError):
@@ -104,16 +106,18 @@ def _run(command: Sequence[str], processes: int, timeout_s: float | None) -> str
 def _reason(trouble: str) -> str:
     """Find what a rank said last before it died: its own error, not torchrun's report of it."""
     lines = [line.strip() for line in trouble.splitlines() if line.strip()]
+    # What torchrun says of it comes last, in a traceback of its own and a box; before a rank's lines stands [rank0]:.
+    report = next((i for i, line in enumerate(lines) if any(sign in line for sign in _TORCHRUN)), None)
+    lines = lines[:report] or lines
     told = [line for line in lines if line.startswith("Error: ")]
     if told:
         return told[0].removeprefix("Error: ")
-    errors = [line for line in lines if _is_error(line)]
+    errors = [plain for line in lines if _is_error(plain := re.sub(r"^\[rank\d+\]: ?", "", line))]
     return errors[0][:500] if errors else " ".join(lines[-_LAST_LINES:])[:500]
 
 
 def _is_error(line: str) -> bool:
-    plain = line.split("]:", 1)[-1].strip()  # torchrun puts [rank0]: before a rank's lines
-    name = plain.split(":", 1)[0]
+    name = line.split(":", 1)[0]
     return name.replace(".", "").replace("_", "").isalnum() and name.endswith(("Error", "Exception"))
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from dptrace.bench.compared import beyond_ideal, by_size, savings, shares, usable
 from dptrace.bench.table import Row
+from dptrace.bench.verdict import best_of, mode_name, of, on, surely_faster, verdict
 
 __all__ = ["CHARTS", "Chart", "doubts", "mode_name", "read"]
 
@@ -21,10 +23,13 @@ CHARTS = {
 }
 """Names of the charts, in their order, and their titles."""
 
-_NAMES = {"ddp": "DDP", "single": "one GPU"}
 _SAME = 1e-3
 """Losses that differ by a smaller share of themselves come from the same training: sums of float32 in another order."""
 _NOT_THERE = "Nothing to chart: "
+_SHARED = (
+    "The processes share this machine's cores, of which one process alone has all: what several could save by sharing "
+    "an epoch out can't be told here."
+)
 _NO_BASELINE = f"{_NOT_THERE}no model was run on one GPU (mode single), which speedups are counted from."
 
 
@@ -38,116 +43,52 @@ class Chart:
     missing: str = ""
 
 
-def mode_name(mode: str) -> str:
-    """Name a mode in a sentence."""
-    return _NAMES.get(mode, mode)
-
-
-def _on(row: Row) -> str:
-    return "on one GPU" if row.gpus == 1 else f"on {row.gpus} GPUs"
-
-
-def _of(row: Row) -> str:
-    return f"{row.model}, {mode_name(row.mode)} {_on(row)}" if row.mode != "single" else f"{row.model} {_on(row)}"
-
-
 def _ms(value: float) -> str:
     return f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.1f} ms"
 
 
-def _millions(row: Row) -> str:
-    return "" if row.parameters is None else f"{row.parameters / 1e6:.1f} M"
-
-
-def read(rows: Sequence[Row], here: str = "On this machine", local_loss: bool = False) -> list[Chart]:
+def read(
+    rows: Sequence[Row], here: str = "On this machine", local_loss: bool = False, on_cpu: bool = False
+) -> list[Chart]:
     """Read the six charts.
 
     Args:
         here: where it was measured, to begin a sentence with.
         local_loss: whether the fifth chart is of rank 0's own losses.
+        on_cpu: whether processes on CPU were measured, which share its cores.
     """
     good = usable(rows)
     made: list[tuple[str, ...] | str] = [
-        _epoch_time(good, here),
+        verdict(good, here) if good else f"{_NOT_THERE}no run gave the time of an epoch.",
         _speedup(good),
         _communication(good),
         _saving(good),
         _loss(good, local_loss),
-        _throughput(good),
+        _throughput(good, on_cpu),
     ]
     charts = []
     for (name, title), said in zip(CHARTS.items(), made, strict=True):
+        if on_cpu:
+            title, said = _of_cpu(title), _of_cpu(said) if isinstance(said, str) else tuple(map(_of_cpu, said))
         chart = Chart(name, title)
         charts.append(replace(chart, missing=said) if isinstance(said, str) else replace(chart, sentences=said))
     return charts
 
 
-def doubts(rows: Sequence[Row]) -> list[str]:
+def _of_cpu(text: str) -> str:
+    """Call processes what the sentences call GPUs."""
+    return re.sub(r"\bGPU\b", "process", re.sub(r"\bGPUs\b", "processes", text))
+
+
+def doubts(rows: Sequence[Row], on_cpu: bool = False) -> list[str]:
     """Say what in the figures cannot be as it looks."""
     row = beyond_ideal(rows)
     if row is None:
         return []
     which = f"{row.speedup:.2f}× with {row.gpus} GPUs ({row.model}, {mode_name(row.mode)})"
     slowed = "the run on one GPU was slowed down by something else, such as other load"
-    return [f"{which} is more than they can bring: {slowed}. --repeat 3 on a quiet machine tells more."]
-
-
-def _epoch_time(good: Sequence[Row], here: str) -> tuple[str, ...] | str:
-    if not good:
-        return f"{_NOT_THERE}no run gave the time of an epoch."
-    compared = [row for row in good if row.speedup is not None and row.gpus > 1]
-    if not compared:
-        return (f"{here} there is nothing to compare: no model ran both on one GPU and on several.",)
-    modes = list(dict.fromkeys(row.mode for row in compared))
-    best = {
-        mode: {m: _best([r for r in compared if r.mode == mode and r.model == m]) for m in by_size(compared)}
-        for mode in modes
-    }
-    if not any(row is not None and _paid(row) for found in best.values() for row in found.values()):
-        least = _best(compared)
-        assert least is not None
-        return (
-            f"{here} nothing pays off: one GPU is the fastest for every model ({_of(least)}: {least.speedup:.2f}×).",
-        )
-    first = "ddp" if "ddp" in modes else modes[-1]
-    return tuple(
-        _pays(mode, best[mode], here if n == 0 else "")
-        for n, mode in enumerate([first, *(m for m in modes if m != first)])
-    )
-
-
-def _best(rows: Sequence[Row]) -> Row | None:
-    return max(rows, key=lambda row: row.speedup or 0, default=None)
-
-
-def _paid(row: Row) -> bool:
-    return row.speedup is not None and row.speedup > 1
-
-
-def _pays(mode: str, found: dict[str, Row | None], here: str) -> str:
-    """Say from which size on a mode is faster than one GPU."""
-    rows = [row for row in found.values() if row is not None]
-    subject = mode_name(mode) if here else mode_name(mode)[0].upper() + mode_name(mode)[1:]
-    begin = f"{here} {subject}" if here else subject
-    paid = [_paid(row) for row in rows]
-    if all(paid):
-        if len(rows) == 1:
-            return f"{begin} pays off for {rows[0].model}: {rows[0].speedup:.2f}× {_on(rows[0])}."
-        known = rows[0].parameters is not None
-        size = f", from {_millions(rows[0])} parameters on" if known else ""
-        return f"{begin} pays off for every model measured{size}."
-    if not any(paid):
-        best = max(rows, key=lambda row: row.speedup or 0)
-        return f"{begin} pays off for no model: at best {best.speedup:.2f}× ({best.model} {_on(best)})."
-    first = next(i for i in range(len(rows)) if all(paid[i:]) or i == len(rows) - 1)
-    if not all(paid[first:]) or rows[first].parameters is None:
-        names = ", ".join(row.model for row in rows if _paid(row))
-        return f"{begin} pays off for {names}, and not for {', '.join(r.model for r in rows if not _paid(r))}."
-    last, row = rows[first - 1], rows[first]
-    return (
-        f"{begin} pays off from {_millions(row)} parameters on: {row.model} reaches {row.speedup:.2f}× {_on(row)}, "
-        f"{last.model} ({_millions(last)}) no more than {last.speedup:.2f}×."
-    )
+    said = f"{which} is more than they can bring: {slowed}. --repeat 3 on a quiet machine tells more."
+    return [_of_cpu(said) if on_cpu else said]
 
 
 def _speedup(good: Sequence[Row]) -> tuple[str, ...] | str:
@@ -158,17 +99,20 @@ def _speedup(good: Sequence[Row]) -> tuple[str, ...] | str:
     ceilings = {(row.model, row.gpus): row for row in good if row.ceiling is not None}
     said = []
     for model in reversed(by_size(compared)):
-        best = _best([row for row in compared if row.model == model])
+        best = best_of([row for row in compared if row.model == model])
         if best is not None:
-            said.append(_reached(best, best.speedup or 0, ceilings.get((model, best.gpus))))
+            said.append(_reached(best, surely_faster(best, good), ceilings.get((model, best.gpus))))
     return tuple(said)
 
 
-def _reached(best: Row, speedup: float, naive: Row | None) -> str:
+def _reached(best: Row, faster: bool | None, naive: Row | None) -> str:
     """Say how far the best run of a model comes, of the ideal and of Amdahl's ceiling."""
-    said = f"{_of(best)}: {speedup:.2f}×"
+    speedup = best.speedup or 0
+    said = f"{of(best)}: {speedup:.2f}×"
+    if faster is None and speedup <= 1:
+        return f"{of(best)}: {speedup:.2f}×, the most of all its runs."
     if speedup <= 1:
-        other = f"{mode_name(best.mode)} {_on(best)}, {speedup:.2f}×"
+        other = f"{mode_name(best.mode)} {on(best)}, {speedup:.2f}×"
         return f"{best.model}: one GPU is the fastest; the best of the others is {other}."
     said += f", {100 * speedup / best.gpus:.0f} % of the ideal {best.gpus}×"
     if naive is None or naive.ceiling is None or speedup > best.gpus:
@@ -186,12 +130,12 @@ def _communication(good: Sequence[Row]) -> tuple[str, ...] | str:
     if not found:
         return f"{_NOT_THERE}the naive runs' communication was not measured (--no-split, or a CSV without comm_s)."
     most, least = max(found, key=lambda one: one.fraction), min(found, key=lambda one: one.fraction)
-    said = [f"s = {100 * most.fraction:.0f} % of an epoch of {most.row.model} {_on(most.row)} is communication"]
+    said = [f"s = {100 * most.fraction:.0f} % of an epoch of {most.row.model} {on(most.row)} is communication"]
     if least is not most:
-        said[0] += f"; of {least.row.model} {_on(least.row)} it is {100 * least.fraction:.0f} %"
+        said[0] += f"; of {least.row.model} {on(least.row)} it is {100 * least.fraction:.0f} %"
     said[0] += "."
     extremes = [most] if least is most else [most, least]
-    allowed = " and ".join(f"{100 * one.efficiency:.0f} % ({one.row.model} {_on(one.row)})" for one in extremes)
+    allowed = " and ".join(f"{100 * one.efficiency:.0f} % ({one.row.model} {on(one.row)})" for one in extremes)
     reached = [f"{100 * one.row.efficiency:.0f} %" for one in extremes if one.row.efficiency is not None]
     said.append(f"Gustafson's efficiency 1 − s·(N − 1)/N allows {allowed}")
     said[1] += (
@@ -228,16 +172,16 @@ def _saving(good: Sequence[Row]) -> tuple[str, ...] | str:
         own = [one for one in found if one.row.mode == mode]
         most, least = max(own, key=lambda one: one.percent), min(own, key=lambda one: one.percent)
         name = mode_name(mode)[0].upper() + mode_name(mode)[1:]
-        of = f"({most.row.model} {_on(most.row)})"
+        of = f"({most.row.model} {on(most.row)})"
         said.append(
             f"{name} saves {most.percent:.0f} % at most {of}"
             if round(most.percent) > 0
             else f"{name} saves nothing anywhere: {_signed(most.percent)} at best {of}"
         )
         if least is not most and round(least.percent) < 0:
-            said[-1] += f" and loses {-least.percent:.0f} % at worst ({least.row.model} {_on(least.row)})"
+            said[-1] += f" and loses {-least.percent:.0f} % at worst ({least.row.model} {on(least.row)})"
         elif least is not most:
-            said[-1] += f", {least.percent:.0f} % at least ({least.row.model} {_on(least.row)})"
+            said[-1] += f", {least.percent:.0f} % at least ({least.row.model} {on(least.row)})"
         said[-1] += "."
     return tuple(said)
 
@@ -278,7 +222,7 @@ def _gap(model: str, curves: Sequence[Sequence[float | None]], local: bool) -> s
     return f"{model}: the curves part, by {gap:.3g} at step {at}: these runs do not compute the same."
 
 
-def _throughput(good: Sequence[Row]) -> tuple[str, ...] | str:
+def _throughput(good: Sequence[Row], on_cpu: bool) -> tuple[str, ...] | str:
     told = [row for row in good if row.samples_per_s]
     if not told:
         return f"{_NOT_THERE}no run told its samples per second."
@@ -289,10 +233,10 @@ def _throughput(good: Sequence[Row]) -> tuple[str, ...] | str:
         alone = next((row for row in own if row.gpus == 1), None)
         rate = f"{best.samples_per_s:,.0f} samples/s"
         if alone is None or alone is best:
-            said.append(f"{_of(best)}: {rate}, the most of all its runs.")
+            said.append(f"{of(best)}: {rate}, the most of all its runs.")
         else:
-            said.append(f"{_of(best)}: {rate}, where one GPU does {alone.samples_per_s:,.0f}.")
-    return (*said, *_balance(good))
+            said.append(f"{of(best)}: {rate}, where one GPU does {alone.samples_per_s:,.0f}.")
+    return (*said, *([_SHARED] if on_cpu and len(good) > 1 else _balance(good)))
 
 
 def _balance(good: Sequence[Row]) -> list[str]:

@@ -53,7 +53,7 @@ def run_all(
         Interrupted: by a signal; what has ended is on disk.
     """
     for job in work:
-        before = store.result(job.name)
+        before = store.readable(job.name)
         if before is None or "failed" in before:
             show(job, False)
             store.keep(job.name, _run(job, settings, store))

@@ -84,6 +84,13 @@ class Store:
         path = self.path(name)
         return read_json(path) if path.exists() else None
 
+    def readable(self, name: str) -> dict[str, Any] | None:
+        """Give one run's result as :meth:`result` does; nothing where its file is damaged: the run is made again."""
+        try:
+            return self.result(name)
+        except DptraceError:
+            return None
+
     def keep(self, name: str, result: dict[str, Any]) -> None:
         """Write one run's result."""
         write_json(self.path(name), result)

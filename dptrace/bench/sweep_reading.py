@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dptrace.bench.choice import Chosen, Fitted
 from dptrace.bench.sweep import CAP, FEWEST, Point, label
@@ -66,7 +66,9 @@ def reading(
     surely = len(as_good(ran, per_sample)) < len(ran) - 1
     said = [_headline(ran, fastest, per_sample) + (_trend(ran, fastest, swept) if surely else "") + "."]
     said += _doubt(ran, fastest, swept) if surely else []
-    if fitted is not None:
+    if fitted is not None and fitted.unsure:
+        said.append(f"The fit can't tell which cap is best: {fitted.unsure} (alpha + beta·n, from {fitted.source}).")
+    elif fitted is not None:
         said += [_choice(one, ran, fitted, len(chosen) > 1) for one in chosen]
     return said
 
@@ -138,12 +140,25 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.1f} ms" if seconds >= _SHORT_S else f"{1e6 * seconds:.0f} µs"
 
 
+def _rate(seconds_per_byte: float) -> str:
+    return f"{1e-9 / seconds_per_byte:.3g} GB/s"
+
+
+def _between(ends: tuple[float, float] | None, told: Callable[[float], str]) -> str:
+    """Give a confidence interval in brackets, the lower end first; nothing where none is known."""
+    if ends is None:
+        return ""
+    low, high = ends if told is not _rate else ends[::-1]
+    return f" [95 %: {told(low)} to {told(high)}]"
+
+
 def _choice(one: Chosen, ran: Sequence[Point], fitted: Fitted, several: bool) -> str:
     line, options = fitted.line, one.options
-    rate = f"{1e-9 / line.beta_s_per_byte:.3g} GB/s" if line.beta_s_per_byte > 0 else "no time for bytes"
+    rate = f"{1e-9 / line.beta_s_per_byte:.3g} GB/s{_between(fitted.beta_range_s_per_byte, _rate)}"
+    latency = f"alpha {_ms(line.alpha_s)}{_between(fitted.alpha_range_s, _ms)}"
     where = " with " + ", ".join(label(name, value) for name, value in options.items()) if several and options else ""
     text = (
-        f"By alpha + beta·n (alpha {_ms(line.alpha_s)}, {rate}; from {fitted.source}) "
+        f"By alpha + beta·n ({latency}, {rate}; from {fitted.source}) "
         f"{one.tried_mb:g} MiB would have been chosen{where}: {_ms(one.tried_exposed_s)} exposed"
     )
     same = [p for p in ran if {**options, CAP: p.options.get(CAP)} == p.options]

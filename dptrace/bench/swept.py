@@ -60,11 +60,17 @@ def outcome(asked: Asked, store: Store, notes: Sequence[str] = ()) -> Outcome:
         **_about(asked, good),
         "reading": reading(made, swept(asked.chosen), chosen, line),
         "points": _points(made, swept(asked.chosen)),
-        "fit": None if line is None else {**asdict(line.line), "r2": line.r2, "source": line.source},
+        "fit": None if line is None else _fit(line),
         "chosen": [asdict(one) for one in chosen],
         "notes": [*notes, *trouble, *(f"{point.label} failed: {point.failed}" for point in made if point.failed)],
     }
     return Outcome(content, epochs(asked.cells, found, read), buckets(asked.cells, read))
+
+
+def _fit(fitted: Fitted) -> dict[str, Any]:
+    ranges = {name: getattr(fitted, name) for name in ("alpha_range_s", "beta_range_s_per_byte")}
+    about = {"r2": fitted.r2, "source": fitted.source, "unsure": fitted.unsure or None}
+    return {**asdict(fitted.line), **ranges, **about}
 
 
 def _about(asked: Asked, good: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,7 +108,7 @@ def _chosen(
     if "bucket-cap-mb" not in swept(asked.chosen) or asked.cells[0].gpus < 2 or not read:
         return made, [], None
     fitted = asked.links or fit_recorded(read)
-    if isinstance(fitted, str):
+    if isinstance(fitted, str) or fitted.unsure:
         return made, [], fitted
     made, chosen = choose(made, fitted, {cell.options: one for cell, one in read.items()}, parameter_bytes)
     return made, chosen, fitted

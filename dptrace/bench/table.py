@@ -168,12 +168,36 @@ def rows_from_csv(path: Path) -> list[Row]:
     if missing:
         raise DptraceError(f"{path}: has no column {', '.join(missing)}. Its columns: {', '.join(table.columns)}.")
     try:
-        made = [_measured_elsewhere(line) for line in table.to_dict("records")]
+        made = _repetitions_together([_measured_elsewhere(line) for line in table.to_dict("records")])
     except (TypeError, ValueError) as error:
         raise DptraceError(f"{path}: {error}.") from None
     if not made:
         raise DptraceError(f"{path}: holds no row.")
     return with_speedup(made)
+
+
+def _repetitions_together(made: Sequence[Row]) -> list[Row]:
+    """Give one row for each model, mode and number of GPUs: several are repetitions, told by median and spread."""
+    cells: dict[tuple[str, str, int], list[Row]] = {}
+    for row in made:
+        cells.setdefault((row.model, row.mode, row.gpus), []).append(row)
+    return [_median_row(repetitions) for repetitions in cells.values()]
+
+
+def _median_row(repetitions: Sequence[Row]) -> Row:
+    good = sorted((row for row in repetitions if row.epoch_s is not None), key=lambda row: row.epoch_s or 0.0)
+    if len(good) < 2:
+        return (good or repetitions)[0]
+    low, middle, high = np.percentile([row.epoch_s for row in good if row.epoch_s is not None], [25, 50, 75])
+    nearest = good[(len(good) - 1) // 2]
+    samples = nearest.samples_per_s
+    return replace(
+        nearest,
+        epoch_s=float(middle),
+        spread=float((high - low) / 2 / middle),
+        epochs=len(good),
+        samples_per_s=samples * (nearest.epoch_s or 0.0) / float(middle) if samples else None,
+    )
 
 
 def _own(column: str, table: pd.DataFrame) -> bool:
@@ -187,6 +211,10 @@ def _measured_elsewhere(line: dict[Any, Any]) -> Row:
 
     gpus, epoch = number("gpus"), number("avg_epoch_s", "epoch_s")
     failed = line.get("failed")
+    if gpus is not None and (gpus < 1 or gpus != int(gpus)):
+        raise ValueError(
+            f"a row for {line.get('model')}, {line.get('mode')} has {gpus:g} GPUs; whole numbers from 1 on"
+        )
     if gpus is None or ((epoch is None or epoch <= 0) and not isinstance(failed, str)):
         raise ValueError(f"a row for {line.get('model')}, {line.get('mode')} lacks its gpus or the seconds of an epoch")
     millions, exact = number("params_millions"), number("parameters")

@@ -128,7 +128,8 @@ def names(text: str | None, usual: tuple[str, ...], known: dict[str, Any], what:
     Raises:
         UsageError: a name that is not known.
     """
-    chosen = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip())) if text else list(usual)
+    given = list(usual) if text is None else [part.strip() for part in text.split(",") if part.strip()]
+    chosen = list(dict.fromkeys(given))
     for name in chosen:
         if name not in known:
             raise UsageError(f"{what} {name}: there is none of that name. There are {', '.join(known)}.")
@@ -297,3 +298,6 @@ def _tell(made: Made, options: dict[str, Any]) -> None:
         f"Wrote {folder}: {', '.join(written)}. Next: open {folder / 'charts.html'}",
         "quiet" if options["quiet"] else "normal",
     )
+    if all(row.failed for row in made.rows):
+        click.echo("Error: every run failed.", err=True)
+        sys.exit(1)

@@ -58,7 +58,9 @@ def charts_of(made: Made, local_loss: bool) -> list[tuple[Chart, Drawing]]:
 
     good = usable(made.rows)
     compared = SimpleNamespace(shares=shares(good), savings=savings(good))
-    return [(chart, draw(chart, good, compared, local_loss)) for chart in read(made.rows, made.here, local_loss)]
+    on_cpu = set(made.machine.get("devices", [])) == {"CPU"}
+    charts = read(made.rows, made.here, local_loss, on_cpu)
+    return [(chart, draw(chart, good, compared, local_loss, on_cpu)) for chart in charts]
 
 
 def write(folder: Path, made: Made, charts: Sequence[tuple[Chart, Drawing]], png: bool) -> list[str]:

@@ -198,8 +198,10 @@ def check_output(path: Path, force: bool) -> None:
             raise UsageError(f"{path} is there already; --force overwrites it.")
         if not path.resolve().parent.is_dir():
             raise UsageError(f"{path}: there is no folder {path.resolve().parent}; make it first.")
+    except FileNotFoundError:
+        raise UsageError(f"{path}: the folder that you are in was removed; go to another one.") from None
     except (OSError, RuntimeError) as error:
-        raise UsageError(f"{path}: can't be written: {error}.") from None
+        raise UsageError(f"{path}: can't be written: {getattr(error, 'strerror', None) or error}.") from None
 
 
 @contextmanager

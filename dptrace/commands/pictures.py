@@ -31,6 +31,9 @@ _ABOVE_PAIR = 370
 """The same of two runs, which have a line and figures each."""
 
 
+_OTHERS = frozenset((".png", ".svg", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".pdf", ".html"))
+
+
 @dataclass(frozen=True, slots=True)
 class Picture:
     """Which view is wanted, and as which file."""
@@ -64,6 +67,9 @@ class Picture:
             raise UsageError("--svg and --png write a picture; leave -o and --text out, or run it again for those.")
         if pair and (self.svg is not None or not self.is_gantt):
             raise UsageError("--against draws two Gantt charts, as page, --png or --text; leave out --view and --svg.")
+        for path, kind in ((self.svg, "svg"), (self.png, "png")):
+            if path is not None and path.suffix.lower() in _OTHERS - {f".{kind}"}:
+                raise UsageError(f"--{kind} writes {kind.upper()}, and {path.name} names something else: x.{kind}.")
         for path in filter(None, (output, self.svg, self.png)):
             check_output(path, force)
 
@@ -98,7 +104,7 @@ class Picture:
                 with replacing(self.svg) as beside:
                     beside.write_text(drawn, encoding="utf-8")
             if self.png is not None:
-                self._write_png(drawn, run, self.png)
+                self._write_png(drawn, run, self.png, loudness)
         for path in filter(None, (self.svg, self.png)):
             advise(f"Wrote {path} ({path.stat().st_size / 1e3:,.0f} kB).", loudness)
 
@@ -112,14 +118,22 @@ class Picture:
             fitting = _USUAL_WIDTH, min(height + _ABOVE_PAIR, _MOST)
             with replacing(self.png) as beside:
                 screenshot(page, beside, self.size or fitting)
+        self._warn(fitting, loudness)
         advise(f"Wrote {self.png} ({self.png.stat().st_size / 1e3:,.0f} kB).", loudness)
 
-    def _write_png(self, drawn: str, run: Run, path: Path) -> None:
+    def _write_png(self, drawn: str, run: Run, path: Path, loudness: str) -> None:
         from dptrace.viewers.screenshot import screenshot
 
         page, fitting = (self.document(run), _gantt_size(run)) if self.is_gantt else _framed(drawn, self.size)
         with replacing(path) as beside:
             screenshot(page, beside, self.size or fitting)
+        if self.is_gantt:
+            self._warn(fitting, loudness)
+
+    def _warn(self, fitting: tuple[int, int], loudness: str) -> None:
+        """Say that rows lie below the lower edge; they are not made smaller, for nobody could read them."""
+        if self.size is not None and self.size[1] < fitting[1]:
+            advise(f"! {self.size[1]} pixels do not hold every row: {fitting[1]} do, or fewer --ranks.", loudness)
 
 
 def _gantt_size(run: Run) -> tuple[int, int]:

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.errors import UsageError
-from dptrace.record.catalogue import OPTIONS
+from dptrace.record.catalogue import OPTIONS, REPLICATED
 from dptrace.record.experts import check_experts
 from dptrace.record.folder import RunFolder
 from dptrace.record.meshes import check_mesh
 from dptrace.record.models import MODELS
 from dptrace.record.modes import FAMILIES, MODES, complete_mode, trainer
-from dptrace.record.options import Schedule, check_batch, check_model, check_training, default_model
+from dptrace.record.options import MADE_UP, Schedule, check_batch, check_model, check_training, default_model
 from dptrace.record.pipelining import check_pipeline
 from dptrace.record.replicas import check_replicas
+from dptrace.record.resumable import check_writable, checkpoint_folder, what_stays
 
 if TYPE_CHECKING:
     from dptrace.record.launch import Launch
@@ -77,6 +78,18 @@ _GROUPS |= {"nnodes": "machines", "node_rank": "machines", "rdzv_endpoint": "mac
 _GROUPS |= {option.field: option.group for option in OPTIONS}
 
 
+def _telling(reader: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Let an option's reader say why it refuses a text; click would keep that to itself."""
+
+    def read(text: str) -> Any:
+        try:
+            return reader(text)
+        except ValueError as error:
+            raise click.BadParameter(f"{error}.") from None
+
+    return read
+
+
 def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the trainers' options, told once in dptrace.record.options; the defaults are the trainers'."""
     for option in reversed(OPTIONS):
@@ -84,7 +97,8 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
             flag = click.option(f"--{option.name}", option.field, is_flag=True, default=None, help=option.described)
             function = flag(function)
             continue
-        kind = click.Choice(option.choices) if option.choices else option.type
+        plain = option.type if isinstance(option.type, type) else _telling(option.type)
+        kind = click.Choice(option.choices) if option.choices else plain
         names = ("-o", f"--{option.name}") if option.name == "out" else (f"--{option.name}",)
         unit = None if option.choices else _METAVARS.get(option.name, "N")
         function = click.option(*names, option.field, type=kind, metavar=unit, help=option.described)(function)
@@ -107,7 +121,7 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     type=click.IntRange(0),
     default=0,
     metavar="N",
-    help="Start all ranks anew when one fails, up to N times; they go on from the last checkpoint.",
+    help="Start all ranks anew when one fails, up to N times; they go on from the last checkpoint, else from step 0.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
 @click.option("-v", "--verbose", is_flag=True, help="Show how torchrun is called, and what rank 0 of a trainer says.")
@@ -153,6 +167,11 @@ def _check_options(mode: str | None, options: dict[str, Any]) -> None:
             continue
         if mode is None and option.field not in _OF_EVERY_SCRIPT:
             raise UsageError(f"--{option.name} is for --mode; an option of the script stands after its name.")
+        if mode is not None and option.modes == REPLICATED and mode not in REPLICATED:
+            raise UsageError(
+                f"--{option.name}: checkpoints are for modes whose ranks all hold the whole model: "
+                f"{', '.join(REPLICATED)}. Those of --mode {mode} do not."
+            )
         if mode is not None and option.modes and mode not in option.modes:
             raise UsageError(f"--{option.name} means nothing to --mode {mode}; it is for {', '.join(option.modes)}.")
 
@@ -162,6 +181,15 @@ def _check_places(mode: str | None, script: tuple[str, ...], options: dict[str, 
     if parameters and not Path(parameters).absolute().parent.is_dir():
         raise UsageError(f"--save-parameters {parameters}: there is no such folder; make it first.")
     RunFolder(_out(mode, script, options)).check(options["force"])
+    folder = _checkpoints(mode, options)
+    if folder is not None and options["checkpoint_every"] and not options["node_rank"]:
+        check_writable(folder)
+
+
+def _checkpoints(mode: str | None, options: dict[str, Any]) -> Path | None:
+    """Give the folder of the checkpoints that a training writes or goes on from; None where it does neither."""
+    wanted = mode is not None and (options["checkpoint_every"] or options["resume"])
+    return checkpoint_folder(mode, options["checkpoints"]) if wanted and mode is not None else None
 
 
 def _out(mode: str | None, script: tuple[str, ...], options: dict[str, Any]) -> Path:
@@ -185,6 +213,10 @@ def _check_machines(options: dict[str, Any]) -> None:
         raise UsageError("--nnodes needs --node-rank (0 on the first machine) and --rdzv-endpoint HOST:PORT of it.")
     if node_rank is not None and node_rank >= nnodes:
         raise UsageError(f"--node-rank {node_rank}: from 0 to {nnodes - 1} with --nnodes {nnodes}.")
+    if endpoint is not None:
+        from dptrace.record.links import check_address
+
+        check_address(endpoint)
 
 
 def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
@@ -242,6 +274,7 @@ def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: d
         node_rank=options["node_rank"] or 0,
         endpoint=options["rdzv_endpoint"],
         max_restarts=options["max_restarts"],
+        checkpoints=_checkpoints(mode, options),
         show_output=options["verbose"] or (mode is None and not options["quiet"]),
         verbose=options["verbose"],
         command=["dptrace", *sys.argv[1:]],
@@ -253,11 +286,16 @@ def _record(job: Launch, quiet: bool) -> None:
     from dptrace.record.launch import Interrupted, launch
     from dptrace.viewers.memory import memory_sentence
 
+    if job.mode is not None and job.max_restarts and job.checkpoints is None and not quiet:
+        remedy = " --checkpoint-every N saves what was done." if job.mode in REPLICATED else ""
+        click.echo(f"No checkpoints: after a failure training begins again from step 0.{remedy}", err=True)
     try:
         with _progress(job, quiet) as show:
             info = launch(job, show)
     except Interrupted as stopped:
-        click.echo("Interrupted: all ranks are stopped, and nothing is kept.", err=True)
+        stays = what_stays(job.checkpoints)
+        kept = f"no recording is kept. {stays}" if stays else "nothing is kept."
+        click.echo(f"Interrupted: all ranks are stopped, and {kept}", err=True)
         sys.exit(stopped.exit_code)
     if quiet:
         return
@@ -268,6 +306,8 @@ def _record(job: Launch, quiet: bool) -> None:
         click.echo(f"! {note}", err=True)
     folder = shlex.quote(info["folder"])
     click.echo(_summary(info), err=True)
+    if data := _data(info):
+        click.echo(data, err=True)
     if memory := memory_sentence(info):
         click.echo(memory, err=True)
     if info["folder"] != str(job.out):
@@ -275,6 +315,14 @@ def _record(job: Launch, quiet: bool) -> None:
             f"{job.out} has come to hold something else meanwhile, which stays; the run is in {folder}.", err=True
         )
     click.echo(f"Next: dptrace analyze {folder}\n      dptrace view {folder}", err=True)
+
+
+def _data(info: dict[str, Any]) -> str:
+    """Say what resnet18 trained on, which other models have no choice of."""
+    if info["mode"] is None or info["model"] != "resnet18":
+        return ""
+    data = info["options"]["data"]
+    return f"It trained on {data}." if data == MADE_UP else f"It trained on CIFAR-10 from {data}."
 
 
 def _summary(info: dict[str, Any]) -> str:

@@ -132,7 +132,7 @@ def join(run: Run, align: bool) -> Joined:
     if len(run.timelines) < 2:
         return apart(run)
     matches = match(run.devices, run.world_size)
-    clocks = estimate(matches, run.devices)
+    clocks = estimate(matches, run.devices, run.info)
     members = members_of(run, matches, timing(matches, clocks))
     if not align:
         return replace(apart(run), members=members, notes=matches.notes)

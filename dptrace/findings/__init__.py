@@ -2,7 +2,7 @@
 
 No finding is without its cost, and none is told that costs less than a hundredth of the step. Their costs don't add
 up: ``small_messages``, ``first_bucket``, ``low_bandwidth`` and ``slow_collectives`` tell why a part of
-``exposed_comm`` is there, and ``unused_parameters`` of ``host_bound``.
+``exposed_comm`` is there, ``unused_parameters`` of ``host_bound``, and ``bubble`` of ``exposed_comm`` and of idling.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dptrace.bubble import pipelines
 from dptrace.device import DeviceFigures
 from dptrace.findings.comm import exposed, first_bucket, small_messages
 from dptrace.findings.finding import Case, Finding
 from dptrace.findings.host import idle, recompute, unused_parameters
 from dptrace.findings.late import stragglers
 from dptrace.findings.links import low_bandwidth, slow_collectives
+from dptrace.findings.schedule import bubbles
+from dptrace.ranks.clocks import Clocks
 from dptrace.ranks.fit import AlphaBeta
 from dptrace.ranks.latency import Latency
 from dptrace.ranks.match import Matches
@@ -27,7 +30,7 @@ __all__ = ["Finding", "findings"]
 _WORTH = 0.01
 """Share of the step below which nothing is said."""
 _ACROSS = (stragglers, exposed, small_messages, first_bucket, low_bandwidth, slow_collectives)
-_ALONE = (idle, recompute, unused_parameters)
+_ALONE = (bubbles, idle, recompute, unused_parameters)
 
 
 def findings(
@@ -39,6 +42,7 @@ def findings(
     latencies: Sequence[Latency] = (),
     names: Sequence[str] = (),
     info: Mapping[str, Any] | None = None,
+    clocks: Clocks | None = None,
 ) -> tuple[Finding, ...]:
     """Say what matters, the dearest first.
 
@@ -51,10 +55,12 @@ def findings(
         latencies: like collectives beside each other; without them no single slow ones are told.
         names: what each instance of the matches is called.
         info: the contents of ``run.json``.
+        clocks: how far the devices' clocks are apart; without them nothing is said of pipelines.
     """
     known = tuple(device for device in devices if len(device.timeline.windows))
     if not known:
         return ()
-    case = Case(known, matches, late, timing, tuple(fits), tuple(latencies), names, info or {})
+    formed = pipelines(devices, clocks) if clocks and any(len(d.timeline.actions) for d in devices) else ()
+    case = Case(known, matches, late, timing, tuple(fits), tuple(latencies), names, info or {}, formed)
     found = [finding for finder in (*_ACROSS, *_ALONE) for finding in finder(case)]
     return tuple(sorted((f for f in found if f.share >= _WORTH), key=lambda finding: -finding.cost_ns))

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 
 from dptrace.device import DeviceFigures
+from dptrace.findings.advice import GRADIENTS, first_bucket_advice, for_exposed
 from dptrace.findings.finding import Case, Finding, exposures, megabytes, milliseconds
 from dptrace.intervals import Int64
 from dptrace.timeline import Phase
 
 __all__ = ["exposed", "first_bucket", "small_messages"]
-
-_GRADIENTS = ("all_reduce", "reduce_scatter")
 
 
 def exposed(case: Case) -> list[Finding]:
@@ -42,7 +41,7 @@ def exposed(case: Case) -> list[Finding]:
         if not naked:
             continue
         late = min(tail / naked, 1.0)  # where two run at once, each has the same exposed time
-        text, advice = _exposed_text(kind, late, hidden, naked, count / steps, size / max(count, 1))
+        text, advice = for_exposed(case, kind, late, hidden, naked, count / steps, size / max(count, 1))
         evidence: dict[str, Any] = {"collective": kind, "step": worst[1], "rank": worst[2], "exposed_ns": worst[0]}
         evidence |= {"after_backward_share": round(late, 3), "count": count / steps, "bytes": size / steps}
         last = _last(case, kind)
@@ -53,34 +52,6 @@ def exposed(case: Case) -> list[Finding]:
         text += _missing(case, kind)
         found.append(case.finding("exposed_comm", text, advice, cost, evidence))
     return found
-
-
-_MANY, _SMALL = 20, 1 << 20
-"""More collectives than this in a step, of fewer bytes than this on average, are gradients that go one by one."""
-_TAIL = 0.8
-"""A kind whose exposed time lies after backward by this share or more is a tail."""
-
-
-def _exposed_text(kind: str, tail: float, hidden: int, exposed: int, count: float, size: float) -> tuple[str, str]:
-    where = f", {100 * tail:.0f} % of it after backward's last kernel" if tail else ""
-    text = f"{kind} that no compute hides{where}; {100 * hidden / (hidden + exposed):.0f} % of it is hidden."
-    gradients = kind in _GRADIENTS
-    if gradients and count > _MANY and (0 < size < _SMALL or count > 5 * _MANY):
-        bytes_each = f", of {size / 1e3:,.0f} kB on average" if size else ""
-        text += f" {count:.0f} in a step{bytes_each}: each pays a latency of its own."
-        return text, "Put gradients together in buckets, as DistributedDataParallel does (bucket_cap_mb=25)."
-    if gradients and tail >= _TAIL and hidden < 0.05 * exposed:
-        return text, "Start it while backward goes on: gradient hooks, DistributedDataParallel, or smaller buckets."
-    if gradients and tail >= _TAIL:
-        return text, "What is left is the tail of the last bucket: try a smaller bucket_cap_mb, or fewer bytes (bf16)."
-    if kind == "all_gather":
-        return text, "Prefetch earlier (FSDP: set_modules_to_forward_prefetch), or reshard less after forward."
-    if kind in ("broadcast",):
-        return (
-            text,
-            "DistributedDataParallel broadcasts buffers each step: broadcast_buffers=False where they need not be.",
-        )
-    return text, "Move independent compute beside it, or send fewer bytes."
 
 
 def _of_kind(device: DeviceFigures, kind: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -107,7 +78,7 @@ def _gradients(device: DeviceFigures, kinds: tuple[str, ...]) -> Int64:
 
 def _last(case: Case, kind: str) -> dict[str, Any]:
     """Tell of the last gradients to be reduced in a step, on the first device that reduces any."""
-    if kind not in _GRADIENTS:
+    if kind not in GRADIENTS:
         return {}
     for number, device in enumerate(case.devices):
         if len(mine := _gradients(device, (kind,))):
@@ -150,7 +121,7 @@ def first_bucket(case: Case) -> list[Finding]:
     cost = delay = length = 0
     told: dict[str, Any] = {}
     for number, device in enumerate(case.devices):
-        mine = _gradients(device, _GRADIENTS)
+        mine = _gradients(device, GRADIENTS)
         for step, rows in _by_step(device, mine):
             if len(rows) < 2:  # that a single message comes late is told with its exposed time
                 continue
@@ -169,8 +140,7 @@ def first_bucket(case: Case) -> list[Finding]:
         f"The first gradients set out {100 * delay / length:.0f} % into backward: {called}{megabytes(told['bytes'])}, "
         f"{100 * told['share_of_gradients']:.0f} % of all; what follows queues up behind it."
     )
-    advice = "Make the first bucket smaller: leave bucket_cap_mb unset (DDP's first is 1 MiB then), or lower it."
-    return [case.finding("first_bucket", text, advice, cost, told)]
+    return [case.finding("first_bucket", text, first_bucket_advice(case), cost, told)]
 
 
 def _by_step(device: DeviceFigures, mine: Int64) -> list[tuple[int, Int64]]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.bubble import Pipeline
 from dptrace.device import DeviceFigures
 from dptrace.intervals import Int64
 from dptrace.ranks.fit import AlphaBeta
@@ -59,6 +60,8 @@ class Case:
     """Of each instance of the matches; none at all where they are not known."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """The contents of ``run.json``."""
+    pipelines: tuple[Pipeline, ...] = ()
+    """Those that the devices form, by their places in the matches."""
 
     @cached_property
     def steps(self) -> int:

@@ -139,7 +139,8 @@ def slow_collectives(case: Case) -> list[Finding]:
     cost, slow, count = 0.0, 0, 0
     worst, excess = None, 0.0
     for latency in case.latencies:
-        if not latency.slow.any():
+        # A stage that has nothing to do yet waits in its messages: that is the schedule's.
+        if not latency.slow.any() or (latency.kind == "send_recv" and case.pipelines):
             continue
         middle = float(np.median(latency.transfer_ns))
         for row, transfer in zip(latency.instances[latency.slow], latency.transfer_ns[latency.slow], strict=True):

@@ -54,14 +54,20 @@ def buckets(matches: Matches, info: Mapping[str, Any]) -> Buckets | None:
         return None
     bucket = np.full(len(matches), -1, np.int32)
     wanted = (matches.kind == "all_reduce") & (matches.phase == Phase.BACKWARD) & (matches.step != "")
+    # What has a label is another's: layers that ranks share are reduced in backward, too.
+    wanted &= np.array([not what.label for what in matches.what], np.bool_)
     missed = []
     for step in dict.fromkeys(matches.step[wanted].tolist()):
-        rows = np.flatnonzero(wanted & (matches.step == step))
-        # In the order in which they began: two that run at once may end in another.
-        rows = rows[np.argsort(matches.start_ns[matches.first[rows]], kind="stable")]
-        found = list(_in_turn([told_.bytes for told_ in told], matches.bytes[rows].tolist()))
-        bucket[rows] = found
-        if max(found, default=-1) < len(told) - 1:
+        last = -1
+        # Each group of replicas reduces its own: with shared layers there are several.
+        for group in np.unique(matches.group[wanted & (matches.step == step)]).tolist():
+            rows = np.flatnonzero(wanted & (matches.step == step) & (matches.group == group))
+            # In the order in which they began: two that run at once may end in another.
+            rows = rows[np.argsort(matches.start_ns[matches.first[rows]], kind="stable")]
+            found = list(_in_turn([told_.bytes for told_ in told], matches.bytes[rows].tolist()))
+            bucket[rows] = found
+            last = max(last, *found)
+        if last < len(told) - 1:
             missed.append(str(step))
     notes = []
     if missed:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dptrace.device import DeviceFigures
 from dptrace.intervals import Int64
 from dptrace.steps import WHOLE
-from dptrace.timeline import Collective, Kind
+from dptrace.timeline import UNTOLD, Collective, Kind
 
 __all__ = ["NO_LABEL", "Calls", "Group", "calls_of", "distinct"]
 
@@ -51,6 +51,8 @@ class Calls:
     """Which of its device's communication intervals it is."""
     start_ns: Int64
     end_ns: Int64
+    launch_ns: Int64
+    """When it was launched, or UNKNOWN, which is before all."""
     label: NDArray[np.int32]
     """Index into ``labels``, or NO_LABEL."""
     labels: tuple[str, ...]
@@ -77,6 +79,8 @@ class Calls:
     alone: NDArray[np.bool_]
     """Whether nothing can be matched with it: several groups have its group's name, and their ranks are not listed, or
     it is sent or received and nothing tells which of several ranks is at the other end."""
+    on_cpu: NDArray[np.bool_]
+    """Of each device: whether threads do what GPUs do elsewhere, and leave a collective when they get a core."""
 
     def __len__(self) -> int:
         return len(self.device)
@@ -116,12 +120,13 @@ def calls_of(devices: Sequence[DeviceFigures]) -> Calls:
         groups=groups,
         what=tuple(what),
         alone=alone,
+        on_cpu=np.array([device.timeline.on_cpu for device in devices], np.bool_),
     )
 
 
 _TYPES = {
     **dict.fromkeys(("device", "index", "label", "sort", "family", "group"), np.int32),
-    **dict.fromkeys(("start_ns", "end_ns", "seq", "bytes"), np.int64),
+    **dict.fromkeys(("start_ns", "end_ns", "launch_ns", "seq", "bytes"), np.int64),
     **dict.fromkeys(("told", "together", "blind"), np.bool_),
     "phase": np.uint8,
 }
@@ -142,6 +147,7 @@ def _columns(
         "index": np.arange(len(comm)),
         "start_ns": timeline.start_ns[comm],
         "end_ns": timeline.end_ns[comm],
+        "launch_ns": timeline.launch_ns[comm],
         "label": np.array(steps)[timeline.step[comm]],
         "seq": np.array([c.seq if c.kind not in _POINT_TO_POINT else -1 for c in own], np.int64),
         "bytes": np.array([c.bytes for c in own], np.int64),
@@ -156,7 +162,10 @@ def _alone(
 ) -> NDArray[np.bool_]:
     """Tell which calls nothing can be matched with; *blind* are those that don't tell who is at the other end."""
     used = np.bincount(distinct(group, device)[0], minlength=len(groups))
-    shared = [bool(g.size and not g.ranks and n > g.size) for g, n in zip(groups, used.tolist(), strict=True)]
+    shared = [
+        g.name == UNTOLD or bool(g.size and not g.ranks and n > g.size)
+        for g, n in zip(groups, used.tolist(), strict=True)
+    ]
     alone: NDArray[np.bool_] = np.array(shared, np.bool_)[group] | (blind & (used[group] > _PAIR))
     return alone
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.device import DeviceFigures
 from dptrace.intervals import Int64
+from dptrace.ranks.causality import connect
 from dptrace.ranks.match import Matches
 from dptrace.ranks.offsets import Offset, walk
+from dptrace.ranks.one_clock import join, sharing
 
 __all__ = ["UNKNOWN_NS", "Clocks", "estimate"]
 
@@ -61,12 +64,16 @@ class Clocks:
         return figure_ns if open_ns != UNKNOWN_NS and abs(figure_ns) > open_ns else None
 
 
-def estimate(matches: Matches, devices: Sequence[DeviceFigures]) -> Clocks:
+def estimate(matches: Matches, devices: Sequence[DeviceFigures], info: Mapping[str, Any] | None = None) -> Clocks:
     """Compare the clocks of a run's devices.
 
     Collectives that no rank can leave before all have come end on all ranks nearly together, however late one came:
     the offset is the median difference of those ends. Devices that share no such collective are compared through
-    others, with the uncertainties added.
+    others, with the uncertainties added; those that share none at all, by the messages that they sent each other.
+    Recordings of CPUs on one machine have one clock.
+
+    Args:
+        info: the contents of ``run.json``, which tells where each rank ran.
     """
     together = matches.together[matches.instance]
     offsets, reference = walk(
@@ -76,9 +83,12 @@ def estimate(matches: Matches, devices: Sequence[DeviceFigures]) -> Clocks:
         matches.end_ns[together],
         len(devices),
     )
-    misfits = [i for i, other in enumerate(reference) if other != i and _misfit(offsets[i])]
+    shared = sharing(devices, info or {})
+    join(offsets, reference, shared)
+    misfits = [i for i, other in enumerate(reference) if other != i and _misfit(offsets[i]) and shared[i] == i]
     for i in misfits:
         offsets[i], reference[i] = replace(offsets[i], ahead_ns=0.0, drift=0.0, uncertainty_ns=0.0, count=0), i
+    by_messages = connect(matches, devices, offsets, reference, misfits)
     ahead = np.array([offset.ahead_ns for offset in offsets])
     uncertainty = np.array([offset.uncertainty_ns for offset in offsets])
     drift = np.array([offset.drift for offset in offsets])
@@ -91,8 +101,19 @@ def estimate(matches: Matches, devices: Sequence[DeviceFigures]) -> Clocks:
         reference=np.array(reference, np.int32),
         corrected=(np.abs(ahead) > uncertainty) | (drift != 0),
         misfit=np.isin(np.arange(len(devices)), misfits),
-        notes=_notes(offsets, reference, [device.timeline.rank for device in devices], misfits),
+        notes=(
+            *_shared_note(shared),
+            *_notes(offsets, reference, [device.timeline.rank for device in devices], misfits, shared, by_messages),
+        ),
     )
+
+
+def _shared_note(shared: Sequence[int]) -> tuple[str, ...]:
+    if len(shared) > 1 and not any(shared):
+        return ("The ranks ran on the CPUs of one machine: their clocks are one.",)
+    if any(other != i for i, other in enumerate(shared)):
+        return ("Ranks that ran on the CPUs of one machine have one clock.",)
+    return ()
 
 
 _DRIFT = 1e-3
@@ -113,9 +134,14 @@ def _time(ns: float) -> str:
 
 
 def _notes(
-    offsets: Sequence[Offset], reference: Sequence[int], ranks: Sequence[int], misfits: Sequence[int]
+    offsets: Sequence[Offset],
+    reference: Sequence[int],
+    ranks: Sequence[int],
+    misfits: Sequence[int],
+    shared: Sequence[int],
+    by_messages: Collection[int],
 ) -> tuple[str, ...]:
-    compared = [i for i, other in enumerate(reference) if other != i]
+    compared = [i for i, other in enumerate(reference) if other != i and shared[i] == i]
     alone = [i for i, other in enumerate(reference) if other == i and i not in reference[:i] and i > 0]
     alone = [i for i in alone if i not in misfits]
     off = [i for i in compared if abs(offsets[i].ahead_ns) > offsets[i].uncertainty_ns or offsets[i].drift]
@@ -126,11 +152,12 @@ def _notes(
             f"The ranks' clocks agree within {_time(worst)}, as closely as can be told; times are left as they are."
         )
     for i in off:
+        source = "messages between them" if i in by_messages else f"{offsets[i].count:,} collectives"
         word = "ahead of" if offsets[i].ahead_ns > 0 else "behind"
         drifts = f", drifting by {offsets[i].drift * 1e6:,.1f} ppm" if offsets[i].drift else ""
         notes.append(
             f"Rank {ranks[i]}'s clock is {_time(abs(offsets[i].ahead_ns))} {word} rank {ranks[reference[i]]}'s "
-            f"(± {_time(offsets[i].uncertainty_ns)}, from {offsets[i].count:,} collectives{drifts})."
+            f"(± {_time(offsets[i].uncertainty_ns)}, from {source}{drifts})."
         )
     notes += [
         f"Rank {ranks[i]}'s collectives do not fit the others': no clock is as far off as their ends are apart. Is it "

@@ -114,8 +114,9 @@ def _matches(
     what = [calls.what[i] for i in teller.tolist()]
     wanted = np.maximum(sizes(calls, order, first, world_size), 1)
     kinds, size = _across(calls, order, first, what)
-    # Gloo's annotation tells one rank's share of what is gathered.
+    # Gloo's annotation tells one rank's share of what is gathered, where nothing tells of the group.
     share = (kinds == "all_gather") & np.array([d.timeline.on_cpu for d in devices], np.bool_)[calls.device[teller]]
+    share &= np.array([not one.group_size for one in what], np.bool_)
     size = np.where(share, size * wanted, size)
     labels = np.array([*calls.labels, ""], object)
     places = tuple((device.timeline.rank, device.timeline.device) for device in devices)

@@ -48,7 +48,7 @@ def _by_place(calls: Calls) -> tuple[Int64, Int64]:
     chosen = np.flatnonzero((label >= 0) & ~calls.alone)
     keys = calls.sort[chosen] * (label.max(initial=0) + 1) + label[chosen]
     _, cls = np.unique(keys, return_inverse=True)
-    order = np.lexsort((calls.device[chosen], cls))
+    order = np.lexsort((calls.launch_ns[chosen], calls.device[chosen], cls))
     chosen, cls = chosen[order], cls[order]
     fresh = np.flatnonzero(np.diff(cls, prepend=-1) | np.diff(calls.device[chosen], prepend=-1))
     count = np.diff(np.append(fresh, len(chosen)))
@@ -103,7 +103,7 @@ def _doubtful(calls: Calls, row: Int64, place: Int64, clock: _Clock) -> NDArray[
     """Tell which calls ended when not their own but a neighbouring instance of the same sort and step did, or far off.
 
     Two ranks may have as many and yet not the same: each lacks another one. All of the rank's calls of that class are
-    doubtful then.
+    doubtful then. Not so on a CPU: its file lacks nothing within a step, and when a thread leaves tells little.
     """
     known = np.flatnonzero((row != _OPEN) & calls.together)
     by_row = known[np.lexsort((calls.device[known], row[known]))]
@@ -120,7 +120,9 @@ def _doubtful(calls: Calls, row: Int64, place: Int64, clock: _Clock) -> NDArray[
     far = np.abs(time - padded[own])
     comparable = clock.reference[holder[row[known]]] == clock.reference[calls.device[known]]
     reach = clock.reach[calls.device[known]]
-    bad = known[comparable & ((far > reach) | ((near < far // 2) & (far > reach // 2)))]
+    bad = known[
+        comparable & ~calls.on_cpu[calls.device[known]] & ((far > reach) | ((near < far // 2) & (far > reach // 2)))
+    ]
     if not len(bad):
         return np.zeros(len(calls), np.bool_)
     devices = calls.has.shape[1]

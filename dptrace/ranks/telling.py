@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dptrace.intervals import Int64
 from dptrace.ranks.calls import NO_LABEL, Calls, distinct
+from dptrace.timeline import UNTOLD
 
 __all__ = ["sizes", "tell"]
 
@@ -118,9 +119,16 @@ def _ambiguous(calls: Calls) -> list[str]:
     """Say what can't be matched since the traces don't tell between whom it was."""
     found = Counter(calls.group[calls.alone].tolist())
     devices = _devices_by_group(calls)
+    untold = [i for i in found if calls.groups[i].name == UNTOLD]
     shared = [i for i in found if not calls.groups[i].ranks and 0 < calls.groups[i].size < devices[i]]
-    blind = sum(count for i, count in found.items() if i not in shared)
+    shared = [i for i in shared if i not in untold]
+    blind = sum(count for i, count in found.items() if i not in (*shared, *untold))
     notes = [f"{blind:,} sends and receives don't tell with which rank: they are not matched."] if blind else []
+    if untold:
+        notes.append(
+            f"The ranks are in several process groups, and gloo's events name none: {sum(found[i] for i in untold):,} "
+            "calls are not matched. A new recording with dptrace notes what tells the groups apart."
+        )
     return notes + [
         f"Group {calls.groups[i].name!r} of {calls.groups[i].size} ranks is used on more ranks than that, and the "
         f"traces don't list its ranks: its {found[i]:,} calls are not matched."

@@ -66,7 +66,9 @@ def timing(matches: Matches, clocks: Clocks) -> Timing:
     late = start - start[earliest]
     unsure = clocks.between(matches.device, matches.device[earliest])
     with np.errstate(divide="ignore", invalid="ignore"):
-        algbw = np.where((matches.bytes > 0) & (transfer > 0), matches.bytes / (transfer * 1e-9), np.nan)
+        # A rank that is its group's only one sends nothing.
+        sent = (matches.bytes > 0) & (transfer > 0) & (matches.size > 1)
+        algbw = np.where(sent, matches.bytes / (transfer * 1e-9), np.nan)
     return Timing(
         transfer_ns=transfer,
         upper_bound=~matches.complete,

@@ -168,7 +168,7 @@ def together(
         align: whether clocks that are off are corrected; otherwise times are taken as the ranks' clocks showed them.
     """
     matches = match(devices, world_size)
-    clocks = estimate(matches, devices)
+    clocks = estimate(matches, devices, info)
     if not align:
         clocks = replace(clocks, corrected=np.zeros_like(clocks.corrected), notes=(*clocks.notes, _RAW))
     told = timing(matches, clocks)
@@ -188,7 +188,7 @@ def together(
         latencies=like,
         fits=fits,
         stragglers=late,
-        findings=findings(devices, matches, late, told, fits, like, named, info),
+        findings=findings(devices, matches, late, told, fits, like, named, info, clocks),
         notes=(*matches.notes, *(clocks.notes if len(devices) > 1 else ()), *(found.notes if found else ())),
     )
 
@@ -206,6 +206,7 @@ def _latency_row(latency: Latency, matches: Matches) -> dict[str, Any]:
     return {
         "kind": latency.kind,
         "name": latency.name,
+        "phase": Phase(latency.phase).name.lower() if latency.phase >= 0 else None,
         "group": matches.groups[latency.group].name,
         "bytes": latency.bytes,
         "count": len(latency.instances),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch.profiler import profile
 
+from dptrace.record.gloo_threads import gloo_threads
 from dptrace.record.world import Meeting
 
 __all__ = ["AlignedProfile", "Stopwatch", "device_of"]
@@ -44,6 +46,8 @@ class AlignedProfile(profile):
     def start_trace(self) -> None:
         """Switch to recording, then wait for the other ranks; the first ``ProfilerStep`` begins after that."""
         super().start_trace()
+        if threads := gloo_threads():
+            self.add_metadata_json("gloo_threads", json.dumps(threads))
         self._meeting.wait("recording", _PATIENCE)
 
     def finish(self) -> None:

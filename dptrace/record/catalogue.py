@@ -12,13 +12,20 @@ from dptrace.record.models import MODELS
 from dptrace.record.pipelining import SCHEDULES
 from dptrace.record.replicas import COMPRESSIONS, POWERSGD_RANK, TOPK_RATIO, share
 
-__all__ = ["OPTIONS", "Option", "whole_number"]
+__all__ = ["OPTIONS", "REPLICATED", "Option", "whole_number"]
 
 
 def number_above_zero(text: str) -> float:
     """Read a number, and refuse with ValueError zero and less, and what no size can be."""
     if not 0 < float(text) < 1e6:
         raise ValueError(f"{text} is not above 0, or beyond all reason")
+    return float(text)
+
+
+def number_from_zero(text: str) -> float:
+    """Read zero or more, and refuse with ValueError what is below, no number, or beyond all reason."""
+    if not 0 <= float(text) < 1e6:
+        raise ValueError(f"{text} is not 0 or above, or beyond all reason")
     return float(text)
 
 
@@ -68,7 +75,7 @@ _MANY = 4
 _DDP = ("ddp", "accumulate")
 _FULLY_SHARDED = ("fsdp", "hsdp")
 
-_REPLICATED = ("single", "naive", "interleaved", "ddp", "async-after", "accumulate", "ring", "hierarchical")
+REPLICATED = ("single", "naive", "interleaved", "ddp", "async-after", "accumulate", "ring", "hierarchical")
 """Modes whose ranks all hold the whole model and the whole state of the optimizer: one rank's checkpoint is all."""
 
 OPTIONS = (
@@ -154,8 +161,8 @@ OPTIONS = (
     Option(
         "optimizer", str, None, "training", "Optimizer [default: the model's, sgd for MLPs].", choices=("sgd", "adamw")
     ),
-    Option("lr", float, None, "training", "Learning rate [default: the model's, 0.01 for MLPs]."),
-    Option("weight-decay", float, None, "training", "Weight decay [default: the model's, 0 for MLPs]."),
+    Option("lr", number_from_zero, None, "training", "Learning rate [default: the model's, 0.01 for MLPs]."),
+    Option("weight-decay", number_from_zero, None, "training", "Weight decay [default: the model's, 0 for MLPs]."),
     Option(
         "amp",
         str,
@@ -223,8 +230,8 @@ OPTIONS = (
         whole_number,
         None,
         "faults",
-        "Write a checkpoint after every so many steps.",
-        modes=_REPLICATED,
+        "Write a checkpoint after every so many steps; for modes whose ranks all hold the whole model.",
+        modes=REPLICATED,
     ),
     Option(
         "checkpoints",
@@ -232,9 +239,9 @@ OPTIONS = (
         None,
         "faults",
         "Folder of the checkpoints; the last two are kept [default: checkpoints/MODE].",
-        modes=_REPLICATED,
+        modes=REPLICATED,
     ),
-    Option("resume", bool, False, "faults", "Go on from the last checkpoint in that folder.", modes=_REPLICATED),
+    Option("resume", bool, False, "faults", "Go on from the last checkpoint in that folder.", modes=REPLICATED),
     Option("out", str, None, "recording", "Folder for the run [default: runs/MODE, or runs/SCRIPT's name]."),
     Option("save-parameters", str, None, "recording", "Save the parameters after the last step to this .npz file."),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any
 import torch
 
 from dptrace.errors import DptraceError, UsageError
+from dptrace.record.resumable import checkpoint_steps
 
 __all__ = ["Checkpoints"]
 
-_NAME = re.compile(r"step-(\d{8})\.pt")
 _KEPT = 2
 """The last ones: where the newest is damaged, one before it is there."""
 SCHEMA = 1
@@ -36,8 +35,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Give the steps after which there is a checkpoint, in order."""
-        names = [path.name for path in self.folder.iterdir()] if self.folder.is_dir() else []
-        return sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
+        return checkpoint_steps(self.folder)
 
     def path(self, step: int) -> Path:
         """Give the place of the checkpoint after so many steps."""
@@ -90,7 +88,8 @@ class Checkpoints:
             return content
         if self.damaged:
             raise DptraceError(
-                f"No checkpoint can be read: {'; '.join(self.damaged)}. Train from the start without --resume."
+                f"No checkpoint can be read: {'; '.join(self.damaged)}. To train from the start, remove "
+                f"{self.folder} or name another folder with --checkpoints, and leave --resume out."
             )
         return None
 
@@ -103,8 +102,13 @@ class Checkpoints:
 
     def _same(self, facts: dict[str, Any], path: Path) -> None:
         for name in self.facts.keys() | facts.keys():
-            if self.facts.get(name) != facts.get(name):
+            there, here = facts.get(name), self.facts.get(name)
+            if there != here:
                 raise UsageError(
-                    f"{path}: is of another training: {name.replace('_', '-')} {facts.get(name)} there, "
-                    f"{self.facts.get(name)} here. Name another folder with --checkpoints."
+                    f"{path}: is of another training: {name.replace('_', '-')} {_told(there)} there, {_told(here)} "
+                    "here. Name another folder with --checkpoints."
                 )
+
+
+def _told(value: object) -> str:
+    return "none" if value is None else str(value)

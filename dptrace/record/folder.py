@@ -20,6 +20,7 @@ SCHEMA = 1
 
 _FRESH_S = 24 * 3600
 """For how long another machine's recording that writes nothing is taken to be under way."""
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
 _OURS = re.compile(r"run\.json|rank\d+\.pt\.trace\.json\.gz|rank\d+\.log")
 
 
@@ -83,8 +84,12 @@ class RunFolder:
         """Refuse to replace what must stay: any run without *force*, and anything but a run with it.
 
         Raises:
-            UsageError: something of that kind is there.
+            UsageError: something of that kind is there, or the name is one that would tear lines of output apart.
         """
+        if _UNPRINTABLE.search(str(self.path)):
+            raise UsageError(
+                f"{str(self.path)!r}: a run's name can't hold line breaks or control signs. Choose another --out."
+            )
         if not os.path.lexists(self.path):
             return
         if not self.path.is_dir() or self.path.is_symlink():

@@ -20,6 +20,7 @@ from dptrace.record.failure import Failure, clear, collect_logs, find_failure, f
 from dptrace.record.folder import RunFolder
 from dptrace.record.manifest import facts, write_manifest
 from dptrace.record.notes import Assignment, read_notes
+from dptrace.record.resumable import what_stays
 from dptrace.record.tether import LAUNCHER, below
 
 __all__ = ["Interrupted", "Launch", "end_agent", "gpus_here", "launch", "signals_raise", "thread_environment"]
@@ -56,6 +57,8 @@ class Launch:
     endpoint: str | None = None
     max_restarts: int = 0
     """How often all ranks are started anew when one fails."""
+    checkpoints: Path | None = None
+    """Folder of the training's checkpoints, where it writes any or goes on from one."""
     show_output: bool = True
     """Whether rank 0's output goes to the terminal; all other is kept, to be told when a rank dies."""
     verbose: bool = False
@@ -230,7 +233,7 @@ def _conclude(job: Launch, run: RunFolder, code: int) -> dict[str, Any] | None:
     if failure is None:
         content = write_manifest(folder, told)
         return content | {"folder": str(run.complete())}
-    raise _explained(failure, run, told)
+    raise _explained(failure, run, told, job.checkpoints)
 
 
 def _failure(job: Launch, folder: Path, code: int) -> Failure | None:
@@ -245,7 +248,9 @@ def _failure(job: Launch, folder: Path, code: int) -> Failure | None:
     return None if code == 0 else Failure(None, f"torchrun ended with exit code {code}")
 
 
-def _explained(failure: Failure, run: RunFolder, told: dict[str, Any]) -> RecordingError | UsageError:
+def _explained(
+    failure: Failure, run: RunFolder, told: dict[str, Any], checkpoints: Path | None
+) -> RecordingError | UsageError:
     """Keep what is worth keeping, and say what happened and what was kept."""
     traces = sorted(path.name for path in run.staging.glob("rank*.gz"))
     lines = [] if failure.rank is None else last_lines(run.staging / f"rank{failure.rank}.log")
@@ -254,6 +259,8 @@ def _explained(failure: Failure, run: RunFolder, told: dict[str, Any]) -> Record
         run.discard()
         return UsageError(failure.message) if failure.exit_code == 2 else RecordingError(failure.message)
     who = "The recording failed" if failure.rank is None else f"Rank {failure.rank} died"
+    again = len(told["restarts"])
+    who += f" after {again} restart{'s' * (again > 1)}" if again else ""
     text = failure.message if failure.advice else f"{who}: {failure.message}."
     if lines and not failure.advice:
         text += "\nIts last lines:\n" + "\n".join(f"    {line}" for line in lines)
@@ -263,4 +270,6 @@ def _explained(failure: Failure, run: RunFolder, told: dict[str, Any]) -> Record
     else:
         run.discard()
         text += "\nNothing was recorded."
+    if stays := what_stays(checkpoints):
+        text += f"\n{stays}"
     return RecordingError(text)

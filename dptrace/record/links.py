@@ -17,7 +17,7 @@ from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record.failure import collect_logs, find_failure, last_lines
 from dptrace.record.launch import Launch, signals_raise, watch
 
-__all__ = ["Asked", "check_endpoint", "for_run", "measure_links", "read_links"]
+__all__ = ["Asked", "check_address", "check_endpoint", "for_run", "measure_links", "read_links"]
 
 _MEASURED = "measured.json"  # dptrace.record.measure says it too, which needs torch
 _NO_OPTION = 2
@@ -108,16 +108,9 @@ def check_endpoint(endpoint: str) -> None:
     """Refuse an address at which this machine can't listen: torchrun would say so with a page of its own code.
 
     Raises:
-        UsageError: it is no HOST:PORT, names no known host, or the port is taken.
+        UsageError: see :func:`check_address`; or the port is taken, or the address another machine's.
     """
-    host, _, port = endpoint.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UsageError(f"--rdzv-endpoint {endpoint}: give HOST:PORT, such as node0:29500.")
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise UsageError(f"--rdzv-endpoint {endpoint}: {host} is not known here: {error.strerror}.") from None
-    family, kind, protocol, _, address = found[0]
+    family, kind, protocol, _, address = check_address(endpoint)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -127,6 +120,22 @@ def check_endpoint(endpoint: str) -> None:
                 f"--rdzv-endpoint {endpoint}: this machine can't listen there: {error.strerror}. Choose another port, "
                 "or an address of this machine."
             ) from None
+
+
+def check_address(endpoint: str) -> list[tuple[Any, ...]]:
+    """Refuse an address that no machine could have, and give what socket.getaddrinfo knows of it.
+
+    Raises:
+        UsageError: it is no HOST:PORT, or names no known host.
+    """
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(f"--rdzv-endpoint {endpoint}: give HOST:PORT, such as node0:29500.")
+    try:
+        return [*socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)]
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "no such name can be"
+        raise UsageError(f"--rdzv-endpoint {endpoint}: {host} is not known here: {why}.") from None
 
 
 def read_links(path: Path) -> dict[str, Any]:

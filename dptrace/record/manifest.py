@@ -13,7 +13,7 @@ from typing import Any
 from dptrace.record.folder import RUN_FILE, SCHEMA
 from dptrace.record.notes import read_notes, write_json
 
-__all__ = ["facts", "manifest", "overhead", "write_manifest"]
+__all__ = ["elsewhere", "facts", "manifest", "overhead", "write_manifest"]
 
 _OF_THE_RUN = ("model", "parameters", "options", "schedule", "world_size", "backend", "versions", "ddp")
 _OF_A_RANK = (
@@ -69,7 +69,7 @@ def manifest(pieces: Sequence[dict[str, Any]], facts: dict[str, Any]) -> dict[st
     notes += [note for piece in pieces for note in piece["notes"]]
     if pieces and len(pieces) < pieces[0]["world_size"] and facts["status"] == "complete":
         # Machines without a common folder each keep their own ranks.
-        notes.append(f"{len(pieces)} of {pieces[0]['world_size']} ranks are here; copy the others' traces beside them.")
+        notes.append(elsewhere(len(pieces), pieces[0]["world_size"]))
     return {
         "schema": SCHEMA,
         **of_the_run,
@@ -79,6 +79,11 @@ def manifest(pieces: Sequence[dict[str, Any]], facts: dict[str, Any]) -> dict[st
         "notes": list(dict.fromkeys(notes)),
         "ranks": ranks,
     }
+
+
+def elsewhere(here: int, ranks: int) -> str:
+    """Say that other machines hold the rest; a reader drops the note, and tells by the traces what is missing."""
+    return f"{here} of {ranks} ranks are here; copy the others' traces beside them."
 
 
 def _told(restart: dict[str, Any]) -> str:

@@ -11,9 +11,10 @@ from dptrace.errors import UsageError
 from dptrace.record.catalogue import OPTIONS, whole_number
 from dptrace.record.models import MODELS
 from dptrace.record.modes import MODES
-from dptrace.record.replicas import check_compression
+from dptrace.record.replicas import KEEPING, check_compression
 
 __all__ = [
+    "MADE_UP",
     "SAMPLES",
     "Options",
     "Schedule",
@@ -28,6 +29,8 @@ SAMPLES = 32_768
 """Samples in the synthetic data."""
 CIFAR10_SAMPLES = 50_000
 """Images in CIFAR-10's training data."""
+MADE_UP = "made-up images of CIFAR-10's shape"
+"""What resnet18 trains on without a folder of the real ones; run.json's word for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +137,16 @@ class Options(argparse.Namespace):
     def training(self) -> dict[str, Any]:
         """Give what must be the same in a training that goes on from a checkpoint."""
         names = ("mode", "model", "batch_size", "optimizer", "lr", "weight_decay", "seed", "dtype", "amp", "clip_grad")
-        return {name: getattr(self, name) for name in names}
+        facts = {name: getattr(self, name) for name in names}
+        compression = getattr(self, "compress", "none")
+        return facts if compression == "none" else facts | {"compress": compression}
 
     @property
     def recording(self) -> dict[str, Any]:
         """Give the arguments of :func:`dptrace.record.record`."""
         about = {key: value for key, value in vars(self).items() if key not in _NOT_TOLD}
+        if self.model == "resnet18":
+            about["data"] = self.data or MADE_UP
         chosen = {key: getattr(self, key) for key in ("out", "steps", "warmup", "wait", "force")}
         if self.epochs is None:
             return chosen | {"options": about, "first": self.first_step, "lost": self.lost}
@@ -216,9 +223,11 @@ def check_training(options: dict[str, Any]) -> None:
         raise UsageError(f"--data: the model {model} is trained on made-up data; --model resnet18 reads CIFAR-10.")
     if options.get("checkpoints") and not (options.get("checkpoint_every") or options.get("resume")):
         raise UsageError("--checkpoints names a folder for --checkpoint-every or --resume: give one of them.")
-    if (options.get("checkpoint_every") or options.get("resume")) and (options.get("compress") or "none") != "none":
+    compression = options.get("compress") or "none"
+    if (options.get("checkpoint_every") or options.get("resume")) and compression in KEEPING:
         raise UsageError(
-            "--compress keeps what it left out for the next step, which no checkpoint holds: leave one out."
+            f"--compress {compression} keeps what it left out for the next step, which no checkpoint holds: leave one "
+            "out, or use --compress fp16 or bf16."
         )
     if options["amp"] is not None and options["dtype"] not in (None, "float32"):
         raise UsageError(f"--amp keeps the parameters in float32: leave --dtype {options['dtype']} out.")

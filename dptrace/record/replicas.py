@@ -9,6 +9,7 @@ from dptrace.errors import UsageError
 
 __all__ = [
     "COMPRESSIONS",
+    "KEEPING",
     "MICRO_BATCHES",
     "POWERSGD_RANK",
     "TOPK_RATIO",
@@ -20,6 +21,8 @@ __all__ = [
 ]
 
 COMPRESSIONS = ("none", "fp16", "bf16", "powersgd", "topk", "int8")
+KEEPING = ("powersgd", "topk", "int8")
+"""Those that add what a message left out to the next gradient: each rank keeps something of its own."""
 MICRO_BATCHES = 4
 """Of each rank, unless told otherwise."""
 POWERSGD_RANK = 2

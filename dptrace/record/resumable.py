@@ -40,8 +40,9 @@ def check_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
+        why = error.strerror or error
         raise UsageError(
-            f"--checkpoints {folder}: no checkpoint can be written there: {error.strerror or error}. Name another folder."
+            f"--checkpoints {folder}: no checkpoint can be written there: {why}. Name another folder."
         ) from None
     finally:
         for place in missing:
@@ -58,4 +59,6 @@ def what_stays(folder: Path | None) -> str:
     steps = [] if folder is None else checkpoint_steps(folder)
     if folder is None or not steps:
         return ""
-    return f"The checkpoints in {shlex.quote(str(folder))} stay, the last of step {steps[-1]}: --resume goes on from it."
+    return (
+        f"The checkpoints in {shlex.quote(str(folder))} stay, the last of step {steps[-1]}: --resume goes on from it."
+    )

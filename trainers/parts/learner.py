@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -13,6 +12,7 @@ from dptrace.errors import UsageError
 from dptrace.record import Options, phase
 from dptrace.record.checkpoints import Checkpoints
 from dptrace.record.notes import rank, restarts
+from dptrace.record.resumable import check_writable, checkpoint_folder
 
 __all__ = ["Learner", "checkpoints_of", "optimizer_of"]
 
@@ -124,17 +124,20 @@ def checkpoints_of(options: Options) -> Checkpoints | None:
     """Give the checkpoints that a training writes or goes on from; None where it does neither.
 
     Raises:
-        UsageError: there are some already, and nothing was said of going on from them; or there are none to go on from.
+        UsageError: there are some already, and nothing was said of going on from them; there are none to go on from; or
+            none could be written.
     """
     if options.checkpoint_every is None and not options.resume:
         return None
-    found = Checkpoints(Path(options.checkpoints or f"checkpoints/{options.mode}"), options.training)
+    found = Checkpoints(checkpoint_folder(options.mode, options.checkpoints), options.training)
     there = found.steps()
     if restarts() == 0 and not options.resume and there:
         raise UsageError(
-            f"{found.folder} holds checkpoints, of step {there[-1]} and before. Go on from them with --resume, or name "
-            "another folder with --checkpoints."
+            f"{found.folder} holds checkpoints, of step {there[-1]} and before. Go on from them with --resume; or, to "
+            "train from the start, remove the folder or name another with --checkpoints."
         )
     if restarts() == 0 and options.resume and not there:
         raise UsageError(f"{found.folder} holds no checkpoint to go on from: leave --resume out.")
+    if options.checkpoint_every is not None and rank() == 0:
+        check_writable(found.folder)
     return found

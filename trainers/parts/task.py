@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dptrace.record import Options, World
-from dptrace.record.options import check_batch
+from dptrace.record.options import MADE_UP, check_batch
 from dptrace.record.timing import Timing
 from dptrace.trainers.parts import gpt, mlp, resnet
 from dptrace.trainers.parts.blocks import prepare
@@ -111,7 +111,7 @@ def task(options: Options, world: World, split: Callable[[nn.Sequential], None] 
     torch.manual_seed(options.seed)
     model, data, validation = _made(options)
     if world.rank == 0 and options.model == "resnet18":
-        where = f"CIFAR-10 from {options.data}" if options.data else "made-up images of CIFAR-10's shape"
+        where = f"CIFAR-10 from {options.data}" if options.data else MADE_UP
         print(f"Training on {where}.", file=sys.stderr)
     model = model.to(world.device, getattr(torch, options.dtype))
     if split is not None:

@@ -87,9 +87,13 @@ export class Acts {
     this.finding.report();
   }
 
+  /** The row under the pointer, or the first, stays where it is. */
   showIdle(yes = !this.extras.idle) {
-    this.extras.showIdle(yes);
+    const { stage } = this, { track, role } = this.hover.row ?? stage.visible[0] ?? {}, before = stage.boxOf(track, role);
     document.documentElement.classList.toggle("causes", yes);
+    this.extras.showIdle(yes);
+    const after = stage.boxOf(track, role);
+    if (before && after) stage.scrollBy(after.y - before.y);
     press("#idle", yes);
   }
 
@@ -146,7 +150,7 @@ export class Acts {
     if (theme) this.theme.mode = theme;
     const found = step && stepNamed(this.scene.strips, step);
     if (found) this.navigation.step(found.step, found.strip);
-    if (t) this.navigation.show(t.from, t.to);
+    if (t) this.navigation[found ? "within" : "show"](t.from, t.to);
     const track = this.scene.tracks.findIndex(({ label }) => new RegExp(`\\brank ${Number(rank)}\\b`).test(label));
     if (rank !== undefined && track >= 0) this.stage.reveal(track);
     this.rank = track >= 0 ? rank : undefined;

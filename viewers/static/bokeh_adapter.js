@@ -61,6 +61,17 @@ class Plot {
     if (model.frame_height !== height) model.setv({ frame_height: height });
   }
 
+  /** Leave so many pixels left of the frame, and label about so many ticks in letters of so many pixels. */
+  arrange(left, ticks, letters) {
+    const { model } = this.view;
+    if (model.min_border_left !== left) model.setv({ min_border_left: left });
+    for (const axis of model.above) {
+      if (!axis.ticker) continue;
+      axis.ticker.setv({ desired_num_ticks: ticks });
+      axis.setv({ major_label_text_font_size: `${letters}px` });
+    }
+  }
+
   /** Draw axes, grid, outline and the minimap's window in a theme's own colors. */
   dress({ quiet, line, grid, text, paper, ["strong-line"]: strong }) {
     const { model } = this.view;

@@ -23,7 +23,7 @@ export class Card {
     if (this.key !== null && this.key !== key) this.#close();
     Object.assign(this, { key });
     this.#close = close;
-    this.title.textContent = title;
+    this.title.textContent = this.title.title = title;
     this.body.replaceChildren(...nodes);
     if (this.root.hidden) this.root.classList.toggle("left", x > innerWidth / 2);
     this.root.hidden = false;

@@ -1,13 +1,12 @@
 /** The legend: a button for each category, which hides it and shows it again. */
 
-/** Fill `root` with chips; `hidden` by category, `redraw` after a change. */
-export function chips(root, scene, hidden, redraw) {
+/** Fill `root` with chips, and `causes` with those of why GPUs were idle; `hidden` by category, `redraw` after a change. */
+export function chips(root, causes, scene, hidden, redraw) {
   for (const category of scene.order) {
     if (!scene.used.includes(category)) continue;
     const { label } = scene.categories[category], cause = scene.special.causes?.indexOf(category) ?? -1;
     const chip = document.createElement("button"), swatch = document.createElement("i");
     chip.type = "button";
-    // Causes of idling have a row of their own, and their chips come and go with it.
     chip.className = cause >= 0 ? "chip cause" : "chip";
     chip.setAttribute("aria-pressed", "true");
     chip.title = "click to hide or show";
@@ -19,6 +18,7 @@ export function chips(root, scene, hidden, redraw) {
       chip.setAttribute("aria-pressed", String(!hidden[category]));
       redraw();
     });
-    root.append(chip);
+    // Causes of idling have a row of their own, and their chips come and go with it.
+    (cause >= 0 ? causes : root).append(chip);
   }
 }

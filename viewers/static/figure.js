@@ -1,8 +1,17 @@
-/** Put a page's one Bokeh figure in its place, and say so. */
+/** Put a page's one Bokeh figure in its place, light or dark as the system asks for, and say so. */
 
-async function start() {
-  await globalThis.Bokeh.embed.embed_item(JSON.parse(document.getElementById("plot").textContent));
-  document.documentElement.dataset.ready = "1";
+const dark = matchMedia("(prefers-color-scheme: dark)");
+let view;
+
+async function draw() {
+  const look = dark.matches ? "dark" : "light";
+  view?.clear();
+  document.getElementById("figure").replaceChildren();
+  view = await globalThis.Bokeh.embed.embed_item(JSON.parse(document.getElementById(`plot-${look}`).textContent));
+  Object.assign(document.documentElement.dataset, { ready: "1", look });
 }
 
-start();
+let drawn = draw();
+dark.addEventListener("change", () => {
+  drawn = drawn.then(draw);
+});

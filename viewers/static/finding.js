@@ -66,7 +66,7 @@ export class Finding {
     this.current = { ...hit, duration: this.lod.duration[hit.index] };
     this.stage.reveal(hit.track, hit.role === "collectives" ? "exposure" : hit.role);
     this.#bring(this.current);
-    this.report();
+    this.report(true);
     this.redraw();
   }
 
@@ -80,12 +80,12 @@ export class Finding {
     }
   }
 
-  /** Say how many there are, and how much of the time in view is theirs. */
-  report() {
+  /** Say how many there are, and, where one asks or no other card is open, how much of the time in view is theirs. */
+  report(asked = false) {
     const { hits, current } = this;
     const number = (value) => value.toLocaleString("en-US");
     this.output.textContent = !hits ? "" : !hits.count ? "nothing found" : current ? `${number(hits.ordinal(current))} of ${number(hits.count)}` : `${number(hits.count)} found`;
-    if (!hits?.count || this.dismissed || (this.card.key !== null && this.card.key !== "find")) return;
+    if (!hits?.count || this.dismissed || (!asked && this.card.key !== null && this.card.key !== "find")) return;
     const { from, to } = this.plot.range, tracks = hits.perTrack(from, to);
     const rows = tracks.slice(0, MOST_TRACKS).map(({ track, count, time }) => [this.scene.tracks[track].label, number(count), duration(time)]);
     const total = tracks.reduce((sum, one) => ({ count: sum.count + one.count, time: sum.time + one.time }), { count: 0, time: 0 });

@@ -10,8 +10,8 @@ const MEASURES = {
 };
 /** Differences below this share of the least value are not made large by the colors. */
 const NOTABLE = 0.1;
-/** Pixels: of the map and of a cell at most; from which two cells are parted; of the numbers below. */
-const HIGHEST = 150, CELL = 16, PARTED = 5, NUMBERS = 16, APART = 70;
+/** Pixels: of the map and of a cell at most; from which two cells are parted; of the numbers below, of a name beside. */
+const HIGHEST = 150, CELL = 16, PARTED = 5, NUMBERS = 16, APART = 70, SIDE = 12;
 
 /** Values of a measure by GPU and step: `at(track, step)`, NaN where a GPU has no such step; and how many there are. */
 export function heatOf(lod, scene, measure) {
@@ -106,13 +106,14 @@ export class Heat {
     context.setTransform(scale, 0, 0, scale, 0, 0);
     this.#cells(context, measure[this.theme]);
     this.#numbers(context, height);
+    this.#sides();
+    this.#scale(measure);
     for (const button of this.buttons) button.setAttribute("aria-pressed", String(button.dataset.measure === this.#measure));
     this.#point(this.#cursor);
   }
 
   #cells(context, colors) {
-    const { across, down, values, cellWidth, cellHeight } = this.box, { least, most } = this.heat;
-    const span = Math.max(most - least, this.#measure === "time" ? NOTABLE * least : NOTABLE);
+    const { across, down, values, cellWidth, cellHeight } = this.box, { least } = this.heat, span = this.#span;
     for (let y = 0; y < down; y++)
       for (let x = 0; x < across; x++) {
         const value = values[y * across + x];
@@ -127,6 +128,33 @@ export class Heat {
     context.strokeRect(x * cellWidth - 1, y * cellHeight - 1, Math.max(cellWidth, 3) + 1, cellHeight + 1);
   }
 
+  /** Values between the two ends of the colors. */
+  get #span() {
+    const { least, most } = this.heat;
+    return Math.max(most - least, this.#measure === "time" ? NOTABLE * least : NOTABLE) || 1;
+  }
+
+  /** What the colors mean. */
+  #scale({ text, ...themes }) {
+    const [from, colors, to] = this.root.querySelector(".scale").children;
+    from.textContent = text(this.heat.least);
+    to.textContent = text(this.heat.least + this.#span);
+    colors.style.background = `linear-gradient(90deg, ${themes[this.theme].join(", ")})`;
+  }
+
+  /** The names of the lines of cells, as many as there is room for: of steps, or of GPUs where steps run across. */
+  #sides() {
+    const { other, turned, down, cellHeight } = this.box, each = (cellHeight * down) / other, every = Math.ceil(SIDE / each);
+    const longest = this.scene.tracks.reduce((most, { steps }) => (steps.length > most.length ? steps : most), []);
+    const names = Array.from({ length: Math.ceil(other / every) }, (_, i) => {
+      const name = document.createElement("span");
+      name.textContent = turned ? this.scene.tracks[i * every].label.split(" · ")[0] : visible(longest[i * every] ?? "").slice(-24);
+      name.style.top = `${i * every * each + Math.max(0, each - SIDE) / 2}px`;
+      return name;
+    });
+    this.root.querySelector(".sides").replaceChildren(...names);
+  }
+
   #numbers(context, top) {
     const { along, width, turned } = this.box;
     const every = [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500, 1000, 5000].find((n) => (width * n) / along >= APART) ?? 10_000;
@@ -135,7 +163,7 @@ export class Heat {
     context.textBaseline = "bottom";
     for (let i = 0; i < along; i += every) {
       const text = turned ? visible(this.scene.tracks[0].steps[i] ?? "").slice(-12) : this.scene.tracks[i].label.split(" · ").slice(0, this.scene.groups ? 2 : 1).join(" ");
-      context.fillText(text, (i * width) / along, top + NUMBERS);
+      if ((i * width) / along + context.measureText(text).width <= width) context.fillText(text, (i * width) / along, top + NUMBERS);
     }
   }
 
@@ -158,11 +186,11 @@ export class Heat {
   }
 
   #point(cell) {
-    const { least, most } = this.heat, { text } = MEASURES[this.#measure];
+    const { text } = MEASURES[this.#measure];
     const moved = cell?.x !== this.#cursor?.x || cell?.y !== this.#cursor?.y;
     this.#cursor = cell;
     if (moved) this.draw();
-    else if (!cell) this.told.textContent = `${text(least)} to ${text(most)}`;
+    else if (!cell) this.told.textContent = "click a cell to see its step below";
     else {
       const { label, steps } = this.scene.tracks[cell.track];
       this.told.textContent = `${label} · ${visible(steps[cell.step])} · ${text(this.heat.at(cell.track, cell.step))}`;

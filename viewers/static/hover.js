@@ -20,8 +20,13 @@ const CAUSES = {
 const line = (text, className = "") => element("div", className, text);
 
 export class Hover {
+  /** Where the pointer rests, and the view and rows that it was last held against. */
+  #pointer = null;
+  #held = "";
+  #quiet = false;
+
   constructor(plot, lod, scene, stage, columns) {
-    Object.assign(this, { plot, lod, scene, stage, columns, index: -1, row: null, quiet: false });
+    Object.assign(this, { plot, lod, scene, stage, columns, index: -1, row: null });
     this.tip = line("", "tip");
     this.tip.setAttribute("role", "tooltip");
     this.tip.hidden = true;
@@ -29,8 +34,30 @@ export class Hover {
     this.outline = document.createElement("div");
     this.outline.style.cssText = "position:absolute;box-sizing:border-box;border:2px solid;border-radius:2px;pointer-events:none;display:none";
     plot.canvas.after(this.outline);
-    plot.events.addEventListener("mousemove", (event) => this.#move(event));
-    plot.events.addEventListener("mouseleave", () => this.#clear());
+    plot.events.addEventListener("mousemove", ({ clientX, clientY }) => this.#move({ clientX, clientY }));
+    plot.events.addEventListener("mouseleave", () => this.#leave());
+    // The picture moves under a pointer that rests: with the page, or below something that opens over it.
+    addEventListener("scroll", () => this.follow(true), { passive: true });
+    document.addEventListener("toggle", () => this.follow(true), { capture: true });
+  }
+
+  get quiet() {
+    return this.#quiet;
+  }
+
+  /** While something is measured nothing is told. */
+  set quiet(yes) {
+    this.#quiet = yes;
+    if (yes) this.#clear();
+  }
+
+  /** Tell what lies under the pointer now, where the view or the rows have moved since it came to rest. */
+  follow(anew = false) {
+    const { from, to } = this.plot.range, now = `${from} ${to} ${this.stage.moves}`;
+    if (!this.#pointer || (now === this.#held && !anew)) return;
+    const { clientX, clientY } = this.#pointer, over = document.elementFromPoint(clientX, clientY);
+    if (over?.closest("#figure")) this.#move(this.#pointer);
+    else this.#leave();
   }
 
   dress({ chrome }) {
@@ -52,6 +79,11 @@ export class Hover {
 
   /** Put the outline where its interval is now. */
   place() {
+    this.follow();
+    this.#outlined();
+  }
+
+  #outlined() {
     const { style } = this.outline;
     style.display = this.index < 0 ? "none" : "block";
     if (this.index < 0) return;
@@ -64,10 +96,18 @@ export class Hover {
   #clear() {
     this.tip.hidden = true;
     this.index = -1;
-    this.place();
+    this.#outlined();
+  }
+
+  #leave() {
+    this.#pointer = this.row = null;
+    this.#clear();
   }
 
   #move(event) {
+    const { from, to } = this.plot.range;
+    this.#pointer = event;
+    this.#held = `${from} ${to} ${this.stage.moves}`;
     const at = this.quiet ? null : this.time(event);
     const strip = at && this.stage.stripAt(at.y);
     this.row = at && this.stage.rowAt(at.y);
@@ -76,7 +116,7 @@ export class Hover {
     this.index = found;
     const lines = strip ? this.#step(strip, at) : this.row ? this.#row(found, at) : null;
     if (!lines) return this.#clear();
-    this.place();
+    this.#outlined();
     this.tip.replaceChildren(...lines);
     this.#beside(event);
   }
@@ -148,7 +188,7 @@ export class Hover {
     const exposed = this.columns.exposed[index - this.columns.exposedFrom[this.row.track]];
     const time = this.lod.duration[index];
     const about = [size ? bytes(size) : "", dtype, group && `group ${group}`, members ? `${members} ranks` : ""].filter(Boolean);
-    const lines = [line(visible(kind && kind !== "other" ? kind.replaceAll("_", "-") : shortName(name)), "head"), line(visible(name), "full")];
+    const lines = [line(visible(kind && kind !== "other" ? kind : shortName(name)), "head"), line(visible(name), "full")];
     if (about.length) lines.push(line(visible(about.join(" · "))));
     lines.push(line(this.#span(index)));
     lines.push(line(`exposed ${duration(exposed)} (${percent(time ? exposed / time : 0)}) · overlapped ${duration(time - exposed)}`));

@@ -5,30 +5,45 @@ import { laneAt } from "./extras.js";
 import { looks } from "./theme.js";
 import { bytes, collectiveWord, duration, essence, middle, shortName, visible } from "./words.js";
 
-export const FONT = "12px Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif";
+const LABEL_FACE = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif";
 const NARROWEST = 34, NARROWEST_NUMBER = 24;
 const PADDING = 5;
 const LOWEST_ROW = 12;
 /** A frame must not spend its time on text. */
-const MOST = 400;
+const MOST = 1000;
 /** Steps narrower than this are a grey band without edges. */
 const NARROWEST_STEP = 4;
-/** Share of another color that a label bears under it. */
-const MIXED = 0.03;
+/** Share of another color that a label bears under it: of a collective; of a phase on its own color, or in a neutral box. */
+const MIXED = 0.03, MIXED_PHASE = 0.05;
+/** Pixels between two places along a stretch at which a label is tried. */
+const TRIED = 8;
 
 export class Labels {
   #widths = new Map();
   #shown = new Map();
+  #pixels = 12;
 
   constructor(lod, scene, stage, columns) {
     // What a theme changes: see theme.js.
     Object.assign(this, { lod, scene, stage, columns, looks: looks(scene, "light") });
   }
 
+  /** Write in letters of so many pixels from now on. */
+  resize(pixels) {
+    if (pixels === this.#pixels) return;
+    this.#pixels = pixels;
+    this.#measure = null;
+    this.#widths.clear();
+  }
+
+  get #font() {
+    return `${this.#pixels}px ${LABEL_FACE}`;
+  }
+
   /** Draw on a context that is scaled to CSS pixels. */
   draw(context, { from, to, width, hidden }) {
     const view = { context, from, to, px: (to - from) / width, width, hidden, left: MOST };
-    context.font = FONT;
+    context.font = this.#font;
     context.textBaseline = "middle";
     this.#edges(view);
     for (const row of this.stage.visible) if (row.h >= LOWEST_ROW) this.#row(row, view);
@@ -38,7 +53,7 @@ export class Labels {
 
   #strip({ y, h, strip }, view) {
     const { context, from, to, px } = view;
-    const { names, title } = this.scene.strips[strip];
+    const { names } = this.scene.strips[strip];
     const steps = stripSteps(this.scene, this.scene.strips[strip]), { bounds } = steps;
     const first = Math.max(0, stepAt({ bounds }, Math.max(from, bounds[0])));
     context.clearRect(0, y - 2, view.width, h + 3);
@@ -46,17 +61,16 @@ export class Labels {
       const left = Math.max(0, (bounds[step] - from) / px), right = Math.min(view.width, (stepEnd(steps, step) - from) / px);
       context.fillStyle = this.looks.chrome[step % 2 ? "strip-odd" : "strip"];
       context.fillRect(left, y, Math.max(right - left - (right - left > NARROWEST_STEP ? 1 : 0), 0), h);
-      const fitting = this.#stepTexts(names[step], stepEnd(steps, step) - bounds[step], title).find((text) => this.#width(text) + 8 <= right - left);
+      const fitting = this.#stepTexts(names[step], stepEnd(steps, step) - bounds[step]).find((text) => this.#width(text) + 8 <= right - left);
       if (!fitting) continue;
       context.fillStyle = this.looks.chrome["strip-ink"];
       context.fillText(fitting, (left + right - this.#width(fitting)) / 2, y + h / 2 + 0.5);
     }
   }
 
-  #stepTexts(full, ns, title) {
+  #stepTexts(full, ns) {
     const name = visible(full), number = /\d+$/.exec(name)?.[0];
-    const whose = title ? [`${visible(title)} · ${name} · ${duration(ns)}`] : [];
-    return [...whose, `${name} · ${duration(ns)}`, ...(number ? [`#${number} · ${duration(ns)}`, name, number] : [name])];
+    return [`${name} · ${duration(ns)}`, ...(number ? [`#${number} · ${duration(ns)}`, name, number] : [name])];
   }
 
   #edges({ context, from, to, px }) {
@@ -87,7 +101,9 @@ export class Labels {
       if (view.left <= 0 || hidden[category]) return;
       const left = Math.max(0, (lod.start[index] - from) / px) + PADDING;
       const right = Math.min(view.width, (lod.start[index] + lod.duration[index] - from) / px) - PADDING;
-      const text = this.#fit(this.#texts(row, row.source ? row.source[index] : index), right - left, row.role);
+      const texts = this.#texts(row, row.source ? row.source[index] : index);
+      if (row.role === "phases") return this.#onItsOwn(texts, left, right, row, category, view);
+      const text = this.#fit(texts, right - left, row.role);
       if (!text) return;
       if (row.role === "exposure") this.#onOneColor(text, left, right, row, view);
       else this.#text(text, left, row, category, view);
@@ -114,6 +130,36 @@ export class Labels {
       if (share > MIXED && share < 1 - MIXED) continue;
       if (this.#text(text, x, row, share > 0.5 ? exposed : overlapped, view)) return;
     }
+  }
+
+  /**
+   * Label a stretch where its own color fills what is under the text. Where it never does since it idles between, a
+   * neutral box bears the text, for one in its color would look like work; over other work there is none.
+   */
+  #onItsOwn(texts, left, right, row, category, view) {
+    let best = null;
+    for (const text of texts) {
+      for (let x = left; x <= right - this.#width(text); x += TRIED) {
+        const under = [x - PADDING + 1, x + this.#width(text) + PADDING - 1], own = this.#share(row, [category], under, view);
+        if (own >= 1 - MIXED_PHASE) return this.#text(text, x, row, category, view);
+        if (own >= (best?.own ?? 1) || (best && best.text !== text)) continue;
+        const others = this.#order.filter((k) => k !== category && !view.hidden[k]);
+        if (this.#share(row, others, under, view) <= MIXED_PHASE) best = { text, x, own };
+      }
+    }
+    return best && this.#text(best.text, best.x, row, category, view, true);
+  }
+
+  /** Share that categories have of the time between two places in a row. */
+  #share(row, categories, [left, right], { from, px }) {
+    const time = (sum, k) => sum + this.lod.busy(row.lane, k, from + left * px, from + right * px);
+    return categories.reduce(time, 0) / ((right - left) * px);
+  }
+
+  /** All that can fill a row of phases but idle time. */
+  get #order() {
+    const { idle, overlapped } = this.scene.special;
+    return this.scene.order.filter((k) => k < overlapped && k !== idle);
   }
 
   /** Texts for an interval, the best first. */
@@ -153,20 +199,22 @@ export class Labels {
     return this.#width(cut) <= room ? cut : middle(last, cut.length - 1);
   }
 
-  #text(text, x, row, category, view) {
-    const { context } = view, { ink, color } = this.looks.categories[category];
+  #text(text, x, row, category, view, neutral = false) {
+    const { context } = view, { ink, color } = this.looks.categories[category], { paper, quiet, text: plain } = this.looks.chrome;
     if (!this.#claim(x - PADDING + 1, x + this.#width(text), row, view)) return false;
     const y = row.y + row.h / 2;
     view.left--;
     if (row.role === "phases" || row.role === "idle") {
-      // Where a stretch is idle in part, its label would stand half on idle, and in idle's row on a pattern: a tag of
-      // its own color keeps it readable.
-      context.fillStyle = color;
+      // In idle's row a label stands on a pattern, and a phase may have gaps: a tag of its own color keeps it readable.
+      context.fillStyle = neutral ? paper : color;
+      context.strokeStyle = quiet;
       context.beginPath();
-      context.roundRect(x - 4, y - 8, this.#width(text) + 8, 16, 4);
+      const half = this.#pixels / 2 + 1.5;
+      context.roundRect(x - 3.5, Math.round(y) - half, this.#width(text) + 7, 2 * half, 4);
       context.fill();
+      if (neutral) context.stroke();
     }
-    context.fillStyle = ink;
+    context.fillStyle = neutral ? plain : ink;
     context.fillText(text, x, y + 0.5);
     return true;
   }
@@ -175,7 +223,7 @@ export class Labels {
     let width = this.#widths.get(text);
     if (width === undefined) {
       if (this.#widths.size > 20_000) this.#widths.clear();
-      this.#measure ??= Object.assign(document.createElement("canvas").getContext("2d"), { font: FONT });
+      this.#measure ??= Object.assign(document.createElement("canvas").getContext("2d"), { font: this.#font });
       width = this.#measure.measureText(text).width;
       this.#widths.set(text, width);
     }

@@ -61,6 +61,12 @@ export class Navigation {
     this.#stepRange = this.plot.range;
   }
 
+  /** Show a part of the step that was shown, which stays the one that is told and gone on from. */
+  within(from, to) {
+    this.show(from, to);
+    this.#stepRange = this.plot.range;
+  }
+
   /** Name of the step that fills the view, as `step` showed it; nothing since one has moved on. */
   stepShown() {
     const { from, to } = this.plot.range;

@@ -14,7 +14,6 @@ export class Picture {
     Object.assign(this, { plot, raster, hidden, rows, height, bands, over, after });
     // Of the ground behind every second GPU, which must let the grid through.
     this.band = "rgba(31, 60, 110, 0.04)";
-    this.context = plot.canvas.getContext("2d");
     plot.onPaint(() => this.draw());
   }
 
@@ -26,17 +25,18 @@ export class Picture {
     const wanted = [from, to, width, height].join();
     if (wanted !== this.#drawn || anew) {
       this.#drawn = wanted;
-      this.#paint({ from, to, width, height, scale });
+      this.paintOn(this.plot.canvas, { from, to, width, height, scale });
     }
     this.after(from, to);
   }
 
-  #paint({ from, to, width, height, scale }) {
-    const { context, plot, hidden } = this;
+  /** Draw the rows as they are placed now on a canvas, of so many device pixels, `scale` of them to a CSS pixel. */
+  paintOn(canvas, { from, to, width, height, scale }) {
+    const { hidden } = this, context = canvas.getContext("2d");
     this.raster.rows = this.rows();
     const image = this.raster.draw({ from, to, width, height, scale, hidden });
-    if (plot.canvas.width !== width) plot.canvas.width = width;
-    if (plot.canvas.height !== height) plot.canvas.height = height;
+    if (canvas.width !== width) canvas.width = width;
+    if (canvas.height !== height) canvas.height = height;
     context.putImageData(new ImageData(new Uint8ClampedArray(image.buffer), width, height), 0, 0);
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.globalCompositeOperation = "destination-over";

@@ -69,7 +69,7 @@ export class Raster {
       const whole = this.#takeWhole(row, position, view);
       this.#background(row, box, view);
       this.#stack(row, position, box, view);
-      for (const index of whole) this.#interval(row.lod ?? lod, index, box, view);
+      for (const index of whole) this.#interval(row, index, box, view);
       if (row.separated >= 0) this.#separate(row, box, view);
       this.#fade(row, box, view);
     });
@@ -144,29 +144,32 @@ export class Raster {
         const part = density[(position * categories + k) * width + x];
         const low = bottom - Math.round(share * fit);
         share += part;
-        if (part <= least || hidden[k]) continue;
+        if (part <= least || (hidden[k] && !row.idle)) continue;
         const high = Math.max(top, Math.min(low - floor, bottom - Math.round(share * fit)));
         this.#bar(k, x, Math.max(box.first, high), Math.min(box.last, Math.max(low, high + Math.min(floor, 1))), view);
       }
     }
   }
 
-  #bar(category, x, top, bottom, { image, width, hatch }) {
-    const color = this.colors[category];
+  #bar(category, x, top, bottom, { image, width, hatch, hidden }) {
+    // What is hidden is blank, since the ground of idle time below it would say that nothing ran.
+    const color = hidden[category] ? 0 : this.colors[category];
     for (let y = top; y < bottom; y++) image[y * width + x] = color;
+    if (!color) return;
     const dark = PATTERNS[this.patterns[category]];
     if (dark) for (let y = top; y < bottom; y++) if (dark(x + hatch, y)) image[y * width + x] = this.dark[category];
   }
 
-  #interval(lod, index, { first, last }, { image, width, from, px, hidden, hatch }) {
-    const category = lod.category[index], dark = PATTERNS[this.patterns[category]];
-    if (hidden[category]) return;
+  #interval(row, index, { first, last }, { image, width, from, px, hidden, hatch }) {
+    const lod = row.lod ?? this.lod, category = lod.category[index], blank = hidden[category];
+    if (blank && !row.idle) return;
+    const dark = blank ? null : PATTERNS[this.patterns[category]];
     const exact = (lod.start[index] - from) / px;
     const begin = Math.round(exact), stop = Math.round(exact + lod.duration[index] / px);
     const left = Math.max(0, begin), right = Math.min(width, stop);
     if (right <= left) return;
     for (let y = first; y < last; y++) {
-      image.fill(this.colors[category], y * width + left, y * width + right);
+      image.fill(blank ? 0 : this.colors[category], y * width + left, y * width + right);
       if (dark) for (let x = left; x < right; x++) if (dark(x + hatch, y)) image[y * width + x] = this.dark[category];
     }
   }

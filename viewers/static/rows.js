@@ -57,9 +57,9 @@ export function insideSteps(track, from, to) {
   return spansOf(track).reduce((sum, [begin, end]) => sum + Math.max(0, Math.min(to, end) - Math.max(from, begin)), 0);
 }
 
-/** The steps that a strip shows: its own, or those of its first track. */
+/** The steps that a strip shows: its own, or those of the track that leads it, at first its first one. */
 export function stripSteps(scene, strip) {
-  return strip.bounds ? strip : scene.tracks[strip.tracks[0]];
+  return strip.bounds ? strip : scene.tracks[strip.lead ?? strip.tracks[0]];
 }
 
 /** Index of the step of a track at a time, or -1. */

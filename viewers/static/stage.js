@@ -11,13 +11,15 @@ const COLLAPSED = { height: 16, between: 3 };
 /** Pixels between rows, between GPUs that show all theirs, and below a strip. */
 const APART = { rows: 2, tracks: 9, strip: 8 };
 const EDGE = 2;
+/** How many times their height rows are at most, and the pixels of each GPU that stay free for rows on demand. */
+const HIGHEST_ROWS = 3, SPARE = 20;
 
 export class Stage {
   /** `changed` is called when rows have moved. */
   constructor(scene, changed = () => {}) {
     const { strips, blocks, height, collapsed = false } = scene.layout;
-    Object.assign(this, { scene, changed, scroll: 0, frame: height, height, visible: [], strips: [], blocks: [] });
-    this.rows = rowsOf(scene).map((row) => Object.assign(row, { full: row.h, top: 0 }));
+    Object.assign(this, { scene, changed, scroll: 0, moves: 0, marked: -1, growth: 1, frame: height, height, visible: [], strips: [], blocks: [] });
+    this.rows = rowsOf(scene).map((row) => Object.assign(row, { full: row.h, base: row.h, top: 0 }));
     this.collapsed = new Uint8Array(scene.tracks.length).fill(collapsed ? 1 : 0);
     this.allStrips = strips.map((strip) => Object.assign(strip, { top: 0, end: 0 }));
     this.allBlocks = blocks.map((block, i) => Object.assign(block, { top: 0, rows: [], shaded: i % 2 === 0 }));
@@ -46,15 +48,16 @@ export class Stage {
     let y = top;
     block.rows.forEach((row, i) => {
       row.top = y;
-      row.h = folded ? (i ? 0 : Math.min(row.full, COLLAPSED.height)) : row.full;
+      row.h = folded ? (i ? 0 : Math.min(row.full, Math.floor(COLLAPSED.height * this.growth))) : row.full;
       if (row.h) y += row.h + APART.rows;
     });
     block.h = y - APART.rows - top;
     return y - APART.rows + (folded ? COLLAPSED.between : APART.tracks);
   }
 
-  /** Lay what is stacked into the frame; a strip stays at its top while its GPUs pass. */
+  /** Lay what is stacked into the frame, and count how often that was; a strip stays at its top while its GPUs pass. */
   #place() {
+    this.moves++;
     this.scroll = Math.max(0, Math.min(this.height - this.frame, this.scroll));
     const shown = (one) => one.h > 0 && one.y < this.frame && one.y + one.h > 0;
     for (const one of this.rows) one.y = one.top - this.scroll;
@@ -71,6 +74,47 @@ export class Stage {
     this.frame = frame;
     this.#place();
     this.changed();
+  }
+
+  /** Make rows higher where that fills so many pixels, and as they were where there is less. */
+  grow(room) {
+    const shown = this.rows.reduce((sum, { h }) => sum + h, 0), natural = this.rows.reduce((sum, { h, base }) => sum + (h ? base : 0), 0);
+    const rest = this.height - shown + SPARE * this.collapsed.filter((yes) => !yes).length;
+    this.rise(Math.max(1, Math.min(HIGHEST_ROWS, (room - rest) / natural)) || 1);
+  }
+
+  /** Make rows so many times as high as they are by themselves. */
+  rise(growth) {
+    this.growth = growth;
+    for (const row of this.rows) row.full = Math.floor(row.base * this.growth);
+    this.#arrange();
+  }
+
+  /** Place what so many pixels show from a height on, and tell nobody. */
+  look(scroll, frame) {
+    Object.assign(this, { scroll, frame });
+    this.#place();
+  }
+
+  /**
+   * Cut all rows into sheets of at most so many pixels, the first of them lower: { scroll, height, tracks }. A GPU is cut
+   * only when it is higher than a sheet; each sheet begins with a strip.
+   */
+  sheets(first, room) {
+    const sheets = [];
+    let sheet = null;
+    for (const { strip, top: above } of this.allStrips)
+      this.scene.strips[strip].tracks.forEach((track, i) => {
+        const block = this.blockOf.get(track), rows = block.rows.filter(({ h }) => h);
+        const pieces = block.h > room ? rows.map(({ top, h }) => ({ top, bottom: top + h })) : [{ top: block.top, bottom: block.top + block.h }];
+        pieces.forEach(({ top, bottom }, j) => {
+          const scroll = i || j ? top - this.#pinned() : above - EDGE, most = sheets.length > 1 ? room : Math.max(first, bottom - scroll);
+          if (!sheet || bottom - sheet.scroll > most) sheets.push((sheet = { scroll, height: 0, tracks: [] }));
+          sheet.height = bottom - sheet.scroll + EDGE;
+          if (sheet.tracks.at(-1) !== track) sheet.tracks.push(track);
+        });
+      });
+    return sheets;
   }
 
   scrollTo(y) {
@@ -105,7 +149,7 @@ export class Stage {
   /** Put further rows below those that a GPU has, or with none take away those of a role. */
   extend(track, role, rows = []) {
     const block = this.blockOf.get(track), own = (row) => row.track === track && row.role === role;
-    const added = rows.map((row) => Object.assign(row, { full: row.h, top: 0, y: 0 }));
+    const added = rows.map((row) => Object.assign(row, { full: row.h, base: row.h, top: 0, y: 0 }));
     block.rows = [...block.rows.filter((row) => !own(row)), ...added];
     const others = this.rows.filter((row) => !own(row));
     // The same list as before: others hold it, too.
@@ -133,6 +177,21 @@ export class Stage {
   boxOf(track, role) {
     const row = this.blockOf.get(track)?.rows.find((one) => one.role === role);
     return row?.h ? { y: row.y, h: row.h } : null;
+  }
+
+  /** Bring a GPU into the middle of the frame, with all its rows, its own steps in the strip above; and mark it. */
+  center(track) {
+    const strip = this.scene.strips.find(({ tracks }) => tracks.includes(track)), block = this.blockOf.get(track);
+    if (strip && strip.tracks.length > 1 && !strip.bounds) {
+      strip.lead = track;
+      this.allStrips.find((one) => this.scene.strips[one.strip] === strip).label = `steps, ${this.scene.tracks[track].label.split(" · ")[0]}`;
+    }
+    this.marked = track;
+    this.collapsed[track] = 0;
+    this.#arrange();
+    this.scroll = Math.round(block.top + block.h / 2 - (this.frame + this.#pinned()) / 2);
+    this.#place();
+    this.changed();
   }
 
   /** Scroll until a GPU is in the frame, and show all its rows when the one that is asked for is collapsed away. */

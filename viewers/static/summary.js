@@ -42,8 +42,9 @@ export function figures(lod, scene, from, to, chosen = null) {
 }
 
 export class Summary {
-  constructor(root, lod, scene) {
-    Object.assign(this, { root, lod, scene, kinds: null });
+  /** `hidden` by category: what the picture leaves out is dim in the bar, which counts it all the same. */
+  constructor(root, lod, scene, hidden = []) {
+    Object.assign(this, { root, lod, scene, hidden, kinds: null });
   }
 
   /** A line for the whole picture, or one for each of its groups of tracks, which stand for different runs. */
@@ -51,6 +52,12 @@ export class Summary {
     const { groups = [{ label: null, tracks: null }] } = this.scene;
     this.root.replaceChildren(...groups.flatMap((group, i) => this.#line(group, this.scene.strips[i]?.names.length, from, to)));
     this.#fit();
+    this.dim();
+  }
+
+  /** Make the segments of what is hidden dim. */
+  dim() {
+    for (const segment of this.root.querySelectorAll(".segment")) segment.classList.toggle("off", Boolean(this.hidden[segment.dataset.category]));
   }
 
   #line({ label, tracks }, steps, from, to) {
@@ -60,7 +67,7 @@ export class Summary {
     const head = element("div", "window");
     const span = whole ? duration(width) : `${duration(width)} from ${moment(begin, width)}`;
     const name = label ?? (whole ? "All steps" : "In this window");
-    head.append(element("b", "", name), element("span", "", label && whole ? (steps > 1 ? `all ${steps} steps` : "the whole step") : span));
+    head.append(element("b", "", name), element("span", "", label && whole ? (steps > 1 ? `${steps} steps` : "the whole step") : span));
     return [head, this.#bar(sum), this.#indicators(sum, tracks, from, to)];
   }
 

@@ -64,6 +64,15 @@ function without(text, open, close) {
   return kept;
 }
 
+/** Functions that only run what a template argument names: cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_…>. */
+const SHELLS = /^(Kernel2?|kernel|device_kernel|kernel_entry)$/;
+
+/** The function's own name, or that of the first argument of a shell. */
+function told(base, plain) {
+  const argument = SHELLS.test(base) && /<\s*(?:typename |class |struct )?([\w:]+)/.exec(plain.slice(plain.indexOf(base)));
+  return (argument && !/^(float|double|int|bool|char|unsigned|long)$/.test(argument[1]) && argument[1].split("::").at(-1)) || base;
+}
+
 /**
  * The part of a kernel's name that tells it from others: its function, and the functor that an elementwise kernel
  * is a shell for: "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, …>(…)"
@@ -72,7 +81,7 @@ function without(text, open, close) {
 export function shortName(name) {
   const plain = name.replaceAll("(anonymous namespace)::", "").replace(/^void /, "");
   const called = without(without(plain, "<", ">"), "(", ")").trim();
-  const base = called.split("::").at(-1) || plain;
+  const base = told(called.split("::").at(-1), plain) || plain;
   if (!/elementwise_kernel|multi_tensor_apply_kernel|reduce_kernel/.test(base)) return base;
   const functor = /(\w*(?:[Ff]unctor|Ops?)(?:_\w+)?)\s*[<,>(]/.exec(plain.slice(plain.indexOf(base) + base.length));
   const shell = base.replace(/^(vectorized|unrolled)_/, "").replace(/_kernel(_impl)?$/, "");
@@ -92,9 +101,9 @@ export function rate(bytesPerSecond) {
   return `${bytes(Math.round(bytesPerSecond))}/s`;
 }
 
-/** What a collective does, as people write it: "all-reduce"; nothing where that is not known. */
+/** What a collective does, as NCCL and all tables write it: "all_reduce"; nothing where that is not known. */
 export function collectiveWord({ kind }) {
-  return kind && kind !== "other" ? kind.replaceAll("_", "-") : "";
+  return kind && kind !== "other" ? kind : "";
 }
 
 const WAYS = { fprop: "fprop", fwd: "fprop", dgrad: "dgrad", bwd: "dgrad", wgrad: "wgrad", wrw: "wgrad" };

@@ -1,0 +1,25 @@
+"""Which threads are gloo's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dptrace.record.gloo_threads import gloo_threads
+
+
+def test_threads_come_in_the_order_of_their_making(tmp_path: Path) -> None:
+    """By time and then by id, since ids begin anew; other threads, and what is unreadable, are left out."""
+    made = {7: ("pt_gloo_runloop", 500), 9: ("pt_gloo_runloop", 400), 8: ("pt_gloo_runloop", 400), 6: ("python3", 1)}
+    for thread, (name, began) in made.items():
+        task = tmp_path / str(thread)
+        task.mkdir()
+        (task / "comm").write_text(f"{name}\n")
+        (task / "stat").write_text(f"{thread} (a ) name) S " + " ".join(["0"] * 18 + [str(began), "0"]))
+    (tmp_path / "10").mkdir()
+
+    assert [8, 9, 7] == gloo_threads(tmp_path)
+
+
+def test_a_system_that_does_not_tell_has_none(tmp_path: Path) -> None:
+    """Only Linux lists threads as files."""
+    assert [] == gloo_threads(tmp_path / "absent")
