@@ -115,7 +115,7 @@ class AlignedSteps:
         return a - b
 
     def freed(self) -> tuple[Freed, ...]:
-        """Give the stretches in which one of the runs is done; none where both take the same time or can't be compared."""
+        """Give the stretches in which one run is done and the other is not; none where they can't be compared."""
         if self.incomparable:
             return ()
         ends = self._ends(0), self._ends(1)

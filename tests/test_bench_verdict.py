@@ -56,7 +56,7 @@ def test_a_run_without_a_baseline_is_not_judged() -> None:
 
 def test_processes_on_cpu_are_called_so() -> None:
     """They share the cores: of no chart a sentence speaks of GPUs, and what sharing out saves is not told."""
-    measured = rows(5, 0.01, a=1.5) + [replace(bench("a", "naive", 2, 1.6), comm_s=0.1, epochs=5)]
+    measured = [*rows(5, 0.01, a=1.5), replace(bench("a", "naive", 2, 1.6), comm_s=0.1, epochs=5)]
     text = " ".join(said for chart in read(measured, on_cpu=True) for said in (chart.title, *chart.sentences))
 
     assert "nothing pays off: one process is the fastest" in text

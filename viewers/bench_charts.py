@@ -128,7 +128,7 @@ class _Bench:
                         text = f"{value:.0f}" if value >= 19.5 else f"{value:.1f}" if value >= 0.95 else f"{value:.2f}"
                         marks.append(Label(x + n + 0.5, value + 22 * pixel, text, _QUIET, "center"))
                 if group:
-                    ticks.append((x + len(group) / 2, self._count(gpus)))
+                    ticks.append((x + len(group) / 2, str(gpus) if self.on_cpu else self._count(gpus)))
                     x += len(group) + 0.5
             marks.append(
                 Label((begun + x - 0.5) / 2, high - 9 * pixel, legible(self._titled(model)), _INK, "center", True)
@@ -136,7 +136,8 @@ class _Bench:
             x += 0.9
         own = linear_axis(0, high, unit, wanted=6)
         y = Axis(high, 0, own.ticks, "time of an epoch")
-        return _Drawn(Axis(0, x - 0.9, tuple(ticks), grid=False), y, height, tuple(marks), self._entries(self.modes))
+        across = Axis(0, x - 0.9, tuple(ticks), self._several() if self.on_cpu else "", grid=False)
+        return _Drawn(across, y, height, tuple(marks), self._entries(self.modes))
 
     def _titled(self, model: str) -> str:
         size = next((row.parameters for row in self._of(model) if row.parameters), None)

@@ -73,9 +73,9 @@ function thin(view) {
     if (shown.some((text, i) => text !== source.data.text[i])) source.data = { ...source.data, text: shown };
 }
 function thinned() {
-  const narrow = innerWidth;
+  const width = innerWidth;
   for (const manager of views) for (const view of manager.roots) if (view.frame) thin(view);
-  document.documentElement.dataset.thinned = narrow;
+  document.documentElement.dataset.thinned = width;
 }
 addEventListener("resize", () => setTimeout(thinned, 150));
 async function draw() {

@@ -49,7 +49,7 @@ def surely_faster(row: Row, rows: Sequence[Row]) -> bool | None:
     alone = row.speedup * row.epoch_s
     same = next((one for one in rows if one.model == row.model and one.gpus == 1 and one.options == row.options), None)
     scatter = math.hypot((row.spread or 0.0) * row.epoch_s, ((same.spread if same else None) or 0.0) * alone)
-    if one_epoch([row, *([same] if same else [])]) or scatter and abs(alone - row.epoch_s) <= scatter:
+    if one_epoch([row, *([same] if same else [])]) or (scatter and abs(alone - row.epoch_s) <= scatter):
         return None
     return row.speedup > 1
 
@@ -66,17 +66,9 @@ def verdict(good: Sequence[Row], here: str) -> tuple[str, ...]:
         return (f"{here} there is nothing to compare: no model ran both on one GPU and on several.",)
     least = best_of(compared)
     assert least is not None
-    doubted = beyond_ideal(good)
-    if doubted is not None:
-        return (
-            f"{here} no verdict: {of(doubted)}, {doubted.speedup:.2f}×, is more than so many can bring, so the times "
-            "of one GPU are not to be trusted.",
-        )
-    if one_epoch(good):
-        return (
-            f"One epoch each: no verdict; --epochs 5 gives a spread. ({here}, at best, {of(least)}: "
-            f"{least.speedup:.2f}×.)",
-        )
+    untold = _untold(good, least, here)
+    if untold:
+        return (untold,)
     modes = list(dict.fromkeys(row.mode for row in compared))
     best = {
         mode: [row for m in by_size(compared) if (row := _deciding(compared, mode, m, good)) is not None]
@@ -84,20 +76,34 @@ def verdict(good: Sequence[Row], here: str) -> tuple[str, ...]:
     }
     sure = [surely_faster(row, good) for found in best.values() for row in found]
     if not any(sure):
-        if None in sure:
-            return (
-                f"{here} no verdict: the epochs scatter as much as the fastest runs differ from one GPU ({of(least)}: "
-                f"{least.speedup:.2f}×); more --epochs on a quiet machine tell more.",
-            )
-        return (
-            f"{here} nothing pays off: one GPU is the fastest for every model ({of(least)}: {least.speedup:.2f}×).",
+        scatters = (
+            f"{here} no verdict: the epochs scatter as much as the fastest runs differ from one GPU ({of(least)}: "
+            f"{least.speedup:.2f}×); more --epochs on a quiet machine tell more."
         )
+        nothing = (
+            f"{here} nothing pays off: one GPU is the fastest for every model ({of(least)}: {least.speedup:.2f}×)."
+        )
+        return (scatters if None in sure else nothing,)
     first = "ddp" if "ddp" in modes else modes[-1]
     return tuple(
         said
         for n, mode in enumerate([first, *(m for m in modes if m != first)])
         for said in _mode(mode, best[mode], good, here if n == 0 else "")
     )
+
+
+def _untold(good: Sequence[Row], least: Row, here: str) -> str:
+    """Say why there can be no verdict on any run; empty where there can."""
+    doubted = beyond_ideal(good)
+    if doubted is not None:
+        return (
+            f"{here} no verdict: {of(doubted)}, {doubted.speedup:.2f}×, is more than so many can bring, so the times "
+            "of one GPU are not to be trusted."
+        )
+    if one_epoch(good):
+        figures = f"{here}, at best, {of(least)}: {least.speedup:.2f}×."
+        return f"One epoch each: no verdict; --epochs 5 gives a spread. ({figures})"
+    return ""
 
 
 def _deciding(compared: Sequence[Row], mode: str, model: str, good: Sequence[Row]) -> Row | None:

@@ -275,7 +275,7 @@ def _tell(made: Made, options: dict[str, Any]) -> None:
     from dptrace.viewers import bench_table
 
     folder: Path = options["output"]
-    made.notes.extend(doubts(made.rows))
+    made.notes.extend(doubts(made.rows, on_cpu=set(made.machine.get("devices", [])) == {"CPU"}))
     charts = charts_of(made, options["local_loss"])
     written = write(folder, made, charts, options["png"])
     to_stdout = str(options["csv"]) == "-"

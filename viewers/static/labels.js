@@ -17,6 +17,8 @@ const NARROWEST_STEP = 4;
 const MIXED = 0.03, MIXED_PHASE = 0.05;
 /** Pixels between two places along a stretch at which a label is tried. */
 const TRIED = 8;
+/** Places that are tried for one text: on a wide screen a thousand would cost more than the picture. */
+const MOST_TRIED = 24;
 
 export class Labels {
   #widths = new Map();
@@ -139,7 +141,8 @@ export class Labels {
   #onItsOwn(texts, left, right, row, category, view) {
     let best = null;
     for (const text of texts) {
-      for (let x = left; x <= right - this.#width(text); x += TRIED) {
+      const room = right - this.#width(text) - left, apart = Math.max(TRIED, room / MOST_TRIED);
+      for (let x = left; x <= left + room; x += apart) {
         const under = [x - PADDING + 1, x + this.#width(text) + PADDING - 1], own = this.#share(row, [category], under, view);
         if (own >= 1 - MIXED_PHASE) return this.#text(text, x, row, category, view);
         if (own >= (best?.own ?? 1) || (best && best.text !== text)) continue;

@@ -12,7 +12,7 @@ const COLLAPSED = { height: 16, between: 3 };
 const APART = { rows: 2, tracks: 9, strip: 8 };
 const EDGE = 2;
 /** How many times their height rows are at most, and the pixels of each GPU that stay free for rows on demand. */
-const HIGHEST_ROWS = 3, SPARE = 20;
+const HIGHEST_ROWS = 2, SPARE = 20;
 
 export class Stage {
   /** `changed` is called when rows have moved. */
