@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 import dptrace
+from dptrace.viewers import against
 from dptrace.viewers.gantt import document
 from dptrace.viewers.summary import print_run
 from dptrace.viewers.view_page import picture
@@ -29,13 +30,13 @@ def split_picture(run: dptrace.Run, path: Path) -> None:
     path.write_text(console.export_svg(title="dptrace analyze traces/interleaved_cpu_2ranks"), encoding="utf-8")
 
 
-def page_picture(run: dptrace.Run, path: Path, height: int) -> None:
-    """Open the run's page in Chromium and keep what it shows."""
+def page_picture(content: str, path: Path, height: int) -> None:
+    """Open a page in Chromium and keep what it shows."""
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page_file = Path(folder, "page.html")
-        page_file.write_text(document(run), encoding="utf-8")
+        page_file.write_text(content, encoding="utf-8")
         browser = playwright.chromium.launch(
             executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu"]
         )
@@ -62,7 +63,9 @@ def main() -> None:
     view_pictures()
     for mode in ("naive", "interleaved", "ddp"):
         run = dptrace.open(str(ROOT / "traces" / f"{mode}_cpu_2ranks"))
-        page_picture(run, IMAGES / f"gantt_{mode}.png", 560)
+        page_picture(document(run), IMAGES / f"gantt_{mode}.png", 560)
+    pair = [dptrace.open(str(ROOT / "traces" / f"{mode}_cpu_2ranks")) for mode in ("naive", "interleaved")]
+    page_picture(against.document(*pair), IMAGES / "against.png", 760)
     sys.stdout.write(f"Wrote {', '.join(sorted(path.name for path in IMAGES.iterdir()))} in {IMAGES}\n")
 
 

@@ -149,8 +149,9 @@ def test_two_caps_are_swept_on_two_processes(here: Path) -> None:
     content = json.loads(done.stdout)
     for point in content["points"]:
         assert point["step_p50_s"] > 0
-        assert point["collectives"] == point["predicted_collectives"]
+        # Nothing is predicted where the fit can't tell: two caps on busy cores need not give one that can.
+        assert point["predicted_collectives"] in (None, point["collectives"])
         assert 0 < point["communication_fraction"] < 1
     assert [point["collectives"] for point in content["points"]] == [3, 1]
-    assert content["fit"]["beta_s_per_byte"] >= 0
+    assert (content["fit"]["unsure"] is None) == (content["points"][0]["predicted_collectives"] is not None)
     assert len(list((here / "caps" / "checkpoints").glob("*.npz"))) == 2

@@ -79,7 +79,8 @@ def test_a_page_is_dark_where_the_system_is(tmp_path: Path) -> None:
     with chromium() as browser, open_page(browser, path) as (page, _):
         assert "light" == page.evaluate("document.documentElement.dataset.look")
         page.emulate_media(color_scheme="dark")
-        page.wait_for_function("document.documentElement.dataset.look === 'dark'")
+        # Not wait_for_function, which evaluates text in the page: its policy forbids that.
+        page.locator("html[data-look='dark']").wait_for(state="attached")
         assert "rgb(18, 22, 28)" == page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert not page.locator(".still svg").is_visible()
         page.emulate_media(media="print", color_scheme="dark")
