@@ -19,8 +19,8 @@ from dptrace.record.world import Meeting
 __all__ = ["PREFIX", "Timing", "results"]
 
 PREFIX = "RESULTS_JSON:"
-"""Begins the line that rank 0 prints at the end; what follows is one JSON object. Seed of the protocol: any script
-that prints such a line can be benched."""
+"""Begins the line that rank 0 prints at the end; what follows is one JSON object. Any script that prints
+such a line can be benched."""
 
 
 class Timing:
