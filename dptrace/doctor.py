@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import re
 import shutil
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dptrace import __version__
+from dptrace.processes import cores
 
 __all__ = ["Gpu", "Report", "Torch", "Verdict", "examine", "judge", "parse_links"]
 
@@ -97,7 +97,7 @@ def examine() -> Report:
         "python": platform.python_version(),
         "executable": sys.executable,
         "platform": platform.platform(),
-        "cpus": _cpus(),
+        "cpus": cores(),
         "torch": torch,
         "torch_problem": torch_problem,
         "driver": driver[0] if driver else "",
@@ -109,13 +109,6 @@ def examine() -> Report:
     }
     report = Report(**facts)
     return replace(report, verdicts=judge(report))
-
-
-def _cpus() -> int:
-    """Count the cores that this process may use, which a container may have cut."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _output(*command: str) -> str:

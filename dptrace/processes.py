@@ -7,7 +7,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-__all__ = ["start"]
+__all__ = ["cores", "start"]
+
+
+def cores() -> int:
+    """Count the cores that this process may use, which a container may have cut; macOS does not tell."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def start(code: str, descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:

@@ -19,17 +19,12 @@ from queue import SimpleQueue
 from typing import IO, Any, TypeVar
 
 from dptrace.errors import DptraceError
-from dptrace.processes import start
+from dptrace.processes import cores, start
 
 __all__ = ["cores", "spread"]
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-
-def cores() -> int:
-    """Give how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def spread(

@@ -53,7 +53,7 @@ ALLOWED = {
     "foundation": {"figures", "opening"},
     "reading": set(),
     "timeline": {"reading"},
-    "figures": {"timeline"},
+    "figures": {"timeline", "model"},
     "opening": {"reading", "timeline", "figures"},
     "hta": {"reading", "figures"},
     "record": set(),

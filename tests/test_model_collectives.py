@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptrace.model.collectives import ALGORITHMS, COUNTED, KINDS, algorithm_of, bus_factor
-from dptrace.ranks import timing
 
 RANKS = st.integers(2, 64)
 
@@ -71,12 +70,6 @@ def test_busbw_is_one_links_where_the_algorithm_is_optimal(kind: str, ranks: int
     seconds = algorithm_of("nccl", kind).seconds(ranks, 1e9, 0, 1e-9)
 
     assert 1e9 / seconds * bus_factor(kind, ranks) == pytest.approx(1e9)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_factor_is_that_of_matched_collectives(kind: str) -> None:
-    """Traces and measurements are told by one busbw."""
-    assert [timing.bus_factor(kind, n) for n in range(1, 9)] == [bus_factor(kind, n) for n in range(1, 9)]
 
 
 def test_every_kind_says_what_is_counted_and_has_an_algorithm() -> None:

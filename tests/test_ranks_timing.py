@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dptrace.model.collectives import bus_factor
 from dptrace.ranks.clocks import estimate
 from dptrace.ranks.match import Matches, match
-from dptrace.ranks.timing import Timing, bus_factor, timing
+from dptrace.ranks.timing import Timing, timing
 from dptrace.timeline import Collective
 from tests.rank_cases import Call, rank, real_ranks, reduce, shifted, without
 from tests.real_traces import needs_real_traces

@@ -211,7 +211,7 @@ def test_what_is_recorded_fits_where_training_is(
 
 
 SPAWNED = """
-import sys
+import gc, sys
 import torch, torch.distributed as dist, torch.multiprocessing
 from dptrace.record import record
 
@@ -223,7 +223,8 @@ def train(rank, size, store):
             loss = model(torch.ones(2, 4)).mean()
             loss.backward()
             recording.step(loss)
-        del model
+        del model, loss
+        gc.collect()  # DDP's cycles keep the group; left to the interpreter's end, torch now and then aborts there
         dist.destroy_process_group()
 
 if __name__ == "__main__":
@@ -240,8 +241,7 @@ def test_ranks_that_a_script_spawns_record_one_run(tmp_path: Path) -> None:
     command = [sys.executable, "spawn.py", str(tmp_path / "store")]
     done = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, timeout=120, check=False)
 
-    # On busy cores torch 2.13 now and then aborts a process that multiprocessing ends, once its recording is whole.
-    assert 0 == done.returncode or "terminate called without an active exception" in done.stderr, done.stderr
+    assert 0 == done.returncode, done.stderr
     assert "Wrote mine." in done.stderr
     info = json.loads((tmp_path / "mine" / "run.json").read_text())
     assert (2, [0, 1], []) == (info["world_size"], [rank["local_rank"] for rank in info["ranks"]], info["notes"])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 torch = pytest.importorskip("torch")
 
-from dptrace.trainers.parts.compress import ErrorFeedback, Int8, Message, TopK  # noqa: E402
+from dptrace.trainers.parts.error_feedback import ErrorFeedback, Int8, Message, TopK  # noqa: E402
 
 numbers = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60)
 ratios = st.floats(0.01, 1)

@@ -12,7 +12,8 @@ from dptrace.bench.compared import savings, shares, usable
 from dptrace.bench.reading import read
 from dptrace.bench.table import Row
 from dptrace.viewers.bench_charts import draw
-from dptrace.viewers.bench_page import Content, document, framed
+from dptrace.viewers.bench_page import Content, document
+from dptrace.viewers.screenshot import framed
 from tests.bench_tables import WORKSHOP, bench, with_losses
 from tests.browser import browser_test, chromium, open_page
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from dptrace.errors import DptraceError, MissingExtraError
-from dptrace.workers import cores, spread
+from dptrace.processes import cores
+from dptrace.workers import spread
 
 
 def double(item: int) -> tuple[int, int]:

@@ -34,13 +34,16 @@ def train(options: Options, world: World) -> None:
             mixture = Experts(width, options.experts, options.top_k, world, f"{number}.mlp")
             block.mlp = mixture.to(world.device)
     mixtures, mine = layers(model), own(model)
+    load = torch.zeros(len(mixtures), options.experts, dtype=torch.int64, device=world.device)
+    for row, mixture in zip(load, mixtures, strict=True):
+        mixture.load = row  # a view: what it counts is in the table
     common = [parameter for name, parameter in model.named_parameters() if name not in mine]
     learner = Learner(model, options)
 
     with record(model=model, **options.recording) as recording:
         experts = sum(parameter.numel() for name, parameter in model.named_parameters() if name in mine)
         recording.parameters = sum(parameter.numel() for parameter in common) + world.size * experts
-        recording.options["expert_load"] = torch.stack([mixture.load for mixture in mixtures])
+        recording.options["expert_load"] = load
         for x, y in work.batches(recording.total_steps):
             with phase("forward"):
                 loss = work.loss(model(x), y)
@@ -54,7 +57,6 @@ def train(options: Options, world: World) -> None:
 
             with phase("optimizer"):
                 learner.step()
-            recording.options["expert_load"] = torch.stack([mixture.load for mixture in mixtures])
             recording.step(loss)
 
         assert_in_sync(model, besides=mine)

@@ -25,7 +25,7 @@ from dptrace.viewers.drawing_svg import svg
 from dptrace.viewers.page import policy, static
 from dptrace.viewers.plain_page import bokeh_script, environment
 
-__all__ = ["Content", "document", "framed"]
+__all__ = ["Content", "document"]
 
 _DARK = {
     "#4B5563": "#B3BCC8",
@@ -153,12 +153,6 @@ def document(content: Content) -> str:
             version=__version__,
         )
     )
-
-
-def framed(drawing: str) -> str:
-    """Put an SVG on a page of its own, as wide as the page."""
-    style = "body{margin:0;background:#fff}svg{display:block;width:100%;height:auto}"
-    return f'<!DOCTYPE html><meta charset="utf-8"><style>{style}</style>\n{drawing}'
 
 
 def _colors() -> str:

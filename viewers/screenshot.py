@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dptrace.errors import DptraceError
 
-__all__ = ["find_chromium", "screenshot"]
+__all__ = ["find_chromium", "framed", "screenshot"]
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 _MAC = "/Applications/{0}.app/Contents/MacOS/{0}"
@@ -37,6 +37,12 @@ def find_chromium() -> str | None:
 
 _CONTROLS = "<style>.tools,.tip,dialog,#names .all,#rows-scroll{display:none!important}</style>"
 """What can only be clicked: a picture is as the page is on paper."""
+
+
+def framed(drawing: str) -> str:
+    """Put an SVG on a page of its own, as wide as the page and no higher."""
+    style = "body{margin:0;background:#fff}svg{display:block;width:100%;height:auto;max-height:100vh}"
+    return f'<!DOCTYPE html><meta charset="utf-8"><style>{style}</style>\n{drawing}'
 
 
 def screenshot(page: str, path: Path, size: tuple[int, int]) -> None:

@@ -19,10 +19,10 @@ from dptrace.bench.cells import Cell
 from dptrace.errors import DptraceError
 from dptrace.record.launch import Launch, end_agent, launch, signals_raise, thread_environment
 from dptrace.record.modes import trainer
+from dptrace.record.notes import RESULTS
 
-__all__ = ["PREFIX", "BenchRun", "Settings", "parse_results", "profiled", "timed"]
+__all__ = ["BenchRun", "Settings", "parse_results", "profiled", "timed"]
 
-PREFIX = "RESULTS_JSON:"
 _POLL_S = 0.05
 _LAST_LINES = 6
 _TORCHRUN = ("torch.distributed.elastic", "torch/distributed/elastic", "torch/distributed/run.py")
@@ -127,11 +127,11 @@ def parse_results(output: str) -> dict[str, Any]:
     Raises:
         BenchRun: there is none, or it holds no JSON object with the seconds of an epoch.
     """
-    line = next((line for line in reversed(output.splitlines()) if line.startswith(PREFIX)), None)
+    line = next((line for line in reversed(output.splitlines()) if line.startswith(RESULTS)), None)
     if line is None:
-        raise BenchRun(f"ended without a line that begins with {PREFIX}")
+        raise BenchRun(f"ended without a line that begins with {RESULTS}")
     try:
-        found = json.loads(line.removeprefix(PREFIX))
+        found = json.loads(line.removeprefix(RESULTS))
     except ValueError as error:
         raise BenchRun(f"printed results that are no JSON: {error}") from None
     if not isinstance(found, dict):

@@ -157,13 +157,11 @@ def counts(text: str | None, most: int) -> list[int]:
 
 def machine() -> tuple[int, bool]:
     """Give how many ranks fit on this machine, and whether on GPUs: on CPU, one for each core, but two anyhow."""
-    import os
-
+    from dptrace.processes import cores
     from dptrace.record.launch import gpus_here
 
     here = gpus_here()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return (here, True) if here else (max(2, cores), False)
+    return (here, True) if here else (max(2, cores()), False)
 
 
 def _measured(options: dict[str, Any]) -> Made:

@@ -89,9 +89,8 @@ def _text(path: Path, text: str) -> None:
 
 def _pictures(folder: Path, charts: Sequence[tuple[Chart, Drawing]], png: bool) -> int:
     """Write each chart as SVG, and as PNG; one that can't be drawn any more is taken away. Give how many there are."""
-    from dptrace.viewers.bench_page import framed
     from dptrace.viewers.drawing_svg import svg
-    from dptrace.viewers.screenshot import screenshot
+    from dptrace.viewers.screenshot import framed, screenshot
 
     folder.mkdir(exist_ok=True)
     count = 0

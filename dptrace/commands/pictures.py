@@ -146,12 +146,13 @@ def _gantt_size(run: Run) -> tuple[int, int]:
 
 def _framed(drawn: str, size: tuple[int, int] | None) -> tuple[str, tuple[int, int]]:
     """Put an SVG on a page of its own, as wide as the page; give the page and the size that fits."""
+    from dptrace.viewers.screenshot import framed
+
     found = re.search(r'width="([\d.]+)" height="([\d.]+)"', drawn)
     assert found
     width = size[0] if size else _USUAL_WIDTH
     height = min(round(float(found[2]) * width / float(found[1])), _MOST)
-    style = "body{margin:0;background:#fff}svg{display:block;width:100%;height:auto;max-height:100vh}"
-    return f'<!DOCTYPE html><meta charset="utf-8"><style>{style}</style>\n{drawn}', (width, height)
+    return framed(drawn), (width, height)
 
 
 def parse_size(text: str) -> tuple[int, int]:

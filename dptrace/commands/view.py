@@ -195,13 +195,9 @@ def parse_steps(text: str) -> tuple[int, int]:
 
 def _cached(paths: tuple[str, ...]) -> Path:
     """Name the page's place in the user's cache: one for each run, so that looking twice leaves one file."""
-    if sys.platform == "darwin":
-        usual = Path.home() / "Library" / "Caches"
-    elif sys.platform == "win32":
-        usual = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    else:
-        usual = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = usual / "dptrace" / "pages"
+    from platformdirs import user_cache_path
+
+    folder = Path(user_cache_path("dptrace", appauthor=False)) / "pages"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

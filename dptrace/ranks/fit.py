@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.model.collectives import bus_factor
 from dptrace.ranks.match import Matches
-from dptrace.ranks.timing import Timing, bus_factor
+from dptrace.ranks.timing import Timing
 
 __all__ = ["AlphaBeta", "alpha_beta", "fit_line"]
 

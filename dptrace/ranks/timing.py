@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.intervals import Int64
+from dptrace.model.collectives import bus_factor
 from dptrace.ranks.clocks import UNKNOWN_NS, Clocks
 from dptrace.ranks.match import Matches
 
-__all__ = ["Timing", "bus_factor", "timing"]
+__all__ = ["Timing", "timing"]
 
 
 @dataclass(frozen=True)
@@ -38,17 +39,6 @@ class Timing:
     def late(self, member: int) -> int | None:
         """Give how late a member was in ns, or nothing where that can't be told."""
         return int(self.late_ns[member]) if self.late_known[member] else None
-
-
-def bus_factor(kind: str, ranks: int) -> float:
-    """Give what nccl-tests multiplies algbw by to get busbw (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
-
-    >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
-    (1.5, 0.75, 1.0)
-    """
-    if kind == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    return (ranks - 1) / ranks if kind in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
 
 
 def timing(matches: Matches, clocks: Clocks) -> Timing:

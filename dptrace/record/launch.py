@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from dptrace.errors import MissingExtraError, RecordingError, UsageError
+from dptrace.processes import cores
 from dptrace.record.failure import Failure, clear, collect_logs, find_failure, find_restarts, last_lines
 from dptrace.record.folder import RunFolder
 from dptrace.record.manifest import facts, write_manifest
@@ -201,15 +202,10 @@ def thread_environment(processes: int) -> dict[str, str]:
     """Give an environment in which so many ranks share this machine's cores; the user's own settings win."""
     defaults = {
         # Ranks that each take all cores would wait for each other's threads.
-        "OMP_NUM_THREADS": str(max(1, _cores() // processes)),
+        "OMP_NUM_THREADS": str(max(1, cores() // processes)),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SHUTDOWN_S),
     }
     return defaults | os.environ
-
-
-def _cores() -> int:
-    # A container may give fewer cores than the machine has; macOS does not tell.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _conclude(job: Launch, run: RunFolder, code: int) -> dict[str, Any] | None:

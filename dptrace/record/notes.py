@@ -13,6 +13,7 @@ from typing import Any
 from dptrace.errors import DptraceError
 
 __all__ = [
+    "RESULTS",
     "Assignment",
     "describe",
     "group",
@@ -26,6 +27,10 @@ __all__ = [
 ]
 
 _VARIABLE = "DPTRACE_RECORDING"
+
+RESULTS = "RESULTS_JSON:"
+"""Begins the line that rank 0 of a timed training prints at its end; what follows is one JSON object. Any script that
+prints such a line can be benched."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,10 @@ from torch import nn
 
 from dptrace.record import describe
 from dptrace.record.aligned import Stopwatch, device_of
+from dptrace.record.notes import RESULTS
 from dptrace.record.world import Meeting
 
-__all__ = ["PREFIX", "Timing", "results"]
-
-PREFIX = "RESULTS_JSON:"
-"""Begins the line that rank 0 prints at the end; what follows is one JSON object. Any script that prints
-such a line can be benched."""
+__all__ = ["Timing", "results"]
 
 
 class Timing:
@@ -69,10 +66,11 @@ class Timing:
     ) -> None:
         if error is not None:
             return
-        self.meeting.tell(f"laps/{self.meeting.rank}", json.dumps(self._mine()))
+        mine = self._mine()
+        self.meeting.tell(f"laps/{self.meeting.rank}", json.dumps(mine))
         if self.meeting.rank == 0:
-            ranks = [self._mine()] + [json.loads(self.meeting.hear(f"laps/{r}")) for r in range(1, self.meeting.size)]
-            print(PREFIX, json.dumps(results(ranks, self.about(), self.epochs, self.steps_per_epoch)), flush=True)
+            ranks = [mine] + [json.loads(self.meeting.hear(f"laps/{r}")) for r in range(1, self.meeting.size)]
+            print(RESULTS, json.dumps(results(ranks, self.about(), self.epochs, self.steps_per_epoch)), flush=True)
 
     def _mine(self) -> dict[str, Any]:
         losses = torch.stack([loss.reshape(()) for loss in self.losses]).double().tolist() if self.losses else []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from pathlib import Path
 from typing import Any
+
+from dptrace.processes import cores
 
 __all__ = ["machine"]
 
@@ -24,7 +25,7 @@ def machine(node: int, numa: Path = _NODES) -> dict[str, Any]:
     return {
         "node": node,
         "host": platform.node(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "numa": _numa(numa),
         "gpu_matrix": _matrix(),
     }

@@ -27,7 +27,7 @@ from dptrace.record.tether import AGENT, end_with_parent
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-__all__ = ["Meeting", "World", "assert_in_sync", "plain_name", "process_group", "save_parameters"]
+__all__ = ["Meeting", "World", "assert_in_sync", "check_finite", "plain_name", "process_group", "save_parameters"]
 
 _LOOK_S = 0.05
 
@@ -157,8 +157,7 @@ def assert_in_sync(model: nn.Module, besides: Container[str] = (), group: dist.P
         worst = torch.stack([differs, broken.double()])
         dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=group)
         apart, broken_anywhere = worst.tolist()
-        if broken_anywhere:
-            raise RecordingError(f"Parameter {name} is no longer finite: training diverged. Try a smaller --lr.")
+        check_finite(name, bool(broken_anywhere))
         if apart:
             raise RecordingError(f"The replicas drifted apart: parameter {name} differs by {apart:.3g} between ranks.")
 
@@ -212,6 +211,19 @@ def save_parameters(model: nn.Module, path: str | None, whole: Mapping[str, torc
     with beside.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for allow_pickle
     os.replace(beside, target)
+
+
+def check_finite(name: str, broken: bool) -> None:
+    """End a training that diverged.
+
+    Args:
+        broken: whether a number of the parameter is none.
+
+    Raises:
+        RecordingError: it is broken; the message names the parameter.
+    """
+    if broken:
+        raise RecordingError(f"Parameter {name} is no longer finite: training diverged. Try a smaller --lr.")
 
 
 def plain_name(name: str) -> str:

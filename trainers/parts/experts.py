@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from dptrace.errors import RecordingError
 from dptrace.record import World
+from dptrace.record.world import check_finite
 from dptrace.trainers.parts.gpt import FeedForward
 
 __all__ = ["Experts", "layers", "own", "whole"]
@@ -151,9 +151,6 @@ def whole(model: nn.Module) -> dict[str, Tensor]:
                 name = f"{prefix}.experts.{number}.{part}"
                 tensor = found.get(name, torch.empty_like(shape))
                 dist.broadcast(tensor, number // mixture.local)
-                if not torch.isfinite(tensor).all():
-                    raise RecordingError(
-                        f"Parameter {name} is no longer finite: training diverged. Try a smaller --lr."
-                    )
+                check_finite(name, not torch.isfinite(tensor).all())
                 found[name] = tensor
     return found

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.profiler import record_function
 
-from dptrace.errors import RecordingError, UsageError
+from dptrace.errors import UsageError
+from dptrace.record.world import check_finite
 
 __all__ = ["Cut", "NamedStage", "cut"]
 
@@ -102,8 +103,7 @@ class Cut:
         for name, shape, dtype, owner in self._owners:
             tensor = own[name] if name in own else torch.empty(shape, dtype=dtype, device=device)
             dist.broadcast(tensor, dist.get_global_rank(self.group, owner), group=self.group)
-            if not torch.isfinite(tensor).all():
-                raise RecordingError(f"Parameter {name} is no longer finite: training diverged. Try a smaller --lr.")
+            check_finite(name, not torch.isfinite(tensor).all())
             found[name] = tensor
         return found
 

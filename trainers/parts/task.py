@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from dptrace.record import Options, World
+from dptrace.record import Options, Recording, World
 from dptrace.record.options import MADE_UP, check_batch
 from dptrace.record.timing import Timing
 from dptrace.trainers.parts import gpt, mlp, resnet
@@ -96,7 +96,7 @@ class Task:
             dist.all_reduce(right)
         return float(right) / len(self.validation)
 
-    def validate(self, recording: Any) -> None:
+    def validate(self, recording: Recording | Timing) -> None:
         """Put the model's accuracy into the results of a timing, after its last epoch; a recording has none."""
         if self.validation is not None and isinstance(recording, Timing):
             recording.more["accuracy"] = self.accuracy(self.model)

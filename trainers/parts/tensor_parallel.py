@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from dptrace.errors import RecordingError
+from dptrace.record.world import check_finite
 from dptrace.trainers.parts import gpt, mlp
 from dptrace.trainers.parts.regions import Region, SequenceRegion
 
@@ -131,6 +131,5 @@ class TensorParallel:
             parts = [torch.empty_like(found[name]) for _ in range(self.size)]
             dist.all_gather(parts, found[name].contiguous(), group=self.group)
             found[name] = torch.cat(parts, dimension)
-            if not torch.isfinite(found[name]).all():
-                raise RecordingError(f"Parameter {name} is no longer finite: training diverged. Try a smaller --lr.")
+            check_finite(name, not torch.isfinite(found[name]).all())
         return found
