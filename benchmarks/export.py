@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dptrace.exports import FORMATS, join, write_trace
-from dptrace.run import Run
-from dptrace.timeline import Collective, Kind, Phase, Timeline, Windows
+from dptrace.export.formats import FORMATS, join, write_trace
+from dptrace.run.run import Run
+from dptrace.timeline.model import Collective, Kind, Phase, Timeline, Windows
 
 NAMES = tuple(
     f"void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, {k}ul>>"

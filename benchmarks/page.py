@@ -23,11 +23,11 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from dptrace.viewers import gantt
-from dptrace.viewers.lanes import chart
-from dptrace.viewers.server import PageServer
-from tests.browser import chromium
-from tests.synthetic import training_run
+from dptrace.viewers.gantt import page as gantt
+from dptrace.viewers.gantt.chart import chart
+from dptrace.viewers.gantt.server import PageServer
+from tests.support.browser import chromium
+from tests.support.synthetic import training_run
 
 LAPTOP, LARGE = (1440, 900), (3840, 2000)
 STEPS = 12

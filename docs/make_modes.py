@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 
 import dptrace
-from dptrace.record.modes import FAMILIES, MODES, trainer
-from dptrace.steps import between
-from dptrace.viewers import theme
-from dptrace.viewers.lanes import OVERLAPPED, Lane, Role, chart
-from dptrace.viewers.lod import Intervals, Lod
-from dptrace.viewers.svg import Canvas, text_width
+from dptrace.record.options.modes import FAMILIES, MODES, trainer
+from dptrace.timeline.steps import between
+from dptrace.viewers.base import theme
+from dptrace.viewers.base.svg_canvas import Canvas, text_width
+from dptrace.viewers.gantt.chart import OVERLAPPED, Lane, Role, chart
+from dptrace.viewers.gantt.level_of_detail import Intervals, Lod
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images" / "modes"

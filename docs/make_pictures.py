@@ -13,11 +13,11 @@ from pathlib import Path
 from rich.console import Console
 
 import dptrace
-from dptrace.viewers import against
-from dptrace.viewers.gantt import document
-from dptrace.viewers.summary import print_run
-from dptrace.viewers.view_page import picture
-from dptrace.viewers.views import VIEWS
+from dptrace.viewers.gantt import pair_page
+from dptrace.viewers.gantt.page import document
+from dptrace.viewers.pages.view import picture
+from dptrace.viewers.terminal.summary import print_run
+from dptrace.viewers.views.registry import VIEWS
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
@@ -65,7 +65,7 @@ def main() -> None:
         run = dptrace.open(str(ROOT / "traces" / f"{mode}_cpu_2ranks"))
         page_picture(document(run), IMAGES / f"gantt_{mode}.png", 560)
     pair = [dptrace.open(str(ROOT / "traces" / f"{mode}_cpu_2ranks")) for mode in ("naive", "interleaved")]
-    page_picture(against.document(*pair), IMAGES / "against.png", 760)
+    page_picture(pair_page.document(*pair), IMAGES / "against.png", 760)
     sys.stdout.write(f"Wrote {', '.join(sorted(path.name for path in IMAGES.iterdir()))} in {IMAGES}\n")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dptrace.errors import DptraceError, UsageError
 
 if TYPE_CHECKING:
-    from dptrace.run import Run
+    from dptrace.run.run import Run
 
 __all__ = ["DptraceError", "Run", "__version__", "open"]
 __version__ = "0.1.0"
@@ -44,8 +44,8 @@ def open(
     Raises:
         DptraceError: the message says which file, what is wrong with it, and what to do.
     """
-    from dptrace.opening import open_run
-    from dptrace.reading import Reading
+    from dptrace.load.open import open_run
+    from dptrace.load.options import Reading
 
     if any(isinstance(path, list | tuple | set) for path in paths):
         raise UsageError("dptrace.open takes paths one by one: dptrace.open(*paths).")
@@ -56,7 +56,7 @@ def open(
 def __getattr__(name: str) -> object:
     # Run is imported when asked for, so that `import dptrace` loads neither NumPy nor pandas.
     if name == "Run":
-        from dptrace.run import Run
+        from dptrace.run.run import Run
 
         return Run
     raise AttributeError(f"module 'dptrace' has no attribute {name!r}")

@@ -1,5 +1,5 @@
 """``python -m dptrace`` is the command ``dptrace``."""
 
-from dptrace.cli import main
+from dptrace.commands.shared.main import main
 
 main()

@@ -19,9 +19,9 @@ def test_the_wheel_holds_trainers_and_viewers_as_plain_files(tmp_path: Path) -> 
 
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert {"dptrace/trainers/ddp.py", "dptrace/viewers/gantt.py", "dptrace/cli.py"} <= set(names)
-    for file in (ROOT / "viewers" / "static").iterdir():
-        assert f"dptrace/viewers/static/{file.name}" in names
+    assert {"dptrace/trainers/ddp.py", "dptrace/viewers/gantt/page.py", "dptrace/commands/shared/main.py"} <= set(names)
+    for file in (ROOT / "viewers").glob("*/static/*"):
+        assert f"dptrace/{file.relative_to(ROOT)}" in names
     assert {"dptrace"} == {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert os.path.getsize(wheel) < 1_000_000
 

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 import torch
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.record.replicas import MICRO_BATCHES, check_micro_batches
+from dptrace.record.options.validation import MICRO_BATCHES, check_micro_batches
 from dptrace.trainers.parts.learner import Learner
 from dptrace.trainers.parts.replicated import replicated
 from dptrace.trainers.parts.task import task

@@ -24,7 +24,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import Schedule1F1B
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.record.meshes import check_mesh
+from dptrace.record.options.validation import check_mesh
 from dptrace.trainers.parts.flat import flat_gradients
 from dptrace.trainers.parts.learner import Learner
 from dptrace.trainers.parts.pipeline import NamedStage, cut

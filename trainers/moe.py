@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.record.experts import check_experts
+from dptrace.record.options.validation import check_experts
 from dptrace.trainers.parts.experts import Experts, layers, own, whole
 from dptrace.trainers.parts.gpt import Block
 from dptrace.trainers.parts.learner import Learner

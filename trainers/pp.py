@@ -26,7 +26,7 @@ from torch.distributed.pipelining import (
 )
 
 from dptrace.record import Options, World, parse_options, phase, process_group, record, save_parameters
-from dptrace.record.pipelining import check_pipeline
+from dptrace.record.options.validation import check_pipeline
 from dptrace.trainers.parts.learner import Learner
 from dptrace.trainers.parts.pipeline import Cut, NamedStage, cut
 from dptrace.trainers.parts.task import Task, task

@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.profiler import record_function
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.record.meshes import check_mesh
+from dptrace.record.options.validation import check_mesh
 from dptrace.trainers.parts.flat import flat_gradients
 from dptrace.trainers.parts.learner import Learner
 from dptrace.trainers.parts.task import task

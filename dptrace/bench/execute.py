@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dptrace.bench.cells import Cell
+from dptrace.bench.matrix import Cell
 from dptrace.errors import DptraceError
-from dptrace.record.launch import Launch, end_agent, launch, signals_raise, thread_environment
-from dptrace.record.modes import trainer
-from dptrace.record.notes import RESULTS
+from dptrace.record.launch.launcher import Launch, end_agent, launch, signals_raise, thread_environment
+from dptrace.record.launch.messages import RESULTS
+from dptrace.record.options.modes import trainer
 
 __all__ = ["BenchRun", "Settings", "parse_results", "profiled", "timed"]
 
@@ -191,7 +191,7 @@ def profiled(cell: Cell, settings: Settings, out: Path) -> dict[str, Any]:
 def _figures(run_folder: Path) -> dict[str, Any]:
     import numpy as np
 
-    from dptrace.opening import open_run
+    from dptrace.load.open import open_run
 
     run = open_run([str(run_folder)])
     means = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dptrace.bench.cells import Cell
+from dptrace.bench.matrix import Cell
 from dptrace.errors import DptraceError
 from dptrace.model import scaling
 
@@ -66,7 +66,7 @@ def rows(cells: Sequence[Cell], results: Mapping[Cell, Sequence[dict[str, Any]]]
     """Give a row for each cell that has results.
 
     Args:
-        results: of each cell, its repetitions: what :func:`dptrace.bench.execute.timed` gave, with the split under
+        results: of each cell, its repetitions: what ``execute.timed`` gave, with the split under
             ``profiled``; or ``failed``, with the reason.
     """
     made = [_row(cell, results[cell]) for cell in cells if results.get(cell)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dptrace.bench.compared import beyond_ideal, by_size
+from dptrace.bench.scaling import beyond_ideal, by_size
 from dptrace.bench.table import Row
 
 __all__ = ["best_of", "mode_name", "of", "on", "one_epoch", "surely_faster", "verdict"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dptrace.commands.common import (
+from dptrace.commands.shared.shared import (
     OutputFile,
     advise,
     again,
@@ -23,14 +23,14 @@ from dptrace.commands.common import (
     run_argument,
     tell_notes,
 )
+from dptrace.core.text import legible
 from dptrace.errors import UsageError
-from dptrace.legible import legible
-from dptrace.reading import Reading
+from dptrace.load.options import Reading
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from dptrace.run import Run
+    from dptrace.run.run import Run
 
 
 @click.command()
@@ -122,9 +122,9 @@ def _hta_compat(
 ) -> None:
     import json
 
-    from dptrace.hta_compat import COMPATIBLE_WITH, hta_compat
-    from dptrace.sources import find
-    from dptrace.viewers.frames import print_frame
+    from dptrace.hta.definitions import COMPATIBLE_WITH, hta_compat
+    from dptrace.readers.sources.discovery import find
+    from dptrace.viewers.terminal.data_frame import print_frame
 
     with progress("Reading", loudness, measured=False):
         compat = hta_compat(find(paths), strict)
@@ -161,7 +161,7 @@ def _emit(text: str, output: Path | None) -> None:
 
 
 def _tables(run: Run, collectives: bool, every: bool, align: bool, output: Path | None) -> None:
-    from dptrace.viewers.summary import print_collectives, print_run
+    from dptrace.viewers.terminal.summary import print_collectives, print_run
 
     if collectives:
         _show(lambda console: print_collectives(run, console, every), output)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.common import advise, check_output, console, replacing
+from dptrace.commands.shared.shared import advise, check_output, console, replacing
 from dptrace.errors import UsageError
-from dptrace.record.models import MLPS, MODELS
-from dptrace.record.modes import MODES, trainer
+from dptrace.record.options.models import MLPS, MODELS
+from dptrace.record.options.modes import MODES, trainer
 
 if TYPE_CHECKING:
-    from dptrace.bench.cells import Cell
-    from dptrace.bench.run import Job
-    from dptrace.commands.bench_files import Made
+    from dptrace.bench.matrix import Cell
+    from dptrace.bench.schedule import Job
+    from dptrace.commands.shared.bench_files import Made
 
 _USUAL_MODES = ("single", "naive", "interleaved", "ddp")
 
@@ -88,7 +88,7 @@ def check_png() -> None:
     Raises:
         UsageError: there is no Chromium.
     """
-    from dptrace.viewers.screenshot import find_chromium
+    from dptrace.viewers.base.screenshot import find_chromium
 
     if find_chromium() is None:
         raise UsageError(
@@ -108,7 +108,7 @@ def _check_alone(options: dict[str, Any]) -> None:
 def _from_file(path: Path, output: Path, force: bool) -> Made:
     from dptrace.bench.store import PLAN, read_json
     from dptrace.bench.table import rows_from_csv
-    from dptrace.commands.bench_files import Made
+    from dptrace.commands.shared.bench_files import Made
 
     rows = rows_from_csv(path)
     if (output / PLAN).is_file() and "plan" in read_json(output / PLAN):
@@ -157,8 +157,8 @@ def counts(text: str | None, most: int) -> list[int]:
 
 def machine() -> tuple[int, bool]:
     """Give how many ranks fit on this machine, and whether on GPUs: on CPU, one for each core, but two anyhow."""
-    from dptrace.processes import cores
-    from dptrace.record.launch import gpus_here
+    from dptrace.core.subprocess_pool import cores
+    from dptrace.record.launch.launcher import gpus_here
 
     here = gpus_here()
     return (here, True) if here else (max(2, cores()), False)
@@ -166,11 +166,11 @@ def machine() -> tuple[int, bool]:
 
 def _measured(options: dict[str, Any]) -> Made:
     from dptrace.bench.execute import Settings
-    from dptrace.bench.run import jobs, results, run_all
+    from dptrace.bench.schedule import jobs, results, run_all
     from dptrace.bench.store import Store
     from dptrace.bench.table import rows
-    from dptrace.commands.bench_files import Made, machine_of
-    from dptrace.record.launch import Interrupted
+    from dptrace.commands.shared.bench_files import Made, machine_of
+    from dptrace.record.launch.launcher import Interrupted
 
     most, on_gpus = machine()
     usual_most = most if on_gpus else min(most, 2)
@@ -211,7 +211,7 @@ def _title(options: dict[str, Any]) -> str:
 
 
 def _cells(options: dict[str, Any], numbers: list[int], most: int) -> tuple[list[Cell], list[str]]:
-    from dptrace.bench.cells import Cell, matrix
+    from dptrace.bench.matrix import Cell, matrix
 
     script = options["script"]
     if script is None:
@@ -266,11 +266,11 @@ def _tell(made: Made, options: dict[str, Any]) -> None:
     """Write the folder's files, and print the table and what it says."""
     import json
 
-    from dptrace.bench.reading import doubts
+    from dptrace.bench.conclusions import doubts
     from dptrace.bench.table import as_dict, frame
-    from dptrace.commands.bench_files import charts_of, write
-    from dptrace.legible import legible
-    from dptrace.viewers import bench_table
+    from dptrace.commands.shared.bench_files import charts_of, write
+    from dptrace.core.text import legible
+    from dptrace.viewers.benchmarks import bench_table
 
     folder: Path = options["output"]
     made.notes.extend(doubts(made.rows, on_cpu=set(made.machine.get("devices", [])) == {"CPU"}))

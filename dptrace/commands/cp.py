@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from dptrace.errors import UsageError
-from dptrace.record.modes import complete_mode, trainer
+from dptrace.record.options.modes import complete_mode, trainer
 
 
 @click.command()
@@ -24,7 +24,7 @@ def command(mode: str, target: Path, force: bool) -> None:
     Example:
       dptrace cp naive . && dptrace record --gpus 2 --out runs/my-naive ./naive.py
     """
-    from dptrace.commands.common import check_output, replacing
+    from dptrace.commands.shared.shared import check_output, replacing
 
     source = trainer(mode)
     path = target / source.name if target.is_dir() else target

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.common import (
+from dptrace.commands.shared.shared import (
     OutputFile,
     advise,
     again,
@@ -24,13 +24,13 @@ from dptrace.commands.common import (
     replacing,
 )
 from dptrace.commands.view import parse_ranks, parse_steps
+from dptrace.core.text import legible
 from dptrace.errors import UsageError
-from dptrace.legible import legible
-from dptrace.reading import Reading
+from dptrace.load.options import Reading
 
 if TYPE_CHECKING:
-    from dptrace.diff import Comparison
-    from dptrace.thresholds import Crossing
+    from dptrace.comparison.compare import Comparison
+    from dptrace.comparison.thresholds import Crossing
 
 CROSSED = 3
 """Exit code when a limit is crossed: 1 is bad input, 2 wrong use."""
@@ -99,9 +99,9 @@ def command(
     wishes = _Wishes(**shown)
     wishes.check()
     wanted = parse_ranks(ranks) if ranks is not None else None, parse_steps(steps) if steps is not None else None
-    from dptrace.diff import compare
-    from dptrace.select import select
-    from dptrace.thresholds import parse
+    from dptrace.comparison.compare import compare
+    from dptrace.comparison.thresholds import parse
+    from dptrace.run.select import select
 
     parsed = [parse(limit) for limit in limits]
     runs = [select(open_with_progress((path,), reading, loudness), *wanted) for path in (a, b)]
@@ -183,7 +183,7 @@ def _show(found: Comparison, crossings: Sequence[Crossing], wishes: _Wishes, lou
 def _tables(found: Comparison, wishes: _Wishes) -> None:
     from rich.console import Console
 
-    from dptrace.viewers.compare import print_comparison
+    from dptrace.viewers.terminal.comparison import print_comparison
 
     if wishes.output is None:
         print_comparison(found, console(), wishes.every, wishes.per_rank)
@@ -205,14 +205,14 @@ def _csv(found: Comparison, what: str) -> str:
 
 def _tell(found: Comparison) -> None:
     """Say on stderr what the user must know to believe the figures; --quiet does not hide it."""
-    from dptrace.viewers.compare import texts_below
+    from dptrace.viewers.terminal.comparison import texts_below
 
     for note in (*found.differs, *texts_below(found)):
         click.echo(f"! {legible(note)}", err=True)
 
 
 def _page(found: Comparison, html: Path, drawn: tuple[int, int] | None, loudness: str) -> None:
-    from dptrace.viewers.compare_page import document
+    from dptrace.viewers.pages.comparison import document
 
     with progress("Drawing", loudness, measured=False):
         page = document(found, drawn)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from dptrace.doctor import Report, Torch
+    from dptrace.environment import Report, Torch
 
 
 @click.command()
@@ -23,7 +23,7 @@ def command(as_json: bool) -> None:
       dptrace doctor
       dptrace doctor --json | jq .torch.gpus
     """
-    from dptrace.doctor import examine
+    from dptrace.environment import examine
 
     report = examine()
     if as_json:

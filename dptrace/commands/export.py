@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 import click
 
-from dptrace.commands.common import (
+from dptrace.commands.shared.shared import (
     OutputFile,
     advise,
     check_output,
@@ -22,7 +22,7 @@ from dptrace.commands.common import (
     tell_notes,
 )
 from dptrace.errors import DptraceError, UsageError
-from dptrace.reading import Reading
+from dptrace.load.options import Reading
 
 _FORMATS = {"perfetto": ".pftrace", "chrome-gz": ".json.gz", "chrome": ".json", "perfetto-zip": ".zip"}
 
@@ -66,7 +66,7 @@ def command(
       dptrace export rank0.json.gz rank1.json.gz -o both.json.gz
       dptrace export runs/interleaved -o recorded.zip
     """
-    from dptrace.exports import BUNDLE, format_of, join, write_trace
+    from dptrace.export.formats import BUNDLE, format_of, join, write_trace
 
     suffix = _FORMATS[named] if named else format_of(output)
     check_output(output, force)
@@ -79,7 +79,7 @@ def command(
             show(timelines / len(run.timelines), "")
 
         if opener:
-            from dptrace.exports.bundle import write_bundle
+            from dptrace.export.zip_bundle import write_bundle
 
             with beside.open("wb") as file:
                 names = write_bundle(run, together, file, opener, done)
@@ -101,8 +101,8 @@ def _opener(paths: Sequence[str]) -> Callable[[str], BinaryIO]:
     A timeline names its file as it is shown, which leaves out secrets and spells out odd letters; what the user typed
     leads to the file itself.
     """
-    from dptrace.legible import legible
-    from dptrace.sources import find
+    from dptrace.core.text import legible
+    from dptrace.readers.sources.discovery import find
 
     files = find(paths).files
     if any(file.passing for file in files):

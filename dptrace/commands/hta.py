@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.common import (
+from dptrace.commands.shared.shared import (
     OutputFile,
     advise,
     check_output,
@@ -18,9 +18,9 @@ from dptrace.commands.common import (
     progress,
     replacing,
 )
+from dptrace.core.text import legible
 from dptrace.errors import UsageError
 from dptrace.hta.options import ANALYSES, Options
-from dptrace.legible import legible
 
 if TYPE_CHECKING:
     from dptrace.hta.analyses import Result
@@ -222,7 +222,7 @@ def _run(
     loudness: str,
 ) -> Result:
     from dptrace.hta.analyses import analyze
-    from dptrace.sources import find
+    from dptrace.readers.sources.discovery import find
 
     other = find(against) if against else None
     with progress("Analyzing", loudness, measured=False):
@@ -262,7 +262,7 @@ def _csv(result: Result) -> str:
 
 
 def _html(result: Result, analysis: str, paths: tuple[str, ...]) -> str:
-    from dptrace.viewers.plotly_page import plotly_page
+    from dptrace.viewers.pages.hta import plotly_page
 
     run = legible(" ".join(paths))
     return plotly_page(f"{analysis}: {run}", ANALYSES[analysis].says, result.tables, result.figures, result.notes)
@@ -279,7 +279,7 @@ def _write(text: str, output: Path | None) -> None:
 def _print(result: Result, analysis: str, every: bool, output: Path | None) -> None:
     from rich.console import Console
 
-    from dptrace.viewers.frames import print_frame
+    from dptrace.viewers.terminal.data_frame import print_frame
 
     def show(target: Console) -> None:
         for name, frame in result.tables.items():

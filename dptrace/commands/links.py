@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.common import OutputFile, check_output, console, progress, replacing
+from dptrace.commands.shared.shared import OutputFile, check_output, console, progress, replacing
 from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from dptrace.record.links import Asked
+    from dptrace.bench.links.launch import Asked
 
 _OUT = Path("links.json")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -88,7 +88,7 @@ def command(source: Path | None, as_json: bool, quiet: bool, **options: Any) -> 
     for path in filter(None, (output, html)):
         check_output(path, options["force"])
     if source is not None:
-        from dptrace.record.links import read_links
+        from dptrace.bench.links.launch import read_links
 
         _refuse_measuring(options)
         content: dict[str, Any] | None = read_links(source)
@@ -129,7 +129,7 @@ def _asked(options: dict[str, Any], quiet: bool) -> Asked:
     processes = _processes(options["gpus"], nnodes, quiet)
     if least < _ELEMENT * processes * nnodes:
         raise UsageError(f"--min-bytes {least}: at least {_ELEMENT * processes * nnodes}, a number for each rank.")
-    from dptrace.record.links import Asked
+    from dptrace.bench.links.launch import Asked
 
     return Asked(kinds, least, most, options["budget"], processes, nnodes, node_rank or 0, endpoint)
 
@@ -147,7 +147,7 @@ def _kinds(listed: str | None) -> tuple[str, ...]:
 
 
 def _processes(gpus: int | None, nnodes: int, quiet: bool) -> int:
-    from dptrace.record.launch import gpus_here
+    from dptrace.record.launch.launcher import gpus_here
 
     here = gpus_here()
     if here and gpus is not None and gpus > here:
@@ -166,10 +166,10 @@ def _measured(asked: Asked, quiet: bool) -> dict[str, Any] | None:
     from datetime import datetime, timezone
 
     from dptrace import __version__
-    from dptrace.doctor import parse_links
-    from dptrace.model.links import links
-    from dptrace.record.launch import Interrupted
-    from dptrace.record.links import measure_links
+    from dptrace.bench.links.launch import measure_links
+    from dptrace.environment import parse_links
+    from dptrace.model.link_report import links
+    from dptrace.record.launch.launcher import Interrupted
 
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     try:
@@ -191,7 +191,7 @@ def _write(content: dict[str, Any], output: Path | None, html: Path | None) -> N
         with replacing(output) as beside:
             beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     if html is not None:
-        from dptrace.viewers.links_page import document
+        from dptrace.viewers.benchmarks.links_page import document
 
         page = document(content)
         with replacing(html) as beside:
@@ -202,8 +202,8 @@ def _show(content: dict[str, Any], as_json: bool, quiet: bool) -> None:
     if as_json:
         click.echo(json.dumps(content, indent=1))
         return
-    from dptrace.legible import legible
-    from dptrace.viewers.links_table import facts, likeness, table, topology
+    from dptrace.core.text import legible
+    from dptrace.viewers.benchmarks.links_table import facts, likeness, table, topology
 
     shown = console()
     shown.print(" · ".join(map(legible, facts(content))), markup=False)

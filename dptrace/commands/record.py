@@ -12,19 +12,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.errors import UsageError
-from dptrace.record.catalogue import OPTIONS, REPLICATED
-from dptrace.record.experts import check_experts
-from dptrace.record.folder import RunFolder
-from dptrace.record.meshes import check_mesh
-from dptrace.record.models import MODELS
-from dptrace.record.modes import FAMILIES, MODES, complete_mode, trainer
-from dptrace.record.options import MADE_UP, Schedule, check_batch, check_model, check_training, default_model
-from dptrace.record.pipelining import check_pipeline
-from dptrace.record.replicas import check_replicas
-from dptrace.record.resumable import check_writable, checkpoint_folder, what_stays
+from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_folder, what_stays
+from dptrace.record.launch.run_folder import RunFolder
+from dptrace.record.options.catalog import OPTIONS, REPLICATED
+from dptrace.record.options.models import MODELS
+from dptrace.record.options.modes import FAMILIES, MODES, complete_mode, trainer
+from dptrace.record.options.parse import MADE_UP, Schedule, check_batch, check_model, check_training, default_model
+from dptrace.record.options.validation import check_experts, check_mesh, check_pipeline, check_replicas
 
 if TYPE_CHECKING:
-    from dptrace.record.launch import Launch
+    from dptrace.record.launch.launcher import Launch
 
 _OF_EVERY_SCRIPT = ("steps", "warmup", "wait", "out")
 """Options that hold for a user's own script too; the others belong to our trainers."""
@@ -91,7 +88,7 @@ def _telling(reader: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the trainers' options, told once in dptrace.record.options; the defaults are the trainers'."""
+    """Add the trainers' options, told once in dptrace.record.options.parse; the defaults are the trainers'."""
     for option in reversed(OPTIONS):
         if option.type is bool:
             flag = click.option(f"--{option.name}", option.field, is_flag=True, default=None, help=option.described)
@@ -214,14 +211,14 @@ def _check_machines(options: dict[str, Any]) -> None:
     if node_rank is not None and node_rank >= nnodes:
         raise UsageError(f"--node-rank {node_rank}: from 0 to {nnodes - 1} with --nnodes {nnodes}.")
     if endpoint is not None:
-        from dptrace.record.links import check_address
+        from dptrace.bench.links.launch import check_address
 
         check_address(endpoint)
 
 
 def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
     """Decide on the number of processes, and say so when they are not on GPUs."""
-    from dptrace.record.launch import gpus_here
+    from dptrace.record.launch.launcher import gpus_here
 
     here = gpus_here()
     alone = mode is not None and MODES[mode].alone
@@ -240,8 +237,8 @@ def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
 
 
 def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: dict[str, Any]) -> Launch:
-    from dptrace.record.launch import Launch
-    from dptrace.record.links import for_run, read_links
+    from dptrace.bench.links.launch import for_run, read_links
+    from dptrace.record.launch.launcher import Launch
 
     processes = _processes(mode, gpus, options["quiet"])
     given = {option: options[option.field] for option in OPTIONS if options[option.field] is not None}
@@ -283,8 +280,8 @@ def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: d
 
 
 def _record(job: Launch, quiet: bool) -> None:
-    from dptrace.record.launch import Interrupted, launch
-    from dptrace.viewers.memory import memory_sentence
+    from dptrace.record.launch.launcher import Interrupted, launch
+    from dptrace.viewers.terminal.run_facts import memory_sentence
 
     if job.mode is not None and job.max_restarts and job.checkpoints is None and not quiet:
         remedy = " --checkpoint-every N saves what was done." if job.mode in REPLICATED else ""
@@ -350,7 +347,7 @@ def _progress(job: Launch, quiet: bool) -> Iterator[Callable[[int, int], None]]:
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from dptrace.commands.common import console
+    from dptrace.commands.shared.shared import console
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as bar:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from dptrace.address import is_url, last_part, shown
-from dptrace.commands.common import (
+from dptrace.commands.shared.shared import (
     OutputFile,
     advise,
     again,
@@ -19,7 +18,8 @@ from dptrace.commands.common import (
     replacing,
     run_argument,
 )
-from dptrace.reading import Reading
+from dptrace.load.options import Reading
+from dptrace.readers.sources.url import is_url, last_part, shown
 
 
 @click.command()
@@ -51,11 +51,11 @@ def command(
     place = output or Path(f"{_name(paths[0])}-report.html")
     check_output(place, force)
     from dptrace.commands.view import parse_ranks, parse_steps
-    from dptrace.select import select
+    from dptrace.run.select import select
 
     wanted = parse_ranks(ranks) if ranks is not None else None, parse_steps(steps) if steps is not None else None
     run = select(open_with_progress(paths, reading, loudness), *wanted)
-    from dptrace.viewers.report import document
+    from dptrace.viewers.pages.report import document
 
     with progress("Writing", loudness, measured=False):
         page = document(run)

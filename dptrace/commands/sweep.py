@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.commands.bench import machine, showing
-from dptrace.commands.common import console, replacing
+from dptrace.commands.shared.shared import console, replacing
 from dptrace.errors import UsageError
-from dptrace.record.models import MODELS
+from dptrace.record.options.models import MODELS
 
 if TYPE_CHECKING:
-    from dptrace.bench.cells import Cell
-    from dptrace.bench.choice import Fitted
-    from dptrace.bench.swept import Outcome
+    from dptrace.bench.matrix import Cell
+    from dptrace.bench.sweep.bucket_cap import Fitted
+    from dptrace.bench.sweep.result import Outcome
 
 _SWEPT = ("bucket_cap_mb", "micro_batches", "batch_size", "compress")
 
@@ -63,7 +63,7 @@ def command(**options: Any) -> None:
     The folder gets sweep.html, sweep.json, table.csv, table.md, epochs.csv (each epoch), buckets.csv (each bucket's
     times), step.svg, exposed.svg, the recorded runs in traces/ and the last parameters in checkpoints/.
     """
-    from dptrace.record.launch import Interrupted
+    from dptrace.record.launch.launcher import Interrupted
 
     folder: Path = options["output"]
     made, chosen, notes = _cells(options)
@@ -81,8 +81,8 @@ def command(**options: Any) -> None:
 
 def _cells(options: dict[str, Any]) -> tuple[list[Cell], dict[str, tuple[str, ...]], list[str]]:
     """Refuse before anything is run what would fail in it."""
-    from dptrace.bench.sweep import cells, values
-    from dptrace.record.options import check_training
+    from dptrace.bench.sweep.points import cells, values
+    from dptrace.record.options.parse import check_training
 
     given = {field.replace("_", "-"): options[field] for field in _SWEPT if options[field] is not None}
     chosen = {name: values(name, text) for name, text in given.items()}
@@ -103,8 +103,8 @@ def _cells(options: dict[str, Any]) -> tuple[list[Cell], dict[str, tuple[str, ..
 def _links(path: Path | None, gpus: int) -> Fitted | None:
     if path is None:
         return None
-    from dptrace.bench.choice import line_of_links
-    from dptrace.record.links import read_links
+    from dptrace.bench.links.launch import read_links
+    from dptrace.bench.sweep.bucket_cap import line_of_links
 
     return line_of_links(read_links(path), str(path), gpus)
 
@@ -117,9 +117,9 @@ def _run(
     notes: list[str],
 ) -> Outcome:
     from dptrace.bench.execute import Settings
-    from dptrace.bench.run import jobs, run_all
+    from dptrace.bench.schedule import jobs, run_all
     from dptrace.bench.store import Store
-    from dptrace.bench.swept import Asked, outcome
+    from dptrace.bench.sweep.result import Asked, outcome
 
     folder: Path = options["output"]
     data = None if options["data"] is None else str(options["data"].resolve())
@@ -146,8 +146,8 @@ def _write(folder: Path, told: Outcome) -> None:
     """Write everything that is made of the results; each file is there whole or as it was."""
     import pandas as pd
 
-    from dptrace.viewers import sweep_page, sweep_table
-    from dptrace.viewers.drawing_svg import svg
+    from dptrace.viewers.base.svg_renderer import svg
+    from dptrace.viewers.benchmarks import sweep_page, sweep_table
 
     content = told.content
     options = list(content["values"])
@@ -170,7 +170,7 @@ def _write(folder: Path, told: Outcome) -> None:
 
 
 def _show(content: dict[str, Any], options: dict[str, Any]) -> None:
-    from dptrace.viewers import sweep_table
+    from dptrace.viewers.benchmarks import sweep_table
 
     if options["as_json"]:
         click.echo(json.dumps(content, indent=1))

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dptrace.address import is_url, last_part, shown
-from dptrace.commands.common import (
+from dptrace.commands.shared.picture_options import Picture, picture_options
+from dptrace.commands.shared.serve_options import Serving, open_browser, serving_options
+from dptrace.commands.shared.shared import (
     OutputFile,
     advise,
     again,
@@ -23,14 +24,13 @@ from dptrace.commands.common import (
     replacing,
     run_argument,
 )
-from dptrace.commands.pictures import Picture, picture_options
-from dptrace.commands.serving import Serving, open_browser, serving_options
 from dptrace.errors import DptraceError, UsageError
-from dptrace.reading import Reading
+from dptrace.load.options import Reading
+from dptrace.readers.sources.url import is_url, last_part, shown
 
 if TYPE_CHECKING:
-    from dptrace.run import Run
-    from dptrace.viewers.lanes import Chart
+    from dptrace.run.run import Run
+    from dptrace.viewers.gantt.chart import Chart
 
 
 @click.command()
@@ -108,7 +108,7 @@ def _opened(
     places: list[tuple[str, ...]], ranks: str | None, steps: str | None, reading: Reading, loudness: str
 ) -> list[Run]:
     """Read one run or two, and keep of each what was asked for."""
-    from dptrace.select import select
+    from dptrace.run.select import select
 
     wanted = parse_ranks(ranks) if ranks is not None else None, parse_steps(steps) if steps is not None else None
     return [select(open_with_progress(one, reading, loudness), *wanted) for one in places]
@@ -127,7 +127,7 @@ def _print(runs: list[Run], by_step: bool, picture: Picture) -> None:
         return
     from rich.console import Console
 
-    from dptrace.viewers import terminal
+    from dptrace.viewers.terminal import gantt as terminal
 
     wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else terminal.USUAL_WIDTH
     shown_on = Console(file=sys.stdout, width=wide, highlight=False)
@@ -141,13 +141,13 @@ def _laid_out(runs: list[Run], output: Path | None, picture: Picture) -> Chart |
     """Lay out what may have to be served: the Gantt chart of one run that is to be looked at, not kept."""
     if len(runs) > 1 or output is not None or not picture.is_gantt:
         return None
-    from dptrace.viewers.lanes import chart
+    from dptrace.viewers.gantt.chart import chart
 
     return chart(runs[0])
 
 
 def _too_large(laid_out: Chart) -> bool:
-    from dptrace.viewers.gantt import MAX_INTERVALS
+    from dptrace.viewers.gantt.page import MAX_INTERVALS
 
     return len(laid_out) > MAX_INTERVALS
 
@@ -155,12 +155,12 @@ def _too_large(laid_out: Chart) -> bool:
 def _document(runs: list[Run], by_step: bool, picture: Picture, laid_out: Chart | None) -> str:
     """Draw one run or two as a page."""
     if laid_out is not None:
-        from dptrace.viewers import gantt
+        from dptrace.viewers.gantt import page as gantt
 
         return gantt.document(runs[0], laid_out)
     if len(runs) == 1:
         return picture.document(runs[0])
-    from dptrace.viewers import against
+    from dptrace.viewers.gantt import pair_page as against
 
     return against.document(runs[0], runs[1], by_step)
 

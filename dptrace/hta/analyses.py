@@ -9,11 +9,11 @@ from typing import Any
 import pandas as pd
 
 from dptrace.errors import DptraceError, UsageError
-from dptrace.hta import analysis_of, parsed_trace
 from dptrace.hta.options import ANALYSES, Options
 from dptrace.hta.overlays import check_overlay, frequent_sequences
-from dptrace.hta.quiet import captured_figures, quiet
-from dptrace.sources import Sources
+from dptrace.hta.silence import captured_figures, quiet
+from dptrace.hta.trace_analysis import analysis_of, parsed_trace
+from dptrace.readers.sources.discovery import Sources
 
 __all__ = ["Result", "analyze", "plain_records"]
 
@@ -43,7 +43,7 @@ def analyze(
     draw: bool = False,
     force: bool = False,
 ) -> Result:
-    """Run one of :data:`dptrace.hta.options.ANALYSES`.
+    """Run one of ``options.ANALYSES``.
 
     Args:
         against: the second run, of trace-diff.

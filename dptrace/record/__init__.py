@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from dptrace.errors import MissingExtraError
 
 if TYPE_CHECKING:
-    from dptrace.record.options import Options, parse_options
+    from dptrace.record.distributed import World, assert_in_sync, process_group, save_parameters
+    from dptrace.record.options.parse import Options, parse_options
     from dptrace.record.recording import Recording, phase, record
-    from dptrace.record.world import World, assert_in_sync, process_group, save_parameters
 
 __all__ = [
     "Options",
@@ -35,15 +35,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Options": "options",
-    "parse_options": "options",
+    "Options": "options.parse",
+    "parse_options": "options.parse",
     "Recording": "recording",
     "phase": "recording",
     "record": "recording",
-    "World": "world",
-    "assert_in_sync": "world",
-    "process_group": "world",
-    "save_parameters": "world",
+    "World": "distributed",
+    "assert_in_sync": "distributed",
+    "process_group": "distributed",
+    "save_parameters": "distributed",
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from dptrace.errors import DptraceError, UsageError
-from dptrace.record.resumable import checkpoint_steps
+from dptrace.record.launch.checkpoint_folder import checkpoint_steps
 
 __all__ = ["Checkpoints"]
 

@@ -16,14 +16,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import ProfilerActivity, record_function, schedule
 
-from dptrace.record import notes
-from dptrace.record.aligned import AlignedProfile, Stopwatch, device_of
-from dptrace.record.describe import describe_rank
-from dptrace.record.folder import trace_name
-from dptrace.record.host import Host, open_host
+from dptrace.record.epoch_timer import Timing
+from dptrace.record.launch import messages
+from dptrace.record.launch.run_folder import trace_name
 from dptrace.record.memory import Memory
-from dptrace.record.options import Schedule
-from dptrace.record.timing import Timing
+from dptrace.record.options.parse import Schedule
+from dptrace.record.output import Host, open_host
+from dptrace.record.profiler import AlignedProfile, Stopwatch, device_of
+from dptrace.record.rank_metadata import describe_rank
 
 __all__ = ["Recording", "failed", "latest", "phase", "record"]
 
@@ -102,7 +102,7 @@ def record(
         model: what is trained: its parameters are counted, and DDP's own logging data kept.
         options: what else run.json should tell of this run.
         epochs: time so many epochs of so many steps without the profiler, and print one line of results
-            (:mod:`dptrace.record.timing`); nothing is recorded then.
+            (``record.epoch_timer``); nothing is recorded then.
         first: the step with which a training that was broken off goes on; its last steps are recorded then, after
             as much of waiting and warm-up as is left.
         lost: what could not be gone on from, and why; to be told.
@@ -112,7 +112,7 @@ def record(
     """
     if epochs is not None:
         return Timing(*epochs, warmup, model, options or {})
-    assignment = notes.Assignment.mine()
+    assignment = messages.Assignment.mine()
     if assignment is not None:
         steps, warmup, wait = assignment.schedule(steps, warmup, wait)
     recording = Recording(
@@ -170,7 +170,7 @@ class Recording:
 
     def __enter__(self) -> Recording:
         global _latest
-        if _latest is not None and (_latest.under_way or notes.Assignment.mine() is not None):
+        if _latest is not None and (_latest.under_way or messages.Assignment.mine() is not None):
             self._stand_back(_latest)
             return self
         self.host.begin()
@@ -242,7 +242,7 @@ class Recording:
             yield
         except Exception as error:
             self._profile = None
-            self._trouble = self._trouble or f"The recording failed: {notes.describe(error)}"
+            self._trouble = self._trouble or f"The recording failed: {messages.describe(error)}"
 
     def _finish(self) -> None:
         """Write on a thread of its own: training may go on for hours, and no collective waits for a file."""
@@ -280,7 +280,7 @@ class Recording:
                 shutil.copyfileobj(source, target, 1 << 20)
             os.replace(packed, path)
             piece_name = f"rank{self.host.meeting.rank}.piece.json"
-            notes.write_json(self.host.folder / piece_name, piece | {"file": path.name})
+            messages.write_json(self.host.folder / piece_name, piece | {"file": path.name})
         except Exception as error:
             self.host.complain(f"{path}: can't be written: {error}.")
         finally:
@@ -293,9 +293,9 @@ class Recording:
             return
         failure = None
         if error is not None and failed(error):
-            failure = notes.describe(error)
+            failure = messages.describe(error)
             with self._harmless():
-                notes.report_failure(error)
+                messages.report_failure(error)
         with self._harmless():
             if self._profile is not None:
                 self._finish()

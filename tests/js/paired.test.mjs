@@ -2,8 +2,8 @@
 
 import assert from "node:assert";
 import test from "node:test";
-import { freedTexts } from "../../viewers/static/freed.js";
-import { insideSteps, stepAt, stepEnd, stepSpan, stripSteps } from "../../viewers/static/rows.js";
+import { freedTexts } from "../../viewers/gantt/static/time_saved.js";
+import { insideSteps, stepAt, stepEnd, stepSpan, stripSteps } from "../../viewers/gantt/static/rows.js";
 
 const paired = { bounds: [0, 100, 200], ends: [100, 150] };
 const plain = { bounds: [0, 100, 150] };

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { columnsOf, unpack } from "../../viewers/static/columns.js";
-import { rowsOf, stepAt, stepSpan } from "../../viewers/static/rows.js";
-import { figures } from "../../viewers/static/summary.js";
+import { columnsOf, unpack } from "../../viewers/gantt/static/columns.js";
+import { rowsOf, stepAt, stepSpan } from "../../viewers/gantt/static/rows.js";
+import { figures } from "../../viewers/gantt/static/summary.js";
 import { lodOf, packed } from "./made.mjs";
 
 const SCENE = {

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { touched } from "../../viewers/static/hits.js";
-import { Finder } from "../../viewers/static/search.js";
+import { touched } from "../../viewers/gantt/static/hits.js";
+import { Finder } from "../../viewers/gantt/static/search.js";
 import { lodOf, random } from "./made.mjs";
 
 const SCENE = {

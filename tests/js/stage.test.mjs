@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { miniRows } from "../../viewers/static/minimap.js";
-import { Stage } from "../../viewers/static/stage.js";
+import { miniRows } from "../../viewers/gantt/static/minimap.js";
+import { Stage } from "../../viewers/gantt/static/stage.js";
 
 const ROLES = { phases: 24, compute: 30 };
 

@@ -21,7 +21,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from dptrace.record import Options
-from dptrace.record.replicas import POWERSGD_RANK, TOPK_RATIO
+from dptrace.record.options.validation import POWERSGD_RANK, TOPK_RATIO
 from dptrace.trainers.parts.error_feedback import ErrorFeedback, Int8, TopK
 
 __all__ = ["compress"]

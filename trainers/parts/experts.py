@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from dptrace.record import World
-from dptrace.record.world import check_finite
+from dptrace.record.distributed import check_finite
 from dptrace.trainers.parts.gpt import FeedForward
 
 __all__ = ["Experts", "layers", "own", "whole"]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from dptrace.errors import UsageError
 from dptrace.record import Options, phase
 from dptrace.record.checkpoints import Checkpoints
-from dptrace.record.notes import rank, restarts
-from dptrace.record.resumable import check_writable, checkpoint_folder
+from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_folder
+from dptrace.record.launch.messages import rank, restarts
 
 __all__ = ["Learner", "checkpoints_of", "optimizer_of"]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from dptrace.record import World
-from dptrace.record.replicas import check_nodes
+from dptrace.record.options.validation import check_nodes
 
 __all__ = ["Nodes", "mesh_of_nodes"]
 

@@ -14,7 +14,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.profiler import record_function
 
 from dptrace.errors import UsageError
-from dptrace.record.world import check_finite
+from dptrace.record.distributed import check_finite
 
 __all__ = ["Cut", "NamedStage", "cut"]
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dptrace.record import Options, Recording, World
-from dptrace.record.options import MADE_UP, check_batch
-from dptrace.record.timing import Timing
+from dptrace.record.epoch_timer import Timing
+from dptrace.record.options.parse import MADE_UP, check_batch
 from dptrace.trainers.parts import gpt, mlp, resnet
 from dptrace.trainers.parts.blocks import prepare
 

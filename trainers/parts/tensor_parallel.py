@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from dptrace.record.world import check_finite
+from dptrace.record.distributed import check_finite
 from dptrace.trainers.parts import gpt, mlp
 from dptrace.trainers.parts.regions import Region, SequenceRegion
 

@@ -1,0 +1,1 @@
+"""Figures across ranks: clocks, wait and transfer, stragglers, latency, buckets, bubbles."""

@@ -1,0 +1,98 @@
+"""What messages between two ranks tell of their clocks: none arrives before it set out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.matching.match import Matches
+from dptrace.analysis.matching.offsets import Offset
+from dptrace.analysis.per_gpu.device import DeviceFigures
+
+__all__ = ["connect"]
+
+_MOST = 512
+"""Sets of ranks that are compared with each other; the work grows with the third power."""
+_BELIEVED = 100
+"""Of so many messages the one that bounds most is not believed: a wrong bound would be worse than a loose one."""
+
+
+def connect(
+    matches: Matches,
+    devices: Sequence[DeviceFigures],
+    offsets: list[Offset],
+    reference: list[int],
+    misfits: Sequence[int] = (),
+) -> set[int]:
+    """Compare, in place, the clocks of devices that only messages connect; give which those are.
+
+    A receive ends after its send began. That bounds by how much the receiver's clock can be ahead, and messages in
+    the other direction, or on around a ring, bound it from the other side; the offset is the middle.
+
+    Args:
+        misfits: devices whose collectives are not the others', and so neither are their messages.
+    """
+    heads = sorted(set(reference) - set(misfits))
+    if not 1 < len(heads) <= _MOST:
+        return set()
+    bounds = _closed(_bounds(matches, devices, offsets, reference, heads))
+    found = set()
+    for place, head in enumerate(heads[1:], 1):
+        least, most = -bounds[place, 0], bounds[0, place]
+        if not (np.isfinite(least) and np.isfinite(most) and least <= most):
+            continue
+        middle, room = (least + most) / 2, (most - least) / 2
+        for device, other in enumerate(reference):
+            if other == head:
+                own = offsets[device]
+                offsets[device] = replace(own, ahead_ns=own.ahead_ns + middle, uncertainty_ns=own.uncertainty_ns + room)
+                reference[device] = heads[0]
+                found.add(device)
+    return found
+
+
+def _bounds(
+    matches: Matches,
+    devices: Sequence[DeviceFigures],
+    offsets: Sequence[Offset],
+    reference: Sequence[int],
+    heads: Sequence[int],
+) -> NDArray[np.float64]:
+    """Give, from each set of devices to each, by how much the other's clock can be ahead at most, in ns."""
+    bounds = np.full((len(heads), len(heads)), np.inf)
+    np.fill_diagonal(bounds, 0.0)
+    pairs: dict[tuple[int, int], list[float]] = {}
+    sends = [_sends(device) for device in devices]
+    for row in np.flatnonzero((matches.kind == "send_recv") & (np.diff(matches.first) == 2)).tolist():
+        members = list(range(matches.first[row], matches.first[row + 1]))
+        sender = [bool(sends[matches.device[m]][matches.index[m]]) for m in members]
+        source, target = members if sender[0] else members[::-1]
+        one, other = int(matches.device[source]), int(matches.device[target])
+        if sum(sender) != 1 or not {reference[one], reference[other]} <= set(heads):
+            continue
+        began, ended = matches.start_ns[source : source + 1], matches.end_ns[target : target + 1]
+        own, theirs = float(offsets[one].at(began)[0]), float(offsets[other].at(ended)[0])
+        open_ns = offsets[one].uncertainty_ns + offsets[other].uncertainty_ns
+        ahead = float(ended[0] - began[0]) - theirs + own + open_ns
+        pairs.setdefault((heads.index(reference[one]), heads.index(reference[other])), []).append(ahead)
+    for (one, other), ahead_ns in pairs.items():
+        if one != other:
+            bounds[one, other] = sorted(ahead_ns)[len(ahead_ns) // _BELIEVED]
+    return bounds
+
+
+def _sends(device: DeviceFigures) -> NDArray[np.bool_]:
+    """Tell of each of a device's communication intervals whether it is a send."""
+    timeline = device.timeline
+    told = timeline.collective[timeline.collective >= 0].tolist()
+    return np.array([timeline.collectives[i].kind == "send" for i in told], np.bool_)
+
+
+def _closed(bounds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Give the tightest bounds over any way round."""
+    for between in range(len(bounds)):
+        bounds = np.minimum(bounds, bounds[:, between : between + 1] + bounds[between])
+    return bounds

@@ -1,0 +1,309 @@
+"""Pipelines: which ranks form one, what of its schedule they computed, and the bubble beside the formula's.
+
+::
+
+    stage 0   F0 F1 F2 F3 ······ B0 B1 B2 B3       ██ busy   ·· bubble
+    stage 1   ·· F0 F1 F2 F3 B0 B1 B2 B3 ···       bubble = 1 - busy / (ranks x span)
+              └───────────── span ─────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Protocol
+
+import numpy as np
+
+from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.intervals import Int64
+from dptrace.timeline.model import Action, Timeline
+
+__all__ = [
+    "ACTION_COLUMNS",
+    "COLUMNS",
+    "Lap",
+    "Pipeline",
+    "Share",
+    "action_rows",
+    "formula",
+    "pipelines",
+    "rows",
+    "to_dict",
+]
+
+COLUMNS = (
+    *("pipeline", "schedule", "micro_batches", "rank", "device", "stages", "step", "busy_ns", "own_span_ns"),
+    *("span_ns", "bubble_percent", "pipeline_bubble_percent", "formula_percent"),
+)
+"""Of the table of what each rank computed of its schedule in each step."""
+ACTION_COLUMNS = (
+    *("pipeline", "rank", "device", "step", "stage", "micro_batch", "action"),
+    *("start_ns", "end_ns", "busy_ns"),
+)
+"""Of the table of actions; times are those of the rank's own clock."""
+
+_MESSAGES = ("send", "recv", "send_recv")
+
+
+class Clock(Protocol):
+    """What puts the times of the devices on one clock, as ``clocks.Clocks`` does."""
+
+    def align(self, device: int, times: Int64) -> Int64:
+        """Give the *times* of a device, by its place in the run, on the clock of the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One rank's part in one step of a schedule."""
+
+    device: int
+    """Its place among the run's devices."""
+    start_ns: int
+    """When its first action began, on the first rank's clock."""
+    end_ns: int
+    """When its last action ended."""
+    busy_ns: int
+    """Compute in its actions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lap:
+    """One step of a pipeline."""
+
+    step: str
+    shares: tuple[Share, ...]
+
+    @property
+    def span_ns(self) -> int:
+        """Give the time from the first action on any rank to the end of the last."""
+        return max(share.end_ns for share in self.shares) - min(share.start_ns for share in self.shares)
+
+    @property
+    def bubble_percent(self) -> float:
+        """Give what of the ranks' time within the span was no compute of an action."""
+        return _bubble(sum(share.busy_ns for share in self.shares), self.span_ns * len(self.shares))
+
+    def of(self, share: Share) -> float:
+        """Give the same of one rank."""
+        return _bubble(share.busy_ns, self.span_ns)
+
+
+def _bubble(busy: int, whole: int) -> float:
+    return 100 * (whole - busy) / whole if whole else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Ranks that pass micro-batches on to each other."""
+
+    devices: tuple[int, ...]
+    """Their places among the run's devices, in the order of their first stages."""
+    stages: tuple[tuple[int, ...], ...]
+    """Of each of them."""
+    micro_batches: int
+    schedule: str
+    """``naive``, ``gpipe``, ``1f1b``, ``interleaved``, ``zero-bubble``, ``forward-only`` or ``v-shaped``: told from
+    the order of the actions."""
+    laps: tuple[Lap, ...]
+
+    @property
+    def ranks(self) -> int:
+        """Count the ranks that the stages are dealt out to; more than are here where files are missing."""
+        return -(-(max(map(max, self.stages)) + 1) // self.virtual_stages)
+
+    @property
+    def virtual_stages(self) -> int:
+        """Count the stages on each rank."""
+        return max(map(len, self.stages))
+
+    @property
+    def bubble_percent(self) -> float:
+        """Give the median of the steps' bubbles."""
+        return median(lap.bubble_percent for lap in self.laps)
+
+    @property
+    def formula_percent(self) -> float | None:
+        """Give what the formula says of stages that take equally long; nothing for schedules that have none."""
+        share = formula(self.schedule, self.ranks, self.micro_batches, self.virtual_stages)
+        return None if share is None else 100 * share
+
+
+def formula(schedule: str, ranks: int, micro_batches: int, virtual_stages: int = 1) -> float | None:
+    """Give the bubble's share of the time by the formula, for stages that take equally long.
+
+    With p ranks, m micro-batches and v stages on each rank, a step's work takes m·v times a stage's, and the first
+    micro-batch takes p-1 stages' time to come to the last: (p-1)/(m·v+p-1) (GPipe, arXiv:1811.06965; Megatron-LM,
+    arXiv:2104.04473, section 2.2). With the weights' gradients put off, of 3·m·v parts of equal length only p-1 are
+    waited for (ZB-H1 in table 1 of arXiv:2401.10241, where forward and both parts of backward take equally long).
+
+    >>> formula("1f1b", 4, 12), formula("interleaved", 4, 12, 2), formula("v-shaped", 4, 12, 2)
+    (0.2, 0.1111111111111111, None)
+    """
+    parts = {
+        "naive": 1,
+        "gpipe": micro_batches,
+        "1f1b": micro_batches,
+        "forward-only": micro_batches,
+        "interleaved": micro_batches * virtual_stages,
+        "zero-bubble": 3 * micro_batches * virtual_stages,
+    }.get(schedule)
+    return None if parts is None else (ranks - 1) / (parts + ranks - 1)
+
+
+def pipelines(devices: Sequence[DeviceFigures], clock: Clock) -> tuple[Pipeline, ...]:
+    """Give the run's pipelines; none where no rank's file has a schedule's labels."""
+    found = []
+    for members in _groups([device.timeline for device in devices]):
+        timelines = {i: devices[i].timeline for i in members}
+        stages = _stages(timelines)
+        order = sorted(members, key=lambda i: (stages[i], i))
+        laps = _laps({i: timelines[i] for i in order}, clock)
+        if laps:
+            counts = [int(timelines[i].actions.micro_batch.max()) + 1 for i in order]
+            kind = _schedule([timelines[i] for i in order], [stages[i] for i in order])
+            found.append(Pipeline(tuple(order), tuple(stages[i] for i in order), max(counts), kind, laps))
+    return tuple(found)
+
+
+def _groups(timelines: Sequence[Timeline]) -> list[list[int]]:
+    """Join the devices that send each other something, or, where no peer is told, share a group in which they do."""
+    member = [i for i, timeline in enumerate(timelines) if len(timeline.actions)]
+    places = {timelines[i].rank: i for i in member}
+    joined = {i: {i} for i in member}
+    told = False
+    for i in member:
+        for other in _partners(timelines[i]) & places.keys():
+            told = True
+            both = joined[i] | joined[places[other]]
+            for one in both:
+                joined[one] = both
+    if not told and member:
+        return [member]
+    return [sorted(group) for group in {id(group): group for group in joined.values()}.values()]
+
+
+def _partners(timeline: Timeline) -> set[int]:
+    messages = [c for c in timeline.collectives if c.kind in _MESSAGES]
+    peers = {c.peer for c in messages if c.peer >= 0}
+    return peers or {rank for c in messages for rank in c.ranks}
+
+
+def _stages(timelines: dict[int, Timeline]) -> dict[int, tuple[int, ...]]:
+    """Give each device's stages; where labels name none, the ranks hold one each, in their order."""
+    named = {i: tuple(np.unique(t.actions.stage).tolist()) for i, t in timelines.items()}
+    if any(stages[0] < 0 for stages in named.values()):
+        by_rank = sorted(timelines, key=lambda i: (timelines[i].rank, i))
+        return {i: (place,) for place, i in enumerate(by_rank)}
+    return named
+
+
+def _laps(timelines: dict[int, Timeline], clock: Clock) -> tuple[Lap, ...]:
+    """Give the steps that all the devices have, in order."""
+    names = [t.windows.names for t in timelines.values()]
+    laps = []
+    for name in names[0]:
+        if not all(name in others for others in names):
+            continue
+        shares = []
+        for i, timeline in timelines.items():
+            actions = timeline.actions
+            own = actions.step == timeline.windows.names.index(name)
+            if own.any():
+                first, last = clock.align(i, np.array([actions.start_ns[own].min(), actions.end_ns[own].max()]))
+                shares.append(Share(i, int(first), int(last), int(actions.busy_ns[own].sum())))
+        if len(shares) == len(timelines):
+            laps.append(Lap(name, tuple(shares)))
+    return tuple(laps)
+
+
+def _schedule(timelines: Sequence[Timeline], stages: Sequence[tuple[int, ...]]) -> str:
+    """Tell a schedule by the order of its actions: those of the first step on the first and on the last stage."""
+    kinds = set(np.concatenate([timeline.actions.kind for timeline in timelines]).tolist())
+    if len(timelines) > 1 and {0, max(map(max, stages))} <= set(stages[0]):
+        return "v-shaped"
+    if kinds == {Action.F}:
+        return "forward-only"
+    if kinds & {Action.I, Action.W}:
+        return "zero-bubble"
+    if max(map(len, stages)) > 1:
+        return "interleaved"
+    first, last = _in_flight(timelines[0]), _in_flight(timelines[-1])
+    if first == 1:
+        return "naive"
+    return "gpipe" if last > 1 else "1f1b"
+
+
+def _in_flight(timeline: Timeline) -> int:
+    """Count the micro-batches that were forward at most without being backward yet, in the first step."""
+    actions = timeline.actions
+    own = np.flatnonzero(actions.step == actions.step[0])
+    order = own[np.argsort(actions.called_ns[own], kind="stable")]
+    return int(np.cumsum(np.where(actions.kind[order] == Action.F, 1, -1)).max())
+
+
+def to_dict(pipeline: Pipeline, timelines: Sequence[Timeline]) -> dict[str, Any]:
+    """Give a pipeline as plain data, the way ``dptrace analyze --json`` prints it; times in ns."""
+    places = [{"rank": timelines[i].rank, "device": timelines[i].device} for i in pipeline.devices]
+    return {
+        "ranks": [{**place, "stages": list(own)} for place, own in zip(places, pipeline.stages, strict=True)],
+        "schedule": pipeline.schedule,
+        "micro_batches": pipeline.micro_batches,
+        "virtual_stages": pipeline.virtual_stages,
+        "bubble_percent": pipeline.bubble_percent,
+        "formula_percent": pipeline.formula_percent,
+        "steps": [
+            {
+                "step": lap.step,
+                "span_ns": lap.span_ns,
+                "bubble_percent": lap.bubble_percent,
+                "ranks": [
+                    {
+                        **place,
+                        "busy_ns": share.busy_ns,
+                        "own_span_ns": share.end_ns - share.start_ns,
+                        "bubble_percent": lap.of(share),
+                    }
+                    for place, share in zip(places, lap.shares, strict=True)
+                ],
+            }
+            for lap in pipeline.laps
+        ],
+    }
+
+
+def rows(found: Sequence[Pipeline], timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
+    """Give a row of COLUMNS for each rank and step of each pipeline; times in ns."""
+    table = []
+    for number, pipeline in enumerate(found):
+        whole = pipeline.schedule, pipeline.micro_batches
+        for lap in pipeline.laps:
+            for share, stages in zip(lap.shares, pipeline.stages, strict=True):
+                place = timelines[share.device].rank, timelines[share.device].device
+                own = share.busy_ns, share.end_ns - share.start_ns, lap.span_ns, lap.of(share)
+                values = (number, *whole, *place, stages, lap.step, *own, lap.bubble_percent, pipeline.formula_percent)
+                table.append(dict(zip(COLUMNS, values, strict=True)))
+    return table
+
+
+def action_rows(found: Sequence[Pipeline], timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
+    """Give a row of ACTION_COLUMNS for each action of each pipeline's steps."""
+    table = []
+    for number, pipeline in enumerate(found):
+        for i, stages in zip(pipeline.devices, pipeline.stages, strict=True):
+            timeline, actions = timelines[i], timelines[i].actions
+            columns = zip(
+                *(
+                    column.tolist()
+                    for column in (actions.step, actions.stage, actions.micro_batch, actions.kind, actions.start_ns)
+                ),
+                *(column.tolist() for column in (actions.end_ns, actions.busy_ns)),
+                strict=True,
+            )
+            for step, stage, micro_batch, kind, *times in columns:
+                name = timeline.windows.names[step] if step >= 0 else None
+                own = stage if stage >= 0 else stages[0]
+                values = (number, timeline.rank, timeline.device, name, own, micro_batch, Action(kind).name, *times)
+                table.append(dict(zip(ACTION_COLUMNS, values, strict=True)))
+    return table

@@ -1,0 +1,104 @@
+"""Of each collective: how long it waited and how long it moved data, how fast, and who came last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks
+from dptrace.analysis.matching.match import Matches
+from dptrace.core.intervals import Int64
+from dptrace.model.collectives import bus_factor
+
+__all__ = ["Timing", "timing"]
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One entry per instance of the matches, or per member of one."""
+
+    transfer_ns: Int64
+    """Per instance: the shortest duration among its members, since the last to come does not wait."""
+    upper_bound: NDArray[np.bool_]
+    """Per instance: whether ranks are missing here, so that it may have taken less and all may have waited longer."""
+    wait_ns: Int64
+    """Per member: its duration beyond the transfer."""
+    late_ns: Int64
+    """Per member: how long after the first of them it began, on aligned clocks."""
+    late_known: NDArray[np.bool_]
+    """Per member: whether that is more than the clocks' uncertainty; where it is not, who was late can't be told."""
+    last: NDArray[np.int32]
+    """Per instance: the device that came last; -1 where that can't be told."""
+    algbw: NDArray[np.float64]
+    """Per instance: bytes per second, message bytes over transfer; not a number where bytes or time are not known."""
+    busbw: NDArray[np.float64]
+    """Per instance: the same as the hardware sees it, comparable over kinds and numbers of ranks."""
+
+    def late(self, member: int) -> int | None:
+        """Give how late a member was in ns, or nothing where that can't be told."""
+        return int(self.late_ns[member]) if self.late_known[member] else None
+
+
+def timing(matches: Matches, clocks: Clocks) -> Timing:
+    """Tell waiting from transferring, which needs no common clock, and who was late, which does.
+
+    The last to come is the one with the shortest duration where all leave together, and otherwise the last to start;
+    it is told only where the next one differs from it by more than the two clocks' uncertainty.
+    """
+    length = matches.end_ns - matches.start_ns
+    low = matches.first[:-1]
+    transfer = np.minimum.reduceat(length, low) if len(matches) else np.empty(0, np.int64)
+    start = _aligned(matches, clocks)
+    by_start = np.lexsort((start, matches.instance))
+    earliest = by_start[low][matches.instance]
+    late = start - start[earliest]
+    unsure = clocks.between(matches.device, matches.device[earliest])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # A rank that is its group's only one sends nothing.
+        sent = (matches.bytes > 0) & (transfer > 0) & (matches.size > 1)
+        algbw = np.where(sent, matches.bytes / (transfer * 1e-9), np.nan)
+    return Timing(
+        transfer_ns=transfer,
+        upper_bound=~matches.complete,
+        wait_ns=length - transfer[matches.instance],
+        late_ns=late,
+        late_known=(unsure != UNKNOWN_NS) & ((late > unsure) | (matches.device == matches.device[earliest])),
+        last=_last(matches, clocks, np.where(matches.together[matches.instance], length, -start)),
+        algbw=algbw,
+        busbw=algbw * _factors(matches),
+    )
+
+
+def _aligned(matches: Matches, clocks: Clocks) -> Int64:
+    """Give when each member began, on its reference's clock."""
+    start = matches.start_ns.copy()
+    by_device = np.argsort(matches.device, kind="stable")
+    bounds = np.searchsorted(matches.device[by_device], np.arange(len(matches.places) + 1))
+    for device in range(len(matches.places)):
+        own = by_device[bounds[device] : bounds[device + 1]]
+        start[own] = clocks.align(device, start[own])
+    return start
+
+
+def _last(matches: Matches, clocks: Clocks, sooner: Int64) -> NDArray[np.int32]:
+    """Give the device with the smallest value among each instance's members, where the next one's is told apart."""
+    last = np.full(len(matches), -1, np.int32)
+    several = np.diff(matches.first) > 1
+    order = np.lexsort((sooner, matches.instance))
+    low = matches.first[:-1][several]
+    one, other = order[low], order[low + 1]
+    unsure = clocks.between(matches.device[one], matches.device[other])
+    told = (unsure != UNKNOWN_NS) & (sooner[other] - sooner[one] > unsure)
+    last[several] = np.where(told, matches.device[one], -1)
+    return last
+
+
+def _factors(matches: Matches) -> NDArray[np.float64]:
+    kinds, code = np.unique(matches.kind.astype(str), return_inverse=True)
+    width = int(matches.size.max(initial=1)) + 1
+    pairs, which = np.unique(code.astype(np.int64) * width + matches.size, return_inverse=True)
+    factors = [bus_factor(str(kinds[pair // width]), max(pair % width, 1)) for pair in pairs.tolist()]
+    by_instance: NDArray[np.float64] = np.array(factors, np.float64)[which]
+    return by_instance

@@ -1,0 +1,162 @@
+"""Large messages that are slower than the links allow, or than their like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.findings.finding import Case, Finding, megabytes, milliseconds
+
+__all__ = ["low_bandwidth", "slow_collectives"]
+
+_LARGE = 16_000_000
+"""Bytes from which a message shows what a link can do, where the crossover is not known."""
+_ABOVE = 4
+"""How often the crossover, where it is known: latency takes a fifth of such a message at most."""
+_REACHED = 0.8
+"""Share of the links' bandwidth that collectives of a well set up job reach."""
+_HALF = 0.5
+_FEWEST = 3
+_ADVICE = (
+    "See how these ranks are connected (nvidia-smi topo -m; NCCL_DEBUG=INFO tells the transport), and whether other "
+    "communication runs at the same time."
+)
+
+
+def low_bandwidth(case: Case) -> list[Finding]:
+    """Large messages against what the links were measured at, or else groups against each other."""
+    if case.timing is None:
+        return []
+    large = _large(case)
+    return _against_link(case, large) if _link(case.info) else _against_each_other(case, large)
+
+
+def _link(info: Mapping[str, Any], kind: str = "") -> float:
+    """Give the bandwidth that the links were measured at, in bytes per second; 0 where that is not known.
+
+    By the collective's own kind where ``dptrace links`` measured it, else by the one figure for all.
+    """
+    links = info.get("links")
+    by_kind = links.get("busbw_gbps_by_kind") if isinstance(links, Mapping) else None
+    rate = by_kind.get(kind) if isinstance(by_kind, Mapping) else None
+    if rate is None:
+        rate = links.get("busbw_gbps") if isinstance(links, Mapping) else None
+    return float(rate) * 1e9 if isinstance(rate, int | float) and rate > 0 else 0.0
+
+
+def _large(case: Case) -> NDArray[np.bool_]:
+    assert case.timing is not None
+    matches = case.matches
+    least = np.full(len(matches), float(_LARGE))
+    for fit in case.fits:
+        if fit.crossover_bytes:
+            of_fit = (matches.kind == fit.kind) & (matches.group == fit.group)
+            least[of_fit] = min(_ABOVE * fit.crossover_bytes, _LARGE)
+    known = matches.complete & (matches.size > 1) & (matches.step != "") & np.isfinite(case.timing.busbw)
+    large: NDArray[np.bool_] = known & (matches.bytes >= least)
+    return large
+
+
+def _lost(case: Case, rows: NDArray[np.bool_], rate: float) -> float:
+    """Give by how much the members would have been exposed for less at *rate*, in ns over all of them."""
+    assert case.timing is not None
+    members = case.members(rows)
+    instance = case.matches.instance[members]
+    gain = case.timing.transfer_ns[instance] * (1 - np.minimum(case.timing.busbw[instance] / rate, 1))
+    return float(np.minimum(case.net_ns[members], gain).sum())
+
+
+def _one_machine(case: Case) -> NDArray[np.bool_]:
+    """Tell of each group whether all its ranks are on one machine: others use other links."""
+    ranks = [entry for entry in case.info.get("ranks") or [] if isinstance(entry, Mapping) and "rank" in entry]
+    node: dict[int, object] = {entry["rank"]: entry.get("node") for entry in ranks}
+    nodes = [{node.get(rank) for rank in group.ranks or tuple(node)} for group in case.matches.groups]
+    return np.array([len(found) <= 1 for found in nodes], np.bool_)
+
+
+def _against_link(case: Case, large: NDArray[np.bool_]) -> list[Finding]:
+    assert case.timing is not None
+    matches, found = case.matches, []
+    inside = large & _one_machine(case)[matches.group] if len(matches) else large
+    for kind in sorted(set(matches.kind[inside].tolist())):
+        rows, link = inside & (matches.kind == kind), _link(case.info, str(kind))
+        middle = float(np.median(case.timing.busbw[rows]))
+        if middle >= _REACHED * link:
+            continue
+        text = (
+            f"{kind} of large messages ({megabytes(float(np.median(matches.bytes[rows])))}) reaches "
+            f"{100 * middle / link:.0f} % of the {link / 1e9:.3g} GB/s that this machine's links were measured at."
+        )
+        found.append(case.finding("low_bandwidth", text, _ADVICE, _lost(case, rows, link), _where(case, rows, middle)))
+    return found
+
+
+def _against_each_other(case: Case, large: NDArray[np.bool_]) -> list[Finding]:
+    """Compare the groups that have messages of one kind, one number of ranks and like size."""
+    assert case.timing is not None
+    matches, busbw, found = case.matches, case.timing.busbw, []
+    places = np.flatnonzero(large)
+    doublings = np.log2(np.maximum(matches.bytes[places], 1)).astype(int).tolist()
+    alike: dict[tuple[str, int, int], list[int]] = {}
+    for place, doubling in zip(places.tolist(), doublings, strict=True):
+        alike.setdefault((str(matches.kind[place]), int(matches.size[place]), doubling), []).append(place)
+    for (kind, _, _), rows in alike.items():
+        groups = {int(g): [r for r in rows if matches.group[r] == g] for g in np.unique(matches.group[rows])}
+        middles = {g: float(np.median(busbw[own])) for g, own in groups.items() if len(own) >= _FEWEST}
+        if len(middles) < 2:
+            continue
+        slowest = min(middles, key=lambda g: middles[g])
+        others = float(np.median([middle for g, middle in middles.items() if g != slowest]))
+        if middles[slowest] >= _HALF * others:
+            continue
+        chosen = np.zeros(len(matches), np.bool_)
+        chosen[groups[slowest]] = True
+        group = matches.groups[slowest]
+        who = f"ranks {', '.join(map(str, group.ranks))}" if group.ranks else f"group {group.name}"
+        text = (
+            f"{kind} among {who} reaches {middles[slowest] / 1e9:.1f} GB/s, "
+            f"{100 * middles[slowest] / others:.0f} % of what other groups of as many ranks reach with like messages."
+        )
+        where = _where(case, chosen, middles[slowest])
+        found.append(case.finding("low_bandwidth", text, _ADVICE, _lost(case, chosen, others), where))
+    return found
+
+
+def _where(case: Case, rows: NDArray[np.bool_], busbw: float) -> dict[str, Any]:
+    assert case.timing is not None
+    matches = case.matches
+    worst = int(np.flatnonzero(rows)[np.argmin(case.timing.busbw[rows])])
+    where = {"collective": str(matches.kind[worst]), "group": matches.groups[matches.group[worst]].name}
+    where |= {"busbw_gbps": round(busbw / 1e9, 3), "count": int(rows.sum())}
+    return where | {"step": matches.step[worst] or None, "instance": worst, "bytes": int(matches.bytes[worst])}
+
+
+def slow_collectives(case: Case) -> list[Finding]:
+    """Single collectives that took far longer than their like, waiting left out."""
+    cost, slow, count = 0.0, 0, 0
+    worst, excess = None, 0.0
+    for latency in case.latencies:
+        # A stage that has nothing to do yet waits in its messages: that is the schedule's.
+        if not latency.slow.any() or (latency.kind == "send_recv" and case.pipelines):
+            continue
+        middle = float(np.median(latency.transfer_ns))
+        for row, transfer in zip(latency.instances[latency.slow], latency.transfer_ns[latency.slow], strict=True):
+            members = slice(int(case.matches.first[row]), int(case.matches.first[row + 1]))
+            cost += float(np.minimum(case.net_ns[members], transfer - middle).sum())
+            if transfer - middle > excess:
+                worst, excess = (latency, int(row)), float(transfer) - middle
+        slow, count = slow + int(latency.slow.sum()), count + len(latency.slow)
+    if worst is None:
+        return []
+    like, row = worst
+    named = f"{like.name}, {megabytes(like.bytes)}" if like.name else f"{like.kind} of {megabytes(like.bytes)}"
+    text = (
+        f"{slow} of {count} collectives took over 1.5 times as long as their like, all ranks being there; the worst "
+        f"{milliseconds(excess)} longer ({named}, {case.matches.step[row] or 'outside all steps'})."
+    )
+    where = {"collective": like.kind, "instance": row, "step": case.matches.step[row] or None, "count": slow}
+    advice = "If they come at random, look for other traffic on the links; if always there, at what runs beside them."
+    return [case.finding("slow_collectives", text, advice, cost, where | {"ns": int(excess)})]

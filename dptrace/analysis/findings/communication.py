@@ -1,0 +1,198 @@
+"""Communication that no compute hides: of which kind, where in the step, and how it is cut into messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dptrace.analysis.findings.advice import GRADIENTS, first_bucket_advice, for_exposed
+from dptrace.analysis.findings.finding import Case, Finding, exposures, megabytes, milliseconds
+from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.intervals import Int64
+from dptrace.timeline.model import Phase
+
+__all__ = ["exposed", "first_bucket", "small_messages"]
+
+
+def exposed(case: Case) -> list[Finding]:
+    """Communication that no compute hides, waiting for late ranks left out, for each kind of collective."""
+    devices, steps, waits = case.devices, case.steps, case.waits
+    found = []
+    for kind in sorted({kind for device in devices for kind in device.split.comm}):
+        naked = waited = tail = hidden = count = size = 0
+        worst: tuple[int, str | None, int] = (0, None, 0)
+        for number, device in enumerate(devices):
+            if kind not in device.split.comm:
+                continue
+            figures = device.split.comm[kind]
+            naked += int(figures.exposed_ns.sum())
+            hidden += int(figures.overlapped_ns.sum())
+            count += int(figures.count.sum())
+            size += int(figures.bytes.sum())
+            mine, after = _of_kind(device, kind)
+            waited += int(waits[number][mine].sum())
+            own = exposures(device)[mine]
+            tail += int(own[after].sum())
+            top = int(figures.exposed_ns.argmax())
+            if int(figures.exposed_ns[top]) > worst[0]:
+                worst = (int(figures.exposed_ns[top]), device.split.names[top], device.timeline.rank)
+        cost = max(naked - waited, 0)
+        if not naked:
+            continue
+        late = min(tail / naked, 1.0)  # where two run at once, each has the same exposed time
+        text, advice = for_exposed(case, kind, late, hidden, naked, count / steps, size / max(count, 1))
+        evidence: dict[str, Any] = {"collective": kind, "step": worst[1], "rank": worst[2], "exposed_ns": worst[0]}
+        evidence |= {"after_backward_share": round(late, 3), "count": count / steps, "bytes": size / steps}
+        last = _last(case, kind)
+        if tail and last:
+            evidence["last"] = last
+            called = f"{last['name']}, " if last["name"] else ""
+            text += f" The last in a step is {called}{megabytes(last['bytes'])}."
+        text += _missing(case, kind)
+        found.append(case.finding("exposed_comm", text, advice, cost, evidence))
+    return found
+
+
+def _of_kind(device: DeviceFigures, kind: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Tell which of a device's collectives are of a kind, and which of those end after their step's backward."""
+    timeline = device.timeline
+    comm = np.flatnonzero(timeline.collective >= 0)
+    kinds = np.array([timeline.collectives[i].kind for i in timeline.collective[comm].tolist()], object)
+    mine = np.flatnonzero(kinds == kind)
+    step = timeline.step[comm[mine]]
+    ends = np.append(device.backward_end_ns, 0)
+    end = ends[np.where(step >= 0, step, len(ends) - 1)]
+    return mine, (end > 0) & (timeline.end_ns[comm[mine]] > end)
+
+
+def _gradients(device: DeviceFigures, kinds: tuple[str, ...]) -> Int64:
+    """Give which of a device's collectives reduce gradients, by what they are and when they were launched."""
+    timeline = device.timeline
+    comm = np.flatnonzero(timeline.collective >= 0)
+    told = [timeline.collectives[i] for i in timeline.collective[comm].tolist()]
+    # DDP's map of used parameters is reduced in backward too, as whole numbers.
+    wanted = np.array([c.kind in kinds and not c.dtype.lower().startswith(("int", "long")) for c in told], np.bool_)
+    return np.flatnonzero(wanted & (timeline.phase[comm] == Phase.BACKWARD) & (timeline.step[comm] >= 0))
+
+
+def _last(case: Case, kind: str) -> dict[str, Any]:
+    """Tell of the last gradients to be reduced in a step, on the first device that reduces any."""
+    if kind not in GRADIENTS:
+        return {}
+    for number, device in enumerate(case.devices):
+        if len(mine := _gradients(device, (kind,))):
+            timeline = device.timeline
+            comm = np.flatnonzero(timeline.collective >= 0)[mine]
+            last = int(np.flatnonzero(timeline.step[comm] == timeline.step[comm[-1]])[-1])
+            size = timeline.collectives[timeline.collective[comm[last]]].bytes
+            name = case.name(int(case.instances(number)[mine[last]]))
+            return {"name": name, "bytes": size, "step": timeline.windows.names[timeline.step[comm[last]]]}
+    return {}
+
+
+def _missing(case: Case, kind: str) -> str:
+    """Say which ranks are not here, so that waiting for them can't be told from transferring."""
+    matches = case.matches
+    paired = "send_recv" if kind in ("send", "recv") else kind
+    rows = np.flatnonzero(((matches.kind == kind) | (matches.kind == paired)) & ~matches.complete)
+    if not len(rows):
+        return ""
+    here = {rank for rank, _ in matches.places}
+    absent = {rank for group in set(matches.group[rows].tolist()) for rank in matches.groups[group].ranks} - here
+    wanted = int(matches.size[rows].max())
+    if not absent and wanted <= len(here):
+        return ""  # captures that begin or end at different places
+    if len(absent) == 1:
+        who = f"rank {min(absent)} has no trace here"
+    else:
+        who = f"{len(absent) or wanted - len(here)} of its {wanted} ranks have no trace here"
+    return f" How much of it is waiting can't be told: {who}."
+
+
+_TOO_LARGE = 0.1
+"""A first bucket with less of the gradients than this is not late for its size."""
+_LATE = 0.3
+"""Share of backward before the first gradients set out beyond which they are late."""
+
+
+def first_bucket(case: Case) -> list[Finding]:
+    """Gradients that set out late since the first bucket is large: later ones queue up behind it."""
+    cost = delay = length = 0
+    told: dict[str, Any] = {}
+    for number, device in enumerate(case.devices):
+        mine = _gradients(device, GRADIENTS)
+        for step, rows in _by_step(device, mine):
+            if len(rows) < 2:  # that a single message comes late is told with its exposed time
+                continue
+            late, whole, saved, size, share = _start(case, number, device, step, rows)
+            if not _LATE * whole <= late < whole or share < _TOO_LARGE:
+                continue
+            cost, delay, length = cost + saved, delay + late, length + whole
+            if saved > told.get("ns", -1):
+                name = case.name(int(case.instances(number)[rows[0]]))
+                told = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": saved}
+                told |= {"name": name, "bytes": size, "share_of_gradients": round(share, 3), "delay_ns": late}
+    if not cost:
+        return []
+    called = f"{told['name']}, " if told["name"] else ""
+    text = (
+        f"The first gradients set out {100 * delay / length:.0f} % into backward: {called}{megabytes(told['bytes'])}, "
+        f"{100 * told['share_of_gradients']:.0f} % of all; what follows queues up behind it."
+    )
+    return [case.finding("first_bucket", text, first_bucket_advice(case), cost, told)]
+
+
+def _by_step(device: DeviceFigures, mine: Int64) -> list[tuple[int, Int64]]:
+    """Put a device's collectives together by step."""
+    step = device.timeline.step[device.timeline.collective >= 0][mine]
+    order = np.argsort(step, kind="stable")
+    cuts = np.flatnonzero(np.diff(step[order])) + 1
+    return [(int(step[part[0]]), mine[part]) for part in np.split(order, cuts) if len(part)]
+
+
+def _start(case: Case, number: int, device: DeviceFigures, step: int, rows: Int64) -> tuple[int, int, int, int, float]:
+    """Tell of a step's gradients: delay, backward's length, time to be saved, bytes of the first, its share of all."""
+    timeline = device.timeline
+    comm = np.flatnonzero(timeline.collective >= 0)[rows]
+    sizes = [timeline.collectives[i].bytes for i in timeline.collective[comm].tolist()]
+    began = int(device.backward_start_ns[step])
+    late = max(int(timeline.start_ns[comm[0]]) - began, 0)
+    net = (exposures(device) - case.waits[number])[rows]
+    # The last bucket has to come after backward's end, however the others are cut.
+    queued = int(net[:-1].sum())
+    whole = int(device.backward_end_ns[step]) - began
+    return late, max(whole, 1), min(late, queued), sizes[0], sizes[0] / max(sum(sizes), 1)
+
+
+_FITS = 0.5
+"""A line that explains less of the variance than this tells nothing of the latency."""
+
+
+def small_messages(case: Case) -> list[Finding]:
+    """Messages below the size at which latency and transfer take equally long: each pays the latency once."""
+    matches, found = case.matches, []
+    for fit in case.fits:
+        if not fit.crossover_bytes or fit.alpha_s is None or (fit.r2 or 0) < _FITS:
+            continue
+        rows = (matches.kind == fit.kind) & (matches.group == fit.group) & matches.complete & (matches.step != "")
+        rows &= (matches.bytes > 0) & (matches.bytes < fit.crossover_bytes)
+        steps = len(set(matches.step[rows].tolist()))
+        if not steps:
+            continue
+        count, size = int(rows.sum()) / steps, int(matches.bytes[rows].sum()) / steps
+        wanted = max(int(np.ceil(size / fit.crossover_bytes)), 1)
+        alpha = fit.alpha_s * 1e9
+        paid = np.minimum(case.net_ns[case.members(rows)], alpha).sum() * max(1 - wanted / count, 0)
+        text = (
+            f"{count:.0f} {fit.kind} in a step are smaller than the {megabytes(fit.crossover_bytes)} at which latency "
+            f"and transfer take equally long here ({megabytes(size / count)} on average): each pays "
+            f"{milliseconds(alpha)} of latency."
+        )
+        advice = f"Put them together: {wanted} message{'s' if wanted > 1 else ''} of that size would carry the same."
+        worst = int(np.flatnonzero(rows)[0])
+        where = {"collective": fit.kind, "group": matches.groups[fit.group].name, "count": count}
+        where |= {"bytes": size, "crossover_bytes": fit.crossover_bytes, "alpha_ns": alpha}
+        where |= {"step": matches.step[worst], "instance": worst, "part_of": "exposed_comm"}
+        found.append(case.finding("small_messages", text, advice, float(paid), where))
+    return found

@@ -1,0 +1,1 @@
+"""Which calls of several ranks are one collective."""

@@ -1,0 +1,163 @@
+"""Which calls on which ranks are one collective.
+
+Calls of one sort (kind, bytes, dtype, process group) launched in one step are the same collectives on all ranks, in
+order; so are calls with one sequence number in a group, where the trace has those. Where ranks have different numbers
+of them, since captures begin and end at different places or one is missing, the times at which they ended decide,
+on clocks compared by what was matched surely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.matching.calls import Calls, Group, calls_of
+from dptrace.analysis.matching.pairing import pair
+from dptrace.analysis.matching.unmatched import sizes, tell
+from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.intervals import Int64
+from dptrace.timeline.model import Collective
+
+__all__ = ["Group", "Matches", "match"]
+
+Value = TypeVar("Value", bound=np.generic)
+
+
+@dataclass(frozen=True)
+class Matches:
+    """One row per collective instance, in order of time; and one per member of one, instance by instance."""
+
+    places: tuple[tuple[int, int], ...]
+    """Rank and GPU of each device, in the order given."""
+    what: tuple[Collective, ...]
+    """What is known of each instance: kind, bytes, dtype, group, seq, label, from the member that tells most."""
+    kind: NDArray[np.object_]
+    bytes: Int64
+    group: NDArray[np.int32]
+    """Index into ``groups``."""
+    groups: tuple[Group, ...]
+    step: NDArray[np.object_]
+    """Name of the step that launched it (``ProfilerStep#5``); nothing where no member's launch was in a step."""
+    phase: NDArray[np.uint8]
+    together: NDArray[np.bool_]
+    """Whether it is of a kind that all ranks leave about together."""
+    size: NDArray[np.int32]
+    """How many ranks take part, as far as is known."""
+    complete: NDArray[np.bool_]
+    """Whether all its ranks are here."""
+    first: Int64
+    """Where each instance's members begin, and one more: the number of members."""
+    device: NDArray[np.int32]
+    """Of each member: which device."""
+    index: NDArray[np.int32]
+    """Of each member: which of its device's communication intervals."""
+    start_ns: Int64
+    end_ns: Int64
+    """Of each member, as its own clock shows."""
+    unmatched: tuple[NDArray[np.int32], ...]
+    """For each device, those of its communication intervals for which no other rank's was found that should be here."""
+    notes: tuple[str, ...]
+    """What could not be matched, counted, a sentence each."""
+
+    def __len__(self) -> int:
+        return len(self.what)
+
+    @cached_property
+    def instance(self) -> Int64:
+        """Give the instance of each member."""
+        return np.repeat(np.arange(len(self)), np.diff(self.first))
+
+    @cached_property
+    def member(self) -> NDArray[np.int32]:
+        """Give, instances by devices, which of the device's communication intervals it is; -1 where it has none."""
+        return self.spread(self.index, -1)
+
+    def spread(self, values: NDArray[Value], missing: float) -> NDArray[Value]:
+        """Lay values of members out as a table of instances by devices."""
+        table = np.full((len(self), len(self.places)), missing, values.dtype)
+        table[self.instance, self.device] = values
+        return table
+
+
+def match(devices: Sequence[DeviceFigures], world_size: int = 0) -> Matches:
+    """Match the collectives of a run's devices.
+
+    Args:
+        devices: what each GPU's own file tells; the communication intervals suffice.
+        world_size: how many ranks the job had, as far as that is known; for groups whose traces don't say.
+    """
+    calls = calls_of(devices)
+    row, time = pair(calls)
+    order = np.lexsort((calls.device, row))
+    row, first = np.unique(row[order], return_index=True)
+    first = np.append(first, len(order)).astype(np.int64)
+    # Rows in order of time: by the first of each one's members, on the reference's clock.
+    by_time = np.argsort(np.minimum.reduceat(time[order], first[:-1]), kind="stable") if len(row) else row
+    size = np.diff(first)[by_time]
+    bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(size)))
+    within = np.arange(len(order)) - np.repeat(bounds[:-1], size)
+    order = order[np.repeat(first[:-1][by_time], size) + within]
+    return _matches(devices, calls, order, bounds, time, world_size)
+
+
+def _matches(
+    devices: Sequence[DeviceFigures], calls: Calls, order: Int64, first: Int64, time: Int64, world_size: int
+) -> Matches:
+    """Describe the instances; *order* holds the calls of each, one instance after the other."""
+    instance = np.repeat(np.arange(len(first) - 1), np.diff(first))
+    teller = _teller(calls, order, instance)
+    what = [calls.what[i] for i in teller.tolist()]
+    wanted = np.maximum(sizes(calls, order, first, world_size), 1)
+    kinds, size = _across(calls, order, first, what)
+    # Gloo's annotation tells one rank's share of what is gathered, where nothing tells of the group.
+    share = (kinds == "all_gather") & np.array([d.timeline.on_cpu for d in devices], np.bool_)[calls.device[teller]]
+    share &= np.array([not one.group_size for one in what], np.bool_)
+    size = np.where(share, size * wanted, size)
+    labels = np.array([*calls.labels, ""], object)
+    places = tuple((device.timeline.rank, device.timeline.device) for device in devices)
+    notes, unmatched = tell(calls, order, first, time, [rank for rank, _ in places], world_size)
+    return Matches(
+        places=places,
+        what=tuple(what),
+        kind=kinds,
+        bytes=size,
+        group=calls.group[teller],
+        groups=calls.groups,
+        step=labels[_most(calls.label, order, first)],
+        phase=calls.phase[teller],
+        together=np.logical_and.reduceat(calls.together[order], first[:-1]) if len(what) else np.empty(0, np.bool_),
+        size=np.maximum(wanted, np.diff(first)).astype(np.int32),
+        complete=np.diff(first) >= wanted,
+        first=first,
+        device=calls.device[order],
+        index=calls.index[order],
+        start_ns=calls.start_ns[order],
+        end_ns=calls.end_ns[order],
+        unmatched=unmatched,
+        notes=notes,
+    )
+
+
+def _teller(calls: Calls, order: Int64, instance: Int64) -> Int64:
+    """Give, for each instance, the member that tells most of it."""
+    ranked = order[np.lexsort((np.arange(len(order)), ~calls.told[order], instance))]
+    return ranked[np.unique(np.sort(instance), return_index=True)[1]]
+
+
+def _most(values: NDArray[np.int32], order: Int64, first: Int64) -> NDArray[np.int32]:
+    return np.maximum.reduceat(values[order], first[:-1]) if len(first) > 1 else np.empty(0, np.int32)
+
+
+def _across(calls: Calls, order: Int64, first: Int64, what: list[Collective]) -> tuple[NDArray[np.object_], Int64]:
+    """Give kind and bytes of each instance: a send with its receive is both; of unequal parts the largest counts."""
+    kinds = np.array([c.kind for c in what], object)
+    members = calls.bytes[order]
+    size = np.maximum.reduceat(members, first[:-1]) if len(what) else members
+    several = np.diff(first) > 1
+    kinds[several & np.isin(kinds, ("send", "recv"))] = "send_recv"
+    return kinds, size

@@ -1,0 +1,200 @@
+"""How far the clocks of the ranks are apart, from when each left what they all left together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.intervals import Int64
+
+__all__ = ["Offset", "Shared", "fit", "line", "walk"]
+
+_FLOOR_NS = 1_000
+"""No two clocks are told closer than this: older files round to whole microseconds."""
+_FEW, _DRIFTS = 3, 8
+"""Fewer points than this have no spread worth the name, or no slope."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """By how much one clock is ahead of another."""
+
+    ahead_ns: float
+    """At the time ``at_ns``."""
+    drift: float
+    """Change of it per ns; 0 unless it is certain."""
+    at_ns: int
+    uncertainty_ns: float
+    count: int
+    """Of how many collectives it is the median."""
+
+    def at(self, times: Int64) -> NDArray[np.float64]:
+        """Give by how much the clock is ahead at times it shows, in ns."""
+        ahead: NDArray[np.float64] = self.ahead_ns + self.drift * (times - self.at_ns).astype(np.float64)
+        return ahead
+
+    def then(self, other: Offset) -> Offset:
+        """Chain: from A to B, then from B to C."""
+        count = min(self.count, other.count) if self.count else other.count
+        ahead = self.ahead_ns + other.ahead_ns + self.drift * (other.at_ns - self.at_ns)
+        uncertainty = self.uncertainty_ns + other.uncertainty_ns
+        return Offset(ahead, self.drift + other.drift, other.at_ns, uncertainty, count)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What one device shares with another: when each came to and left the same collectives, in ns."""
+
+    start_ns: Int64
+    end_ns: Int64
+    other_start_ns: Int64
+    other_end_ns: Int64
+
+
+def fit(shared: Shared) -> Offset:
+    """Tell by how much the other's clock is ahead.
+
+    The ends agree but for what a transfer's last chunk takes to arrive, so the offset is the median of their
+    differences, over the shorter transfers: late starts don't matter, nor do a few collectives that ended oddly. A
+    drift is told only when it moves the offset further than the differences scatter. The uncertainty is twice that
+    scatter, since it may always be the same rank that a ring serves last; or, if that is less, what causality leaves
+    open: no rank can leave such a collective before every other has come.
+    """
+    quiet = _quiet(shared)
+    time = shared.other_end_ns
+    difference = (time - shared.end_ns).astype(np.float64)
+    ahead, drift, middle = line(time[quiet], difference[quiet])
+    moment = (time - middle).astype(np.float64)
+    level = (difference - drift * moment)[quiet]
+    scatter = 2 * _scatter(level) * (1 + 4 / len(level)) if len(level) >= _FEW else np.inf
+    low, high = _causal(shared, drift * moment)
+    if low <= high:
+        ahead = min(max(ahead, low), high)
+        # Never below one scatter: an unseen drift narrows the bounds until they mean nothing.
+        least = scatter / 2 if np.isfinite(scatter) else 0.0
+        scatter = max(least, min(scatter, max(high - ahead, ahead - low)))
+    elif not np.isfinite(scatter):
+        scatter = low - high
+    return Offset(ahead, drift, middle, max(scatter, _FLOOR_NS), len(level))
+
+
+def _quiet(shared: Shared) -> NDArray[np.bool_]:
+    """Choose the half that moved the least: the longer a transfer, the less evenly it ends."""
+    own, other = shared.end_ns - shared.start_ns, shared.other_end_ns - shared.other_start_ns
+    shorter = np.minimum(own, other)
+    kept = min(max(len(shorter) // 2, _DRIFTS), len(shorter))
+    quiet: NDArray[np.bool_] = shorter <= np.sort(shorter)[kept - 1]
+    return quiet
+
+
+def line(time: Int64, difference: NDArray[np.float64]) -> tuple[float, float, int]:
+    """Give the level of differences at the middle of the time, their slope if it is beyond doubt, and that middle."""
+    middle = (int(time.min()) + int(time.max())) // 2
+    moment = (time - middle).astype(np.float64)
+    drift = _drift(moment, difference)
+    return float(np.median(difference - drift * moment)), drift, middle
+
+
+def _scatter(values: NDArray[np.float64]) -> float:
+    """Give the standard deviation that a normal distribution of this median deviation has."""
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+
+
+def _causal(shared: Shared, drifted: NDArray[np.float64]) -> tuple[float, float]:
+    """Give the bounds of the offset beyond which some rank would have left before another came.
+
+    Of many collectives one in a hundred is not believed: a wrong bound would be worse than a loose one.
+    """
+    upper = np.sort(shared.other_end_ns - shared.start_ns - drifted)
+    lower = np.sort(shared.other_start_ns - shared.end_ns - drifted)
+    spare = len(upper) // 100
+    return float(lower[-1 - spare]), float(upper[spare])
+
+
+def _drift(moment: NDArray[np.float64], difference: NDArray[np.float64]) -> float:
+    """Give the slope if it is beyond doubt, else 0: the median over pairs half of the capture apart."""
+    half = len(moment) // 2
+    if len(moment) < _DRIFTS:
+        return 0.0
+    order = np.argsort(moment, kind="stable")
+    moment, difference = moment[order], difference[order]
+    run = moment[-half:] - moment[:half]
+    if (run <= 0).any():
+        return 0.0
+    slopes = (difference[-half:] - difference[:half]) / run
+    slope = float(np.median(slopes))
+    moved = abs(slope) * float(moment[-1] - moment[0])
+    error = 1.25 * _scatter(slopes) / np.sqrt(half)
+    certain = abs(slope) > 4 * error and moved > max(3 * _scatter(difference - slope * moment), 2 * _FLOOR_NS)
+    return slope if certain else 0.0
+
+
+def walk(
+    instance: Int64, device: NDArray[np.int32], start_ns: Int64, end_ns: Int64, devices: int
+) -> tuple[list[Offset], list[int]]:
+    """Compare the devices' clocks, through others where two share nothing.
+
+    Args:
+        instance, device, start_ns, end_ns: one row per member of a collective that ends together, in ns.
+
+    Returns:
+        For each device by how much its clock is ahead of its reference's, and which device that is: the first of all
+        that chains of groups connect; itself when it shares nothing.
+    """
+    order = np.lexsort((device, instance))
+    table = instance[order], device[order], start_ns[order], end_ns[order]
+    by_device = np.argsort(table[1], kind="stable")
+    rows = np.split(by_device, np.searchsorted(table[1][by_device], np.arange(1, devices)))
+    found: list[Offset | None] = [None] * devices
+    reference = list(range(devices))
+    for start in range(devices):
+        if found[start] is not None:
+            continue
+        found[start] = Offset(0.0, 0.0, int(end_ns[0]) if len(end_ns) else 0, 0.0, 0)
+        level = [start]
+        while level:
+            level = _next_level(level, rows, table, found)
+            for other in level:
+                reference[other] = start
+    return [offset for offset in found if offset is not None], reference
+
+
+_Table = tuple[Int64, NDArray[np.int32], Int64, Int64]
+
+
+def _next_level(level: Sequence[int], rows: Sequence[Int64], table: _Table, found: list[Offset | None]) -> list[int]:
+    """Find the offsets of all that share something with the devices of this level; give who they are."""
+    fresh: dict[int, Offset] = {}
+    for hub in level:
+        base = found[hub]
+        assert base is not None
+        for other, shared in _neighbours(rows[hub], table, found):
+            chained = base.then(fit(shared))
+            if other not in fresh or chained.uncertainty_ns < fresh[other].uncertainty_ns:
+                fresh[other] = chained
+    for other, offset in fresh.items():
+        found[other] = offset
+    return sorted(fresh)
+
+
+def _neighbours(rows: Int64, table: _Table, found: Sequence[Offset | None]) -> list[tuple[int, Shared]]:
+    """Give, for each device without an offset, what it shares with the device whose rows these are."""
+    instance, device, start_ns, end_ns = table
+    missing = np.array([offset is None for offset in found])
+    low = np.searchsorted(instance, instance[rows], side="left")
+    size = np.searchsorted(instance, instance[rows], side="right") - low
+    own = np.repeat(rows, size)
+    other = np.arange(len(own)) - np.repeat(np.cumsum(size) - size, size) + np.repeat(low, size)
+    chosen = missing[device[other]]
+    own, other = own[chosen], other[chosen]
+    order = np.argsort(device[other], kind="stable")
+    own, other = own[order], other[order]
+    which, first = np.unique(device[other], return_index=True)
+    parts = zip(np.split(own, first[1:]), np.split(other, first[1:]), strict=True)
+    return [
+        (int(d), Shared(start_ns[a], end_ns[a], start_ns[b], end_ns[b]))
+        for d, (a, b) in zip(which, parts, strict=False)
+    ]

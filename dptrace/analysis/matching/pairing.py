@@ -1,0 +1,252 @@
+"""From every rank's calls to collective instances: by place where the ranks agree, else by time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.matching.calls import NO_LABEL, Calls
+from dptrace.analysis.matching.offsets import line, walk
+from dptrace.analysis.matching.sequence_alignment import align, vote
+from dptrace.core.intervals import Int64
+
+__all__ = ["pair"]
+
+_OPEN = -1
+"""Row of a call of which it is not known yet which instance it belongs to."""
+_REACH_NS = 200_000
+"""Ends of one collective are taken to be at most this far apart, or five times the clocks' uncertainty."""
+_LOOSE = 20
+"""Times as much for kinds in which one rank may leave long before another, as broadcast's root does."""
+_FAR = 100
+"""Times as much for what nothing else can be: both lie between the same two that were matched."""
+_ROUNDS = 5
+
+
+def pair(calls: Calls) -> tuple[Int64, Int64]:
+    """Give each call the number of its instance, and when it ended on the clock of its reference, in ns."""
+    row, place = _by_place(calls)
+    clock = _Clock.of(calls, row)
+    row[_doubtful(calls, row, place, clock)] = _OPEN
+    _Instances(calls, row, clock).complete()
+    return row, clock.time
+
+
+def _by_place(calls: Calls) -> tuple[Int64, Int64]:
+    """Match the n-th call of a sort in a step, or with a sequence number, to the n-th on every rank that has as many.
+
+    As many as most ranks have, that is; others' calls stay open.
+
+    Returns:
+        The instance of each call, and the class of each instance: the step and sort that its neighbours share.
+    """
+    row = np.full(len(calls), _OPEN, np.int64)
+    _, seq = np.unique(calls.seq, return_inverse=True)
+    label = np.where(calls.seq >= 0, seq + len(calls.labels), calls.label).astype(np.int64)
+    chosen = np.flatnonzero((label >= 0) & ~calls.alone)
+    keys = calls.sort[chosen] * (label.max(initial=0) + 1) + label[chosen]
+    _, cls = np.unique(keys, return_inverse=True)
+    order = np.lexsort((calls.launch_ns[chosen], calls.device[chosen], cls))
+    chosen, cls = chosen[order], cls[order]
+    fresh = np.flatnonzero(np.diff(cls, prepend=-1) | np.diff(calls.device[chosen], prepend=-1))
+    count = np.diff(np.append(fresh, len(chosen)))
+    usual = _usual(cls[fresh], count)
+    base = np.cumsum(usual) - usual
+    nth = np.arange(len(chosen)) - np.repeat(fresh, count)
+    # A sort that one rank alone has may be what others call something else, or did not see launched.
+    ranks = np.bincount(cls[fresh], minlength=len(usual))
+    agrees = np.repeat((count == usual[cls[fresh]]) & (ranks[cls[fresh]] > 1), count)
+    row[chosen[agrees]] = (base[cls] + nth)[agrees]
+    return row, np.repeat(np.arange(len(usual)), usual)
+
+
+def _usual(cls: Int64, count: Int64) -> Int64:
+    """Give, for each class, the count that most of its ranks have, the largest of several."""
+    if not len(cls):
+        return np.empty(0, np.int64)
+    width = int(count.max()) + 1
+    pairs, times = np.unique(cls * width + count, return_counts=True)
+    order = np.lexsort((pairs % width, times, pairs // width))
+    last = np.append(np.diff(pairs[order] // width) > 0, True)
+    usual: Int64 = pairs[order[last]] % width
+    return usual
+
+
+@dataclass(slots=True)
+class _Clock:
+    """When each call ended, on clocks that are compared as far as matches allow."""
+
+    time: Int64
+    """In ns, on the clock of the reference."""
+    reference: NDArray[np.int64]
+    """Of each device: to whose clock its times were brought; times of two references can't be compared."""
+    reach: NDArray[np.int64]
+    """Of each device: how far from others' ends its own may be, in ns."""
+
+    @classmethod
+    def of(cls, calls: Calls, row: Int64) -> _Clock:
+        devices = calls.has.shape[1]
+        sure = np.flatnonzero((row != _OPEN) & calls.together)
+        offsets, reference = walk(row[sure], calls.device[sure], calls.start_ns[sure], calls.end_ns[sure], devices)
+        time = calls.end_ns.copy()
+        bounds = np.searchsorted(calls.device, np.arange(devices + 1))
+        for device, offset in enumerate(offsets):
+            own = slice(bounds[device], bounds[device + 1])
+            time[own] -= np.rint(offset.at(time[own])).astype(np.int64)
+        reach = [max(_REACH_NS, int(5 * offset.uncertainty_ns)) for offset in offsets]
+        return cls(time, np.array(reference, np.int64), np.array(reach, np.int64))
+
+
+def _doubtful(calls: Calls, row: Int64, place: Int64, clock: _Clock) -> NDArray[np.bool_]:
+    """Tell which calls ended when not their own but a neighbouring instance of the same sort and step did, or far off.
+
+    Two ranks may have as many and yet not the same: each lacks another one. All of the rank's calls of that class are
+    doubtful then. Not so on a CPU: its file lacks nothing within a step, and when a thread leaves tells little.
+    """
+    known = np.flatnonzero((row != _OPEN) & calls.together)
+    by_row = known[np.lexsort((calls.device[known], row[known]))]
+    first = by_row[np.diff(row[by_row], prepend=-1) > 0]
+    padded = np.full(len(place) + 2, np.iinfo(np.int64).min // 2)
+    padded[row[first] + 1] = clock.time[first]
+    group = np.append(np.append(-1, place), -2)
+    holder = np.full(len(place), -1, np.int64)
+    holder[row[first]] = calls.device[first]
+    own, time = row[known] + 1, clock.time[known]
+    near = np.full(len(known), np.iinfo(np.int64).max)
+    for side in (own - 1, own + 1):
+        near = np.where(group[side] == group[own], np.minimum(near, np.abs(time - padded[side])), near)
+    far = np.abs(time - padded[own])
+    comparable = clock.reference[holder[row[known]]] == clock.reference[calls.device[known]]
+    reach = clock.reach[calls.device[known]]
+    bad = known[
+        comparable & ~calls.on_cpu[calls.device[known]] & ((far > reach) | ((near < far // 2) & (far > reach // 2)))
+    ]
+    if not len(bad):
+        return np.zeros(len(calls), np.bool_)
+    devices = calls.has.shape[1]
+    classes = np.append(place, -1)[row] * devices + calls.device
+    doubtful: NDArray[np.bool_] = np.isin(classes, classes[bad]) & (row != _OPEN)
+    return doubtful
+
+
+class _Instances:
+    """Instances while they are found; each stands at the time of the first of its members that was known."""
+
+    def __init__(self, calls: Calls, row: Int64, clock: _Clock) -> None:
+        self.calls, self.row, self.clock = calls, row, clock
+        known = np.flatnonzero(row != _OPEN)
+        _, first, dense = np.unique(row[known], return_index=True, return_inverse=True)
+        row[known] = dense
+        self.stands = known[first]
+        """Of each instance: the call that stands for it."""
+
+    def complete(self) -> None:
+        """Place every open call, device by device: in an instance that lacks the device, or in one of its own."""
+        calls = self.calls
+        bounds = np.searchsorted(calls.device, np.arange(calls.has.shape[1] + 1))
+        for device in range(len(bounds) - 1):
+            own = np.arange(bounds[device], bounds[device + 1])
+            still = own[self.row[own] == _OPEN]
+            if len(still):
+                self._place(device, own, still)
+
+    def _place(self, device: int, own: Int64, still: Int64) -> None:
+        calls, clock = self.calls, self.clock
+        free = np.ones(len(self.stands), np.bool_)
+        free[self.row[own[self.row[own] != _OPEN]]] = False
+        wanted = still[~calls.alone[still]]
+        free &= np.isin(calls.family[self.stands], calls.family[wanted])
+        for other in np.unique(clock.reference[calls.device[self.stands[free]]]):
+            if other != clock.reference[device]:
+                self._introduce(device, wanted, np.flatnonzero(free), int(other))
+        free &= clock.reference[calls.device[self.stands]] == clock.reference[device]
+        mine, theirs = self._align(device, wanted, np.flatnonzero(free))
+        self.row[mine] = theirs
+        left = still[self.row[still] == _OPEN]
+        self.row[left] = len(self.stands) + np.arange(len(left))
+        self.stands = np.append(self.stands, left)
+
+    def _align(self, device: int, wanted: Int64, free: Int64) -> tuple[Int64, Int64]:
+        """Pair a device's open calls with instances that end when they do; give calls and instances."""
+        calls, time = self.calls, self.clock.time
+        found = [(wanted[:0], free[:0])]
+        for family in np.unique(calls.family[wanted]):
+            mine = wanted[calls.family[wanted] == family]
+            theirs = free[calls.family[self.stands[free]] == family]
+            mine = mine[np.argsort(time[mine], kind="stable")]
+            theirs = theirs[np.argsort(time[self.stands[theirs]], kind="stable")]
+            reach = int(self.clock.reach[device]) * (1 if calls.together[mine].all() else _LOOSE)
+            fits = _Fits(calls, mine, self.stands[theirs])
+            a, b = align(time[mine], time[self.stands[theirs]], reach, fits)
+            found.append((mine[a], theirs[b]))
+            left, free_ = np.delete(np.arange(len(mine)), a), np.delete(np.arange(len(theirs)), b)
+            between = _Between(fits, left, free_, np.searchsorted(a, left), np.searchsorted(b, free_))
+            c, d = align(time[mine[left]], time[self.stands[theirs[free_]]], reach * _FAR, between)
+            found.append((mine[left[c]], theirs[free_[d]]))
+        return np.concatenate([a for a, _ in found]), np.concatenate([b for _, b in found])
+
+    def _introduce(self, device: int, wanted: Int64, free: Int64, other: int) -> None:
+        """Bring the clock of a device, and of all that are compared with it, to a reference shared with none so far."""
+        calls, clock = self.calls, self.clock
+        free = free[clock.reference[calls.device[self.stands[free]]] == other]
+        theirs = self.stands[free[np.argsort(clock.time[self.stands[free]], kind="stable")]]
+        mine = wanted[np.argsort(clock.time[wanted], kind="stable")]
+        guess = vote(clock.time[theirs], clock.time[mine], calls.family[theirs], calls.family[mine])
+        if guess is None:
+            return
+        ahead, width = guess
+        moved = np.isin(calls.device, np.flatnonzero(clock.reference == clock.reference[device]))
+        clock.time[moved] -= ahead
+        clock.reach[device] = max(clock.reach[device], 4 * width)
+        clock.reference[clock.reference == clock.reference[device]] = other
+        paired = 0
+        for _ in range(_ROUNDS):
+            a, b = self._align(device, wanted, free)
+            if len(a) <= paired:
+                return
+            paired = len(a)
+            differences = clock.time[a] - clock.time[self.stands[b]]
+            offset, drift, middle = line(clock.time[a], differences.astype(np.float64))
+            clock.time[moved] -= np.rint(offset + drift * (clock.time[moved] - middle)).astype(np.int64)
+
+
+class _Fits:
+    """Tell whether a device's call may be of an instance: of one sort, and launched in the same step."""
+
+    def __init__(self, calls: Calls, mine: Int64, theirs: Int64) -> None:
+        self.calls, self.mine, self.theirs = calls, mine, theirs
+
+    def __call__(self, a: Int64, b: Int64) -> NDArray[np.bool_]:
+        calls, mine, theirs = self.calls, self.mine[a], self.theirs[b]
+        sorts = (calls.sort[mine] == calls.sort[theirs]) | ~calls.told[mine] | ~calls.told[theirs]
+        numbers = (calls.seq[mine] == calls.seq[theirs]) | (calls.seq[mine] < 0) | (calls.seq[theirs] < 0)
+        steps = self._apart(mine, theirs) | (calls.label[mine] == calls.label[theirs])
+        fits: NDArray[np.bool_] = sorts & numbers & steps
+        return fits
+
+    def _apart(self, mine: Int64, theirs: Int64) -> NDArray[np.bool_]:
+        """Tell where one has no step, and its capture does not have the other's either."""
+        calls = self.calls
+        if not len(calls.labels):
+            return np.ones(np.broadcast_shapes(mine.shape, theirs.shape), np.bool_)
+        mine_open = (calls.label[mine] == NO_LABEL) & ~calls.has[calls.label[theirs], calls.device[mine]]
+        theirs_open = (calls.label[theirs] == NO_LABEL) & ~calls.has[calls.label[mine], calls.device[theirs]]
+        apart: NDArray[np.bool_] = mine_open | theirs_open
+        return apart
+
+
+@dataclass(frozen=True, slots=True)
+class _Between:
+    """Tell the same of what was left over, where both lie between the same two of those that were matched."""
+
+    fits: _Fits
+    mine: Int64
+    theirs: Int64
+    my_place: Int64
+    their_place: Int64
+
+    def __call__(self, a: Int64, b: Int64) -> NDArray[np.bool_]:
+        same: NDArray[np.bool_] = self.my_place[a] == self.their_place[b]
+        return same & self.fits(self.mine[a], self.theirs[b])

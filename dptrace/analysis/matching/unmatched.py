@@ -1,0 +1,176 @@
+"""What is to be said of a matching: which collectives have all their ranks, what is missing and where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.matching.calls import NO_LABEL, Calls, distinct
+from dptrace.core.intervals import Int64
+from dptrace.timeline.model import UNTOLD
+
+__all__ = ["sizes", "tell"]
+
+
+def sizes(calls: Calls, order: Int64, first: Int64, world_size: int) -> Int64:
+    """Give how many ranks take part in each instance: as many as are here where nothing is told.
+
+    Args:
+        order, first: the calls of each instance, one instance after the other, and where each one's begin.
+        world_size: the size of groups that name none; 0 if it is not known either.
+    """
+    if not len(order):
+        return np.empty(0, np.int64)
+    here = _devices_by_group(calls)
+    by_group = np.array(
+        [group.size or (0 if group.name else world_size) or here[i] for i, group in enumerate(calls.groups)], np.int64
+    )
+    wanted = np.where(calls.ends[order, 0] >= 0, 2, by_group[calls.group[order]])
+    size: Int64 = np.maximum.reduceat(wanted, first[:-1])
+    return size
+
+
+def _devices_by_group(calls: Calls) -> Counter[int]:
+    """Count the devices that have calls in each group."""
+    return Counter(distinct(calls.group, calls.device)[0].tolist())
+
+
+def tell(
+    calls: Calls, order: Int64, first: Int64, time: Int64, ranks: Sequence[int], world_size: int
+) -> tuple[tuple[str, ...], tuple[NDArray[np.int32], ...]]:
+    """Say what could not be matched, a sentence each, and which calls of each device have no partner that is here.
+
+    Args:
+        order, first: as for :func:`sizes`.
+        time: when each call ended, on a clock common to those that were matched, in ns.
+        ranks: of each device.
+    """
+    size = np.repeat(np.diff(first), np.diff(first))
+    lonely = order[(size == 1) & _partner_here(calls, ranks)[order]]
+    alone = by_device(calls.device[lonely], len(ranks))
+    unmatched = tuple(calls.index[np.sort(lonely[at])] for at in alone)
+    notes = [*_absent(calls, order, first, ranks, world_size), *_ambiguous(calls)]
+    calls_of, taken = by_device(calls.device, len(ranks)), by_device(calls.device[order], len(ranks))
+    number = np.repeat(np.arange(len(first) - 1), np.diff(first))
+    label = np.maximum.reduceat(calls.label[order], first[:-1]) if len(order) else np.empty(0, np.int64)
+    for device, rank in enumerate(ranks):
+        notes += _unmatched(calls, lonely[alone[device]], rank)
+        if len(calls_of[device]):
+            has = np.zeros(len(first) - 1, np.bool_)
+            has[number[taken[device]]] = True
+            notes += _lacking(calls, order[first[:-1]], np.diff(first), label, time, calls_of[device], has, rank)
+    return tuple(notes), unmatched
+
+
+def by_device(device: NDArray[Any], count: int) -> list[NDArray[np.intp]]:
+    """Give for each of *count* devices the places at which it stands, ascending; in one go, for thousands of them."""
+    order = np.argsort(device, kind="stable")
+    return np.split(order, np.searchsorted(device[order], np.arange(1, count))) if count else []
+
+
+def _partner_here(calls: Calls, ranks: Sequence[int]) -> NDArray[np.bool_]:
+    """Tell of each call whether another device that is here takes part in such."""
+    here = _devices_by_group(calls)
+    several = np.array([here[i] > 1 for i in range(len(calls.groups))], np.bool_)
+    by_group = several[calls.group] if len(calls) else np.empty(0, np.bool_)
+    both = np.isin(calls.ends, np.array(ranks)).all(axis=1)
+    return np.where(calls.ends[:, 0] >= 0, both, by_group)
+
+
+def _listed(values: Iterable[int]) -> str:
+    shown = sorted(values)
+    text = ", ".join(map(str, shown[:8])) + (f" and {len(shown) - 8:,} more" if len(shown) > 8 else "")
+    return f"rank {text} has" if len(shown) == 1 else f"ranks {text} have"
+
+
+def _collectives(count: int) -> str:
+    return "1 collective" if count == 1 else f"{count:,} collectives"
+
+
+def _absent(calls: Calls, order: Int64, first: Int64, ranks: Sequence[int], world_size: int) -> list[str]:
+    """Say which ranks of the groups have no trace here."""
+    here, lacking, count, uncertain = set(ranks), set[int](), 0, 0
+    devices = _devices_by_group(calls)
+    instances = Counter(calls.group[order[first[:-1]]].tolist())
+    for i, group in enumerate(calls.groups):
+        known = group.ranks and len(group.ranks) == group.size
+        listed = group.ranks if known else () if group.name else tuple(range(world_size))
+        if absent := set(listed) - here:
+            lacking |= absent
+            count += instances[i]
+        elif not listed and devices[i] < group.size:
+            uncertain += instances[i]
+    notes = []
+    if count:
+        whose = "its" if len(lacking) == 1 else "their"
+        notes.append(
+            f"{_listed(lacking).capitalize()} no trace here: {whose} part in {_collectives(count)} is unknown."
+        )
+    if uncertain:
+        notes.append(f"{_collectives(uncertain)} had ranks that have no trace here; which ones is not recorded.")
+    return notes
+
+
+def _ambiguous(calls: Calls) -> list[str]:
+    """Say what can't be matched since the traces don't tell between whom it was."""
+    found = Counter(calls.group[calls.alone].tolist())
+    devices = _devices_by_group(calls)
+    untold = [i for i in found if calls.groups[i].name == UNTOLD]
+    shared = [i for i in found if not calls.groups[i].ranks and 0 < calls.groups[i].size < devices[i]]
+    shared = [i for i in shared if i not in untold]
+    blind = sum(count for i, count in found.items() if i not in (*shared, *untold))
+    notes = [f"{blind:,} sends and receives don't tell with which rank: they are not matched."] if blind else []
+    if untold:
+        notes.append(
+            f"The ranks are in several process groups, and gloo's events name none: {sum(found[i] for i in untold):,} "
+            "calls are not matched. A new recording with dptrace notes what tells the groups apart."
+        )
+    return notes + [
+        f"Group {calls.groups[i].name!r} of {calls.groups[i].size} ranks is used on more ranks than that, and the "
+        f"traces don't list its ranks: its {found[i]:,} calls are not matched."
+        for i in shared
+    ]
+
+
+def _unmatched(calls: Calls, own: Int64, rank: int) -> list[str]:
+    own = own[~calls.alone[own]]
+    if not len(own):
+        return []
+    outside = int((calls.label[own] == NO_LABEL).sum())
+    why = f", {outside:,} of them launched outside the recorded steps" if outside else ""
+    word = "has" if len(own) == 1 else "have"
+    return [f"Rank {rank}: {_collectives(len(own))} {word} no counterpart on any other rank{why}."]
+
+
+def _lacking(
+    calls: Calls,
+    stands: Int64,
+    size: Int64,
+    label: Int64,
+    time: Int64,
+    own: NDArray[np.intp],
+    has: NDArray[np.bool_],
+    rank: int,
+) -> list[str]:
+    """Say what a device lacks of its groups' collectives while its capture ran.
+
+    Args:
+        stands: of each instance a call that stands for it; *size*: how many calls it has; *label*: its step.
+        own: the device's calls; *has*: which instances they are in.
+    """
+    device = int(calls.device[own[0]])
+    step = np.append(calls.has[:, device], False)[label]
+    during = (time[stands] > time[own].min()) & (time[stands] < time[own].max())
+    chosen = (size > 1) & ~has & step & during & (calls.ends[stands, 0] < 0)
+    chosen &= np.isin(calls.family[stands], calls.family[own])
+    missing = np.flatnonzero(chosen)
+    if not len(missing):
+        return []
+    one = stands[missing[0]]
+    which = f"{calls.what[one].kind} in {calls.labels[label[missing[0]]]}"
+    first_of = which if len(missing) == 1 else f"the first: {which}"
+    return [f"Rank {rank} lacks {_collectives(len(missing))} that others recorded while it did too ({first_of})."]

@@ -1,0 +1,1 @@
+"""Figures of one GPU: the split of each step, and why the GPU idled."""

@@ -1,0 +1,118 @@
+"""Why a GPU was idle: each gap told by the launch of the work that ended it.
+
+::
+
+    host      ░░░ DataLoader ░░░ launch b          launch c, d
+    GPU     a ██                      ██ b      c ██      ██ d
+              └──── host late ───────┘└─ late ─┘  └waiting┘
+                 data loading, then host-bound
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.per_gpu.split import Part, claims, merged
+from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union
+from dptrace.timeline.model import UNKNOWN, Timeline
+
+__all__ = ["CAUSES", "Account", "Idle", "idle"]
+
+CAUSES = ("data_loading_ns", "host_bound_ns", "launch_latency_ns", "waiting_ns", "bubble_ns")
+"""Why: the host was in a DataLoader's next; it was late otherwise; the work was launched in time and began within what
+a launch takes; it was launched in time and waited, for another stream's event or a copy; a stage of a pipeline waited
+for another."""
+
+_LATENCY_NS = 20_000
+"""A kernel launched in time on a free stream begins within this; launches take 3 to 15 µs on GPUs since 2016."""
+
+
+class Account(IntEnum):
+    """What time can be spent on, for one device: the parts without their phases, and idle by cause."""
+
+    COMPUTE = 0
+    EXPOSED_COMM = 1
+    EXPOSED_MEMORY = 2
+    DATA_LOADING = 3
+    HOST_BOUND = 4
+    LAUNCH_LATENCY = 5
+    WAITING = 6
+    BUBBLE = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """The idle time of one device, by cause."""
+
+    causes: dict[str, Int64]
+    """By the names in CAUSES: ns in each step; they add up to the step's idle time exactly."""
+    sets: tuple[IntervalSet, ...]
+    """When, for each :class:`Account`: disjoint, together all time from the first step to the last."""
+
+    def spent(self, times: Int64) -> Int64:
+        """Give what was spent on each account before each time: an array of times by accounts, in ns.
+
+        The difference of two rows is how the time between them was spent.
+        """
+        return np.stack([covered(part, times) for part in self.sets], axis=1)
+
+
+def idle(timeline: Timeline, claimed: list[IntervalSet] | None = None) -> Idle:
+    """Tell the cause of every nanosecond of idle time.
+
+    Args:
+        claimed: what ``split.claims`` says of the timeline, if it was asked already.
+    """
+    claimed = claims(timeline) if claimed is None else claimed
+    bounds = timeline.windows.bounds
+    window: IntervalSet = (bounds[:1], bounds[-1:]) if len(bounds) and bounds[0] < bounds[-1] else (bounds[:0],) * 2
+    gaps = subtract(window, merged(claimed))
+    late, latency = _causes(timeline, gaps)
+    loading = intersect(_some(gaps, late), timeline.loading)
+    waiting = _some(gaps, ~late & ~latency)
+    bubble = _bubble(timeline, subtract(_some(gaps, late), loading), waiting)
+    host = subtract(_some(gaps, late), merged([loading, bubble]))
+    idle_sets = (loading, host, _some(gaps, ~late & latency), subtract(waiting, bubble), bubble)
+    causes = {name: np.diff(covered(part, bounds)) for name, part in zip(CAUSES, idle_sets, strict=True)}
+    busy = [merged(claimed[: Part.EXPOSED_COMM]), claimed[Part.EXPOSED_COMM], claimed[Part.EXPOSED_MEMORY]]
+    return Idle(causes, (*(intersect(part, window) for part in busy), *idle_sets))
+
+
+def _bubble(timeline: Timeline, late: IntervalSet, waiting: IntervalSet) -> IntervalSet:
+    """Give the idle time for which the pipeline's schedule is to blame.
+
+    That is what of the host's lateness it spent in a receive, and waiting between the actions of a step: after the
+    first was called, and in none of them.
+    """
+    actions = timeline.actions
+    if not len(actions):
+        return EMPTY
+    order = np.argsort(actions.step, kind="stable")
+    _, starts = np.unique(actions.step[order], return_index=True)
+    schedule = union(
+        np.minimum.reduceat(actions.called_ns[order], starts), np.maximum.reduceat(actions.end_ns[order], starts)
+    )
+    between = subtract(schedule, union(actions.start_ns, actions.end_ns))
+    return merged([intersect(late, timeline.receiving), intersect(waiting, between)])
+
+
+def _some(intervals: IntervalSet, chosen: NDArray[np.bool_]) -> IntervalSet:
+    return intervals[0][chosen], intervals[1][chosen]
+
+
+def _causes(timeline: Timeline, gaps: IntervalSet) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Tell of each gap whether the host was late with what ended it, and if not, whether it was only launch latency."""
+    start, end = gaps
+    first = np.searchsorted(timeline.start_ns, end, side="left")
+    last = np.searchsorted(timeline.start_ns, end, side="right")
+    ended = last > first  # else it was the last step's end that ended it: the host had nothing more to give
+    # The earliest launch of what began at the gap's end; a pair of bounds each, and a place beyond all for reduceat.
+    launch = np.append(timeline.launch_ns, UNKNOWN)
+    bounds = np.stack((first, last), axis=1).reshape(-1)
+    earliest = np.minimum.reduceat(launch, bounds)[::2] if len(bounds) else np.empty(0, np.int64)
+    late = ~ended | (earliest > start)
+    return late, end - start <= _LATENCY_NS

@@ -1,0 +1,306 @@
+"""The split: every nanosecond of a GPU's step counted once, and communication under compute beside it.
+
+::
+
+    compute   ████████████ forward ████ backward ████████        ██ optimizer
+    comm                          ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▓▓▓▓▓▓▓
+                                  └ overlapped ────────┘└exposed┘└ idle ┘
+
+The parts of a window, first match wins: compute in backward, forward, optimizer, other; then communication with
+no compute (exposed); then memory with neither; then idle. Docs: docs/how-it-works.md.
+
+
+What each kind of collective took of a run, added up over its GPUs and steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, subtract, union
+from dptrace.timeline.model import Kind, Phase, Timeline
+
+__all__ = [
+    "FIGURES",
+    "CommFigures",
+    "KindFigures",
+    "Part",
+    "Pieces",
+    "Split",
+    "by_kind",
+    "claims",
+    "collective_exposure",
+    "exposure",
+    "merged",
+    "overlap_percent",
+    "partition",
+    "split",
+]
+
+FIGURES = (
+    "forward_ns",
+    "backward_ns",
+    "optimizer_ns",
+    "other_ns",
+    "exposed_comm_ns",
+    "overlapped_comm_ns",
+    "exposed_memory_ns",
+    "idle_ns",
+    "wall_ns",
+)
+"""The nine figures of a step, in the order of every table."""
+
+
+class Part(IntEnum):
+    """The parts of a step, in the order in which an instant is claimed."""
+
+    BACKWARD = 0
+    FORWARD = 1
+    OPTIMIZER = 2
+    OTHER = 3
+    EXPOSED_COMM = 4
+    EXPOSED_MEMORY = 5
+    IDLE = 6
+
+
+_PHASE_OF = {
+    Part.BACKWARD: Phase.BACKWARD,
+    Part.FORWARD: Phase.FORWARD,
+    Part.OPTIMIZER: Phase.OPTIMIZER,
+    Part.OTHER: Phase.OTHER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Stretches of time on one device, sorted by start; one entry per stretch in each column."""
+
+    start_ns: Int64
+    end_ns: Int64
+    part: NDArray[np.uint8]
+    """:class:`Part` values in a partition; 1 for exposed and 0 for overlapped in an exposure."""
+    source: NDArray[np.int32]
+    """Step index in a partition; index of the interval in the timeline in an exposure."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommFigures:
+    """One kind of collective in each step: arrays of one entry per step."""
+
+    count: Int64
+    bytes: Int64
+    exposed_ns: Int64
+    overlapped_ns: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The nine figures of every step on one device, in int64 ns, one entry per step."""
+
+    rank: int
+    device: int
+    names: tuple[str, ...]
+    figures: dict[str, Int64]
+    """By the names in FIGURES."""
+    comm: dict[str, CommFigures]
+    """By kind of collective."""
+
+    def first(self, count: int) -> Split:
+        """Keep the first *count* steps."""
+        figures = {name: values[:count] for name, values in self.figures.items()}
+        comm = {
+            kind: CommFigures(c.count[:count], c.bytes[:count], c.exposed_ns[:count], c.overlapped_ns[:count])
+            for kind, c in self.comm.items()
+        }
+        return Split(self.rank, self.device, self.names[:count], figures, comm)
+
+    def total(self) -> dict[str, int]:
+        """Add the steps up."""
+        return {name: int(values.sum()) for name, values in self.figures.items()}
+
+    def median(self) -> dict[str, int]:
+        """Give each figure's median over the steps: since each is taken by itself, they need not add up."""
+        return {name: int(np.median(values)) for name, values in self.figures.items()}
+
+
+def _sets(timeline: Timeline) -> list[IntervalSet]:
+    """Give, for each part but idle, the time it claims when nothing stands before it."""
+    start, end, kind = timeline.start_ns, timeline.end_ns, timeline.kind
+    masks = [(kind == Kind.COMPUTE) & (timeline.phase == phase) for phase in _PHASE_OF.values()]
+    masks += [kind == Kind.COMMUNICATION, kind == Kind.MEMORY]
+    return [union(start[mask], end[mask]) for mask in masks]
+
+
+def merged(sets: list[IntervalSet]) -> IntervalSet:
+    """Give the time that any of the sets claims."""
+    return union(np.concatenate([s for s, _ in sets]), np.concatenate([e for _, e in sets]))
+
+
+def claims(timeline: Timeline) -> list[IntervalSet]:
+    """Give the disjoint sets of the parts, idle left out, over all time."""
+    found: list[IntervalSet] = []
+    taken: IntervalSet | None = None
+    for wanted in _sets(timeline):
+        found.append(wanted if taken is None else subtract(wanted, taken))
+        taken = wanted if taken is None else merged([taken, wanted])
+    return found
+
+
+def _compute(timeline: Timeline) -> IntervalSet:
+    mask = timeline.kind == Kind.COMPUTE
+    return union(timeline.start_ns[mask], timeline.end_ns[mask])
+
+
+def split(timeline: Timeline, claimed: list[IntervalSet] | None = None) -> Split:
+    """Account for every nanosecond of every step exactly once.
+
+    Args:
+        claimed: what :func:`claims` says of the timeline, if it was asked already.
+    """
+    bounds = timeline.windows.bounds
+    per_part = [np.diff(covered(claim, bounds)) for claim in claimed or claims(timeline)]
+    wall = np.diff(bounds)
+    figures = dict(zip(("backward_ns", "forward_ns", "optimizer_ns", "other_ns"), per_part[:4], strict=True))
+    comm = timeline.kind == Kind.COMMUNICATION
+    compute = _compute(timeline)
+    under = intersect(union(timeline.start_ns[comm], timeline.end_ns[comm]), compute)
+    figures |= {
+        "exposed_comm_ns": per_part[4],
+        "overlapped_comm_ns": np.diff(covered(under, bounds)),
+        "exposed_memory_ns": per_part[5],
+        "idle_ns": wall - reduce(np.add, per_part),
+        "wall_ns": wall,
+    }
+    ordered = {name: figures[name] for name in FIGURES}
+    return Split(timeline.rank, timeline.device, timeline.windows.names, ordered, _by_kind(timeline, compute))
+
+
+def _by_kind(timeline: Timeline, compute: IntervalSet) -> dict[str, CommFigures]:
+    """Split each kind of collective for itself; a collective counts in the step that launched it."""
+    names = np.array([collective.kind for collective in timeline.collectives], dtype=object)
+    sizes = np.array([collective.bytes for collective in timeline.collectives], dtype=np.int64)
+    kinds, code = np.unique(names, return_inverse=True)
+    comm = np.flatnonzero(timeline.collective >= 0)
+    code, sizes = code[timeline.collective[comm]], sizes[timeline.collective[comm]]
+    start, end, step = timeline.start_ns[comm], timeline.end_ns[comm], timeline.step[comm]
+    bounds, steps = timeline.windows.bounds, len(timeline.windows)
+    figures = {}
+    for number, kind in enumerate(kinds):
+        mine = code == number
+        inside = mine & (step >= 0)
+        count, moved = np.zeros(steps, np.int64), np.zeros(steps, np.int64)
+        np.add.at(count, step[inside], 1)
+        np.add.at(moved, step[inside], sizes[inside])
+        busy = union(start[mine], end[mine])
+        hidden = np.diff(covered(intersect(busy, compute), bounds))
+        figures[str(kind)] = CommFigures(count, moved, np.diff(covered(busy, bounds)) - hidden, hidden)
+    return figures
+
+
+def collective_exposure(timeline: Timeline) -> tuple[Int64, Int64]:
+    """Give exposed and overlapped ns of each interval by itself; both 0 for what is not communication.
+
+    Where several collectives run at once these may add up to more than the step's.
+    """
+    comm = timeline.kind == Kind.COMMUNICATION
+    compute = _compute(timeline)
+    hidden = np.where(comm, covered(compute, timeline.end_ns) - covered(compute, timeline.start_ns), 0)
+    return np.where(comm, timeline.end_ns - timeline.start_ns - hidden, 0), hidden
+
+
+def partition(timeline: Timeline, claimed: list[IntervalSet] | None = None) -> Pieces:
+    """Cut the steps into stretches of one part each, with no gap: the Gantt row whose sums the split gives.
+
+    Args:
+        claimed: what :func:`claims` says of the timeline, if it was asked already.
+    """
+    bounds = timeline.windows.bounds
+    if len(bounds) < 2 or bounds[0] == bounds[-1]:
+        return _pieces([], [], [], [])
+    window: IntervalSet = (bounds[:1], bounds[-1:])
+    sets = [intersect(claim, window) for claim in claimed or claims(timeline)]
+    sets.append(subtract(window, merged(sets)))
+    starts = np.concatenate([s for s, _ in sets])
+    ends = np.concatenate([e for _, e in sets])
+    parts = np.repeat(np.arange(len(sets)), [len(s) for s, _ in sets])
+    return _cut(starts, ends, parts, bounds)
+
+
+def _cut(starts: Int64, ends: Int64, parts: NDArray[np.int64], bounds: Int64) -> Pieces:
+    """Cut stretches that run over the edge of a step, and say which step each is in."""
+    first = np.searchsorted(bounds, starts, side="right") - 1
+    last = np.searchsorted(bounds, ends, side="left") - 1
+    times = last - first + 1
+    index = np.repeat(np.arange(len(starts)), times)
+    step = np.arange(len(index)) - np.repeat(np.cumsum(times) - times, times) + first[index]
+    return _pieces(
+        np.maximum(starts[index], bounds[step]), np.minimum(ends[index], bounds[step + 1]), parts[index], step
+    )
+
+
+def exposure(timeline: Timeline) -> Pieces:
+    """Cut every communication where compute begins or ends over it, into exposed and overlapped stretches."""
+    mask = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
+    start, end = timeline.start_ns[mask], timeline.end_ns[mask]
+    compute = _compute(timeline)
+    # Starts and ends of a set in turns are ascending already, and sorting them takes most of the time.
+    edges = np.column_stack(compute).ravel()
+    low, high = np.searchsorted(edges, start, side="right"), np.searchsorted(edges, end, side="left")
+    times = np.maximum(high - low, 0) + 1
+    index = np.repeat(np.arange(len(mask)), times)
+    nth = np.arange(len(index)) - np.repeat(np.cumsum(times) - times, times)
+    padded = np.concatenate((edges, [0]))
+    begin = np.where(nth == 0, start[index], padded[np.minimum(low[index] + nth - 1, len(edges))])
+    stop = np.where(nth == times[index] - 1, end[index], padded[np.minimum(low[index] + nth, len(edges))])
+    hidden = covered(compute, stop) - covered(compute, begin)
+    return _pieces(begin, stop, (hidden == 0), mask[index])
+
+
+def _pieces(start: object, end: object, part: object, source: object) -> Pieces:
+    order = np.argsort(np.asarray(start, np.int64), kind="stable")
+    return Pieces(
+        np.asarray(start, np.int64)[order],
+        np.asarray(end, np.int64)[order],
+        np.asarray(part, np.uint8)[order],
+        np.asarray(source, np.int32)[order],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KindFigures:
+    """One kind of collective: what a GPU did of it in a step, on average."""
+
+    kind: str
+    count: float
+    bytes: float
+    exposed_ns: float
+    overlapped_ns: float
+    overlap_percent: float | None
+    """Of all its time in the run; nothing where it took none."""
+
+
+def overlap_percent(overlapped_ns: int, exposed_ns: int) -> float | None:
+    """Give the share of communication that hides under compute, in percent; nothing without communication."""
+    whole = overlapped_ns + exposed_ns
+    return 100 * overlapped_ns / whole if whole else None
+
+
+def by_kind(splits: Sequence[Split]) -> tuple[KindFigures, ...]:
+    """Add up each kind, in the order of their names; none where the run has no step or no communication."""
+    steps = sum(len(figures.names) for figures in splits)
+    kinds = sorted({kind for figures in splits for kind in figures.comm}) if steps else []
+    found = []
+    for kind in kinds:
+        parts = [figures.comm[kind] for figures in splits if kind in figures.comm]
+        count, size, exposed, overlapped = (
+            sum(int(getattr(part, name).sum()) for part in parts)
+            for name in ("count", "bytes", "exposed_ns", "overlapped_ns")
+        )
+        percent = overlap_percent(overlapped, exposed)
+        found.append(KindFigures(kind, count / steps, size / steps, exposed / steps, overlapped / steps, percent))
+    return tuple(found)

@@ -1,0 +1,92 @@
+"""The figures of a run on a grid of GPUs by steps, where some GPUs may have fewer steps: for maps, bars and shares."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.core.intervals import Int64
+
+__all__ = ["Grid", "grid", "middle_step"]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The nine figures of every GPU in every step."""
+
+    places: tuple[tuple[int, int], ...]
+    """Rank and device of each row."""
+    steps: tuple[str, ...]
+    """The steps of all GPUs, each once, in the order of their times."""
+    there: NDArray[np.bool_]
+    """GPUs by steps: whether the GPU has the step."""
+    figures: dict[str, Int64]
+    """By the names in ``split.FIGURES``: GPUs by steps, in ns; 0 where a GPU lacks the step."""
+
+    def share(self, name: str) -> NDArray[np.float64]:
+        """Give a figure as a share of the step's wall time, from 0 to 1; not a number where there is no such time."""
+        wall = self.figures["wall_ns"]
+        return np.where(wall > 0, self.figures[name] / np.maximum(wall, 1), np.nan)
+
+    def mean(self, name: str) -> NDArray[np.float64]:
+        """Give each GPU's mean over its steps, in ns; 0 for one without any."""
+        means: NDArray[np.float64] = self.figures[name].sum(axis=1) / np.maximum(self.there.sum(axis=1), 1)
+        return means
+
+    def total(self, name: str) -> int:
+        """Add a figure up over all GPUs and steps."""
+        return int(self.figures[name].sum())
+
+
+def grid(devices: Sequence[DeviceFigures]) -> Grid:
+    """Lay the figures of all GPUs out by step; a step is the same on all GPUs that call it the same."""
+    kept = [device for device in devices if len(device.timeline.windows)]
+    steps = _in_order([device.split.names for device in kept])
+    column = {name: index for index, name in enumerate(steps)}
+    shape = len(kept), len(steps)
+    there = np.zeros(shape, np.bool_)
+    figures = {name: np.zeros(shape, np.int64) for name in FIGURES}
+    for row, device in enumerate(kept):
+        at = [column[name] for name in device.split.names]
+        there[row, at] = True
+        for name in FIGURES:
+            # A GPU may call several of its steps the same: then these count as one.
+            np.add.at(figures[name][row], at, device.split.figures[name])
+    places = tuple((device.timeline.rank, device.timeline.device) for device in kept)
+    return Grid(places, steps, there, figures)
+
+
+def middle_step(devices: Sequence[DeviceFigures]) -> str | None:
+    """Give the step whose wall time is nearest to the median, among those that most GPUs have; nothing without any."""
+    laid_out = grid(devices)
+    if not laid_out.steps:
+        return None
+    count = laid_out.there.sum(axis=0)
+    common = np.flatnonzero(count == count.max())
+    wall = laid_out.figures["wall_ns"].sum(axis=0)[common] / count.max()
+    return laid_out.steps[int(common[np.abs(wall - np.median(wall)).argmin()])]
+
+
+def _in_order(names: list[tuple[str, ...]]) -> tuple[str, ...]:
+    """Merge the GPUs' steps into one order: by their numbers, else each after those that its GPU has before it."""
+    every = list(dict.fromkeys(name for steps in names for name in steps))
+    found = [re.fullmatch(r"(.*?)(\d{1,18})", name) for name in every]
+    numbers = {name: int(match[2]) for name, match in zip(every, found, strict=True) if match}
+    if len(numbers) == len(every) and len({match[1] for match in found if match}) <= 1:
+        return tuple(sorted(every, key=numbers.__getitem__))
+    merged: list[str] = []
+    for steps in names:
+        place = 0
+        for name in dict.fromkeys(steps):
+            if name in merged:
+                place = merged.index(name) + 1
+            else:
+                merged.insert(place, name)
+                place += 1
+    return tuple(merged)

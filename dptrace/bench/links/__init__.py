@@ -1,0 +1,1 @@
+"""Measure the links between ranks."""

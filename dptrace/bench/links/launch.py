@@ -1,0 +1,169 @@
+"""Start the ranks that measure the links, and give what they measured; and read such measurements from their file."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dptrace.errors import DptraceError, RecordingError, UsageError
+from dptrace.record.launch.failure import collect_logs, find_failure, last_lines
+from dptrace.record.launch.launcher import Launch, signals_raise, watch
+
+__all__ = ["Asked", "check_address", "check_endpoint", "for_run", "measure_links", "read_links"]
+
+_MEASURED = "measured.json"  # dptrace.bench.links.measure says it too, which needs torch
+_NO_OPTION = 2
+_BUSY = 0.5
+"""Share of the cores that others may keep busy without its being said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be measured, and among whom."""
+
+    collectives: Sequence[str]
+    min_bytes: int
+    max_bytes: int
+    budget_s: float
+    processes: int
+    """On this machine."""
+    nnodes: int = 1
+    node_rank: int = 0
+    endpoint: str | None = None
+
+    def job(self) -> str:
+        """Give what the ranks are told."""
+        told = {"collectives": list(self.collectives), "min_bytes": self.min_bytes, "max_bytes": self.max_bytes}
+        return json.dumps(told | {"budget_s": self.budget_s})
+
+
+def measure_links(asked: Asked, progress: Callable[[int, int], None]) -> dict[str, Any] | None:
+    """Measure by torchrun, and give the times; None on a machine other than the first.
+
+    Raises:
+        RecordingError: a rank died; the message tells which, why, and its last lines.
+        UsageError: the options are such that no rank would start.
+        Interrupted: by a signal; no process is left, and no file.
+    """
+    if asked.node_rank == 0 and asked.endpoint is not None:
+        check_endpoint(asked.endpoint)
+    busy = _others()
+    with tempfile.TemporaryDirectory(prefix="dptrace-links-") as name:
+        folder = Path(name)
+        job = Launch(
+            out=folder,
+            force=False,
+            script=Path("-m"),  # by its name: run from its file, its folder would come first on Python's path
+            arguments=["dptrace.bench.links.measure", asked.job()],
+            processes=asked.processes,
+            mode="links",
+            nnodes=asked.nnodes,
+            node_rank=asked.node_rank,
+            endpoint=asked.endpoint,
+            show_output=False,
+            command=sys.argv,
+        )
+        with signals_raise():
+            code = watch(job, folder, progress)
+        _raise_failure(folder, code, asked)
+        if asked.node_rank:
+            return None
+        with suppress(OSError, ValueError):
+            found: dict[str, Any] = json.loads((folder / _MEASURED).read_text(encoding="utf-8"))
+            return found | {"notes": [*busy, *found["notes"]]}
+        raise RecordingError("The ranks ended without an error, but left no measurement.")
+
+
+def _others() -> list[str]:
+    """Say that other processes keep this machine busy, where they do: then no time is the link's alone."""
+    load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
+    if load <= _BUSY * cores:
+        return []
+    return [f"Others were busy on this machine ({cores} cores, load {load:.1f}): times are longer, and scatter."]
+
+
+def _raise_failure(folder: Path, code: int, asked: Asked) -> None:
+    failure = find_failure(folder)
+    if failure is None:
+        if code:
+            raise RecordingError(f"torchrun ended with exit code {code}, and nothing was measured.")
+        return
+    if failure.advice:
+        raise UsageError(failure.message) if failure.exit_code == _NO_OPTION else RecordingError(failure.message)
+    collect_logs(folder, asked.processes)
+    lines = last_lines(folder / f"rank{failure.rank}.log")
+    text = f"Rank {failure.rank} died: {failure.message}. Nothing was measured."
+    raise RecordingError(text + ("\nIts last lines:\n" + "\n".join(f"    {line}" for line in lines) if lines else ""))
+
+
+def check_endpoint(endpoint: str) -> None:
+    """Refuse an address at which this machine can't listen: torchrun would say so with a page of its own code.
+
+    Raises:
+        UsageError: see :func:`check_address`; or the port is taken, or the address another machine's.
+    """
+    family, kind, protocol, _, address = check_address(endpoint)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            raise UsageError(
+                f"--rdzv-endpoint {endpoint}: this machine can't listen there: {error.strerror}. Choose another port, "
+                "or an address of this machine."
+            ) from None
+
+
+def check_address(endpoint: str) -> list[tuple[Any, ...]]:
+    """Refuse an address that no machine could have, and give what socket.getaddrinfo knows of it.
+
+    Raises:
+        UsageError: it is no HOST:PORT, or names no known host.
+    """
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise UsageError(f"--rdzv-endpoint {endpoint}: give HOST:PORT, such as node0:29500.")
+    try:
+        return [*socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)]
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "no such name can be"
+        raise UsageError(f"--rdzv-endpoint {endpoint}: {host} is not known here: {why}.") from None
+
+
+def read_links(path: Path) -> dict[str, Any]:
+    """Read what ``dptrace links -o`` wrote.
+
+    Raises:
+        DptraceError: it can't be read, or is something else.
+    """
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DptraceError(f"{path}: can't be read: {error.strerror or error}.") from None
+    except ValueError:
+        content = None
+    whole = isinstance(content, dict) and isinstance(content.get("collectives"), dict) and "busbw_gbps" in content
+    if not whole or content.get("kind") != "links":
+        raise DptraceError(f"{path}: holds no measurement of links; write one with: dptrace links -o {path}")
+    if content.get("schema") != 1:
+        raise DptraceError(f"{path}: is of schema {content.get('schema')!r}; this dptrace knows 1. Measure again.")
+    found: dict[str, Any] = content
+    return found
+
+
+def for_run(content: dict[str, Any]) -> dict[str, Any]:
+    """Give what run.json keeps of them, as ``links``: all but the single measurements."""
+    kept = ("created", "backend", "ranks", "nodes", "busbw_gbps", "busbw_gbps_by_kind", "nearest")
+    fits = {
+        kind: {key: value for key, value in found.items() if key != "measured"}
+        for kind, found in content["collectives"].items()
+    }
+    return {key: content.get(key) for key in kept} | {"collectives": fits}

@@ -1,0 +1,97 @@
+"""The collectives that are measured: each a call on buffers of its own, for any size in between."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from dptrace.errors import RecordingError
+from dptrace.record.distributed import World
+
+__all__ = ["UNIT", "Exchanges", "largest"]
+
+_BUFFERS = 3
+"""Tensors of the largest size that a rank may hold: sent, received, and what a backend copies for itself."""
+_OF_FREE = 0.5
+"""Share of the free memory that they may take together."""
+UNIT = 4
+"""Bytes of float32, which is what nccl-tests moves."""
+
+
+def largest(world: World, least: int, most: int) -> int:
+    """Give the largest size up to *most* for which every rank has memory.
+
+    Raises:
+        RecordingError: not even *least* fits.
+    """
+    sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if world.device.type == "cpu" else 1
+    free = _free_on_machine() if world.device.type == "cpu" else torch.cuda.mem_get_info(world.device)[0]
+    fits = torch.tensor(int(free * _OF_FREE / _BUFFERS / sharing), dtype=torch.int64, device=world.device)
+    dist.all_reduce(fits, op=dist.ReduceOp.MIN)
+    if fits.item() < least:
+        raise RecordingError(
+            f"Too little memory: messages of {least:,} bytes need {least * _BUFFERS * sharing:,} bytes, and no more "
+            f"than {int(fits.item()) * _BUFFERS * sharing:,} may be taken here. Choose a smaller --min-bytes."
+        )
+    return min(most, int(fits.item()))
+
+
+def _free_on_machine() -> int:
+    """Give the bytes that can be taken without swapping, as the container, if any, allows."""
+    free = [1 << 62]
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit != "max":
+            free.append(int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+    except (OSError, ValueError):
+        pass  # no Linux, or no such controller
+    if free == [1 << 62] and hasattr(os, "sysconf"):
+        free.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
+    return max(min(free), 0)
+
+
+class Exchanges:
+    """Calls that move messages of one size among all ranks."""
+
+    def __init__(self, world: World, most: int) -> None:
+        self.world = world
+        count = -(-most // UNIT)
+        # Written to, as memory that never was is one page of zeros that stays in the cache. Sums of zeros stay zero.
+        self._sent = torch.empty(count, device=world.device).fill_(0)
+        self._received = torch.empty(count, device=world.device).fill_(0)
+
+    def call(self, kind: str, size: int) -> Callable[[], object]:
+        """Give the call.
+
+        Args:
+            kind: a key of ``collectives.COUNTED``, which says what is counted.
+            size: bytes, whole elements for each rank.
+        """
+        ranks = self.world.size
+        count = size // UNIT
+        sent, received, part = self._sent[:count], self._received[:count], count // ranks
+        calls: dict[str, Callable[[], object]] = {
+            "all_reduce": lambda: dist.all_reduce(sent),
+            "all_gather": lambda: dist.all_gather_into_tensor(received, sent[:part]),
+            "reduce_scatter": lambda: dist.reduce_scatter_tensor(received[:part], sent),
+            "all_to_all": lambda: dist.all_to_all_single(received, sent),
+            "broadcast": lambda: dist.broadcast(sent, src=0),
+            "send_recv": lambda: self._round_trip(sent, received),
+        }
+        return calls[kind]
+
+    def _round_trip(self, sent: torch.Tensor, received: torch.Tensor) -> None:
+        """Let the first rank send to the last, which sends back: two messages, the others look on."""
+        last = self.world.size - 1
+        if self.world.rank == 0:
+            dist.send(sent, dst=last)
+            dist.recv(received, src=last)
+        elif self.world.rank == last:
+            dist.recv(received, src=0)
+            dist.send(sent, dst=0)

@@ -1,0 +1,1 @@
+"""Train with several values of one option and compare."""

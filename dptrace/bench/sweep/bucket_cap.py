@@ -1,0 +1,191 @@
+"""Which bucket cap the alpha-beta line would have chosen for a sweep, beside those that were tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from dptrace.bench.matrix import Cell
+from dptrace.bench.sweep.points import CAP, Point
+from dptrace.bench.sweep.recorded import Recorded
+from dptrace.errors import DptraceError
+from dptrace.model.alpha_beta import Line, fit
+from dptrace.model.bucket_size import best_cap, pipelined_bytes, predict
+
+__all__ = ["Chosen", "Fitted", "choose", "fit_recorded", "line_of_links"]
+
+_MIB = 1 << 20
+_SLACK = 0.02
+"""Share of exposed time that is worth no further bucket."""
+_FEWEST_SIZES = 3
+"""Two sizes always lie on a line."""
+_LEAST_R2 = 0.5
+"""What a line must explain for a choice to be made by it."""
+_WIDEST = 10.0
+"""Most by which the ends of a confidence interval may differ: a choice goes with the root of alpha over beta."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A line for an all-reduce, and where it is from."""
+
+    line: Line
+    source: str
+    r2: float | None = None
+    alpha_range_s: tuple[float, float] | None = None
+    """95 % confidence."""
+    beta_range_s_per_byte: tuple[float, float] | None = None
+    sizes: int | None = None
+    """How many different sizes it was fitted to."""
+
+    @property
+    def unsure(self) -> str:
+        """Say why no choice can be made by the line; empty where one can."""
+        if self.sizes is not None and self.sizes < _FEWEST_SIZES:
+            return f"all-reduces of {self.sizes} different size{'s' * (self.sizes != 1)} do not make a line"
+        if self.line.beta_s_per_byte <= 0:
+            return "larger all-reduces did not take longer than smaller ones"
+        if self.r2 is not None and self.r2 < _LEAST_R2:
+            return f"the line explains {100 * max(self.r2, 0):.0f} % of how the all-reduces' times differ"
+        ends = self.beta_range_s_per_byte
+        if ends is not None and (ends[0] <= 0 or ends[1] > _WIDEST * ends[0]):
+            low, high = (f"{1e9 * end:.2g}" for end in ends)
+            return f"the time of a byte can't be told more closely than between {low} and {high} ns"
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the line says of points that differ in their cap alone."""
+
+    options: dict[str, str]
+    """What they have in common."""
+    tried_mb: float
+    """The best of the caps that were tried, in MiB."""
+    tried_exposed_s: float
+    best_mb: float
+    """The best of all."""
+    best_exposed_s: float
+    best_buckets: int
+    closed_form_mb: float | None
+    """sqrt(S·alpha/beta), see ``bucket_size.pipelined_bytes``."""
+
+
+def fit_recorded(read: Mapping[Cell, Recorded]) -> Fitted | str:
+    """Fit the line to what the sweep's own all-reduces took, or say why there is none; compressed ones don't count."""
+    by_size: dict[int, list[float]] = {}
+    for cell, one in read.items():
+        if not _compressed(dict(cell.options)):
+            for size, seconds in one.sent:
+                by_size.setdefault(size, []).append(seconds)
+    sizes = sorted(by_size)
+    if not sizes:
+        return "no all-reduce was recorded of which all ranks' times and the bytes are known"
+    try:
+        found = fit(sizes, [by_size[size] for size in sizes])
+    except ValueError as error:
+        return str(error)
+    count = sum(map(len, by_size.values()))
+    ranges = found.alpha_range_s, found.beta_range_s_per_byte
+    return Fitted(found.line, f"this sweep's {count:,} recorded all-reduces", found.r2, *ranges, len(sizes))
+
+
+def line_of_links(content: Mapping[str, Any], path: str, gpus: int) -> Fitted:
+    """Take the line that ``dptrace links`` measured.
+
+    Raises:
+        DptraceError: it has no all-reduce, or among another number of ranks.
+    """
+    fitted = (content["collectives"].get("all_reduce") or {}).get("fit")
+    if not isinstance(fitted, Mapping):
+        raise DptraceError(f"{path}: has no fit of all_reduce; measure it with: dptrace links --gpus {gpus} -o {path}")
+    if content.get("ranks") != gpus:
+        raise DptraceError(
+            f"{path}: was measured among {content.get('ranks')} ranks, and this sweep has {gpus}: dptrace links "
+            f"--gpus {gpus} -o {path}"
+        )
+    line = Line(float(fitted["alpha_s"]), float(fitted["beta_s_per_byte"]))
+    return Fitted(line, path, fitted.get("r2"), _ends(fitted, "alpha_range_s"), _ends(fitted, "beta_range_s_per_byte"))
+
+
+def _ends(fitted: Mapping[str, Any], name: str) -> tuple[float, float] | None:
+    told = fitted.get(name)
+    return (float(told[0]), float(told[1])) if told else None
+
+
+def choose(
+    made: Sequence[Point],
+    fitted: Fitted,
+    read: Mapping[tuple[tuple[str, str], ...], Recorded],
+    parameter_bytes: Sequence[int],
+) -> tuple[list[Point], list[Chosen]]:
+    """Predict what each point exposes, and choose the cap with the least for all that differ in it alone.
+
+    When gradients become ready is taken from the recorded run with the most buckets, in between by their bytes.
+
+    Args:
+        read: what was recorded, by the point's options.
+        parameter_bytes: of each gradient, in the order of ``model.parameters()``.
+
+    Returns:
+        The points with their predictions, and a choice for each group.
+    """
+    groups: dict[tuple[tuple[str, str], ...], list[Point]] = {}
+    for point in made:
+        if CAP in point.options and not _compressed(point.options):
+            groups.setdefault(_common(point), []).append(point)
+    told: dict[int, Point] = {}
+    chosen = []
+    for common, group in groups.items():
+        found = [read[key] for point in group if (key := tuple(point.options.items())) in read]
+        gradients = _gradients([one for one in found if one.ready_s], parameter_bytes)
+        if gradients is None or len(group) < 2:
+            continue
+        sizes, ready = gradients
+        caps = {float(point.options[CAP]): point for point in group}
+        for cap, point in caps.items():
+            said = predict(sizes, ready, cap * _MIB, fitted.line)
+            new = replace(point, predicted_exposed_s=said.exposed_s, predicted_collectives=len(said.buckets))
+            told[id(point)] = new
+        tried = best_cap(sizes, ready, fitted.line, among=[cap * _MIB for cap in caps], slack=_SLACK)
+        best = best_cap(sizes, ready, fitted.line, slack=_SLACK)
+        closed = pipelined_bytes(sum(sizes), fitted.line)
+        chosen.append(
+            Chosen(
+                options=dict(common),
+                tried_mb=tried.cap_bytes / _MIB,
+                tried_exposed_s=tried.exposed_s,
+                best_mb=best.cap_bytes / _MIB,
+                best_exposed_s=best.exposed_s,
+                best_buckets=len(best.buckets),
+                closed_form_mb=None if closed is None else closed / _MIB,
+            )
+        )
+    return [told.get(id(point), point) for point in made], chosen
+
+
+def _compressed(options: Mapping[str, str]) -> bool:
+    return options.get("compress", "none") != "none"
+
+
+def _common(point: Point) -> tuple[tuple[str, str], ...]:
+    return tuple((name, value) for name, value in point.options.items() if name != CAP)
+
+
+def _gradients(found: Sequence[Recorded], parameter_bytes: Sequence[int]) -> tuple[list[int], list[float]] | None:
+    """Give the gradients' bytes in the order in which they become ready, and when, before the last; None if unknown."""
+    finest = max(found, key=lambda one: len(one.filled), default=None)
+    if finest is None:
+        return None
+    known = len(finest.order) > 0 and max(finest.order) < len(parameter_bytes)
+    sizes = [parameter_bytes[place] for place in finest.order] if known else list(finest.filled)
+    sums, at = np.cumsum(finest.filled).astype(float), np.array(finest.ready_s)
+    if len(sums) > 1:
+        # Before the first bucket was full, gradients came as fast as from the first to the second.
+        slope = (at[1] - at[0]) / (sums[1] - sums[0])
+        sums, at = np.concatenate(([0.0], sums)), np.concatenate(([at[0] - slope * sums[0]], at))
+    return sizes, np.interp(list(accumulate(sizes)), sums, at).tolist()

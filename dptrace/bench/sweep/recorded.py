@@ -1,0 +1,96 @@
+"""What the recorded run of a sweep's point tells: its split, each bucket's times, when the gradients became ready."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dptrace.run.gradient_ready import ready_before_last, sent
+
+if TYPE_CHECKING:
+    from dptrace.run.cross_rank import Together
+    from dptrace.run.run import Run
+
+__all__ = ["Recorded", "recorded"]
+
+_COMPUTE = ("forward_ns", "backward_ns", "optimizer_ns", "other_ns")
+_COMMUNICATION = ("exposed_comm_ns", "overlapped_comm_ns")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One recorded run; times are means over ranks and steps unless said otherwise."""
+
+    compute_s: float
+    comm_s: float
+    exposed_s: float
+    collectives: float
+    """Of a step, on the first rank."""
+    bytes: float
+    """Of a step, on the first rank."""
+    order: tuple[int, ...] = ()
+    """Places of the parameters in ``model.parameters()``, in the order in which DDP puts them in buckets."""
+    filled: tuple[int, ...] = ()
+    """Bytes of DDP's buckets, in order."""
+    ready_s: tuple[float, ...] = ()
+    """Of each bucket: when it was ready, before the last one was (0 or less)."""
+    sent: tuple[tuple[int, float], ...] = ()
+    """Of each all-reduce in backward: bytes, and the seconds that it took, or would have taken alone."""
+    buckets: tuple[dict[str, Any], ...] = ()
+    """A row for each bucket in each step: ``step``, ``bucket``, ``bytes``, ``transfer_s``, ``wait_s``,
+    ``exposed_s``; the last two are means over ranks."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fraction(self) -> float | None:
+        """Give s = T_comm / (T_comp + T_comm), communication overlapped or not; None without either."""
+        whole = self.compute_s + self.comm_s
+        return self.comm_s / whole if whole else None
+
+
+def recorded(run: Run) -> Recorded:
+    """Read a run's figures."""
+    splits = run.splits
+
+    def mean(*names: str) -> float:
+        return sum(float(np.mean([split.figures[name].mean() for split in splits])) for name in names) / 1e9
+
+    kinds = splits[0].comm.values()
+    told = run.together
+    found = told.buckets
+    return Recorded(
+        compute_s=mean(*_COMPUTE),
+        comm_s=mean(*_COMMUNICATION),
+        exposed_s=mean("exposed_comm_ns"),
+        collectives=float(sum(kind.count.mean() for kind in kinds)),
+        bytes=float(sum(kind.bytes.mean() for kind in kinds)),
+        order=tuple(place for bucket in found.buckets for place in bucket.parameters) if found else (),
+        filled=tuple(bucket.bytes for bucket in found.buckets) if found else (),
+        ready_s=ready_before_last(told),
+        sent=sent(told),
+        buckets=tuple(_rows(told)),
+        notes=found.notes if found else (),
+    )
+
+
+def _rows(told: Together) -> list[dict[str, Any]]:
+    if told.buckets is None:
+        return []
+    rows = []
+    for row, bucket in zip(told.collectives(), told.buckets.bucket.tolist(), strict=True):
+        members: Sequence[dict[str, Any]] = row["members"]
+        if bucket >= 0:
+            rows.append(
+                {
+                    "step": row["step"],
+                    "bucket": bucket,
+                    "bytes": row["bytes"],
+                    "transfer_s": row["transfer_ns"] / 1e9,
+                    "wait_s": float(np.mean([member["wait_ns"] for member in members])) / 1e9,
+                    "exposed_s": float(np.mean([member["exposed_ns"] for member in members])) / 1e9,
+                }
+            )
+    return rows

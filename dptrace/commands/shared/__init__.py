@@ -1,0 +1,1 @@
+"""What the verbs share: the click group, options and output helpers."""

@@ -1,0 +1,128 @@
+"""The options of ``dptrace view`` that serve a page instead of writing a file, and what they do."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from dptrace.commands.shared.shared import QUIET, progress
+from dptrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from dptrace.run.run import Run
+    from dptrace.viewers.gantt.chart import Chart
+
+__all__ = ["Serving", "open_browser", "serving_options"]
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """Whether and where a page is served."""
+
+    asked: bool = False
+    host: str | None = None
+    port: int | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Tell whether a server is asked for, by any of its options."""
+        return self.asked or self.host is not None or self.port is not None
+
+    def check(self, other: bool) -> None:
+        """Refuse before any work what makes no sense.
+
+        Args:
+            other: whether a file, the terminal, another view than the Gantt chart, or two runs are asked for.
+
+        Raises:
+            UsageError: with what to do instead.
+        """
+        if self.wanted and other:
+            raise UsageError(
+                "--serve, --host and --port serve the Gantt page of one run; leave them out, or -o, --text, --view, "
+                "--against and pictures."
+            )
+
+    def serve(self, run: Run, laid_out: Chart, browser: bool, loudness: str) -> None:
+        """Serve a run's page until its tab is closed or Ctrl-C is pressed."""
+        from dptrace.viewers.gantt.page import served
+        from dptrace.viewers.gantt.server import LOOPBACK, PageServer
+
+        with progress("Drawing", loudness, measured=False):
+            page, columns = served(run, laid_out)
+        server = PageServer(page, columns, self.host or LOOPBACK, self.port or 0)
+        try:
+            self._tell(server, loudness)
+            if browser:
+                open_browser(server.url)
+            server.wait()
+        except KeyboardInterrupt:
+            click.echo("", err=True)
+        finally:
+            server.close()
+
+    def _tell(self, server: Any, loudness: str) -> None:
+        from dptrace.viewers.gantt.server import LOOPBACK, tunnel
+
+        click.echo(server.url)
+        if server.host not in (LOOPBACK, "localhost", "::1"):
+            click.echo(
+                f"! Listening at {server.host}: whoever has this address, token included, sees the recording, and it "
+                "is not encrypted.",
+                err=True,
+            )
+        elif "SSH_CONNECTION" in os.environ:
+            line = tunnel(os.environ["SSH_CONNECTION"], _user(), server.port)
+            click.echo(f"From your own machine: {line}\nthen open the address above there.", err=True)
+        if loudness != QUIET:
+            click.echo("Serving until the page's tab is closed, or Ctrl-C.", err=True)
+
+
+def _user() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "USER"
+
+
+def open_browser(address: str) -> bool:
+    """Open an address, and tell whether a browser could be opened."""
+    import webbrowser
+
+    # Without a display, webbrowser would find a text browser, which takes the terminal and runs no scripts.
+    needs_display = sys.platform not in ("darwin", "win32") or "SSH_CONNECTION" in os.environ
+    seen = not needs_display or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return seen and webbrowser.open(address)
+
+
+def serving_options(function: Decorated) -> Decorated:
+    """Add --serve, --port and --host, as one argument *serving*."""
+
+    @functools.wraps(function)
+    def with_serving(*args: Any, serve: bool, host: str | None, port: int | None, **rest: Any) -> Any:
+        return function(*args, serving=Serving(serve, host, port), **rest)
+
+    options = (
+        click.option(
+            "--serve",
+            is_flag=True,
+            help="Serve the page on this machine until its tab is closed; very large runs always are, without -o.",
+        ),
+        click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Serve at this port. [a free one]"),
+        click.option(
+            "--host", metavar="ADDRESS", help="Serve at this address of the machine. [127.0.0.1: itself only]"
+        ),
+    )
+    for option in reversed(options):
+        with_serving = option(with_serving)
+    return cast(Decorated, with_serving)

@@ -1,0 +1,225 @@
+"""What several verbs share: reading a run with progress, and writing a file without half-writing or overwriting it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from dptrace.core.text import legible
+from dptrace.errors import DptraceError, UsageError
+from dptrace.load.options import Reading
+from dptrace.readers.sources.url import shown
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from dptrace.run.run import Run
+
+__all__ = [
+    "LOUD",
+    "NORMAL",
+    "QUIET",
+    "OutputFile",
+    "advise",
+    "again",
+    "check_output",
+    "console",
+    "loudness_options",
+    "open_with_progress",
+    "progress",
+    "reading_options",
+    "replacing",
+    "run_argument",
+    "tell_notes",
+]
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+QUIET, NORMAL, LOUD = "quiet", "normal", "loud"
+
+_PATIENCE = 1.0
+"""Seconds after which a silent command begins to show its progress."""
+
+
+def run_argument(function: Decorated) -> Decorated:
+    """Add the argument RUN…: a run folder, a trace, several, a folder, a glob, an archive or URLs of traces."""
+    return click.argument("paths", metavar="RUN...", nargs=-1, required=True, type=click.Path())(function)
+
+
+def reading_options(function: Decorated) -> Decorated:
+    """Add the options on how a run is read, as one argument *reading*."""
+
+    @functools.wraps(function)
+    def with_reading(
+        *args: Any, comm_patterns: tuple[str, ...], strict: bool, cache: bool, jobs: int | None, **rest: Any
+    ) -> Any:
+        return function(*args, reading=Reading(comm_patterns, strict, cache, jobs), **rest)
+
+    options = (
+        click.option(
+            "--comm-pattern",
+            "comm_patterns",
+            multiple=True,
+            metavar="REGEX",
+            help="Kernels whose name matches communicate, beside those known to. May be given several times.",
+        ),
+        click.option("--strict", is_flag=True, help="Refuse files that are cut off or damaged, instead of telling so."),
+        click.option("--no-cache", "cache", flag_value=False, default=True, help="Read every file anew; keep nothing."),
+        click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Read with N processes [as many as pay]."),
+    )
+    for option in reversed(options):
+        with_reading = option(with_reading)
+    return cast(Decorated, with_reading)
+
+
+def console(stderr: bool = False) -> Console:
+    """Give a console; piped, it is wide enough that no table is folded."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    wide = None if stream is None or stream.isatty() or "COLUMNS" in os.environ else 132
+    return Console(file=stream, width=wide, highlight=False)
+
+
+def loudness_options(function: Decorated) -> Decorated:
+    """Add -q and -v, as the argument *loudness*."""
+    function = click.option("-v", "--verbose", "loudness", flag_value=LOUD, help="Tell each file once it is read.")(
+        function
+    )
+    return click.option(
+        "-q",
+        "--quiet",
+        "loudness",
+        flag_value=QUIET,
+        default=NORMAL,
+        help="Nothing but the answer: no progress, no advice.",
+    )(function)
+
+
+def advise(text: str, loudness: str) -> None:
+    """Say what was done or what to do next, on stderr, so that stdout holds the answer alone."""
+    if loudness != QUIET:
+        click.echo(legible(text), err=True)
+
+
+def again(paths: Sequence[str]) -> str:
+    """Give RUN as it is typed for the next command, without secrets; a word for it where it can't be read twice."""
+    twice = all(path != "-" and not path.startswith(("/dev/fd/", "/proc/self/fd/")) for path in paths)
+    return shlex.join(map(shown, paths)) if twice else "RUN"
+
+
+def tell_notes(run: Run) -> None:
+    """Say on stderr what the user must know to believe the figures; --quiet does not hide it."""
+    for note in run.notes:
+        click.echo(f"! {legible(note)}", err=True)
+
+
+def open_with_progress(paths: Sequence[str], reading: Reading, loudness: str = NORMAL) -> Run:
+    """Read a run, showing the progress on a terminal once it takes over a second."""
+    # Before NumPy is imported: its linear algebra, which reading does not need, starts a thread for each core, and
+    # these spin for a tenth of a second. A library may not decide that for its caller; a command may.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from dptrace.load.open import open_run
+
+    with progress("Reading", loudness) as show:
+
+        def file_done(done: int, total: int, name: str) -> None:
+            show(done / total, name)
+            if loudness == LOUD and done:
+                click.echo(legible(f"Read {name} ({done} of {total})"), err=True)
+
+        return open_run(paths, reading, file_done)
+
+
+@contextmanager
+def progress(verb: str, loudness: str = NORMAL, measured: bool = True) -> Iterator[Callable[[float, str], None]]:
+    """Give a function to call with the fraction done and what is under way; silent where stderr is no terminal.
+
+    Args:
+        measured: whether the fraction is known, and so worth a bar.
+    """
+    if loudness != NORMAL or not sys.stderr.isatty():
+        yield lambda done, what: None
+        return
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    what = TextColumn("{task.description}", markup=False)
+    columns = (SpinnerColumn(), TextColumn(verb), *([BarColumn()] if measured else []), TimeElapsedColumn(), what)
+    bar = Progress(*columns, console=console(stderr=True), transient=True)
+    task = bar.add_task("", total=1.0)
+    # A clock of its own, since one large file gives no occasion to look at the time.
+    patience = threading.Timer(_PATIENCE, bar.start)
+    patience.daemon = True
+    patience.start()
+    try:
+        yield lambda done, what: bar.update(task, completed=done, description=what)
+    finally:
+        patience.cancel()
+        patience.join()
+        bar.stop()
+
+
+class OutputFile(click.Path):
+    """The type of -o: a path, or "-" for standard output where the command allows it, which is no path."""
+
+    def __init__(self, dash: bool = False) -> None:
+        super().__init__(path_type=Path)
+        self.dash = dash
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse what names a folder, whether it is there or not."""
+        if value == "-" and not self.dash:
+            self.fail("this can't go to standard output; name a file.", param, ctx)
+        if str(value).endswith(tuple(filter(None, (os.sep, os.altsep)))):
+            self.fail(f"{value} names a folder; name a file.", param, ctx)
+        return None if value == "-" else super().convert(value, param, ctx)
+
+
+def check_output(path: Path, force: bool) -> None:
+    """Refuse before any work what would fail or destroy after it.
+
+    Raises:
+        UsageError: the file is there and *force* is not given, or its folder is missing.
+    """
+    try:
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder; name a file.")
+        # A device or a pipe is written to, not replaced: nothing in it is lost.
+        if path.is_file() and not force:
+            raise UsageError(f"{path} is there already; --force overwrites it.")
+        if not path.resolve().parent.is_dir():
+            raise UsageError(f"{path}: there is no folder {path.resolve().parent}; make it first.")
+    except FileNotFoundError:
+        raise UsageError(f"{path}: the folder that you are in was removed; go to another one.") from None
+    except (OSError, RuntimeError) as error:
+        raise UsageError(f"{path}: can't be written: {getattr(error, 'strerror', None) or error}.") from None
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a name beside *path* to write to; put it in its place at the end, and leave nothing when that fails.
+
+    A link is followed, so that it goes on being one; a device or a pipe is written to as it is.
+    """
+    special = path.exists() and not path.is_file()
+    target = path if special else path.resolve()
+    beside = target if special else target.with_name(f".dptrace.{os.getpid()}.part")
+    try:
+        yield beside
+        if not special:
+            beside.replace(target)
+    except OSError as error:
+        raise DptraceError(f"{path}: can't be written: {error.strerror or error}.") from None
+    finally:
+        if not special:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)

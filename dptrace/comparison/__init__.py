@@ -1,0 +1,1 @@
+"""Compare two runs: samples, changes, significance."""

@@ -1,0 +1,255 @@
+"""One number of two runs side by side, and rows of such numbers for kernels and collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dptrace.analysis.per_gpu.idle import CAUSES
+from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.comparison.samples import Side
+from dptrace.comparison.significance import Float, Verdict, judge, spread
+from dptrace.timeline.model import Collective
+
+__all__ = [
+    "COLLECTIVE_COLUMNS",
+    "KERNEL_COLUMNS",
+    "PARTS",
+    "Change",
+    "CollectiveChange",
+    "KernelChange",
+    "collective_changes",
+    "figure_changes",
+    "kernel_changes",
+    "overlap_change",
+    "percent_of",
+]
+
+PARTS = tuple(name for name in FIGURES if name not in ("overlapped_comm_ns", "wall_ns"))
+"""What a step's wall time is the sum of."""
+
+_LEAST_POINTS = 0.5
+"""Percentage points of overlap that are told apart."""
+
+
+def percent_of(delta: float, whole: float) -> float | None:
+    """Give a difference in percent; nothing where there was nothing before.
+
+    >>> percent_of(5, 100), percent_of(0, 0), percent_of(5, 0)
+    (5.0, 0.0, None)
+    """
+    if not delta:
+        return 0.0
+    return 100 * delta / whole if whole else None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A figure of one step in A and in B: means over the steady steps and the ranks, in ns (of overlap: in percent)."""
+
+    name: str
+    a: float
+    b: float
+    a_median: float
+    """Over all steps and ranks that are compared."""
+    b_median: float
+    a_step_spread: float | None
+    """Standard deviation of the steps, each the mean of its ranks; nothing for one step."""
+    b_step_spread: float | None
+    a_rank_spread: float | None
+    """Standard deviation of the ranks, each the mean of its steps; nothing for one rank."""
+    b_rank_spread: float | None
+    p: float | None
+    """How often swapped steps differ as much; nothing where too few steps were recorded."""
+    verdict: Verdict
+
+    @property
+    def delta(self) -> float:
+        """Give what B has more than A."""
+        return self.b - self.a
+
+    @property
+    def delta_percent(self) -> float | None:
+        """Give the difference in percent of A; nothing where A has none."""
+        return percent_of(self.delta, self.a)
+
+    @property
+    def beyond(self) -> bool:
+        """Tell whether the difference is beyond noise."""
+        return self.verdict == "beyond noise"
+
+    def to_dict(self, unit: str = "ns") -> dict[str, Any]:
+        """Give it as a row of JSON; times are whole ns."""
+        row: dict[str, Any] = {}
+        for key in ("a", "b", "delta", "a_median", "b_median", *_SPREADS):
+            value = getattr(self, key)
+            row[f"{key}_{unit}"] = value if value is None or unit != "ns" else round(value)
+        if unit == "ns":
+            row["delta_percent"] = self.delta_percent
+        return row | {"p": self.p, "verdict": self.verdict}
+
+
+_SPREADS = "a_step_spread", "b_step_spread", "a_rank_spread", "b_rank_spread"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelChange:
+    """A kernel of one name: its time in a step, and how often it runs in it."""
+
+    kind: str
+    """``compute`` or ``memory``."""
+    time: Change
+    a_count: float
+    b_count: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as a row of JSON."""
+        row = {"name": self.time.name, "kind": self.kind, **self.time.to_dict()}
+        return _only(row, self.a_count, self.b_count)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveChange:
+    """Collectives of one kind, group and size: what a rank does of them in a step."""
+
+    sort: Collective
+    exposed: Change
+    overlapped: Change
+    duration: Change
+    a_count: float
+    b_count: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as a row of JSON: the plain columns are those of the exposed time."""
+        sort = self.sort
+        row: dict[str, Any] = {"kind": sort.kind, "group": sort.group, "group_size": sort.group_size}
+        row |= {"bytes": sort.bytes, "dtype": sort.dtype}
+        row |= {"a_bytes_per_step": self.a_count * sort.bytes, "b_bytes_per_step": self.b_count * sort.bytes}
+        for word, change in (("exposed", self.exposed), ("overlapped", self.overlapped), ("duration", self.duration)):
+            row |= {f"{side}_{word}_ns": round(getattr(change, side)) for side in ("a", "b", "delta")}
+        row |= {"exposed_verdict": self.exposed.verdict, "overlapped_verdict": self.overlapped.verdict}
+        row |= {"duration_verdict": self.duration.verdict}
+        return _only(row, self.a_count, self.b_count)
+
+
+def _only(row: dict[str, Any], a: float, b: float) -> dict[str, Any]:
+    only = "A" if not b else "B" if not a else None
+    return {**row, "a_count": a, "b_count": b, "only_in": only}
+
+
+_NOTHING = Change("", 0, 0, 0, 0, None, None, None, None, None, "same")
+KERNEL_COLUMNS = tuple(KernelChange("", _NOTHING, 0, 0).to_dict())
+COLLECTIVE_COLUMNS = tuple(CollectiveChange(Collective(""), _NOTHING, _NOTHING, _NOTHING, 0, 0).to_dict())
+"""What rows are made of, also where there is none."""
+
+
+def _changes(names: Sequence[str], a: Float, b: Float, floor: float) -> list[Change]:
+    """Make a row for each figure; *a* and *b* are figures by ranks by steps."""
+    if not names:
+        return []
+    verdicts = judge(a.mean(axis=1), b.mean(axis=1), floor)
+    rows = []
+    for name, x, y, judged in zip(names, a, b, verdicts, strict=True):
+        spreads = spread(x.mean(axis=0)), spread(y.mean(axis=0)), spread(x.mean(axis=1)), spread(y.mean(axis=1))
+        medians = float(np.median(x)), float(np.median(y))
+        rows.append(Change(name, float(x.mean()), float(y.mean()), *medians, *spreads, judged.p, judged.verdict))
+    return rows
+
+
+def figure_changes(a: Side, b: Side, floor: float, one: tuple[int, int] | None = None) -> tuple[Change, ...]:
+    """Compare the nine figures and the causes of idling, in whole ns: the parts add up to the wall exactly.
+
+    Args:
+        one: index of a GPU of A and of one of B, instead of the mean over all.
+    """
+    rows = slice(None), slice(None)
+    if one is not None:
+        rows = slice(one[0], one[0] + 1), slice(one[1], one[1] + 1)
+    names = (*FIGURES, *CAUSES)
+    x, y = (np.stack([s.figures[name][row] for name in names]) for s, row in zip((a, b), rows, strict=True))
+    changes = {change.name: change for change in _changes(names, x.astype(float), y.astype(float), floor)}
+    whole = {name: (round(change.a), round(change.b)) for name, change in changes.items()}
+    for total, parts in (("idle_ns", CAUSES), ("wall_ns", PARTS)):
+        whole[total] = sum(whole[part][0] for part in parts), sum(whole[part][1] for part in parts)
+    return tuple(replace(changes[name], a=whole[name][0], b=whole[name][1]) for name in names)
+
+
+def overlap_change(a: Side, b: Side) -> Change | None:
+    """Compare the share of communication that lies under compute, in percent; nothing where a run has none."""
+    shares = [_overlap(s) for s in (a, b)]
+    if shares[0] is None or shares[1] is None:
+        return None
+    change = _changes(["overlap_percent"], shares[0][1][None, None], shares[1][1][None, None], _LEAST_POINTS)[0]
+    return replace(change, a=shares[0][0], b=shares[1][0], a_rank_spread=None, b_rank_spread=None)
+
+
+def _overlap(s: Side) -> tuple[float, Float] | None:
+    """Give the overlap of all steps together, and that of each."""
+    hidden, exposed = (s.figures[name].sum(axis=0) for name in ("overlapped_comm_ns", "exposed_comm_ns"))
+    both = hidden + exposed
+    if not both.sum():
+        return None
+    return 100 * float(hidden.sum() / both.sum()), 100 * hidden / np.maximum(both, 1)
+
+
+def kernel_changes(a: Side, b: Side, floor: float, alike: bool = False) -> tuple[KernelChange, ...]:
+    """Compare kernels, copies and sets by name, those that moved most first.
+
+    Args:
+        alike: whether no figure of the step differs beyond noise: then no row does, so that none is named by chance.
+    """
+    found = a.kernels(), b.kernels()
+    keys = list(dict.fromkeys((*found[0], *found[1])))
+    if not keys:
+        return ()
+    x, y = (_stacked(keys, one, 2, len(s.steps)) for one, s in zip(found, (a, b), strict=True))
+    times = _changes([name for _, name in keys], x[:, 0, None], y[:, 0, None], floor)
+    rows = [
+        KernelChange(kind, _row(time, alike), float(old), float(new))
+        for (kind, _), time, old, new in zip(keys, times, x[:, 1].mean(axis=1), y[:, 1].mean(axis=1), strict=True)
+    ]
+    return tuple(sorted(rows, key=lambda row: -abs(row.time.delta)))
+
+
+def collective_changes(a: Side, b: Side, floor: float, alike: bool = False) -> tuple[CollectiveChange, ...]:
+    """Compare collectives by kind, group and size, those whose exposed time moved most first; *alike* as of kernels."""
+    found = [s.collectives() for s in (a, b)]
+    groups = {sort.group for sort in found[0]} & {sort.group for sort in found[1]}
+    found = [_by_known_groups(one, groups) for one in found]
+    keys = list(dict.fromkeys((*found[0], *found[1])))
+    if not keys:
+        return ()
+    x, y = (_stacked(keys, one, 4, len(s.steps)) for one, s in zip(found, (a, b), strict=True))
+    kinds = [sort.kind for sort in keys]
+    duration, exposed, overlapped = (
+        [_row(c, alike) for c in _changes(kinds, x[:, i, None], y[:, i, None], floor)] for i in range(3)
+    )
+    counts = zip(x[:, 3].mean(axis=1).tolist(), y[:, 3].mean(axis=1).tolist(), strict=True)
+    rows = [
+        CollectiveChange(sort, shown, hidden, whole, old, new)
+        for sort, shown, hidden, whole, (old, new) in zip(keys, exposed, overlapped, duration, counts, strict=True)
+    ]
+    return tuple(sorted(rows, key=lambda row: (-abs(row.exposed.delta), -abs(row.overlapped.delta))))
+
+
+def _by_known_groups(found: dict[Collective, Float], groups: set[str]) -> dict[Collective, Float]:
+    """Forget the names of groups that only one run has: which group is which, they can't tell."""
+    renamed: dict[Collective, Float] = {}
+    for sort, values in found.items():
+        key = sort if sort.group in groups else replace(sort, group="")
+        renamed[key] = renamed.get(key, 0) + values
+    return renamed
+
+
+def _stacked(keys: Sequence[Any], found: dict[Any, Float], values: int, steps: int) -> Float:
+    nothing = np.zeros((values, steps))
+    return np.stack([found.get(key, nothing) for key in keys])
+
+
+def _row(change: Change, alike: bool) -> Change:
+    """Leave out the spread over ranks, which was not computed, and where the runs are alike, any claim."""
+    verdict = "within noise" if alike and change.beyond else change.verdict
+    return replace(change, a_rank_spread=None, b_rank_spread=None, verdict=verdict)

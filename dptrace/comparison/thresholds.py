@@ -1,0 +1,127 @@
+"""Limits on a comparison, for continuous integration: ``exposed_comm > +5%``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from dptrace.comparison.changes import Change
+from dptrace.comparison.compare import WORDS, Comparison
+from dptrace.errors import UsageError
+
+__all__ = ["GRAMMAR", "Crossing", "Threshold", "parse"]
+
+GRAMMAR = (
+    "FIGURE > +5% (grew by more than that), FIGURE > +2ms, FIGURE < -10% (fell by more), FIGURE > 20ms (in B), "
+    "FIGURE > 30% (of B's step); < likewise. FIGURE is one of "
+    + ", ".join(name.removesuffix("_ns") for name in WORDS)
+    + " or overlap, whose unit is % of communication"
+)
+
+_UNITS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9}
+_FORM = re.compile(r"\s*([A-Za-z][\w -]*?)\s*([<>])\s*([+\-−]?)\s*(\d{1,12}(?:\.\d{1,9})?)\s*(%|[a-zµμ]+)\s*")
+_OTHER_NAMES = {
+    **{word.replace(" ", "_").replace("-", "_"): name.removesuffix("_ns") for name, word in WORDS.items()},
+    "step": "wall",
+    "other_compute": "other",
+    "overlap_percent": "overlap",
+    "exposed": "exposed_comm",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """What a limit says of a comparison."""
+
+    limit: str
+    """As the user wrote it."""
+    crossed: bool
+    """Whether the numbers are beyond the limit."""
+    failed: bool
+    """Whether that counts: it does not where the difference may be noise."""
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it as a row of JSON."""
+        return {"limit": self.limit, "crossed": self.crossed, "failed": self.failed, "text": self.text}
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A limit: on a change from A to B where it has a sign, else on B itself."""
+
+    text: str
+    figure: str
+    """``wall_ns``, or ``overlap``."""
+    above: bool
+    """Whether it is crossed above, or below."""
+    signed: bool
+    value: float
+    """In ns or per cent; of ``overlap``: in percentage points."""
+    percent: bool
+
+    def check(self, found: Comparison, even_noise: bool = False) -> Crossing:
+        """Hold a comparison against the limit.
+
+        Args:
+            even_noise: let a limit on a change fail also where the change may be noise.
+        """
+        change = found.overlap if self.figure == "overlap" else found.change(self.figure)
+        if change is None:
+            return Crossing(
+                self.text, False, False, f"{self.text}: a run has no communication, so there is no overlap."
+            )
+        crossed, told = self._beyond(change, found.change("wall_ns").b)
+        # "> -5%" asks for a gain: where there is none to be told from noise, it was not had.
+        guarded = self.signed and (self.value > 0) == self.above and not even_noise
+        if not crossed:
+            return Crossing(self.text, False, False, f"{self.text}: kept; {told}.")
+        if guarded and not change.beyond:
+            why = f"that can't be told from noise with {found.few}" if found.few else "that is within noise"
+            return Crossing(self.text, True, False, f"{self.text}: {told}, but {why}.")
+        return Crossing(self.text, True, True, f"{self.text}: crossed; {told}.")
+
+    def _beyond(self, change: Change, wall: float) -> tuple[bool, str]:
+        """Tell whether the number is beyond the limit, and the number itself."""
+        if self.figure == "overlap":
+            number = change.delta if self.signed else change.b
+            told = f"it went from {change.a:.1f} % to {change.b:.1f} %" if self.signed else f"B has {change.b:.1f} %"
+        elif not self.signed:
+            number = 100 * change.b / wall if self.percent and wall else change.b
+            told = f"B has {number:.1f} % of its step" if self.percent else f"B has {change.b / 1e6:.3f} ms"
+        else:
+            share = change.delta_percent
+            number = (float("inf") if share is None else share) if self.percent else change.delta
+            word = "" if share is None else f" ({share:+.1f} %)"
+            told = f"it went from {change.a / 1e6:.3f} to {change.b / 1e6:.3f} ms{word}"
+        return (number > self.value if self.above else number < self.value), told
+
+
+def parse(text: str) -> Threshold:
+    """Read a limit.
+
+    Raises:
+        UsageError: it is none; the message gives the grammar.
+    """
+    match = _FORM.fullmatch(text)
+    if not match:
+        raise UsageError(f"{text!r} is no limit. {_grammar()}")
+    name, sign, number, unit = match[1], match[3], float(match[4]), match[5]
+    figure = re.sub(r"[ -]+", "_", name.lower()).removesuffix("_ns")
+    figure = _OTHER_NAMES.get(figure, figure)
+    if figure != "overlap" and f"{figure}_ns" not in WORDS:
+        raise UsageError(f"{text!r}: there is no figure {name!r}. {_grammar()}")
+    if unit != "%" and unit not in _UNITS:
+        raise UsageError(f"{text!r}: {unit!r} is no unit; use %, s, ms, us or ns. {_grammar()}")
+    if figure == "overlap" and unit != "%":
+        raise UsageError(f"{text!r}: overlap is told in %, of all communication. {_grammar()}")
+    if figure == "wall" and unit == "%" and not sign:
+        raise UsageError(f"{text!r}: the wall is always 100 % of the step; did you mean {match[2]} +{match[4]}%?")
+    value = number * (1.0 if unit == "%" else _UNITS[unit]) * (-1 if sign in ("-", "−") else 1)
+    whole = figure if figure == "overlap" else f"{figure}_ns"
+    return Threshold(text.strip(), whole, match[2] == ">", bool(sign), value, unit == "%")
+
+
+def _grammar() -> str:
+    return f"A limit is, in quotes: {GRAMMAR}."

@@ -1,0 +1,1 @@
+"""Helpers without domain knowledge: intervals, units, text, processes, files."""

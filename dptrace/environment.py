@@ -1,0 +1,262 @@
+"""What this machine has of what dptrace needs, and what will therefore work."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dptrace import __version__
+from dptrace.core.subprocess_pool import cores
+
+__all__ = ["Gpu", "Report", "Torch", "Verdict", "examine", "judge", "parse_links"]
+
+OLDEST_TORCH = (2, 4)
+CORE = ("numpy", "pandas", "bokeh", "jinja2", "click", "rich", "msgspec", "perfetto", "google.protobuf")
+DISTRIBUTIONS = (
+    *("numpy", "pandas", "bokeh", "jinja2", "click", "rich", "msgspec", "isal", "perfetto", "protobuf"),
+    *("traceinsight", "HolisticTraceAnalysis"),
+)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+INSTALL_TORCH = "pip install 'dptrace[record]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU as torch sees it."""
+
+    index: int
+    name: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Torch:
+    """PyTorch, as far as a recording depends on it."""
+
+    version: str
+    built_for: str
+    """``CUDA 12.4``, ``ROCm 6.2``, or ``CPU only``."""
+    gpus: tuple[Gpu, ...] = ()
+    nccl: str = ""
+    """Version, or nothing when this build has none."""
+    gloo: bool = False
+    activities: tuple[str, ...] = ()
+    """What torch.profiler can record here: CPU, CUDA …"""
+    problem: str = ""
+    """What torch itself complained about when asked for GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One thing to do with dptrace, whether it will work here, and why or how."""
+
+    works: bool
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that ``dptrace doctor`` tells."""
+
+    dptrace: str
+    python: str
+    executable: str
+    platform: str
+    cpus: int
+    torch: Torch | None
+    torch_problem: str
+    """Why there is no torch: not installed, or what its import said."""
+    driver: str
+    """Version of the NVIDIA driver; nothing where nvidia-smi is missing or fails."""
+    driver_gpus: int
+    links: dict[str, str]
+    """How two GPUs are connected, by ``0-1``, in nvidia-smi's words: NV12, PIX, SYS …"""
+    versions: dict[str, str]
+    broken: dict[str, str]
+    """Core packages that can't be imported, with what the import said."""
+    browser: str
+    verdicts: tuple[Verdict, ...] = field(default=())
+
+
+def examine() -> Report:
+    """Look at this machine; imports torch where there is one."""
+    torch, torch_problem = _torch()
+    driver = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split()
+    facts: dict[str, Any] = {
+        "dptrace": __version__,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "platform": platform.platform(),
+        "cpus": cores(),
+        "torch": torch,
+        "torch_problem": torch_problem,
+        "driver": driver[0] if driver else "",
+        "driver_gpus": len(driver),
+        "links": parse_links(_output("nvidia-smi", "topo", "-m")) if len(driver) > 1 else {},
+        "versions": _versions(),
+        "broken": _broken(),
+        "browser": next(filter(None, map(shutil.which, BROWSERS)), ""),
+    }
+    report = Report(**facts)
+    return replace(report, verdicts=judge(report))
+
+
+def _output(*command: str) -> str:
+    """Give what a command prints; nothing when it is missing, fails or hangs, as nvidia-smi does on a sick GPU."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True, errors="replace")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in DISTRIBUTIONS:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _broken() -> dict[str, str]:
+    broken = {}
+    for name in CORE:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # a broken package may raise anything
+            broken[name] = _first_line(error)
+    return broken
+
+
+def _first_line(said: object) -> str:
+    return (str(said).strip().splitlines() or [""])[0]
+
+
+def _torch() -> tuple[Torch | None, str]:
+    try:
+        import torch
+    except Exception as error:  # a torch with the wrong CUDA libraries raises OSError and others
+        installed = isinstance(error, ImportError) and error.name != "torch"
+        return None, f"it can't be imported: {_first_line(error)}" if installed else "it is not installed"
+    with warnings.catch_warnings(record=True) as complaints:
+        # CUDA's start-up problems (driver too old, no device node) come as warnings and are the point here.
+        warnings.simplefilter("always")
+        found = _describe(torch)
+    said = str(complaints[0].message) if complaints and not found.gpus else ""
+    return replace(found, problem=_first_line(said)), ""
+
+
+def _describe(torch: Any) -> Torch:
+    version = torch.version
+    rocm = getattr(version, "hip", None)
+    built_for = f"ROCm {rocm}" if rocm else f"CUDA {version.cuda}" if version.cuda else "CPU only"
+    gpus = []
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        properties = torch.cuda.get_device_properties(index)
+        gpus.append(Gpu(index, properties.name, properties.total_memory))
+    distributed = torch.distributed
+    here = distributed.is_available()
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if here and distributed.is_nccl_available() else ""
+    activities = sorted(activity.name for activity in torch.profiler.supported_activities())
+    gloo = here and distributed.is_gloo_available()
+    return Torch(torch.__version__, built_for, tuple(gpus), nccl, gloo, tuple(activities))
+
+
+def parse_links(matrix: str) -> dict[str, str]:
+    """Read the table of ``nvidia-smi topo -m``: how each two GPUs are connected, by ``0-1``."""
+    rows = [re.sub(r"\x1b\[[0-9;]*m", "", line).split("\t") for line in matrix.splitlines()]
+    heads = [cell.strip() for cell in rows[0]] if rows else []
+    links = {}
+    for row in rows[1:]:
+        one = re.fullmatch(r"GPU(\d+)", row[0].strip())
+        for head, cell in zip(heads, row, strict=False):
+            other = re.fullmatch(r"GPU(\d+)", head)
+            if one and other and int(one[1]) < int(other[1]):
+                links[f"{one[1]}-{other[1]}"] = cell.strip()
+    return links
+
+
+def judge(report: Report) -> tuple[Verdict, ...]:
+    """Conclude from the facts what will work here, and how or why not."""
+    return (_analysing(report), *_recording(report), _page(report))
+
+
+def _analysing(report: Report) -> Verdict:
+    what = "dptrace analyze, view, export"
+    if report.broken:
+        said = "; ".join(f"{name}: {problem}" for name, problem in report.broken.items())
+        return Verdict(
+            False, what, f"dptrace's own packages are broken ({said}): pip install --force-reinstall dptrace"
+        )
+    return Verdict(True, what, "any trace of torch.profiler, from this machine or another, with no GPU and no torch")
+
+
+def _recording(report: Report) -> list[Verdict]:
+    torch = report.torch
+    if torch is None:
+        return [Verdict(False, "dptrace record", f"torch: {report.torch_problem}. Install it with: {INSTALL_TORCH}")]
+    numbers = tuple(map(int, re.findall(r"\d+", torch.version)[:2]))
+    if numbers < OLDEST_TORCH:
+        wanted = ".".join(map(str, OLDEST_TORCH))
+        return [Verdict(False, "dptrace record", f"torch {torch.version} is older than {wanted}: pip install -U torch")]
+    if torch.gpus:
+        return [_on_gpus(torch)]
+    return [_without_gpu(report, torch), _on_cpu(report, torch)]
+
+
+def _on_gpus(torch: Torch) -> Verdict:
+    count = len(torch.gpus)
+    what = f"dptrace record --gpus {count}"
+    if not torch.nccl:
+        return Verdict(
+            False, what, f"{count} GPUs, but torch {torch.version} has no NCCL, without which they can't train"
+        )
+    if "CUDA" not in torch.activities:
+        return Verdict(
+            False, what, f"torch {torch.version} can't record GPU kernels: its profiler was built without CUPTI"
+        )
+    if count == 1:
+        why = "1 GPU, with --mode single; CUDA_VISIBLE_DEVICES= in front hides it, to record several ranks on CPU"
+        return Verdict(True, what, why)
+    return Verdict(
+        True, what, f"{count} GPUs with NCCL {torch.nccl}, one process for each; fewer with a smaller --gpus"
+    )
+
+
+def _without_gpu(report: Report, torch: Torch) -> Verdict:
+    what = "dptrace record on GPUs"
+    if not report.driver_gpus:
+        return Verdict(False, what, torch.problem or "no GPU found")
+    if torch.built_for == "CPU only":
+        why = f"nvidia-smi sees {report.driver_gpus}, but torch {torch.version} is built for CPU only: "
+        return Verdict(False, what, why + "install one for CUDA, see https://pytorch.org/get-started")
+    said = torch.problem or "is CUDA_VISIBLE_DEVICES set?"
+    return Verdict(False, what, f"nvidia-smi sees {report.driver_gpus}, torch none: {said}")
+
+
+def _on_cpu(report: Report, torch: Torch) -> Verdict:
+    if not torch.gloo:
+        return Verdict(False, "dptrace record on CPU", f"torch {torch.version} is built without gloo")
+    count = max(2, report.cpus)
+    why = f"on CPU with gloo, one process for each; more than {report.cpus} would share this machine's cores"
+    return Verdict(True, f"dptrace record --gpus {count}", why)
+
+
+def _page(report: Report) -> Verdict:
+    if report.browser:
+        return Verdict(True, "make test's browser tests", f"with {report.browser}")
+    return Verdict(
+        False, "make test's browser tests", "no chromium found: they skip. Pages open in any browser all the same"
+    )

@@ -1,0 +1,1 @@
+"""Export a run to Perfetto and Chrome traces."""

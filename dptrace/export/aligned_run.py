@@ -1,0 +1,205 @@
+"""What joins the ranks of one trace: a common clock, and the members of each collective with what each waited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.intervals import Int64
+from dptrace.run.run import Run
+from dptrace.timeline.model import Kind, Timeline
+
+if TYPE_CHECKING:
+    from dptrace.analysis.cross_rank.transfers import Timing
+    from dptrace.analysis.matching.match import Matches
+
+__all__ = ["Clocks", "Joined", "Members", "Shift", "apart", "join", "members_of", "shifts_of"]
+
+
+class Clocks(Protocol):
+    """Where each device's clock stands."""
+
+    @property
+    def uncertainty_ns(self) -> Int64:
+        """Give for each device how far its offset may be off, in ns."""
+
+    @property
+    def reference(self) -> NDArray[np.int32]:
+        """Give for each device which one it is compared with."""
+
+    def align(self, device: int, times: Int64) -> Int64:
+        """Give times of a device on the common clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """How the times of one GPU are moved onto the common clock."""
+
+    rank: int
+    by_ns: int = 0
+    """What is added in the middle of its recording."""
+    uncertainty_ns: int = 0
+    move: Callable[[Int64], Int64] | None = None
+    """Gives times on the common clock; nothing where the correction is smaller than its uncertainty."""
+
+    def __call__(self, times: Int64) -> Int64:
+        """Move times, keeping their order."""
+        return times if self.move is None else self.move(times)
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} by {_short(self.by_ns)} ± {_short(self.uncertainty_ns).lstrip('+')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Of a timeline's matched communication, which collective each is a member of, and its share in it."""
+
+    interval: Int64
+    """Which intervals of the timeline; the other columns have an entry for each."""
+    instance: Int64
+    """Number of the collective instance, from 1, the same on every rank; 0 of what has no counterpart."""
+    seq: Int64
+    """Sequence number of the instance in its group; -1 where unknown, as in all that follow."""
+    wait_ns: Int64
+    transfer_ns: Int64
+    busbw_gbps: NDArray[np.float64]
+    bound: NDArray[np.bool_]
+    """Whether ranks are missing here: then it waited at least so long, and moved data at most so long."""
+
+    def places(self, count: int) -> Int64:
+        """Give for each of the timeline's intervals its place in the columns, and their length for those without."""
+        places = np.full(count, len(self.interval), np.int64)
+        places[self.interval] = np.arange(len(self.interval))
+        return places
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Of each timeline of a run, in the same order, how it stands to the others."""
+
+    shifts: tuple[Shift, ...]
+    members: tuple[Members, ...]
+    aligned: bool = False
+    """Whether the clocks were compared."""
+    notes: tuple[str, ...] = ()
+    """What could not be matched, a sentence each."""
+    unknown: tuple[int, ...] = ()
+    """Ranks that share nothing with the first, so that their clocks may be off by any amount."""
+
+    @property
+    def told(self) -> str:
+        """Say how the clocks stand, in one line."""
+        if not self.aligned:
+            return "clocks as recorded: no offset between ranks was corrected"
+        moved = list(dict.fromkeys(str(shift) for shift in self.shifts if shift.move is not None))
+        told = f"clocks aligned: {_list(moved)}" if moved else "clocks as recorded: no offset exceeds its uncertainty"
+        if self.unknown:
+            told += f"; no collective tells how far those of rank {_list(list(map(str, self.unknown)))} are off"
+        return told
+
+
+def _list(texts: list[str]) -> str:
+    more = len(texts) - _LISTED
+    return ", ".join(texts[:_LISTED]) + (f" and {more:,} more" if more > 0 else "")
+
+
+_LISTED = 8
+"""Ranks that one line tells of."""
+
+
+def apart(run: Run) -> Joined:
+    """Leave each rank as it was recorded, by itself."""
+    return Joined(
+        tuple(Shift(timeline.rank) for timeline in run.timelines),
+        tuple(_ALONE for _ in run.timelines),
+    )
+
+
+_NONE = np.empty(0, np.int64)
+_ALONE = Members(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE.astype(np.float64), _NONE.astype(np.bool_))
+
+
+def join(run: Run, align: bool) -> Joined:
+    """Match the collectives of *run*, tell what each rank waited, and how far the clocks are to be moved."""
+    from dptrace.analysis.cross_rank.clocks import estimate
+    from dptrace.analysis.cross_rank.transfers import timing
+    from dptrace.analysis.matching.match import match
+
+    if len(run.timelines) < 2:
+        return apart(run)
+    matches = match(run.devices, run.world_size)
+    clocks = estimate(matches, run.devices, run.info)
+    members = members_of(run, matches, timing(matches, clocks))
+    if not align:
+        return replace(apart(run), members=members, notes=matches.notes)
+    first = clocks.reference[0]
+    unknown = [t.rank for t, other in zip(run.timelines, clocks.reference.tolist(), strict=True) if other != first]
+    return Joined(shifts_of(run, clocks), members, True, matches.notes, tuple(dict.fromkeys(unknown)))
+
+
+def shifts_of(run: Run, clocks: Clocks) -> tuple[Shift, ...]:
+    """Decide for each timeline whether its clock is corrected: only by more than the correction's uncertainty.
+
+    A drift that moves the offset by less than that is left out too: then the clock is only shifted, and every length
+    stays what it is in the recording.
+    """
+    return tuple(_shift(timeline, clocks, number) for number, timeline in enumerate(run.timelines))
+
+
+def _shift(timeline: Timeline, clocks: Clocks, number: int) -> Shift:
+    times = np.concatenate((timeline.start_ns, timeline.end_ns, timeline.windows.bounds))
+    if not len(times):
+        return Shift(timeline.rank)
+    low, high = int(times.min()), int(times.max())
+    moments = np.array([low, (low + high) // 2, high], np.int64)
+    first, middle, last = (clocks.align(number, moments) - moments).tolist()
+    uncertainty = int(clocks.uncertainty_ns[number])
+    if max(map(abs, (first, middle, last))) <= uncertainty:
+        return Shift(timeline.rank, middle, uncertainty)
+    if abs(last - first) <= uncertainty:
+        return Shift(timeline.rank, middle, uncertainty, lambda times: times + middle)
+    return Shift(timeline.rank, middle, uncertainty, lambda times: clocks.align(number, times))
+
+
+def members_of(run: Run, matches: Matches, timing: Timing) -> tuple[Members, ...]:
+    """Sort what is known of the matched collectives by timeline."""
+    several = np.diff(matches.first) > 1
+    number = np.where(several, np.arange(1, len(several) + 1), 0)
+    seq = np.array([collective.seq for collective in matches.what], np.int64)
+    # One that only one rank has shows nothing of waiting.
+    transfer = np.where(several, timing.transfer_ns, -1)
+    busbw = np.where(several & (timing.busbw >= 0), timing.busbw / 1e9, -1.0).round(6)
+    found = []
+    for place, timeline in enumerate(run.timelines):
+        mine = np.flatnonzero(matches.device == place)
+        interval = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)[matches.index[mine]]
+        instance = matches.instance[mine]
+        found.append(
+            Members(
+                interval=interval,
+                instance=number[instance],
+                seq=seq[instance],
+                wait_ns=np.where(several[instance], timing.wait_ns[mine], -1),
+                transfer_ns=transfer[instance],
+                busbw_gbps=busbw[instance],
+                bound=timing.upper_bound[instance],
+            )
+        )
+    return tuple(found)
+
+
+def _short(ns: int) -> str:
+    """Give a time with a sign, in a unit that suits it.
+
+    >>> _short(-412_345), _short(9), _short(86_400_000_000_000)
+    ('-412 µs', '+9 ns', '+86,400 s')
+    """
+    for size, unit in ((10**9, "s"), (10**6, "ms"), (10**3, "µs")):
+        if abs(ns) >= size:
+            digits = 0 if unit == "µs" else max(0, 2 - int(np.log10(abs(ns) / size)))
+            return f"{ns / size:+,.{digits}f} {unit}"
+    return f"{ns:+} ns"

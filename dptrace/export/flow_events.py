@@ -1,0 +1,58 @@
+"""Arrows between the members of one collective, for a format that knows no other way to say "these belong together"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dptrace.export.aligned_run import Joined
+from dptrace.export.tracks import Track
+from dptrace.run.run import Run
+
+__all__ = ["Flows"]
+
+_NONE, _START, _STEP, _END = range(4)
+_PHASE = {_START: b"s", _STEP: b"t", _END: b"f"}
+
+
+class Flows:
+    """Of each collective an arrow from the rank that began first to the next, and so on to the last.
+
+    Chrome's flow events bind to the slice that runs on their thread at their time, so each stands at the beginning of
+    its slice. A reader follows them by time: the first must be a start and the last an end.
+    """
+
+    def __init__(self, run: Run, joined: Joined) -> None:
+        instances, starts, processes = [], [], []
+        for number, (timeline, members, shift) in enumerate(
+            zip(run.timelines, joined.members, joined.shifts, strict=True), start=1
+        ):
+            # Nothing runs at the time of a slice without length.
+            own = members.interval
+            lasting = (members.instance > 0) & (timeline.end_ns[own] > timeline.start_ns[own])
+            instances.append(members.instance[lasting])
+            starts.append(shift(timeline.start_ns[own[lasting]]))
+            processes.append(np.full(np.count_nonzero(lasting), number))
+        instance, start, process = (
+            np.concatenate([*some, np.empty(0, np.int64)]) for some in (instances, starts, processes)
+        )
+        order = np.lexsort((process, start, instance))
+        instance, process = instance[order], process[order]
+        first = np.append(True, instance[1:] != instance[:-1])[: len(instance)]
+        last = np.append(first[1:], True)[: len(instance)]
+        role = np.where(first, _START, np.where(last, _END, _STEP))
+        self.roles = np.full((len(run.timelines) + 1, int(instance.max(initial=0)) + 1), _NONE, np.int8)
+        self.roles[process, instance] = np.where(first & last, _NONE, role)
+
+    def arrows(self, track: Track, pid: int, tid: int, base: int) -> Iterator[bytes]:
+        """Give the arrows' events that stand on a track, each as one line."""
+        if track.link is None or not np.any(track.link):
+            return
+        index = np.flatnonzero(track.link > 0)
+        index = index[track.end_ns[index] > track.start_ns[index]]
+        head = b'"name":"collective","cat":"collective","pid":%d,"tid":%d,"bp":"e","ts":' % (pid, tid)
+        for number, start in zip(track.link[index].tolist(), (track.start_ns[index] - base).tolist(), strict=True):
+            role = int(self.roles[pid, number])
+            if role:
+                yield b'{"ph":"%b",%b%d.%03d,"id":%d}' % (_PHASE[role], head, *divmod(start, 1000), number)

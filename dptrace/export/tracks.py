@@ -1,0 +1,245 @@
+"""The tracks of a merged trace: each rank's steps, parts, communication and streams, as columns for any format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.analysis.per_gpu.split import FIGURES, Part, Pieces, Split, exposure, partition
+from dptrace.core.intervals import Int64
+from dptrace.core.text import encodable
+from dptrace.export.aligned_run import Joined, Members, Shift
+from dptrace.export.counters import Counter, counters
+from dptrace.export.lane_packing import assign_lanes
+from dptrace.run.run import Run
+from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
+from dptrace.viewers.base.theme import PART_LABELS
+
+__all__ = ["Argument", "Process", "Track", "earliest", "processes"]
+
+CHUNK = 1 << 15
+"""Slices that a writer holds as Python objects at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One detail of every slice of a track."""
+
+    name: str
+    values: Int64 | NDArray[np.float64]
+    """The numbers themselves, or indices into ``texts``; -1 where a slice has no such detail."""
+    texts: tuple[str, ...] | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Tell whether no slice has this detail."""
+        return not np.any(self.values >= 0)
+
+    def __getitem__(self, index: slice | NDArray[np.int64]) -> Argument:
+        return Argument(self.name, self.values[index], self.texts)
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One row: slices sorted by start, none of which overlap."""
+
+    name: str
+    start_ns: Int64
+    end_ns: Int64
+    label: NDArray[np.int32]
+    """Index into ``labels``: what is written on the slice, and what Perfetto derives its colour from."""
+    labels: tuple[str, ...]
+    arguments: tuple[Argument, ...]
+    lane: int = 0
+    """Which of the track's lanes; those after 0 hold what overlaps."""
+    link: Int64 | None = None
+    """Of each slice, which others it belongs to: equal numbers belong together, whatever their track; 0 is alone."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    def __getitem__(self, index: slice | NDArray[np.int64]) -> Track:
+        return replace(
+            self,
+            start_ns=self.start_ns[index],
+            end_ns=self.end_ns[index],
+            label=self.label[index],
+            arguments=tuple(argument[index] for argument in self.arguments),
+            link=None if self.link is None else self.link[index],
+        )
+
+    def chunks(self) -> Iterator[Track]:
+        """Cut the track into stretches of at most CHUNK slices."""
+        for first in range(0, len(self), CHUNK):
+            yield self[first : first + CHUNK]
+
+    def lanes(self) -> Iterator[Track]:
+        """Cut the track into lanes on which nothing overlaps."""
+        lane = assign_lanes(self.start_ns, self.end_ns)
+        for number in range(int(lane.max(initial=-1)) + 1):
+            yield replace(self[np.flatnonzero(lane == number)], lane=number)
+
+    def moved(self, shift: Shift) -> Track:
+        """Give the track on the common clock."""
+        return self if shift.move is None else replace(self, start_ns=shift(self.start_ns), end_ns=shift(self.end_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One GPU of one rank, in the order of the run."""
+
+    name: str
+    tracks: tuple[Track, ...]
+    counters: tuple[Counter, ...] = ()
+
+    def __len__(self) -> int:
+        return sum(map(len, self.tracks))
+
+
+def processes(run: Run, joined: Joined) -> Iterator[Process]:
+    """Give the tracks of each timeline of *run*, one timeline at a time; times in ns, on the clocks of *joined*."""
+    for device, members, shift in zip(run.devices, joined.members, joined.shifts, strict=True):
+        timeline, pieces = device.timeline, exposure(device.timeline)
+        rows = [
+            *(_steps(timeline, device.split), _parts(timeline)),
+            *_communication(timeline, pieces),
+            *_streams(device, members),
+        ]
+        yield Process(
+            _name(timeline),
+            tuple(lane.moved(shift) for row in rows for lane in row.lanes()),
+            tuple(counter.moved(shift) for counter in counters(timeline, pieces)),
+        )
+
+
+def earliest(run: Run, joined: Joined) -> int:
+    """Give the first time of all in ns, on the clocks of *joined*; 0 for an empty run."""
+    firsts = []
+    for timeline, shift in zip(run.timelines, joined.shifts, strict=True):
+        launched = timeline.launch_ns[timeline.launch_ns != UNKNOWN]
+        first = launched.min(keepdims=True) if len(launched) else launched
+        times = np.concatenate((timeline.start_ns[:1], timeline.windows.bounds[:1], first))
+        firsts += shift(times).tolist()
+    return min(firsts, default=0)
+
+
+def _name(timeline: Timeline) -> str:
+    if timeline.on_cpu:
+        return timeline.label
+    return encodable(f"{timeline.label} ({timeline.device_name})")
+
+
+def _steps(timeline: Timeline, split: Split) -> Track:
+    """Make the row of steps, each with its nine figures."""
+    bounds = timeline.windows.bounds
+    names = tuple(map(encodable, timeline.windows.names))
+    figures = tuple(Argument(name, split.figures[name]) for name in FIGURES)
+    return Track("steps", bounds[:-1], bounds[1:], np.arange(len(names), dtype=np.int32), names, figures)
+
+
+def _parts(timeline: Timeline) -> Track:
+    """Make the row of parts: adding its slices up by name gives the split."""
+    pieces = partition(timeline)
+    labels = tuple(PART_LABELS[part] for part in Part)
+    step = Argument("step", pieces.source.astype(np.int64), tuple(map(encodable, timeline.windows.names)))
+    return Track("phases", pieces.start_ns, pieces.end_ns, pieces.part.astype(np.int32), labels, (step,))
+
+
+def _communication(timeline: Timeline, pieces: Pieces) -> Iterator[Track]:
+    """Make the rows of exposed and of overlapped communication."""
+    kinds = tuple(encodable(collective.kind) for collective in timeline.collectives)
+    for exposed, word in ((1, "exposed"), (0, "overlapped")):
+        index = np.flatnonzero(pieces.part == exposed)
+        source = pieces.source[index]
+        yield Track(
+            f"{word} communication",
+            pieces.start_ns[index],
+            pieces.end_ns[index],
+            timeline.collective[source] + np.int32(1),
+            (word, *(f"{word} {kind}" for kind in kinds)),
+            (_step_argument(timeline, source), *_collective_arguments(timeline, source)),
+        )
+
+
+def _streams(device: DeviceFigures, members: Members) -> Iterator[Track]:
+    """Make a row per stream of a GPU, or per thread of a CPU."""
+    timeline = device.timeline
+    places = members.places(len(timeline))
+    # -1, which is "none", for what is not communication.
+    none = np.where(timeline.kind == Kind.COMMUNICATION, 0, -1)
+    exposed, overlapped = device.exposed_ns + none, device.overlapped_ns + none
+    names = tuple(map(encodable, timeline.names))
+    phases = tuple(phase.name.lower() for phase in Phase)
+    for lane in np.unique(timeline.lane).tolist():
+        index = np.flatnonzero(timeline.lane == lane)
+        kinds = [kind.name.lower() for kind in Kind if np.any(timeline.kind[index] == kind)]
+        word = "thread" if timeline.on_cpu else "stream"
+        arguments = (
+            Argument("phase", timeline.phase[index].astype(np.int64), phases),
+            _step_argument(timeline, index),
+            *_collective_arguments(timeline, index, np.append(members.seq, -1)[places[index]]),
+            Argument("exposed_ns", exposed[index]),
+            Argument("overlapped_ns", overlapped[index]),
+            *_member_arguments(members, places[index]),
+        )
+        yield Track(
+            f"{word} {lane} ({', '.join(kinds)})",
+            timeline.start_ns[index],
+            timeline.end_ns[index],
+            timeline.name[index],
+            names,
+            # Most streams hold no communication, and a column of nothing is as long as any.
+            tuple(argument for argument in arguments if not argument.empty),
+            link=np.append(members.instance, 0)[places[index]],
+        )
+
+
+def _member_arguments(members: Members, place: Int64) -> Iterator[Argument]:
+    """Tell what the other ranks say of a collective: which one it is, and how long this rank waited for them."""
+    yield Argument("instance", np.append(np.where(members.instance > 0, members.instance, -1), -1)[place])
+    for name, at_bound, values in (
+        ("wait_ns", "wait_at_least_ns", members.wait_ns),
+        ("transfer_ns", "transfer_at_most_ns", members.transfer_ns),
+        ("busbw_gbps", "busbw_at_least_gbps", members.busbw_gbps),
+    ):
+        yield Argument(name, np.append(np.where(members.bound, -1, values), -1)[place])
+        yield Argument(at_bound, np.append(np.where(members.bound, values, -1), -1)[place])
+
+
+def _step_argument(timeline: Timeline, index: NDArray[np.integer]) -> Argument:
+    names = timeline.windows.names
+    texts = (*map(encodable, names), "before the first", "after the last")
+    step = timeline.step[index].astype(np.int64)
+    return Argument("step", np.where(step < 0, len(names) - 1 - step, step), texts)
+
+
+def _collective_arguments(
+    timeline: Timeline, index: NDArray[np.integer], counted: Int64 | None = None
+) -> Iterator[Argument]:
+    """Tell what is known of each collective; what the trace does not say is left out, not shown as nothing.
+
+    Args:
+        counted: the sequence numbers that matching gave, for files that hold none.
+    """
+    known, which = timeline.collectives, timeline.collective[index]
+    for name, texts in (
+        ("collective", [collective.kind for collective in known]),
+        ("dtype", [collective.dtype for collective in known]),
+        ("group", [collective.group for collective in known]),
+        ("label", [collective.label for collective in known]),
+    ):
+        table = tuple(dict.fromkeys(filter(None, texts)))
+        place = {text: number for number, text in enumerate(table)}
+        values = np.array([*(place.get(text, -1) for text in texts), -1], np.int64)
+        yield Argument(name, values[which], tuple(map(encodable, table)))
+    for name, numbers in (
+        ("bytes", [collective.bytes or -1 for collective in known]),
+        ("group_size", [collective.group_size or -1 for collective in known]),
+    ):
+        yield Argument(name, np.array([*numbers, -1], np.int64)[which])
+    seq = np.array([*(collective.seq for collective in known), -1], np.int64)[which]
+    yield Argument("seq", seq if counted is None else np.where(seq < 0, counted, seq))

@@ -1,0 +1,192 @@
+"""Holistic Trace Analysis's temporal breakdown and overlap, by its definitions and our own code.
+
+For whoever knows HTA's figures and wants to check dptrace against them. They differ from the split of
+``dptrace analyze``: all steps but the last are pooled, everything with a stream counts as GPU work (synchronisation
+too), and times are first rounded to whole µs. The names of the columns are HTA's. Source: traceinsight 0.6.1,
+``hta/common/trace.py``, ``hta/analyzers/breakdown_analysis.py`` and ``communication_analysis.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dptrace.errors import DptraceError, TraceError
+from dptrace.hta.event_frame import Argument, Wide
+from dptrace.hta.rank_frames import read_ranks
+from dptrace.readers.sources.discovery import Sources
+
+__all__ = ["COMPATIBLE_WITH", "HtaCompat", "hta_compat"]
+
+COMPATIBLE_WITH = "0.6.1"
+"""The release of HTA whose figures these are."""
+
+_ARGUMENTS = (Argument("stream", "stream", -1), Argument("correlation", "correlation", -1))
+# hta/common/types.py, and the order in which get_kernel_type of hta/utils/utils.py asks them.
+_COMMUNICATION = re.compile(r"(^nccl.*)|(^hip)|(^hccl)|(.*ncclKernel.*)")
+_MEMORY = re.compile(r"(^(hip)?Memcpy)|(^(hip)?Memset)|(^dma)")
+_NO_COMPUTE = re.compile(
+    r"(^nccl)|(.*Memcpy)|(.*Memset)|(.*dma)|(^.*Sync)|(^Stream Wait Event)|(cuda.*LaunchKernel)|(^runFunction)|(^hip)"
+    r"|(^job_exe)|(^packet)|(^pe_exe)|(^cpum_exe_subgraph)|(^hccl)|(^collective_subgraph_execution)"
+)
+_STEP = re.compile(r"^ProfilerStep#(\d+)")
+_SYNCHRONISATION = ("Event Sync", "Context Sync")
+
+_Numbers = NDArray[Any]
+_Intervals = tuple[_Numbers, _Numbers]
+"""Starts and ends in µs, as HTA merges them: sorted by start; an end may lie before its start (see :func:`_merged`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HtaCompat:
+    """HTA's figures of a run."""
+
+    frame: pd.DataFrame
+    """A row for each rank, in µs and percent, under HTA's names."""
+    rounded: bool
+    """Whether times were rounded to whole µs first."""
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the figures as plain data."""
+        records = self.frame.to_dict("records")
+        ranks = [{key: None if value != value else value for key, value in row.items()} for row in records]
+        return {"schema": 1, "hta": COMPATIBLE_WITH, "rounded": self.rounded, "ranks": ranks, "notes": list(self.notes)}
+
+
+def hta_compat(found: Sources, strict: bool = False) -> HtaCompat:
+    """Compute HTA's temporal breakdown and overlap of what ``discovery.find`` found.
+
+    ``HTA_DISABLE_NS_ROUNDING=1`` in the environment leaves fractions of µs, as it does in HTA.
+
+    Args:
+        strict: whether damage in a file is an error instead of a note.
+
+    Raises:
+        DptraceError: a file can't be read, two claim one rank, or none holds GPU work.
+    """
+    rounded = os.environ.get("HTA_DISABLE_NS_ROUNDING") != "1"
+    ranks = read_ranks(found, _ARGUMENTS, rounded, strict)
+    for file in ranks.files.values():
+        _refuse_mtia(file)
+    origin = min(file.frame["ts"].min() for file in ranks.files.values())
+    # HTA counts the names of steps over all ranks: with one step or none nothing is left out.
+    steps = len({symbol for file in ranks.files.values() for symbol in file.symbols if _STEP.match(symbol)})
+    figures = {rank: _figures(file, origin, steps > 1) for rank, file in ranks.files.items()}
+    rows = [{"rank": rank, **row} for rank, row in figures.items() if row is not None]
+    if not rows:
+        raise DptraceError("HTA has no figures for this run: none of its files holds work on a GPU.")
+    idle = [ranks.files[rank].path for rank, row in figures.items() if row is None]
+    notes = [f"{path}: holds no GPU work that HTA counts; HTA itself fails on it." for path in idle]
+    return HtaCompat(_with_percents(pd.DataFrame(rows)), rounded, (*ranks.notes, *notes))
+
+
+def _refuse_mtia(file: Wide) -> None:
+    info = file.metadata.get("distributedInfo")
+    backend = str(info.get("backend")) if isinstance(info, dict) else ""
+    if "mtia:hccl" in backend or "runFunction - job_prep_and_submit_for_execution" in file.symbols:
+        raise TraceError(f"{file.path}: is of an MTIA device, for which HTA has other definitions; use dptrace hta.")
+
+
+def _with_percents(frame: pd.DataFrame) -> pd.DataFrame:
+    overlap = frame.pop("overlap")
+    for part in ("idle_time", "compute_time", "non_compute_time"):
+        frame[f"{part}_pctg"] = (100 * (frame[f"{part}(us)"] / frame["kernel_time(us)"])).round(2)
+    frame["comp_comm_overlap_pctg"] = (100 * overlap).round(2)
+    return frame
+
+
+def _figures(file: Wide, origin: Any, leave_last_out: bool) -> dict[str, Any] | None:
+    frame, symbols = file.frame, file.symbols
+    rows = _kept_rows(frame, symbols) if leave_last_out else np.arange(len(frame))
+    rows = rows[frame["stream"].to_numpy()[rows] != -1]
+    if not len(rows):
+        return None
+    start, length = (frame[column].to_numpy()[rows] for column in ("ts", "dur"))
+    start = start - origin
+    kind = np.array([_kind(symbol) for symbol in symbols])[frame["name"].to_numpy()[rows]]
+    whole = _merged(start, length)
+    # HTA's first merging leaves its frame sorted: so are the breakdown's compute kernels, but not the overlap's.
+    order = np.argsort(start, kind="quicksort")
+    compute = _of_kind("compute", kind[order], start[order], length[order])
+    kernel_time = whole[1][-1] - whole[0][0]
+    idle = kernel_time - (whole[1].sum() - whole[0].sum())
+    compute_time = compute[1].sum() - compute[0].sum()
+    swept = (_of_kind(name, kind, start, length) for name in ("communication", "compute"))
+    return {
+        "idle_time(us)": idle,
+        "compute_time(us)": compute_time,
+        "non_compute_time(us)": kernel_time - compute_time - idle,
+        "kernel_time(us)": kernel_time,
+        "overlap": _overlap(*swept),
+    }
+
+
+def _kind(name: str) -> str:
+    if _COMMUNICATION.match(name):
+        return "communication"
+    if _MEMORY.match(name):
+        return "memory"
+    return "other" if _NO_COMPUTE.match(name) else "compute"
+
+
+def _kept_rows(frame: pd.DataFrame, symbols: Sequence[str]) -> NDArray[np.int64]:
+    """Choose what HTA keeps when it leaves the last step out, in its order.
+
+    That is the CPU's events that begin before the last step does, and each GPU event as often as one of those has its
+    correlation.
+    """
+    start, stream, correlation, name = (frame[column].to_numpy() for column in ("ts", "stream", "correlation", "name"))
+    waits = [i for i, symbol in enumerate(symbols) if symbol in _SYNCHRONISATION]
+    on_gpu = ((stream >= 0) & (correlation >= 0)) | np.isin(name, waits)
+    if on_gpu.all():
+        return np.arange(len(frame))
+    marks = ~on_gpu & np.isin(name, [i for i, symbol in enumerate(symbols) if _STEP.match(symbol)])
+    last = start[marks].max() if marks.any() else start[~on_gpu].min()
+    cpu = np.flatnonzero(~on_gpu & (start < last))
+    gpu = np.flatnonzero(on_gpu)
+    launched, times = np.unique(correlation[cpu], return_counts=True)
+    place = np.minimum(np.searchsorted(launched, correlation[gpu]), max(len(launched) - 1, 0))
+    found = launched[place] == correlation[gpu] if len(launched) else np.zeros(len(gpu), np.bool_)
+    gpu, place = gpu[found], place[found]
+    return np.concatenate((np.repeat(gpu, times[place]), cpu))
+
+
+def _merged(start: _Numbers, length: _Numbers) -> _Intervals:
+    """Merge intervals as HTA's ``merge_kernel_intervals`` does, for its digits.
+
+    Rounded out of fractions of a µs, a short event may end before it starts; HTA counts it as less than nothing. Then
+    the order of equal starts matters, so the sort is the unstable one that pandas does.
+    """
+    if not len(start):
+        return start, start + length
+    order = np.argsort(start, kind="quicksort")
+    start, end = start[order], (start + length)[order]
+    first = np.flatnonzero(np.concatenate(([True], start[1:] > np.maximum.accumulate(end)[:-1])))
+    start, end = start[first], np.maximum.reduceat(end, first)
+    order = np.argsort(start, kind="quicksort")
+    return start[order], end[order]
+
+
+def _of_kind(name: str, kind: _Numbers, start: _Numbers, length: _Numbers) -> _Intervals:
+    return _merged(start[kind == name], length[kind == name])
+
+
+def _overlap(communication: _Intervals, compute: _Intervals) -> float:
+    """Give the share of communication under compute, as HTA's sweep finds it; NaN without communication."""
+    whole = (communication[1] - communication[0]).sum()
+    if not len(communication[0]) or not whole:
+        return float("nan")
+    times = np.concatenate((*communication, *compute))
+    weights = np.repeat((1, -1, 2, -2), [len(edges) for edges in (*communication, *compute)])
+    order = np.argsort(times, kind="quicksort")
+    times, running = times[order], np.cumsum(weights[order])
+    both = np.flatnonzero(running[:-1] == 3)
+    return float((times[both + 1] - times[both]).sum() / whole)

@@ -1,0 +1,299 @@
+"""All that a trace says of its events, as a pandas frame, for tools that look at more than the split needs.
+
+The frame is the one that Holistic Trace Analysis's own loader makes: the same rows, columns, dtypes and symbols. It
+costs a fraction, since the file is decoded in pieces (``kineto.reader``) and no event becomes a dictionary.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import compress, repeat
+from operator import attrgetter, is_not, ne
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dptrace.core.text import legible
+from dptrace.errors import TraceError
+from dptrace.readers.kineto.reader import Metadata, damage_of, read_into
+from dptrace.readers.sources.source import Source
+
+__all__ = ["Argument", "Wide", "read_wide"]
+
+
+class Argument(NamedTuple):
+    """One of an event's ``args``, as a column."""
+
+    column: str
+    key: str
+    default: object
+    """What stands where an event does not say; no list and no dictionary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """One rank's events, in the order of the file."""
+
+    path: str
+    rank: int | None
+    """From ``distributedInfo``; nothing when the file does not say."""
+    frame: pd.DataFrame
+    """A row for each event that has a category and a duration. The index and the column ``index`` are its place in
+    the file; ``cat`` and ``name`` are places in ``symbols``; ``ts`` and ``dur`` are µs, as numbers of the file."""
+    symbols: list[str]
+    metadata: dict[str, Any]
+    """What stands around the events, as far as dptrace reads it."""
+    damage: tuple[str, ...]
+    """What was cut off, repaired or dropped while reading, a sentence each."""
+
+
+class _Event(msgspec.Struct, frozen=True, gc=False):
+    cat: str | None = None
+    name: str | int | float | None = ""
+    pid: Any = None
+    tid: Any = None
+    ts: int | float | None = None
+    dur: int | float | None = None
+
+
+_KEYS = ("cat", "name", "pid", "tid", "ts", "dur")
+_RAW: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
+
+_category, _name, _pid, _tid, _start, _length, _args = (
+    attrgetter(field) for field in ("cat", "name", "pid", "tid", "ts", "dur", "args")
+)
+
+
+class _Counted(msgspec.Struct, frozen=True, gc=False):
+    cat: str | None = None
+    args: Any = None
+
+
+_COUNTERS = "cuda_profiler_range"
+"""CUPTI's category: its events have a hardware counter for each of their args."""
+_COUNTED: msgspec.json.Decoder[list[_Counted]] = msgspec.json.Decoder(list[_Counted])
+
+
+class _Numbered(dict[Any, int]):
+    """Number what is asked for, from 0, in the order of asking."""
+
+    def __missing__(self, key: object) -> int:
+        return self.setdefault(key, len(self))
+
+
+class WideColumns:
+    """The columns of a file while it is read: what ``reader.read_into`` fills."""
+
+    def __init__(self, arguments: Sequence[Argument]) -> None:
+        self.events = self.kept = self.dropped = self.mended = 0
+        self.whole = False
+        """Whether Kineto's last event was seen, so that no event is missing."""
+        fields = [(f"a{i}", Any, msgspec.field(default=a.default, name=a.key)) for i, a in enumerate(arguments)]
+        kind = msgspec.defstruct("Args", fields, frozen=True, gc=False)
+        event = msgspec.defstruct("Event", [("args", kind | None, None)], bases=(_Event,), frozen=True, gc=False)
+        self.decoder: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[event])  # type: ignore[valid-type]
+        self.absent = kind()
+        self.arguments = {a.column: (attrgetter(f"a{i}"), list[Any]()) for i, a in enumerate(arguments)}
+        self.places: list[NDArray[np.int64]] = []
+        self.starts: list[NDArray[Any]] = []
+        self.lengths: list[NDArray[Any]] = []
+        self.codes: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []
+        self.processes: list[Any] = []
+        self.threads: list[Any] = []
+        self.kinds: dict[str, set[type]] = {column: set() for column in ("ts", "dur", "pid", "tid")}
+        """The types of the values of all events, those that do not stay among them: they settle a column's dtype."""
+        self.categories, self.names = _Numbered(), _Numbered()
+        self.order: list[str] = []
+        """The keys of an event, in the order in which the file first has them."""
+        self.counters: dict[int, dict[str, Any]] = {}
+        """What CUPTI counted, by the event's place in the file."""
+
+    def decode(self, text: bytes) -> None:
+        """Take the events of a JSON list.
+
+        Raises:
+            DAMAGE: the text is no list of events; nothing of it was taken.
+        """
+        events = self.decoder.decode(text)
+        count = len(events)
+        categories, lengths, starts = (list(map(get, events)) for get in (_category, _length, _start))
+        self.whole = self.whole or "Trace" in categories
+        keep = np.fromiter(map(is_not, lengths, repeat(None)), np.bool_, count)
+        for column in (categories, starts):
+            keep &= np.fromiter(map(is_not, column, repeat(None)), np.bool_, count)
+        keep &= np.fromiter(map(ne, categories, repeat("Trace")), np.bool_, count)
+        chosen = keep.tolist()
+        kept = list(compress(events, chosen))
+        start, length = _numbers(compress(starts, chosen)), _numbers(compress(lengths, chosen))
+        self._append(kept, start, length)
+        for key, values in (("ts", starts), ("dur", lengths), ("pid", map(_pid, events)), ("tid", map(_tid, events))):
+            self.kinds[key].update(map(type, values))
+        self.places.append(np.flatnonzero(keep) + self.events)
+        if len(self.order) < len(_KEYS):
+            self._find_order(text)
+        if _COUNTERS in categories:
+            counted = (
+                (place, e.args) for place, e in enumerate(_COUNTED.decode(text), self.events) if e.cat == _COUNTERS
+            )
+            self.counters.update((place, args) for place, args in counted if isinstance(args, dict))
+        self.events += count
+        self.kept += len(kept)
+
+    def _find_order(self, text: bytes) -> None:
+        for event in _RAW.decode(text):
+            self.order += [key for key in msgspec.json.decode(event) if key in _KEYS and key not in self.order]
+            if len(self.order) == len(_KEYS):
+                return
+
+    def _append(self, kept: list[Any], start: NDArray[Any], length: NDArray[Any]) -> None:
+        self.starts.append(start)
+        self.lengths.append(length)
+        category = np.fromiter(map(self.categories.__getitem__, map(_category, kept)), np.int32, len(kept))
+        name = np.fromiter(map(self.names.__getitem__, map(_name, kept)), np.int32, len(kept))
+        self.codes.append((category, name))
+        self.processes.extend(map(_pid, kept))
+        self.threads.extend(map(_tid, kept))
+        args = [args or self.absent for args in map(_args, kept)]
+        for get, values in self.arguments.values():
+            values.extend(map(get, args))
+
+
+def _numbers(values: Iterator[Any]) -> NDArray[Any]:
+    array: NDArray[Any] = np.array(list(values) or np.empty(0, np.int64))
+    if array.dtype.kind not in "if":
+        raise OverflowError("a time beyond any clock")
+    return array
+
+
+def read_wide(file: Source | Path, arguments: Sequence[Argument], round_out: bool = True) -> Wide:
+    """Read one rank's events with the *arguments* as columns.
+
+    Args:
+        round_out: whether fractional times become whole µs, starts up and ends down, as HTA's loader has it unless
+            ``HTA_DISABLE_NS_ROUNDING`` is 1.
+
+    Raises:
+        TraceError: not a file that torch.profiler wrote, or nothing of it is left.
+    """
+    source = Source.of(file)
+    columns = WideColumns(arguments)
+    with _no_collection():
+        metadata, cut_off = read_into(source, columns)
+        if not columns.kept:
+            raise TraceError(f"{source.address}: holds no event with a category and a duration. {cut_off}".strip())
+        symbols, frame = _frame(columns, round_out)
+    info = metadata.distributed
+    rank = info.get("rank") if isinstance(info, dict) else None
+    return Wide(
+        path=legible(source.address),
+        rank=rank if type(rank) is int and 0 <= rank < 1 << 31 else None,
+        frame=frame,
+        symbols=symbols,
+        metadata=_around(metadata),
+        damage=(
+            *damage_of(source.name, columns, cut_off),
+            *(f"{source.name}: {sentence}" for sentence in metadata.damage),
+        ),
+    )
+
+
+def _around(metadata: Metadata) -> dict[str, Any]:
+    """Give the metadata under the names of the file."""
+    told = {
+        "baseTimeNanoseconds": metadata.base,
+        "distributedInfo": metadata.distributed,
+        "deviceProperties": metadata.devices,
+    }
+    return {key: value for key, value in told.items() if value is not None}
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the collector off: millions of lists come and none of them is garbage."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _frame(columns: WideColumns, round_out: bool) -> tuple[list[str], pd.DataFrame]:
+    place = np.concatenate(columns.places)
+    index = pd.Index(place)
+    symbols, category, name = _symbols(columns)
+    data: dict[str, Any] = {
+        "cat": category,
+        "name": name,
+        "pid": _column(columns.processes, columns.kinds["pid"], index),
+        "tid": _column(columns.threads, columns.kinds["tid"], index),
+        **_times(columns, round_out),
+    }
+    order = dict.fromkeys((*columns.order, *_KEYS, "end"))
+    data = {
+        "index": place,
+        **{key: data[key] for key in order if key in data},
+        **{column: _column(values, set(map(type, values)), index) for column, (_, values) in columns.arguments.items()},
+    }
+    for counter in sorted({name for args in columns.counters.values() for name in args} - data.keys()):
+        values = [columns.counters[at].get(counter, -1) if at in columns.counters else -1 for at in place.tolist()]
+        data[counter] = _column(values, set(map(type, values)), index)
+    frame = pd.DataFrame(data, index=index, copy=False)
+    if "stream" in frame:
+        # A HIP copy's launch gives its stream as an address in hex.
+        frame["stream"] = pd.to_numeric(frame["stream"], errors="coerce").fillna(-1).astype(int)
+    for column in frame.columns.difference(["cat", "name"], sort=False):
+        if frame[column].dtype.kind == "i":
+            frame[column] = pd.to_numeric(frame[column], downcast="integer")
+    return symbols, frame
+
+
+def _symbols(columns: WideColumns) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    """Number categories and names together, in the order that HTA's loader gives them in the same process."""
+    categories, names = list(map(str, columns.categories)), list(map(str, columns.names))
+    symbols = list(set(categories).union(set(names)))
+    number = {symbol: i for i, symbol in enumerate(symbols)}
+    codes = []
+    for texts, parts in zip((categories, names), zip(*columns.codes, strict=True), strict=True):
+        table = np.array([number[text] for text in texts], np.int64)
+        codes.append(table[np.concatenate(parts)])
+    return symbols, codes[0], codes[1]
+
+
+def _times(columns: WideColumns, round_out: bool) -> dict[str, NDArray[Any]]:
+    start, length = np.concatenate(columns.starts), np.concatenate(columns.lengths)
+    none, fraction = type(None), float
+    start_absent, length_absent = none in columns.kinds["ts"], none in columns.kinds["dur"]
+    if length_absent or fraction in columns.kinds["dur"]:
+        length = length.astype(np.float64)
+    if fraction not in columns.kinds["ts"] and not start_absent:
+        return {"ts": start, "dur": length}
+    start = start.astype(np.float64)
+    if not round_out:
+        return {"ts": start, "dur": length}
+    end = np.floor(start + length)
+    start = np.ceil(start)
+    if not start_absent:
+        start = start.astype(np.int64)
+        end = end if length_absent else end.astype(np.int64)
+    return {"ts": start, "dur": end - start, "end": end}
+
+
+def _column(values: list[Any], kinds: set[type], index: pd.Index[int]) -> Any:
+    """Make a column of the dtype that pandas infers from values of these types."""
+    if kinds == {int}:
+        return np.array(values)
+    if kinds <= {int, float}:
+        return np.array(values, np.float64)
+    objects = np.fromiter(values, object, len(values))
+    # A Series keeps its dtype where an array would be looked at again.
+    series = pd.Series(objects, index, dtype=object)
+    return series if len(kinds) > 1 and not kinds <= {int, float, type(None)} else series.infer_objects()

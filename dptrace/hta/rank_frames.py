@@ -1,0 +1,60 @@
+"""The files of a run as wide frames, by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dptrace.errors import DptraceError, TraceError
+from dptrace.hta.event_frame import Argument, Wide, read_wide
+from dptrace.readers.sources.discovery import Sources, assign_ranks
+from dptrace.readers.sources.source import Source
+
+__all__ = ["RankFiles", "read_ranks"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankFiles:
+    """Frames and where they come from, in the order of ranks."""
+
+    files: dict[int, Wide]
+    sources: dict[int, Source]
+    notes: tuple[str, ...]
+    """What was missing, left out, dropped or guessed, a sentence each."""
+
+
+def read_ranks(found: Sources, arguments: Sequence[Argument], round_out: bool, strict: bool = False) -> RankFiles:
+    """Read what ``discovery.find`` found.
+
+    Args:
+        strict: whether what is cut off or damaged, or a file that is no trace, is an error instead of a note.
+
+    Raises:
+        DptraceError: a file that the user named can't be read, none can, or two claim one rank.
+    """
+    files: list[tuple[Source, Wide]] = []
+    notes = list(found.notes)
+    for file in found.files:
+        try:
+            files.append((file, _read(file, arguments, round_out, strict)))
+        except DptraceError as error:
+            if strict or file in found.named or len(found.files) == 1 or error.exit_code != DptraceError.exit_code:
+                raise
+            notes.append(f"Left out: {error}")
+    if not files:
+        raise DptraceError("None of the files is a trace that can be read:\n" + "\n".join(notes))
+    ranks, guesses = assign_ranks([wide for _, wide in files])
+    notes += [note for _, wide in files for note in wide.damage]
+    pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
+    return RankFiles(
+        {rank: wide for rank, (_, wide) in pairs},
+        {rank: source for rank, (source, _) in pairs},
+        (*notes, *guesses),
+    )
+
+
+def _read(source: Source, arguments: Sequence[Argument], round_out: bool, strict: bool) -> Wide:
+    wide = read_wide(source, arguments, round_out)
+    if strict and wide.damage:
+        raise TraceError(f"{wide.path}: is refused, since --strict was given: {' '.join(wide.damage)}")
+    return wide

@@ -1,0 +1,167 @@
+"""Frames of dptrace's own reader as the Trace object that Holistic Trace Analysis works on."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hta.configs.env_options as options
+import msgspec
+import numpy as np
+import pandas as pd
+from hta.common.trace import Trace
+from hta.common.trace_filter import CPUOperatorFilter, GPUKernelFilter
+from hta.common.trace_parser import infer_gpu_type
+from hta.common.trace_symbol_table import TraceSymbolTable
+from hta.configs.parser_config import ParserConfig
+from numpy.typing import NDArray
+
+from dptrace.errors import DptraceError
+from dptrace.hta.event_frame import Argument, Wide
+from dptrace.hta.rank_frames import read_ranks
+from dptrace.readers.kineto.json_stream import pieces
+from dptrace.readers.sources.discovery import Sources
+from dptrace.readers.sources.source import Source
+
+__all__ = ["DptraceTrace", "trace_of"]
+
+_STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+
+
+class DptraceTrace(Trace):  # type: ignore[misc] # HTA has no types
+    """A Trace whose frames are there from the beginning, in the state that HTA calls parsed."""
+
+    def __init__(self, sources: dict[int, Source]) -> None:
+        super().__init__(trace_files={}, trace_dir="")
+        self.sources = sources
+        # What HTA names its overlaid files by; it reads none of them.
+        self.trace_files = {rank: source.address for rank, source in sources.items()}
+        self.is_parsed = True
+        self.notes: tuple[str, ...] = ()
+        """What was missing, dropped or guessed while reading, a sentence each."""
+
+    def parse_traces(self, *args: object, **kwargs: object) -> None:
+        """Do nothing: HTA's trace diff calls this for whatever it is given."""
+
+    def get_raw_trace_for_one_rank(self, rank: int = 0) -> dict[str, Any]:
+        """Give the whole document of a rank, for HTA's overlays."""
+        if rank not in self.sources:
+            raise ValueError(f"no trace for rank {rank}")
+        source = self.sources[rank]
+        text = b"".join((piece.head if i == 0 else b",") + piece.text for i, piece in enumerate(pieces(source)))
+        try:
+            document = msgspec.json.decode(text)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise DptraceError(f"{source.address}: is damaged, and HTA overlays whole files only.") from None
+        return document if isinstance(document, dict) else {"traceEvents": document}
+
+    def write_raw_trace(self, output_file: str, trace_contents: dict[str, Any]) -> None:
+        """Write an overlaid trace, compressed if its name says so; HTA's own method always compresses."""
+        text = msgspec.json.encode(trace_contents)
+        file = Path(output_file)
+        beside = file.with_name(f".dptrace.{os.getpid()}.part")
+        try:
+            beside.write_bytes(gzip.compress(text, 6) if file.suffix == ".gz" else text)
+            beside.replace(file)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def align_and_filter_trace(self, include_last_profiler_step: bool | None = False) -> None:
+        """Do as HTA's loader does after parsing: let all ranks begin at 0, leave the last step out, set the index."""
+        super().align_and_filter_trace(include_last_profiler_step)
+        for rank, frame in self.traces.items():
+            self.traces[rank] = frame.set_index("index", drop=False).rename_axis(None)
+
+
+def trace_of(found: Sources, strict: bool = False, round_out: bool | None = None) -> DptraceTrace:
+    """Read the files of a run into a Trace that is parsed, as HTA calls it, but not yet aligned and filtered.
+
+    Args:
+        strict: whether damage in a file is an error instead of a note.
+        round_out: whether fractional times become whole µs; without, as HTA is set (``HTA_DISABLE_NS_ROUNDING``).
+
+    Raises:
+        DptraceError: a file can't be read, or two claim one rank.
+    """
+    config = ParserConfig.get_default_cfg()
+    if config.parse_all_args:
+        raise DptraceError("HTA's parse_all_args is set: load the trace with HTA's own loader, which alone does that.")
+    arguments = [Argument(a.name, a.raw_name, a.default_value) for a in config.get_args()]
+    round_out = not options.disable_ns_rounding() if round_out is None else round_out
+    ranks = read_ranks(found, arguments, round_out, strict)
+    trace = DptraceTrace(ranks.sources)
+    trace.notes = ranks.notes
+    for rank, file in ranks.files.items():
+        _add(trace, rank, file)
+    return trace
+
+
+def _add(trace: DptraceTrace, rank: int, file: Wide) -> None:
+    local = TraceSymbolTable()
+    local.add_symbols(file.symbols)
+    frame = file.frame
+    frame["index_correlation"] = _links(frame, local)
+    frame["iteration"] = _iterations(frame, file.symbols)
+    frame["end"] = frame["ts"] + frame["dur"]
+    trace.symbol_table.add_symbols(file.symbols)
+    number = trace.symbol_table.get_sym_id_map()
+    table = np.array([number[symbol] for symbol in file.symbols], np.int64)
+    frame["cat"], frame["name"] = table[frame["cat"]], table[frame["name"]]
+    trace.traces[rank] = frame
+    trace.meta_data[rank] = {**file.metadata, "device_type": infer_gpu_type(file.metadata, local.get_sym_id_map())}
+
+
+def _links(frame: pd.DataFrame, symbols: TraceSymbolTable) -> pd.Series[Any]:
+    """Give each launch the place of its GPU event and the other way round; 0 where that is missing, -1 without any.
+
+    HTA's own ``transform_correlation_to_index`` writes places into a column as narrow as the correlations, which
+    pandas 3 refuses where a long file has small ones (AMD's do).
+    """
+    links = np.minimum(frame["correlation"].to_numpy(np.int64), 0)
+    correlated = frame.loc[frame["correlation"].ne(-1), ["index", "correlation", "stream", "name"]]
+    on_cpu, on_gpu = (choose()(correlated, symbols) for choose in (CPUOperatorFilter, GPUKernelFilter))
+    pairs = on_cpu.merge(on_gpu, on="correlation", how="inner")
+    cpu, gpu = pairs["index_x"].to_numpy(), pairs["index_y"].to_numpy()
+    links[frame.index.get_indexer(cpu)] = gpu
+    links[frame.index.get_indexer(gpu)] = cpu
+    return pd.to_numeric(pd.Series(links, frame.index), downcast="integer")
+
+
+def _iterations(frame: pd.DataFrame, symbols: Sequence[str]) -> pd.Series[Any]:
+    """Number each event's step as HTA does, without its Python loop over events.
+
+    A CPU event is of the last of the ``ProfilerStep`` events, in the file's order, that it begins in, else of -1; a
+    GPU event of its launch's; an event on stream 0 that is no ``cpu_op`` of none.
+    """
+    at = _steps_at(frame, symbols)
+    stream, link = frame["stream"].to_numpy(), frame["index_correlation"].to_numpy()
+    steps = np.full(len(frame), np.nan)
+    on_cpu = stream < 0
+    if "cpu_op" in symbols:
+        # Triton's operators come with a stream and without a launch.
+        on_cpu |= (stream == 0) & (frame["cat"].to_numpy() == symbols.index("cpu_op"))
+    steps[on_cpu] = at[on_cpu]
+    linked = link > 0
+    launch = frame.index.get_indexer(pd.Index(link[linked]))
+    of_launch = np.full(len(frame), -1.0)
+    of_launch[linked] = steps[launch]
+    on_gpu = stream > 0
+    steps[on_gpu] = of_launch[on_gpu]
+    return pd.to_numeric(pd.Series(steps, frame.index), downcast="integer")
+
+
+def _steps_at(frame: pd.DataFrame, symbols: Sequence[str]) -> NDArray[np.int64]:
+    numbers = {i: int(m[1]) for i, name in enumerate(symbols) if (m := _STEP.match(name))}
+    marks = frame.loc[frame["name"].isin(numbers), ["ts", "dur", "name"]]
+    starts = frame["ts"].to_numpy()
+    order = np.argsort(starts, kind="stable")
+    in_order = starts[order]
+    found = np.full(len(frame), -1, np.int64)
+    for start, length, name in marks.itertuples(index=False):
+        first, last = np.searchsorted(in_order, (start, start + length))
+        found[order[first:last]] = numbers[name]
+    return found

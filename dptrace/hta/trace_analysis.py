@@ -1,0 +1,59 @@
+"""Holistic Trace Analysis (HTA) on dptrace's reader: its analyses on its own frames, without its slow load."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dptrace.errors import DptraceError, MissingExtraError
+from dptrace.hta.silence import quiet
+from dptrace.readers.sources.discovery import Sources
+
+if TYPE_CHECKING:
+    from dptrace.run.run import Run
+
+__all__ = ["analysis_of", "hta_analysis", "hta_of", "parsed_trace"]
+
+
+def hta_of(run: Run, include_last_profiler_step: bool = False) -> Any:
+    """Give HTA's ``TraceAnalysis`` of a run, with all its methods.
+
+    Its frames hold the files as they are: every step that a file holds, of every rank.
+
+    Args:
+        include_last_profiler_step: HTA leaves the last step out, unless told not to.
+
+    Raises:
+        MissingExtraError: HTA is not installed.
+        DptraceError: a file is no longer as it was.
+    """
+    if not isinstance(run.sources, Sources):
+        raise DptraceError(f"{run.path}: was not read from files, which is what HTA analyses.")
+    return hta_analysis(run.sources, False, include_last_profiler_step)
+
+
+def hta_analysis(found: Sources, strict: bool = False, include_last_profiler_step: bool = False) -> Any:
+    """Read the files of a run into HTA's ``TraceAnalysis``; see ``trace_adapter.trace_of``."""
+    with quiet():
+        trace = parsed_trace(found, strict)
+        trace.align_and_filter_trace(include_last_profiler_step)
+        return analysis_of(trace)
+
+
+def parsed_trace(found: Sources, strict: bool = False, round_out: bool | None = None) -> Any:
+    """Read files into HTA's ``Trace``, parsed but not filtered; see ``trace_adapter.trace_of``."""
+    try:
+        from dptrace.hta.trace_adapter import trace_of
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("dptrace"):
+            raise
+        raise MissingExtraError("This needs Holistic Trace Analysis (HTA)", "hta") from None
+    return trace_of(found, strict, round_out)
+
+
+def analysis_of(trace: Any) -> Any:
+    """Give a ``TraceAnalysis`` of a trace that is there already; its own constructor would load files."""
+    from hta.trace_analysis import TraceAnalysis
+
+    analysis = TraceAnalysis.__new__(TraceAnalysis)
+    analysis.t = trace
+    return analysis

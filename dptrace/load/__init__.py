@@ -1,0 +1,1 @@
+"""Paths to a run: local processes, Dask, cache."""

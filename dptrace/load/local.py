@@ -1,0 +1,116 @@
+"""All files of a run read at once, on the cores of this machine or on a Dask cluster; the cache first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from dptrace.core.array_file import Damaged
+from dptrace.core.subprocess_pool import cores, spread
+from dptrace.errors import DptraceError
+from dptrace.load import cache
+from dptrace.load.options import Reading
+from dptrace.load.rank_file import RankFile, read_rank_file
+from dptrace.readers.sources.source import Source
+
+__all__ = ["gather"]
+
+_PAYS = 2 << 20
+"""Compressed bytes whose reading takes about as long as a further process takes to start."""
+
+
+def gather(sources: Sequence[Source], reading: Reading) -> Iterator[tuple[int, RankFile | DptraceError]]:
+    """Read the files; give each one's index, and what it came to or what is wrong with it, as they come.
+
+    Raises:
+        DptraceError: nothing could be read for a reason that is no file's, such as a Dask cluster that isn't there.
+    """
+    if reading.dask is not None:
+        from dptrace.load.dask import on_cluster
+
+        yield from on_cluster(sources, reading)
+        return
+    # What passes through a pipe reaches this process alone.
+    jobs = 1 if any(source.passing for source in sources) else reading.jobs or _paying(sources)
+    with ExitStack() as stack:
+        # Only arrays that come back from other processes need a folder.
+        shared = jobs > 1 and len(sources) > 1 and not reading.figures_only
+        folder = stack.enter_context(_temporary()) if shared else ""
+        tasks = [_Task(source, reading, folder, os.getpid(), jobs if len(sources) == 1 else 1) for source in sources]
+        for index, result in spread(_work, tasks, jobs):
+            yield index, _mapped(result, tasks[index]) if isinstance(result, Path) else result
+
+
+def _temporary() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix="dptrace.", ignore_cleanup_errors=True)
+
+
+def _mapped(entry: Path, task: _Task) -> RankFile:
+    """Map the arrays that another process left."""
+    try:
+        return cache.read(entry, RankFile).at(task.source.address)
+    except (OSError, Damaged):  # no room left to write them, or the cache was emptied meanwhile
+        return read_rank_file(task.source, task.reading)
+
+
+def _paying(sources: Sequence[Source]) -> int:
+    """Give how many processes shorten the reading."""
+    if len(sources) == 1:
+        return cores()
+    size = sum(_weight(source) for source in sources)
+    return max(1, min(cores(), len(sources), size // _PAYS))
+
+
+def _weight(source: Source) -> int:
+    identity = source.identity()
+    size = identity[1] if identity else _PAYS
+    assert isinstance(size, int)
+    return size if source.name.endswith(".gz") else size // 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    source: Source
+    reading: Reading
+    folder: str
+    asker: int
+    jobs: int
+
+    def __str__(self) -> str:
+        return self.source.address
+
+
+def _work(task: _Task) -> RankFile | Path:
+    """Read one file; in another process than the asker's, leave the arrays in a file that the asker maps."""
+    file, entry = fetched(task.source, task.reading, task.jobs)
+    if task.reading.figures_only:
+        return file.only_communication()
+    if os.getpid() == task.asker:
+        return file
+    if entry is None:
+        entry = Path(task.folder, f"{os.getpid()}.{id(task)}")
+        cache.write(file, entry)
+    return entry
+
+
+def fetched(source: Source, reading: Reading, jobs: int = 1) -> tuple[RankFile, Path | None]:
+    """Give what the cache holds of a file, else read it and keep it there; and the file that it is kept in, if any.
+
+    Raises:
+        TraceError: what is wrong with the file.
+    """
+    if not reading.cache:
+        return read_rank_file(source, reading, jobs), None
+    how, identity = (source.name, reading.comm_patterns), source.identity()
+    found, entry = cache.fetch(source, how, RankFile)
+    if found is None:
+        file = read_rank_file(source, reading, jobs)
+        return file, cache.store(source, how, file, identity)
+    file = found.at(source.address)
+    if reading.strict:
+        file.refuse_damage()
+    return file, entry

@@ -1,0 +1,62 @@
+"""What one rank's file comes to: its timelines and their figures, made wherever the file is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
+from dptrace.core.text import legible
+from dptrace.errors import TraceError
+from dptrace.load.options import Reading
+from dptrace.readers.kineto.reader import read_trace
+from dptrace.readers.sources.source import Source
+from dptrace.timeline.build import build_timelines
+
+__all__ = ["RankFile", "read_rank_file"]
+
+
+@dataclass(frozen=True, slots=True)
+class RankFile:
+    """One file, read: as little as its figures need, and small enough to be sent."""
+
+    path: str
+    rank: int | None
+    """From the file itself; nothing when it does not say."""
+    world_size: int
+    devices: tuple[DeviceFigures, ...]
+    damage: tuple[str, ...] = field(default=())
+    """What was cut off, repaired or dropped while reading, a sentence each."""
+
+    def refuse_damage(self) -> None:
+        """Make an error of what was cut off, repaired or dropped.
+
+        Raises:
+            TraceError: something was.
+        """
+        if self.damage:
+            raise TraceError(f"{self.path}: is refused, since --strict was given: {' '.join(self.damage)}")
+
+    def at(self, address: str) -> RankFile:
+        """Give the same under the name that the user has for the file today."""
+        path = legible(address)
+        devices = tuple(replace(d, timeline=replace(d.timeline, path=path)) for d in self.devices)
+        return replace(self, path=path, devices=devices)
+
+    def only_communication(self) -> RankFile:
+        """Drop all intervals that are not communication."""
+        return replace(self, devices=tuple(device.only_communication() for device in self.devices))
+
+
+def read_rank_file(source: Source, reading: Reading, jobs: int = 1) -> RankFile:
+    """Read a file and compute its figures.
+
+    Raises:
+        TraceError: what is wrong with the file, and what to do.
+    """
+    trace = read_trace(source, jobs)
+    file = RankFile(trace.path, trace.rank, trace.world_size or 0, (), trace.damage)
+    if reading.strict:
+        file.refuse_damage()
+    timelines = build_timelines(trace, trace.rank or 0, reading.comm_patterns)
+    devices = tuple(figures_of(timeline) for timeline in timelines)
+    return replace(file, devices=devices)

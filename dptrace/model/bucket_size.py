@@ -1,0 +1,127 @@
+"""Which bucket size hides most of DDP's communication, from a line alpha + beta·n and when gradients become ready.
+
+Backward makes the gradients ready one after the other. DDP fills a bucket with them in that order and closes it as soon
+as it reaches the cap (``compute_bucket_assignment_by_size`` in torch's reducer.cpp; Li et al., "PyTorch Distributed",
+VLDB 2020, section 3.2.3). The all-reduce of bucket i, of n_i bytes, begins when its last gradient is ready and the one
+before it has ended:
+
+    end_i = max(ready_i, end_(i-1)) + alpha + beta·n_i        exposed = end_last - ready_last
+
+Backward ends with its last gradient, which is in the last bucket, so ``exposed`` is what comes after it. A small cap
+pays alpha often; a large one leaves much to send when backward is over. What the model leaves out: ranks that are not
+ready at the same time, and compute that is slowed down by the communication beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from dptrace.model.alpha_beta import Line
+
+__all__ = ["Choice", "best_cap", "caps", "exposed_s", "fill", "pipelined_bytes", "predict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What the model says of one cap."""
+
+    cap_bytes: int
+    buckets: tuple[int, ...]
+    """Bytes of each, in the order of their all-reduces."""
+    exposed_s: float
+
+
+def fill(sizes: Sequence[int], cap_bytes: float) -> list[int]:
+    """Give where each bucket ends: how many gradients are in it and in those before it.
+
+    >>> fill([3, 1, 4, 1, 5], 4)  # a bucket closes when it reaches the cap, and may exceed it
+    [2, 3, 5]
+
+    Args:
+        sizes: bytes of the gradients, in the order in which they become ready.
+        cap_bytes: ``bucket_cap_mb`` times 2**20.
+    """
+    return _fill([0, *accumulate(sizes)], cap_bytes)
+
+
+def _fill(sums: Sequence[int], cap_bytes: float) -> list[int]:
+    ends, last = [0], len(sums) - 1
+    while ends[-1] < last:
+        ends.append(min(bisect_left(sums, sums[ends[-1]] + cap_bytes, ends[-1] + 1), last))
+    return ends[1:]
+
+
+def exposed_s(buckets: Sequence[int], ready_s: Sequence[float], line: Line) -> float:
+    """Give the seconds that communication goes on after the last bucket is ready.
+
+    Args:
+        buckets: bytes of each, in order.
+        ready_s: when each is ready, from any common origin.
+        line: what an all-reduce of n bytes takes.
+    """
+    end = -math.inf
+    for size, ready in zip(buckets, ready_s, strict=True):
+        end = max(ready, end) + line.seconds(size)
+    return end - ready_s[-1] if buckets else 0.0
+
+
+def predict(sizes: Sequence[int], ready_s: Sequence[float], cap_bytes: float, line: Line) -> Choice:
+    """Say what a cap gives.
+
+    Args:
+        sizes: bytes of the gradients, in the order in which they become ready.
+        ready_s: when each becomes ready, ascending, from any common origin.
+    """
+    return _predict([0, *accumulate(sizes)], ready_s, cap_bytes, line)
+
+
+def _predict(sums: Sequence[int], ready_s: Sequence[float], cap_bytes: float, line: Line) -> Choice:
+    ends = _fill(sums, cap_bytes)
+    filled = [sums[end] - sums[begin] for begin, end in zip([0, *ends], ends, strict=False)]
+    return Choice(round(cap_bytes), tuple(filled), exposed_s(filled, [ready_s[end - 1] for end in ends], line))
+
+
+def caps(sizes: Sequence[int]) -> list[int]:
+    """Give every cap that makes other buckets than the next smaller one: the sums of neighbouring gradients."""
+    sums = [0, *accumulate(sizes)]
+    return sorted({high - low for i, low in enumerate(sums) for high in sums[i + 1 :]})
+
+
+def best_cap(
+    sizes: Sequence[int],
+    ready_s: Sequence[float],
+    line: Line,
+    among: Iterable[float] | None = None,
+    slack: float = 0.0,
+) -> Choice:
+    """Choose the cap that exposes least; of several alike the one with the fewest buckets, of those the larger.
+
+    Args:
+        sizes: bytes of the gradients, in the order in which they become ready; at least one.
+        ready_s: when each becomes ready, ascending.
+        among: caps in bytes; by default all that make a difference.
+        slack: by which share more than the least a cap may expose and still be alike.
+    """
+    sums = [0, *accumulate(sizes)]
+    choices = [_predict(sums, ready_s, cap, line) for cap in (caps(sizes) if among is None else among)]
+    # Sums in another order differ in their last digits.
+    most = min(choice.exposed_s for choice in choices) * (1 + slack) + 1e-12
+    alike = [choice for choice in choices if choice.exposed_s <= most]
+    return min(alike, key=lambda choice: (len(choice.buckets), -choice.cap_bytes))
+
+
+def pipelined_bytes(total: int, line: Line) -> float | None:
+    """Give the bucket size of the closed form sqrt(S·alpha/beta), for comparison; None where beta is 0.
+
+    It is the least of S/b·alpha + b·beta: all calls' latencies, and the last bucket's transfer, which nothing hides.
+    So it knows nothing of backward. (Elsewhere written sqrt(s·o/w): s bytes, o overhead of a call, and w the seconds
+    per byte, since only so are these bytes.)
+
+    Args:
+        total: S, the bytes of all gradients.
+    """
+    return math.sqrt(total * line.alpha_s / line.beta_s_per_byte) if line.beta_s_per_byte > 0 else None

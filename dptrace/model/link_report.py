@@ -1,0 +1,176 @@
+"""From measured times to what is told of links: the fits, bandwidths and the known interconnect they are like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from dptrace.model.alpha_beta import Fit, Line, Piece, fit
+from dptrace.model.collectives import COUNTED, Algorithm, algorithm_of, bus_factor
+from dptrace.model.interconnects import nearest
+
+__all__ = ["SCHEMA", "STATISTIC", "links"]
+
+SCHEMA = 1
+"""Version of what :func:`links` gives; docs/links.md describes it."""
+STATISTIC = "medians over rounds; in a round the best of three timings counts, in a timing the slowest rank"
+
+_POOR = 0.15
+"""Median deviation from the line, as a share of it, above which it is said that one line does not explain the data."""
+
+
+def links(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the contents of links.json.
+
+    Args:
+        measured: ``samples``, a list of ``{"collective", "bytes", "calls", "seconds": [...]}``, and ``backend``,
+            ``ranks``, ``nodes`` and what else the ranks told, which is passed on.
+    """
+    kinds: dict[str, list[Mapping[str, Any]]] = {}
+    for sample in measured["samples"]:
+        kinds.setdefault(sample["collective"], []).append(sample)
+    backend, ranks = measured["backend"], measured["ranks"]
+    found = {kind: _collective(kind, backend, ranks, samples) for kind, samples in kinds.items()}
+    unfitted = [f"{kind}: no line can be fitted: {why}." for kind, one in found.items() if (why := one.pop("unfitted"))]
+    rates = {kind: one["busbw_gbps"] for kind, one in found.items()}
+    kept = {key: value for key, value in measured.items() if key != "samples"}
+    return {
+        "schema": SCHEMA,
+        "kind": "links",
+        **kept,
+        "notes": [*measured.get("notes", ()), *unfitted, *_remarks(found)],
+        "statistic": STATISTIC,
+        # One figure for all kinds: busbw is what makes them comparable. All-reduce is what training does most.
+        "busbw_gbps": rates.get("all_reduce", max(rates.values(), default=None)),
+        "busbw_gbps_by_kind": rates,
+        "nearest": _nearest(measured, found),
+        "collectives": found,
+    }
+
+
+def _collective(kind: str, backend: str, ranks: int, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    factor = bus_factor(kind, ranks)
+    rows = [_row(sample, factor) for sample in sorted(samples, key=lambda sample: int(sample["bytes"]))]
+    best = max(rows, key=lambda row: float(row["busbw_gbps"]))
+    about = {
+        "counted": COUNTED[kind],
+        "bus_factor": factor,
+        "algbw_gbps": best["algbw_gbps"],
+        "busbw_gbps": best["busbw_gbps"],
+        "busbw_at_bytes": best["bytes"],
+    }
+    by_size = {int(sample["bytes"]): sample["seconds"] for sample in samples}
+    sizes = sorted(by_size)
+    try:
+        fitted = fit(sizes, [by_size[size] for size in sizes])
+    except ValueError as error:
+        return {**about, "fit": None, "link": None, "measured": rows, "unfitted": str(error)}
+    for row in rows:
+        row["fitted_s"] = fitted.seconds(row["bytes"])
+    algorithm = algorithm_of(backend, kind)
+    told = {"fit": _told(fitted), "link": _link(fitted.line, algorithm, backend, ranks)}
+    return {**about, **told, "measured": rows, "unfitted": ""}
+
+
+def _row(sample: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    seconds = np.asarray(sample["seconds"], np.float64)
+    low, median, high = np.quantile(seconds, [0.25, 0.5, 0.75]).tolist()
+    rate = sample["bytes"] / median / 1e9
+    return {
+        "bytes": sample["bytes"],
+        "count": len(seconds),
+        "calls": sample["calls"],
+        "median_s": median,
+        "quarter_s": low,
+        "three_quarters_s": high,
+        "least_s": float(seconds.min()),
+        "algbw_gbps": rate,
+        "busbw_gbps": rate * factor,
+    }
+
+
+def _told(fitted: Fit) -> dict[str, Any]:
+    line = fitted.line
+    return {
+        "alpha_s": line.alpha_s,
+        "alpha_range_s": list(fitted.alpha_range_s),
+        "beta_s_per_byte": line.beta_s_per_byte,
+        "beta_range_s_per_byte": list(fitted.beta_range_s_per_byte),
+        "crossover_bytes": line.crossover_bytes,
+        "crossover_s": None if line.crossover_bytes is None else fitted.seconds(line.crossover_bytes),
+        "r2": fitted.r2,
+        "r2_above": fitted.r2_above,
+        "deviation": fitted.deviation,
+        "worst": fitted.worst,
+        "r2_pieces": fitted.r2_pieces,
+        "pieces": [_piece(piece) for piece in fitted.pieces],
+    }
+
+
+def _piece(piece: Piece) -> dict[str, Any]:
+    line = piece.line
+    told = {"from_bytes": piece.from_bytes, "to_bytes": piece.to_bytes, "alpha_s": line.alpha_s}
+    return told | {"beta_s_per_byte": line.beta_s_per_byte}
+
+
+def _link(line: Line, algorithm: Algorithm, backend: str, ranks: int) -> dict[str, Any]:
+    """Give one link's alpha and beta, by the formula of the algorithm."""
+    beta = line.beta_s_per_byte / algorithm.share(ranks)
+    return {
+        "algorithm": algorithm.name,
+        "formula": algorithm.formula,
+        "assumed": backend == "nccl",  # it chooses by itself, and does not tell
+        "hops": algorithm.hops(ranks),
+        "share": algorithm.share(ranks),
+        "alpha_s": line.alpha_s / algorithm.hops(ranks),
+        "beta_s_per_byte": beta,
+        "bandwidth_gbps": 1e-9 / beta if beta > 0 else None,
+    }
+
+
+def _remarks(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Say where one line does not explain the times: where several do, and where it is scatter."""
+    parted, scattered = [], []
+    for kind, one in found.items():
+        told = one["fit"]
+        if told is None:
+            continue
+        if told["pieces"]:
+            where = ", ".join(f"{piece['from_bytes']:,}" for piece in told["pieces"][1:])
+            parted.append(f"{kind} from {where} bytes on")
+        elif told["deviation"] > _POOR:
+            scattered.append(f"{kind} ({100 * told['deviation']:.0f} % in the median)")
+    remarks = []
+    if parted:
+        why = "a protocol switch, a full cache, or memory that is asked for anew"
+        remarks.append(f"Another line holds for {'; '.join(parted)} ({why}).")
+    if scattered:
+        advice = "Measure again when nothing else runs on these machines, or with a larger --budget."
+        remarks.append(f"Times lie far off their line: {', '.join(scattered)}. {advice}")
+    return remarks
+
+
+def _nearest(measured: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Tell which known interconnect one link is like: by point-to-point if it was measured, else by the fastest."""
+    lines = {kind: one["link"] for kind, one in found.items() if one["link"] and one["link"]["beta_s_per_byte"] > 0}
+    if not lines:
+        return None
+    fastest = min(lines, key=lambda kind: float(lines[kind]["beta_s_per_byte"]))
+    kind = "send_recv" if "send_recv" in lines else fastest
+    several = measured["nodes"] > 1
+    if measured["backend"] == "nccl":
+        media = ["network"] if several else ["nvlink", "pcie"]
+    else:
+        media = ["network"] if several else ["network", "memory"]
+    like = nearest(1 / lines[kind]["beta_s_per_byte"], lines[kind]["alpha_s"], media)
+    inside = "All ranks are on one machine: no network is in between." if not several else ""
+    return {
+        "by": kind,
+        **asdict(like.interconnect),
+        "bandwidth_ratio": like.bandwidth_ratio,
+        "latency_ratio": like.latency_ratio,
+        "remark": inside,
+    }

@@ -1,1 +1,0 @@
-"""All ranks together: collectives matched across ranks, clocks compared, waiting told from transferring."""

@@ -1,0 +1,1 @@
+"""Readers: bytes to columns of events, one module per format."""

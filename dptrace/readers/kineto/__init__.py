@@ -1,0 +1,1 @@
+"""Read the JSON traces that torch.profiler (Kineto) writes."""

@@ -1,0 +1,332 @@
+"""Events as the file spells them, reduced to columns chunk by chunk.
+
+The loops here are comprehensions that touch one field each, and arrays are made from lists with ``array``, which is
+what measures fastest: the reader is to stay close to the speed of the decoding itself. See benchmarks/.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import compress, islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.intervals import Int64
+from dptrace.readers.kineto.comm_metadata import comm_args
+from dptrace.readers.kineto.event_schema import (
+    DAMAGE,
+    ENQUEUED,
+    GLOO,
+    NO_ARGS,
+    SPAN,
+    Args,
+    Complete,
+    code_of,
+    complete_events,
+    is_count,
+)
+from dptrace.readers.kineto.timestamps import NeedsDecimal, nanoseconds, quickly
+from dptrace.readers.trace import Category, CommArgs
+
+__all__ = ["DAMAGE", "Columns", "Part", "Sender"]
+
+_LAUNCHED = int(Category.LAUNCH)
+"""The first of the categories whose events have a correlation."""
+_ON_DEVICE = int(Category.KERNEL)
+"""The first of the categories whose events have a device and a stream."""
+
+_COMMUNICATES = ("record_param_comms", "nccl:", "rccl:", "c10d::", "_c10d_functional::", GLOO)
+"""Begin the names of what carries a collective's metadata on the CPU."""
+
+
+class _Names:
+    """A string table: numbers of texts, from 0, in the order in which they come."""
+
+    def __init__(self) -> None:
+        # A plain dictionary, asked twice where something is new: one with __missing__ takes half as long again.
+        self.numbers: dict[Any, int] = {}
+
+    def of(self, events: list[Complete]) -> list[int]:
+        """Give the number of each event's name."""
+        numbers = self.numbers
+        try:
+            return [numbers[event.name] for event in events]
+        except KeyError:
+            return [self.number(event.name) for event in events]
+
+    def number(self, name: object) -> int:
+        """Give the number of one, a new one if need be."""
+        return self.numbers.setdefault(name, len(self.numbers))
+
+
+class _Threads:
+    """Numbers of pairs of process and thread, in the same way."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Any, dict[Any, int]] = {}
+        self.pairs: list[tuple[Any, Any]] = []
+
+    def of(self, events: list[Complete]) -> list[int]:
+        """Give the number of each event's thread."""
+        numbers = self.numbers
+        try:
+            return [numbers[event.pid][event.tid] for event in events]
+        except KeyError:
+            return [self.number(event.pid, event.tid) for event in events]
+
+    def number(self, pid: object, tid: object) -> int:
+        """Give the number of one, a new one if need be."""
+        threads = self.numbers.setdefault(pid, {})
+        if tid not in threads:
+            threads[tid] = len(self.pairs)
+            self.pairs.append((pid, tid))
+        return threads[tid]
+
+
+class _Told(dict[Any, int]):
+    """Remember what a function says of each of few values."""
+
+    def __init__(self, function: Callable[[Any], int]) -> None:
+        self.function = function
+
+    def __missing__(self, key: object) -> int:
+        return self.setdefault(key, self.function(key))
+
+    def column(self, values: list[Any]) -> NDArray[np.int64]:
+        """Look up each value; a list or an object, which can't be remembered, is asked about by itself."""
+        try:
+            return np.array([self[value] for value in values], np.int64)
+        except TypeError:
+            return np.array([self.function(value) for value in values], np.int64)
+
+
+def _small(device: object) -> int:
+    return device if type(device) is int and 0 <= device < 1 << 16 else -1
+
+
+def _whole(stream: object) -> int:
+    # A HIP copy's launch gives its stream as an address in hex; only device events give a number.
+    return stream if type(stream) is int and abs(stream) < 1 << 62 else -1
+
+
+class _NeedsArgs(Exception):
+    """An event of the chunk tells of a collective: decode it again with all that it tells."""
+
+
+@dataclass(slots=True)
+class Part:
+    """What some of a file's text comes to, as another process sends it."""
+
+    chunks: list[tuple[NDArray[Any], ...]] = field(default_factory=list)
+    comm: dict[int, CommArgs] = field(default_factory=dict)
+    """By the place among the events of this part that stay."""
+    names: list[Any] = field(default_factory=list)
+    """Those that the sender's earlier parts do not hold; it numbers them on from there, as it does the threads."""
+    threads: list[tuple[Any, Any]] = field(default_factory=list)
+    counts: tuple[int, ...] = ()
+    whole: bool = False
+
+
+_COUNTS = ("events", "kept", "dropped", "mended", "timeless", "endless")
+
+
+class Columns:
+    """The columns of a file while it is read, a chunk's arrays at a time."""
+
+    def __init__(self) -> None:
+        self.chunks: list[tuple[NDArray[Any], ...]] = []
+        """Of each chunk: start and length in ns, category, name, thread; of calls and device events alone: the
+        correlation; of device events alone: device and stream. Each in the smallest type that holds it."""
+        self.comm: dict[int, CommArgs] = {}
+        """What the few events of collectives say, by their place among all that stay."""
+        self.events = 0
+        """Events decoded, of any kind."""
+        self.kept = 0
+        """Those that stay: complete events of the known categories."""
+        self.dropped = 0
+        """Events that could not be decoded."""
+        self.whole = False
+        """Whether Kineto's last event was seen, so that no event is missing."""
+        self.mended = 0
+        """Events whose texts were damaged, and mended."""
+        self.timeless = 0
+        """Events that would stay if they said when they began."""
+        self.endless = 0
+        """Those that stay without saying how long they took: they count as having taken no time."""
+        self._names, self._threads = _Names(), _Threads()
+        self._speaking: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        """Which names begin with one of _COMMUNICATES, as far as the string table was searched."""
+        self._codes, self._devices, self._streams = _Told(code_of), _Told(_small), _Told(_whole)
+        self._exact = False
+        """Whether this file's times have too many digits for a double."""
+        self._telling = False
+        """Whether its events were seen to tell of collectives."""
+        self._sent = (0, 0)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Give the string table."""
+        return tuple(map(str, self._names.numbers))
+
+    def thread_id(self, number: int) -> object:
+        """Give what the file calls a thread."""
+        return self._threads.pairs[number][1]
+
+    def decode(self, text: bytes) -> None:
+        """Take the events of a JSON list.
+
+        Raises:
+            DAMAGE: the text is no list of events; nothing of it was taken.
+        """
+        for _ in range(3):
+            try:
+                self._take(*complete_events(text, self._exact, self._telling))
+                return
+            except NeedsDecimal:
+                self._exact = True
+            except _NeedsArgs:
+                self._telling = True
+
+    def _take(self, count: int, complete: list[Complete]) -> None:
+        codes = self._codes
+        category = np.frombuffer(bytes([codes[event.cat] for event in complete]), np.uint8)
+        whole = bool((category == SPAN).any())
+        wanted = category < SPAN
+        kept = complete if wanted.all() else list(compress(complete, wanted.tolist()))
+        category = category if kept is complete else category[wanted]
+        starts: list[Any] = [event.ts for event in kept]
+        start, timeless = quickly(starts, self._exact), 0
+        if start is None:
+            timed = [value is not None for value in starts]
+            kept, category = list(compress(kept, timed)), category[timed]
+            timeless = len(starts) - len(kept)
+            start = nanoseconds(list(compress(starts, timed)), self._exact)
+        if kept:
+            self._reduce(kept, start, category)
+        self.timeless += timeless
+        self.whole = self.whole or whole
+        self.kept += len(kept)
+        self.events += count
+
+    def _reduce(self, kept: list[Complete], start: Int64, category: NDArray[np.uint8]) -> None:
+        """Turn events into columns."""
+        lengths: list[Any] = [event.dur for event in kept]
+        length, endless = quickly(lengths, self._exact), 0
+        if length is None:
+            length, endless = nanoseconds([value or 0 for value in lengths], self._exact), lengths.count(None)
+        name, thread = _packed(self._names.of(kept)), _packed(self._threads.of(kept))
+        launched = category >= _LAUNCHED
+        args = [event.args or NO_ARGS for event in compress(kept, launched.tolist())]
+        on_device = category[launched] >= _ON_DEVICE
+        device_args = list(compress(args, on_device.tolist()))
+        rest = (
+            _integers([a.correlation for a in args]),
+            self._devices.column([a.device for a in device_args]),
+            self._streams.column([a.stream for a in device_args]),
+        )
+        speaks = self._speaks(name) & ~launched
+        if any(told := [a.collective for a in device_args]):
+            speaks[np.flatnonzero(launched)[on_device]] = list(map(bool, told))
+        for i in np.flatnonzero(speaks).tolist():
+            said, called = kept[i].args or NO_ARGS, str(kept[i].name)
+            if said.collective or called.startswith((GLOO, ENQUEUED)):
+                if not isinstance(said, Args):
+                    raise _NeedsArgs
+                comm = comm_args(called, said)
+                if comm.elements or said.collective or called.startswith(GLOO):
+                    self.comm[self.kept + i] = comm
+        self.chunks.append((start, _smallest(length), category, name, thread, *map(_smallest, rest)))
+        self.endless += endless
+
+    def _speaks(self, name: NDArray[Any]) -> NDArray[np.bool_]:
+        if more := len(self._names.numbers) - len(self._speaking):
+            fresh = islice(self._names.numbers, len(self._speaking), None)
+            told = np.fromiter((str(text).startswith(_COMMUNICATES) for text in fresh), np.bool_, more)
+            self._speaking = np.append(self._speaking, told)
+        speaks: NDArray[np.bool_] = self._speaking[name]
+        return speaks
+
+    def gathered(self) -> list[NDArray[Any]]:
+        """Give each column of all events, and forget them.
+
+        Returns:
+            start and end in ns, category, name, thread, correlation, device, stream; the last three are -1 where an
+            event of its category has none. Integers of the smallest size that holds them, but for the times.
+        """
+        parts = list(zip(*self.chunks, strict=True))
+        self.chunks = []
+        parts.reverse()
+        start: Int64 = np.concatenate(parts.pop())
+        end: Int64 = np.concatenate(parts.pop(), dtype=np.int64)
+        np.add(start, end, out=end)
+        category, name, thread = (np.concatenate(parts.pop()) for _ in range(3))
+        columns = [start, end, category, name, thread]
+        for first in (_LAUNCHED, _ON_DEVICE, _ON_DEVICE):
+            some = np.concatenate(parts.pop())
+            columns.append(np.full(len(start), -1, some.dtype))
+            columns[-1][category >= first] = some
+        return columns
+
+    def part(self) -> Part:
+        """Give what was taken since the last call, and forget the events."""
+        names, threads = self._sent
+        part = Part(
+            self.chunks,
+            self.comm,
+            list(islice(self._names.numbers, names, None)),
+            self._threads.pairs[threads:],
+            tuple(getattr(self, count) for count in _COUNTS),
+            self.whole,
+        )
+        self._sent = (len(self._names.numbers), len(self._threads.pairs))
+        self.chunks, self.comm = [], {}
+        for count in _COUNTS:
+            setattr(self, count, 0)
+        return part
+
+    def add(self, part: Part, sender: Sender) -> None:
+        """Take over what another process made of the text that follows what was taken so far."""
+        sender.names += map(self._names.number, part.names)
+        sender.threads += [self._threads.number(pid, tid) for pid, tid in part.threads]
+        names, threads = np.array(sender.names, np.int32), np.array(sender.threads, np.int32)
+        for start, length, category, name, thread, *rest in part.chunks:
+            self.chunks.append((start, length, category, names[name], threads[thread], *rest))
+        self.comm.update((self.kept + place, args) for place, args in part.comm.items())
+        for count, more in zip(_COUNTS, part.counts, strict=True):
+            setattr(self, count, getattr(self, count) + more)
+        self.whole = self.whole or part.whole
+
+
+@dataclass(slots=True)
+class Sender:
+    """What a process calls by its own numbers: the numbers that we have for the same."""
+
+    names: list[int] = field(default_factory=list)
+    threads: list[int] = field(default_factory=list)
+
+
+def _packed(numbers: list[int]) -> NDArray[Any]:
+    """Make a column in 16 bits where they suffice."""
+    try:
+        return np.frombuffer(array("h", numbers), np.int16)
+    except OverflowError:
+        return np.frombuffer(array("i", numbers), np.int32)
+
+
+def _smallest(column: NDArray[Any]) -> NDArray[Any]:
+    """Keep a column in 16 or 32 bits where that loses nothing."""
+    low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
+    small = next((size for size in (16, 32) if -(1 << size - 1) <= low and high < 1 << size - 1), 64)
+    return column.astype(f"i{small // 8}")
+
+
+def _integers(values: list[Any]) -> NDArray[np.int64]:
+    """Make a column; what is no whole number of 64 bits is -1."""
+    try:
+        return np.frombuffer(array("q", values), np.int64)
+    except (TypeError, OverflowError):
+        return np.array([value if is_count(value) else -1 for value in values], np.int64)

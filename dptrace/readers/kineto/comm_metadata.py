@@ -1,0 +1,217 @@
+"""What an event says of its collective: NCCL's metadata, or else the shapes of tensors.
+
+Whose each of gloo's events is: each process group has two threads of its own, made when the group was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from dptrace.readers.kineto.event_schema import DAMAGE, ENQUEUED, GLOO, Args, is_count
+from dptrace.readers.trace import UNTOLD, CommArgs
+
+__all__ = ["MOST_BYTES", "THREADS", "comm_args", "in_the_job", "in_their_groups"]
+
+MOST_BYTES = 1 << 50
+"""Nothing is taken for larger than a petabyte: what adds sizes up must stay within 64 bits."""
+
+_TO_A_PEER = ("c10d::send", "c10d::recv_")
+"""What enqueues a message between two ranks; where shapes are recorded it tells the other end, which gloo does not."""
+
+_ELEMENT_BYTES = {
+    # Kineto writes NCCL metadata with c10's names (BFloat16), and Input types in C++'s (c10::BFloat16, long int).
+    **dict.fromkeys(("byte", "char", "bool", "unsigned char", "signed char", "float8_e4m3fn", "float8_e5m2"), 1),
+    **dict.fromkeys(("float8_e4m3fnuz", "float8_e5m2fnuz", "quint8", "qint8"), 1),
+    **dict.fromkeys(("short", "short int", "half", "bfloat16"), 2),
+    **dict.fromkeys(("int", "float"), 4),
+    **dict.fromkeys(("long", "long int", "double", "complexfloat"), 8),
+    "complexdouble": 16,
+}
+
+
+def comm_args(name: str, args: Args) -> CommArgs:
+    """Give what an event says of its collective."""
+    if args.collective:
+        numbers = (args.in_elements, args.out_elements, args.group_size, args.seq)
+        inside, outside, members, seq = (number if is_count(number) else None for number in numbers)
+        dtype = str(args.dtype or "")
+        size = _possible(max(inside or 0, outside or 0) * _ELEMENT_BYTES.get(dtype.lower(), 0))
+        group = str(args.group if args.group is not None else "")
+        return CommArgs(
+            str(args.collective),
+            size,
+            dtype,
+            group,
+            members or 0,
+            -1 if seq is None else seq,
+            _listed(args.ranks, members or 0) if type(args.ranks) is str else (),
+            args.description if type(args.description) is str else "",
+            next((int(rank) for rank in (args.source, args.target) if _RANK.fullmatch(str(rank))), -1),
+        )
+    return _by_shapes(name, args)
+
+
+def _by_shapes(name: str, args: Args) -> CommArgs:
+    tensors = _tensors(bytes(args.dims), bytes(args.types))
+    if name.startswith(GLOO):
+        size, dtype = sum(t.bytes for t in tensors), next((t.dtype for t in tensors if t.bytes), "")
+        return CommArgs(name.removeprefix(GLOO), _possible(size), dtype, elements=sum(t.elements for t in tensors))
+    sides = sorted(t.elements for t in tensors if t.elements)
+    shared = len(sides) == 2 and sides[1] % sides[0] == 0 and _SHARES.search(name) is not None
+    return CommArgs(
+        name.removeprefix(ENQUEUED),
+        group_size=sides[1] // sides[0] if shared else 0,
+        peer=_peer(name, bytes(args.concrete)),
+        elements=max(sides, default=0),
+    )
+
+
+def _peer(name: str, inputs: bytes) -> int:
+    """Read the third input of a send or a receive: the rank at its other end, as counted in its group."""
+    if name not in _TO_A_PEER:
+        return -1
+    try:
+        rank = msgspec.json.decode(inputs)[2]
+        return int(rank) if _RANK.fullmatch(str(rank)) else -1
+    except (*DAMAGE, TypeError, LookupError):
+        return -1
+
+
+def in_the_job(comm: dict[int, CommArgs], groups: Any) -> dict[int, CommArgs]:
+    """Name peers by their rank in the whole job, where the file's list of groups leaves no doubt which it is.
+
+    Args:
+        comm: what is said of collectives, by event; peers whose group is not told are ranks in their group.
+        groups: the ``pg_config`` of ``distributedInfo``: every group that this rank is in.
+    """
+    lists = [group.get("ranks") for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
+    members = [ranks for ranks in lists if isinstance(ranks, list) and all(type(rank) is int for rank in ranks)]
+
+    def peer(args: CommArgs) -> int:
+        ranks = {ranks[args.peer] for ranks in members if args.peer < len(ranks)} or {args.peer}
+        return ranks.pop() if len(ranks) == 1 else -1
+
+    return {i: replace(a, peer=peer(a)) if a.peer >= 0 and not a.group else a for i, a in comm.items()}
+
+
+_RANK = re.compile(r"\d{1,9}", re.ASCII)
+
+
+@lru_cache(maxsize=1024)
+def _listed(text: str, size: int) -> tuple[int, ...]:
+    """Read a group's ranks; torch leaves out the middle of more than 30: ``[0, 2, 4, ..., 126]``."""
+    ranks = tuple(map(int, _RANK.findall(text)))
+    if "..." not in text or len(ranks) < 3:
+        return ranks
+    even = range(ranks[0], ranks[-1] + 1, max(ranks[1] - ranks[0], 1))
+    whole = len(even) == size < 1 << 20 and tuple(even[: len(ranks) - 1]) == ranks[:-1]
+    return tuple(even) if whole else ranks
+
+
+def _possible(size: int) -> int:
+    return size if 0 <= size < MOST_BYTES else 0
+
+
+_SHARES = re.compile("all_?gather|reduce_scatter")
+"""Operators one side of whose tensors is the other's share for each rank of the group."""
+
+
+class _Tensors(NamedTuple):
+    """One input of an operator: a tensor, or a list of them."""
+
+    elements: int
+    bytes: int
+    """0 for lists in which the file names no type."""
+    dtype: str
+
+
+@lru_cache(maxsize=1024)
+def _tensors(dims: bytes, types: bytes) -> tuple[_Tensors, ...]:
+    """Give the inputs of an event, from ``Input Dims`` and ``Input type``."""
+    try:
+        shapes, dtypes = msgspec.json.decode(dims), msgspec.json.decode(types)
+        found = []
+        for shape, dtype in zip(shapes, dtypes, strict=False):
+            tensors = shape if shape and isinstance(shape[0], list) else [shape]
+            known = str(dtype) not in _NO_TENSOR
+            elements = _possible(sum(int(np.prod(tensor, dtype=np.int64)) for tensor in tensors if known))
+            size = _ELEMENT_BYTES.get(str(dtype).removeprefix("c10::").lower(), 0)
+            found.append(_Tensors(elements if shape or size else 0, _possible(elements * size), str(dtype)))
+        return tuple(found)
+    except (*DAMAGE, TypeError):
+        return ()
+
+
+_NO_TENSOR = ("", "Scalar", "ScalarList")
+
+THREADS = 2
+"""Of each group: torch's ProcessGroupGloo makes as many unless it is told otherwise, which its Python does not do."""
+_PAIRS = frozenset({"send", "recv"})
+"""What the calling thread does itself: which group it is in can't be told from its thread."""
+
+
+class _Group(NamedTuple):
+    name: str
+    ranks: tuple[int, ...]
+    description: str
+
+
+_UNKNOWN = _Group(UNTOLD, (), "")
+
+
+def in_their_groups(
+    comm: Mapping[int, CommArgs], thread_of: Mapping[int, object], groups: Any, threads: Any = None
+) -> dict[int, CommArgs]:
+    """Name the group of each of gloo's events, where a rank is in groups of different ranks.
+
+    Groups and threads are both counted in the order in which they were made. So if there are two threads for each
+    group, they tell; a thread that did nothing while recording is missed in the file, and then only the recorder knows.
+
+    Args:
+        comm: what is said of collectives, by event.
+        thread_of: the thread's id of each of them that is gloo's own.
+        groups: the ``pg_config`` of ``distributedInfo``: every group that this rank is in.
+        threads: ids of all of gloo's threads, as dptrace's recorder lists them; anything else where it did not.
+    """
+    known = list(filter(None, map(_group, groups))) if isinstance(groups, list) else []
+    if len({group.ranks for group in known}) < 2:
+        return dict(comm)
+    mine = {event: thread for event, thread in thread_of.items() if comm[event].collective not in _PAIRS}
+    owners = _owners(known, _thread_ids(threads) or sorted({t for t in mine.values() if type(t) is int}))
+    named = dict(comm)
+    for event, thread in mine.items():
+        group = owners.get(thread, _UNKNOWN)
+        named[event] = replace(
+            comm[event],
+            group=group.name,
+            group_size=len(group.ranks),
+            ranks=group.ranks,
+            description=group.description,
+        )
+    return named
+
+
+def _owners(groups: Sequence[_Group], threads: Sequence[int]) -> dict[object, _Group]:
+    if len(threads) != THREADS * len(groups):
+        return {}
+    return {thread: groups[place // THREADS] for place, thread in enumerate(threads)}
+
+
+def _thread_ids(threads: Any) -> list[int]:
+    return threads if isinstance(threads, list) and all(type(thread) is int for thread in threads) else []
+
+
+def _group(told: Any) -> _Group | None:
+    """Read one entry of ``pg_config``; nothing for a group that has no part of gloo."""
+    if not isinstance(told, dict) or "gloo" not in str(told.get("backend_config", "gloo")):
+        return None
+    ranks = told.get("ranks")
+    if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks):
+        return None
+    return _Group(str(told.get("pg_name", "")), tuple(ranks), str(told.get("pg_desc", "")))

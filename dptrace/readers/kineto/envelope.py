@@ -1,0 +1,142 @@
+"""What stands around a file's list of events, and where that list and the document end."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dptrace.readers.kineto.columns import DAMAGE
+from dptrace.readers.kineto.repair import closing, saved
+
+__all__ = ["BLANK", "End", "Metadata", "decoded", "end_of", "is_whole", "rescued"]
+
+BLANK = b" \t\r\n,"
+"""What may stand around an event."""
+_CLOSING_BYTES = 64 << 20
+"""How much is decoded in search of the bracket that closes the list; Kineto leaves few to try, and little text."""
+_TRY = 1000
+"""What a try costs beside its text, in bytes decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What stands around the list of events; of any type, since files are written by many hands."""
+
+    base: Any = None
+    """The clock's, in ns."""
+    distributed: Any = None
+    devices: Any = None
+    damage: tuple[str, ...] = ()
+    """What is wrong with the document around its events, a sentence each."""
+    gloo_threads: Any = None
+    """Ids of gloo's threads in the order of their making, as dptrace's recorder lists them."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where a document's list of events ends, and the document."""
+
+    end: int
+    """Place of the bracket that closes the list."""
+    closed: int
+    """Place after the end of the document."""
+    metadata: Metadata
+
+
+class _Document(msgspec.Struct, frozen=True):
+    base: Any = msgspec.field(default=None, name="baseTimeNanoseconds")
+    distributed: Any = msgspec.field(default=None, name="distributedInfo")
+    devices: Any = msgspec.field(default=None, name="deviceProperties")
+    devices_2021: Any = msgspec.field(default=None, name="computeProperties")
+    gloo_threads: Any = None
+
+
+def decoded(head: bytes, tail: bytes) -> Metadata | None:
+    """Decode the document around an emptied list of events; nothing if it is no document."""
+    try:
+        if head == b"[":
+            return Metadata() if msgspec.json.decode(head + tail) == [] else None
+        told = msgspec.json.decode(head + tail, type=_Document)
+    except DAMAGE:
+        return None
+    return Metadata(told.base, told.distributed, told.devices or told.devices_2021, gloo_threads=told.gloo_threads)
+
+
+def rescued(around: bytes) -> Metadata:
+    """Give what can be found in a document that can't be decoded."""
+    base, told = saved(around)
+    rest = "of it the clock's base and the rank were read" if base is not None or told else "nothing of it was read"
+    return Metadata(base, told, None, (f"What stands around the events can't be decoded; {rest}.",))
+
+
+def end_of(head: bytes, text: bytes, last: int, sound: bool) -> End | None:
+    """Find the bracket that closes the list of events; nothing when the document is not closed.
+
+    Args:
+        last: where the last event begins, as far as the spelling of the events tells.
+        sound: whether what stands before it is known to be whole events.
+    """
+    found = _by_trial(head, text, last)
+    if sound and found:
+        return found
+    # What looked like two events may have stood in what follows the list.
+    counted = None if sound else _by_brackets(head, text, 0)
+    if counted and counted.end < last and not counted.metadata.damage:
+        return counted
+    if found:
+        return found
+    near = _by_brackets(head, text, last)
+    return near if near and not near.metadata.damage else _by_keys(head, text, last) or near or counted
+
+
+def _by_trial(head: bytes, text: bytes, last: int) -> End | None:
+    """Take the first bracket with whole events before it and after which the document is whole.
+
+    A bracket within an event that was cut off can look like it from one side only.
+    """
+    end, room = last - 1, _CLOSING_BYTES
+    while room > 0 and (end := text.find(b"]", end + 1)) >= 0:
+        metadata = decoded(head, text[end:])
+        if metadata is not None and is_whole(text[last:end]):
+            return End(end, len(text), metadata)
+        room -= len(text) - last + _TRY
+    return None
+
+
+def _by_brackets(head: bytes, text: bytes, start: int) -> End | None:
+    """Count brackets, which finds the end of a list and of a document that nothing can decode."""
+    end = closing(text, 1, start) - 1
+    if end < start:
+        return None
+    closed = end + 1 if head == b"[" else closing(text, 1, end + 1)
+    if closed < 0:
+        return None
+    return End(end, closed, decoded(head, text[end:closed]) or rescued(head + text[end:closed]))
+
+
+def _by_keys(head: bytes, text: bytes, last: int) -> End | None:
+    """Take the bracket after which Kineto's own keys follow: the last event is damaged, not the end of the file."""
+    places = [found.start() for found in _CLOSED.finditer(text, last)]
+    for end in places:
+        if (metadata := decoded(head, text[end:])) is not None:
+            return End(end, len(text), metadata)
+    if places and text.rstrip().endswith(b"}"):
+        return End(places[0], len(text), rescued(head + text[places[0] :]))
+    return None
+
+
+_CLOSED = re.compile(
+    rb'\](?=\s{0,99},\s{0,99}"(?:traceName|displayTimeUnit|baseTimeNanoseconds|distributedInfo|deviceProperties)")'
+)
+
+
+def is_whole(events: bytes) -> bool:
+    """Tell whether a text is JSON values with commas between them."""
+    try:
+        msgspec.json.decode(b"[" + events.strip(BLANK) + b"]")
+    except DAMAGE:
+        return False
+    return True

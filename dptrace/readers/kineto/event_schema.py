@@ -1,0 +1,186 @@
+"""One event as a file spells it: which of its fields are decoded."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from functools import cache
+from typing import Any, Union
+
+import msgspec
+
+from dptrace.readers.trace import Category
+
+__all__ = [
+    "DAMAGE",
+    "ENQUEUED",
+    "GLOO",
+    "NO_ARGS",
+    "SPAN",
+    "Args",
+    "Complete",
+    "code_of",
+    "complete_events",
+    "is_count",
+]
+
+DAMAGE = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
+"""What decoding and reducing raise on text that is no event."""
+
+GLOO = "gloo:"
+"""Begins the names of gloo's collectives."""
+ENQUEUED = "c10d::"
+"""Begins the names of the operators by which a collective is asked for."""
+
+_CATEGORIES = {
+    # Categories of schema version 1 as torch writes them since 2022, then the spellings of 2021.
+    "cpu_op": Category.CPU_OP,
+    "user_annotation": Category.ANNOTATION,
+    "cuda_runtime": Category.LAUNCH,
+    "cuda_driver": Category.LAUNCH,
+    "hip_runtime": Category.LAUNCH,
+    "hip_driver": Category.LAUNCH,
+    "xpu_runtime": Category.LAUNCH,
+    "xpu_driver": Category.LAUNCH,
+    "privateuse1_runtime": Category.LAUNCH,
+    "privateuse1_driver": Category.LAUNCH,
+    "kernel": Category.KERNEL,
+    "gpu_memcpy": Category.MEMORY,
+    "gpu_memset": Category.MEMORY,
+    "operator": Category.CPU_OP,
+    "runtime": Category.LAUNCH,
+    "memcpy": Category.MEMORY,
+    "memset": Category.MEMORY,
+}
+_UNUSED = 255
+SPAN = 254
+"""Code of Kineto's own event over the whole recording, which it writes after all others."""
+
+
+class Brief(msgspec.Struct, frozen=True, gc=False):
+    """What an event's ``args`` say, as far as it matters for every event."""
+
+    # Of any type, since an odd argument must not cost its event: what is not of the type meant is taken for absent.
+    correlation: Any = -1
+    device: Any = None
+    stream: Any = None
+    collective: Any = msgspec.field(default="", name="Collective name")
+
+
+class Args(Brief, frozen=True, gc=False):
+    """The same with what is said of a collective."""
+
+    in_elements: Any = msgspec.field(default=0, name="In msg nelems")
+    out_elements: Any = msgspec.field(default=0, name="Out msg nelems")
+    group_size: Any = msgspec.field(default=0, name="Group size")
+    dtype: Any = ""
+    group: Any = msgspec.field(default="", name="Process Group Name")
+    seq: Any = msgspec.field(default=-1, name="Seq")
+    ranks: Any = msgspec.field(default="", name="Process Group Ranks")
+    description: Any = msgspec.field(default="", name="Process Group Description")
+    source: Any = msgspec.field(default=-1, name="Src Rank")
+    target: Any = msgspec.field(default=-1, name="Dst Rank")
+    dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Dims")
+    types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input type")
+    concrete: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Concrete Inputs")
+
+
+NO_ARGS = Args()
+
+
+class Complete(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="X"):
+    """An event with a beginning and a duration."""
+
+    cat: str | None = None
+    name: str | int | float | None = ""
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: int | float | str | None = None
+    dur: int | float | str | None = None
+    args: Brief | None = NO_ARGS
+
+
+class _Telling(Complete, frozen=True, gc=False, tag_field="ph", tag="X"):
+    args: Args | None = NO_ARGS
+
+
+class _Exact(Complete, frozen=True, gc=False, tag_field="ph", tag="X"):
+    ts: int | Decimal | None = None  # type: ignore[assignment]
+    dur: int | Decimal | None = None  # type: ignore[assignment]
+
+
+class _ExactTelling(_Exact, frozen=True, gc=False, tag_field="ph", tag="X"):
+    args: Args | None = NO_ARGS
+
+
+class _Phase(msgspec.Struct, frozen=True, gc=False):
+    ph: str = ""
+
+
+_OTHERS = [
+    # Those that Kineto and its likes write; a class costs a quarter of a millisecond, and the others are read as well.
+    msgspec.defstruct(f"Other{i}", [], tag_field="ph", tag=phase, frozen=True, gc=False)
+    for i, phase in enumerate("sftiIMCBEben")
+]
+
+
+class _Events:
+    """Decode the complete events of a list, and count the others without looking into them.
+
+    Flows, instants, counters and metadata are up to half of a file. Told by their ``ph``, they become empty objects,
+    so that the decoder skips their fields.
+    """
+
+    def __init__(self, complete: type[Complete]) -> None:
+        self.complete = complete
+        self.any: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[Union[(complete, *_OTHERS)]])  # type: ignore[valid-type]
+        self.only: msgspec.json.Decoder[list[Complete]] = msgspec.json.Decoder(list[complete])  # type: ignore[valid-type]
+
+    def decode(self, text: bytes) -> tuple[int, list[Complete]]:
+        try:
+            events = self.any.decode(text)
+        except msgspec.ValidationError:
+            return self._decode_others(text)
+        complete = self.complete
+        return len(events), [event for event in events if type(event) is complete]
+
+    def _decode_others(self, text: bytes) -> tuple[int, list[Complete]]:
+        """Do the same where an event has no ``ph`` or one that nobody knows."""
+        phases, events = _PHASES.decode(text), _TEXTS.decode(text)
+        complete = [event for event, phase in zip(events, phases, strict=True) if phase.ph == "X"]
+        return len(events), self.only.decode(b"[" + b",".join(complete) + b"]")
+
+
+_PHASES: msgspec.json.Decoder[list[_Phase]] = msgspec.json.Decoder(list[_Phase])
+_TEXTS: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+@cache
+def _events(exact: bool, telling: bool) -> _Events:
+    if exact:
+        return _Events(_ExactTelling if telling else _Exact)
+    return _Events(_Telling if telling else Complete)
+
+
+def complete_events(text: bytes, exact: bool = False, telling: bool = False) -> tuple[int, list[Complete]]:
+    """Decode a JSON list of events; give how many there are, and those of them that are complete.
+
+    Args:
+        exact: whether times with decimals become Decimal instead of float.
+        telling: whether the ``args`` are Args, which a file without collectives need not pay for.
+
+    Raises:
+        DAMAGE: the text is no list of events.
+    """
+    return _events(exact, telling).decode(text)
+
+
+def code_of(category: str | None) -> int:
+    """Give the :class:`Category` of what a file calls *category*, SPAN, or a larger number for what is not used."""
+    if category == "Trace":
+        return SPAN
+    return _CATEGORIES.get(category.lower(), _UNUSED) if category is not None else _UNUSED
+
+
+def is_count(value: object) -> bool:
+    """Tell whether a value is a whole number from 0 that 64 bits hold easily."""
+    return type(value) is int and 0 <= value < 1 << 62

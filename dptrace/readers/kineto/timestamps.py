@@ -1,0 +1,63 @@
+"""A file's times, µs as JSON spells them, into whole ns without rounding error."""
+
+from __future__ import annotations
+
+from array import array
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.intervals import Int64
+
+__all__ = ["NeedsDecimal", "nanoseconds", "quickly"]
+
+# Below this many µs a double tells three decimals apart: its spacing is 2^-10 µs, just under a nanosecond, so the
+# fraction, times 1000, rounds to the true one. Files of spring 2024 carry epoch µs with decimals (1.7e15): too many.
+_EXACT_MICROSECONDS = float(2**43)
+
+
+def quickly(microseconds: list[Any], exact: bool) -> Int64 | None:
+    """Turn µs into ns where all are ints or all floats that a double holds well; else give nothing."""
+    try:
+        whole = np.frombuffer(array("q", microseconds), np.int64)
+        return whole * 1000 if len(whole) and -_LAST < whole.min() and whole.max() < _LAST else None
+    except (TypeError, OverflowError):
+        pass
+    try:
+        values = np.frombuffer(array("d", [] if exact else microseconds), np.float64)
+    except (TypeError, OverflowError):
+        return None
+    # An int above the limit is a reason to look closer as well: it may have lost digits.
+    return _from_doubles(values) if len(values) and np.abs(values).max() < _EXACT_MICROSECONDS else None
+
+
+_LAST = 2**52
+"""µs, about 146 years: times beyond are no clock's, and a sum of two of them in ns would not leave 64 bits."""
+
+
+def _from_doubles(values: NDArray[np.float64]) -> Int64:
+    whole: NDArray[np.float64] = np.floor(values)
+    # The fraction apart: the product of the whole number with 1000 would be rounded to half a nanosecond.
+    return whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
+
+
+def nanoseconds(microseconds: list[Any], exact: bool) -> Int64:
+    """Turn µs, as int, float, Decimal or the text of one, into whole ns without rounding error."""
+    if not microseconds or (quick := quickly(microseconds, exact)) is None:
+        return _from_decimals(microseconds)
+    return quick
+
+
+def _from_decimals(microseconds: list[Any]) -> Int64:
+    if any(type(value) is float and abs(value) >= _EXACT_MICROSECONDS for value in microseconds):
+        raise NeedsDecimal
+    decimals = [Decimal(value) for value in microseconds]
+    if any(not abs(value) < _LAST for value in decimals):
+        raise OverflowError("a time beyond any clock")
+    return np.array([int((value * 1000).to_integral_value()) for value in decimals], np.int64)
+
+
+class NeedsDecimal(Exception):
+    """The chunk's times do not fit doubles: decode it again with their decimal text."""

@@ -1,0 +1,126 @@
+"""What can't be true of the events of one rank, whoever wrote it: left out or cut short, and told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.intervals import Int64
+from dptrace.readers.trace import Category
+
+__all__ = ["Rows", "plausible"]
+
+_DAY = 86_400 * 10**9
+"""No recording is that long: Kineto keeps all of it in memory."""
+_LAST = 2**62
+"""Within 146 years of the epoch, so that no sum with the clock's base leaves 64 bits."""
+_WITHIN = 3
+_NEAR = 8
+"""Of the next events on its stream, how many must lie within a device event, and among how many they are sought."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The columns that the judgement needs, an entry per event, in the order of the file."""
+
+    start: Int64
+    end: Int64
+    category: NDArray[np.uint8]
+    name: NDArray[np.int32]
+    thread: NDArray[np.int32]
+    correlation: Int64
+    device: NDArray[np.int32]
+    stream: Int64
+
+
+def plausible(
+    rows: Rows, told: NDArray[np.bool_], waits: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], Int64, list[str]]:
+    """Tell which events to keep, when each ends, and what was wrong, a sentence each.
+
+    Args:
+        told: which events carry a collective's metadata.
+        waits: which are collectives' kernels by their names.
+    """
+    sentences: list[str] = []
+
+    def without(kept: NDArray[np.bool_], bad: NDArray[np.bool_], why: str) -> NDArray[np.bool_]:
+        bad = kept & bad
+        if bad.any():
+            sentences.append(f"{_events(int(bad.sum()))} left out {why}.")
+        return kept & ~bad
+
+    keep = np.ones(len(rows.start), np.bool_)
+    beyond = (np.abs(rows.start) >= _LAST) | (rows.end >= _LAST)
+    keep = without(keep, beyond, "with times beyond any clock")
+    keep = without(keep, rows.end < rows.start, "with a negative duration")
+    keep = without(keep, _elsewhen(rows, keep), "more than a day away from the others")
+    on_device = (rows.category == Category.KERNEL) | (rows.category == Category.MEMORY)
+    # On the CPU one thing may well happen twice within a microsecond; gloo's collectives take longer.
+    twice = _repeated(rows, keep & np.where(on_device, rows.correlation > 0, told))
+    keep = without(keep, twice, "that stand in the file twice")
+    end, cut = _cut_short(rows, keep & on_device, told | waits)
+    if cut:
+        sentences.append(
+            f"{_events(cut)} on a GPU cut short: each seems to run on while several later ones on its stream begin and "
+            "end, which can't be."
+        )
+    return keep, end, sentences
+
+
+def _events(count: int) -> str:
+    return f"{count:,} event" + "s" * (count != 1)
+
+
+def _elsewhen(rows: Rows, keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Find events far from all others: times that were never set (pytorch#188481), or clocks not told apart."""
+    far = np.zeros(len(keep), np.bool_)
+    if not keep.any() or int(rows.end[keep].max()) - int(rows.start[keep].min()) <= _DAY:
+        return far
+    set_times = keep & ((rows.start != 0) | (rows.end != 0))
+    middle = int(np.median(rows.start[set_times])) if set_times.any() else 0
+    far[:] = (rows.start < middle - _DAY) | (rows.end > middle + _DAY)
+    return far
+
+
+def _repeated(rows: Rows, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Find the second and further copies of an event of some length: no stream does one thing twice at once."""
+    found = np.zeros(len(among), np.bool_)
+    events = np.flatnonzero(among & (rows.end > rows.start))
+    order = events[np.argsort(rows.start[events], kind="stable")]
+    touching = rows.start[order[1:]] == rows.start[order[:-1]]
+    if not touching.any():
+        return found
+    events = order[np.append(touching, False) | np.append(False, touching)]
+    columns = (rows.start, rows.end, rows.name, rows.correlation, rows.stream, rows.device, rows.thread)
+    order = events[np.lexsort([column[events] for column in columns])]
+    same = np.ones(len(order) - 1, np.bool_)
+    for column in columns:
+        same &= column[order[1:]] == column[order[:-1]]
+    found[order[1:][same]] = True
+    return found
+
+
+def _cut_short(rows: Rows, on_device: NDArray[np.bool_], waits: NDArray[np.bool_]) -> tuple[Int64, int]:
+    """End what overruns at the start of what follows on its stream (TraceLens#669: ROCm, after a long stall).
+
+    Neighbours may overlap by right (programmatic dependent launch), and so may the branches of a graph, whose kernels
+    share one correlation, and a collective that waits for its peers on a stream that ROCm mistook: none is cut.
+    """
+    events = np.flatnonzero(on_device & (rows.stream >= 0))
+    order = events[np.lexsort((rows.start[events], rows.thread[events]))]
+    start, end, thread, stream = (column[order] for column in (rows.start, rows.end, rows.thread, rows.stream))
+    if len(order) <= _WITHIN or not (end[:-_WITHIN] > start[_WITHIN:])[thread[:-_WITHIN] == thread[_WITHIN:]].any():
+        return rows.end, 0
+    within, then = np.zeros(len(order), np.int64), np.full(len(order), np.iinfo(np.int64).max)
+    for k in range(1, min(_NEAR, len(order) - 1) + 1):
+        follows = (thread[k:] == thread[:-k]) & (stream[k:] == stream[:-k]) & (start[k:] > start[:-k])
+        within[:-k] += follows & (end[k:] <= end[:-k]) & (end[k:] > start[k:])
+        then[:-k] = np.where(follows, np.minimum(then[:-k], start[k:]), then[:-k])
+    ids, place, count = np.unique(rows.correlation[order], return_inverse=True, return_counts=True)
+    overruns = (within >= _WITHIN) & (ids > 0)[place] & (count == 1)[place] & ~waits[order]
+    result = rows.end.copy()
+    result[order[overruns]] = then[overruns]
+    return result, int(overruns.sum())

@@ -1,0 +1,1 @@
+"""Read Perfetto's binary traces (``.pftrace``)."""

@@ -1,0 +1,267 @@
+"""Perfetto's ``.pftrace`` as torch writes it, given as the events that Kineto would have written.
+
+torch's CUPTI monitor (``export_chrome_trace("x.pftrace")``, torch/csrc/profiler/cupti/monitor_pftrace.cpp and
+torch/profiler/_cupti/monitor_trace.py of 2026) writes, gzipped whatever the name:
+
+- operators, annotations and calls of the runtime as TrackEvent slices on threads, ``args`` as debug annotations, at
+  first without and later with Kineto's categories; all begins of one kind, then all their ends, not in order of time;
+- work on a GPU at first as such slices too, on a thread per stream, later as GpuRenderStageEvents whose stage is
+  called Kernel, Memcpy or Memset and whose ``args`` are extra data, all text;
+- nanoseconds since the epoch, and no ``distributedInfo``, so that the rank is that of the file's name.
+
+Any other writer's slices are read too, where their categories are Kineto's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from dptrace.errors import TraceError
+from dptrace.readers.perfetto.packets import Chunks, Packets
+from dptrace.readers.perfetto.slices import Clocks, Slices, Tracks
+from dptrace.readers.sources.source import Source
+
+__all__ = ["BETWEEN", "kineto_text"]
+
+BETWEEN = b'},{"ph"'
+"""What parts two events in the text."""
+_TEXT = 1 << 14
+"""Events given at a time, some megabytes of text."""
+_BASE = 7_889_238 * 10**9
+"""Kineto's base of time is a multiple of this many ns, a quarter of a year: times since it fit a double."""
+
+_STAGES = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset", "Annotation": "gpu_user_annotation"}
+_LANE = re.compile(r"stream (\d+)$")
+_NUMBERS = frozenset({"correlation", "bytes", "In msg nelems", "Out msg nelems", "Group size", "Seq", "Rank"})
+"""Extra data that are numbers, written as text."""
+_OWN_FIGURE = "exposed_comm_ns"
+"""A detail that only dptrace's own exports write."""
+
+_FUNCTION = re.compile(r"\.pyx?\(\d+\): |^<built-in |^nn\.Module: ")
+_NODE = re.compile(r"::|Backward\d*$|^(?:detach_?|record_param_comms)$")
+_BEGIN, _END, _LEGACY_COMPLETE = 1, 2, ord("X")
+_CLEARED = 1
+
+
+def kineto_text(source: Source, start: bytes, chunks: Chunks) -> Iterator[tuple[bytes, bytes, str | None]]:
+    """Give a file's events as JSON text, some megabytes at a time.
+
+    Args:
+        start: the file's first bytes, taken from *chunks* before.
+
+    Yields:
+        The document up to its events; events with commas between them; and, with the last of them, why the file
+        stops before its end, or an empty text.
+
+    Raises:
+        TraceError: the file is dptrace's own export.
+    """
+    packets = Packets(start, chunks)
+    events = _Events(source)
+    head = b""
+    for packet in packets:
+        events.take(packet)
+        if len(events.out) >= _TEXT:
+            head = head or events.head()
+            yield head, events.text(), None
+    events.finish()
+    lost = f"{packets.lost:,} of its packets can't be decoded" if packets.lost else ""
+    unended = f"{events.unended:,} of its slices have no end" if events.unended else ""
+    yield head or events.head(), events.text(), packets.damage or lost or unended
+
+
+class _Sequence:
+    """What the packets of one writer say once and then refer to by number."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
+        self.categories: dict[int, str] = {}
+        self.keys: dict[int, str] = {}
+        self.strings: dict[int, str] = {}
+        self.specs: dict[int, str] = {}
+        self.clock = 0
+        self.track = 0
+
+    def learn(self, data: Any) -> None:
+        for entries, table in (
+            (data.event_names, self.names),
+            (data.event_categories, self.categories),
+            (data.debug_annotation_names, self.keys),
+            (data.gpu_specifications, self.specs),
+        ):
+            table.update((entry.iid, entry.name) for entry in entries)
+        self.strings.update(
+            (entry.iid, entry.str.decode("utf-8", "replace")) for entry in data.debug_annotation_string_values
+        )
+
+
+class _Events:
+    """The events of a file while its packets are read."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.sequences: dict[int, _Sequence] = {}
+        self.tracks, self.clocks = Tracks(), Clocks()
+        self.slices: dict[int, Slices] = {}
+        self.base: int | None = None
+        self.categorized = False
+        """Whether the file tells categories; a slice without any is then none of Kineto's."""
+        self.unended = 0
+        self.out: list[bytes] = []
+        self.encoded: dict[str, bytes] = {}
+
+    def head(self) -> bytes:
+        return b'{"baseTimeNanoseconds":%d,"traceEvents":[' % (self.base or 0)
+
+    def text(self) -> bytes:
+        """Give the events that are whole, and forget them."""
+        text = b",".join(self.out)
+        self.out.clear()
+        return text
+
+    def take(self, packet: Any) -> None:
+        """Take a packet."""
+        number = packet.trusted_packet_sequence_id
+        sequence = self.sequences.get(number)
+        if sequence is None or packet.sequence_flags & _CLEARED:
+            sequence = self.sequences[number] = _Sequence()
+        kind = packet.WhichOneof("data")
+        if packet.HasField("interned_data"):
+            sequence.learn(packet.interned_data)
+            if _OWN_FIGURE in sequence.keys.values():
+                raise _own_export(self.source)
+        if packet.HasField("trace_packet_defaults"):
+            sequence.clock = packet.trace_packet_defaults.timestamp_clock_id
+            sequence.track = packet.trace_packet_defaults.track_event_defaults.track_uuid
+        if kind == "track_event":
+            self._slice(packet, sequence, number)
+        elif kind == "gpu_render_stage_event":
+            self._stage(packet, sequence, number)
+        elif kind == "track_descriptor":
+            self.tracks.learn(packet.track_descriptor)
+        elif kind == "clock_snapshot":
+            self.clocks.learn(packet.clock_snapshot, number)
+
+    def finish(self) -> None:
+        """Pair what is still open."""
+        for slices in self.slices.values():
+            for body, start, end in slices.rest():
+                self._write(body, start, end)
+            self.unended += slices.unended
+
+    def _time(self, packet: Any, sequence: _Sequence, number: int) -> int:
+        return self.clocks.time(packet.timestamp, packet.timestamp_clock_id or sequence.clock, number)
+
+    def _slice(self, packet: Any, sequence: _Sequence, number: int) -> None:
+        event = packet.track_event
+        time = self._time(packet, sequence, number)
+        kind = event.type
+        legacy = event.legacy_event if not kind and event.HasField("legacy_event") else None
+        if legacy is not None:
+            kind = {ord("B"): _BEGIN, ord("E"): _END}.get(legacy.phase, legacy.phase)
+        if kind not in (_BEGIN, _END, _LEGACY_COMPLETE):
+            return
+        track = event.track_uuid or sequence.track
+        slices = self.slices.setdefault(number, Slices())
+        if kind == _END:
+            slices.end(time, track)
+            return
+        pid, tid = self.tracks.thread(track)
+        if legacy is not None:
+            pid, tid = legacy.pid_override or pid, legacy.tid_override or tid
+        body = self._body(*self._described(event, sequence), pid, tid)
+        if kind == _LEGACY_COMPLETE and legacy is not None:
+            self._write(body, time, time + legacy.duration_us * 1000)
+            return
+        for whole in slices.begin(time, track, body):
+            self._write(*whole)
+
+    def _described(self, event: Any, sequence: _Sequence) -> tuple[str, str, dict[str, Any]]:
+        """Give a slice's category, name and args."""
+        name = sequence.names.get(event.name_iid, "") if event.name_iid else event.name
+        args = {}
+        for annotation in event.debug_annotations:
+            key = annotation.name or sequence.keys.get(annotation.name_iid, "")
+            args[key] = _value(annotation, sequence)
+        categories = [*event.categories, *[sequence.categories.get(iid, "") for iid in event.category_iids]]
+        if categories or self.categorized:
+            self.categorized = True
+            return categories[0] if categories else "", name, args
+        return _category(name, args), name, args
+
+    def _stage(self, packet: Any, sequence: _Sequence, number: int) -> None:
+        event = packet.gpu_render_stage_event
+        stage = sequence.specs.get(event.stage_iid, "")
+        name = sequence.names.get(event.name_iid, "") or event.name or stage
+        lane = _LANE.search(sequence.specs.get(event.hw_queue_iid, ""))
+        stream: int = int(lane.group(1)) if lane else event.hw_queue_iid
+        args: dict[str, Any] = {"device": event.gpu_id, "stream": stream}
+        for extra in event.extra_data:
+            number_like = extra.value.isdecimal() and len(extra.value) < 19
+            args[extra.name] = int(extra.value) if number_like and extra.name in _NUMBERS else extra.value
+            if extra.name == "stream id" and number_like:
+                args["stream"] = int(extra.value)
+        time = self._time(packet, sequence, number)
+        body = self._body(_STAGES.get(stage, ""), name, args, event.gpu_id, args["stream"])
+        self._write(body, time, time + event.duration)
+
+    def _body(self, category: str, name: str, args: dict[str, Any], pid: int, tid: int) -> bytes:
+        """Write all of an event but its times."""
+        encoded = self.encoded.get(name) or self.encoded.setdefault(name, msgspec.json.encode(name))
+        kind = self.encoded.get(category) or self.encoded.setdefault(category, msgspec.json.encode(category))
+        return b'{"ph":"X","cat":%b,"name":%b,"pid":%d,"tid":%d,"args":%b,' % (
+            kind,
+            encoded,
+            pid,
+            tid,
+            msgspec.json.encode(args),
+        )
+
+    def _write(self, body: bytes, start: int, end: int) -> None:
+        if self.base is None:
+            self.base = start - start % _BASE
+        self.out.append(b'%b"ts":%b,"dur":%b}' % (body, _microseconds(start - self.base), _microseconds(end - start)))
+
+
+def _microseconds(time: int) -> bytes:
+    return b"%s%d.%03d" % (b"-" if time < 0 else b"", *divmod(abs(time), 1000))
+
+
+def _value(annotation: Any, sequence: _Sequence) -> Any:
+    kind = annotation.WhichOneof("value")
+    if kind == "string_value_iid":
+        return sequence.strings.get(annotation.string_value_iid, "")
+    if kind in ("string_value", "int_value", "uint_value", "double_value", "bool_value"):
+        return getattr(annotation, kind)
+    if annotation.array_values:
+        return [_value(entry, sequence) for entry in annotation.array_values]
+    if annotation.dict_entries:
+        return {
+            entry.name or sequence.keys.get(entry.name_iid, ""): _value(entry, sequence)
+            for entry in annotation.dict_entries
+        }
+    return None
+
+
+def _category(name: str, args: dict[str, Any]) -> str:
+    """Tell what an event is in a file of before torch wrote categories, by what only its kind says of itself."""
+    if "cbid" in args:
+        return "cuda_runtime" if name.startswith("cuda") else "cuda_driver"
+    if {"device", "stream", "correlation"} <= args.keys():
+        copies = {"Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}.get(name[:6], "")
+        return "cuda_sync" if "cuda_sync_kind" in args else "kernel" if "grid" in args else copies
+    if "Python id" in args or _FUNCTION.search(name):
+        return "python_function"
+    # What torch itself runs has a namespace or is a node of autograd; a label of record_function has other names.
+    return "cpu_op" if _NODE.search(name) else "user_annotation" if args else ""
+
+
+def _own_export(source: Source) -> TraceError:
+    return TraceError(
+        f"{source.address}: is dptrace's own export for Perfetto, which holds figures and not the operators and calls "
+        "that they come from. Give dptrace the traces that it was made of."
+    )

@@ -1,0 +1,1 @@
+"""Where trace bytes come from: files, archives, URLs, standard input, and the discovery of a run's files."""

@@ -1,0 +1,297 @@
+"""From what the user names (a folder, files, a glob, an archive, URLs) to the trace files of a run and their ranks."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from dptrace.errors import DptraceError, TraceError, UsageError
+from dptrace.readers.sources.archive import is_archive, members
+from dptrace.readers.sources.source import STDIN, Source
+from dptrace.readers.sources.url import from_file_url, is_url, last_part, shown
+
+__all__ = ["RUN_FILE", "Ranked", "Sources", "assign_ranks", "find"]
+
+RUN_FILE = "run.json"
+_KINETO = (".json", ".json.gz")
+_PERFETTO = tuple(f"{kind}{packed}" for kind in (".pftrace", ".perfetto-trace", ".perfetto") for packed in ("", ".gz"))
+_ARCHIVES = (".zip", ".tar")
+_RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_ .]?(\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """The files of a run."""
+
+    files: tuple[Source, ...]
+    named: frozenset[Source]
+    """Those that the user named one by one: a fault in one of them is an error, in any other a note."""
+    info: dict[str, Any]
+    """The contents of ``run.json``, if there is one."""
+    notes: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one argument names."""
+
+    files: list[Source]
+    one_by_one: bool = False
+    run_file: Source | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def find(paths: Sequence[str]) -> Sources:
+    """Find the trace files that *paths* name.
+
+    Raises:
+        UsageError: no path given, or standard input beside others.
+        DptraceError: a path that is not there, or a folder, an archive or an address without traces.
+        MissingExtraError: a package is missing that reads such an address.
+    """
+    if not paths:
+        raise UsageError("Name a run: a run folder, a trace file, several files, or a glob.")
+    if STDIN in paths and len(paths) > 1:
+        raise UsageError("Standard input (-) holds one trace: name nothing else beside it.")
+    files: list[Source] = []
+    named: set[Source] = set()
+    notes: list[str] = []
+    info: dict[str, Any] = {}
+    for text in paths:
+        try:
+            found = _at(text)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise DptraceError(f"{shown(text)[:200]}: can't be looked at: {error}.") from None
+        files += found.files
+        named |= {*found.files} if found.one_by_one else set()
+        notes += found.notes
+        info = info or _run_info(found.run_file, notes)
+    unique = tuple(dict.fromkeys(files))
+    return Sources(unique, frozenset(named), info, tuple(notes))
+
+
+def _at(text: str) -> _Found:
+    """Give the files that one argument names."""
+    if not text:
+        raise UsageError("An empty path names nothing; for the folder you are in, write a dot.")
+    if text == STDIN:
+        return _Found([Source.of(STDIN)], one_by_one=True)
+    if is_url(text):
+        local = from_file_url(text)
+        if local is None:
+            return _at_url(text)
+        text = local
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return _in_folder(path)
+    if path.name == RUN_FILE and path.exists():
+        # run.json stands for its folder: that is what its reader wants to see.
+        return _in_folder(path.parent)
+    if path.is_file() and _is_archive(path):
+        return _in_archive(Source(str(path)))
+    if path.exists() or not glob.has_magic(text):
+        return _member(text) or _Found([Source(str(path))], one_by_one=True)
+    found = _Found([])
+    matches = sorted(Path(match) for match in glob.glob(str(path), recursive=True))
+    if not matches:
+        raise DptraceError(f"{text}: nothing matches this pattern.")
+    return _expanded(found, [Source(str(file)) for file in _plain(matches, found.notes) if file.name != RUN_FILE])
+
+
+def _is_archive(path: Path) -> bool:
+    """Tell an archive by its name, or, whatever it is called, by how a zip archive begins."""
+    if is_archive(path.name):
+        return True
+    with path.open("rb") as file:
+        return file.read(4) == b"PK\x03\x04"
+
+
+def _member(text: str) -> _Found | None:
+    """Give the file that an address such as ``all.zip!rank0.json`` names; nothing for any other."""
+    archive, bang, member = text.rpartition("!")
+    if not bang or not is_archive(last_part(archive)) or (not is_url(text) and Path(text).exists()):
+        return None
+    return _Found([Source.of(archive).within(member)], one_by_one=True)
+
+
+def _at_url(url: str) -> _Found:
+    from dptrace.readers.sources import remote
+
+    where, name = shown(url), last_part(url)
+    if found := _member(url):
+        return found
+    if name == RUN_FILE:
+        return _in_remote_folder(url.rpartition("/")[0])
+    if re.search(r"[*\[]", name) or "**" in url or ("?" in name and not url.lower().startswith("http")):
+        matches = [Source.of(match) for match in remote.pattern(url)]
+        if not matches:
+            raise DptraceError(f"{where}: nothing matches this pattern.")
+        return _expanded(_Found([]), [file for file in matches if file.name != RUN_FILE])
+    if is_archive(name):
+        return _in_archive(Source.of(url))
+    # Asking costs time, and a server may refuse to list what it lets be read.
+    if not name.endswith((*_KINETO, *_PERFETTO)) and remote.is_folder(url):
+        return _in_remote_folder(url)
+    return _Found([Source.of(url)], one_by_one=True)
+
+
+def _in_remote_folder(url: str) -> _Found:
+    from dptrace.readers.sources import remote
+
+    listed: list[Source] = []
+    for deeper in (False, True):
+        files = [Source.of(child) for child in remote.children(url, deeper)]
+        listed = listed or files
+        if chosen := _chosen(files):
+            found = _expanded(_Found([]), chosen)
+            found.run_file = found.run_file or next((file for file in listed if file.name == RUN_FILE), None)
+            return found
+    raise _no_traces(shown(url))
+
+
+def _in_folder(folder: Path) -> _Found:
+    """List the traces of a folder, or, if it holds none itself, of the folders in it."""
+    run_file = folder / RUN_FILE
+    notes: list[str] = []
+    for pattern in ("*", "*/*"):
+        files = [Source(str(file)) for file in _plain(sorted(folder.glob(pattern)), notes)]
+        if chosen := _chosen(files):
+            found = _expanded(_Found([], run_file=Source(str(run_file)) if run_file.exists() else None), chosen)
+            found.notes = [*notes, *found.notes]
+            return found
+    raise _no_traces(str(folder), notes)
+
+
+def _in_archive(archive: Source) -> _Found:
+    names = members(archive)
+    chosen = _chosen([archive.within(name) for name in names if not name.startswith("__MACOSX/")])
+    inner = [name for name in names if is_archive(name)]
+    if any(is_archive(file.member) for file in chosen) or (inner and not chosen):
+        raise TraceError(
+            f"{archive.address}: holds an archive ({inner[0]}) and no traces beside it; unpack the outer one."
+        )
+    if not chosen:
+        raise TraceError(f"{archive.address}: holds no traces (.json or .json.gz) but {_listed(names)}.")
+    run_files = sorted((name for name in names if Source.of(name).name == RUN_FILE), key=lambda name: name.count("/"))
+    return _Found(chosen, run_file=archive.within(run_files[0]) if run_files else None)
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return (", ".join(names[:3]) + rest) or "nothing"
+
+
+def _plain(paths: Sequence[Path], notes: list[str]) -> list[Path]:
+    """Leave out what is no file, with a word on what is named like a trace and can't be read as one."""
+    for path in paths:
+        if path.name.endswith((*_KINETO, *_PERFETTO)) and not path.is_file() and not path.is_dir():
+            what = "is a pipe or a device, read when named by itself" if path.exists() else "is a link to nothing"
+            notes.append(f"Left out: {path}: {what}.")
+    return [path for path in paths if path.is_file()]
+
+
+def _chosen(files: Sequence[Source]) -> list[Source]:
+    """Choose the traces in a folder by their names.
+
+    Exports and archives that lie beside a run's own traces are copies of them, as a rule.
+    """
+    files = [file for file in files if file.name != RUN_FILE and not file.name.startswith(".")]
+    kinds: tuple[Callable[[str], bool], ...] = (
+        lambda name: name.endswith(_KINETO),
+        lambda name: name.endswith(_PERFETTO),
+        lambda name: name.endswith(_ARCHIVES),
+    )
+    return next((chosen for kind in kinds if (chosen := [file for file in files if kind(file.name)])), [])
+
+
+def _expanded(found: _Found, files: Sequence[Source]) -> _Found:
+    """Put the traces of archives in the archives' place."""
+    for file in files:
+        inner = _in_archive(file) if not file.member and is_archive(file.name) else _Found([file])
+        found.files += inner.files
+        found.run_file = found.run_file or inner.run_file
+    return found
+
+
+def _no_traces(where: str, notes: Sequence[str] = ()) -> DptraceError:
+    advice = (
+        f"{where}: holds no traces (.json, .json.gz, .pftrace or a .zip of them). Was the recording stopped before it "
+        "wrote any? Record one with: dptrace record"
+    )
+    return DptraceError(" ".join([advice, *notes]))
+
+
+def _run_info(file: Source | None, notes: list[str]) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        with file.open() as stream:
+            info = msgspec.json.decode(stream.read())
+    except (DptraceError, OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+        notes.append(f"{RUN_FILE} can't be read ({error}); the traces are shown without it.")
+        return {}
+    return info if isinstance(info, dict) else {}
+
+
+class Ranked(Protocol):
+    """A trace file, as far as telling its rank goes."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def rank(self) -> int | None: ...
+
+
+def assign_ranks(traces: Sequence[Ranked]) -> tuple[list[int], list[str]]:
+    """Give each trace its rank: from its ``distributedInfo``, else its file's name, else the order.
+
+    Returns:
+        The ranks, in the order of the traces, and a sentence on each way of guessing that was used.
+
+    Raises:
+        DptraceError: two files claim one rank.
+    """
+    ranks: dict[int, int] = {}
+    owner: dict[int, Ranked] = {}
+    notes: list[str] = []
+    for index, trace in enumerate(traces):
+        rank = trace.rank if trace.rank is not None else _rank_in_name(trace.path)
+        if rank is not None:
+            ranks[index] = _claim(rank, trace, owner)
+    rest = [index for index in range(len(traces)) if index not in ranks]
+    free = (rank for rank in range(len(traces)) if rank not in owner)
+    for index in rest:
+        rank = next(free)
+        ranks[index] = _claim(rank, traces[index], owner)
+        if len(traces) > 1:
+            notes.append(
+                f"{_name_of(traces[index].path)}: neither the file nor its name says its rank: taken as rank {rank}."
+            )
+    return [ranks[index] for index in range(len(traces))], notes
+
+
+def _rank_in_name(path: str) -> int | None:
+    found = _RANK_IN_NAME.findall(_name_of(path))
+    return int(found[-1]) if found and len(found[-1]) < 7 else None
+
+
+def _name_of(path: str) -> str:
+    """Give the last part of a trace's address; of a file in an archive, that of its name there."""
+    return last_part(path).rpartition("!")[2]
+
+
+def _claim(rank: int, trace: Ranked, owner: dict[int, Ranked]) -> int:
+    if rank in owner:
+        raise DptraceError(
+            f"{owner[rank].path} and {trace.path} both claim rank {rank}. Give dptrace the files of one run, "
+            "one for each rank; two captures of one rank are two runs."
+        )
+    owner[rank] = trace
+    return rank

@@ -1,0 +1,1 @@
+"""The launcher: torchrun, the run folder, failures, run.json."""

@@ -1,0 +1,1 @@
+"""Trainer modes, models and options, and their checks."""

@@ -1,0 +1,88 @@
+"""torch's profiler, started on all ranks at one moment, and a stopwatch that stays on the device."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.profiler import profile
+
+from dptrace.record.distributed import Meeting
+from dptrace.record.gloo_threads import gloo_threads
+
+__all__ = ["AlignedProfile", "Stopwatch", "device_of"]
+
+_PATIENCE = timedelta(seconds=10)
+"""How long a rank waits for the others before it records without them: processes that do not train together."""
+
+
+def device_of(parameters: Iterable[torch.Tensor]) -> torch.device:
+    """Tell where these parameters are trained: on a GPU if one of them lies there.
+
+    A machine with a GPU may train on its CPU, so that a GPU is there tells nothing. Where no parameter is known,
+    a GPU that this process has used already is where it trains.
+    """
+    devices = [parameter.device for parameter in parameters]
+    if not devices and torch.cuda.is_initialized():
+        return torch.device("cuda", torch.cuda.current_device())
+    return next((device for device in devices if device.type == "cuda"), torch.device("cpu"))
+
+
+class AlignedProfile(profile):
+    """A profiler whose ranks begin their first recorded step together.
+
+    Switching the profiler on takes each rank its own time; without the meeting the first recorded all-reduce
+    would show the difference as time waited for a peer.
+    """
+
+    def __init__(self, meeting: Meeting, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._meeting = meeting
+
+    def start_trace(self) -> None:
+        """Switch to recording, then wait for the other ranks; the first ``ProfilerStep`` begins after that."""
+        super().start_trace()
+        if threads := gloo_threads():
+            self.add_metadata_json("gloo_threads", json.dumps(threads))
+        self._meeting.wait("recording", _PATIENCE)
+
+    def finish(self) -> None:
+        """Stop, wherever in its schedule it is."""
+        self.__exit__(None, None, None)
+
+
+class Stopwatch:
+    """Wall times of steps: on a GPU between two CUDA events, so that no step waits for the host."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._on_gpu = device, device.type == "cuda"
+        self._laps: list[tuple[Any, Any]] = []
+        self._begun: Any = None
+
+    def _now(self) -> Any:
+        if not self._on_gpu:
+            return time.perf_counter_ns()
+        # Not every script calls set_device: the current device may be another than the one that trains.
+        with torch.cuda.device(self._device):
+            event = torch.cuda.Event(enable_timing=True)
+            event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self._begun = self._now()
+
+    def end(self) -> None:
+        """End the step."""
+        self._laps.append((self._begun, self._now()))
+
+    def laps(self) -> list[int]:
+        """Give the wall time of each step in ns."""
+        if not self._on_gpu:
+            return [end - begin for begin, end in self._laps]
+        torch.cuda.synchronize(self._device)
+        return [round(begin.elapsed_time(end) * 1e6) for begin, end in self._laps]

@@ -1,0 +1,158 @@
+"""Run a user's script unchanged, and record it: ``python -m dptrace.record.script_runner train.py [its arguments]``.
+
+A step ends when the optimizer that made the first step of all makes its next one, as torch's public optimizer hook
+tells. So several optimizers in one loop count once; an optimizer that steps k times in a pass counts k steps, and a
+pass whose step a GradScaler leaves out counts with the next.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+import runpy
+import signal
+import sys
+import threading
+import traceback
+import weakref
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from dptrace.errors import RecordingError
+from dptrace.record.distributed import leave_now
+from dptrace.record.launch import messages
+from dptrace.record.launch.process_tree import AGENT, end_with_parent
+from dptrace.record.recording import Recording, failed, latest, record
+
+__all__ = ["OptimizerSteps", "main"]
+
+
+class OptimizerSteps:
+    """Begin a recording with the first optimizer step, and end one of its steps with each further."""
+
+    def __init__(self) -> None:
+        self.seen = False
+        self.process = os.getpid()
+        """A child that the script forks has our hook too, and must leave the recording alone."""
+        self._recording: Recording | None = None
+        self._counted: weakref.ref[Optimizer] | None = None
+
+    def __call__(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
+        """Be told, as a hook, that an optimizer has stepped."""
+        if self.forked:
+            return
+        self.seen = True
+        if latest() is not None and latest() is not self._recording:
+            return  # the script records itself, with a record() of its own
+        if self._recording is None:
+            self._counted = weakref.ref(optimizer)
+            self._recording = record()
+            self._recording.trains(p for group in optimizer.param_groups for p in group["params"])
+            self._recording.__enter__()
+            return
+        assert self._counted is not None
+        if self._counted() is None:
+            self._counted = weakref.ref(optimizer)  # a script may go on with another one
+        if self._counted() is optimizer:
+            self._recording.step()
+
+    @property
+    def forked(self) -> bool:
+        """Tell whether this is a child that the script forked."""
+        return os.getpid() != self.process
+
+    def close(self, error: BaseException | None) -> None:
+        """End the recording."""
+        if error is not None:
+            # At once: closing takes its time, and peers fail of this failure meanwhile.
+            messages.report_failure(error)
+        if self._recording is not None:
+            self._recording.close(error)
+
+
+def main() -> None:
+    """Run ``sys.argv[1]`` as Python would."""
+    end_with_parent(signal.SIGKILL, os.environ.get(AGENT))
+    sys.argv = sys.argv[1:]
+    script = sys.argv[0]
+    sys.path[0] = str(Path(script).resolve().parent)
+    steps = OptimizerSteps()
+    register_optimizer_step_post_hook(steps)
+    code = _run(script, steps)
+    if code:
+        leave_now(code)
+    gc.collect()  # see process_group: DDP models that live until the interpreter ends
+    _end_well()
+
+
+def _end_well() -> NoReturn:
+    """Do what the interpreter does at its end, all but tearing itself down.
+
+    With threads of gloo's or the profiler's still at their end, that now and then aborts a rank (``terminate called
+    without an active exception``) whose recording is whole.
+    """
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()
+    leave_now(0)
+
+
+def _run(script: str, steps: OptimizerSteps) -> int:
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as stop:
+        if steps.forked:
+            leave_now(stop.code if isinstance(stop.code, int) else int(stop.code is not None))
+        if failed(stop):
+            if isinstance(stop.code, str):
+                print(stop.code, file=sys.stderr)
+            _fail(steps, stop, stop.code if isinstance(stop.code, int) else 1)
+    except Exception as error:
+        if steps.forked:
+            traceback.print_exc()
+            leave_now(1)
+        traceback.print_exception(error.with_traceback(_own_frames(error.__traceback__, script)))
+        _fail(steps, error, 1)
+    if steps.forked:
+        # At once: the threads of the profiler are not in a forked child, and the interpreter's end waits for them.
+        leave_now(0)
+    steps.close(None)
+    if not steps.seen and latest() is None:
+        messages.report_failure(
+            RecordingError(
+                f"{script} made no optimizer step, so there was no step to record. Steps are counted from "
+                "torch.optim optimizers; a loop with another kind can call dptrace.record.record() itself."
+            )
+        )
+        return 1
+    return 0
+
+
+def _fail(steps: OptimizerSteps, error: BaseException, code: int) -> NoReturn:
+    """End this rank, whatever becomes of its recording: a rank that stays would hang its peers."""
+    try:
+        steps.close(error)
+    finally:
+        leave_now(code)
+
+
+def _own_frames(trace: TracebackType | None, script: str) -> TracebackType | None:
+    """Leave out our frames and runpy's, so that the traceback is the one that Python would show."""
+    first = trace
+    while first is not None and not _same_file(first.tb_frame.f_code.co_filename, script):
+        first = first.tb_next
+    return first or trace
+
+
+def _same_file(one: str, other: str) -> bool:
+    return os.path.abspath(one) == os.path.abspath(other)
+
+
+if __name__ == "__main__":
+    main()

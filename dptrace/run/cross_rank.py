@@ -1,0 +1,231 @@
+"""All that is told of a run's ranks beside each other, computed once: collectives, clocks, stragglers, findings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta, alpha_beta
+from dptrace.analysis.cross_rank.clocks import Clocks, estimate
+from dptrace.analysis.cross_rank.ddp_buckets import Buckets, buckets, names
+from dptrace.analysis.cross_rank.latency import Latency, latencies
+from dptrace.analysis.cross_rank.stragglers import Stragglers, stragglers
+from dptrace.analysis.cross_rank.transfers import Timing, timing
+from dptrace.analysis.findings.detect import Finding, findings
+from dptrace.analysis.matching.match import Matches, match
+from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.timeline.model import Phase
+
+__all__ = ["Together", "together"]
+
+
+@dataclass(frozen=True)
+class Together:
+    """A run's ranks side by side."""
+
+    devices: tuple[DeviceFigures, ...]
+    matches: Matches
+    clocks: Clocks
+    timing: Timing
+    buckets: Buckets | None
+    names: tuple[str, ...]
+    """Of each instance of the matches: ``bucket 0``, ``FSDP::all_gather (layers.3)``, or nothing."""
+    latencies: tuple[Latency, ...]
+    fits: tuple[AlphaBeta, ...]
+    stragglers: Stragglers
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    """What could not be matched, compared or named, a sentence each."""
+
+    def collectives(self) -> list[dict[str, Any]]:
+        """Give each collective across ranks, with a row for each rank under ``members``; times in ns, rates in GB/s."""
+        matches, told = self.matches, self.timing
+        members = self._members()
+        rows = []
+        for row, what in enumerate(matches.what):
+            group = matches.groups[matches.group[row]]
+            busbw, algbw = (_gigabytes(float(rate[row])) for rate in (told.busbw, told.algbw))
+            last = int(told.last[row])
+            rows.append(
+                {
+                    "kind": str(matches.kind[row]),
+                    "name": self.names[row],
+                    "group": group.name,
+                    "group_description": group.description,
+                    "group_ranks": list(group.ranks),
+                    "seq": what.seq,
+                    "bytes": int(matches.bytes[row]),
+                    "dtype": what.dtype,
+                    "step": matches.step[row] or None,
+                    "phase": Phase(matches.phase[row]).name.lower(),
+                    "complete": bool(matches.complete[row]),
+                    "transfer_ns": int(told.transfer_ns[row]),
+                    "algbw_gbps": algbw,
+                    "busbw_gbps": busbw,
+                    "last_rank": matches.places[last][0] if last >= 0 else None,
+                    "members": members[matches.first[row] : matches.first[row + 1]],
+                }
+            )
+        return rows
+
+    def _members(self) -> list[dict[str, Any]]:
+        matches, told = self.matches, self.timing
+        exposures = [(d.exposed_ns[at], d.overlapped_ns[at]) for d in self.devices for at in (_communication(d),)]
+        columns = zip(
+            matches.device.tolist(),
+            matches.index.tolist(),
+            matches.start_ns.tolist(),
+            matches.end_ns.tolist(),
+            told.wait_ns.tolist(),
+            told.late_ns.tolist(),
+            told.late_known.tolist(),
+            strict=True,
+        )
+        return [
+            {
+                "rank": matches.places[device][0],
+                "device": matches.places[device][1],
+                "start_ns": start,
+                "end_ns": end,
+                "exposed_ns": int(exposures[device][0][index]),
+                "overlapped_ns": int(exposures[device][1][index]),
+                "wait_ns": wait,
+                "late_ns": late if known else None,
+            }
+            for device, index, start, end, wait, late, known in columns
+        ]
+
+    def clock_rows(self) -> list[dict[str, Any]]:
+        """Give each rank's clock against the first's; nothing where no collective connects them."""
+        clocks, rows = self.clocks, []
+        for number, (rank, device) in enumerate(self.matches.places):
+            other = int(clocks.reference[number])
+            known = number == 0 or other != number
+            row: dict[str, Any] = {"rank": rank, "device": device, "reference_rank": self.matches.places[other][0]}
+            row["offset_ns"] = int(clocks.offset_ns[number]) if known else None
+            row["uncertainty_ns"] = int(clocks.uncertainty_ns[number]) if known else None
+            row |= {"drift_ppm": float(clocks.drift_ppm[number]), "corrected": bool(clocks.corrected[number])}
+            rows.append(row | {"collectives": int(clocks.collectives[number])})
+        return rows
+
+    def straggler_rows(self) -> list[dict[str, Any]]:
+        """Give each collective at which a rank kept the others waiting."""
+        late, matches = self.stragglers, self.matches
+        rows = zip(
+            late.instance.tolist(),
+            late.device.tolist(),
+            late.late_ns.tolist(),
+            late.cost_ns.tolist(),
+            late.cause,
+            strict=True,
+        )
+        return [
+            {
+                "rank": matches.places[device][0],
+                "device": matches.places[device][1],
+                "step": matches.step[instance] or None,
+                "collective": instance,
+                "kind": str(matches.kind[instance]),
+                "late_ns": late_ns,
+                "cost_ns": cost_ns,
+                "cause": cause,
+            }
+            for instance, device, late_ns, cost_ns, cause in rows
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give it all as plain data, the way ``dptrace analyze --json`` prints it."""
+        return {
+            "collectives": self.collectives(),
+            "unmatched": [
+                {"rank": rank, "device": device, "count": len(rest)}
+                for (rank, device), rest in zip(self.matches.places, self.matches.unmatched, strict=True)
+            ],
+            "clocks": self.clock_rows(),
+            "stragglers": self.straggler_rows(),
+            "latencies": [_latency_row(latency, self.matches) for latency in self.latencies],
+            "alpha_beta": [_fit_row(fit, self.matches) for fit in self.fits],
+            "findings": [finding.to_dict() for finding in self.findings],
+        }
+
+
+_RAW = "Times are as each rank's own clock showed them (--no-align)."
+
+
+def together(
+    devices: Sequence[DeviceFigures], world_size: int = 0, info: Mapping[str, Any] | None = None, align: bool = True
+) -> Together:
+    """Put a run's ranks side by side.
+
+    Args:
+        devices: what each GPU's own file tells; the communication intervals suffice.
+        world_size: how many ranks the job had.
+        info: the contents of ``run.json``.
+        align: whether clocks that are off are corrected; otherwise times are taken as the ranks' clocks showed them.
+    """
+    matches = match(devices, world_size)
+    clocks = estimate(matches, devices, info)
+    if not align:
+        clocks = replace(clocks, corrected=np.zeros_like(clocks.corrected), notes=(*clocks.notes, _RAW))
+    told = timing(matches, clocks)
+    found = buckets(matches, info or {})
+    named = names(matches, found)
+    fits = alpha_beta(matches, told)
+    # Times that are not aligned tell nothing of who came late; waits do.
+    late = stragglers(matches, devices, told if align else None, clocks)
+    like = latencies(matches, told, named)
+    return Together(
+        devices=tuple(devices),
+        matches=matches,
+        clocks=clocks,
+        timing=told,
+        buckets=found,
+        names=tuple(named),
+        latencies=like,
+        fits=fits,
+        stragglers=late,
+        findings=findings(devices, matches, late, told, fits, like, named, info, clocks),
+        notes=(*matches.notes, *(clocks.notes if len(devices) > 1 else ()), *(found.notes if found else ())),
+    )
+
+
+def _communication(device: DeviceFigures) -> Any:
+    return device.timeline.collective >= 0
+
+
+def _gigabytes(rate: float) -> float | None:
+    return None if math.isnan(rate) else rate / 1e9
+
+
+def _latency_row(latency: Latency, matches: Matches) -> dict[str, Any]:
+    counts, edges = latency.histogram()
+    return {
+        "kind": latency.kind,
+        "name": latency.name,
+        "phase": Phase(latency.phase).name.lower() if latency.phase >= 0 else None,
+        "group": matches.groups[latency.group].name,
+        "bytes": latency.bytes,
+        "count": len(latency.instances),
+        **{f"p{share}_ns": latency.quantile(share / 100) for share in (0, 50, 90, 100)},
+        "histogram": {"counts": counts.tolist(), "edges_ns": edges.tolist()},
+        "slow": latency.instances[latency.slow].tolist(),
+    }
+
+
+def _fit_row(fit: AlphaBeta, matches: Matches) -> dict[str, Any]:
+    beta = fit.beta_s_per_byte
+    return {
+        "kind": fit.kind,
+        "group": matches.groups[fit.group].name,
+        "ranks": fit.ranks,
+        "count": fit.count,
+        "alpha_ns": None if fit.alpha_s is None else fit.alpha_s * 1e9,
+        "beta_ns_per_byte": None if beta is None else beta * 1e9,
+        "crossover_bytes": fit.crossover_bytes,
+        "r2": fit.r2,
+        "reason": fit.reason or None,
+    }

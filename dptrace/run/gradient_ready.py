@@ -1,0 +1,88 @@
+"""When DDP's buckets were ready to be sent, and how long sending each took or would have taken alone."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.intervals import Int64
+from dptrace.run.cross_rank import Together
+from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
+
+__all__ = ["alone_ns", "ready_before_last", "ready_ns", "sent"]
+
+
+def sent(told: Together) -> tuple[tuple[int, float], ...]:
+    """Give bytes and seconds of each all-reduce in backward of which all ranks are here, as if it had run alone."""
+    matches = told.matches
+    if not len(matches):
+        return ()
+    wanted = (matches.kind == "all_reduce") & (matches.phase == Phase.BACKWARD)
+    wanted &= matches.complete & (matches.bytes > 0) & (matches.size > 1)
+    alone = np.zeros(len(matches.device))
+    for device in range(len(told.devices)):
+        mine = matches.device == device
+        alone[mine] = alone_ns(matches.start_ns[mine], matches.end_ns[mine])
+    # Of the rank that did not wait for the others.
+    shortest = np.minimum.reduceat(alone, matches.first[:-1])
+    wanted &= shortest > 0
+    return tuple(zip(matches.bytes[wanted].tolist(), (shortest[wanted] / 1e9).tolist(), strict=True))
+
+
+def alone_ns(start_ns: Int64, end_ns: Int64) -> NDArray[np.float64]:
+    """Give how long each would have taken alone: of time in which k run at once, each gets a k-th.
+
+    Gloo works on two collectives at once, which share the link and the cores.
+    """
+    edges = np.unique(np.concatenate((start_ns, end_ns)))
+    begun = np.searchsorted(np.sort(start_ns), edges[:-1], "right")
+    ended = np.searchsorted(np.sort(end_ns), edges[:-1], "right")
+    share = np.diff(edges) / np.maximum(begun - ended, 1)
+    until = np.concatenate(([0.0], np.cumsum(share)))
+    alone: NDArray[np.float64] = until[np.searchsorted(edges, end_ns)] - until[np.searchsorted(edges, start_ns)]
+    return alone
+
+
+def ready_ns(timeline: Timeline) -> Int64:
+    """Give of each communication interval when what it sends was ready.
+
+    On a GPU that is when the compute that was launched before it had ended, which its stream waits for; on a CPU, and
+    where launches are not known, when it was launched.
+    """
+    comm = timeline.kind == Kind.COMMUNICATION
+    start, launch = timeline.start_ns[comm], timeline.launch_ns[comm]
+    ready: Int64 = np.where(launch == UNKNOWN, start, launch)
+    before = (timeline.kind == Kind.COMPUTE) & (timeline.launch_ns != UNKNOWN)
+    if timeline.on_cpu or not before.any():
+        return ready
+    order = np.argsort(timeline.launch_ns[before], kind="stable")
+    ended = np.maximum.accumulate(timeline.end_ns[before][order])
+    place = np.searchsorted(timeline.launch_ns[before][order], launch) - 1
+    known = (launch != UNKNOWN) & (place >= 0)
+    # Never later than it began: compute on another stream may be none of its business.
+    latest: Int64 = np.minimum(np.maximum(ready, ended[np.maximum(place, 0)]), start)
+    return np.where(known, latest, ready)
+
+
+def ready_before_last(told: Together) -> tuple[float, ...]:
+    """Give when each of DDP's buckets was ready, in s before the last of its step was, so 0 or less.
+
+    Medians over ranks and over the steps in which all buckets were found; nothing where there is no such step.
+    """
+    if told.buckets is None:
+        return ()
+    matches, count = told.matches, len(told.buckets.buckets)
+    ready = [ready_ns(device.timeline) for device in told.devices]
+    bucket, step = told.buckets.bucket[matches.instance], matches.step[matches.instance]
+    lines = []
+    for name in dict.fromkeys(matches.step.tolist()):
+        for device in range(len(told.devices)):
+            rows = np.flatnonzero((matches.device == device) & (step == name) & (bucket >= 0))
+            if sorted(bucket[rows].tolist()) == list(range(count)):
+                times = ready[device][matches.index[rows]][np.argsort(bucket[rows])]
+                lines.append(times - times[-1])
+    if not lines:
+        return ()
+    # One thread launches them in order; medians of each by itself need not be.
+    median = np.minimum(np.maximum.accumulate(np.median(np.array(lines), axis=0)), 0) / 1e9
+    return tuple(median.tolist())

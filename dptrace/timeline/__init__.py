@@ -1,0 +1,1 @@
+"""Columns of events to classified device intervals: launches, phases, steps, collectives."""

@@ -1,0 +1,201 @@
+"""From one rank's columns to its timelines: one for each GPU that the file shows, or one for a run on CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.intervals import Int64, IntervalSet, union
+from dptrace.errors import TraceError
+from dptrace.readers.trace import Category, Trace
+from dptrace.timeline.collectives import collectives_of, communication_names, labels_of
+from dptrace.timeline.gloo import asked_for, enqueued
+from dptrace.timeline.launches import holding, launches, outermost
+from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, Kind, Phase, Timeline
+from dptrace.timeline.phases import WRAPPER, phases
+from dptrace.timeline.pipeline_actions import with_actions
+from dptrace.timeline.recompute import recomputed
+from dptrace.timeline.steps import CpuSteps, cpu_steps, device_windows
+
+__all__ = ["build_timelines"]
+
+# What only wraps operators or enqueues a collective, and the labels that older torch files among the operators.
+_NO_COMPUTE = (WRAPPER, "c10d::", "_c10d_functional::", "ProfilerStep#", "Optimizer.", "DistributedDataParallel.")
+CPU = -1
+"""Device index of a run without a GPU."""
+
+
+def build_timelines(trace: Trace, rank: int, patterns: Sequence[str] = ()) -> tuple[Timeline, ...]:
+    """Name and place every interval of one rank.
+
+    Raises:
+        TraceError: the file shows that a GPU was used but not what it did, or nothing that ran.
+    """
+    on_device = (trace.category == Category.KERNEL) | (trace.category == Category.MEMORY)
+    steps = cpu_steps(trace)
+    notes = [*trace.notes]
+    if not len(steps):
+        notes.append(
+            f"{Path(trace.path).name}: no ProfilerStep marks, so the whole trace is shown as one step "
+            "(call profiler.step() after each one)."
+        )
+    if on_device.any():
+        return _on_gpus(trace, rank, steps, np.flatnonzero(on_device), patterns, notes)
+    calls = int((trace.category == Category.LAUNCH).sum())
+    if calls:
+        raise TraceError(
+            f"{trace.path}: {calls:,} calls to the GPU's runtime but not one kernel: the recording failed. "
+            "CUPTI could not record (another profiler attached, missing permission, or the trace was cut before the "
+            "GPU's records arrived). Record again; `dptrace doctor` checks what it can. " + " ".join(trace.damage)
+        )
+    return (with_actions(trace, _on_cpu(trace, rank, steps, notes)),)
+
+
+def _no_operators_note(trace: Trace, known: NDArray[np.bool_]) -> list[str]:
+    if (trace.category == Category.CPU_OP).any() or not known.any():
+        return []
+    name = Path(trace.path).name
+    return [f"{name}: no operators of the CPU in it, so phases can't be told: what was launched counts as forward."]
+
+
+def _on_gpus(
+    trace: Trace, rank: int, steps: CpuSteps, events: Int64, patterns: Sequence[str], notes: list[str]
+) -> tuple[Timeline, ...]:
+    launch = launches(trace, events)
+    known = launch >= 0
+    time, thread = trace.start_ns[launch], trace.thread[launch]
+    launched = np.where(known, time, UNKNOWN)
+    step = np.where(known, steps.at(time), BEFORE_FIRST).astype(np.int32) if len(steps) else np.zeros(len(events), int)
+    phase = np.where(known, phases(trace, steps, thread, time), Phase.OTHER).astype(np.uint8)
+    again = known & recomputed(trace, thread, time)
+    communicates = communication_names(trace.names, patterns)
+    kernel = trace.category[events] == Category.KERNEL
+    comm = kernel & (trace.having(communicates)[events] | np.isin(events, list(trace.comm)))
+    kind = np.where(comm, Kind.COMMUNICATION, np.where(kernel, Kind.COMPUTE, Kind.MEMORY)).astype(np.uint8)
+    notes += [*_no_operators_note(trace, known), *_orphan_notes(trace, known)]
+    timelines: list[Timeline] = []
+    # A device event that does not name its device can only be the process's one: 0, as torch numbers them.
+    devices = np.maximum(trace.device[events], 0)
+    for device in np.unique(devices):
+        own = np.flatnonzero(devices == device)
+        timeline = _timeline(
+            trace,
+            rank,
+            int(device),
+            trace.device_names.get(int(device), "GPU"),
+            events[own],
+            (kind[own], phase[own], step[own].astype(np.int32), trace.stream[events[own]], launched[own]),
+            collectives_of(trace, events[own][comm[own]], launch[own][comm[own]]),
+            steps,
+            notes if not timelines else [],
+        )
+        timelines.append(with_actions(trace, replace(timeline, recompute=(again & (kind == Kind.COMPUTE))[own])))
+    return tuple(timelines)
+
+
+def _orphan_notes(trace: Trace, known: NDArray[np.bool_]) -> list[str]:
+    """Say when phases can't be told because the launches of the kernels are not in the file."""
+    orphans, name = int((~known).sum()), Path(trace.path).name
+    if not orphans:
+        return []
+    share = f"{orphans:,} of {len(known):,} device events"
+    return [f"{name}: {share} have no launch in the file (launched before recording began); their phase is other."]
+
+
+def _timeline(
+    trace: Trace,
+    rank: int,
+    device: int,
+    device_name: str,
+    events: Int64,
+    columns: tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.int32], Int64, Int64],
+    collectives: tuple[Collective, ...],
+    steps: CpuSteps,
+    notes: list[str],
+) -> Timeline:
+    """Put the columns of one device together; *collectives* are those of its communication, in order."""
+    kind, phase, step, lane, launch = columns
+    start, end = trace.start_ns[events], trace.end_ns[events]
+    used, name = np.unique(trace.name[events], return_inverse=True)
+    comm = kind == Kind.COMMUNICATION
+    return Timeline(
+        rank=rank,
+        device=device,
+        device_name=device_name,
+        start_ns=start,
+        end_ns=end,
+        name=name.astype(np.int32),
+        names=tuple(trace.names[i] for i in used),
+        kind=kind,
+        phase=phase,
+        step=step,
+        lane=lane,
+        collective=np.where(comm, np.cumsum(comm) - 1, -1).astype(np.int32),
+        collectives=collectives,
+        windows=device_windows(steps, start, end, step),
+        path=trace.path,
+        notes=tuple(notes),
+        launch_ns=launch,
+        loading=_when(trace, "enumerate(DataLoader)"),
+        searching=_when(trace, "torch.distributed.ddp.reducer::search_unused_parameters"),
+    )
+
+
+def _when(trace: Trace, prefix: str) -> IntervalSet:
+    """Give when the host was in what is called so."""
+    on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
+    named = trace.named(prefix) & on_cpu
+    return union(trace.start_ns[named], trace.end_ns[named])
+
+
+def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timeline:
+    """Take operators for compute and gloo's annotations for communication, where there is no GPU to look at."""
+    comm = np.flatnonzero((trace.category == Category.ANNOTATION) & trace.named("gloo:"))
+    asked = enqueued(trace, comm)
+    ops = np.flatnonzero((trace.category == Category.CPU_OP) & ~trace.named(*_NO_COMPUTE))
+    # What asks for a collective and ends after it, such as an autograd function of the user's own, waits for it: the
+    # operators in it compute, and it does not.
+    known = asked != comm
+    compute = outermost(trace, ops[~holding(trace, ops, asked[known], trace.end_ns[comm[known]])])
+    events = np.sort(np.concatenate((compute, comm)))
+    if not len(events):
+        raise TraceError(f"{trace.path}: has neither GPU work nor operators: there is nothing to split.")
+    is_comm = np.isin(events, comm)
+    launch = events.copy()
+    launch[is_comm] = asked
+    time, thread = trace.start_ns[launch], trace.thread[launch]
+    if trace.device_names:
+        notes.append(
+            f"{Path(trace.path).name}: the machine has a GPU ({next(iter(trace.device_names.values()))}) but the trace "
+            "holds nothing of it (recorded without CUDA activity?): what is shown is the CPU's time."
+        )
+    timeline = _timeline(
+        trace,
+        rank,
+        CPU,
+        "CPU",
+        events,
+        (
+            np.where(is_comm, Kind.COMMUNICATION, Kind.COMPUTE).astype(np.uint8),
+            phases(trace, steps, thread, time),
+            steps.at(time),
+            trace.thread[events].astype(np.int64),
+            time,
+        ),
+        tuple(
+            map(
+                partial(asked_for, trace),
+                events[is_comm].tolist(),
+                launch[is_comm].tolist(),
+                labels_of(trace, launch[is_comm]),
+            )
+        ),
+        steps,
+        notes,
+    )
+    return replace(timeline, recompute=~is_comm & recomputed(trace, thread, time))

@@ -1,0 +1,133 @@
+"""Who launched what: from a device interval to the call that launched it, and to what encloses that call."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.intervals import Int64
+from dptrace.readers.trace import Category, Trace
+
+__all__ = ["enclosing", "holding", "launches", "outermost"]
+
+
+def launches(trace: Trace, events: Int64) -> Int64:
+    """Give for each of the device *events* the index of the call that launched it, -1 where the file has none.
+
+    Runtime and driver calls of every spelling count (cudaLaunchKernel, its ExC form, cuLaunchKernelEx, hip's, graph
+    launches): what joins them is the correlation id. A graph launch has many kernels. Where several calls have one id
+    (ids begin anew after 2^32, and two processes count for themselves) it is the last to begin before the event.
+    """
+    calls = np.flatnonzero((trace.category == Category.LAUNCH) & (trace.correlation > 0))
+    if not len(calls):
+        return np.full(len(events), -1, np.int64)
+    calls = _outer(trace, calls[np.argsort(trace.correlation[calls], kind="stable")])
+    ids = trace.correlation[calls]
+    wanted = trace.correlation[events]
+    place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    if (ids[1:] == ids[:-1]).any():
+        # Of calls with one id the first is taken even if the clocks say that it began after the event.
+        place = np.maximum(place, _last_before(ids, trace.start_ns[calls], wanted, trace.start_ns[events]))
+    return np.where((ids[place] == wanted) & (wanted > 0), calls[place], -1)
+
+
+def _outer(trace: Trace, calls: Int64) -> Int64:
+    """Drop the calls inside one with the same id: the driver's inside the runtime's. *calls* are sorted by id."""
+    inner = trace.correlation[calls[1:]] == trace.correlation[calls[:-1]]
+    if not inner.any():
+        return calls
+    inner &= trace.thread[calls[1:]] == trace.thread[calls[:-1]]
+    inner &= trace.end_ns[calls[1:]] <= trace.end_ns[calls[:-1]]
+    outer: Int64 = calls[~np.append(False, inner)]
+    return outer
+
+
+def _last_before(ids: Int64, start: Int64, wanted: Int64, time: Int64) -> Int64:
+    """Give the place of the last of the calls (sorted by id and start) not beyond each (id, time); -1 where none is."""
+    return _last_place(np.append(ids, wanted), np.append(start, time), len(ids))
+
+
+def _last_place(group: NDArray[np.int64], time: Int64, count: int) -> Int64:
+    """Give for each entry from *count* on the last of the first *count*, which are sorted, that is not beyond it."""
+    order = np.lexsort((np.arange(len(time)) >= count, time, group))
+    place = np.empty(len(order), np.int64)
+    place[order] = np.cumsum(order < count) - 1
+    return place[count:]
+
+
+def outermost(trace: Trace, events: Int64) -> Int64:
+    """Keep those of the *events* (indices, ascending) that no earlier one on their thread holds wholly."""
+    order = events[np.argsort(trace.thread[events], kind="stable")]
+    if not len(order):
+        return order
+    # Ends by rank, and threads one after the other, so that the reach of one never covers another.
+    _, thread = np.unique(trace.thread[order], return_inverse=True)
+    _, end = np.unique(trace.end_ns[order], return_inverse=True)
+    reach = np.maximum.accumulate(thread * len(order) + end)
+    return np.sort(order[np.append(True, reach[1:] > reach[:-1])])
+
+
+def holding(trace: Trace, events: Int64, inner: Int64, ended: Int64) -> NDArray[np.bool_]:
+    """Tell of each of *events* (indices) whether one of *inner* begins within it, and what that asked for ends in it.
+
+    Args:
+        inner: events that ask for something, indices; they count for events on their own thread.
+        ended: when what each asked for had ended.
+    """
+    if not len(inner) or not len(events):
+        return np.zeros(len(events), np.bool_)
+    _, thread = np.unique(np.append(trace.thread[inner], trace.thread[events]), return_inverse=True)
+    times = np.concatenate((trace.start_ns[inner], trace.start_ns[events], trace.end_ns[events]))
+    known, rank = np.unique(times, return_inverse=True)
+    place = np.concatenate((thread, thread[len(inner) :])) * len(known) + rank
+    order = np.argsort(place[: len(inner)], kind="stable")
+    first, last = np.searchsorted(place[order], place[len(inner) :]).reshape(2, -1)
+    # The earliest end of those within; a place beyond all for reduceat, which gives the first where there is none.
+    ends = np.append(ended[order], np.iinfo(np.int64).max)
+    earliest = np.minimum.reduceat(ends, np.stack((first, np.maximum(first, last)), axis=1).reshape(-1))[::2]
+    held: NDArray[np.bool_] = (last > first) & (earliest <= trace.end_ns[events])
+    return held
+
+
+def enclosing(trace: Trace, mask: NDArray[np.bool_], thread: NDArray[np.int32], time: Int64) -> Int64:
+    """Give for each (thread, time) the event of *mask* that encloses it, the last to begin of several, or -1.
+
+    An event encloses its start and not its end. Events may overlap in part (pytorch#174555); where they nest, the last
+    to begin is the innermost. Costs the same however deep they nest: see :func:`_last_above`.
+    """
+    events = np.flatnonzero(mask)
+    if not len(events) or not len(time):
+        return np.full(len(time), -1, np.int64)
+    events = events[np.argsort(trace.thread[events], kind="stable")]
+    group = np.append(trace.thread[events], thread).astype(np.int64)
+    place = _last_place(group, np.append(trace.start_ns[events], time), len(events))
+    found = events[_last_above(trace.end_ns[events], place, time)]
+    good = (
+        (place >= 0) & (trace.thread[found] == thread) & (trace.start_ns[found] <= time) & (time < trace.end_ns[found])
+    )
+    return np.where(good, found, -1)
+
+
+def _last_above(values: Int64, place: Int64, limit: Int64) -> Int64:
+    """Give for each query the last index up to *place* whose value is above *limit*; any index where there is none.
+
+    A tree of maxima: up from the place until a block holds such a value, then down to the last one in it.
+    """
+    size = 1 << (len(values) - 1).bit_length()
+    levels = [np.append(values, np.full(size - len(values), np.iinfo(np.int64).min))]
+    while len(levels[-1]) > 1:
+        levels.append(np.maximum(levels[-1][::2], levels[-1][1::2]))
+    block, height = np.maximum(place, 0), np.zeros(len(place), np.int64)
+    searching = np.arange(len(place))
+    for maxima in levels:
+        searching = searching[maxima[block[searching]] <= limit[searching]]
+        # What the parent of a right block adds lies to the left of it; to the left of a left one lies the parent's
+        # neighbour.
+        block[searching] = (block[searching] - 1) >> 1
+        height[searching] += 1
+        searching = searching[block[searching] >= 0]
+    for level in range(len(levels) - 2, -1, -1):
+        below = np.flatnonzero((height > level) & (block >= 0))
+        right = 2 * block[below] + 1
+        block[below] = np.where(levels[level][right] > limit[below], right, right - 1)
+    return np.maximum(block, 0)

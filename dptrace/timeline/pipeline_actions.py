@@ -1,0 +1,146 @@
+"""A pipeline's schedule as one GPU ran it: each stage's forward and backward of each micro-batch.
+
+The host labels what it launches: ``PP:0F1`` (torch's schedules: stage 0, forward of micro-batch 1), or ``Forward 1``
+(GPipe's, which names no stage). An action is what was launched under such a label, on whatever thread: backward's
+kernels are launched by the autograd engine's, which no label follows, while the labelled one waits for it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.intervals import Int64, IntervalSet, covered, subtract, union
+from dptrace.readers.trace import Category, Trace
+from dptrace.timeline.model import NO_ACTIONS, Action, Actions, Kind, Phase, Timeline
+
+__all__ = ["MESSAGES", "actions_of", "backward_actions", "with_actions"]
+
+MESSAGES = ("send", "recv", "send_recv")
+"""Kinds of what passes between two stages."""
+
+_ACTION = re.compile(r"(\d{1,6})([FBIW])(\d{1,6})(?![\w])")
+_RUNTIME = "PP:"
+_PLAIN = re.compile(r"(Forward|Backward) (\d{1,6})")
+
+
+class _Said(NamedTuple):
+    """One action that a label names."""
+
+    stage: int
+    kind: Action
+    micro_batch: int
+
+
+def _read(name: str) -> tuple[_Said, ...]:
+    """Give the actions that a label names: one, or a forward and a backward that overlap; else none.
+
+    >>> _read("PP:(3F1;2B0)OVERLAP_F_B")
+    (_Said(stage=3, kind=<Action.F: 0>, micro_batch=1), _Said(stage=2, kind=<Action.B: 1>, micro_batch=0))
+    """
+    if name.startswith(_RUNTIME):
+        return tuple(_Said(int(s), Action[kind], int(m)) for s, kind, m in _ACTION.findall(name))
+    if plain := _PLAIN.fullmatch(name):
+        return (_Said(-1, Action[plain[1][0]], int(plain[2])),)
+    return ()
+
+
+def _labels(trace: Trace) -> dict[int, tuple[_Said, ...]]:
+    """Give what the names in the string table say of actions; those that name no stage only where none names one."""
+    found = {i: said for i, name in enumerate(trace.names) if (said := _read(name))}
+    named = {i: said for i, said in found.items() if said[0].stage >= 0}
+    return named or found
+
+
+def _marks(trace: Trace, names: list[int]) -> NDArray[np.bool_]:
+    on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
+    marks: NDArray[np.bool_] = on_cpu & np.isin(trace.name, names)
+    return marks
+
+
+def backward_actions(trace: Trace) -> NDArray[np.bool_]:
+    """Tell which events are labels of backward actions and of nothing else: W is the weights' part of backward."""
+    names = [i for i, said in _labels(trace).items() if all(action.kind != Action.F for action in said)]
+    return _marks(trace, names) if names else np.zeros(len(trace), np.bool_)
+
+
+def with_actions(trace: Trace, timeline: Timeline) -> Timeline:
+    """Add to a timeline what a pipeline's schedule did on its device, if there is one."""
+    actions = actions_of(trace, timeline)
+    if not len(actions):
+        return timeline
+    received = (trace.category <= Category.ANNOTATION) & trace.named("gloo:recv", "c10d::recv")
+    return replace(timeline, actions=actions, receiving=union(trace.start_ns[received], trace.end_ns[received]))
+
+
+def actions_of(trace: Trace, timeline: Timeline) -> Actions:
+    """Give the actions of the schedule on one device; none where the file has no labels of any.
+
+    An action begins with the first and ends with the last compute that was launched under its label; what it received
+    before and sent after is not part of it. Under a label of two actions, backward's compute is the backward's.
+    """
+    labels = _labels(trace)
+    named = any(said[0].stage >= 0 for said in labels.values())
+    if not labels or not (named or any(c.kind in MESSAGES for c in timeline.collectives)):
+        return NO_ACTIONS
+    events = np.flatnonzero(_marks(trace, list(labels)))
+    said = [(event, action) for event in events.tolist() for action in labels[int(trace.name[event])]]
+    owner = _owners(trace, timeline, said)
+    used, action = np.unique(owner[owner >= 0], return_inverse=True)
+    compute = owner >= 0
+    start, end = timeline.start_ns[compute], timeline.end_ns[compute]
+    low, high = np.full(len(used), np.iinfo(np.int64).max), np.zeros(len(used), np.int64)
+    np.minimum.at(low, action, start)
+    np.maximum.at(high, action, end)
+    step = np.zeros(len(used), np.int32)
+    step[action] = timeline.step[compute]
+    chosen = [said[i] for i in used.tolist()]
+    kind = np.array([action.kind for _, action in chosen], np.uint8)
+    at = np.array([event for event, _ in chosen], np.int64)
+    table = Actions(
+        stage=np.array([action.stage for _, action in chosen], np.int32),
+        micro_batch=np.array([action.micro_batch for _, action in chosen], np.int32),
+        kind=kind,
+        step=step,
+        start_ns=low,
+        end_ns=high,
+        busy_ns=_busy(low, high, kind, (start, end), kind[action] != Action.F),
+        called_ns=trace.start_ns[at],
+        returned_ns=trace.end_ns[at],
+    )
+    return table.having(np.lexsort((high, low)))
+
+
+def _owners(trace: Trace, timeline: Timeline, said: list[tuple[int, _Said]]) -> Int64:
+    """Give for each interval the place in *said* of the action that launched it; -1 for what is not compute of any.
+
+    Labels of one process follow each other: of those that have begun it is the last.
+    """
+    called = trace.start_ns[[event for event, _ in said]]
+    returned = trace.end_ns[[event for event, _ in said]]
+    begun = np.searchsorted(called, timeline.launch_ns, side="right")
+    place = np.maximum(begun - 1, 0)
+    forward = np.array([action.kind == Action.F for _, action in said], np.bool_)
+    # A label of two actions stands twice, the second place being found.
+    twin = np.append(False, called[1:] == called[:-1])[place]
+    backward = timeline.phase == Phase.BACKWARD
+    other = twin & (forward[place] == backward) & (forward[np.maximum(place - 1, 0)] != backward)
+    place = np.where(other, place - 1, place)
+    inside = (begun > 0) & (timeline.launch_ns < returned[place]) & (timeline.kind == Kind.COMPUTE)
+    return np.where(inside, place, -1)
+
+
+def _busy(
+    start: Int64, end: Int64, kind: NDArray[np.uint8], compute: IntervalSet, backward: NDArray[np.bool_]
+) -> Int64:
+    """Give the compute in each action; what lies under a backward's is not counted for a forward again."""
+    first, last = compute
+    behind = union(first[backward], last[backward])
+    ahead = subtract(union(first[~backward], last[~backward]), behind)
+    inside = [covered(when, end) - covered(when, start) for when in (ahead, behind)]
+    busy: Int64 = np.where(kind == Action.F, *inside)
+    return busy

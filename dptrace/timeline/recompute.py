@@ -1,0 +1,60 @@
+"""Forward work that is done again in backward, since its results were thrown away: activation checkpointing.
+
+Reentrant checkpointing runs it in an autograd function of its own, ``CheckpointFunctionBackward``, and the backward
+pass of what it made in nodes nested in that. Otherwise it runs where the first thrown-away tensor is asked for: at the
+head of some ordinary node, such as ``ReluBackward0``, before the node's own work. What shows it there are operators
+that modules call and no derivative does.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.intervals import Int64
+from dptrace.readers.trace import Category, Trace
+from dptrace.timeline.launches import enclosing
+from dptrace.timeline.phases import WRAPPER
+
+__all__ = ["recomputed"]
+
+_REENTRANT = "CheckpointFunctionBackward"
+# torch numbers the nodes that it generates. One without a number is somebody's own autograd function: its backward may
+# well call linear() for its own purpose, so nothing is told of those.
+_GENERATED = re.compile(r"Backward\d+$")
+# Derivatives, second ones too, are written in terms of the operators below these (convolution, mm, native_layer_norm).
+_FORWARD = {
+    *(f"aten::conv{kind}{d}d" for kind in ("", "_transpose") for d in (1, 2, 3)),
+    *(f"aten::{kind}_norm" for kind in ("batch", "layer", "group", "instance", "rms")),
+    *(f"aten::{name}" for name in ("linear", "bilinear", "embedding", "embedding_bag", "lstm", "gru")),
+    *(f"aten::{name}" for name in ("relu", "relu_", "gelu", "silu", "silu_", "dropout", "dropout_")),
+    *(f"aten::{name}" for name in ("scaled_dot_product_attention", "max_pool1d", "max_pool2d", "max_pool3d")),
+}
+_COMPILED = "CompiledFunction"
+"""The forward graph of a compiled module."""
+
+
+def recomputed(trace: Trace, thread: NDArray[np.int32], time: Int64) -> NDArray[np.bool_]:
+    """Tell of what was launched on each (thread, time) whether it is forward work done again in backward.
+
+    It tells rather too little than too much: what a block launches after the last operator that shows it is left out,
+    and so is all that a compiled backward graph does again within itself.
+    """
+    ops = trace.category == Category.CPU_OP
+    forward = np.array([name in _FORWARD or name == _COMPILED for name in trace.names], np.bool_)
+    reentrant = np.array([name.startswith(WRAPPER) and name.endswith(_REENTRANT) for name in trace.names], np.bool_)
+    nodes = ops & trace.named(WRAPPER)
+    checkpoint = nodes & trace.having(reentrant)
+    again = np.flatnonzero(ops & trace.having(forward))
+    inside = enclosing(trace, nodes, trace.thread[again], trace.start_ns[again])
+    generated = np.array([bool(_GENERATED.search(name)) for name in trace.names], np.bool_)
+    shown = (inside >= 0) & (trace.having(generated)[inside] | (trace.having(forward) & trace.named(_COMPILED))[again])
+    if not (checkpoint.any() or shown.any()):
+        return np.zeros(len(time), np.bool_)
+    until = np.full(len(trace), np.iinfo(np.int64).min)
+    until[checkpoint] = trace.end_ns[checkpoint]
+    np.maximum.at(until, inside[shown], trace.end_ns[again[shown]])
+    node = enclosing(trace, nodes, thread, time)
+    return (node >= 0) & (time < until[node])

@@ -1,0 +1,104 @@
+"""Where a step begins and ends: on the CPU by the profiler's marks, on each device by what was launched.
+
+And some steps of a timeline, with the figures that these have in the whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.intervals import Int64
+from dptrace.readers.trace import Category, Trace
+from dptrace.timeline.model import AFTER_LAST, BEFORE_FIRST, Timeline, Windows
+
+__all__ = ["WHOLE", "CpuSteps", "between", "cpu_steps", "device_windows", "part"]
+
+WHOLE = "whole trace"
+"""Name of the one window of a trace without step marks."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuSteps:
+    """The steps as the CPU saw them; of no length when the trace has no marks."""
+
+    names: tuple[str, ...]
+    start_ns: Int64
+    end_ns: int
+    """End of the last step's mark."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def at(self, times: Int64) -> NDArray[np.int32]:
+        """Tell the step in which each time lies, BEFORE_FIRST or AFTER_LAST outside them all."""
+        if not len(self):
+            return np.zeros(len(times), np.int32)
+        step = np.searchsorted(self.start_ns, times, side="right") - 1
+        return np.where(times >= self.end_ns, AFTER_LAST, np.where(step < 0, BEFORE_FIRST, step)).astype(np.int32)
+
+
+def cpu_steps(trace: Trace) -> CpuSteps:
+    """Find the ``ProfilerStep#k`` marks on the CPU; their copies on a GPU follow other clocks and are not used."""
+    on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
+    marks = np.flatnonzero(on_cpu & trace.named("ProfilerStep#"))
+    # A profiler started twice in one process marks a step on two threads: the first to begin counts.
+    _, first = np.unique(trace.name[marks], return_index=True)
+    marks = marks[np.sort(first)]
+    names = tuple(trace.names[i] for i in trace.name[marks])
+    end = int(trace.end_ns[marks].max()) if len(marks) else 0
+    return CpuSteps(names, trace.start_ns[marks], end)
+
+
+def device_windows(cpu: CpuSteps, start: Int64, end: Int64, step: NDArray[np.int32]) -> Windows:
+    """Cut one device's time into steps, without gap or overlap.
+
+    Window k begins at b_k = min(first start of k's intervals, max(CPU start of k, last end of what was launched
+    before k)), never before b_{k-1}; the last ends at max(CPU end of the last step, last end of its intervals).
+    So work that runs behind the CPU is counted in the step that launched it.
+
+    Args:
+        cpu: the steps on the CPU; without any, the whole trace is one window.
+        start, end: the device's intervals in ns, in any order.
+        step: the step that launched each.
+    """
+    if not len(cpu):
+        return Windows((WHOLE,), np.array([start.min(), end.max()], np.int64))
+    count = len(cpu)
+    never = np.iinfo(np.int64)
+    first = np.full(count, never.max, np.int64)
+    last = np.full(count + 1, never.min, np.int64)
+    inside = step >= 0
+    np.minimum.at(first, step[inside], start[inside])
+    known = step != AFTER_LAST
+    np.maximum.at(last, step[known] + 1, end[known])
+    before = np.maximum.accumulate(last)[:-1]
+    bounds = np.maximum.accumulate(np.minimum(first, np.maximum(cpu.start_ns, before)))
+    final = max(cpu.end_ns, int(last[-1]), int(bounds[-1]))
+    return Windows(cpu.names, np.append(bounds, final))
+
+
+def between(timeline: Timeline, low: int, high: int) -> Timeline:
+    """Keep the steps from index *low* to *high*, both included, and the intervals that matter to them.
+
+    Those are the steps' own, what touches the steps, and what touches an interval of theirs: a collective that runs
+    on into the next step may be hidden there, under that step's compute.
+    """
+    return part(timeline, low, high)[0]
+
+
+def part(timeline: Timeline, low: int, high: int) -> tuple[Timeline, NDArray[np.bool_]]:
+    """Do as :func:`between`, and tell which of the intervals were kept."""
+    windows = Windows(timeline.windows.names[low : high + 1], timeline.windows.bounds[low : high + 2])
+    step = timeline.step
+    moved = np.where(step > high, AFTER_LAST, np.where((step >= 0) & (step < low), BEFORE_FIRST, step))
+    moved = np.where(moved >= 0, moved - low, moved).astype(np.int32)
+    own = moved >= 0
+    begin = min([int(windows.bounds[0]), *timeline.start_ns[own][:1].tolist()])
+    end = max(int(windows.bounds[-1]), int(timeline.end_ns[own].max(initial=windows.bounds[-1])))
+    chosen = own | ((timeline.start_ns < end) & (timeline.end_ns > begin))
+    actions = timeline.actions.having((timeline.actions.step >= low) & (timeline.actions.step <= high))
+    actions = replace(actions, step=(actions.step - low).astype(np.int32))
+    return replace(timeline, windows=windows, step=moved, actions=actions).having(chosen), chosen

@@ -1,0 +1,186 @@
+"""Clocks of ranks against each other, by hand and on real jobs whose clocks are made wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks, estimate
+from dptrace.analysis.cross_rank.stragglers import stragglers
+from dptrace.analysis.cross_rank.transfers import timing
+from dptrace.analysis.matching.match import Matches, match
+from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
+from tests.support.builders import TimelineBuilder
+from tests.support.rank_cases import JOBS, rank, real_ranks, reduce, shifted
+from tests.support.real_traces import needs_real_traces
+
+MS = 1_000_000
+
+
+def compared(*devices: DeviceFigures) -> tuple[Matches, Clocks]:
+    matches = match(devices)
+    return matches, estimate(matches, devices)
+
+
+def ends(count: int = 60, seed: int = 0) -> list[int]:
+    found: list[int] = np.cumsum(np.random.default_rng(seed).integers(400_000, 900_000, count)).tolist()
+    return found
+
+
+def plain(number: int, jitter: int = 2_000, **about: object) -> DeviceFigures:
+    draw = np.random.default_rng(number + 7)
+    return rank(number, [reduce(0, end + int(draw.integers(-jitter, jitter + 1)), **about) for end in ends()])  # type: ignore[arg-type]
+
+
+def test_clocks_that_agree_are_left_as_they_are() -> None:
+    """Below the uncertainty a correction would only add noise; it is said that none is made."""
+    _, clocks = compared(plain(0), plain(1))
+    times = np.arange(5, dtype=np.int64) * MS
+
+    assert [False, False] == clocks.corrected.tolist()
+    assert times is clocks.align(1, times)
+    assert clocks.notes[0].startswith("The ranks' clocks agree within ")
+    assert clocks.notes[0].endswith("times are left as they are.")
+
+
+def test_a_wrong_clock_is_named_and_put_right() -> None:
+    """5 ms ahead: the times come back to the first rank's."""
+    right = plain(1)
+    _, clocks = compared(plain(0), shifted(right, 5 * MS))
+
+    assert clocks.corrected[1]
+    assert 5 * MS == pytest.approx(int(clocks.offset_ns[1]), abs=int(clocks.uncertainty_ns[1]))
+    back = clocks.align(1, shifted(right, 5 * MS).timeline.end_ns)
+    assert np.abs(back - right.timeline.end_ns).max() <= clocks.uncertainty_ns[1]
+    assert "Rank 1's clock is 5.0 ms ahead of rank 0's (± " in clocks.notes[0]
+
+
+def test_figures_below_the_uncertainty_are_not_told() -> None:
+    """The verdict is nothing, neither yes nor no."""
+    _, clocks = compared(plain(0), plain(1))
+    least = int(clocks.uncertainty_ns[1])
+
+    assert clocks.tell(least, 0, 1) is None
+    assert clocks.tell(-least, 1, 0) is None
+    assert least + 1 == clocks.tell(least + 1, 0, 1)
+    assert 1 == clocks.tell(1, 1, 1)
+
+
+def test_ranks_that_share_nothing_are_not_compared() -> None:
+    """Two tensor-parallel pairs without a group across them: within a pair it can be told, across not; it is said."""
+    _, clocks = compared(*(plain(i, group="tp", group_size=2, ranks=(i // 2 * 2, i // 2 * 2 + 1)) for i in range(4)))
+
+    assert [0, 0, 2, 2] == clocks.reference.tolist()
+    assert clocks.tell(10**9, 1, 2) is None
+    assert 10**9 == clocks.tell(10**9, 2, 3)
+    here, there = np.array([0, 1], np.int32), np.array([2, 0], np.int32)
+    assert [UNKNOWN_NS, int(clocks.uncertainty_ns[1])] == clocks.between(here, there).tolist()
+    assert "No collective connects rank 2 with rank 0: how far their clocks are apart is unknown." in clocks.notes
+
+
+def test_a_straggler_is_not_taken_for_a_wrong_clock() -> None:
+    """Rank 1 starts 30 ms late at every collective; what ends together still tells the clocks."""
+    late = [reduce(0, end + 100 * MS * i, length=30_000) for i, end in enumerate(ends())]
+    early = [reduce(0, end + 100 * MS * i, length=30 * MS) for i, end in enumerate(ends())]
+    matches, clocks = compared(rank(0, early), rank(1, late))
+
+    assert not clocks.corrected.any()
+    assert {1} == set(timing(matches, clocks).last.tolist())
+
+
+@needs_real_traces
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("ahead", [500_000, 5 * MS, 500 * MS])
+@pytest.mark.parametrize("ppm", [0, 50])
+def test_a_real_clock_made_wrong_is_found_and_changes_no_verdict(job: str, ahead: int, ppm: float) -> None:
+    """Each rank's clock in turn is put ahead, and drifts: the error stays within both estimates' uncertainties."""
+    run = real_ranks(job)
+    matches, clocks = compared(*run)
+    verdicts = timing(matches, clocks).last
+    for who in range(len(run)):
+        origin = int(run[who].timeline.start_ns[0])
+        wrong, found = compared(*(shifted(d, ahead, ppm) if d is run[who] else d for d in run))
+        for other in range(1, len(run)) if who == 0 else [who]:
+            times = matches.end_ns[matches.device == other]
+            truth, shown = clocks.align(other, times), times
+            if who == 0:
+                truth = truth + ahead + np.rint((truth - origin) * (ppm * 1e-6)).astype(np.int64)
+            else:
+                shown = times + ahead + np.rint((times - origin) * (ppm * 1e-6)).astype(np.int64)
+            error = np.abs(found.align(other, shown) - truth).max()
+            assert error <= found.uncertainty_ns[other] + clocks.uncertainty_ns[other]
+        told = timing(wrong, found).last
+        sure = (told >= 0) & (verdicts >= 0)
+        assert verdicts[sure].tolist() == told[sure].tolist()
+        assert ppm or verdicts.tolist() == told.tolist()
+
+
+@needs_real_traces
+def test_clocks_of_real_jobs_agree_as_closely_as_their_ends() -> None:
+    """One machine each: ranks' clocks are found within a hundred microseconds of each other, some µs uncertain."""
+    for job in JOBS:
+        _, clocks = compared(*real_ranks(job))
+        assert np.abs(clocks.offset_ns).max() < 100_000
+        assert (clocks.uncertainty_ns[1:] < 50_000).all()
+        assert (clocks.collectives[1:] >= 8).all()
+
+
+def test_collectives_that_cannot_be_the_same_are_told() -> None:
+    """Ends that drift apart by a tenth of the time are no clock's doing: the rank is compared with none."""
+    devices = []
+    for number, stretch in ((0, 1.0), (1, 1.1)):
+        build = TimelineBuilder(number, bounds=(0, 3_000_000_000))
+        for k in range(20):
+            at = int((1 + k) * 100_000_000 * stretch)
+            build.all_reduce(at, at + 1_000_000)
+        devices.append(figures_of(build.build()))
+    matches = match(devices, 2)
+    clocks = estimate(matches, devices)
+
+    assert [False, True] == clocks.misfit.tolist()
+    assert not clocks.corrected.any()
+    assert any("Rank 1's collectives do not fit the others'" in note for note in clocks.notes)
+    assert 0 == len(stragglers(matches, devices, timing(matches, clocks), clocks))
+
+
+def hosts(*named: tuple[int, str]) -> dict[str, object]:
+    return {"ranks": [{"rank": rank, "node": node, "host": host} for rank, (node, host) in enumerate(named)]}
+
+
+def on_cpu(number: int, ends_: list[int], **about: object) -> DeviceFigures:
+    return rank(number, [reduce(0, end, **about) for end in ends_], on_cpu=True)  # type: ignore[arg-type]
+
+
+def test_ranks_on_the_cpus_of_one_machine_have_one_clock() -> None:
+    """However far apart they leave, and even where nothing connects them; GPUs are compared as ever."""
+    apart = [end + 40 * MS * (i % 3) for i, end in enumerate(ends())]
+    devices = [on_cpu(0, ends()), on_cpu(1, sorted(apart)), on_cpu(2, ends(), group="other")]
+    clocks = estimate(match(devices), devices, hosts(*[(0, "here")] * 3))
+
+    assert [0, 0, 0] == clocks.reference.tolist() == clocks.offset_ns.tolist()
+    assert 100_000 > clocks.uncertainty_ns.max()
+    assert not clocks.misfit.any()
+    assert not clocks.corrected.any()
+    assert ("The ranks ran on the CPUs of one machine: their clocks are one.",) == clocks.notes
+    gpus = [plain(0), shifted(plain(1), 5 * MS)]
+    assert estimate(match(gpus), gpus, hosts((0, "here"), (0, "here"))).corrected[1]
+
+
+def test_ranks_of_one_machine_share_what_another_machine_s_clock_is_off() -> None:
+    """Ranks 2 and 3 are on a second one; only rank 2 shares collectives with the first."""
+    devices = [on_cpu(0, ends()), on_cpu(1, ends(), group="a"), on_cpu(2, ends()), on_cpu(3, ends(), group="b")]
+    devices[2] = shifted(devices[2], 5 * MS)
+    clocks = estimate(match(devices), devices, hosts((0, "a"), (0, "a"), (1, "b"), (1, "b")))
+
+    assert [0, 0, 0, 0] == clocks.reference.tolist()
+    assert [0, 0, 5 * MS, 5 * MS] == pytest.approx(clocks.offset_ns.tolist(), abs=10_000)
+    assert "Ranks that ran on the CPUs of one machine have one clock." == clocks.notes[0]
+    assert not any("No collective connects" in note for note in clocks.notes)
+
+
+def test_nodes_that_share_a_name_are_not_one_machine() -> None:
+    """Containers are often called the same."""
+    devices = [on_cpu(0, ends()), on_cpu(1, ends(), group="other")]
+    clocks = estimate(match(devices), devices, hosts((0, "localhost"), (1, "localhost")))
+
+    assert [0, 1] == clocks.reference.tolist()

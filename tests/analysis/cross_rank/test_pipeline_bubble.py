@@ -1,0 +1,245 @@
+"""Pipelines and their bubbles."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dptrace
+from dptrace.analysis.cross_rank.pipeline_bubble import formula
+from dptrace.run.run import Run
+from dptrace.timeline.model import Action, Actions, Collective, Timeline
+from tests.support.builders import TimelineBuilder
+from tests.support.recordings import environment, scratch
+
+Slot = tuple[str, int, int]
+"""An action: its kind, stage and micro-batch."""
+
+
+def gpipe(ranks: int, micro_batches: int) -> list[list[Slot]]:
+    return [[(kind, stage, m) for kind in "FB" for m in range(micro_batches)] for stage in range(ranks)]
+
+
+def one_forward_one_backward(ranks: int, micro_batches: int) -> list[list[Slot]]:
+    order = []
+    for stage in range(ranks):
+        ahead = min(ranks - stage, micro_batches)
+        own: list[Slot] = [("F", stage, m) for m in range(ahead)]
+        for m in range(micro_batches):
+            own.append(("B", stage, m))
+            if ahead + m < micro_batches:
+                own.append(("F", stage, ahead + m))
+        order.append(own)
+    return order
+
+
+def naive(ranks: int, micro_batches: int) -> list[list[Slot]]:
+    return [[(kind, stage, m) for m in range(micro_batches) for kind in "FB"] for stage in range(ranks)]
+
+
+def run_of(order: list[list[Slot]], forward: int, backward: int, stages: int | None = None, named: bool = True) -> Run:
+    """Let each rank do its actions in order, each as soon as what it needs is there; messages take no time."""
+    stages = stages or len(order)
+    end: dict[Slot, int] = {}
+    starts: dict[Slot, int] = {}
+    at, free = [0] * len(order), [0] * len(order)
+    while any(at[rank] < len(own) for rank, own in enumerate(order)):
+        for rank, own in enumerate(order):
+            if at[rank] == len(own):
+                continue
+            kind, stage, m = slot = own[at[rank]]
+            before = ("F", stage - 1, m) if kind == "F" else ("B", stage + 1, m)
+            if kind == "B" and stage == stages - 1:
+                before = ("F", stage, m)
+            if 0 <= before[1] and before not in end:
+                continue
+            starts[slot] = max(free[rank], end.get(before, 0))
+            free[rank] = end[slot] = starts[slot] + (forward if kind == "F" else backward)
+            at[rank] += 1
+    return Run("r", tuple(timeline(rank, own, starts, end, named) for rank, own in enumerate(order)))
+
+
+def timeline(rank: int, own: list[Slot], starts: dict[Slot, int], end: dict[Slot, int], named: bool = True) -> Timeline:
+    build = TimelineBuilder(rank, bounds=(0, max(end.values()) + 10))
+    for slot in own:
+        build.compute(starts[slot], end[slot])
+    begin, stop = (np.array([times[slot] for slot in own], np.int64) for times in (starts, end))
+    actions = Actions(
+        stage=np.array([stage if named else -1 for _, stage, _ in own], np.int32),
+        micro_batch=np.array([m for _, _, m in own], np.int32),
+        kind=np.array([Action[kind] for kind, _, _ in own], np.uint8),
+        step=np.zeros(len(own), np.int32),
+        start_ns=begin,
+        end_ns=stop,
+        busy_ns=stop - begin,
+        called_ns=begin,
+        returned_ns=stop,
+    )
+    return replace(build.build(), actions=actions)
+
+
+@given(st.integers(2, 6), st.integers(1, 12), st.integers(1, 50), st.integers(1, 99))
+def test_gpipe_s_bubble_is_the_formula_s(ranks: int, micro_batches: int, forward: int, backward: int) -> None:
+    """Whatever forward and backward take, as long as all stages take equally long."""
+    (found,) = run_of(gpipe(ranks, micro_batches), forward, backward).pipelines
+
+    assert pytest.approx(100 * (ranks - 1) / (micro_batches + ranks - 1)) == found.bubble_percent
+    assert pytest.approx(found.bubble_percent) == found.formula_percent
+    assert "naive" if micro_batches == 1 else found.schedule == "gpipe"
+
+
+@given(st.integers(2, 6), st.integers(2, 12), st.integers(1, 50))
+def test_1f1b_s_bubble_is_the_formula_s(ranks: int, micro_batches: int, forward: int) -> None:
+    """Of at least as many micro-batches as stages, backward taking twice as long."""
+    (found,) = run_of(one_forward_one_backward(ranks, ranks + micro_batches), forward, 2 * forward).pipelines
+
+    assert ("1f1b", ranks + micro_batches, ranks) == (found.schedule, found.micro_batches, found.ranks)
+    assert pytest.approx(found.formula_percent) == found.bubble_percent
+
+
+def test_one_micro_batch_in_flight_leaves_all_but_one_idle() -> None:
+    """However many there are in a step."""
+    (found,) = run_of(naive(4, 5), 10, 20).pipelines
+
+    assert ("naive", 75.0, 75.0) == (found.schedule, found.bubble_percent, found.formula_percent)
+
+
+def test_formulas() -> None:
+    """As their papers have them; a schedule that is told by none has none."""
+    assert (3 / 4, 3 / 11, 3 / 11, 3 / 19, 3 / 27) == tuple(
+        formula(schedule, 4, 8, 2 if schedule == "interleaved" else 1)
+        for schedule in ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble")
+    )
+    assert formula("v-shaped", 4, 8, 2) is None
+
+
+def test_each_rank_s_share_and_its_own_span() -> None:
+    """GPipe's last stage has no gap from its first action to its last, and yet waits as long as the others."""
+    frame = run_of(gpipe(2, 4), 10, 20).pipeline()
+
+    assert [150, 120] == frame["own_span_ns"].tolist()
+    assert [150, 150] == frame["span_ns"].tolist()
+    assert [120, 120] == frame["busy_ns"].tolist()
+    assert [20.0, 20.0] == frame["bubble_percent"].tolist()
+    assert [(0,), (1,)] == frame["stages"].tolist()
+
+
+def test_stages_without_a_name_are_in_the_order_of_the_ranks() -> None:
+    """GPipe's own labels tell no stage."""
+    run = run_of(gpipe(3, 4), 10, 20, named=False)
+
+    assert ((0,), (1,), (2,)) == run.pipelines[0].stages
+    assert [0, 1, 2] == run.actions().groupby("rank")["stage"].first().tolist()
+
+
+def test_pipelines_beside_each_other_are_told_apart() -> None:
+    """Ranks 0 and 2 pass on to each other, and 1 and 3: what they send says so."""
+    timelines = []
+    for rank, (mine, peer) in enumerate([(0, 2), (0, 3), (1, 0), (1, 1)]):
+        one = run_of(gpipe(2, 4), 10, 20).timelines[mine]
+        sends = Collective("send", 4, "float", "", 2, peer=peer)
+        timelines.append(replace(one, rank=rank, collectives=(sends,)))
+    run = Run("r", tuple(timelines))
+
+    assert [(0, 2), (1, 3)] == [found.devices for found in run.pipelines]
+    assert [0, 0, 1, 1] == sorted(run.pipeline()["pipeline"].tolist())
+
+
+def test_missing_stages_are_counted() -> None:
+    """The formula is that of the whole pipeline, the bubble that of the ranks that are here."""
+    whole = run_of(gpipe(4, 4), 10, 20)
+    (found,) = Run("r", whole.timelines[1:]).pipelines
+
+    assert (4, 3) == (found.ranks, len(found.devices))
+
+
+def test_interleaved_and_zero_bubble_are_told_by_their_actions() -> None:
+    """Several stages on a rank, or a backward in two parts; both ends on one rank are a V."""
+    one = run_of(gpipe(2, 2), 10, 20).timelines
+    parted = replace(one[0], actions=replace(one[0].actions, kind=np.array([0, 0, 2, 3], np.uint8)))
+    two = [
+        replace(t, actions=replace(t.actions, stage=np.array(s, np.int32)))
+        for t, s in zip(one, ([0, 2] * 2, [1, 3] * 2), strict=True)
+    ]
+    both = [
+        replace(t, actions=replace(t.actions, stage=np.array(s, np.int32)))
+        for t, s in zip(one, ([0, 3] * 2, [1, 2] * 2), strict=True)
+    ]
+    ahead = [replace(t, actions=t.actions.having(t.actions.kind == Action.F)) for t in one]
+
+    schedules = [Run("r", tuple(timelines)).pipelines[0].schedule for timelines in ((parted, one[1]), two, both, ahead)]
+    assert ["zero-bubble", "interleaved", "v-shaped", "forward-only"] == schedules
+
+
+def test_a_run_without_a_pipeline_tells_of_none() -> None:
+    """Neither rows nor a key in the JSON."""
+    run = Run("r", (TimelineBuilder().compute(0, 50).build(),))
+
+    assert () == run.pipelines
+    assert run.pipeline().empty
+    assert run.actions().empty
+    assert "pipelines" not in run.to_dict()
+
+
+def test_the_json_tells_of_each_step_and_rank() -> None:
+    """Figures are those of the frame."""
+    (told,) = run_of(one_forward_one_backward(2, 4), 10, 20).to_dict()["pipelines"]
+
+    assert ("1f1b", 4, 1) == (told["schedule"], told["micro_batches"], told["virtual_stages"])
+    assert (20.0, 20.0) == (told["bubble_percent"], told["formula_percent"])
+    assert [{"rank": 0, "device": 0, "stages": [0]}, {"rank": 1, "device": 1, "stages": [1]}] == told["ranks"]
+    assert [120, 120] == [rank["busy_ns"] for rank in told["steps"][0]["ranks"]]
+
+
+def test_actions_come_as_a_table() -> None:
+    """A row each, in the words of schedules."""
+    frame = run_of(gpipe(2, 2), 10, 20).actions()
+
+    assert ["F", "F", "B", "B"] == frame["action"].tolist()[:4]
+    assert [0, 10] == frame["start_ns"].tolist()[:2]
+    assert 8 == len(frame)
+
+
+@cache
+def napped(ranks: int) -> Path:
+    """Record a pipeline of sleeping blocks, once for each schedule."""
+    folder = scratch() / f"napped{ranks}"
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
+    command = [
+        *start,
+        "tests.support.napping",
+        str(folder),
+        "gpipe",
+        "1f1b",
+    ]
+    here = Path(__file__).resolve().parents[3]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=300, env=environment())
+    assert done.returncode == 0, done.stderr[-4000:]
+    return folder
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("schedule", "ranks", "within"),
+    [("gpipe", 2, 0.1), ("1f1b", 2, 0.1), ("1f1b", 4, 0.1)],
+)
+def test_a_recorded_pipeline_s_bubble_is_the_formula_s(schedule: str, ranks: int, within: float) -> None:
+    """Real processes whose stages take equally long, since they sleep; stages that take half as long agree less.
+
+    Of the steps the shortest: sleeping takes no longer on a busy machine, waking up does.
+    """
+    pytest.importorskip("torch")
+    (found,) = dptrace.open(napped(ranks) / schedule).pipelines
+
+    assert (schedule, ranks, 4) == (found.schedule, found.ranks, found.micro_batches)
+    assert found.formula_percent is not None
+    shortest = min(found.laps, key=lambda lap: lap.span_ns)
+    assert pytest.approx(found.formula_percent, rel=within) == shortest.bubble_percent

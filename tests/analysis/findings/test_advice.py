@@ -1,0 +1,89 @@
+"""What is advised about exposed communication, by who asked for it and what was tried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dptrace.analysis.cross_rank.stragglers import stragglers
+from dptrace.analysis.findings.advice import first_bucket_advice
+from dptrace.analysis.findings.detect import Finding
+from dptrace.analysis.findings.finding import Case
+from dptrace.analysis.matching.match import match
+from dptrace.analysis.per_gpu.device import figures_of
+from dptrace.run.cross_rank import together
+from dptrace.timeline.model import Collective, Phase
+from tests.support.builders import TimelineBuilder
+
+MS = 1_000_000
+DDP = {"ddp": {"bucket_cap_bytes": 26_214_400}}
+
+
+def exposed(collective: Collective, phase: Phase = Phase.FORWARD, **info: object) -> Finding:
+    """Give what is said of 30 of 100 ms that no compute hides."""
+    devices = []
+    for rank in (0, 1):
+        build = TimelineBuilder(rank, bounds=(0, 100 * MS)).compute(0, 60 * MS).all_reduce(60 * MS, 90 * MS)
+        timeline = build.compute(90 * MS, 100 * MS).build()
+        phases = timeline.phase.copy()
+        phases[1] = phase
+        devices.append(figures_of(replace(timeline, collectives=(collective,), phase=phases)))
+    (finding,) = together(devices, 2, info).findings
+    assert "exposed_comm" == finding.kind
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("phase", "info", "buffers"),
+    [
+        (Phase.FORWARD, {}, True),
+        (Phase.FORWARD, DDP, True),
+        (Phase.FORWARD, {"ranks": [{"rank": 0}, {"rank": 1, **DDP}]}, True),
+        (Phase.FORWARD, {"mode": "hierarchical", "ddp": None}, False),
+        (Phase.OPTIMIZER, DDP, False),
+        (Phase.OTHER, {}, False),
+    ],
+)
+def test_buffers_are_ddps_and_are_broadcast_in_forward(phase: Phase, info: dict[str, Any], buffers: bool) -> None:
+    """zero1 broadcasts parameters after the update, hierarchical gradients: those are no buffers."""
+    advice = exposed(Collective("broadcast", 4_000, "float"), phase, **info).advice
+
+    assert buffers == ("broadcast_buffers=False" in advice)
+
+
+@pytest.mark.parametrize(
+    ("label", "options", "advice"),
+    [
+        ("", {}, "Move independent compute beside it, or send fewer bytes."),
+        ("FSDP::all_gather (0)", {}, "Prefetch earlier (FSDP: set_modules_to_forward_prefetch), or reshard less after"),
+        ("FSDP::all_gather (0)", {"prefetch": "explicit"}, "Reshard less after forward, or send fewer bytes (bf16)."),
+        ("FSDP::all_gather (0)", {"prefetch": "explicit", "reshard_after_forward": "no"}, "Send fewer bytes (bf16)."),
+    ],
+)
+def test_what_was_done_already_is_not_advised(label: str, options: dict[str, str], advice: str) -> None:
+    """Prefetching is FSDP's, and not to be begun where it is explicit."""
+    assert exposed(Collective("all_gather", 4_000, "float", label=label), options=options).advice.startswith(advice)
+
+
+def test_messages_of_no_pipeline_are_to_be_hidden() -> None:
+    """A ring's sends are transfers."""
+    assert exposed(Collective("send", 4_000, "float", peer=1)).advice.startswith("Move independent compute")
+
+
+@pytest.mark.parametrize(
+    ("info", "said"),
+    [
+        ({}, "leave bucket_cap_mb unset"),
+        ({"options": {"bucket_cap_mb": 100}, "ddp": {"bucket_cap_bytes": 104_857_600}}, "leave bucket_cap_mb unset"),
+        ({"options": {"bucket_cap_mb": None}, **DDP}, "lower bucket_cap_mb."),
+        ({"options": {}, **DDP}, "lower bucket_cap_mb."),
+        ({"options": {}, "ddp": None}, "Make the first message smaller"),
+    ],
+)
+def test_what_was_left_unset_is_not_to_be_left_unset(info: dict[str, Any], said: str) -> None:
+    """By the options of the run, or by DDP's own logging data."""
+    matches = match([])
+
+    assert said in first_bucket_advice(Case((), matches, stragglers(matches, []), info=info))

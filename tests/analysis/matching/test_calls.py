@@ -1,0 +1,78 @@
+"""Every rank's communication in one table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dptrace.analysis.matching.calls import NO_LABEL, Group, calls_of, distinct
+from dptrace.timeline.model import Collective
+from dptrace.timeline.steps import WHOLE
+from tests.support.rank_cases import rank, reduce
+
+MS = 1_000_000
+
+
+def one(kind: str, size: int = 0, **about: object) -> Collective:
+    return Collective(kind, size, "Float", "0", **about)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "alike"),
+    [
+        (one("all_reduce", 8), one("all_reduce", 8), True),
+        (one("all_reduce", 8), one("all_reduce", 16), False),
+        (one("all_reduce", 8), one("all_gather", 8), False),
+        (one("all_reduce", 8), Collective("all_reduce", 8, "Half", "0"), False),
+        (one("all_reduce", 8, ranks=(0, 1)), one("all_reduce", 8, ranks=(0, 2)), False),
+        (one("all_to_all", 8), one("all_to_all", 16), True),  # parts may be uneven
+        (one("scatter", 8), one("scatter", 0), True),
+        (one("send", 8, peer=1), one("recv", 8, peer=0), True),
+        (one("send", 8, peer=1), one("send", 8, peer=0), False),
+        (one("send", 8, ranks=(0, 1)), one("recv", 8, ranks=(0, 1)), True),
+    ],
+)
+def test_what_two_ranks_can_tell_of_one_collective_is_of_one_sort(
+    first: Collective, second: Collective, alike: bool
+) -> None:
+    """Kind, group, element type and bytes, as far as these are the same on all ranks; who sends to whom."""
+    calls = calls_of([rank(0, [(0, 0, 1, first)]), rank(1, [(0, 0, 1, second)])])
+
+    assert alike == (calls.sort[0] == calls.sort[1])
+
+
+def test_a_call_of_unknown_group_is_its_streams() -> None:
+    """NCCL's streams serve one group each; where a stream serves several, nothing is told."""
+    known = [reduce(0, MS, ranks=(0, 1), group_size=2), reduce(0, 2 * MS, group="1")]
+    orphan = (-1, 0, 10, Collective("all_reduce"))
+    clear = calls_of([rank(0, [known[0], orphan])])
+    unclear = calls_of([rank(0, [*known, orphan])])
+
+    assert [Group("0", (0, 1), 2, "")] == [clear.groups[i] for i in set(clear.group.tolist())]
+    assert [False, True] == clear.told.tolist()
+    assert clear.family[0] == clear.family[1]
+    assert Group() == unclear.groups[unclear.group[0]]
+
+
+def test_steps_are_labels_only_where_they_are_marked() -> None:
+    """A file without marks has no step where others have; where none has, the whole is one step."""
+    marked, plain = rank(0, [reduce(0, MS), reduce(-1, 5)]), rank(1, [reduce(0, MS)], (WHOLE,))
+
+    mixed, alone = calls_of([marked, plain]), calls_of([plain])
+
+    assert ("ProfilerStep#0", "ProfilerStep#1") == mixed.labels
+    assert [NO_LABEL, 0, NO_LABEL] == mixed.label.tolist()
+    assert [[True, False], [True, False]] == mixed.has.tolist()
+    assert ((WHOLE,), [0]) == (alone.labels, alone.label.tolist())
+
+
+def test_nothing_is_a_table_too() -> None:
+    """No ranks, or ranks without communication."""
+    assert 0 == len(calls_of([])) == len(calls_of([rank(0, [])]))
+
+
+def test_pairs_are_given_once() -> None:
+    """In order of the first, then the second."""
+    first, second = distinct(np.array([1, 0, 1, 1]), np.array([2, 5, 2, 0]))
+
+    assert ([0, 1, 1], [5, 0, 2]) == (first.tolist(), second.tolist())

@@ -1,0 +1,67 @@
+"""What one GPU's file tells by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dptrace.analysis.per_gpu.device import figures_of
+from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.timeline.model import Kind, Phase
+from dptrace.timeline.steps import between
+from tests.support.builders import TimelineBuilder
+from tests.support.synthetic import training_run
+
+TIMELINE = training_run(2_000).timelines[0]
+
+
+def test_without_its_other_intervals_the_figures_stay() -> None:
+    """Communication alone is kept, each with its own exposed and overlapped time; the split is that of the whole."""
+    whole = figures_of(TIMELINE)
+    thin = whole.only_communication()
+
+    assert {int(Kind.COMMUNICATION)} == set(thin.timeline.kind.tolist())
+    assert whole.split == thin.split
+    assert int(whole.exposed_ns.sum()) == int(thin.exposed_ns.sum())
+    assert np.array_equal(thin.exposed_ns + thin.overlapped_ns, thin.timeline.end_ns - thin.timeline.start_ns)
+
+
+def test_the_first_steps_have_the_figures_of_the_whole() -> None:
+    """Cutting figures is the same as computing those of the cut timeline; a count of nothing, or of all, cuts none."""
+    whole = figures_of(TIMELINE)
+    for count in range(1, len(TIMELINE.windows)):
+        cut_device, anew_device = whole.first_steps(count), figures_of(between(TIMELINE, 0, count - 1))
+        cut, anew = cut_device.split, anew_device.split
+        assert np.array_equal(cut_device.exposed_ns, anew_device.exposed_ns)
+        assert len(cut_device.spent_ns) == len(anew_device.spent_ns)
+        assert cut.names == anew.names
+        for column in ("backward_start_ns", "backward_end_ns", "recompute_ns", "searching_ns", "searching_idle_ns"):
+            assert np.array_equal(getattr(cut_device, column), getattr(anew_device, column))
+        assert all(np.array_equal(cut.figures[name], anew.figures[name]) for name in FIGURES)
+        assert cut.comm.keys() == anew.comm.keys()
+        for kind, figures in cut.comm.items():
+            assert np.array_equal(figures.exposed_ns, anew.comm[kind].exposed_ns)
+            assert np.array_equal(figures.bytes, anew.comm[kind].bytes)
+    assert whole is whole.first_steps(0)
+    assert whole is whole.first_steps(len(TIMELINE.windows))
+
+
+def test_a_rank_is_told_everywhere() -> None:
+    """The timeline and its split have one rank."""
+    other = figures_of(TIMELINE).of_rank(7)
+
+    assert (7, 7) == (other.timeline.rank, other.split.rank)
+
+
+def test_backward_recompute_and_search_are_told_by_step() -> None:
+    """Begin and end of backward, forward's work done again in it, the search and the part of it that nothing hides."""
+    build = TimelineBuilder(bounds=(0, 100, 200)).compute(0, 30).compute(40, 60, Phase.BACKWARD)
+    timeline = build.compute(70, 90, Phase.BACKWARD).compute(100, 200).build()
+    search = (np.array([25]), np.array([45]))
+    device = figures_of(replace(timeline, recompute=np.array([False, True, False, False]), searching=search))
+
+    assert ([40, 0], [90, 0]) == (device.backward_start_ns.tolist(), device.backward_end_ns.tolist())
+    assert [20, 0] == device.recompute_ns.tolist()
+    assert ([20, 0], [10, 0]) == (device.searching_ns.tolist(), device.searching_idle_ns.tolist())
+    assert device.timeline.having(device.timeline.recompute).recompute.all()

@@ -1,0 +1,150 @@
+"""Why a GPU was idle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dptrace.analysis.per_gpu.device import figures_of
+from dptrace.analysis.per_gpu.idle import CAUSES, Account, idle
+from dptrace.analysis.per_gpu.split import split
+from dptrace.core.intervals import IntervalSet, union
+from dptrace.timeline.model import UNKNOWN, Actions, Timeline
+from tests.support.builders import TimelineBuilder
+
+
+def launched(timeline: Timeline, *times: int) -> Timeline:
+    return replace(timeline, launch_ns=np.array(times, np.int64))
+
+
+def causes(timeline: Timeline) -> dict[str, list[int]]:
+    return {name: values.tolist() for name, values in idle(timeline).causes.items() if values.any()}
+
+
+def test_each_gap_has_the_cause_that_its_end_tells() -> None:
+    """Launched after the gap began: the host was late; before: it waited, or it was only the launch's latency."""
+    build = TimelineBuilder(bounds=(0, 300_000)).compute(0, 10).compute(100_000, 100_010).compute(100_020, 200_000)
+    timeline = launched(build.compute(290_000, 300_000).build(), 0, 5, 6, 250_000)
+
+    assert {"waiting_ns": [99_990], "launch_latency_ns": [10], "host_bound_ns": [90_000]} == causes(timeline)
+
+
+def test_the_host_in_a_dataloader_is_data_loading() -> None:
+    """Only the nanoseconds that it was there; a gap that is not the host's fault is not the loader's either."""
+    build = TimelineBuilder(bounds=(0, 300_000)).compute(0, 10).compute(100_000, 200_000).compute(290_000, 300_000)
+    timeline = launched(build.build(), 0, 70_000, 150_000)
+    loading = union(np.array([40_000, 210_000]), np.array([60_000, 280_000]))
+
+    assert {"data_loading_ns": [20_000], "host_bound_ns": [79_990], "waiting_ns": [90_000]} == causes(
+        replace(timeline, loading=loading)
+    )
+
+
+def test_the_end_of_the_last_step_is_the_hosts() -> None:
+    """Nothing more was launched: the step went on on the host alone; it is so in a run without any launch, too."""
+    timeline = TimelineBuilder(bounds=(0, 100_000)).compute(0, 10).build()
+
+    assert {"host_bound_ns": [99_990]} == causes(timeline)
+    assert {} == causes(TimelineBuilder(bounds=(0, 10)).compute(0, 10).build())
+
+
+def test_work_from_before_the_recording_was_not_late() -> None:
+    """Its launch is not in the file, so it was there in time."""
+    timeline = TimelineBuilder(bounds=(0, 100)).compute(50, 100).build()
+
+    assert UNKNOWN == timeline.launch_ns[0]
+    assert {"launch_latency_ns": [50]} == causes(timeline)
+
+
+def acted(timeline: Timeline, *spans: tuple[int, int, int]) -> Timeline:
+    """Give it a pipeline's actions: when each was called, and from when to when it ran."""
+    called, start, end = (np.array(column, np.int64) for column in zip(*spans, strict=True))
+    small, zeros = np.zeros(len(spans), np.int32), np.zeros(len(spans), np.uint8)
+    return replace(timeline, actions=Actions(small, small, zeros, small, start, end, end - start, called, called + 1))
+
+
+def test_waiting_between_the_actions_of_a_pipeline_is_its_bubble() -> None:
+    """After the first was called and before the last has ended, outside of them; what is waited for within is not."""
+    build = TimelineBuilder(bounds=(0, 500_000)).compute(50_000, 100_000).compute(150_000, 200_000)
+    build.compute(300_000, 350_000).compute(400_000, 500_000)
+    timeline = launched(build.build(), 0, 0, 0, 0)
+    actions = ((25_000, 50_000, 200_000), (30_000, 300_000, 350_000))
+
+    assert {"waiting_ns": [250_000]} == causes(timeline)
+    assert {"waiting_ns": [125_000], "bubble_ns": [125_000]} == causes(acted(timeline, *actions))
+
+
+def test_a_host_in_a_receive_is_the_pipeline_s_bubble() -> None:
+    """Only of what it was late for, only in a run with a pipeline, and data loading goes before it."""
+    build = TimelineBuilder(bounds=(0, 300_000)).compute(0, 100_000).compute(200_000, 300_000)
+    timeline = launched(build.build(), 0, 190_000)
+    one = (np.array([50_000]), np.array([160_000]))
+    timeline = replace(timeline, receiving=one, loading=(np.array([100_000]), np.array([110_000])))
+
+    assert {"data_loading_ns": [10_000], "host_bound_ns": [90_000]} == causes(timeline)
+    assert {"data_loading_ns": [10_000], "host_bound_ns": [40_000], "bubble_ns": [50_000]} == causes(
+        acted(timeline, (0, 0, 100_000), (195_000, 200_000, 300_000))
+    )
+
+
+rows = st.lists(
+    st.tuples(st.integers(0, 90), st.integers(1, 20), st.integers(0, 2), st.integers(-30, 100)), min_size=1, max_size=12
+)
+spans = st.lists(st.tuples(st.integers(-5, 110), st.integers(1, 30)), max_size=4)
+
+
+@given(rows, spans, spans, st.integers(1, 99))
+def test_every_nanosecond_of_idle_has_one_cause(
+    rows: list[tuple[int, int, int, int]], spans: list[tuple[int, int]], receives: list[tuple[int, int]], middle: int
+) -> None:
+    """Against a look at every nanosecond: the causes, and what was spent on each account before any time."""
+    build = TimelineBuilder(bounds=(0, middle, 100))
+    rows = sorted(rows)
+    for start, length, kind, _ in rows:
+        (build.compute, build.all_reduce, build.memory)[kind](start, start + length)
+    rows = sorted(rows, key=lambda row: (row[0], row[0] + row[1]))
+    timeline = replace(launched(build.build(), *(row[3] for row in rows)), loading=as_set(spans))
+    if receives:
+        timeline = replace(acted(timeline, (0, 0, 1)), receiving=as_set(receives))
+
+    account = [brute_force(rows, spans, receives, time) for time in range(100)]
+    found = idle(timeline)
+    for step, (low, high) in enumerate(((0, middle), (middle, 100))):
+        told = [Account(Account.DATA_LOADING + place) for place in range(len(CAUSES))]
+        assert [account[low:high].count(cause) for cause in told] == [int(found.causes[name][step]) for name in CAUSES]
+    assert split(timeline).figures["idle_ns"].tolist() == sum(found.causes.values()).tolist()  # type: ignore[union-attr]
+    spent = found.spent(np.arange(101))
+    for time in range(100):
+        assert account[time] == int((spent[time + 1] - spent[time]).argmax())
+        assert 1 == int((spent[time + 1] - spent[time]).sum())
+    assert 2 == figures_of(timeline).spent_ns.shape[1]
+
+
+def as_set(spans: list[tuple[int, int]]) -> IntervalSet:
+    columns = np.array(spans, np.int64).reshape(-1, 2)
+    return union(columns[:, 0], columns.sum(axis=1))
+
+
+def brute_force(
+    rows: list[tuple[int, int, int, int]], spans: list[tuple[int, int]], receives: list[tuple[int, int]], time: int
+) -> Account:
+    def at(moment: int) -> set[int]:
+        return {kind for start, length, kind, _ in rows if start <= moment < start + length}
+
+    for kind, account in enumerate((Account.COMPUTE, Account.EXPOSED_COMM, Account.EXPOSED_MEMORY)):
+        if kind in at(time):
+            return account
+    begin = end = time
+    while begin > 0 and not at(begin - 1):
+        begin -= 1
+    while end < 100 and not at(end):
+        end += 1
+    launches = [launch for start, _, _, launch in rows if start == end]
+    if (end == 100 and not launches) or (launches and min(launches) > begin):
+        if any(a <= time < a + n for a, n in spans):
+            return Account.DATA_LOADING
+        return Account.BUBBLE if any(a <= time < a + n for a, n in receives) else Account.HOST_BOUND
+    return Account.LAUNCH_LATENCY  # none of these gaps is longer than a launch takes

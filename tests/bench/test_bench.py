@@ -1,0 +1,311 @@
+"""Benchmarks: the matrix, the folder, the results of strangers' scripts, the table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dptrace.bench.execute import BenchRun, Settings, parse_results, timed
+from dptrace.bench.matrix import Cell, matrix
+from dptrace.bench.schedule import Job, jobs, results, run_all
+from dptrace.bench.store import Store
+from dptrace.bench.table import Row, frame, rows, rows_from_csv
+from dptrace.errors import DptraceError, UsageError
+from dptrace.record.options.models import MLPS
+
+FOUR = ("single", "naive", "interleaved", "ddp")
+
+
+def test_four_gpus_make_twenty_eight_runs() -> None:
+    """Four models, one GPU alone, three modes on two and on four GPUs; nothing is left out."""
+    cells, left_out = matrix(MLPS, FOUR, [1, 2, 4], 4)
+
+    assert 28 == len(cells) == len(set(cells)) == len({cell.name for cell in cells})
+    assert [] == left_out
+    assert Cell("small", "single", 1) == cells[0]
+
+
+def test_what_the_machine_lacks_is_left_out_and_said() -> None:
+    """On two GPUs the runs on four are not there, and a sentence says why."""
+    cells, left_out = matrix(["small"], FOUR, [1, 2, 4], 2)
+
+    assert [1, 2, 2, 2] == [cell.gpus for cell in cells]
+    assert ["4 GPUs: this machine has 2."] == left_out
+
+
+@pytest.mark.parametrize(
+    ("modes", "counts", "batch", "says"),
+    [
+        (["naive"], [1], None, "nothing is left"),
+        (["naive"], [8], None, "this machine has 2"),
+        (["naive"], [2], 3, "2 or 4"),
+    ],
+)
+def test_a_matrix_of_nothing_is_refused(modes: list[str], counts: list[int], batch: int | None, says: str) -> None:
+    """Before anything is schedule."""
+    with pytest.raises(UsageError, match=says):
+        matrix(["small"], modes, counts, 2, batch)
+
+
+def test_a_folder_is_not_overwritten_and_goes_on_only_with_the_same_plan(tmp_path: Path) -> None:
+    """Without --resume or --force it is refused; --resume with another plan says what differs."""
+    store = Store(tmp_path / "bench")
+    store.begin({"epochs": 5, "cells": ("a",)}, False, False)
+    store.keep("a.0", {"epoch_s": [1.0]})
+
+    with pytest.raises(UsageError, match="--resume goes on"):
+        store.begin({"epochs": 5, "cells": ("a",)}, False, False)
+    with pytest.raises(UsageError, match="another epochs: 5 then, 1 now"):
+        store.begin({"epochs": 1, "cells": ("a",)}, True, False)
+    store.begin({"epochs": 5, "cells": ("a",)}, True, False)
+    assert {"epoch_s": [1.0]} == store.result("a.0")
+    store.begin({"epochs": 1, "cells": ("a",)}, False, True)
+    assert store.result("a.0") is None
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    """Also a benchmark's own file that cannot be read is told, and not replaced."""
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(UsageError, match="holds something else"):
+        Store(tmp_path).begin({}, False, False)
+    with pytest.raises(UsageError, match="no benchmark to go on with"):
+        Store(tmp_path / "new").begin({}, True, False)
+    (tmp_path / "bench.json").write_text("{")
+    with pytest.raises(DptraceError, match="is no JSON"):
+        Store(tmp_path).begin({}, True, False)
+
+
+@pytest.mark.parametrize(
+    ("printed", "says"),
+    [
+        ("nothing here", "without a line that begins with RESULTS_JSON:"),
+        ("RESULTS_JSON: {", "no JSON"),
+        ("RESULTS_JSON: [1]", "no JSON object"),
+        ('RESULTS_JSON: {"mode": "x"}', "without the seconds"),
+        ('RESULTS_JSON: {"epoch_s": []}', "without the seconds"),
+        ('RESULTS_JSON: {"epoch_s": ["1"]}', "without the seconds"),
+        ('RESULTS_JSON: {"avg_epoch_s": -1}', "without the seconds"),
+        ('RESULTS_JSON: {"epoch_s": [Infinity]}', "without the seconds"),
+        ('RESULTS_JSON: {"epoch_s": 1, "parameters": "many"}', "no number"),
+        ('RESULTS_JSON: {"epoch_s": 1, "samples_per_s": NaN}', "no number"),
+        ('RESULTS_JSON: {"epoch_s": 1, "losses": [1, "x"]}', "holds what is no number"),
+    ],
+)
+def test_results_that_are_none_are_told(printed: str, says: str) -> None:
+    """As the reason in the run's row."""
+    with pytest.raises(BenchRun, match=says):
+        parse_results(printed)
+
+
+def test_the_last_line_of_results_counts() -> None:
+    """Scripts of the protocol print other things before it; one number stands for one epoch."""
+    assert [2.5] == parse_results('hello\nRESULTS_JSON: {"avg_epoch_s": 1}\nRESULTS_JSON: {"avg_epoch_s": 2.5}\nbye')[
+        "epoch_s"
+    ]
+    assert [0.5, 1.5] == parse_results('RESULTS_JSON: {"epoch_s": [0.5, 1.5]}')["epoch_s"]
+
+
+def test_all_cells_are_timed_before_one_is_timed_again_and_recorded_last() -> None:
+    """A machine that slows down slows all alike."""
+    a, b = Cell("small", "single", 1), Cell("small", "ddp", 2)
+
+    assert [Job(a, 0), Job(b, 0), Job(a, 1), Job(b, 1), Job(a, -1), Job(b, -1)] == jobs([a, b], 2)
+    assert [Job(a, 0)] == jobs([a], 1, profile=False)
+
+
+def result(seconds: list[float], **more: Any) -> dict[str, Any]:
+    return {"epoch_s": seconds, "steps_per_epoch": 10, "samples_per_s": 1000.0, "parameters": 7, **more}
+
+
+def test_the_table_compares_with_one_gpu() -> None:
+    """Medians over repetitions; speedup, efficiency, communication of an epoch, Amdahl's ceiling, Gustafson's."""
+    one, two = Cell("small", "single", 1), Cell("small", "naive", 2)
+    split = {"comm_s": 0.05, "overlap_percent": 0.0, "exposed_share": 0.4}
+    found = {
+        one: [result([1.0, 3.0]), result([2.0, 2.0])],
+        two: [{**result([1.0]), "profiled": split}],
+    }
+    single, naive = rows([one, two], found)
+
+    assert (2.0, 4, 1.0) == (single.epoch_s, single.epochs, single.speedup)
+    assert (2.0, 1.0, 0.5) == (naive.speedup, naive.efficiency, naive.comm_s)
+    assert pytest.approx(2.0 / 2.5) == naive.parallel_fraction
+    assert pytest.approx(1 / (0.2 + 0.4)) == naive.ceiling
+    assert pytest.approx(0.8) == naive.gustafson
+
+
+def test_a_run_that_failed_is_a_row_that_says_why() -> None:
+    """The others keep their figures; one good repetition is enough for them."""
+    a, b, c = Cell("small", "single", 1), Cell("small", "ddp", 2), Cell("small", "naive", 2)
+    found = {a: [result([1.0])], b: [{"failed": "out of memory"}], c: [{"failed": "x"}, result([1.0])]}
+    made = rows([a, b, c], found)
+
+    assert ["out of memory", None] == [made[1].failed, made[2].failed]
+    assert made[1].epoch_s is None
+    assert 1.0 == made[2].speedup
+    assert "out of memory" in frame(made).to_csv()
+
+
+def test_a_script_names_its_own_mode_and_accuracy_is_the_last() -> None:
+    """In its results; a trainer of ours can't be called another."""
+    script, ours = Cell("mine", "script", 2), Cell("small", "ddp", 2)
+    found = {
+        script: [result([1.0], mode="zero", accuracy=[0.1, 0.9])],
+        ours: [result([1.0], mode="zero", accuracy=0.5)],
+    }
+    made = rows([script, ours], found)
+
+    assert [("zero", 0.9), ("ddp", 0.5)] == [(row.mode, row.accuracy) for row in made]
+
+
+def test_options_of_a_sweep_are_columns_and_compare_with_their_own_baseline() -> None:
+    """Rows with other options are other trainings."""
+    a, b = Cell("small", "single", 1, (("batch-size", "8"),)), Cell("small", "ddp", 2, (("batch-size", "16"),))
+    made = rows([a, b], {a: [result([1.0])], b: [result([1.0])]})
+
+    assert made[1].speedup is None
+    assert ["8", "16"] == frame(made)["batch-size"].tolist()
+
+
+def test_the_workshops_table_is_read(tmp_path: Path) -> None:
+    """Other people's figures give the same rows; speedups are computed anew."""
+    path = tmp_path / "runs.csv"
+    path.write_text(
+        "model,mode,gpus,params_millions,avg_epoch_s,comm_s,samples_per_s,speedup\n"
+        "xlarge,single,1,52.0,0.5956,,55016,1.00\nxlarge,naive,4,52.0,0.2898,0.0940,113077,9.99\n"
+    )
+    single, naive = rows_from_csv(path)
+
+    assert (52_000_000, None) == (single.parameters, single.comm_s)
+    assert pytest.approx(2.055, abs=0.001) == naive.speedup
+    assert pytest.approx(0.8637, abs=0.0001) == naive.parallel_fraction
+
+
+def test_what_dptrace_wrote_is_read_again(tmp_path: Path) -> None:
+    """table.csv of a benchmark can be drawn anew, failed rows too."""
+    made = [Row("small", "single", 1, 7, 1.0, 0.1, 5, samples_per_s=3.0), Row("small", "ddp", 2, failed="broke")]
+    path = tmp_path / "table.csv"
+    frame(made).to_csv(path, index=False)
+    again = rows_from_csv(path)
+
+    assert ("broke", 1.0, 7) == (again[1].failed, again[0].epoch_s, again[0].parameters)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "can't be read"),
+        ("a,b\n1,2\n", "no column model, mode, gpus"),
+        ("model,mode,gpus,avg_epoch_s\n", "no row"),
+        ("model,mode,gpus,avg_epoch_s\nx,naive,two,1\n", "two"),
+        ("model,mode,gpus,avg_epoch_s\nx,naive,2,\n", "lacks"),
+    ],
+)
+def test_a_csv_of_something_else_is_told(tmp_path: Path, text: str, says: str) -> None:
+    """With the file's name and what is missing."""
+    path = tmp_path / "other.csv"
+    path.write_text(text)
+    with pytest.raises(DptraceError, match=says):
+        rows_from_csv(path)
+
+
+def test_a_benchmark_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has a result is not run again, what failed is; each result is on disk before the next run begins."""
+    from dptrace.bench import schedule
+
+    a, b = Cell("small", "single", 1), Cell("small", "ddp", 2)
+    store = Store(tmp_path)
+    store.begin({}, False, False)
+    store.keep("small_single_1.0", result([1.0]))
+    store.keep("small_ddp_2.0", {"failed": "once"})
+    ran: list[str] = []
+
+    def fake(cell: Cell, settings: Settings) -> dict[str, Any]:
+        ran.append(cell.name)
+        return result([3.0])
+
+    monkeypatch.setattr(schedule, "timed", fake)
+    told: list[tuple[str, bool]] = []
+    run_all(jobs([a, b], 1, profile=False), Settings(), store, lambda job, done: told.append((job.name, done)))
+
+    assert ["small_ddp_2"] == ran
+    assert [("small_single_1.0", True), ("small_ddp_2.0", False), ("small_ddp_2.0", True)] == told
+    assert [3.0] == results([a, b], 1, store)[b][0]["epoch_s"]
+
+
+@pytest.mark.processes
+def test_a_strangers_script_is_benched_and_its_failure_is_told(tmp_path: Path) -> None:
+    """Any script that prints the line; of one that dies, its own error and not torchrun's; one that hangs is ended."""
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "if sys.argv[1] == 'die': raise KeyError('weights')\n"
+        "if sys.argv[1] == 'hang': time.sleep(600)\n"
+        "size = os.environ['WORLD_SIZE']\n"
+        "if os.environ['RANK'] == '0': print('RESULTS_JSON: {\"epoch_s\": [0.25], \"ranks\": ' + size + '}')\n"
+    )
+    pytest.importorskip("torch")
+    cell = Cell("mine", "script", 2)
+
+    good = timed(cell, Settings(script=str(script), arguments=("go",)))
+    assert ([0.25], 2) == (good["epoch_s"], good["ranks"])
+    with pytest.raises(BenchRun, match=r"KeyError: 'weights'"):
+        timed(cell, Settings(script=str(script), arguments=("die",)))
+    with pytest.raises(BenchRun, match="longer than 4 s"):
+        timed(cell, Settings(script=str(script), arguments=("hang",), timeout_s=4))
+
+
+def test_the_plan_in_the_folder_is_plain_json(tmp_path: Path) -> None:
+    """So that others' tools can read it."""
+    Store(tmp_path / "b").begin({"cells": ["x"]}, False, False)
+
+    assert {"schema": 1, "plan": {"cells": ["x"]}} == json.loads((tmp_path / "b" / "bench.json").read_text())
+
+
+def test_the_reason_of_a_script_that_ended_is_its_own() -> None:
+    """Not torchrun's report of it, which comes after, with an error's name of its own."""
+    from dptrace.bench.execute import _reason
+
+    trouble = (
+        "W1121 some warning\nboom: no data in /nowhere\n"
+        "E1121 09:00:00 torch/distributed/elastic/multiprocessing/api.py:1010] failed (exitcode: 1)\n"
+        'Traceback (most recent call last):\n  File "/x/torch/distributed/schedule.py", line 1000, in run\n'
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+    )
+    assert "boom: no data in /nowhere" in _reason(trouble)
+    assert "ChildFailedError" not in _reason(trouble)
+    assert "KeyError: 'x'" == _reason("Traceback\n[rank0]: KeyError: 'x'\n" + trouble)
+
+
+def test_rows_of_one_cell_in_a_csv_are_repetitions(tmp_path: Path) -> None:
+    """Told by their median and spread, not as two baselines."""
+    path = tmp_path / "r.csv"
+    path.write_text("model,mode,gpus,avg_epoch_s\na,single,1,1\na,single,1,3\na,ddp,2,1\n")
+    single, ddp = rows_from_csv(path)
+
+    assert (2.0, 2, 1.0) == (single.epoch_s, single.epochs, single.speedup)
+    assert pytest.approx(0.25) == single.spread
+    assert 2.0 == ddp.speedup
+
+
+@pytest.mark.parametrize("gpus", ["0", "-2", "1.5"])
+def test_a_row_of_no_gpus_is_refused(tmp_path: Path, gpus: str) -> None:
+    """With its model and mode."""
+    path = tmp_path / "r.csv"
+    path.write_text(f"model,mode,gpus,avg_epoch_s\na,ddp,{gpus},1\n")
+    with pytest.raises(DptraceError, match=rf"a row for a, ddp has {gpus} GPUs"):
+        rows_from_csv(path)
+
+
+def test_a_damaged_result_is_made_again(tmp_path: Path) -> None:
+    """A disk that was full when a run ended must not end the benchmark."""
+    store = Store(tmp_path)
+    store.begin({}, False, False)
+    store.path("x.0").write_text("{")
+
+    assert store.readable("x.0") is None
+    with pytest.raises(DptraceError, match="is no JSON"):
+        store.result("x.0")

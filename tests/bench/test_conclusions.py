@@ -1,0 +1,141 @@
+"""What a benchmark's figures say, on tables made by hand and on the workshop's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dptrace.bench.conclusions import CHARTS, Chart, doubts, read
+from dptrace.bench.scaling import beyond_ideal, by_size, savings, shares, usable
+from dptrace.bench.table import Row, with_speedup
+from tests.support.bench_tables import WORKSHOP, bench
+
+
+def said(rows: list[Row], name: str, local_loss: bool = False) -> Chart:
+    return next(chart for chart in read(rows, local_loss=local_loss) if chart.name == name)
+
+
+def test_the_workshops_table_tells_the_workshops_story() -> None:
+    """Small is slower than one GPU, xlarge reaches 2.4 times on four, communication is 47 % of small's epoch."""
+    text = " ".join(sentence for chart in read(WORKSHOP) for sentence in chart.sentences)
+
+    assert "On this machine DDP pays off from 8.4 M parameters on" in text
+    assert "small: one GPU is the fastest; the best of the others is DDP on 2 GPUs, 0.83×." in text
+    assert (
+        "xlarge, interleaved on 4 GPUs: 2.40×, 60 % of the ideal 4× and 84 % of Amdahl's ceiling 2.84× (f = 0.86)."
+        in text
+    )
+    assert "s = 47 % of an epoch of small on 2 GPUs is communication; of xlarge on 2 GPUs it is 17 %." in text
+    assert "Interleaved saves 16 % at most (medium on 2 GPUs) and loses 3 % at worst (small on 2 GPUs)." in text
+    assert "from 50.1 ms to 74.4 ms (+49 %)" in text
+    assert "xlarge, interleaved on 4 GPUs: 131,844 samples/s, where one GPU does 55,016." in text
+    assert "4 GPUs can save 27.1 ms of one GPU's epoch by sharing it out; communicating adds 30.7 ms, more than" in text
+    assert doubts(WORKSHOP) == []
+
+
+@pytest.mark.parametrize(
+    ("ddp", "says"),
+    [
+        ({"a": 1.5, "b": 1.5}, "nothing pays off: one GPU is the fastest for every model (a, DDP on 2 GPUs: 0.67×)"),
+        ({"a": 0.6, "b": 0.8}, "DDP pays off for every model measured, from 1.0 M parameters on."),
+        (
+            {"a": 2.0, "b": 0.5},
+            "DDP pays off from 9.0 M parameters on: b reaches 2.00× on 2 GPUs, a (1.0 M) no more than 0.50×",
+        ),
+        ({"a": 0.5, "b": 2.0}, "DDP pays off for a, and not for b."),
+        ({"b": 0.5}, "DDP pays off for b: 2.00× on 2 GPUs."),
+    ],
+)
+def test_from_which_size_on_it_pays(ddp: dict[str, float], says: str) -> None:
+    """Whichever models pay: none, all, the larger, the smaller, the only one."""
+    rows = [bench(model, "single", 1, 1.0) for model in ddp] + [bench(m, "ddp", 2, s) for m, s in ddp.items()]
+
+    assert says in said(with_speedup(rows), "epoch_time").sentences[0]
+
+
+def test_what_is_missing_is_said_in_the_charts_place() -> None:
+    """No baseline, no naive runs, no losses, no throughput, nothing but failures."""
+    parallel = [replace(bench("a", "ddp", 2, 1.0), samples_per_s=None)]
+    failed = [Row("a", "ddp", 2, failed="broke")]
+
+    assert "one GPU (mode single)" in said(parallel, "speedup").missing
+    assert "no model ran on more than one GPU" in said(with_speedup([bench("a", "single", 1, 1.0)]), "speedup").missing
+    assert "no naive run" in said(parallel, "communication").missing
+    assert "was not measured" in said([bench("a", "naive", 2, 1.0)], "communication").missing
+    assert "no naive run" in said(parallel, "saving").missing
+    assert "no other mode" in said([bench("a", "naive", 2, 1.0)], "saving").missing
+    assert "hold no losses" in said(parallel, "loss").missing
+    assert "samples per second" in said(parallel, "throughput").missing
+    assert [] == [chart for chart in read(failed) if not chart.missing]
+    assert list(CHARTS) == [chart.name for chart in read([])]
+
+
+def test_equal_losses_prove_equal_mathematics() -> None:
+    """Sums in another order differ in the last digits; another training differs by more, and where is said."""
+    one, two = bench("a", "single", 1, 1.0), bench("a", "ddp", 2, 1.0)
+    close = [replace(one, losses=(2.3, 2.2, None)), replace(two, losses=(2.3000002, 2.2, 2.1))]
+    apart = [replace(one, losses=(2.3, 2.2)), replace(two, losses=(2.3, 2.0))]
+
+    assert "all 2 curves fall on one another (2e-07 apart at most)" in said(close, "loss").sentences[0]
+    assert "the curves part, by 0.2 at step 1" in said(apart, "loss").sentences[0]
+    assert (
+        "no step has a loss in two runs"
+        in said([replace(one, losses=(None,)), replace(two, losses=(1.0,))], "loss").sentences[0]
+    )
+    assert said(close[:1], "loss").sentences == ("One run alone: there is no other curve to compare it with.",)
+
+
+def test_local_losses_are_told_to_be_an_artefact() -> None:
+    """Each rank sees its own shard."""
+    rows = [
+        replace(bench("a", m, g, 1.0), local_losses=losses)
+        for m, g, losses in (("single", 1, (2.3,)), ("ddp", 2, (2.4,)))
+    ]
+    sentences = said(rows, "loss", local_loss=True).sentences
+
+    assert "a: up to 0.1 between the curves of 2 runs." == sentences[0]
+    assert "its shard of each batch" in sentences[1]
+
+
+def test_more_than_the_ideal_is_doubted() -> None:
+    """Two GPUs can't be three times as fast: something else was."""
+    rows = with_speedup([bench("a", "single", 1, 3.0), bench("a", "ddp", 2, 1.0)])
+    row = beyond_ideal(rows)
+
+    assert row is rows[1]
+    assert doubts(rows)[0].startswith("3.00× with 2 GPUs (a, DDP) is more than they can bring")
+    assert "ceiling" not in said(rows, "speedup").sentences[0]
+
+
+def test_savings_have_a_sign() -> None:
+    """In percent of naive's epoch: shorter is above 0."""
+    rows = [
+        bench("a", "naive", 2, 2.0),
+        bench("a", "ddp", 2, 1.5),
+        bench("a", "interleaved", 2, 2.5),
+        bench("a", "ddp", 4, 1.0),
+    ]
+
+    assert [("ddp", 25.0), ("interleaved", -25.0)] == [(one.row.mode, one.percent) for one in savings(rows)]
+
+
+def test_communication_is_never_more_than_the_epoch() -> None:
+    """It comes from other steps than the epoch."""
+    (share,) = shares([replace(bench("a", "naive", 4, 1.0), comm_s=1.5)])
+
+    assert (0.0, 1.0, 1.0) == (share.compute_s, share.comm_s, share.fraction)
+    assert pytest.approx(0.25) == share.efficiency
+
+
+def test_rows_that_are_there_twice_count_once() -> None:
+    """The first; those that failed do not count; models come by size."""
+    rows = [
+        bench("b", "ddp", 2, 1.0),
+        bench("b", "ddp", 2, 9.0),
+        Row("a", "ddp", 2, failed="x"),
+        bench("a", "ddp", 2, 2.0),
+    ]
+
+    assert [1.0, 2.0] == [row.epoch_s for row in usable(rows)]
+    assert ["a", "b"] == by_size(rows)

@@ -1,0 +1,50 @@
+"""What a benchmark leaves in its folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dptrace.commands.shared.bench_files import Made, charts_of, machine_of, write
+from tests.support.bench_tables import WORKSHOP, with_losses
+
+
+def test_every_file_is_listed_and_there(tmp_path: Path) -> None:
+    """The list names what was written; bench.json keeps the plan, and gets rows, machine and sentences."""
+    made = Made(with_losses(WORKSHOP), "Benchmark", ["a note"], {"devices": ["A100"]}, plan={"plan": {"epochs": 5}})
+    written = write(tmp_path, made, charts_of(made, False), png=False)
+
+    assert ["charts.html", "charts/ (6 pictures)", "table.csv", "table.md", "bench.json"] == written
+    told = json.loads((tmp_path / "bench.json").read_text())
+    assert ({"epochs": 5}, {"devices": ["A100"]}, ["a note"]) == (told["plan"], told["machine"], told["notes"])
+    assert 8 == len(told["rows"][0]["losses"])
+    assert "84 % of Amdahl's ceiling" in (tmp_path / "table.md").read_text()
+    page = (tmp_path / "charts.html").read_text()
+    assert "<span>28 rows</span><span>A100</span>" in page
+    assert "a note" in page
+
+
+def test_a_chart_that_can_no_longer_be_drawn_is_taken_away(tmp_path: Path) -> None:
+    """So that the folder never shows figures of another benchmark."""
+    made = Made(with_losses(WORKSHOP), "Benchmark")
+    write(tmp_path, made, charts_of(made, False), png=False)
+    assert (tmp_path / "charts" / "loss.svg").exists()
+
+    bare = replace(made, rows=WORKSHOP)
+    write(tmp_path, bare, charts_of(bare, False), png=False)
+    assert not (tmp_path / "charts" / "loss.svg").exists()
+
+
+def test_the_machine_is_what_the_runs_say() -> None:
+    """All kinds of devices, and the versions of one run; nothing of runs that failed or told nothing."""
+    runs: list[dict[str, Any]] = [
+        {"device": "A100", "versions": {"torch": "2.13"}},
+        {"device": "H100"},
+        {"failed": "x", "device": "B"},
+        {},
+    ]
+
+    assert {"devices": ["A100", "H100"], "versions": {"torch": "2.13"}} == machine_of({"cell": runs})
+    assert {"devices": [], "versions": {}} == machine_of({})

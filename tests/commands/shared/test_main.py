@@ -1,0 +1,118 @@
+"""The command line as a whole: verbs, errors, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from dptrace import __version__
+from dptrace.commands.shared.main import COMMANDS, cli
+from tests.support.kineto_files import KinetoFile, training_step
+
+
+@pytest.mark.parametrize("verb", sorted(COMMANDS))
+def test_every_verb_has_help_with_an_example(verb: str) -> None:
+    """Help of each verb explains it and ends in something to copy."""
+    result = CliRunner().invoke(cli, [verb, "--help"])
+
+    assert 0 == result.exit_code
+    assert "Example" in result.output
+    assert f"dptrace {verb}" in result.output
+
+
+def test_help_lists_the_verbs_and_a_way_through_them() -> None:
+    """The group's help shows every verb and the usual order of commands."""
+    result = CliRunner().invoke(cli, ["--help"])
+
+    assert all(verb in result.output for verb in COMMANDS)
+    assert "dptrace record --mode interleaved --gpus 4" in result.output
+
+
+def test_an_unknown_verb_names_the_known_ones() -> None:
+    """Exit code 2 and the list."""
+    result = CliRunner().invoke(cli, ["analyse"])
+
+    assert 2 == result.exit_code
+    assert "analyze" in result.output
+
+
+def test_bad_input_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    """A file that is no trace gives a sentence and no traceback."""
+    path = tmp_path / "a.json"
+    path.write_text("{}")
+
+    result = CliRunner().invoke(cli, ["analyze", str(path)])
+
+    assert 1 == result.exit_code
+    assert result.output.startswith(f"Error: {path}: has no traceEvents")
+
+
+def test_version() -> None:
+    """--version prints it."""
+    assert __version__ in CliRunner().invoke(cli, ["--version"]).output
+
+
+def ended(*arguments: str, shell: str = "", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the real command in a shell, with what is added after it."""
+    words = shlex.join([sys.executable, "-m", "dptrace", *arguments])
+    command = ["bash", "-c", f"{words} {shell}"]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})}, timeout=60)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    return str(training_step(KinetoFile(), 1, 0).write(tmp_path / "rank0.json"))
+
+
+def test_output_that_can_not_be_written_is_one_line(trace: str) -> None:
+    """A full disk behind standard output gives a sentence and exit code 1, no traceback."""
+    for arguments in (["analyze", trace], ["analyze", trace, "--json"], ["view", trace, "--text"]):
+        result = ended(*arguments, shell="> /dev/full")
+        assert (1, True) == (result.returncode, "can't be written" in result.stderr), result.stderr
+        assert "Traceback" not in result.stderr
+
+
+def test_a_closed_pipe_and_a_closed_output_are_no_error(trace: str) -> None:
+    """`| head` and `>&-` end quietly."""
+    assert "" == ended("analyze", trace, "-q", shell="| true").stderr
+    assert "Traceback" not in ended("analyze", trace, "-q", shell=">&-").stderr
+
+
+def test_an_encoding_without_our_signs_is_no_error(trace: str) -> None:
+    """In ASCII the tables lose a dot or a dash; JSON stays whole."""
+    ascii_only = {"PYTHONIOENCODING": "ascii"}
+
+    assert 0 == ended("analyze", trace, env=ascii_only).returncode
+    assert 0 == json.loads(ended("analyze", trace, "--json", env=ascii_only).stdout)["ranks"][0]["rank"]
+
+
+def test_names_can_not_give_orders_to_the_terminal(tmp_path: Path) -> None:
+    """Escape sequences in file names, notes and kernels reach neither stdout nor stderr."""
+    folder = tmp_path / "a\x1b]0;title\x07"
+    folder.mkdir()
+    file = training_step(KinetoFile(), 1, 0)
+    file.kernel("nccl\x1b[2J", 91, 92, 63).write(folder / "rank0.json")
+    (folder / "run.json").write_text(json.dumps({"notes": ["clear \x1b[2J"]}))
+    for option in ([], ["--json"], ["--csv", "--collectives"], ["--collectives"]):
+        result = ended("analyze", str(folder), *option)
+        assert 0 == result.returncode
+        assert "\x1b" not in result.stdout + result.stderr
+    assert "\x1b" not in ended("analyze", str(folder / "none.json")).stderr
+
+
+def test_a_file_name_that_is_no_text_is_no_error(tmp_path: Path) -> None:
+    """A name in another encoding is spelled out."""
+    path = os.path.join(os.fsencode(tmp_path), b"bad\xff.json")
+    Path(os.fsdecode(path)).write_text(training_step(KinetoFile(), 1, 0).text())
+    words = shlex.quote(sys.executable).encode() + b" -m dptrace analyze --json '" + path + b"'"
+    result = subprocess.run(["bash", "-c", words], capture_output=True, timeout=60)
+
+    assert 0 == result.returncode, result.stderr
+    assert "bad\\udcff.json" in json.loads(result.stdout)["run"]

@@ -1,0 +1,114 @@
+"""``dptrace analyze`` as a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.commands.shared.main import cli
+from tests.support.kineto_files import KinetoFile, training_step
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for rank in (0, 1):
+        file = training_step(training_step(KinetoFile(rank=rank, world_size=3), 4, 0), 5, 100)
+        file.write(tmp_path / f"r{rank}.json.gz")
+    return tmp_path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner(env={"COLUMNS": "80"}).invoke(cli, ["analyze", *map(str, arguments)])
+
+
+def test_tables_fit_eighty_columns_and_say_what_matters(folder: Path) -> None:
+    """A sentence first, a row for each step, the collectives, the notes, and the next command."""
+    result = run(folder)
+
+    assert 0 == result.exit_code
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "…" not in result.stdout
+    assert "15.0 % exposed communication" in result.stdout
+    assert "all_reduce" in result.stdout
+    assert "without a trace here: rank 2" in result.stdout
+    assert f"Next: dptrace view {folder}" in result.stderr
+
+
+def test_json_is_the_schema_and_nothing_else_on_stdout(folder: Path) -> None:
+    """stdout parses as JSON; notes go to stderr."""
+    result = run(folder, "--json")
+
+    data = json.loads(result.stdout)
+    assert 10_000 == data["ranks"][1]["steps"][0]["overlapped_comm_ns"]
+    assert "rank 2" in result.stderr
+
+
+def test_csv_has_a_row_for_each_step(folder: Path) -> None:
+    """The nine figures in ns, with rank, device and step."""
+    rows = list(csv.DictReader(io.StringIO(run(folder, "--csv").stdout)))
+
+    assert 4 == len(rows)
+    assert ["rank", "device", "step", *FIGURES] == list(rows[0])
+
+
+def test_collectives_are_listed_and_written(folder: Path) -> None:
+    """A row each, as a table or as CSV."""
+    assert "all_reduce" in run(folder, "--collectives").stdout
+    rows = list(csv.DictReader(io.StringIO(run(folder, "--csv", "--collectives").stdout)))
+
+    assert ("all_reduce", "15000") == (rows[0]["kind"], rows[0]["exposed_ns"])
+
+
+@pytest.mark.parametrize("form", ["--json", "--csv", "--all"])
+def test_output_is_written_and_never_overwritten_unasked(form: str, folder: Path, tmp_path: Path) -> None:
+    """-o writes a file, refuses a second time, and --force overwrites."""
+    path = tmp_path / "out.txt"
+
+    assert 0 == run(folder, form, "-o", path).exit_code
+    first = path.read_text()
+    refused = run(folder, form, "-o", path)
+    assert (2, True) == (refused.exit_code, "--force" in refused.output)
+    assert 0 == run(folder, form, "-o", path, "--force").exit_code
+    assert first == path.read_text()
+    assert [] == list(tmp_path.glob(".*"))
+
+
+def test_wrong_use_is_exit_code_2(folder: Path) -> None:
+    """Options that contradict each other, no run, a folder that is not there."""
+    assert 2 == run(folder, "--json", "--csv").exit_code
+    assert 2 == run(folder, "--json", "--collectives").exit_code
+    assert 2 == run().exit_code
+    assert 2 == run(folder, "--json", "-o", folder / "no" / "x.json").exit_code
+    assert 2 == run(folder, "--comm-pattern", "(").exit_code
+
+
+def test_a_pattern_of_the_user_counts(folder: Path) -> None:
+    """--comm-pattern turns a compute kernel into communication."""
+    data = json.loads(run(folder, "--json", "--comm-pattern", "^gemm_backward$").stdout)
+
+    assert 0 == data["ranks"][0]["steps"][0]["backward_ns"]
+
+
+def test_htas_figures_are_given_by_our_own_code(tmp_path: Path) -> None:
+    """--hta-compat is a table, CSV or JSON; with options that would change nothing it is wrong use."""
+    path = str(training_step(training_step(KinetoFile(), 1, 0), 2, 100).write(tmp_path / "r0.json"))
+    asked: tuple[list[str], ...] = ([], ["--csv"], ["--json"])
+    table, rows, data = (CliRunner().invoke(cli, ["analyze", path, "--hta-compat", *how]) for how in asked)
+
+    assert (0, 0, 0) == (table.exit_code, rows.exit_code, data.exit_code)
+    assert "idle_time(us)" in rows.stdout.splitlines()[0]
+    assert json.loads(data.stdout)
+    for wrong in (["--collectives"], ["--dask", "local"], ["--jobs", "2"], ["--no-align"]):
+        assert 2 == CliRunner().invoke(cli, ["analyze", path, "--hta-compat", *wrong]).exit_code
+
+
+@pytest.mark.parametrize("form", ["--csv", "--collectives"])
+def test_no_option_is_ignored(form: str, folder: Path) -> None:
+    """--no-align changes nothing in a table of each rank's own figures, so it is refused beside one."""
+    assert 2 == run(folder, form, "--no-align").exit_code

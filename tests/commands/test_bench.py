@@ -1,0 +1,186 @@
+"""``dptrace bench``: what is refused, what is written, and real processes, broken off and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dptrace.commands.shared.main import cli
+from dptrace.errors import UsageError
+from dptrace.viewers.base import screenshot
+from tests.support.bench_tables import CSV
+from tests.support.browser import CHROMIUM
+from tests.support.recordings import environment
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder with the workshop's table in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("COLUMNS", "140")
+    (tmp_path / "runs.csv").write_text(CSV)
+    return tmp_path
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["bench", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--models", "huge"], "--models huge: there is none of that name"),
+        (["--modes", "fast"], "--modes fast"),
+        (["--models", ","], "--models: an empty list"),
+        (["--gpus", "0"], "numbers from 1 on"),
+        (["--gpus", "two"], "numbers from 1 on"),
+        (["--modes", "naive", "--gpus", "1"], "nothing is left to run"),
+        (["--gpus", "2", "train.py"], "name it with --script"),
+        (["--script", "nowhere.py"], "there is no such file"),
+        (["--script", "runs.csv", "--models", "small"], "are for our trainers"),
+        (["--script", "runs.csv", "--epochs", "3"], "follow --, as in --script runs.csv -- --epochs 3"),
+        (["--resume"], "no benchmark to go on with"),
+        (["--from", "runs.csv", "--epochs", "3"], "leave --epochs out"),
+        (["--from", "nowhere.csv"], "can't be read"),
+        (["--from", "runs.csv", "-o", "runs.csv"], "holds something already"),
+        (["--modes", "moe", "--models", "small"], "the mode moe trains gpt-tiny"),
+        (["--csv", "runs.csv"], "is there already"),
+    ],
+)
+def test_wrong_use_is_refused_in_a_line(here: Path, arguments: list[str], says: str) -> None:
+    """Before anything is started or written."""
+    pytest.importorskip("torch")
+    done = run(*arguments)
+
+    assert done.exit_code in (1, 2)
+    assert says in done.output
+    assert "Traceback" not in done.output
+    assert ["runs.csv"] == os.listdir(here)
+
+
+def test_figures_from_elsewhere_are_drawn(here: Path) -> None:
+    """The workshop's table gives the page, five charts, the table in three forms, and their sentences."""
+    done = run("--from", "runs.csv", "-o", "made")
+
+    assert 0 == done.exit_code, done.output
+    assert ["bench.json", "charts", "charts.html", "table.csv", "table.md"] == sorted(os.listdir(here / "made"))
+    charts = {"communication.svg", "epoch_time.svg", "saving.svg", "speedup.svg", "throughput.svg"}
+    assert charts == set(os.listdir(here / "made" / "charts"))
+    assert "In these figures DDP pays off from 8.4 M parameters on" in done.output
+    assert "small: one GPU is the fastest" in done.output
+    assert "xlarge, interleaved on 4 GPUs: 2.40×" in done.output
+    assert "Next: open made/charts.html" in done.output
+    told = json.loads((here / "made" / "bench.json").read_text())
+    assert (1, "runs.csv", 28) == (told["schema"], told["source"], len(told["rows"]))
+    assert told["reading"]["loss"] == [
+        "Nothing to chart: these figures hold no losses; a benchmark that dptrace runs does, a CSV does not."
+    ]
+
+
+def test_what_was_drawn_is_overwritten_only_when_told_so(here: Path) -> None:
+    """And what was measured not even then."""
+    assert 0 == run("--from", "runs.csv", "-o", "made", "-q").exit_code
+    assert "--force overwrites it" in run("--from", "runs.csv", "-o", "made").output
+    assert 0 == run("--from", "runs.csv", "-o", "made", "--force", "-q").exit_code
+    (here / "made" / "bench.json").write_text('{"schema": 1, "plan": {}}')
+
+    assert "a benchmark that was run here" in run("--from", "runs.csv", "-o", "made", "--force").output
+
+
+def test_table_for_machines(here: Path) -> None:
+    """CSV or JSON alone on stdout; CSV can be read again."""
+    csv = run("--from", "runs.csv", "-o", "a", "--csv", "-", "-q")
+    (here / "again.csv").write_text(csv.stdout)
+    found = json.loads(run("--from", "again.csv", "-o", "b", "--json", "-q").stdout)
+
+    assert 28 == len(found["rows"])
+    assert 2.4 == round(found["rows"][-2]["speedup"], 1)
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (Debian: apt-get install chromium)")
+def test_charts_as_png(here: Path) -> None:
+    """Beside each SVG, of its shape."""
+    (here / "few.csv").write_text("model,mode,gpus,avg_epoch_s\na,single,1,1\na,ddp,2,0.6\n")
+    done = run("--from", "few.csv", "-o", "made", "--png")
+
+    assert 0 == done.exit_code, done.output
+    assert ["epoch_time.png", "epoch_time.svg", "speedup.png", "speedup.svg"] == sorted(
+        os.listdir(here / "made" / "charts")
+    )
+    assert (here / "made" / "charts" / "speedup.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_png_without_a_browser_is_refused_before_any_run(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to install."""
+    monkeypatch.setattr(screenshot, "find_chromium", lambda: None)
+    done = run("--from", "runs.csv", "--png")
+
+    assert 2 == done.exit_code
+    assert "apt-get install chromium" in done.output
+    assert ["runs.csv"] == os.listdir(here)
+
+
+def test_numbers_of_gpus_are_powers_of_two_by_default() -> None:
+    """As many as there are; an order and repetitions do not matter."""
+    from dptrace.commands.bench import counts
+
+    assert [1, 2, 4, 8] == counts(None, 8)
+    assert [1, 2, 4] == counts(None, 6)
+    assert [1, 2] == counts("2,1,2", 8)
+    with pytest.raises(UsageError, match="from 1 on"):
+        counts("-2", 8)
+
+
+_SMALL = ("--models", "small", "--modes", "single,naive,ddp", "--gpus", "2", "--epochs", "1", "--batch-size", "16384")
+
+
+def started(folder: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "dptrace", "bench", *_SMALL, "--steps", "2", *more]
+    return subprocess.Popen(
+        command, cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.processes
+def test_a_benchmark_that_is_broken_off_goes_on(tmp_path: Path) -> None:
+    """SIGTERM in the second of three runs: the first stays as it was, --resume runs the others, and all are rows."""
+    pytest.importorskip("torch")
+    first = started(tmp_path, "--no-split")
+    results = tmp_path / "bench" / "results"
+    until = time.monotonic() + 120
+    while not list(results.glob("*.0.json")) and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(0.5)
+    first.send_signal(signal.SIGTERM)
+    _, told = first.communicate(timeout=60)
+    assert 143 == first.returncode, told
+    assert "Add --resume to go on" in told
+    kept = (results / "small_single_1.0.json").read_bytes()
+    assert not (tmp_path / "bench" / "table.csv").exists()
+
+    again = started(tmp_path, "--no-split", "--resume")
+    shown, told = again.communicate(timeout=200)
+    assert 0 == again.returncode, told
+    assert kept == (results / "small_single_1.0.json").read_bytes()
+    content = json.loads((tmp_path / "bench" / "bench.json").read_text())
+    assert [("single", 1), ("naive", 2), ("ddp", 2)] == [(row["mode"], row["gpus"]) for row in content["rows"]]
+    assert {1_462_538} == {row["parameters"] for row in content["rows"]}
+    assert all(row["failed"] is None and row["epoch_s"] > 0 for row in content["rows"])
+    assert content["reading"]["loss"][0].startswith("small: all 3 curves fall on one another")
+    assert "share its cores" in told
+    assert "charts.html" in told
+    assert "small" in shown
+
+    same = started(tmp_path, "--no-split", "--resume")
+    repeated, _ = same.communicate(timeout=60)
+    assert shown == repeated

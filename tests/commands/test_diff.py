@@ -1,0 +1,166 @@
+"""``dptrace diff`` as a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.commands.shared.main import cli
+
+TRACES = Path(__file__).resolve().parents[2] / "traces"
+NAIVE, INTERLEAVED = str(TRACES / "naive_cpu_2ranks"), str(TRACES / "interleaved_cpu_2ranks")
+
+
+def run(*arguments: object, columns: int = 80) -> Result:
+    return CliRunner(env={"COLUMNS": str(columns)}).invoke(cli, ["diff", *map(str, arguments)])
+
+
+def test_tables_fit_eighty_columns_and_say_what_moved() -> None:
+    """What differs, a sentence, the tables, and the next command."""
+    result = run(NAIVE, INTERLEAVED)
+
+    assert 0 == result.exit_code, result.output
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "≠ Mode: A naive, B interleaved." in result.stdout
+    assert "exposed communication −24.4 ms" in result.stdout
+    assert "ReluBackward0" in result.stdout
+    assert "--html diff.html" in result.stderr
+    assert "of each rank" in run(NAIVE, INTERLEAVED, "--per-rank").stdout
+    assert "aten::ones_like" in run(NAIVE, INTERLEAVED, "--all").stdout
+
+
+def test_json_is_the_schema_and_nothing_else_on_stdout() -> None:
+    """stdout parses; notes and what differs go to stderr; limits are in it."""
+    result = run(NAIVE, INTERLEAVED, "--json", "--fail-if", "wall > 1s")
+    data = json.loads(result.stdout)
+
+    assert 1 == data["schema"]
+    assert [*FIGURES, "data_loading_ns", "host_bound_ns", "launch_latency_ns", "waiting_ns", "bubble_ns"] == [
+        row["figure"] for row in data["figures"]
+    ]
+    assert [{"limit": "wall > 1s", "crossed": False, "failed": False}] == [
+        {key: row[key] for key in ("limit", "crossed", "failed")} for row in data["limits"]
+    ]
+    assert "Mode: A naive" in result.stderr
+    assert "Mode: A naive, B interleaved." in data["differs"]
+
+
+@pytest.mark.parametrize(
+    ("what", "first", "rows"),
+    [
+        ([], "figure", 14),
+        (["figures"], "figure", 14),
+        (["ranks"], "rank", 28),
+        (["collectives"], "kind", 9),
+        (["kernels"], "name", 17),
+    ],
+)
+def test_csv_has_a_row_for_each(what: list[str], first: str, rows: int) -> None:
+    """Figures, or figures by rank, collectives, kernels."""
+    table = list(csv.reader(io.StringIO(run(NAIVE, INTERLEAVED, "--csv", *what).stdout)))
+
+    assert (first, rows + 1) == (table[0][0], len(table))
+
+
+@pytest.mark.parametrize("form", ["--json", "--csv", "--all"])
+def test_output_is_written_and_never_overwritten_unasked(form: str, tmp_path: Path) -> None:
+    """-o writes a file, refuses a second time, and --force overwrites."""
+    path = tmp_path / "out.txt"
+
+    assert 0 == run(NAIVE, INTERLEAVED, form, "-o", path).exit_code
+    refused = run(NAIVE, INTERLEAVED, form, "-o", path)
+    assert (2, True) == (refused.exit_code, "--force" in refused.output)
+    assert 0 == run(NAIVE, INTERLEAVED, form, "-o", path, "--force").exit_code
+    assert "exposed" in path.read_text(encoding="utf-8")
+    assert ["out.txt"] == [one.name for one in tmp_path.iterdir()]
+
+
+def test_a_page_is_written_where_asked(tmp_path: Path) -> None:
+    """Beside the tables; of the steps asked for; and not over another."""
+    page = tmp_path / "diff.html"
+    result = run(NAIVE, INTERLEAVED, "--html", page, "--draw-steps", "12:13")
+    text = page.read_text(encoding="utf-8").replace("\\u00b7", "·")
+
+    assert 0 == result.exit_code, result.output
+    assert f"Wrote {page} (" in result.stderr
+    assert "exposed communication" in result.stdout
+    assert "A · step 12" in text
+    assert "B · step 13" in text
+    assert 2 == run(NAIVE, INTERLEAVED, "--html", page).exit_code
+    assert 1 == run(NAIVE, INTERLEAVED, "--html", page, "--force", "--draw-steps", "99").exit_code
+    assert [page] == list(tmp_path.iterdir())
+
+
+def test_limits_are_exit_code_3() -> None:
+    """One that is crossed is enough; each is told, even with --quiet."""
+    result = run(NAIVE, INTERLEAVED, "-q", "--fail-if", "exposed_comm > +5%", "--fail-if", "overlap < 90%")
+
+    assert 3 == result.exit_code
+    assert "exposed_comm > +5%: kept" in result.stderr
+    assert "overlap < 90%: crossed" in result.stderr
+    assert 0 == run(NAIVE, INTERLEAVED, "--fail-if", "exposed_comm > +5%").exit_code
+    assert 3 == run(INTERLEAVED, NAIVE, "--fail-if", "exposed communication > +5%").exit_code
+
+
+def test_noise_fails_only_when_asked() -> None:
+    """The wall's 9 % are within noise."""
+    limit = ("--fail-if", "wall > +5%")
+    kept = run(INTERLEAVED, NAIVE, *limit)
+
+    assert 0 == kept.exit_code
+    assert "within noise" in kept.stderr
+    assert 3 == run(INTERLEAVED, NAIVE, *limit, "--even-noise").exit_code
+
+
+def test_ranks_and_steps_can_be_chosen() -> None:
+    """Of both runs."""
+    data = json.loads(run(NAIVE, INTERLEAVED, "--json", "--ranks", "1", "--steps", "11:13").stdout)
+
+    assert [1] == data["a"]["ranks"] == data["b"]["ranks"]
+    assert 3 == len(data["a"]["steps"])
+    assert "Cannot tell, with 3 steps a run" in data["summary"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ((NAIVE,), 2, "Missing argument 'B'"),
+        ((NAIVE, "nowhere"), 1, "nowhere"),
+        ((NAIVE, NAIVE, "--json", "--csv"), 2, "one of --json and --csv"),
+        ((NAIVE, NAIVE, "--csv", "tables"), 2, "figures"),
+        ((NAIVE, NAIVE, "--fail-if", "speed > 5%"), 2, "A limit is, in quotes"),
+        ((NAIVE, NAIVE, "--draw-steps", "1"), 2, "add --html"),
+        ((NAIVE, NAIVE, "--html", "x.html", "--draw-steps", "a"), 2, "for example 11:12"),
+        ((NAIVE, NAIVE, "--ranks", "7"), 1, "there are: 0, 1"),
+        ((NAIVE, NAIVE, "-o", "x.json"), 2, "add --json"),
+        ((NAIVE, NAIVE, "-o", "x", "--html", "x"), 2, "both the page and the tables"),
+        ((NAIVE, NAIVE, "--html", "none/x.html"), 2, "make it first"),
+    ],
+)
+def test_mistakes_are_answered_in_a_sentence(arguments: tuple[str, ...], code: int, words: str) -> None:
+    """With the right exit code and no traceback."""
+    result = run(*arguments)
+
+    assert code == result.exit_code
+    assert words in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_run_against_itself_shows_no_difference() -> None:
+    """In so many words."""
+    assert "No difference beyond noise: every figure is the same" in run(NAIVE, NAIVE, columns=120).stdout
+
+
+def test_help_tells_limits_codes_and_examples() -> None:
+    """What a CI job needs."""
+    text = run("--help", columns=110).output
+
+    assert "FIGURE > +5%" in text
+    assert "3 a limit is crossed" in text
+    assert "dptrace diff runs/main runs/branch --fail-if" in text

@@ -1,0 +1,86 @@
+"""``dptrace doctor`` on the command line."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from dptrace import environment
+from dptrace.commands.shared.main import cli
+from dptrace.environment import Gpu, Report, Torch, judge
+
+
+def report(gpus: int, links: dict[str, str]) -> Report:
+    """Make a machine with *gpus* GPUs."""
+    torch = Torch(
+        "2.4.1+cu124",
+        "CUDA 12.4",
+        tuple(Gpu(k, "NVIDIA A100 80GB PCIe", 85_100_000_000) for k in range(gpus)),
+        "2.20.5",
+        gloo=True,
+        activities=("CPU", "CUDA"),
+    )
+    made = Report(
+        *("0.1.0", "3.12.1", "/usr/bin/python", "Linux", 32, torch, ""),
+        driver="550.54.15",
+        driver_gpus=gpus,
+        links=links,
+        versions={},
+        broken={},
+        browser="",
+    )
+    return replace(made, verdicts=judge(made))
+
+
+def told(monkeypatch: pytest.MonkeyPatch, made: Report) -> str:
+    """Run the command on a made-up machine."""
+    monkeypatch.setattr(environment, "examine", lambda: made)
+    result = CliRunner().invoke(cli, ["doctor"])
+    assert 0 == result.exit_code
+    return result.output
+
+
+def test_four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each GPU has its line with name and memory; links, versions and the command to type are told."""
+    pairs = {f"{a}-{b}": "NV12" for a in range(4) for b in range(a + 1, 4)}
+
+    out = told(monkeypatch, report(4, pairs))
+
+    assert "GPU 3     NVIDIA A100 80GB PCIe, 79.3 GiB" in out
+    assert "links     NV12 between all GPUs (NVLink)" in out
+    assert "driver    NVIDIA 550.54.15, 4 GPUs" in out
+    assert "backends  NCCL 2.20.5, gloo yes" in out
+    assert "yes  dptrace record --gpus 4: 4 GPUs with NCCL 2.20.5" in out
+    assert "Next: dptrace record --mode interleaved --gpus 4" in out
+
+
+def test_mixed_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where links differ, each kind lists its pairs."""
+    out = told(monkeypatch, report(3, {"0-1": "NV4", "0-2": "SYS", "1-2": "SYS"}))
+
+    assert "links     NV4 (NVLink): 0-1; SYS (PCIe): 0-2 1-2" in out
+
+
+def test_one_gpu_is_sent_to_single(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one GPU the next command is one that works there."""
+    assert "Next: dptrace record --mode single --gpus 1" in told(monkeypatch, report(1, {}))
+
+
+def test_this_machine() -> None:
+    """The real machine's report is plain text when piped, and the same facts as JSON."""
+    runner = CliRunner()
+    text, data = runner.invoke(cli, ["doctor"]), runner.invoke(cli, ["doctor", "--json"])
+
+    assert (0, 0) == (text.exit_code, data.exit_code)
+    assert "\x1b" not in text.output
+    facts = json.loads(data.output)
+    assert facts["executable"] in text.output
+    assert all(verdict["why"] in text.output for verdict in facts["verdicts"])
+
+
+def test_help_has_an_example() -> None:
+    """--help ends with what to type."""
+    assert "dptrace doctor --json | jq" in CliRunner().invoke(cli, ["doctor", "--help"]).output

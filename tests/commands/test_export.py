@@ -1,0 +1,238 @@
+"""``dptrace export`` on the command line."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dptrace.commands.shared.main import cli
+from dptrace.errors import TraceError
+from dptrace.export import formats
+from dptrace.export.formats import FORMATS
+from dptrace.run.run import Run
+from tests.support.builders import two_rank_timelines
+from tests.support.exported import read_back
+from tests.support.real_traces import needs_real_traces, real
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Let every path open as the run of two made-up ranks; collect what was asked for."""
+    asked: list[Any] = []
+
+    def open_run(paths: Any, reading: Any, progress: Any = None) -> Run:
+        asked.append((paths, reading.comm_patterns))
+        return Run("runs/made", two_rank_timelines(), notes=("mind this",))
+
+    monkeypatch.setattr("dptrace.load.open.open_run", open_run)
+    return asked
+
+
+def export(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, ["export", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("suffix", sorted(FORMATS))
+def test_it_writes_and_says_where_to_open(opened: list[Any], tmp_path: Path, suffix: str) -> None:
+    """The file is written, its size, the run's notes and the way to open it are told, and nothing else is left."""
+    path = tmp_path / f"all{suffix}"
+
+    result = export("runs/made", "-o", path, "--comm-pattern", "mine")
+
+    assert 0 == result.exit_code
+    assert [(("runs/made",), ("mine",))] == opened
+    assert f"Wrote {path}: 2 ranks, 60 slices, 0.0 MB." in result.output
+    assert "https://ui.perfetto.dev" in result.output
+    assert "! mind this" in result.stderr
+    assert [path] == list(tmp_path.iterdir())
+    assert 60 == sum(len(track.slices) for track in read_back(path))
+
+
+def test_an_unknown_ending_is_wrong_use(opened: list[Any], tmp_path: Path) -> None:
+    """A name that says no format is refused with those that do, before anything is read."""
+    result = export("runs/made", "-o", tmp_path / "all.txt")
+
+    assert 2 == result.exit_code
+    assert all(suffix in result.output for suffix in FORMATS)
+    assert not opened
+
+
+def test_nothing_is_overwritten_unasked(opened: list[Any], tmp_path: Path) -> None:
+    """A file that is there stays as it is, unless --force is given."""
+    path = tmp_path / "all.json"
+    path.write_text("precious")
+
+    refused = export("runs/made", "-o", path)
+    assert 2 == refused.exit_code
+    assert "--force" in refused.output
+    assert ("precious", []) == (path.read_text(), opened)
+
+    assert 0 == export("runs/made", "-o", path, "--force").exit_code
+    assert read_back(path)
+
+
+def test_a_full_disk_leaves_nothing(opened: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When writing fails midway, the old file stays, the half-written one goes, and one line says why."""
+    path = tmp_path / "all.json"
+    path.write_text("precious")
+
+    def fail(run: Run, target: Path, suffix: str, progress: object, joined: object) -> int:
+        target.write_text("half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(formats, "write_trace", fail)
+    result = export("runs/made", "-o", path, "--force")
+
+    assert 1 == result.exit_code
+    assert "No space left on device" in result.output
+    assert [path] == list(tmp_path.iterdir())
+    assert "precious" == path.read_text()
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader's error is a line and exit code 1, and no file is made."""
+
+    def open_run(*arguments: Any) -> Run:
+        raise TraceError("x.json: no traceEvents.")
+
+    monkeypatch.setattr("dptrace.load.open.open_run", open_run)
+    result = export("x.json", "-o", tmp_path / "all.json")
+
+    assert (1, "Error: x.json: no traceEvents.\n") == (result.exit_code, result.output)
+    assert [] == list(tmp_path.iterdir())
+
+
+def recorded(folder: Path, ranks: int = 2, late_ns: int = 0) -> list[Path]:
+    """Write a file per rank with forty all-reduces that end together; rank 1's clock is ahead by *late_ns*."""
+    folder.mkdir(exist_ok=True)
+    paths = []
+    for rank in range(ranks):
+        events = [
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
+                "pid": rank,
+                "tid": 7,
+                "ts": 1000 * k + 10 * (k % 3) * rank + rank * late_ns / 1000,
+                "dur": 500 - 10 * (k % 3) * rank,
+                "args": {"Collective name": "allreduce", "In msg nelems": 256, "Out msg nelems": 256, "dtype": "Float"}
+                | {"Group size": ranks, "device": rank, "stream": 7, "correlation": k, "Process Group Name": "0"},
+            }
+            for k in range(40)
+        ]
+        document = {
+            "baseTimeNanoseconds": 1_760_000_000_000_000_000,
+            "distributedInfo": {"rank": rank, "world_size": ranks, "backend": "nccl"},
+            "traceEvents": events,
+        }
+        path = folder / f"rank{rank}.pt.trace.json.gz"
+        path.write_bytes(gzip.compress(json.dumps(document).encode()))
+        paths.append(path)
+    return paths
+
+
+def starts(path: Path) -> list[int]:
+    """Give when each rank's first collective begins."""
+    return [track.slices[0].start_ns % 10**9 for track in read_back(path) if track.name.startswith("stream")]
+
+
+@pytest.mark.parametrize("name", ["all.pftrace", "all.json"])
+def test_clocks_are_aligned_unless_told_otherwise(tmp_path: Path, name: str) -> None:
+    """A clock that is off is corrected and that is told with its uncertainty; --no-align leaves times as recorded."""
+    recorded(tmp_path / "run", late_ns=412_000)
+
+    aligned = export(tmp_path / "run", "-o", tmp_path / name)
+    assert "Clocks aligned: rank 1 by -412 µs ± 1 µs." in aligned.stderr
+    assert [0, 0] == starts(tmp_path / name)
+
+    raw = export(tmp_path / "run", "-o", tmp_path / name, "--force", "--no-align")
+    assert "Clocks as recorded: no offset between ranks was corrected." in raw.stderr
+    assert [0, 412_000] == starts(tmp_path / name)
+
+
+def test_a_zip_holds_the_files_and_their_offsets(tmp_path: Path) -> None:
+    """NAME.zip, or --format perfetto-zip, carries the ranks' own files and says how far their clocks are apart."""
+    paths = recorded(tmp_path / "run", late_ns=412_000)
+
+    assert 0 == export(tmp_path / "run", "-o", tmp_path / "all.zip").exit_code
+    result = export(tmp_path / "run", "-o", tmp_path / "all", "--format", "perfetto-zip")
+
+    assert 0 == result.exit_code
+    assert "2 ranks, 2 files as recorded (unpacked, else unmodified)" in result.stderr
+    assert (tmp_path / "all.zip").read_bytes() == (tmp_path / "all").read_bytes()
+    with zipfile.ZipFile(tmp_path / "all") as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    manifest = json.loads(files.pop("perfetto_manifest.json"))["perfetto_manifest"]
+    assert [gzip.decompress(path.read_bytes()) for path in paths] == list(files.values())
+    # Rank 1's times go earlier by what its clock is ahead; told of rank 0, so that nothing begins before the first.
+    offsets = {entry["path"]: entry.get("clocks") for entry in manifest["files"]}
+    first = "0-rank1.pt.trace.json"
+    assert {"rank0.pt.trace.json": {"sync_to": {"file": first}, "offset_ns": 412_000}, first: None} == offsets
+
+
+def test_a_zip_can_be_made_of_a_zip(tmp_path: Path) -> None:
+    """Files in an archive go into the zip as well, and what was exported can be read again as a run."""
+    recorded(tmp_path / "run")
+    assert 0 == export(tmp_path / "run", "-o", tmp_path / "one.zip").exit_code
+
+    result = export(tmp_path / "one.zip", "-o", tmp_path / "other.zip")
+
+    assert (0, "") == (result.exit_code, result.output if result.exit_code else "")
+    with zipfile.ZipFile(tmp_path / "one.zip") as one, zipfile.ZipFile(tmp_path / "other.zip") as other:
+        assert {name: one.read(name) for name in one.namelist()} == {
+            name: other.read(name) for name in other.namelist()
+        }
+
+
+def test_a_file_with_an_odd_name_is_found_again(tmp_path: Path) -> None:
+    """A name that is shown in another way than it is written still leads to its file."""
+    (path,) = recorded(tmp_path / "run", ranks=1)
+    odd = path.rename(path.with_name("rank0 \x1b[31m\u202e.json.gz"))
+
+    assert 0 == export(odd, "-o", tmp_path / "all.zip").exit_code
+
+    with zipfile.ZipFile(tmp_path / "all.zip") as archive:
+        assert ["perfetto_manifest.json", "rank0_x1b_31m_u202e.json"] == archive.namelist()
+
+
+def test_a_pipe_cannot_go_into_a_zip(tmp_path: Path) -> None:
+    """What can be read once only is refused before it is read."""
+    result = export("-", "-o", tmp_path / "all.zip")
+
+    assert 2 == result.exit_code
+    assert "save it as a file first" in result.output
+
+
+def test_a_file_that_went_away_is_told(opened: list[Any], tmp_path: Path) -> None:
+    """A timeline whose file isn't among those that RUN names stops the export, and leaves nothing."""
+    recorded(tmp_path / "run")
+
+    result = export(tmp_path / "run", "-o", tmp_path / "all.zip")
+
+    assert 1 == result.exit_code
+    assert "can't be found again to go into the zip" in result.output
+    assert [tmp_path / "run"] == list(tmp_path.iterdir())
+
+
+def test_help_has_an_example() -> None:
+    """--help shows what to type."""
+    assert "dptrace export runs/interleaved -o interleaved.pftrace" in export("--help").output
+
+
+@needs_real_traces
+def test_real_ranks_merge(tmp_path: Path) -> None:
+    """Four recordings become one file with four processes, in the order of ranks."""
+    path = tmp_path / "all.json"
+
+    assert 0 == export(real("dlrm_v100_4ranks"), "-o", path).exit_code
+
+    processes = list(dict.fromkeys(track.process for track in read_back(path)))
+    assert [f"rank {k} · GPU {k} (Tesla V100-SXM2-16GB)" for k in range(4)] == processes

@@ -1,0 +1,292 @@
+"""``dptrace record``."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dptrace.commands.record import _data, _record, _summary, command
+from dptrace.errors import DptraceError, MissingExtraError, UsageError
+from dptrace.record.launch.launcher import Interrupted, Launch
+from dptrace.record.launch.manifest import overhead
+from dptrace.record.options.catalog import OPTIONS
+from dptrace.record.options.modes import MODES
+from dptrace.record.options.parse import parse_options
+from tests.support.recordings import dptrace, environment, recorded
+
+SCRIPT = """
+import sys
+import torch
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(int(sys.argv[1])):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+print("ended", __name__, sys.argv)
+sys.exit(0)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _refused(*arguments: str) -> DptraceError:
+    error = CliRunner().invoke(command, arguments).exception
+    assert isinstance(error, DptraceError), error
+    return error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("", "Give either --mode or a script"),
+        ("--mode naive train.py", "Give either --mode or a script"),
+        ("--mode nayve", "There is no mode 'nayve'. The modes are:\n  single "),
+        ("--mode single --nnodes 2 --node-rank 0 --rdzv-endpoint h:1", "single trains on one GPU"),
+        ("--mode naive --save-parameters nowhere/p.npz", "there is no such folder"),
+        ("--mode naive --out .", "the folder you are in"),
+        ("--mode naive --warmup 1", "--warmup 1: at least 2. DDP"),
+        ("--mode naive --steps 0", "--steps 0"),
+        ("--mode naive --bucket-cap-mb 4", "--bucket-cap-mb means nothing to --mode naive; it is for ddp, accumulate."),
+        ("--mode naive -q -v", "Choose one of"),
+        ("--mode tp --gpus 3", "--model medium does not divide over 3 ranks; --gpus 1 or 2 would."),
+        ("--mode 3d --gpus 2", "--mode 3d with --tp 2 and --pp 2 needs a multiple of 4 ranks, and there are 2."),
+        ("--mode naive --nnodes 2", "--nnodes needs --node-rank"),
+        ("--mode naive --nnodes 2 --node-rank 2 --rdzv-endpoint a:1", "--node-rank 2: from 0 to 1"),
+        ("--mode naive --rdzv-endpoint a:1", "give --nnodes too"),
+        ("--mode naive --nnodes 2 --node-rank 1 --rdzv-endpoint foo", "--rdzv-endpoint foo: give HOST:PORT"),
+        ("--mode fsdp --checkpoint-every 2", "modes whose ranks all hold the whole model: single, naive"),
+        ("--mode ddp --compress int8 --checkpoint-every 2", "use --compress fp16 or bf16"),
+        (
+            "--mode naive --checkpoint-every 2 --checkpoints train.py/x",
+            "--checkpoints train.py/x: no checkpoint can be",
+        ),
+        ("--mode naive -o full", "even --force does not replace it"),
+        ("--model small train.py", "--model is for --mode; an option of the script stands after its name."),
+        ("nothere.py", "nothere.py: there is no such script."),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_starts(arguments: str, says: str, tmp_path: Path) -> None:
+    """Each with a sentence, and with the exit code for wrong use."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").write_text("")
+    error = _refused(*arguments.split())
+
+    assert says in str(error)
+    assert isinstance(error, UsageError)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "gpus", "says"),
+    [
+        ("--mode naive --gpus 3", 2, "--gpus 3: this machine has 2."),
+        ("--mode naive --gpus 3", 0, "--batch-size 1024 does not divide over 3 ranks; 1023 or 1026 would."),
+        ("--mode naive --batch-size 40000", 0, "--batch-size 40000: from 1 to 32768"),
+    ],
+)
+def test_what_this_machine_cannot_do_is_refused(
+    arguments: str, gpus: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More GPUs than there are, and a batch that the ranks cannot share."""
+    monkeypatch.setattr("dptrace.record.launch.launcher.gpus_here", lambda: gpus)
+
+    assert says == str(_refused(*arguments.split()))[: len(says)]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        *[("--lr", value, f"{value} is not 0 or above") for value in ("nan", "inf", "-1")],
+        ("--lr", "fast", "could not convert string to float: 'fast'"),
+        ("--weight-decay", "-1", "-1 is not 0 or above"),
+        *[("--clip-grad", value, f"{value} is not above 0") for value in ("nan", "inf", "0", "-2")],
+    ],
+)
+def test_a_number_that_none_can_train_with_is_refused_with_the_reason(option: str, value: str, says: str) -> None:
+    """Before any process starts, on the line that says which option."""
+    told = CliRunner().invoke(command, ["--mode", "naive", option, value])
+
+    assert (2, True) == (told.exit_code, f"Invalid value for '{option}': {says}" in told.output), told.output
+
+
+def test_a_name_that_would_tear_lines_apart_is_refused() -> None:
+    """torchrun and every message would have to carry it."""
+    assert "can't hold line breaks" in str(_refused("--mode", "naive", "-o", "two\nlines"))
+
+
+def _job(**further: Any) -> Launch:
+    return Launch(Path("r"), False, Path("ddp.py"), (), 2, "ddp", **further)
+
+
+def test_after_ctrl_c_the_checkpoints_that_stay_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The recording is gone, what was learned is not."""
+    monkeypatch.setattr("dptrace.record.launch.launcher.launch", _interrupted)
+    (tmp_path / "kept").mkdir()
+    for name, says in (("none", "and nothing is kept."), ("step-00000005.pt", "stay, the last of step 5: --resume")):
+        (tmp_path / "kept" / name).write_text("")
+        with pytest.raises(SystemExit) as stopped:
+            _record(_job(checkpoints=Path("kept")), quiet=True)
+        assert (130, True) == (stopped.value.code, says in capsys.readouterr().err)
+
+
+def _interrupted(*_: object) -> None:
+    raise Interrupted(2)
+
+
+@pytest.mark.parametrize(
+    ("mode", "folder", "says"),
+    [("ddp", None, "from step 0. --checkpoint-every"), ("fsdp", None, "from step 0.\n"), ("ddp", Path("c"), "")],
+)
+def test_restarts_without_checkpoints_are_told_to_begin_anew(
+    mode: str, folder: Path | None, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the remedy where the mode has it; nothing is said where there are checkpoints."""
+    monkeypatch.setattr("dptrace.record.launch.launcher.launch", lambda *_: None)
+    _record(replace(_job(max_restarts=1, checkpoints=folder), mode=mode), quiet=False)
+
+    told = capsys.readouterr().err
+    assert (says in told, bool(says)) == (True, "step 0" in told)
+
+
+def test_what_resnet18_trained_on_is_told() -> None:
+    """Made-up images must not be taken for CIFAR-10; run.json says it in the same words."""
+    told = parse_options("", "single", ["--model", "resnet18"]).recording["options"]["data"]
+
+    assert "made-up images of CIFAR-10's shape" == told
+    assert f"It trained on {told}." == _data({"mode": "ddp", "model": "resnet18", "options": {"data": told}})
+    assert "CIFAR-10 from c10" in _data({"mode": "ddp", "model": "resnet18", "options": {"data": "c10"}})
+    assert "" == _data({"mode": "ddp", "model": "small", "options": {"data": None}})
+
+
+def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message is the pip line; importing the package asks for nothing yet."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    error = _refused("--mode", "naive")
+    assert isinstance(error, MissingExtraError)
+    assert str(error).endswith("pip install 'dptrace[record]'")
+    code = "import sys; sys.modules['torch'] = None; import dptrace.record; dptrace.record.record"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.rstrip().endswith("pip install 'dptrace[record]'")
+
+
+def test_help_shows_a_newcomer_what_matters_first() -> None:
+    """The modes, then what to record; every option under a heading, and examples at the end."""
+    text = CliRunner().invoke(command, ["--help"], terminal_width=100).output
+    first = text[text.index("What to record:") : text.index("How to train")]
+
+    assert all(f"\n  {mode} " in text[: text.index("What to record:")] for mode in MODES)
+    assert ["--mode", "--gpus", "--model", "--steps"] == [
+        line.split()[0] for line in first.splitlines() if "  --" in line
+    ]
+    assert all(
+        1 == len(re.findall(rf"^  (-o, )?--{option.name}( |$)", text[text.index("What to record:") :], re.MULTILINE))
+        for option in OPTIONS
+    )
+    assert "dptrace record --gpus 4 --steps 5 train.py" in text.splitlines()[-1]
+
+
+@pytest.mark.processes
+def test_a_recorded_run_is_told_and_not_overwritten() -> None:
+    """What was written and what to type next; a second time only with --force."""
+    folder = recorded("naive", 2).parent
+    arguments = ["record", "--mode", "naive", "--gpus", "1", "--model", "small", "--batch-size", "64"]
+    schedule = ["--steps", "1", "--warmup", "2", "--wait", "3", "-o", "again"]
+    done = dptrace(*arguments, *schedule, cwd=folder)
+
+    assert "No GPU here: recording 1 process with gloo on CPU instead.\n" in done.stderr
+    assert "Wrote again: 1 step of 1 rank. A step takes " in done.stderr
+    assert done.stderr.endswith("Next: dptrace analyze again\n      dptrace view again\n")
+    assert "" == done.stdout
+    assert 2 == dptrace(*arguments, *schedule, cwd=folder, ok=False).returncode
+    assert "" == dptrace(*arguments, *schedule, "--force", "-q", cwd=folder).stderr
+    info = json.loads((folder / "again" / "run.json").read_text())
+    assert ["dptrace", *arguments, *schedule, "--force", "-q"] == info["command"]
+
+
+@pytest.mark.processes
+def test_a_script_is_recorded_without_a_change(tmp_path: Path) -> None:
+    """Its own arguments are its own, its output is shown, and a process that joins no group is recorded too."""
+    (tmp_path / "my train.py").write_text(SCRIPT)
+    done = dptrace(
+        "record", "--gpus", "2", "--steps", "2", "--warmup", "2", "my train.py", "12", "--steps", "9", cwd=tmp_path
+    )
+
+    assert "ended __main__ ['my train.py', '12', '--steps', '9']\n" == done.stdout
+    info = json.loads((tmp_path / "runs" / "my train" / "run.json").read_text())
+    assert (None, "my train.py", None, 20, 2) == tuple(
+        info[key] for key in ("mode", "script", "backend", "parameters", "world_size")
+    )
+    assert [2, 2] == [rank["recorded_steps"] for rank in info["ranks"]]
+    assert {"wait": 4, "warmup": 2, "steps": 2} == info["schedule"]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("print('nothing')", "train.py made no optimizer step"),
+        (SCRIPT.replace("int(sys.argv[1])", "4"), "the training made 3 steps, and recording begins after 6"),
+    ],
+)
+def test_a_script_with_nothing_to_record_is_told(tmp_path: Path, script: str, says: str) -> None:
+    """The reason and what to do, no traceback, and no folder."""
+    (tmp_path / "train.py").write_text(script)
+    done = dptrace("record", "-q", "--gpus", "1", "--steps", "2", "--warmup", "2", "train.py", cwd=tmp_path, ok=False)
+
+    assert 1 == done.returncode
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [] == list((tmp_path / "runs").iterdir())
+
+
+@pytest.mark.processes
+def test_a_trainer_runs_by_itself(tmp_path: Path) -> None:
+    """Started by torchrun, not by dptrace record, the ranks name and write their run together."""
+    from dptrace.record.options.modes import trainer
+
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    training = ["--model", "small", "--batch-size", "64", "--steps", "1", "--warmup", "2", "--wait", "0"]
+    command = [*torchrun, str(trainer("interleaved")), *training]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=300, env=environment(), capture_output=True)
+
+    names = {path.name for path in (tmp_path / "runs" / "interleaved").iterdir()}
+    assert {"run.json", "rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"} == names
+    assert ["interleaved"] == [path.name for path in (tmp_path / "runs").iterdir()]
+
+
+@pytest.mark.parametrize(("profiled", "says"), [(120, "(+20.0 %)."), (90, "(no overhead seen).")])
+def test_an_overhead_below_nothing_is_called_none(profiled: int, says: str) -> None:
+    """Steps that were quicker with the profiler are noise; a rank that was not timed is left out."""
+    ranks = [
+        {"recorded_steps": 1, "unprofiled_ns": [100], "profiled_ns": [profiled]},
+        {"recorded_steps": 1, "unprofiled_ns": [], "profiled_ns": [9]},
+    ]
+
+    assert _summary({"ranks": ranks, "profiler_overhead": overhead(ranks), "folder": "x"}).endswith(says)
+
+
+def test_measurements_of_the_links_must_be_there(tmp_path: Path) -> None:
+    """--links with a file that is none is refused before any process starts."""
+    (tmp_path / "other.json").write_text("{}")
+    for name in ("none.json", "other.json"):
+        told = CliRunner().invoke(
+            command, ["--mode", "naive", "--links", str(tmp_path / name), "-o", str(tmp_path / "r")]
+        )
+        assert isinstance(told.exception, DptraceError)
+        assert name in str(told.exception)

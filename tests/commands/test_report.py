@@ -1,0 +1,78 @@
+"""``dptrace report`` as a user runs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dptrace.commands.shared.main import cli
+from tests.support.kineto_files import KinetoFile, training_step
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two ranks in a folder, in a folder of our own to work in."""
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "run"
+    place.mkdir()
+    for rank in (0, 1):
+        file = training_step(training_step(KinetoFile(rank=rank, world_size=2), 4, 0), 5, 100)
+        file.write(place / f"r{rank}.json.gz")
+    return place
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(cli, ["report", *map(str, arguments)])
+
+
+def test_a_report_is_written_here_under_the_run_s_name(folder: Path) -> None:
+    """It says what it wrote and what to do next, and leaves nothing else."""
+    result = run(folder)
+
+    assert 0 == result.exit_code, result.output
+    assert "Wrote run-report.html (" in result.output
+    assert f"Next: dptrace view {folder}" in result.output
+    assert {"run", "run-report.html"} == {path.name for path in folder.parent.iterdir()}
+    assert "A step takes" in (folder.parent / "run-report.html").read_text(encoding="utf-8")
+
+
+def test_nothing_is_overwritten_unasked(folder: Path) -> None:
+    """Exit code 2 before anything is read; with --force, it is replaced."""
+    page = folder.parent / "x.html"
+    page.write_text("mine")
+    refused = run(folder / "missing", "-o", page)
+
+    assert 2 == refused.exit_code
+    assert "--force" in refused.stderr
+    assert "mine" == page.read_text()
+    assert 0 == run(folder, "-o", page, "--force").exit_code
+    assert "mine" != page.read_text(encoding="utf-8")
+
+
+def test_ranks_and_steps_can_be_chosen(folder: Path) -> None:
+    """As of a view, and the report says so."""
+    result = run(folder, "--ranks", "1", "--steps", "5", "-q")
+    page = (folder.parent / "run-report.html").read_text(encoding="utf-8")
+
+    assert 0 == result.exit_code, result.output
+    assert "" == result.output
+    assert "Only steps 5 to 5 are shown" in page
+    assert "1 of 2 ranks" in page
+
+
+def test_what_is_no_trace_leaves_no_report(folder: Path) -> None:
+    """One sentence, and no file."""
+    empty = folder.parent / "none"
+    empty.mkdir()
+    result = run(empty)
+
+    assert 0 != result.exit_code
+    assert "Traceback" not in result.output
+    assert {"run", "none"} == {path.name for path in folder.parent.iterdir()}
+
+
+def test_help_ends_with_examples() -> None:
+    """Each of them a line that can be typed."""
+    assert "dptrace report runs/ddp -o ddp-report.html" in run("--help").output

@@ -1,0 +1,159 @@
+"""`dptrace sweep`: what is refused before any process is started, the files, going on, and one real sweep."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dptrace.bench import schedule as bench_run
+from dptrace.bench.execute import BenchRun, Settings
+from dptrace.bench.matrix import Cell
+from dptrace.bench.sweep.points import CAP
+from dptrace.commands import sweep as verb
+from dptrace.commands.shared.main import cli
+from dptrace.model.link_report import links
+from tests.support.links_samples import measured
+from tests.support.sweeps import read, result
+
+FILES = ["sweep.json", "sweep.html", "step.svg", "exposed.svg", "table.md", "table.csv", "epochs.csv", "buckets.csv"]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of a machine with two cores and no GPU."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "132")
+    monkeypatch.setattr(verb, "machine", lambda: (2, False))
+    return tmp_path
+
+
+@pytest.fixture
+def ran(here: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Runs that end at once, and the names of those that were started."""
+    names: list[str] = []
+
+    def timed(cell: Cell, settings: Settings) -> dict[str, Any]:
+        names.append(cell.name)
+        if dict(cell.options).get(CAP) == "2":
+            raise BenchRun("out of memory")
+        return result(0.2 if dict(cell.options).get(CAP) == "1" else 0.1)
+
+    def profiled(cell: Cell, settings: Settings, out: Path) -> dict[str, Any]:
+        names.append(f"{cell.name} recorded")
+        return {"comm_s": 1.0}
+
+    monkeypatch.setattr(bench_run, "timed", timed)
+    monkeypatch.setattr(bench_run, "profiled", profiled)
+    monkeypatch.setattr("dptrace.load.open.open_run", lambda paths: Path(paths[0]).name)
+    monkeypatch.setattr(
+        "dptrace.bench.sweep.result.recorded", lambda name: read(float(name.split("=")[1].split("_")[0]))
+    )
+    return names
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["sweep", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "nothing to compare"),
+        (["--bucket-cap-mb", "4"], "nothing to compare"),
+        (["--bucket-cap-mb", "0,4"], "not above 0"),
+        (["--compress", "none,zip"], "There are none, fp16"),
+        (["--micro-batches", "1,2"], "--mode accumulate has"),
+        (["--batch-size", "7,8"], "does not divide over 2 ranks"),
+        (["--bucket-cap-mb", "1,4", "--gpus", "3"], "this machine has 2"),
+        (["--bucket-cap-mb", "1,4", "--mode", "naive"], "is not one of"),
+        (["--bucket-cap-mb", "1,4", "--data", "nowhere"], "no such folder"),
+        (["--bucket-cap-mb", "1,4", "--data", ".", "--model", "small"], "made-up data"),
+        (["--bucket-cap-mb", "1,4", "--links", "none.json"], "can't be read"),
+        (["--bucket-cap-mb", "1,4", "--links", "links4.json"], "among 4 ranks"),
+        (["--bucket-cap-mb", "1,4", "--resume"], "to go on with"),
+    ],
+)
+def test_what_can_not_be_swept_is_refused(here: Path, ran: list[str], arguments: list[str], says: str) -> None:
+    """In one line, before any process and any file."""
+    (here / "links4.json").write_text(json.dumps(links(measured(ranks=4))))
+    done = run(*arguments)
+
+    assert done.exit_code in (1, 2)
+    assert says in done.output
+    assert ran == []
+    assert not (here / "sweep").exists()
+
+
+def test_the_folder_gets_everything(here: Path, ran: list[str]) -> None:
+    """Table, sentences, charts, epochs, buckets; each value is timed before the first is recorded."""
+    done = run("--bucket-cap-mb", "1,4")
+
+    assert done.exit_code == 0, done.output
+    assert [name.endswith("recorded") for name in ran] == [False, False, True, True]
+    assert all((here / "sweep" / name).stat().st_size for name in FILES)
+    assert "4 MiB is best here: 50 % less time per step than 1 MiB" in done.stdout
+    content = json.loads((here / "sweep" / "sweep.json").read_text())
+    assert content["schema"] == 1
+    assert content["swept"] == [CAP]
+    with (here / "sweep" / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row[CAP] for row in rows] == ["1", "4"]
+    assert float(rows[1]["step_p50_s"]) == pytest.approx(0.1)
+    with (here / "sweep" / "buckets.csv").open() as file:
+        assert {row[CAP] for row in csv.DictReader(file)} == {"1", "4"}
+
+
+def test_it_goes_on_where_it_was_and_a_failed_run_is_tried_again(here: Path, ran: list[str]) -> None:
+    """What ended is not run again; without --resume the folder is left as it is."""
+    first = run("--bucket-cap-mb", "1,2", "--json", "-q")
+    ran.clear()
+    again = run("--bucket-cap-mb", "1,2", "--json", "-q", "--resume")
+
+    assert ran == ["resnet18_ddp_2_bucket-cap-mb=2"]
+    assert json.loads(first.stdout) == json.loads(again.stdout)
+    assert [point["failed"] for point in json.loads(again.stdout)["points"]] == [None, "out of memory"]
+    refused = run("--bucket-cap-mb", "1,2")
+    assert refused.exit_code == 2
+    assert "--resume goes on" in refused.output
+    assert "another cells" in run("--bucket-cap-mb", "1,4", "--resume").output
+
+
+def test_where_every_run_failed_the_exit_code_says_so(here: Path, ran: list[str]) -> None:
+    """The folder still tells why."""
+    done = run("--bucket-cap-mb", "2", "--batch-size", "64,128")
+
+    assert done.exit_code == 1
+    assert "out of memory" in (here / "sweep" / "table.md").read_text()
+
+
+def test_a_measured_line_chooses(here: Path, ran: list[str]) -> None:
+    """Its file is named in the sentence."""
+    (here / "links.json").write_text(json.dumps(links(measured(ranks=2))))
+    done = run("--bucket-cap-mb", "1,4", "--links", "links.json", "--no-checkpoints")
+
+    assert "from links.json" in done.stdout
+    assert not (here / "sweep" / "checkpoints").exists()
+
+
+@pytest.mark.processes
+def test_two_caps_are_swept_on_two_processes(here: Path) -> None:
+    """A small MLP: as many all-reduces as the model of buckets says; the parameters are kept."""
+    pytest.importorskip("torch")
+    small = ("--model", "small", "--batch-size", "16384", "--gpus", "2", "--steps", "2")
+    done = run("--bucket-cap-mb", "0.5,4", *small, "-o", "caps", "--json")
+
+    assert done.exit_code == 0, done.output
+    content = json.loads(done.stdout)
+    for point in content["points"]:
+        assert point["step_p50_s"] > 0
+        # Nothing is predicted where the fit can't tell: two caps on busy cores need not give one that can.
+        assert point["predicted_collectives"] in (None, point["collectives"])
+        assert 0 < point["communication_fraction"] < 1
+    assert [point["collectives"] for point in content["points"]] == [3, 1]
+    assert (content["fit"]["unsure"] is None) == (content["points"][0]["predicted_collectives"] is not None)
+    assert len(list((here / "caps" / "checkpoints").glob("*.npz"))) == 2

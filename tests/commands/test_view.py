@@ -1,0 +1,185 @@
+"""``dptrace view`` as a user runs it."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from dptrace.commands.shared.main import cli
+from dptrace.commands.view import parse_ranks, parse_steps
+from dptrace.errors import UsageError
+from tests.support.kineto_files import KinetoFile, training_step
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two ranks in a folder, a cache of our own, and no display."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION"):
+        monkeypatch.delenv(name, raising=False)
+    place = tmp_path / "run"
+    place.mkdir()
+    for rank in (0, 1):
+        file = training_step(training_step(KinetoFile(rank=rank, world_size=2), 4, 0), 5, 100)
+        file.write(place / f"r{rank}.json.gz")
+    return place
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record what a browser is asked to open; it says yes."""
+    addresses: list[str] = []
+
+    def open_(address: str) -> bool:
+        addresses.append(address)
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", open_)
+    return addresses
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner(env={"COLUMNS": "100"}).invoke(cli, ["view", *map(str, arguments)])
+
+
+def test_a_page_is_written_where_asked(folder: Path, tmp_path: Path, opened: list[str]) -> None:
+    """It says what it wrote, opens nothing, and leaves no other file."""
+    page = tmp_path / "out.html"
+    result = run(folder, "-o", page)
+
+    assert 0 == result.exit_code, result.output
+    assert f"Wrote {page} (" in result.output
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert [] == opened
+    assert {"out.html", "run"} == {path.name for path in tmp_path.iterdir()}
+
+
+def test_nothing_is_overwritten_unasked(folder: Path, tmp_path: Path) -> None:
+    """Exit code 2 and --force named; with it, the page is replaced."""
+    page = tmp_path / "out.html"
+    page.write_text("mine")
+    refused = run(folder, "-o", page)
+
+    assert 2 == refused.exit_code
+    assert "--force" in refused.stderr
+    assert "mine" == page.read_text()
+    assert 0 == run(folder, "-o", page, "--force").exit_code
+    assert "mine" != page.read_text(encoding="utf-8")
+
+
+def test_a_missing_folder_is_said_before_any_reading(folder: Path, tmp_path: Path) -> None:
+    """What to do, too."""
+    result = run(folder / "missing.json", "-o", tmp_path / "none" / "out.html")
+
+    assert 2 == result.exit_code
+    assert "make it first" in result.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the cache folder and the display are told for Linux here")
+def test_without_a_place_it_goes_to_the_cache(folder: Path, tmp_path: Path, opened: list[str]) -> None:
+    """One file for each run; without a display, how to look at it."""
+    first, second = run(folder), run(folder)
+    pages = list((tmp_path / "cache" / "dptrace" / "pages").iterdir())
+
+    assert 0 == first.exit_code == second.exit_code
+    assert 1 == len(pages)
+    assert pages[0].name.startswith("run-")
+    assert str(pages[0]) in first.output
+    assert f"dptrace view {folder} --text" in first.output
+    assert [] == opened
+
+
+def test_with_a_display_it_is_opened(folder: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not with --no-browser."""
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert "No browser" not in run(folder).output
+    assert 1 == len(opened)
+    assert opened[0].startswith("file://")
+
+    run(folder, "--no-browser")
+    assert 1 == len(opened)
+
+
+def test_a_browser_that_does_not_open_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the two ways that are left."""
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setattr(webbrowser, "open", lambda address: False)
+
+    assert "No browser could be opened here." in run(folder).output
+
+
+def test_text_draws_in_the_terminal(folder: Path, tmp_path: Path) -> None:
+    """No page then, and no -o."""
+    result = run(folder, "--text")
+
+    assert 0 == result.exit_code, result.output
+    assert "rank 1" in result.output
+    assert not (tmp_path / "cache").exists()
+    assert 2 == run(folder, "--text", "-o", tmp_path / "x.html").exit_code
+
+
+def test_ranks_and_steps_can_be_chosen(folder: Path, tmp_path: Path) -> None:
+    """The page then holds these, and says so."""
+    page = tmp_path / "part.html"
+    result = run(folder, "--ranks", "1", "--steps", "5", "-o", page)
+    text = page.read_text(encoding="utf-8")
+
+    assert 0 == result.exit_code, result.output
+    assert "1 of 2 ranks" in text
+    assert "Only steps 5 to 5 are shown" in text
+    assert "ProfilerStep#4" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--ranks", "7"], 1, "there are: 0, 1"),
+        (["--steps", "9:10"], 1, "ProfilerStep#4 to ProfilerStep#5"),
+        (["--ranks", "x"], 2, "for example 0,1"),
+        (["--steps", "5:4"], 2, "for example 4:6"),
+    ],
+)
+def test_what_is_not_there_is_answered_with_what_is(folder: Path, arguments: list[str], code: int, words: str) -> None:
+    """One sentence, the right exit code, no traceback."""
+    result = run(folder, *arguments)
+
+    assert code == result.exit_code
+    assert words in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_help_ends_with_examples() -> None:
+    """Each of them a line that can be typed."""
+    text = run("--help").output
+
+    assert "dptrace view runs/ddp -o ddp.html" in text
+
+
+@pytest.mark.parametrize(("text", "ranks"), [("0", {0}), ("0,2", {0, 2}), ("0-2, 5", {0, 1, 2, 5})])
+def test_ranks_are_read(text: str, ranks: set[int]) -> None:
+    """Numbers and ranges."""
+    assert ranks == parse_ranks(text)
+
+
+@pytest.mark.parametrize(("text", "steps"), [("4", (4, 4)), ("4:6", (4, 6))])
+def test_steps_are_read(text: str, steps: tuple[int, int]) -> None:
+    """One, or first and last."""
+    assert steps == parse_steps(text)
+
+
+@pytest.mark.parametrize("text", ["", "a", "1,", "-1", "1:2"])
+def test_other_ranks_are_refused(text: str) -> None:
+    """With an example."""
+    with pytest.raises(UsageError, match="for example 0,1 or 0-3"):
+        parse_ranks(text)
+
+
+@pytest.mark.parametrize("text", ["", "a", "6:4", "4-6", ":"])
+def test_other_steps_are_refused(text: str) -> None:
+    """With an example."""
+    with pytest.raises(UsageError, match="for example 4:6"):
+        parse_steps(text)

@@ -1,0 +1,254 @@
+"""Two runs compared: the truths that a comparison must tell."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dptrace.comparison.changes import PARTS
+from dptrace.comparison.compare import Comparison, compare, milliseconds
+from dptrace.errors import DptraceError
+from dptrace.load.open import open_run
+from dptrace.load.options import Reading
+from dptrace.run.run import Run
+from dptrace.timeline.model import COLUMNS, Timeline, Windows
+from dptrace.timeline.steps import between
+from tests.support.jobs import job, run_of
+from tests.support.real_traces import needs_real_traces, real
+
+TRACES = Path(__file__).resolve().parents[2] / "traces"
+
+
+@cache
+def recorded(name: str) -> Run:
+    return open_run([str(TRACES / name)])
+
+
+def named(found: Comparison) -> dict[str, float]:
+    """Give what is beyond noise, in percent of A."""
+    return {change.name: change.delta_percent or 0 for change in found.changes if change.beyond}
+
+
+def half(timeline: Timeline, odd: int) -> Timeline:
+    """Keep every second step, moved together."""
+    bounds: list[int] = [0]
+    names: list[str] = []
+    parts: list[Timeline] = []
+    for k in range(odd, len(timeline.windows), 2):
+        one = between(timeline, k, k)
+        own = one.having(one.step >= 0)
+        by = bounds[-1] - int(own.windows.bounds[0])
+        step = np.full(len(own), len(names), np.int32)
+        parts.append(replace(own, start_ns=own.start_ns + by, end_ns=own.end_ns + by, step=step))
+        bounds.append(bounds[-1] + int(np.diff(own.windows.bounds)[0]))
+        names.append(own.windows.names[0])
+    whole = replace(timeline, windows=Windows(tuple(names), np.array(bounds)))
+    for column in COLUMNS:
+        object.__setattr__(whole, column, np.concatenate([getattr(part, column) for part in parts]))
+    return whole
+
+
+def halves(run: Run) -> Comparison:
+    """Compare the even steps of a run with the odd ones."""
+    even, odd = (run_of([half(timeline, odd) for timeline in run.timelines]) for odd in (0, 1))
+    return compare(even, odd)
+
+
+@pytest.mark.parametrize("name", ["naive_cpu_2ranks", "single_cpu"])
+def test_a_run_against_itself(name: str) -> None:
+    """Nothing differs, whatever its noise."""
+    found = compare(recorded(name), recorded(name))
+
+    assert "No difference beyond noise: every figure is the same to the nanosecond." == found.summary()
+    assert {"same"} == {change.verdict for change in found.changes}
+    assert {0} == {row.time.delta for row in found.kernel_changes}
+    assert () == found.differs
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_recordings_of_the_same_thing(seed: int) -> None:
+    """No difference beyond noise, in any of the tables."""
+    found = compare(job(steps=6, seed=2 * seed, noise=0.02), job(steps=6, seed=2 * seed + 1, noise=0.02))
+
+    assert found.summary().startswith("No difference beyond noise (B's step: ")
+    assert {} == named(found)
+    assert not any(row.time.beyond for row in found.kernel_changes)
+    assert not any(row.exposed.beyond for row in found.collective_changes)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_halves_of_one_run(seed: int) -> None:
+    """Odd steps against even steps: no difference beyond noise."""
+    run = job(steps=16, seed=seed, noise=0.02)
+    found = halves(run)
+
+    assert 8 == len(found.a.steps) == len(found.b.steps)
+    assert "No difference beyond noise" in found.summary()
+
+
+@needs_real_traces
+@pytest.mark.parametrize("name", ["sharded_h100_8ranks", "perparam_v100_rank1of2"])
+def test_halves_of_a_real_run(name: str) -> None:
+    """Nothing is named: of two or three steps nothing can be."""
+    run = open_run([real(name)])
+    found = halves(run)
+
+    assert {} == named(found)
+    assert found.few is not None
+
+
+def test_naive_against_interleaved() -> None:
+    """What moved is that communication went under compute; the step's own length is not told from noise."""
+    found = compare(recorded("naive_cpu_2ranks"), recorded("interleaved_cpu_2ranks"))
+
+    assert found.change("exposed_comm_ns").beyond
+    assert found.change("exposed_comm_ns").delta < -20e6
+    assert found.change("overlapped_comm_ns").beyond
+    assert found.change("overlapped_comm_ns").delta > 20e6
+    assert not found.change("forward_ns").beyond
+    assert "exposed communication −24.4 ms" in found.summary()
+    assert "overlapped communication +29.8 ms" in found.summary()
+    assert ("Mode: A naive, B interleaved.",) == found.differs
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_longer_backward_and_nothing_else(seed: int) -> None:
+    """Each backward kernel 10 % longer: backward +10 %, and the wall by as much."""
+    found = compare(job(seed=seed), job(seed=seed + 10, factors={"backward": 1.1}))
+    moved = named(found)
+
+    assert {"backward_ns", "wall_ns"} == set(moved)
+    assert moved["backward_ns"] == pytest.approx(10, abs=1)
+    assert {"gemm_backward", "relu"} == {row.time.name for row in found.kernel_changes if row.time.beyond}
+    summary = found.summary()
+    assert summary.startswith("B is ")
+    assert "slower a step: backward +" in summary
+    assert 1 == summary.count(" ms, ") + summary.count(" ms.")
+
+
+def test_three_steps_are_no_claim() -> None:
+    """Twice as long a backward, and still it is said that this can't be told."""
+    found = compare(job(steps=3), job(steps=3, seed=1, factors={"backward": 2}))
+
+    assert {} == named(found)
+    assert "cannot tell" == found.change("backward_ns").verdict
+    assert found.summary().startswith("Cannot tell, with 3 steps a run: B was ")
+    assert "backward +" in found.summary()
+    assert "3 and 2 steps" == compare(job(steps=3), job(steps=2)).few
+
+
+def test_a_slow_first_step_is_no_difference() -> None:
+    """It is left out, and that is said with its length."""
+    found = compare(job(steps=8), job(steps=8, seed=1, first=3))
+
+    assert {} == named(found)
+    assert any(note.startswith("B: left out, unlike the other steps") for note in found.notes)
+    kept = compare(job(steps=8), job(steps=8, seed=1, first=3), every_step=True)
+    assert kept.change("wall_ns").b > 1.2 * found.change("wall_ns").b
+
+
+def test_runs_of_different_sizes_are_compared_rank_for_rank_on_average() -> None:
+    """And the ranks that both have, one by one."""
+    found = compare(job(ranks=2), job(ranks=4, seed=1))
+
+    assert found.change("wall_ns").delta_percent == pytest.approx(0, abs=1)
+    assert [(0, 0), (1, 0)] == [place for place, _ in found.by_rank]
+    assert "A had 2 ranks, B 4" in found.differs[0]
+
+
+def test_ranks_that_one_run_lacks_are_left_out_of_the_other() -> None:
+    """So that a straggler that one run lacks does not count as a change."""
+    b = job(ranks=4, seed=1)
+    found = compare(job(ranks=4), replace(b, timelines=b.timelines[1:], devices=()))
+
+    assert ((1, 0), (2, 0), (3, 0)) == found.a.places == found.b.places
+    assert "3 of 4 ranks" in found.differs[0]
+
+
+def test_cpu_against_gpu_is_compared_and_said() -> None:
+    """By figures; kernels have no name in common."""
+    cpu = run_of([replace(timeline, device=-1, device_name="CPU") for timeline in job().timelines])
+
+    assert "operators on CPUs" in compare(cpu, job()).differs[0]
+
+
+def test_the_dictionary_holds_everything_as_json() -> None:
+    """The schema of the documentation; parts add up in it."""
+    found = compare(job(), job(seed=1, factors={"backward": 1.1}))
+    told = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    rows = {row["figure"]: row for row in told["figures"]}
+
+    assert {
+        "schema",
+        "summary",
+        "a",
+        "b",
+        "differs",
+        "figures",
+        "overlap",
+        "ranks",
+        "collectives",
+        "kernels",
+        "notes",
+    } == set(told)
+    assert 1 == told["schema"]
+    assert rows["wall_ns"]["delta_ns"] == sum(rows[name]["delta_ns"] for name in PARTS)
+    assert rows["backward_ns"]["delta_ns"] == rows["backward_ns"]["b_ns"] - rows["backward_ns"]["a_ns"]
+    assert "beyond noise" == rows["backward_ns"]["verdict"]
+    assert {0, 1} == {row["rank"] for row in told["ranks"]}
+    assert isinstance(told["overlap"]["a_percent"], float)
+
+
+def test_frames_hold_the_same() -> None:
+    """A row for each figure, rank, collective and kernel."""
+    found = compare(job(), job(seed=1))
+
+    assert 14 == len(found.figures())
+    assert 28 == len(found.ranks())
+    assert ["all_reduce"] == found.collectives()["kind"].tolist()
+    assert {"gemm<float>(int)", "gemm_backward", "relu", "adam"} == set(found.kernels()["name"])
+
+
+def test_frames_without_rows_have_their_columns() -> None:
+    """A run without communication."""
+    alone = compare(recorded("single_cpu"), recorded("single_cpu")).collectives()
+
+    assert (0, "kind") == (len(alone), alone.columns[0])
+    assert alone.columns.tolist() == compare(job(), job()).collectives().columns.tolist()
+
+
+def test_a_run_opened_for_its_figures_has_no_kernels_to_compare() -> None:
+    """The rest is the same, and it is said."""
+    path = str(TRACES / "naive_cpu_2ranks")
+    blind = open_run([path], Reading(figures_only=True))
+    found, full = (
+        compare(blind, recorded("interleaved_cpu_2ranks")),
+        compare(recorded("naive_cpu_2ranks"), recorded("interleaved_cpu_2ranks")),
+    )
+
+    assert () == found.kernel_changes
+    assert found.changes == full.changes
+    assert found.collective_changes == full.collective_changes
+    assert any("Kernels are not compared" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"), [(14_100_000, "14.1"), (1_250_300_000, "1,250"), (350_000, "0.35"), (0, "0"), (99_960_000, "100.0")]
+)
+def test_milliseconds(ns: float, text: str) -> None:
+    """With as many decimals as tell something."""
+    assert text == milliseconds(ns)
+
+
+def test_intervals_are_needed_for_no_figure() -> None:
+    """The figures of a run that was opened for them are those of the whole."""
+    blind = open_run([str(TRACES / "single_cpu")], Reading(figures_only=True))
+
+    with pytest.raises(DptraceError):
+        blind.intervals()
+    assert {"same"} == {change.verdict for change in compare(blind, recorded("single_cpu")).changes}

@@ -1,0 +1,21 @@
+"""A Python process of our own."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from dptrace.core.subprocess_pool import start
+
+
+def test_it_finds_our_packages_and_has_pipes_descriptors_and_a_session_of_its_own() -> None:
+    """What it is asked it answers, with the modules that this process would import."""
+    read, write = os.pipe()
+    code = f"import os, dptrace; print(dptrace.__file__, os.getsid(0) == os.getpid(), input()); os.write({write}, b'!')"
+    with start(code, (write,)) as process:
+        answer, _ = process.communicate(b"asked\n", timeout=60)
+
+    assert [sys.modules["dptrace"].__file__, "True", "asked"] == answer.decode().split()
+    assert b"!" == os.read(read, 1)
+    os.close(read)
+    os.close(write)

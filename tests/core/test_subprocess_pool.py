@@ -1,0 +1,114 @@
+"""Work spread over processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dptrace.core.subprocess_pool import cores, spread
+from dptrace.errors import DptraceError, MissingExtraError
+
+
+def double(item: int) -> tuple[int, int]:
+    time.sleep(0.05)  # so that no process takes all
+    return 2 * item, os.getpid()
+
+
+def fails(item: int) -> int:
+    if item == 1:
+        raise MissingExtraError("Item 1 needs torch", "record")
+    if item == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if item == 3:
+        raise ZeroDivisionError("a mistake of ours")
+    return item
+
+
+def prints(item: int) -> int:
+    print("noise")
+    os.write(1, b"more noise")
+    return item
+
+
+def elsewhere(item: tuple[int, int]) -> int:
+    """Run what would end this process only in another."""
+    number, home = item
+    if os.getpid() == home:
+        time.sleep(3)  # so that the others take the rest
+        return number
+    return fails(number)
+
+
+@pytest.mark.processes
+def test_items_are_done_by_several_processes_and_all_come_back() -> None:
+    """Every item is answered once, under its own number, by more than one process."""
+    results = dict(spread(double, range(40), 3))
+
+    assert {i: 2 * i for i in range(40)} == {i: r[0] for i, r in results.items() if not isinstance(r, DptraceError)}
+    assert 1 < len({r[1] for r in results.values() if not isinstance(r, DptraceError)}) <= 3
+
+
+def test_one_job_is_this_process() -> None:
+    """Nothing is started for one item, or one job."""
+    assert [(0, (6, os.getpid()))] == list(spread(double, [3], 8))
+    assert {os.getpid()} == {r[1] for _, r in spread(double, [1, 2], 1) if not isinstance(r, DptraceError)}
+
+
+@pytest.mark.processes
+def test_an_error_of_the_user_is_a_result_and_a_dead_process_costs_a_retry() -> None:
+    """A DptraceError comes back as it was raised; what a killed process was at is done in this one."""
+    results = spread(elsewhere, [(number, os.getpid()) for number in (1, 2, 0)], 3)
+    seen = dict(results)
+
+    assert "pip install 'dptrace[record]'" in str(seen[0])
+    assert {1: 2, 2: 0} == {index: result for index, result in seen.items() if index}
+
+
+def test_a_mistake_of_ours_is_raised() -> None:
+    """What is no DptraceError is not taken for one."""
+    with pytest.raises(ZeroDivisionError):
+        list(spread(fails, [3], 2))
+
+
+@pytest.mark.processes
+def test_what_is_printed_meanwhile_does_no_harm(capfd: pytest.CaptureFixture[str]) -> None:
+    """Answers and output of libraries do not mix."""
+    assert {i: i for i in range(30)} == dict(spread(prints, range(30), 2))
+
+
+@pytest.mark.processes
+def test_a_script_without_a_main_guard_works_and_leaves_no_process(tmp_path: Path) -> None:
+    """The caller's script is not run again in the helpers, and they end with it, also after Ctrl-C."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        # Whoever runs the tests in the background made their processes ignore Ctrl-C.
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import sys, time; sys.path.insert(0, '.')\n"
+        "from tests.core.test_subprocess_pool import double\n"
+        "from dptrace.core.subprocess_pool import spread\n"
+        "print('once', flush=True)\n"
+        "for i, r in spread(double, range(2000), 2): print(r[1], flush=True)\n"
+    )
+    root = Path(__file__).parents[2]
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, cwd=root, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(60)]
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+    helpers = {int(line) for line in lines[1:]} - {process.pid}
+
+    assert "once\n" == lines[0]
+    assert 1 == len(helpers)
+    with pytest.raises(ProcessLookupError):
+        os.kill(helpers.pop(), 0)
+
+
+def test_cores_are_those_that_may_be_used() -> None:
+    """At least one, at most what the machine has."""
+    assert 1 <= cores() <= (os.cpu_count() or 1)

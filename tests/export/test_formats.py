@@ -1,0 +1,348 @@
+"""Exported traces say what the run says, whichever the format."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dptrace
+from dptrace.analysis.per_gpu.split import Part
+from dptrace.errors import UsageError
+from dptrace.export import tracks as rows
+from dptrace.export.formats import BUNDLE, FORMATS, format_of, write_trace
+from dptrace.run.run import Run
+from dptrace.timeline.model import Phase, Timeline
+from dptrace.viewers.base.theme import PART_LABELS
+from tests.support.builders import TimelineBuilder, two_rank_timelines
+from tests.support.exported import Track, read_back
+from tests.support.real_traces import needs_real_traces, real
+
+FIGURE_OF = {
+    Part.FORWARD: "forward_ns",
+    Part.BACKWARD: "backward_ns",
+    Part.OPTIMIZER: "optimizer_ns",
+    Part.OTHER: "other_ns",
+    Part.EXPOSED_COMM: "exposed_comm_ns",
+    Part.EXPOSED_MEMORY: "exposed_memory_ns",
+    Part.IDLE: "idle_ns",
+}
+
+
+@pytest.fixture(params=sorted(FORMATS))
+def suffix(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def exported(run: Run, folder: Path, suffix: str) -> list[Track]:
+    """Write *run* and read it back."""
+    path = folder / f"out{suffix}"
+    written = write_trace(run, path, suffix)
+    tracks = read_back(path)
+    assert written == sum(len(track.slices) for track in tracks)
+    return tracks
+
+
+def run_of(*timelines: Timeline) -> Run:
+    return Run("runs/made by hand", timelines)
+
+
+def assert_same_split(run: Run, tracks: list[Track]) -> None:
+    """Hold the sums of every rank's and step's phases against the split, to the nanosecond."""
+    rows = [track for track in tracks if track.name == "phases"]
+    assert len(run.splits) == len(rows)
+    for split, row in zip(run.splits, rows, strict=True):
+        held: Counter[tuple[str, str]] = Counter()
+        for each in row.slices:
+            held[each.args["step"], each.name] += each.end_ns - each.start_ns
+        for k, step in enumerate(split.names):
+            for part, figure in FIGURE_OF.items():
+                assert split.figures[figure][k] == held[step, PART_LABELS[part]]
+
+
+def assert_nested(tracks: list[Track]) -> None:
+    """Hold that nothing on one track begins before what went before has ended."""
+    for track in tracks:
+        for one, other in pairwise(track.slices):
+            assert one.end_ns <= other.start_ns, (track.name, one, other)
+
+
+def test_phases_add_up_to_the_split(tmp_path: Path, suffix: str) -> None:
+    """The slices of a rank's phases, added up by step and name, are its figures exactly."""
+    run = run_of(*two_rank_timelines())
+
+    assert_same_split(run, exported(run, tmp_path, suffix))
+
+
+def test_each_rank_has_its_tracks_in_order(tmp_path: Path, suffix: str) -> None:
+    """Ranks come in order, and in each: steps, phases, communication by exposure, streams."""
+    tracks = exported(run_of(*two_rank_timelines()), tmp_path, suffix)
+
+    rows = [
+        *("steps", "phases", "exposed communication", "overlapped communication"),
+        *("stream 7 (compute, memory)", "stream 20 (communication)"),
+    ]
+    assert [(f"rank {rank} · GPU {rank} (NVIDIA H100)", row) for rank in (0, 1) for row in rows] == [
+        (track.process, track.name) for track in tracks
+    ]
+
+
+def test_steps_carry_their_nine_figures(tmp_path: Path, suffix: str) -> None:
+    """A step's slice is as long as its wall time, and its arguments are the split's figures."""
+    run = run_of(*two_rank_timelines())
+
+    row = exported(run, tmp_path, suffix)[0]
+
+    assert ["ProfilerStep#0", "ProfilerStep#1"] == [each.name for each in row.slices]
+    for k, each in enumerate(row.slices):
+        assert {name: int(values[k]) for name, values in run.splits[0].figures.items()} == each.args
+        assert each.args["wall_ns"] == each.end_ns - each.start_ns
+
+
+def test_communication_is_told_by_exposure_and_by_collective(tmp_path: Path, suffix: str) -> None:
+    """A collective's exposed and overlapped stretches stand on tracks of their own, and its kernel says both sums."""
+    tracks = {track.name: track for track in exported(run_of(two_rank_timelines()[1]), tmp_path, suffix)}
+
+    exposed, overlapped = (tracks[f"{word} communication"].slices for word in ("exposed", "overlapped"))
+    kernel = tracks["stream 20 (communication)"].slices[0]
+
+    assert (1_070_000, 1_081_000, "exposed all_reduce") == (exposed[0].start_ns, exposed[0].end_ns, exposed[0].name)
+    assert (1_050_000, 1_070_000) == (overlapped[0].start_ns, overlapped[0].end_ns)
+    assert {
+        "phase": "backward",
+        "step": "ProfilerStep#0",
+        "collective": "all_reduce",
+        "dtype": "float",
+        "group": "default_pg",
+        "bytes": 4096,
+        "group_size": 2,
+        "exposed_ns": 11_000,
+        "overlapped_ns": 20_000,
+    } == kernel.args
+    assert kernel.name == "ncclDevKernel_AllReduce"
+
+
+def test_compute_says_phase_and_step_only(tmp_path: Path, suffix: str) -> None:
+    """A kernel that is no communication carries no detail of a collective, not even a zero."""
+    tracks = exported(run_of(two_rank_timelines()[0]), tmp_path, suffix)
+
+    assert {"phase": "forward", "step": "ProfilerStep#0"} == tracks[4].slices[1].args
+
+
+def test_overlapping_kernels_get_lanes(tmp_path: Path, suffix: str) -> None:
+    """Kernels of one stream that overlap are all kept, on tracks where nothing overlaps."""
+    build = TimelineBuilder(0)
+    for start, end in ((0, 10), (4, 6), (5, 12), (6, 8), (12, 20), (20, 20), (20, 30)):
+        build.compute(start, end, name=f"{start} to {end}")
+
+    tracks = exported(run_of(build.build()), tmp_path, suffix)
+
+    assert_nested(tracks)
+    streams = [track for track in tracks if track.name.startswith("stream 7")]
+    assert [4, 2, 1] == [len(track.slices) for track in streams]
+    assert all(f"{each.start_ns} to {each.end_ns}" == each.name for track in streams for each in track.slices)
+
+
+HOSTILE = (
+    'quotes " and \\ and </script><script>alert(1)</script>',
+    "controls \x00\x01\x1b[31m\n\t\u2028\u202e",
+    "void at::native::(anonymous namespace)::kernel<float, 4>(int)  × µ 日本 \U0001f600",
+    "",
+)
+
+
+def test_names_survive(tmp_path: Path, suffix: str) -> None:
+    """Names come back as they were, whatever is in them."""
+    build = TimelineBuilder(0)
+    for number, name in enumerate(HOSTILE):
+        build.compute(number, number + 1, name=name)
+
+    tracks = exported(run_of(build.build()), tmp_path, suffix)
+
+    assert list(HOSTILE) == [each.name for each in tracks[-1].slices]
+
+
+def test_lone_surrogates_are_spelled_out(tmp_path: Path, suffix: str) -> None:
+    """A name that is no UTF-8 (and no format can hold) is still readable, wherever it stands."""
+    timeline = TimelineBuilder(0).compute(0, 10, name="bad \udcff byte").build()
+    timeline = replace(timeline, device_name="GPU \udcfe", windows=replace(timeline.windows, names=("step \udcfd",)))
+
+    tracks = exported(Run("run \udcfc", (timeline,), notes=("note \udcfb",)), tmp_path, suffix)
+
+    assert "rank 0 · GPU 0 (GPU \\udcfe)" == tracks[-1].process
+    assert ("bad \\udcff byte", "step \\udcfd") == (tracks[-1].slices[0].name, tracks[-1].slices[0].args["step"])
+
+
+def test_times_are_exact(tmp_path: Path, suffix: str) -> None:
+    """Today's epoch nanoseconds, which a double cannot hold, come back to the nanosecond."""
+    epoch = 1_763_683_646_123_456_789
+    build = TimelineBuilder(0, bounds=(epoch, epoch + 2_000_001))
+    for k in (0, 999, 1_000_001, 1_999_999):
+        build.compute(epoch + k, epoch + k + 1)
+
+    tracks = exported(run_of(build.build()), tmp_path, suffix)
+
+    assert [epoch, epoch + 999, epoch + 1_000_001, epoch + 1_999_999] == [s.start_ns for s in tracks[-1].slices]
+    assert [1, 1, 1, 1] == [each.end_ns - each.start_ns for each in tracks[-1].slices]
+
+
+def test_clocks_stay_as_recorded(tmp_path: Path, suffix: str) -> None:
+    """Ranks whose clocks lie half a century apart still go into one file, each at its own time."""
+    far = 1_700_000_000_000_000_000
+    near = TimelineBuilder(0).compute(0, 30).build()
+    away = TimelineBuilder(1, bounds=(far, far + 100)).compute(far + 7, far + 30).build()
+
+    tracks = exported(run_of(near, away), tmp_path, suffix)
+
+    assert [0, far + 7] == [track.slices[0].start_ns for track in tracks if track.name.startswith("stream")]
+
+
+@pytest.mark.parametrize("what", ["no timelines", "no intervals", "no steps"])
+def test_little_is_no_error(tmp_path: Path, suffix: str, what: str) -> None:
+    """A run with nothing in it, or a rank with no interval or no step, gives a file that can be read."""
+    timelines = {
+        "no timelines": (),
+        "no intervals": (TimelineBuilder(0).build(),),
+        "no steps": (TimelineBuilder(0, bounds=()).compute(3, 5).build(),),
+    }[what]
+
+    tracks = exported(run_of(*timelines), tmp_path, suffix)
+
+    names = {"no timelines": [], "no intervals": ["steps", "phases"], "no steps": ["stream 7 (compute)"]}[what]
+    assert names == [track.name for track in tracks]
+
+
+def test_cpu_runs_have_threads(tmp_path: Path, suffix: str) -> None:
+    """Operators on a CPU stand on threads, not streams, and the process is named so."""
+    tracks = exported(run_of(TimelineBuilder(0, device=-1).compute(0, 9, name="aten::mm").build()), tmp_path, suffix)
+
+    assert ("rank 0 · CPU", "thread 7 (compute)") == (tracks[-1].process, tracks[-1].name)
+
+
+def test_work_outside_the_steps_says_so(tmp_path: Path, suffix: str) -> None:
+    """What was launched before the first or after the last step is kept, and says where it belongs."""
+    timeline = TimelineBuilder(0, bounds=(10, 20)).compute(0, 3).compute(12, 14).compute(25, 30).build()
+    timeline = replace(timeline, step=np.array([-1, 0, -2], np.int32))
+
+    tracks = exported(run_of(timeline), tmp_path, suffix)
+
+    assert ["before the first", "ProfilerStep#0", "after the last"] == [s.args["step"] for s in tracks[-1].slices]
+
+
+def test_long_tracks_are_written_in_stretches(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A track written a few slices at a time is the same as one written at once."""
+    run = run_of(*two_rank_timelines())
+    whole = exported(run, tmp_path, suffix)
+    monkeypatch.setattr(rows, "CHUNK", 3)
+
+    assert whole == exported(run, tmp_path, suffix)
+
+
+def test_progress_is_told(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writing tells how many timelines are done, ever more of them, up to all."""
+    monkeypatch.setattr(rows, "CHUNK", 3)
+    told: list[float] = []
+
+    write_trace(run_of(*two_rank_timelines()), tmp_path / f"x{suffix}", suffix, told.append)
+
+    assert told == sorted(told)
+    assert 0 < told[0] < 1
+    assert told[-1] == 2
+
+
+def test_the_same_run_gives_the_same_bytes(tmp_path: Path, suffix: str) -> None:
+    """Neither the hour nor the file's name gets into the file."""
+    run = run_of(*two_rank_timelines())
+    paths = [tmp_path / f"{name}{suffix}" for name in ("one", "other")]
+    for path in paths:
+        write_trace(run, path, suffix)
+
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_chrome_numbers_do_not_collide(tmp_path: Path) -> None:
+    """No thread number is 0, a process's number, or used twice: Perfetto takes those for the same or main thread."""
+    write_trace(run_of(*two_rank_timelines()), tmp_path / "x.json", ".json")
+
+    events = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["traceEvents"]
+    pids = {event["pid"] for event in events}
+    tids = {(event["pid"], event["tid"]) for event in events if event["ph"] != "C"}
+    assert {1, 2} == pids
+    assert not {tid for _, tid in tids} & {0, *pids}
+    assert len({tid for _, tid in tids}) == len(tids)
+
+
+def test_chrome_head_says_where_from_and_how(tmp_path: Path) -> None:
+    """The unit stands in the first bytes and is not ns; base, source, clocks and notes are told."""
+    write_trace(Run("runs/ddp", two_rank_timelines(), notes=("mind this",)), tmp_path / "x.json", ".json")
+
+    text = (tmp_path / "x.json").read_text(encoding="utf-8")
+    head = json.loads(text)
+    assert text.startswith('{"displayTimeUnit":"ms"')
+    assert head["baseTimeNanoseconds"] == 1_000_000
+    assert ("runs/ddp", ["mind this"]) == (head["otherData"]["source"], head["otherData"]["notes"])
+    assert "as recorded" in head["otherData"]["clocks"]
+
+
+def test_perfetto_writes_each_name_once(tmp_path: Path) -> None:
+    """A name used a thousand times, in several ranks, stands in the file once."""
+    timelines = []
+    for rank in (0, 1):
+        build = TimelineBuilder(rank, bounds=(0, 1000))
+        for k in range(1000):
+            build.compute(k, k + 1, Phase.BACKWARD, "a_kernel_with_a_name")
+        timelines.append(build.build())
+    path = tmp_path / "x.pftrace"
+
+    write_trace(run_of(*timelines), path, ".pftrace")
+
+    assert path.read_bytes().count(b"a_kernel_with_a_name") == 1
+    assert path.read_bytes().count(b"\x08backward") == 1
+
+
+def test_perfetto_moves_times_before_zero(tmp_path: Path) -> None:
+    """Its timestamps are unsigned, so a recording that begins before its clock's zero begins at zero."""
+    timeline = TimelineBuilder(0, bounds=(-50, 50)).compute(-50, -20).compute(10, 20).build()
+
+    tracks = exported(run_of(timeline), tmp_path, ".pftrace")
+
+    assert [(0, 30), (60, 70)] == [(each.start_ns, each.end_ns) for each in tracks[-1].slices]
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x", "x.gz", "x.pb", "json", ".json", ".pftrace"])
+def test_unknown_endings_name_the_known(name: str) -> None:
+    """A name with no known ending is refused with the list of those that are."""
+    with pytest.raises(UsageError, match=r"\.pftrace .*\.json\.gz .*\.json "):
+        format_of(Path(name))
+
+
+def test_zip_asks_for_the_files_themselves() -> None:
+    """The ending .zip stands for the bundle of the ranks' own files, in any case."""
+    assert BUNDLE == format_of(Path("runs/all.ZIP"))
+
+
+@needs_real_traces
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [
+        ("ddp_a100_rank0of2", ".json.gz"),
+        ("ddp_a100_rank0of2", ".pftrace"),
+        ("ddp_mi300_rank0of8", ".json"),
+        ("sharded_h100_8ranks", ".pftrace"),
+    ],
+)
+def test_real_traces(tmp_path: Path, name: str, suffix: str) -> None:
+    """Recordings from real GPUs export whole: phases add up, nothing overlaps, no interval is lost."""
+    run = dptrace.open(real(name))
+
+    tracks = exported(run, tmp_path, suffix)
+
+    assert_same_split(run, tracks)
+    assert_nested(tracks)
+    kept = sum(len(track.slices) for track in tracks if track.name.startswith("stream"))
+    assert sum(map(len, run.timelines)) == kept

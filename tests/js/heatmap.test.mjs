@@ -1,0 +1,45 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { bins, heatOf, shade } from "../../viewers/gantt/static/heatmap.js";
+import { lodOf } from "./made.mjs";
+
+const SCENE = {
+  tracks: [
+    { bounds: [0, 100, 300], steps: ["a", "b"] },
+    { bounds: [0, 50], steps: ["a"] },
+  ],
+  lanes: [{ track: 0, role: "phases" }, { track: 1, role: "phases" }],
+  special: { exposed: 1 },
+};
+const LOD = lodOf([{ lane: 0, start: 90, duration: 110, category: 1 }, { lane: 1, start: 0, duration: 50, category: 0 }], 2, 2);
+
+test("cells are step times and exposed shares, and steps that a GPU does not have are none", () => {
+  const time = heatOf(LOD, SCENE, "time"), exposed = heatOf(LOD, SCENE, "exposed");
+  assert.deepEqual([time.at(0, 0), time.at(0, 1), time.at(1, 0), time.at(1, 1)], [100, 200, 50, NaN]);
+  assert.deepEqual([time.least, time.most], [50, 200]);
+  assert.deepEqual([exposed.at(0, 0), exposed.at(0, 1), exposed.at(1, 0)], [0.1, 0.5, 0]);
+});
+
+test("the worst of a bin is what its cell shows, whichever side is longer", () => {
+  const values = Array.from({ length: 1000 }, (_, i) => (i === 737 ? 9 : 1));
+  const wide = { tracks: 1000, steps: 1, at: (track) => values[track] }, long = { tracks: 1, steps: 1000, at: (_, step) => values[step] };
+  for (const heat of [wide, long]) {
+    const made = bins(heat, 100, 50);
+    assert.deepEqual([made.across, made.down, made.turned], [100, 1, heat === long]);
+    assert.deepEqual([...made.values].flatMap((value, i) => (value === 9 ? [i] : [])), [73]);
+  }
+});
+
+test("a bin without a step stays empty", () => {
+  const made = bins(heatOf(LOD, SCENE, "time"), 100, 100);
+  assert.equal(made.values.filter((value) => Number.isNaN(value)).length, 1);
+});
+
+test("colors go from the least to the most", () => {
+  const colors = ["#000000", "#808080", "#FFFFFF"];
+  assert.equal(shade(colors, 0), "rgb(0,0,0)");
+  assert.equal(shade(colors, 0.5), "rgb(128,128,128)");
+  assert.equal(shade(colors, 1), "rgb(255,255,255)");
+  assert.equal(shade(colors, -3), "rgb(0,0,0)");
+});

@@ -1,0 +1,88 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+
+import { bytes, collectiveWord, duration, essence, middle, moment, percent, rate, shortName, tickLabels, visible } from "../../viewers/gantt/static/text.js";
+
+test("durations have three digits and the unit that fits", () => {
+  const cases = [[0, "0 ns"], [999, "999 ns"], [1000, "1.00 µs"], [12_645_000, "12.6 ms"], [99_960_000, "100 ms"], [2.5e9, "2.50 s"]];
+  for (const [ns, text] of cases) assert.equal(duration(ns), text);
+});
+
+test("moments are told as finely as the view is wide", () => {
+  assert.equal(moment(64_600_123, 4_500_000), "64.600 ms");
+  assert.equal(moment(64_600_123, 400), "64.6001230 ms");
+  assert.equal(moment(0, 156e6), "0.0 ms");
+});
+
+test("tick labels share a unit and differ from each other", () => {
+  assert.deepEqual(tickLabels([0, 20e6, 40e6]), ["0 ms", "20 ms", "40 ms"]);
+  assert.deepEqual(tickLabels([1_000_000, 1_000_200]), ["1000.0 µs", "1000.2 µs"]);
+  assert.deepEqual(tickLabels([0, 0.5e9, 1e9]), ["0.0 s", "0.5 s", "1.0 s"]);
+  assert.equal(new Set(tickLabels([3.6e12, 3.6e12 + 200, 3.6e12 + 400])).size, 3);
+});
+
+test("what is more than nothing is never told as nothing", () => {
+  assert.equal(percent(0), "0.0 %");
+  assert.equal(percent(0.0001), "< 0.1 %");
+  assert.equal(percent(0.07), "7.0 %");
+  assert.equal(percent(0.256), "26 %");
+  assert.equal(percent(1), "100 %");
+});
+
+test("bytes are decimal", () => {
+  assert.equal(bytes(26_214_400), "26.2 MB");
+  assert.equal(bytes(999), "999 B");
+  assert.equal(bytes(4096), "4.10 kB");
+});
+
+test("a kernel is called by its function, an elementwise one by its functor", () => {
+  const cases = [
+    ["void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>>(int)", "elementwise CUDAFunctor_add"],
+    ["ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"],
+    ["void (anonymous namespace)::softmax_warp_forward<float, float, 8>(float*)", "softmax_warp_forward"],
+    ["aten::addmm", "addmm"],
+    ["void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4>(cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4::Params)", "cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4"],
+    ["void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int>>>(int)", "GemmUniversal"],
+    ["void Kernel<float>(int)", "Kernel"],
+    ["Kernel", "Kernel"],
+    ["Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD"],
+    ["ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"],
+    ["", ""],
+    ["<<<", "<<<"],
+  ];
+  for (const [full, short] of cases) assert.equal(shortName(full), short);
+});
+
+test("long names lose their middle, and stay as long as there is room", () => {
+  assert.equal(middle("short", 10), "short");
+  assert.equal(middle("ampere_bf16_gemm_128x256_nt", 15), "ampere_b…256_nt");
+  assert.equal(middle("ampere_bf16_gemm", 7), "");
+});
+
+test("control and direction characters are shown as escapes", () => {
+  assert.equal(visible("a\u202eb\u0000c\u2028"), "a\\u{202e}b\\u{0}c\\u{2028}");
+  assert.equal(visible("plain µ × name"), "plain µ × name");
+});
+
+test("what a kernel is for is told in a word or three", () => {
+  const cases = [
+    ["void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>>(int)", "elementwise add"],
+    ["ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", "gemm bf16 128x128"],
+    ["sm80_xmma_wgrad_implicit_gemm_indexed_tf32f32_f32_nhwckrsc_nchw_tilesize128x128x16_stage4", "conv wgrad f32 128x128x16"],
+    ["igemm_bwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x64x32_wt32x32x8", "conv dgrad bf16 128x64x32"],
+    ["void (anonymous namespace)::softmax_warp_backward<float, float, 8>(float*)", "softmax backward"],
+    ["triton_per_fused_add_mul_7", "fused add_mul"],
+    ["AddmmBackward0", "addmm backward"],
+    ["void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4>(cutlass_80_tensorop_s1688gemm_256x64_16x4_nt_align4::Params)", "gemm 256x64"],
+    ["Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD"],
+    ["my_own_kernel", "my_own_kernel"],
+    ["", ""],
+  ];
+  for (const [name, told] of cases) assert.equal(essence(name), told);
+});
+
+test("collectives and rates are told as people write them", () => {
+  assert.equal(collectiveWord({ kind: "reduce_scatter" }), "reduce_scatter");
+  assert.equal(collectiveWord({ kind: "other" }), "");
+  assert.equal(rate(12_345_678_901), "12.3 GB/s");
+});

@@ -1,0 +1,81 @@
+"""All files of a run, read at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from dptrace.errors import DptraceError
+from dptrace.load import cache, local
+from dptrace.load.options import Reading
+from dptrace.load.rank_file import RankFile
+from dptrace.readers.sources.source import Source
+from tests.support.kineto_files import KinetoFile, training_step
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Source]:
+    monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path / "cache"))
+    paths = [training_step(KinetoFile(rank=rank), 1, 7 * rank).write(tmp_path / f"{rank}.json.gz") for rank in range(6)]
+    (tmp_path / "bad.json").write_text("no")
+    return [Source.of(path) for path in (*paths, tmp_path / "bad.json")]
+
+
+def totals(sources: list[Source], reading: Reading) -> dict[int, object]:
+    return {
+        index: result.devices[0].split.total() if isinstance(result, RankFile) else type(result)
+        for index, result in local.gather(sources, reading)
+    }
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("figures_only", [False, True])
+@pytest.mark.parametrize("cached", [False, True])
+def test_processes_give_what_one_gives(figures_only: bool, cached: bool, sources: list[Source]) -> None:
+    """Whoever reads, and wherever the arrays come from, the figures and intervals are the same; faults are results."""
+    one = totals(sources, Reading(jobs=1, cache=False))
+    reading = Reading(jobs=3, cache=cached, figures_only=figures_only)
+
+    for _ in range(2):
+        assert one == totals(sources, reading)
+        for _, result in local.gather(sources[:6], reading):
+            assert isinstance(result, RankFile)
+            assert (1 if figures_only else 4) == len(result.devices[0].timeline)
+    assert cached == any(cache.folder().glob("*.rank"))
+
+
+def test_a_second_look_reads_nothing(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is cached is not parsed; with the cache off it is; a file that changed is."""
+    first = totals(sources[:1], Reading())
+    monkeypatch.setattr(local, "read_rank_file", lambda *_: pytest.fail("was read again"))
+
+    assert first == totals(sources[:1], Reading())
+    with pytest.raises(pytest.fail.Exception):
+        totals(sources[:1], Reading(cache=False))
+    os.utime(sources[0].address, ns=(1, 1))
+    with pytest.raises(pytest.fail.Exception):
+        totals(sources[:1], Reading())
+
+
+def test_damage_is_refused_from_the_cache_too(tmp_path: Path) -> None:
+    """A damaged file that was read before is no better for it."""
+    text = training_step(training_step(KinetoFile(), 1, 0), 2, 100).text()
+    path = tmp_path / "t.json"
+    path.write_text(text[: int(len(text) * 0.9)])
+    source = Source.of(path)
+
+    assert 1 == len(dict(local.gather([source], Reading())))
+    for _ in range(2):
+        ((_, refused),) = local.gather([source], Reading(strict=True))
+        assert isinstance(refused, DptraceError)
+        assert "--strict" in str(refused)
+
+
+def test_an_emptied_cache_costs_a_reading(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays that were to be mapped and are gone are read from the trace."""
+    monkeypatch.setattr(cache, "read", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
+    task = local._Task(sources[2], Reading(), "", 0, 1)
+
+    assert 2 == local._mapped(Path("gone"), task).rank

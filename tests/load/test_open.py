@@ -1,0 +1,128 @@
+"""From what the user names to a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import dptrace
+from dptrace.errors import DptraceError
+from tests.support.kineto_files import KinetoFile, training_step
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for rank in (1, 0):
+        file = KinetoFile(rank=rank, world_size=2)
+        training_step(training_step(file, 4, 0), 5, 100).write(tmp_path / f"r{rank}.json.gz")
+    return tmp_path
+
+
+def test_a_missing_rank_is_told(folder: Path) -> None:
+    """A world of two with one file says which rank is not here."""
+    (folder / "r1.json.gz").unlink()
+
+    assert ("The job had 2 ranks; without a trace here: rank 1.",) == dptrace.open(str(folder)).notes
+
+
+def test_a_damaged_file_of_a_folder_is_left_out_and_told(folder: Path) -> None:
+    """In a folder one bad file does not hide the others; named by the user it is an error."""
+    (folder / "r9.json").write_text("")
+
+    run = dptrace.open(str(folder))
+
+    assert 2 == len(run.timelines)
+    assert any("Left out" in note and "is empty" in note for note in run.notes)
+    with pytest.raises(DptraceError, match="is empty"):
+        dptrace.open(str(folder / "r0.json.gz"), str(folder / "r9.json"))
+
+
+def test_notes_that_differ_only_in_numbers_are_said_once(tmp_path: Path) -> None:
+    """A fault of all ranks is one sentence, not one for each."""
+    for rank in range(3):
+        training_step(KinetoFile(rank=rank, world_size=3), 1, 0).kernel("orphan", 5, 6 + rank, None).write(
+            tmp_path / f"{rank}.json"
+        )
+
+    (note,) = dptrace.open(str(tmp_path)).notes
+
+    assert note.endswith("Likewise in 2 more files.")
+
+
+def test_what_the_recorder_noted_stands_with_the_figures(folder: Path) -> None:
+    """Notes of run.json, and that the recording failed, are notes of the run."""
+    told = {"status": "failed", "failure": {"rank": 1, "message": "exit code 9"}, "notes": ["Step 5 is cut short."]}
+    (folder / "run.json").write_text(json.dumps(told))
+
+    failed, cut = dptrace.open(str(folder)).notes
+
+    assert ("exit code 9" in failed, "Step 5 is cut short.") == (True, cut)
+
+
+def test_traces_copied_from_other_machines_are_no_longer_asked_for(folder: Path) -> None:
+    """run.json of the first machine says that some are missing; that holds only until they are beside it."""
+    from dptrace.record.launch.manifest import elsewhere
+
+    (folder / "run.json").write_text(json.dumps({"notes": [elsewhere(1, 2)]}))
+    assert () == dptrace.open(folder).notes
+
+    (folder / "r1.json.gz").unlink()
+    assert ("The job had 2 ranks; without a trace here: rank 1.",) == dptrace.open(folder).notes
+
+
+def test_a_world_of_a_billion_ranks_costs_nothing(tmp_path: Path) -> None:
+    """The ranks that are missing are counted, not listed."""
+    training_step(KinetoFile(rank=5, world_size=10**9), 1, 0).write(tmp_path / "t.json")
+
+    (note,) = dptrace.open(tmp_path / "t.json").notes
+
+    assert note.endswith("ranks 0, 1, 2, 3, 4, 6, 7, 8 and 999,999,991 more.")
+
+
+def test_a_run_json_of_absurd_depth_is_a_note(folder: Path) -> None:
+    """It can't be read; the traces are shown without it."""
+    (folder / "run.json").write_text("[" * 100_000)
+
+    assert "run.json can't be read" in dptrace.open(folder).notes[0]
+
+
+def test_a_cut_file_is_shown_with_a_warning_and_refused_when_strict(tmp_path: Path) -> None:
+    """What there is of a killed job's trace is shown, and that any step may lack work stands with every figure."""
+    text = training_step(training_step(KinetoFile(base=False), 1, 0), 2, 100).text()
+    path = tmp_path / "t.json"
+    path.write_text(text[: int(len(text) * 0.9)])
+
+    assert "Any step may lack work" in dptrace.open(path).notes[0]
+    with pytest.raises(DptraceError, match=r"--strict.*ends in the middle, after \d+ events"):
+        dptrace.open(path, strict=True)
+
+
+def test_a_file_that_lost_only_its_end_is_whole(tmp_path: Path) -> None:
+    """Kineto's own event over the recording comes after all others: what follows it is not missed."""
+    file = training_step(KinetoFile(base=False), 1, 0).event("Trace", "PyTorch Profiler (0)", 0, 100)
+    path = tmp_path / "t.json"
+    path.write_text(file.text()[:-1])
+
+    run = dptrace.open(path)
+
+    assert 15_000 == run.totals()["exposed_comm_ns"][0]
+    assert "Nothing of the recording is missing" in run.notes[0]
+
+
+def test_a_step_that_the_recorder_did_not_finish_is_left_out(folder: Path) -> None:
+    """run.json counts whole steps; hostile counts are not believed."""
+    for count, steps in ((1, 1), (2, 2), (0, 2), (9, 2), (True, 2), ("1", 2)):
+        (folder / "run.json").write_text(json.dumps({"ranks": [{"rank": 0, "recorded_steps": count}, 7]}))
+        assert steps == len(dptrace.open(folder).splits[0].names)
+
+
+def test_files_of_different_jobs_are_told(tmp_path: Path) -> None:
+    """Files that tell of jobs of different sizes, or of a rank beyond the job's, are not of one run."""
+    for rank, world in ((0, 2), (1, 2), (2, 8)):
+        training_step(KinetoFile(rank=rank, world_size=world), 1, 0).write(tmp_path / f"{rank}.json")
+
+    assert any("jobs of 2 and 8 ranks" in note for note in dptrace.open(tmp_path).notes)
+    training_step(KinetoFile(rank=2, world_size=2), 1, 0).write(tmp_path / "2.json")
+    assert any("Rank 2 is none of a job of 2 ranks" in note for note in dptrace.open(tmp_path).notes)

@@ -1,0 +1,123 @@
+"""Fits of latency and time per byte: exact lines, noise, outliers, and lines that change."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from dptrace.model.alpha_beta import Line, explained, fit, line_through, pieces
+
+SIZES = [1024 << k for k in range(17)]
+ALPHAS, BETAS = st.floats(1e-6, 1e-2), st.floats(1e-12, 1e-8)
+
+
+def times(alpha: float, beta: float, scatter: float = 0.0, count: int = 15, seed: int = 1) -> list[np.ndarray]:
+    """Give repetitions of every size, off by *scatter* either way."""
+    random = np.random.default_rng(seed)
+    return [(alpha + beta * size) * np.exp(random.normal(0, scatter, count)) for size in SIZES]
+
+
+@given(ALPHAS, BETAS)
+def test_an_exact_line_is_found(alpha: float, beta: float) -> None:
+    """Latency and slope come back, whatever their scale, as far as both show."""
+    assume(1e-3 < alpha / (beta * SIZES[-1]) < 1e3 and alpha / (beta * SIZES[0]) > 1e-3)
+    line = line_through(SIZES, [alpha + beta * size for size in SIZES])
+
+    assert line.alpha_s == pytest.approx(alpha, rel=1e-4)
+    assert line.beta_s_per_byte == pytest.approx(beta, rel=1e-4)
+
+
+@given(ALPHAS, BETAS)
+def test_the_crossover_takes_twice_the_latency(alpha: float, beta: float) -> None:
+    """n* = alpha/beta is where both terms are equal."""
+    line = Line(alpha, beta)
+
+    assert line.crossover_bytes is not None
+    assert line.seconds(line.crossover_bytes) == pytest.approx(2 * alpha)
+
+
+@given(st.lists(st.floats(1e-6, 1.0), min_size=17, max_size=17), st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_whatever_was_measured_both_terms_are_finite_and_not_negative(medians: list[float], seed: int) -> None:
+    """And lie within their confidence ranges; the times by pieces are positive too."""
+    found = fit(SIZES, [np.array([median]) for median in medians], seed)
+
+    for value, (low, high) in (
+        (found.line.alpha_s, found.alpha_range_s),
+        (found.line.beta_s_per_byte, found.beta_range_s_per_byte),
+    ):
+        assert 0 <= low <= value <= high < np.inf
+    assert found.r2 <= 1
+    assert all(found.seconds(size) > 0 for size in SIZES)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_leaves_the_truth_in_the_confidence_range(seed: int) -> None:
+    """With times that scatter by 20 %, twice the range's width holds the truth, and R² is close to 1."""
+    found = fit(SIZES, times(50e-6, 0.5e-9, 0.2, seed=seed))
+
+    for (low, high), truth in ((found.alpha_range_s, 50e-6), (found.beta_range_s_per_byte, 0.5e-9)):
+        assert low - (high - low) / 2 < truth < high + (high - low) / 2
+    assert found.r2_above is not None
+    assert found.r2_above > 0.95
+    assert () == found.pieces
+
+
+def test_three_spoiled_sizes_do_not_bend_the_line() -> None:
+    """Least squares would follow them; Huber's weights let them count by their distance only."""
+    medians = np.array([50e-6 + 0.5e-9 * size for size in SIZES])
+    medians[[2, 7, 12]] /= 5
+    line = line_through(SIZES, medians)
+    plain = np.polyfit(SIZES, medians, 1, w=1 / medians)
+
+    assert line.alpha_s == pytest.approx(50e-6, rel=0.2)
+    assert line.beta_s_per_byte == pytest.approx(0.5e-9, rel=0.2)
+    assert abs(plain[0] / 0.5e-9 - 1) > 0.2 or abs(plain[1] / 50e-6 - 1) > 0.2
+
+
+def test_sizes_that_scatter_count_for_less() -> None:
+    """Of two halves that contradict each other, the one whose times agree is followed."""
+    medians = np.array([100e-6 if size < 65536 else 300e-6 for size in SIZES[:12]])
+    error = np.array([0.03 if size < 65536 else 2.0 for size in SIZES[:12]])
+
+    assert line_through(SIZES[:12], medians, error).seconds(1024) == pytest.approx(100e-6, rel=0.2)
+
+
+def test_a_switch_of_protocol_is_cut_where_it_is() -> None:
+    """From 1 MB on another latency and slope: two pieces, each with its own."""
+    medians = [20e-6 + 1e-9 * size if size < 2**20 else 200e-6 + 3e-9 * size for size in SIZES]
+    found = pieces(SIZES, medians, [0.03] * len(SIZES))
+
+    assert [(1024, 2**19), (2**20, SIZES[-1])] == [(piece.from_bytes, piece.to_bytes) for piece in found]
+    assert found[0].line.alpha_s == pytest.approx(20e-6, rel=0.01)
+    assert found[1].line.beta_s_per_byte == pytest.approx(3e-9, rel=0.01)
+    assert () == pieces(SIZES, [20e-6 + 1e-9 * size for size in SIZES], [0.03] * len(SIZES))
+
+
+def test_a_fit_in_pieces_says_how_well_one_line_and_several_do() -> None:
+    """Both R² are told, and times follow the pieces."""
+    samples = [np.full(5, 20e-6 + (1e-9 if size < 2**22 else 4e-9) * size) for size in SIZES]
+    found = fit(SIZES, samples)
+
+    assert found.pieces
+    assert found.r2_above is not None
+    assert found.r2_pieces is not None
+    assert found.r2_pieces > 0.999 > found.r2_above
+    assert found.seconds(SIZES[-1]) == pytest.approx(samples[-1][0], rel=0.02)
+
+
+@pytest.mark.parametrize(("sizes", "medians"), [([8], [1.0]), ([8, 12], [1.0, 2.0]), ([8, 64], [1.0, 0.0])])
+def test_what_no_line_goes_through_is_refused(sizes: list[int], medians: list[float]) -> None:
+    """One size, sizes alike, or a time of nothing."""
+    with pytest.raises(ValueError, match=r"line needs|above 0"):
+        line_through(sizes, medians)
+
+
+def test_r2_is_the_share_of_the_variance() -> None:
+    """1 on the line, 0 for the mean, and 0 for anything but the truth where nothing varies."""
+    values = np.array([1.0, 2.0, 3.0])
+
+    assert [1, 0] == [explained(values, values), explained(values, np.full(3, 2.0))]
+    assert [1, 0] == [explained(np.ones(3), np.ones(3)), explained(np.ones(3), values)]

@@ -1,0 +1,95 @@
+"""From measured times to links.json."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dptrace.model.collectives import KINDS, bus_factor
+from dptrace.model.link_report import links
+from tests.support.links_samples import ALPHA_S, BETA_S, measured
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_one_links_alpha_and_beta_come_back_from_every_collective(backend: str, ranks: int) -> None:
+    """What the algorithms made of them is taken apart by the same formulas."""
+    found = links(measured(ranks, backend))["collectives"]
+
+    assert list(KINDS) == list(found)
+    for one in found.values():
+        assert one["link"]["alpha_s"] == pytest.approx(ALPHA_S, rel=0.05)
+        assert one["link"]["beta_s_per_byte"] == pytest.approx(BETA_S, rel=0.05)
+        assert one["link"]["bandwidth_gbps"] == pytest.approx(4, rel=0.05)
+        assert one["fit"]["r2_above"] > 0.99
+        assert one["link"]["assumed"] == (backend == "nccl")
+
+
+def test_bandwidths_are_those_of_nccl_tests() -> None:
+    """algbw is bytes over the median, busbw that times the factor; the best is told, by kind and for all-reduce."""
+    content = links(measured())
+    one = content["collectives"]["all_reduce"]
+    row = one["measured"][-1]
+
+    assert row["algbw_gbps"] == pytest.approx(row["bytes"] / row["median_s"] / 1e9)
+    assert row["busbw_gbps"] == pytest.approx(row["algbw_gbps"] * bus_factor("all_reduce", 4))
+    assert one["busbw_gbps"] == max(r["busbw_gbps"] for r in one["measured"])
+    assert content["busbw_gbps"] == content["busbw_gbps_by_kind"]["all_reduce"] == one["busbw_gbps"]
+    assert list(KINDS) == list(content["busbw_gbps_by_kind"])
+
+
+def test_the_content_is_json_and_holds_what_the_ranks_told() -> None:
+    """Whole, with no NaN, without the single repetitions, each row with its spread."""
+    content = links(measured())
+
+    assert content == json.loads(json.dumps(content, allow_nan=False))
+    assert (1, "links", 4, "gloo") == tuple(content[key] for key in ("schema", "kind", "ranks", "backend"))
+    assert "samples" not in content
+    for row in content["collectives"]["broadcast"]["measured"]:
+        assert row["least_s"] <= row["quarter_s"] <= row["median_s"] <= row["three_quarters_s"]
+
+
+def test_too_few_sizes_leave_the_measurement_without_a_fit() -> None:
+    """The times are told, and why there is no line."""
+    raw = measured(kinds=("send_recv",))
+    content = links(raw | {"samples": raw["samples"][:1]})
+    one = content["collectives"]["send_recv"]
+
+    assert (None, None, None) == (one["fit"], one["link"], content["nearest"])
+    assert 1 == len(one["measured"])
+    assert [
+        "send_recv: no line can be fitted: a line needs sizes of which one is twice as large as another."
+    ] == content["notes"]
+
+
+def test_a_known_interconnect_is_named_only_where_it_can_be() -> None:
+    """No NVLink by gloo, no network between GPUs of one machine; between machines, the network."""
+    near = [
+        links(measured(backend=backend, nodes=nodes))["nearest"]
+        for backend, nodes in (("gloo", 1), ("nccl", 1), ("nccl", 2))
+    ]
+
+    assert [True, False, False] == [
+        one["medium"] in ("network", "memory") and "no network" in one["remark"] for one in near
+    ]
+    assert near[1]["medium"] in ("nvlink", "pcie")
+    assert ("network", "") == (near[2]["medium"], near[2]["remark"])
+    assert near[2]["bandwidth_ratio"] == pytest.approx(4e9 / near[2]["bytes_per_s"], rel=0.05)
+
+
+def test_what_a_line_does_not_explain_is_said() -> None:
+    """A switch of slope is told with its place; scatter without system with what to do."""
+    raw = measured(kinds=("all_reduce",))
+    for sample in raw["samples"]:
+        if sample["bytes"] >= 2**22:
+            sample["seconds"] = [3 * value for value in sample["seconds"]]
+    (note,) = links(raw)["notes"]
+
+    assert note.startswith("Another line holds for all_reduce from 4,194,304 bytes on")
+    for k, sample in enumerate(raw["samples"]):
+        sample["seconds"] = [
+            value * (0.5 if k % 2 else 2) for value in measured(kinds=("all_reduce",))["samples"][k]["seconds"]
+        ]
+    (note,) = links(raw)["notes"]
+    assert "Measure again" in note

@@ -1,0 +1,187 @@
+"""Events reduced to columns."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from dptrace.readers.kineto.columns import DAMAGE, Columns, Sender
+from dptrace.readers.trace import Category, CommArgs
+
+PLACES = {name: i for i, name in enumerate(("start", "end", "category", "name", "thread", "correlation"))}
+
+
+def event(**fields: object) -> dict[str, object]:
+    return {"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 2, "ts": 5, "dur": 1, **fields}
+
+
+def reduced(*events: dict[str, object]) -> Columns:
+    columns = Columns()
+    columns.decode(json.dumps(list(events)).encode())
+    return columns
+
+
+def lists(columns: Columns) -> list[list[int]]:
+    return [column.tolist() for column in columns.gathered()]
+
+
+def test_only_complete_events_of_known_categories_stay() -> None:
+    """Flows, metadata, python functions and the GPU's copies of labels are counted and dropped."""
+    columns = reduced(
+        event(),
+        event(ph="s", cat="ac2g"),
+        event(ph="M", cat=None, ts=None),
+        event(cat="python_function"),
+        event(cat="gpu_user_annotation"),
+        event(cat="Kernel", name="b", args={"device": 3, "stream": 9, "correlation": 4}),
+    )
+
+    assert (6, 2, ("a", "b")) == (columns.events, columns.kept, columns.names)
+    *_, category, _, _, correlation, device, stream = lists(columns)
+    assert [Category.CPU_OP, Category.KERNEL] == category
+    assert [[-1, 4], [-1, 3], [-1, 9]] == [correlation, device, stream]
+
+
+def test_numbering_goes_on_from_chunk_to_chunk() -> None:
+    """Names, threads and the places of collectives fit together over chunks."""
+    columns = Columns()
+    gloo = event(
+        cat="user_annotation",
+        name="gloo:broadcast",
+        args={"Input Dims": [[2, 3], []], "Input type": ["c10::BFloat16", "Scalar"]},
+    )
+    for chunk in ([event(), event(tid=7)], [event(tid=7), gloo]):
+        columns.decode(json.dumps(chunk).encode())
+
+    assert [0, 1, 1, 0] == lists(columns)[PLACES["thread"]]
+    assert {3: CommArgs("broadcast", 12, "c10::BFloat16", elements=6)} == columns.comm
+
+
+def test_threads_are_pairs_and_may_be_texts() -> None:
+    """One thread id in two processes is two threads."""
+    columns = reduced(event(), event(pid=9), event(pid="Spans", tid="x"), event(), event(pid=None, tid=None))
+
+    assert [0, 1, 2, 0, 3] == lists(columns)[PLACES["thread"]]
+
+
+def test_more_names_and_longer_times_than_16_and_32_bits_hold() -> None:
+    """Columns are kept in small types only as long as these suffice, in whichever chunk they do not."""
+    columns = Columns()
+    for first in range(0, 40_000, 10_000):
+        chunk = [event(name=f"n{first + i}", dur=first * 1000, ts=first + i) for i in range(10_000)]
+        columns.decode(json.dumps(chunk).encode())
+    columns.decode(json.dumps([event(cat="kernel", args={"correlation": 2**40, "stream": 2**35})]).encode())
+
+    start, end, _, name, _, correlation, _, stream = columns.gathered()
+    assert [*range(40_001)] == name.tolist()
+    assert 30_000_000_000 == end[39_999] - start[39_999]
+    assert (2**40, 2**35) == (correlation[-1], stream[-1])
+
+
+def test_a_list_of_tensors_counts_each() -> None:
+    """All-gather lists its tensors: their bytes add up."""
+    dims = {"Input Dims": [[[4], [8]]], "Input type": ["double"]}
+
+    assert 96 == reduced(event(name="gloo:all_gather", cat="user_annotation", args=dims)).comm[0].bytes
+
+
+@pytest.mark.parametrize(
+    ("category", "name"),
+    [("kernel", "k"), ("cpu_op", "record_param_comms"), ("user_annotation", "nccl:all_reduce"), ("cpu_op", "c10d::x")],
+)
+def test_collectives_are_told_wherever_the_figures_look_for_them(category: str, name: str) -> None:
+    """Kernels, and what encloses their launches on the CPU, give the collective's metadata."""
+    columns = reduced(event(), event(cat=category, name=name, args={"Collective name": "allreduce", "Seq": 7}))
+
+    assert {1: CommArgs("allreduce", seq=7)} == columns.comm
+
+
+@pytest.mark.parametrize(
+    "bad", [b"[1]", b'[{"ph": 5}]', b'[{"ph": "X", "args": 5}]', b"[", b"\xff", b'[{"ph": "X", "ts": {}}]']
+)
+def test_damage_takes_nothing(bad: bytes) -> None:
+    """Text that is no list of events leaves the columns as they were."""
+    columns = reduced(event())
+
+    with pytest.raises(DAMAGE):
+        columns.decode(bad)
+    assert (1, 1) == (columns.events, columns.kept)
+
+
+def test_times_beyond_any_clock_take_nothing() -> None:
+    """A chunk with such a time is damage, whatever stands before it."""
+    columns = Columns()
+
+    with pytest.raises(DAMAGE):
+        columns.decode(json.dumps([event(), event(ts=2**60)]).encode())
+    assert (0, 0, {}) == (columns.events, columns.kept, columns.comm)
+
+
+def test_an_unknown_phase_does_not_cost_its_neighbours() -> None:
+    """Events without a phase, or with one that nobody knows, are counted; the complete ones among them stay."""
+    bare = {"cat": "kernel", "ts": 3}
+    columns = reduced(event(), event(ph="Ω"), bare, event(ph="f", ts={}), event(name="b"))
+
+    assert (5, 2, ("a", "b")) == (columns.events, columns.kept, columns.names)
+
+
+def test_events_without_times_are_counted() -> None:
+    """Without a beginning an event can't stay; without a duration it takes no time."""
+    columns = reduced(event(ts=None), event(dur=None), event(ts=1.5), event(ts=None, cat="python_function"))
+
+    assert (4, 2, 1, 1) == (columns.events, columns.kept, columns.timeless, columns.endless)
+    assert [[5000, 1500], [5000, 2500]] == lists(columns)[:2]
+
+
+def test_odd_devices_and_streams_are_unknown() -> None:
+    """A device or stream that is a text, negative or absurdly large is -1."""
+    args = [{"device": d, "stream": s} for d, s in ((-1, 0), (2**40, 2**63), ("cuda", "0x0"))]
+    columns = reduced(*(event(cat="kernel", args=a) for a in args), event(cat="kernel", args=None))
+
+    assert [[-1] * 4, [0, -1, -1, -1]] == lists(columns)[-2:]
+
+
+def test_an_odd_argument_does_not_cost_its_event() -> None:
+    """What is not of the type meant is taken for absent; the event and its other arguments stay."""
+    odd: dict[str, object] = {
+        "correlation": "x",
+        "device": [1],
+        "stream": {},
+        "Seq": "3",
+        "dtype": None,
+        "In msg nelems": -4,
+    }
+    columns = reduced(
+        event(cat="kernel", args={**odd, "Collective name": "allreduce"}),
+        event(cat="cuda_runtime", args={"correlation": 2}),
+    )
+
+    assert 2 == columns.kept
+    assert [-1, 2] == lists(columns)[PLACES["correlation"]]
+    assert CommArgs("allreduce") == columns.comm[0]
+
+
+def test_parts_from_two_processes_join_as_if_one_had_read_them() -> None:
+    """Whoever read which chunk: numbers of names and threads, places of collectives and counts are the same."""
+    told = {"Collective name": "allreduce"}
+    chunks = [
+        [event(name="b"), event(name="a", tid=9)],
+        [event(name="c", tid=9), event(ph="s"), event(cat="kernel", name="a", args=told)],
+        [event(name="c"), event(name="d", pid=3), event(ts=None)],
+        [event(name="e"), event(cat="kernel", name="b", tid=9, args=told), event(cat="Trace")],
+    ]
+    alone, joined = Columns(), Columns()
+    readers = [(Columns(), Sender()), (Columns(), Sender())]
+    for i, chunk in enumerate(chunks):
+        text = json.dumps(chunk).encode()
+        alone.decode(text)
+        reader, sender = readers[i % 2]
+        reader.decode(text)
+        joined.add(reader.part(), sender)
+
+    for name in ("names", "comm", "events", "kept", "timeless", "whole"):
+        assert getattr(alone, name) == getattr(joined, name), name
+    for mine, theirs in zip(alone.gathered(), joined.gathered(), strict=True):
+        assert np.array_equal(mine, theirs)

@@ -1,0 +1,56 @@
+"""One event as a file spells it."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from dptrace.readers.kineto.event_schema import SPAN, Complete, code_of, complete_events
+from dptrace.readers.trace import Category
+
+
+def text(*events: object) -> bytes:
+    return json.dumps(list(events)).encode()
+
+
+@pytest.mark.parametrize("other", ["s", "f", "t", "i", "M", "C", "B", "E", "Ω", ""])
+def test_only_complete_events_are_looked_into(other: str) -> None:
+    """Of events of another phase, known or not, nothing is decoded, so that nothing in them can be wrong."""
+    odd = {"ph": other, "ts": {}, "name": [1], "args": 5}
+
+    count, complete = complete_events(text(odd, {"ph": "X", "name": "a"}, odd))
+
+    assert (3, ["a"]) == (count, [event.name for event in complete])
+
+
+def test_the_phase_may_stand_anywhere() -> None:
+    """Files written by other hands begin an event with another key."""
+    written = b'[{"name": "a", "ts": 1.5, "ph": "X"}, {"id": 1, "ts": 2, "ph": "s"}]'
+
+    assert (2, [Complete(name="a", ts=1.5)]) == complete_events(written)
+
+
+@pytest.mark.parametrize("bad", [{"ph": "X", "ts": {}}, {"ph": "X", "args": 5}, {"ph": 5}, 7, None])
+def test_what_is_no_event_is_damage(bad: object) -> None:
+    """A complete event with fields of a wrong type, or no event at all, is an error whatever stands beside it."""
+    for beside in ({"ph": "s"}, {"ph": "Ω"}):
+        with pytest.raises(msgspec.MsgspecError):
+            complete_events(text({"ph": "X"}, bad, beside))
+
+
+def test_times_keep_their_digits_when_asked() -> None:
+    """Exact decoding gives what the file says to the last digit."""
+    (event,) = complete_events(b'[{"ph": "X", "ts": 1712195495519689.047}]', exact=True)[1]
+
+    assert "1712195495519689.047" == str(event.ts)
+
+
+def test_categories_of_every_year_are_known() -> None:
+    """The spellings of 2021 and of today, Kineto's own span, and what is not used."""
+    told = [code_of(name) for name in ("cpu_op", "Operator", "hip_runtime", "Kernel", "gpu_memset", "Trace")]
+
+    expected = [Category.CPU_OP, Category.CPU_OP, Category.LAUNCH, Category.KERNEL, Category.MEMORY, SPAN]
+    assert expected == told
+    assert min(map(code_of, ("python_function", "", None))) > SPAN

@@ -1,0 +1,143 @@
+"""A file's text in pieces."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+import dptrace.readers.kineto.json_stream
+from dptrace.errors import TraceError, UsageError
+from dptrace.readers.kineto.json_stream import pieces
+from tests.support.kineto_files import KinetoFile, training_step
+
+
+def file_text() -> str:
+    file = KinetoFile()
+    for k in range(30):
+        training_step(file, k, 100 * k)
+    return file.text()
+
+
+@pytest.mark.parametrize("size", [200, 997, 1 << 20])
+def test_pieces_put_together_are_the_text(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No byte between the brackets is lost or doubled, and only the last piece is last."""
+    monkeypatch.setattr(dptrace.readers.kineto.json_stream, "CHUNK", size)
+    text = file_text().encode()
+    path = tmp_path / "t.json"
+    path.write_bytes(text)
+
+    cut = list(pieces(path))
+
+    assert [False] * (len(cut) - 1) + [True] == [piece.last for piece in cut]
+    # What stands between two pieces is a comma and white space.
+    together = cut[0].head + b",".join(piece.text for piece in cut)
+    assert text.translate(None, b" \n") == together.translate(None, b" \n")
+
+
+def test_several_gzip_members_are_one_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files put together with cat, as log shippers do, are read to their end."""
+    text = file_text().encode()
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(text[:5000]) + gzip.compress(text[5000:]) + b"\0" * 16)
+
+    (only,) = pieces(path)
+
+    assert text == only.head + only.text
+    assert "" == only.damage
+
+
+def test_memory_stays_by_the_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece is never larger than two chunks and an event, so the whole text is never held."""
+    monkeypatch.setattr(dptrace.readers.kineto.json_stream, "CHUNK", 2000)
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(file_text().encode()))
+
+    assert all(len(piece.text) < 4500 for piece in pieces(path))
+
+
+def test_a_file_that_spells_its_first_events_otherwise_is_cut_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metadata that begins with "name" before events that begin with "ph" must not make one piece of them all."""
+    monkeypatch.setattr(dptrace.readers.kineto.json_stream, "CHUNK", 2000)
+    text = file_text()
+    first = ", ".join('{"name": "process_name", "ph": "M"}' for _ in range(5))
+    path = tmp_path / "t.json"
+    path.write_text(text.replace('"traceEvents": [', f'"traceEvents": [{first}, ', 1))
+
+    assert all(len(piece.text) < 9000 for piece in pieces(path))
+
+
+def test_a_gzip_bomb_is_refused_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What unpacks to two hundred times its size and much is no trace; a variable lifts the limit."""
+    monkeypatch.setattr(dptrace.readers.kineto.json_stream, "_HARMLESS", 10_000_000)
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 12_000_000 + b"]}"))
+
+    with pytest.raises(TraceError, match="is a gzip bomb") as error:
+        list(pieces(path))
+    assert str(path) in str(error.value)
+    assert "DPTRACE_GZIP_LIMIT=0" in str(error.value)
+
+    monkeypatch.setenv("DPTRACE_GZIP_LIMIT", "0")
+    assert list(pieces(path))[-1].text.endswith(b"]}")
+    monkeypatch.setenv("DPTRACE_GZIP_LIMIT", "much")
+    with pytest.raises(UsageError, match="DPTRACE_GZIP_LIMIT='much'"):
+        list(pieces(path))
+
+
+def test_what_unpacks_to_little_is_no_bomb(tmp_path: Path) -> None:
+    """However well it shrinks: below a gigabyte nothing is refused."""
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 12_000_000 + b"]}"))
+
+    assert "" == list(pieces(path))[-1].damage
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"traceEvents": []}'.encode("utf-16"), "UTF-16 text; .*iconv"),
+        ('{"traceEvents": []}'.encode("utf-16-le"), "UTF-16 text; .*iconv"),
+        ('{"traceEvents": []}'.encode("utf-16-be"), "UTF-16 text; .*iconv"),
+        (b"\x28\xb5\x2f\xfd\0\0", "zstd -d"),
+        (b"BZh91AY", "bunzip2"),
+        (b"\xfd7zXZ\0", "unxz"),
+    ],
+)
+def test_other_forms_are_named_with_what_to_do(content: bytes, message: str, tmp_path: Path) -> None:
+    """A file in a form that is not read says which, and the command that helps."""
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+
+    with pytest.raises(TraceError, match=message):
+        list(pieces(path))
+
+
+def test_no_memory_is_filled_where_no_event_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stretch without the end of an event, longer than any event, ends the reading, and that is told."""
+    monkeypatch.setattr(dptrace.readers.kineto.json_stream, "CHUNK", 1000)
+    monkeypatch.setattr(dptrace.readers.kineto.json_stream, "_STRETCH", 5000)
+    path = tmp_path / "t.json"
+    path.write_text(file_text().replace("]", ', {"ph": "X", "name": "' + "x" * 100_000, 1))
+
+    last = list(pieces(path))[-1]
+
+    assert "in which no event ends" in last.damage
+    assert len(last.text) < 10_000
+
+
+def test_what_stands_before_damage_in_a_block_is_given(tmp_path: Path) -> None:
+    """A wrong checksum is found at the end, when all was unpacked: nothing before it is lost."""
+    text = file_text().encode()
+    data = bytearray(gzip.compress(text))
+    data[-6] ^= 1
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(bytes(data))
+
+    cut = list(pieces(path))
+
+    assert text.endswith(cut[-1].text)
+    assert "damaged" in cut[-1].damage

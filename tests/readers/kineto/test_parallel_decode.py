@@ -1,0 +1,114 @@
+"""One file read by several processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dptrace.readers.kineto.json_stream
+from dptrace.errors import DptraceError
+from dptrace.readers.kineto import parallel_decode
+from dptrace.readers.kineto.columns import Columns
+from dptrace.readers.kineto.parallel_decode import Helpers, pays
+from dptrace.readers.kineto.reader import read_trace
+from dptrace.readers.sources.source import Source
+from tests.support.kineto_files import KinetoFile, training_step
+
+EVENT = b'{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1, "dur": 1}'
+
+
+@pytest.fixture
+def many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make small files worth several processes."""
+    monkeypatch.setattr(parallel_decode, "_LARGE", 1)
+    monkeypatch.setattr(dptrace.readers.kineto.json_stream, "CHUNK", 3000)
+
+
+def damaged_file(path: Path) -> Path:
+    file = KinetoFile()
+    for k in range(60):
+        training_step(file, k, 100 * k)
+    file.op("x" * 10_000, 1, 2).op("bro?ken", 3, 4)
+    for k in range(60, 90):
+        training_step(file, k, 100 * k)
+    path.write_bytes(gzip.compress(file.text().replace("bro?ken", "bro\x01ken").encode()))
+    return path
+
+
+@pytest.mark.usefixtures("many_pieces")
+def test_many_processes_read_what_one_reads(tmp_path: Path) -> None:
+    """Every column, name, collective and note is the same, in the same order; an event longer than a piece too."""
+    path = damaged_file(tmp_path / "t.json.gz")
+
+    alone, together = read_trace(path), read_trace(path, jobs=3)
+
+    assert alone.comm
+    assert alone.damage
+    for field in dataclasses.fields(alone):
+        mine, theirs = getattr(alone, field.name), getattr(together, field.name)
+        if isinstance(mine, np.ndarray):
+            assert np.array_equal(mine, theirs), field.name
+            assert mine.dtype == theirs.dtype, field.name
+        else:
+            assert mine == theirs, field.name
+
+
+def test_a_process_that_dies_is_told_and_the_others_end(tmp_path: Path) -> None:
+    """No hang, no orphan, and an error that names the file and a way out."""
+    with (
+        pytest.raises(DptraceError, match=r"t\.json: a process .* killed by signal 9 .*--jobs 1"),
+        Helpers(Source.of(tmp_path / "t.json"), Columns(), 2) as helpers,
+    ):
+        for k in range(100):
+            helpers.add(EVENT, b"")
+            if k == 5:
+                os.kill(helpers.helpers[0].process.pid, signal.SIGKILL)
+                helpers.helpers[0].process.wait()
+        helpers.finish()
+
+    assert all(helper.process.poll() is not None for helper in helpers.helpers)
+
+
+def test_a_process_that_fails_is_told(tmp_path: Path) -> None:
+    """What one process could not do is no silent loss of events."""
+    with (
+        pytest.raises(DptraceError, match=r"t\.json: a process .* failed .*--jobs 1"),
+        Helpers(Source.of(tmp_path / "t.json"), Columns(), 1) as helpers,
+    ):
+        helpers.add(EVENT, None)  # type: ignore[arg-type]
+        helpers.finish()
+
+
+def test_processes_end_when_the_one_that_asks_is_gone(tmp_path: Path) -> None:
+    """If it is killed, so that it can end nobody, they end by themselves."""
+    with Helpers(Source.of(tmp_path / "t.json"), Columns(), 1) as helpers:
+        (helper,) = helpers.helpers
+        helpers.add(EVENT, b"")
+        helpers.finish()
+        helper.questions.close()
+        until = time.monotonic() + 20
+        while helper.process.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+
+        assert 0 == helper.process.poll()
+        assert 1 == helpers.columns.kept
+
+
+def test_only_large_files_pay(tmp_path: Path) -> None:
+    """A file that one process reads in a second is read by one, and so is a pipe, whose size nobody knows."""
+    small, large, zipped, pipe = (tmp_path / name for name in ("a.json", "b.json", "c.json.gz", "d.json"))
+    small.write_bytes(b"{}")
+    for path, size in ((large, 500 << 20), (zipped, 100 << 20)):
+        path.touch()
+        os.truncate(path, size)
+    os.mkfifo(pipe)
+
+    told = [pays(Source.of(path), jobs) for path, jobs in ((small, 4), (large, 4), (large, 1), (zipped, 4), (pipe, 4))]
+    assert [False, True, False, True, False] == told

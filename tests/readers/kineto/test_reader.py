@@ -1,0 +1,361 @@
+"""The reader: exact times, every quirk, and no damage that breaks it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import threading
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dptrace.readers.kineto.json_stream
+from dptrace.errors import DptraceError, TraceError
+from dptrace.readers.kineto.reader import damage_of, read_into, read_trace
+from dptrace.readers.sources.source import Source
+from dptrace.readers.trace import Category, CommArgs
+from tests.support.kineto_files import BASE_NS, KinetoFile, training_step
+
+
+@pytest.mark.parametrize("start", ["1712195495519689.047", "4458676522690.655", "7999999999999.999", "12", "0.001"])
+def test_times_are_those_of_the_decimal_text(start: str, tmp_path: Path) -> None:
+    """Epoch µs with three decimals, which no double holds, come out to the nanosecond."""
+    event = f'{{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": {start}, "dur": 0.157}}'
+    path = tmp_path / "t.json"
+    path.write_text(f'{{"traceEvents": [{event}]}}')
+
+    trace = read_trace(path)
+
+    expected = int(Decimal(start) * 1000)
+    assert (expected, expected + 157) == (trace.start_ns[0], trace.end_ns[0])
+
+
+@given(
+    st.integers(0, 2**53 - 1),
+    st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**12)), min_size=1, max_size=20),
+    st.booleans(),
+)
+@settings(max_examples=60)
+def test_any_nanosecond_survives(begin: int, offsets: list[tuple[int, int]], whole: bool) -> None:
+    """Whatever ns are written as µs with three decimals (or mixed with whole µs) are read back."""
+
+    def text(ns: int) -> str:
+        return str(ns // 1000) if whole and ns % 1000 == 0 else f"{ns // 1000}.{ns % 1000:03d}"
+
+    times = [(begin + offset, length) for offset, length in offsets]
+    events = ",".join(
+        f'{{"ph":"X","cat":"kernel","name":"a","pid":1,"tid":1,"ts":{text(ns)},"dur":{text(length)}}}'
+        for ns, length in times
+    )
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "t.json")
+        path.write_text(f'{{"traceEvents":[{events}]}}')
+        trace = read_trace(path)
+
+    assert sorted(ns for ns, _ in times) == trace.start_ns.tolist()
+    assert sorted(ns + length for ns, length in times) == sorted(trace.end_ns.tolist())
+
+
+def test_the_clocks_base_is_added(tmp_path: Path) -> None:
+    """baseTimeNanoseconds, wherever it stands, makes the times comparable across ranks."""
+    file = KinetoFile().op("a", 5, 6)
+    late = read_trace(file.write(tmp_path / "late.json"))
+    file.head["baseTimeNanoseconds"], file.tail = BASE_NS, {}
+    early = read_trace(file.write(tmp_path / "early.json.gz"))
+
+    assert BASE_NS + 5_000 == late.start_ns[0] == early.start_ns[0]
+
+
+def test_columns_hold_what_the_events_say(tmp_path: Path) -> None:
+    """Rank, world, categories, threads, correlation, device, stream and metadata arrive."""
+    file = training_step(KinetoFile(rank=3, world_size=4), 1, 0)
+    file.head["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100"}]
+    trace = read_trace(file.write(tmp_path / "t.json.gz"))
+
+    comm = next(i for i in range(len(trace)) if trace.names[trace.name[i]].startswith("nccl"))
+    kernel = int(np.flatnonzero(trace.named("ncclDevKernel"))[0])
+    assert (3, 4, {0: "NVIDIA H100"}) == (trace.rank, trace.world_size, trace.device_names)
+    assert (0, 20, Category.KERNEL) == (trace.device[kernel], trace.stream[kernel], trace.category[kernel])
+    assert CommArgs("allreduce", 4000, "Float") == trace.comm[kernel]
+    assert comm != kernel
+    assert np.all(np.diff(trace.start_ns) >= 0)
+
+
+def test_spellings_of_2021_are_known(tmp_path: Path) -> None:
+    """Operator, Runtime, Kernel and Memcpy are what they are called today; threads may be texts."""
+    file = KinetoFile(rank=None)
+    for category in ("Operator", "Runtime", "Kernel", "Memcpy"):
+        file.event(category, category, 1, 2, tid="24572", stream="0x0", device="cpu")
+    trace = read_trace(file.write(tmp_path / "t.json"))
+
+    expected = [Category.CPU_OP, Category.LAUNCH, Category.KERNEL, Category.MEMORY]
+    assert expected == trace.category.tolist()
+    assert [-1] * 4 == trace.stream.tolist()
+
+
+def test_a_file_of_2021_is_read(tmp_path: Path) -> None:
+    """Its spellings, times since the epoch in whole µs, computeProperties, and kernels joined to their calls."""
+    file = KinetoFile(rank=None, base=False)
+    file.event("Operator", "aten::mm", 1_621_401_187_223_182, 1_621_401_187_223_190, tid="24572", **{"external id": 3})
+    call = {"correlation": 3, "external id": 3, "external ts": 1}
+    file.event("Runtime", "cudaLaunchKernel", 1_621_401_187_223_184, 1_621_401_187_223_185, tid="24572", **call)
+    kernel = {"device": 0, "context": 1, "stream": 7, "correlation": 3, "external id": 3, "queued": 0}
+    file.event("Kernel", "gemm", 1_621_401_187_223_190, 1_621_401_187_223_199, tid="stream 7", **kernel)
+    file.head["computeProperties"] = [{"id": 0, "name": "Tesla V100"}]
+    trace = read_trace(file.write(tmp_path / "t.json"))
+
+    assert ({0: "Tesla V100"}, 1_621_401_187_223_182_000) == (trace.device_names, trace.start_ns[0])
+    assert [-1, 3, 3] == trace.correlation.tolist()
+    assert (7, 0, ()) == (trace.stream[2], trace.device[2], trace.damage)
+
+
+@pytest.mark.parametrize("unit", ["ms", "ns"])
+def test_the_unit_to_show_is_not_the_unit_of_the_file(unit: str, tmp_path: Path) -> None:
+    """displayTimeUnit is for viewers: times are µs, with three decimals since 2024."""
+    file = KinetoFile().op("a", 5.001, 6.503)
+    file.head["displayTimeUnit"] = unit
+    trace = read_trace(file.write(tmp_path / "t.json"))
+
+    assert [(5_001, 6_503)] == list(zip(trace.start_ns - BASE_NS, trace.end_ns - BASE_NS, strict=True))
+
+
+def test_any_columns_can_be_filled_from_a_file(tmp_path: Path) -> None:
+    """What takes events and counts them gets them all, damaged ones mended, and the metadata comes back."""
+
+    class Taker:
+        def __init__(self) -> None:
+            self.events = self.kept = self.mended = self.dropped = 0
+            self.whole = False
+            self.names: list[str] = []
+
+        def decode(self, text: bytes) -> None:
+            events = json.loads(text)
+            self.names += [event["name"] for event in events]
+            self.events += len(events)
+
+    file = KinetoFile(rank=2, world_size=4).op("a", 1, 2).op("b", 3, 4).op("c", 5, 6)
+    path = _write(tmp_path, file.text().replace('"b"', '"b"b"'))
+    taker = Taker()
+
+    metadata, cut_off = read_into(Source.of(path), taker)
+
+    assert (["a", 'b"b', "c"], 1, 0) == (taker.names, taker.mended, taker.dropped)
+    assert (BASE_NS, 2, "") == (metadata.base, metadata.distributed["rank"], cut_off)
+    assert "1 event mended" in damage_of("t.json", taker, cut_off)[0]
+
+
+def test_a_bare_list_of_events_is_a_trace(tmp_path: Path) -> None:
+    """Chrome's other form, without an object around, is read too."""
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(KinetoFile().op("a", 1, 2).op("b", 3, 4).events))
+
+    assert ("a", "b") == read_trace(path).names
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_a_file_larger_than_a_chunk_is_cut_between_events(
+    separators: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small the chunks, the same events are read, and none is read twice."""
+    file = KinetoFile()
+    for k in range(40):
+        training_step(file, k, 100 * k)
+    document = {**file.head, "traceEvents": file.events, "INFO": ["a ] in a text", "b"], **file.tail}
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(document, separators=separators))
+    whole = read_trace(path)
+
+    for size in (300, 1000, 5000):
+        monkeypatch.setattr(dptrace.readers.kineto.json_stream, "CHUNK", size)
+        cut = read_trace(path)
+        assert () == cut.damage
+        assert whole.start_ns.tolist() == cut.start_ns.tolist()
+        assert whole.comm == cut.comm
+
+
+def test_a_truncated_file_is_read_up_to_its_last_whole_event(tmp_path: Path) -> None:
+    """A job killed while writing leaves what it wrote, and a note says that the rest is missing."""
+    text = training_step(training_step(KinetoFile(base=False), 1, 0), 2, 100).text()
+    whole = len(read_trace(_write(tmp_path, text)))
+    for part in (0.5, 0.8, 0.99):
+        trace = read_trace(_write(tmp_path, text[: int(len(text) * part)]))
+        assert whole * part * 0.6 < len(trace) <= whole
+        assert "it ends in the middle" in trace.damage[0]
+
+
+def test_a_cut_is_a_cut_wherever_it_falls(tmp_path: Path) -> None:
+    """At every byte of the last events: either the file counts as cut, or no event of it is missing."""
+    shapes: dict[str, Any] = {"Input Dims": [[2, 3], [3]], "Ev Idx": 7}
+    file = KinetoFile().op("a", 1, 2).op("aten::mm", 3, 4, **shapes)
+    file.kernel("k", 5, 6, 3.5, grid=[1, 1, 1]).head["INFO"] = ["x"]
+    text = file.text()
+    for end in range(text.index("aten::mm"), len(text)):
+        trace = read_trace(_write(tmp_path, text[:end]))
+        assert trace.cut
+    assert not read_trace(_write(tmp_path, text)).cut
+
+
+def test_a_gzip_that_lost_only_its_trailer_is_whole(tmp_path: Path) -> None:
+    """The document is closed: nothing is missing, and nothing is refused."""
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(gzip.compress(training_step(KinetoFile(), 1, 0).text().encode())[:-5])
+
+    trace = read_trace(path)
+
+    assert (False, 13) == (trace.cut, len(trace))
+
+
+def test_a_truncated_gzip_is_read_up_to_the_break(tmp_path: Path) -> None:
+    """The same holds when the compressed data ends early."""
+    file = KinetoFile(base=False)
+    for k in range(200):
+        training_step(file, k, 100 * k)
+    data = gzip.compress(file.text().encode())
+    path = tmp_path / "t.json.gz"
+    path.write_bytes(data[: len(data) // 2])
+
+    trace = read_trace(path)
+
+    assert 100 < len(trace) < len(file.events)
+    assert "cut off or damaged" in trace.damage[0]
+
+
+def test_a_damaged_event_is_left_out_and_counted(tmp_path: Path) -> None:
+    """What nothing can read costs its own event, not the file, however many events there are."""
+    file = KinetoFile()
+    for k in range(200):
+        file.op("bad" if k == 77 else "worse" if k == 140 else "fine", k, k + 0.5)
+    text = file.text().replace('"ts": 77', '"ts": 7.7.7').replace('"ts": 140', '"ts": "noon"')
+
+    trace = read_trace(_write(tmp_path, text))
+
+    assert (("fine",), 198) == (tuple({trace.names[i] for i in trace.name}), len(trace))
+    assert "2 events left out that could not be decoded" in trace.damage[0]
+
+
+def test_a_damaged_text_is_mended(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8, raw control characters and half surrogates cost a sign, not a kernel's time."""
+    text = KinetoFile().op("a?b", 1, 2).op("c?d", 3, 4).op("e?f", 5, 6).op("g?h", 7, 8).text().encode()
+    for good, bad in ((b"a?b", b"a\xffb"), (b"c?d", b"c\x01d"), (b"e?f", b"e\\ud800f"), (b"g?h", b"g\\ud83d\\ude00h")):
+        text = text.replace(good, bad)
+    path = tmp_path / "t.json"
+    path.write_bytes(text)
+
+    trace = read_trace(path)
+
+    assert ("a\ufffdb", "c d", "e\ufffdf", "g\U0001f600h") == tuple(trace.names[i] for i in trace.name)
+    assert "3 events mended" in trace.damage[0]
+
+
+def test_a_pipe_is_read(tmp_path: Path) -> None:
+    """`dptrace analyze <(zcat …)` gives a file that can't be rewound."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    text = KinetoFile().op("a", 1, 2).text()
+    writer = threading.Thread(target=pipe.write_text, args=(text,))
+    writer.start()
+    trace = read_trace(pipe)
+    writer.join()
+
+    assert 1 == len(trace)
+
+
+def test_impossible_times_are_left_out_and_counted(tmp_path: Path) -> None:
+    """Negative durations and times beyond any clock cost their own events."""
+    file = KinetoFile().op("a", 1, 2).op("back", 9, 5).op("far", 2**60, 2**60 + 1).op("b", 3, 4)
+
+    trace = read_trace(file.write(tmp_path / "t.json"))
+
+    assert [1_000, 3_000] == (trace.start_ns - BASE_NS).tolist()
+    assert 2 == len(trace.damage)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"not json at all", "is not JSON"),
+        (b'{"a": 1}', "has no traceEvents"),
+        (b'{"schemaVersion": 1, "devi', "ends before its first event"),
+        (b'{"traceEvents": []}', "holds no events"),
+        (b'{"traceEvents": [{"ph": "B", "name": "x"}, {"ph": "E"}]}', "not a trace of torch.profiler"),
+        (b"\x1f\x8b\x08\x00garbage", "cut off or damaged"),
+        (b"PK\x03\x04zip", "zip archive"),
+        (b"\x89PNG\r\n", "is not JSON"),
+        (b'{"traceEvents": 5}', "has no traceEvents"),
+        (gzip.compress(b"", mtime=0), "nothing but white space"),
+        (b'{"traceEvents": [{"ph":"X","cat":"kernel","name":"a","ts":1,"dur":9e300}]}', "holds no events"),
+        (b"[" * 3000, "holds no events"),
+    ],
+)
+def test_what_is_no_trace_is_named(content: bytes, message: str, tmp_path: Path) -> None:
+    """Each wrong kind of file gets a sentence that names it and what is wrong."""
+    path = tmp_path / "t.json"
+    path.write_bytes(content)
+
+    with pytest.raises(TraceError, match=message) as error:
+        read_trace(path)
+    assert str(path) in str(error.value)
+
+
+def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
+    """No traceback for a path that is not there or is no file."""
+    for path, message in ((tmp_path / "none.json", "no such file"), (tmp_path, "is a folder")):
+        with pytest.raises(TraceError, match=message):
+            read_trace(path)
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_nothing_but_our_own_errors_is_raised(data: st.DataObject) -> None:
+    """Whatever bytes of a trace are changed, cut or doubled, reading ends in a trace or a DptraceError."""
+    import tempfile
+
+    raw = bytearray(training_step(KinetoFile(), 1, 0).text().encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(raw) - 1))
+        piece = data.draw(
+            st.sampled_from([b"", b"]", b"}", b'"', b"{", b"1e999", b"-", b"\xff", b"null", b"[[[", b"9" * 30])
+        )
+        raw[at : at + data.draw(st.integers(0, 12))] = piece
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "t.json")
+        path.write_bytes(bytes(raw))
+        try:
+            trace = read_trace(path)
+        except DptraceError:
+            return
+    assert np.all(trace.end_ns >= trace.start_ns)
+
+
+def _write(folder: Path, text: str) -> Path:
+    path = folder / "t.json"
+    path.write_text(text)
+    return path
+
+
+def test_metadata_that_makes_no_sense_is_told(tmp_path: Path) -> None:
+    """A clock's base that is no time, or a rank that is none, is not believed, and said so."""
+    file = training_step(KinetoFile(base=False), 1, 0)
+    file.head["distributedInfo"] = {"rank": "zero", "world_size": -3}
+    file.tail["baseTimeNanoseconds"] = "abc"
+    damage = read_trace(file.write(tmp_path / "t.json")).damage
+
+    assert any("baseTimeNanoseconds is no time" in sentence for sentence in damage)
+    assert any("rank or world size that is none" in sentence for sentence in damage)
+
+
+def test_a_gzip_that_ends_too_early_after_the_document_is_told(tmp_path: Path) -> None:
+    """Nothing of the recording is missing, but that the data is what was written can't be told any more."""
+    path = training_step(KinetoFile(), 1, 0).write(tmp_path / "t.json.gz")
+    path.write_bytes(path.read_bytes()[:-4])
+
+    assert any("After the end of the document the compressed data is cut off" in s for s in read_trace(path).damage)

@@ -1,0 +1,204 @@
+"""Perfetto traces, as torch writes them, read like Kineto's JSON."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
+
+from dptrace.commands.shared.main import cli
+from dptrace.errors import TraceError
+from dptrace.load.open import open_run
+from dptrace.load.options import Reading
+from dptrace.readers.kineto.reader import read_trace
+from dptrace.readers.trace import Trace
+from tests.support.kineto_files import BASE_NS, KinetoFile, training_step
+from tests.support.perfetto_files import as_torch_of_june, as_torch_of_september, as_tracer, packed
+
+Layout = Callable[[list[dict[str, Any]], int], list[Any]]
+LAYOUTS = [as_torch_of_june, as_torch_of_september, as_tracer]
+
+
+def recording() -> KinetoFile:
+    """Make two steps with all that a GPU does, launches on two threads, and args of every type."""
+    file = KinetoFile(rank=None)
+    for step in range(2):
+        at = 1000.0 + 100 * step
+        training_step(file, step, at)
+        file.kernel("Memcpy HtoD", at + 31, at + 32.001, at + 3, category="gpu_memcpy", stream=9, bytes=4096)
+        file.kernel("Memset (Device)", at + 33, at + 33.5, at + 4, category="gpu_memset", stream=9)
+    for event in file.events:
+        if event["name"].startswith("nccl:"):
+            event["cat"] = "user_annotation"  # as in torch's own traces
+        if event["cat"] == "kernel":
+            event["args"] |= {"grid": [1, 2, 3], "est. achieved occupancy %": 12.5, "Process Group Ranks": "[0, 1]"}
+        elif event["cat"] == "cuda_runtime":
+            event["args"] |= {"cbid": 211}
+        elif event["cat"] == "user_annotation":
+            event["args"] |= {"External id": 7, "Ev Idx": 3}
+    return file
+
+
+def content(trace: Trace) -> list[tuple[Any, ...]]:
+    names = [trace.names[name] for name in trace.name]
+    columns = (trace.start_ns, trace.end_ns, trace.category, trace.correlation, trace.device, trace.stream)
+    comm = [trace.comm.get(index) for index in range(len(trace))]
+    return sorted(zip(names, *(column.tolist() for column in columns), map(str, comm), strict=True))
+
+
+def written(folder: Path, packets: list[Any], gzipped: bool = False) -> Path:
+    path = folder / "rank1.pftrace"
+    path.write_bytes(packed(packets, gzipped))
+    return path
+
+
+@pytest.mark.parametrize("gzipped", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_perfetto_trace_holds_what_kinetos_json_holds(layout: Layout, gzipped: bool, tmp_path: Path) -> None:
+    """Every event with its times to the nanosecond, kind, correlation, device, stream and collective."""
+    file = recording()
+    expected = read_trace(file.write(tmp_path / "rank1.json"))
+
+    found = read_trace(written(tmp_path, layout(file.events, BASE_NS), gzipped))
+
+    assert content(expected) == content(found)
+    assert (None, (), False) == (found.rank, found.damage, found.cut)
+    assert len(set(expected.thread.tolist())) == len(set(found.thread.tolist()))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_its_figures_are_those_of_the_json(layout: Layout, tmp_path: Path) -> None:
+    """The split and the collectives, with the rank from the file's name."""
+    file = recording()
+    here = Reading(cache=False, jobs=1)
+    path = written(tmp_path, layout(file.events, BASE_NS))
+
+    expected = open_run([str(file.write(tmp_path / "rank1.json"))], here)
+    found = open_run([str(path)], here)
+
+    assert expected.steps().equals(found.steps())
+    assert expected.collectives().equals(found.collectives())
+    assert [1] == [split.rank for split in found.splits]
+
+
+def test_a_clock_of_its_own_is_brought_to_the_epoch(tmp_path: Path) -> None:
+    """A snapshot ties it; compressed packets hold what plain ones hold."""
+    file = recording()
+    expected = read_trace(file.write(tmp_path / "rank1.json"))
+
+    found = read_trace(written(tmp_path, as_tracer(file.events, BASE_NS, clock=3, shift=12345, compressed=True)))
+
+    assert content(expected) == content(found)
+
+
+def test_slices_that_touch_or_overlap_keep_their_times(tmp_path: Path) -> None:
+    """torch pairs begins and ends by their order, and so do we; by time they would be mistaken."""
+    file = KinetoFile()
+    for start in range(5):
+        file.op(f"aten::op{start}", start, start + 1)
+    file.op("aten::late", 4.5, 6)
+    expected = read_trace(file.write(tmp_path / "rank1.json"))
+
+    found = read_trace(written(tmp_path, as_torch_of_september(file.events, BASE_NS)))
+
+    assert content(expected) == content(found)
+
+
+def test_old_slices_whose_begin_tells_the_duration(tmp_path: Path) -> None:
+    """Chrome's complete events live on as legacy events; the thread may stand there too."""
+    packet = proto.TracePacket(timestamp=BASE_NS, trusted_packet_sequence_id=1)
+    packet.track_event.categories.append("cpu_op")
+    packet.track_event.name = "aten::add"
+    legacy = packet.track_event.legacy_event
+    legacy.phase, legacy.duration_us, legacy.pid_override, legacy.tid_override = ord("X"), 7, 3, 4
+
+    trace = read_trace(written(tmp_path, [packet, packet]))
+
+    assert [("aten::add", BASE_NS, BASE_NS + 7000)] * 2 == [row[:3] for row in content(trace)]
+
+
+def test_a_cut_file_gives_its_whole_slices_and_says_so(tmp_path: Path) -> None:
+    """Wherever the cut falls, what is read is a part of the whole."""
+    file = recording()
+    whole = packed(as_torch_of_september(file.events, BASE_NS))
+    every = set(content(read_trace(written(tmp_path, as_torch_of_september(file.events, BASE_NS)))))
+    path = tmp_path / "cut.pftrace"
+    told = 0
+    for size in range(len(whole) // 2, len(whole) - 1, 97):
+        path.write_bytes(whole[:size])
+        try:
+            trace = read_trace(path)
+        except TraceError:
+            continue
+        told += 1
+        assert set(content(trace)) <= every
+        # Between two packets of the last kind, which need no end, a cut can't be seen.
+        assert trace.cut or len(trace) > len(every) // 2
+    assert told
+
+
+@pytest.mark.parametrize("gzipped", [False, True])
+def test_our_own_export_is_told_from_a_trace(gzipped: bool, tmp_path: Path) -> None:
+    """It holds figures, not what they were made of."""
+    trace, path = recording().write(tmp_path / "rank1.json"), tmp_path / "own.pftrace"
+    result = CliRunner().invoke(cli, ["export", str(trace), "-o", str(path), "--no-cache"])
+    assert 0 == result.exit_code, result.output
+    if gzipped:
+        path.write_bytes(gzip.compress(path.read_bytes()))
+
+    with pytest.raises(TraceError, match=r"own export for Perfetto.*Give dptrace the traces"):
+        read_trace(path)
+
+
+def test_somebody_elses_trace_is_told(tmp_path: Path) -> None:
+    """Slices, but of no kind that torch knows."""
+    file = KinetoFile().event("sched", "idle", 0, 1).event("binder", "call", 2, 3)
+
+    with pytest.raises(TraceError, match=r"holds 2 events, but none of an operator.*not a trace of torch"):
+        read_trace(written(tmp_path, as_tracer(file.events, BASE_NS)))
+
+
+def test_kinds_are_guessed_only_where_no_categories_are_told(tmp_path: Path) -> None:
+    """An event without a category is nothing in a file whose others have theirs."""
+    file = KinetoFile().op("aten::add", 0, 1).op("aten::overhead", 2, 3)
+    packets = as_torch_of_september(file.events, BASE_NS)
+    for packet in packets:
+        if packet.track_event.name_iid == 2:
+            del packet.track_event.category_iids[:]
+
+    assert ("aten::add",) == read_trace(written(tmp_path, packets)).names
+
+
+def test_odd_annotations_do_no_harm(tmp_path: Path) -> None:
+    """Numbers that are none, nested lists, interned texts that are no UTF-8, and names that nobody told."""
+    packets = as_torch_of_september(KinetoFile().op("aten::add", 0, 1).events, BASE_NS)
+    begin = next(packet for packet in packets if packet.track_event.type == 1)
+    annotations = begin.track_event.debug_annotations
+    annotations.add(name="nan", double_value=float("nan"))
+    annotations.add(name_iid=99, string_value_iid=99)
+    annotations.add(name="deep").array_values.add().dict_entries.add(name="x", bool_value=True)
+    annotations.add(name="correlation", string_value="seven")
+    packets[0].interned_data.debug_annotation_string_values.add(iid=1, str=b"\xff")
+
+    trace = read_trace(written(tmp_path, packets))
+
+    assert (1, -1) == (len(trace), int(trace.correlation[0]))
+
+
+def test_the_text_is_json_that_others_read_too(tmp_path: Path) -> None:
+    """HTA's frames and overlays take the pieces of a file as one document."""
+    from dptrace.readers.kineto.json_stream import pieces
+
+    path = written(tmp_path, as_torch_of_september(recording().events, BASE_NS))
+
+    cut = list(pieces(path))
+    document = json.loads(cut[0].head + b",".join(piece.text for piece in cut))
+
+    assert len(recording().events) == len(document["traceEvents"])
+    assert {"ph", "cat", "name", "pid", "tid", "ts", "dur", "args"} == set(document["traceEvents"][0])

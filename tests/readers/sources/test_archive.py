@@ -1,0 +1,124 @@
+"""Traces in archives."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from dptrace.errors import TraceError
+from dptrace.readers.kineto.reader import read_trace
+from dptrace.readers.sources.archive import is_archive, members
+from dptrace.readers.sources.source import Source
+from tests.support.kineto_files import KinetoFile
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    file = KinetoFile(rank=3)
+    for k in range(2000):
+        file.op(f"op{k}", k, k + 0.5)
+    return file.write(tmp_path / "rank3.json")
+
+
+def zipped(trace: Path, method: int = zipfile.ZIP_DEFLATED) -> Path:
+    archive = trace.with_name("all.zip")
+    with zipfile.ZipFile(archive, "w", method) as file:
+        file.write(trace, "run/rank3.json")
+    return archive
+
+
+def tarred(trace: Path, mode: str = "") -> Path:
+    archive = trace.with_name("all.tar" + mode.replace(":", "."))
+    with tarfile.open(archive, f"w{mode}") as file:  # type: ignore[call-overload]
+        file.add(trace, "run/rank3.json")
+    return archive
+
+
+@pytest.mark.parametrize("pack", [zipped, tarred])
+def test_a_member_reads_like_the_file_and_leaves_nothing_unpacked(trace: Path, pack: object) -> None:
+    """The trace is the same, under the archive's address, and no file is written."""
+    archive = pack(trace)  # type: ignore[operator]
+    before = set(trace.parent.iterdir())
+
+    assert ["run/rank3.json"] == members(Source.of(archive))
+    inside, outside = read_trace(Source.of(archive).within("run/rank3.json")), read_trace(trace)
+
+    assert f"{archive}!run/rank3.json" == inside.path
+    assert (outside.names, outside.start_ns.tolist(), 3) == (inside.names, inside.start_ns.tolist(), inside.rank)
+    assert before == set(trace.parent.iterdir())
+
+
+def test_a_compressed_tar_is_refused_with_advice(trace: Path) -> None:
+    """Reading the last of its files would unpack all others each time."""
+    with pytest.raises(TraceError, match=r"all\.tar\.gz: is a compressed tar archive.*unpack it"):
+        members(Source.of(tarred(trace, ":gz")))
+    assert is_archive("x.TGZ")
+
+
+@pytest.mark.parametrize(("member", "message"), [("none.json", "no such file in the archive")])
+def test_a_missing_member_is_named(trace: Path, member: str, message: str) -> None:
+    """The message holds archive and name."""
+    with pytest.raises(TraceError, match=rf"all\.zip!{member}: .*{message}"):
+        Source.of(zipped(trace)).within(member).open()
+
+
+def test_damage_in_an_archive_is_that_of_its_file(trace: Path) -> None:
+    """A file with a wrong checksum is cut before its last bytes; an archive without its end is none."""
+    archive = zipped(trace, zipfile.ZIP_STORED)
+    data = bytearray(archive.read_bytes())
+    place = data.index(b"op1900")
+    data[place : place + 3] = b"xyz"  # the member's checksum no longer fits
+    archive.write_bytes(data)
+
+    damaged = read_trace(Source.of(archive).within("run/rank3.json"))
+
+    assert damaged.cut
+    assert 1000 < len(damaged) < 1900
+    assert "CRC" in damaged.damage[0]
+    archive.write_bytes(data[: len(data) // 2])
+    with pytest.raises(TraceError, match=r"all\.zip: is no archive that can be read"):
+        members(Source.of(archive))
+
+
+def test_encrypted_members_and_bombs_are_refused(trace: Path) -> None:
+    """Each with what to do."""
+    archive = zipped(trace)
+    data = bytearray(archive.read_bytes())
+    central = data.index(b"PK\x01\x02")
+    data[central + 8] |= 1
+    archive.write_bytes(data)
+    with pytest.raises(TraceError, match="is encrypted; unpack the archive with its password"):
+        Source.of(archive).within("run/rank3.json").open()
+
+    data[central + 8] &= 0xFE
+    data[central + 24 : central + 28] = (3 << 30).to_bytes(4, "little")
+    archive.write_bytes(data)
+    with pytest.raises(TraceError, match="is a zip bomb"):
+        Source.of(archive).within("run/rank3.json").open()
+
+
+def test_a_member_has_the_identity_of_its_archive(trace: Path) -> None:
+    """A cache tells the members apart, and forgets them when the archive changes."""
+    archive = Source.of(zipped(trace))
+    one, other = archive.within("a").identity(), archive.within("b").identity()
+
+    assert one is not None
+    assert one != other
+    Path(archive.address).write_bytes(io.BytesIO(b"another").read())
+    assert one != archive.within("a").identity()
+
+
+def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
+    """One of them would be lost without a word."""
+    path = tmp_path / "all.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.json", "1")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("a.json", "2")
+
+    with pytest.raises(TraceError, match=r"holds a\.json more than once"):
+        members(Source.of(path))

@@ -1,0 +1,211 @@
+"""From what the user names to files and ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from dptrace.errors import DptraceError, UsageError
+from dptrace.readers.kineto.reader import read_trace
+from dptrace.readers.sources.discovery import assign_ranks, find
+from dptrace.readers.sources.source import Source
+from dptrace.readers.trace import Trace
+from tests.support.kineto_files import KinetoFile
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for rank in (0, 1):
+        KinetoFile(rank=rank, world_size=2).op("a", 1, 2).write(tmp_path / f"rank{rank}.pt.trace.json.gz")
+    (tmp_path / "run.json").write_text('{"schema": 1, "mode": "naive"}')
+    (tmp_path / ".hidden.json").write_text("{}")
+    return tmp_path
+
+
+def test_a_run_folder_gives_its_traces_and_its_description(folder: Path) -> None:
+    """run.json is read, not taken for a trace; hidden files are left alone."""
+    sources = find([str(folder)])
+
+    assert ["rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"] == [file.name for file in sources.files]
+    assert "naive" == sources.info["mode"]
+
+
+def test_run_json_stands_for_its_folder(folder: Path) -> None:
+    """Naming run.json is naming the run."""
+    assert find([str(folder)]).files == find([str(folder / "run.json")]).files
+
+
+def test_a_folder_of_folders_is_searched_one_deep(folder: Path) -> None:
+    """Traces that stand a folder deeper are found."""
+    inner = folder / "deeper" / "traces"
+    inner.mkdir(parents=True)
+    KinetoFile().op("a", 1, 2).write(inner / "rank0.json")
+
+    assert [Source.of(inner / "rank0.json")] == list(find([str(folder / "deeper")]).files)
+
+
+def test_a_glob_and_several_files_are_one_run(folder: Path) -> None:
+    """A pattern, and the same file named twice, give each file once."""
+    pattern = str(folder / "rank*.json.gz")
+
+    assert 2 == len(find([pattern, str(folder / "rank0.pt.trace.json.gz")]).files)
+
+
+def test_a_file_whose_name_looks_like_a_pattern_is_a_file(tmp_path: Path) -> None:
+    """Brackets in a file's own name do not make it a pattern."""
+    path = KinetoFile().op("a", 1, 2).write(tmp_path / "run[1].json")
+
+    assert (Source.of(path),) == find([str(path)]).files
+
+
+@pytest.mark.parametrize(("name", "message"), [("nothing*.json", "nothing matches"), ("empty", "holds no traces")])
+def test_what_leads_to_nothing_is_named(name: str, message: str, tmp_path: Path) -> None:
+    """A pattern without a match and a folder without traces say so."""
+    (tmp_path / "empty").mkdir()
+
+    with pytest.raises(DptraceError, match=message):
+        find([str(tmp_path / name)])
+
+
+def test_no_path_is_wrong_use() -> None:
+    """At least one path is needed."""
+    with pytest.raises(UsageError):
+        find([])
+
+
+def test_a_damaged_run_json_is_a_note(folder: Path) -> None:
+    """The traces are shown without it, and the user is told."""
+    (folder / "run.json").write_text("{broken")
+
+    sources = find([str(folder)])
+
+    assert {} == sources.info
+    assert "run.json can't be read" in sources.notes[0]
+
+
+def traces(folder: Path, *files: tuple[str, int | None]) -> list[Trace]:
+    return [read_trace(KinetoFile(rank=rank).op("a", 1, 2).write(folder / name)) for name, rank in files]
+
+
+def test_rank_comes_from_the_file_then_its_name_then_the_order(tmp_path: Path) -> None:
+    """distributedInfo wins over the name, the name over the order, and guesses are told."""
+    given = traces(tmp_path, ("rank9.json", 2), ("host_worker-3.json", None), ("x.json", None))
+
+    ranks, notes = assign_ranks(given)
+
+    assert [2, 3, 0] == ranks
+    assert "x.json" in notes[0]
+    assert "rank 0" in notes[0]
+
+
+def test_two_files_of_one_rank_are_an_error_that_names_both(tmp_path: Path) -> None:
+    """A rank is never lost silently under another."""
+    with pytest.raises(DptraceError, match=r"a\.json and .*b\.json both claim rank 1"):
+        assign_ranks(traces(tmp_path, ("a.json", 1), ("b.json", 1)))
+
+
+@pytest.fixture
+def zipped(folder: Path) -> Path:
+    archive = folder / "all.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        for path in sorted(folder.glob("*.*")):
+            if path != archive:
+                file.write(path, f"run/{path.name}")
+        file.writestr("__MACOSX/run/._rank0.pt.trace.json.gz", "not one")
+    return archive
+
+
+def test_an_archive_is_a_run(zipped: Path) -> None:
+    """Its traces by their names, its run.json, and no hidden files; a copy by another name is one as well."""
+    copy = zipped.rename(zipped.with_name("upload.tmp"))
+
+    sources = find([str(copy)])
+
+    assert [f"{copy}!run/rank{rank}.pt.trace.json.gz" for rank in (0, 1)] == [file.address for file in sources.files]
+    assert "naive" == sources.info["mode"]
+    assert not sources.named
+
+
+def test_a_file_in_an_archive_may_be_named_by_itself(zipped: Path) -> None:
+    """As messages name it; what has an exclamation mark in its own name is a file all the same."""
+    address = f"{zipped}!run/rank1.pt.trace.json.gz"
+
+    (file,) = find([address]).files
+
+    assert address == file.address
+    assert [1] == assign_ranks([read_trace(file)])[0]
+    odd = KinetoFile().op("a", 1, 2).write(zipped.with_name("b.zip!c.json"))
+    assert str(odd) == find([str(odd)]).files[0].place + find([str(odd)]).files[0].address
+
+
+def test_a_folder_of_archives_is_a_run_and_beside_traces_they_are_copies(zipped: Path, tmp_path: Path) -> None:
+    """Exports and archives beside the traces are left alone."""
+    apart = tmp_path / "apart"
+    apart.mkdir()
+    (tmp_path / "rank0.pftrace").write_bytes(b"x")
+
+    assert 2 == len(find([str(tmp_path)]).files)
+    zipped.rename(apart / "all.zip")
+    assert ["rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"] == [file.name for file in find([str(apart)]).files]
+    assert 2 == len(find([str(apart / "*.zip")]).files)
+
+
+def test_archives_in_archives_and_without_traces_are_told(tmp_path: Path) -> None:
+    """With what they hold, and what to do."""
+    for name, content in (("outer.zip", "inner.zip"), ("papers.zip", "paper.pdf")):
+        with zipfile.ZipFile(tmp_path / name, "w") as file:
+            file.writestr(content, "")
+
+    with pytest.raises(DptraceError, match=r"outer\.zip: holds an archive \(inner\.zip\).*unpack the outer"):
+        find([str(tmp_path / "outer.zip")])
+    with pytest.raises(DptraceError, match=r"papers\.zip: holds no traces .* but paper\.pdf"):
+        find([str(tmp_path / "papers.zip")])
+
+
+def test_pipes_and_dead_links_in_a_folder_are_told(folder: Path) -> None:
+    """They are left out with a word; named by itself a pipe is read."""
+    os.mkfifo(folder / "rank2.json")
+    (folder / "rank3.json").symlink_to(folder / "nothing")
+
+    sources = find([str(folder)])
+
+    assert 2 == len(sources.files)
+    assert ["rank2.json: is a pipe", "rank3.json: is a link to nothing"] == [
+        re.sub(r".*/(rank.*?(pipe|nothing)).*", r"\1", note) for note in sources.notes
+    ]
+    assert find([str(folder / "rank2.json")]).files[0].passing
+
+
+def test_stars_reach_any_depth(folder: Path) -> None:
+    """Two of them stand for folders within folders."""
+    inner = folder / "a" / "b"
+    inner.mkdir(parents=True)
+    KinetoFile().op("a", 1, 2).write(inner / "rank7.json")
+
+    assert ["rank7.json"] == [file.name for file in find([str(folder / "**" / "rank7.json")]).files]
+
+
+def test_standard_input_stands_alone(folder: Path) -> None:
+    """It holds one trace, and nothing tells where one would end."""
+    assert ["standard input"] == [file.address for file in find(["-"]).files]
+    with pytest.raises(UsageError, match="name nothing else"):
+        find(["-", str(folder)])
+
+
+def test_a_file_url_is_a_path(folder: Path) -> None:
+    """It needs no package."""
+    assert find([str(folder)]).files == find([folder.as_uri()]).files
+
+
+def test_a_rank_in_an_archive_or_url_comes_from_the_last_name(tmp_path: Path) -> None:
+    """A folder or an archive called rank9 says nothing of its files."""
+    (tmp_path / "rank9").mkdir()
+    given = traces(tmp_path, ("rank9/worker_4.json", None), ("rank9/other.json", None))
+    given[0] = dataclasses.replace(given[0], path="s3://b/rank9.zip!run/worker_4.json")
+
+    assert [4, 0] == assign_ranks(given)[0]

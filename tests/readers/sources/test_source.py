@@ -1,0 +1,86 @@
+"""A trace file's address, bytes and identity."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from dptrace.errors import DptraceError, TraceError
+from dptrace.readers.sources.source import Source, peeked
+
+
+def test_bytes_are_those_of_the_file_and_peeking_takes_none(tmp_path: Path) -> None:
+    """What was peeked at is read again."""
+    path = tmp_path / "rank3.json"
+    path.write_bytes(b"0123456789")
+
+    with Source.of(path).open() as stream:
+        assert peeked(stream, 4) == b"0123"
+        assert stream.read() == b"0123456789"
+
+
+@pytest.mark.parametrize("name", ["missing.json", ".", "a\0b"])
+def test_what_cannot_be_opened_is_told_with_its_name(name: str, tmp_path: Path) -> None:
+    """No error of the operating system comes through."""
+    with pytest.raises(TraceError, match=r"missing\.json|folder|can't be read"):
+        Source.of(tmp_path / name).open()
+
+
+def test_identity_changes_with_the_file(tmp_path: Path) -> None:
+    """A file that was written again is another one, however it is named; what is no file has no identity."""
+    path = tmp_path / "t.json"
+    path.write_bytes(b"1")
+    os.utime(path, ns=(1, 1))
+    before = Source.of(path).identity()
+    (tmp_path / "link.json").symlink_to(path)
+
+    assert before is not None
+    assert before == Source.of(tmp_path / "link.json").identity()
+    os.utime(path, ns=(1, 2))
+    assert before != Source.of(path).identity()
+    assert Source.of(tmp_path).identity() is None
+    assert Source.of(tmp_path / "missing").identity() is None
+
+
+def test_what_another_process_opens_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path becomes absolute, also an archive's; a URL is already; a pipe can't be opened there."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe.json")
+
+    assert Source(str(tmp_path / "a.json")) == Source("a.json").absolute()
+    assert f"{tmp_path}/a.zip!b.json" == Source("a.zip").within("b.json").absolute().address
+    assert Source.of("s3://b/a.json") == Source.of("s3://b/a.json").absolute()
+    for passing in (Source.of("-"), Source("pipe.json")):
+        assert passing.passing
+        with pytest.raises(DptraceError, match="is a pipe"):
+            passing.absolute()
+
+
+def test_secrets_are_neither_in_the_address_nor_in_what_is_printed() -> None:
+    """They are kept, to open the file with."""
+    source = Source.of("https://me:hush@host/all.zip?sig=hush").within("rank0.json")
+
+    assert "https://host/all.zip?sig=…!rank0.json" == source.address
+    assert "hush" not in repr(source)
+    assert "hush" in source.place
+    assert ("rank0.json", True, False) == (source.name, source.remote, source.passing)
+
+
+def test_standard_input_is_read_once_and_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bytes can be peeked at like any file's; closed or a terminal, that is told."""
+    (tmp_path / "in").write_bytes(b"0123")
+    with (tmp_path / "in").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        with Source.of("-").open() as stream:
+            assert (b"01", b"0123") == (peeked(stream, 2), stream.read())
+        assert not stdin.closed
+        assert Source.of("-").identity() is None
+    with pytest.raises(TraceError, match="standard input: is closed"):
+        Source.of("-").open()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"9")))
+    with Source.of("-").open() as stream:
+        assert b"9" == stream.read()

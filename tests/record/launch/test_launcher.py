@@ -1,0 +1,204 @@
+"""Starting ranks and never leaving one behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.recordings import dptrace, environment
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.processes
+
+SCRIPT = """
+import os, signal, sys, time
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+torch.manual_seed(1)
+rank, how = dist.get_rank(), sys.argv[1]
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(12):
+    if rank == 1 and step == 8:
+        open("dying", "w").close()
+        if how == "raise":
+            raise ValueError("boom in step 8")
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "hang":
+            time.sleep(600)
+    model(torch.ones(2, 8)).sum().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+if how == "drift":
+    from dptrace.record import assert_in_sync
+    with torch.no_grad():
+        model.bias[0] += rank
+    assert_in_sync(model)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """A script whose rank 1 does what its argument says in step 8."""
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def _ranks(folder: Path) -> list[psutil.Process]:
+    """Find every process that works in *folder*: launcher, torchrun, ranks."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def _start(script: Path, how: str) -> subprocess.Popen[str]:
+    options = ["--gpus", "2", "--warmup", "2", "--wait", "0", "--steps", "3"]
+    command = [sys.executable, "-m", "dptrace", "record", "-q", *options, script.name, how]
+    with (script.parent / "errors").open("w") as errors:
+        return subprocess.Popen(command, cwd=script.parent, stderr=errors, text=True, env=environment())
+
+
+def _wait_for(path: Path, launcher: subprocess.Popen[str]) -> float:
+    until = time.monotonic() + 120
+    while not path.exists():
+        assert launcher.poll() is None, "it ended too early"
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    return time.monotonic()
+
+
+@pytest.mark.parametrize(("how", "says"), [("raise", "ValueError: boom in step 8"), ("kill", "killed by SIGKILL")])
+def test_a_rank_that_dies_ends_the_run_within_seconds(script: Path, how: str, says: str) -> None:
+    """Its peer waits in an all-reduce; the message says which rank, why, its last lines, and what was kept."""
+    launcher = _start(script, how)
+    died = _wait_for(script.parent / "dying", launcher)
+    code = launcher.wait(60)
+
+    assert 1 == code
+    assert time.monotonic() - died < 15  # a second or two, where nothing else runs
+    errors = (script.parent / "errors").read_text()
+    assert f"Error: Rank 1 died: {says}" in errors
+    assert "Traceback (most recent call last)" not in errors.split("Its last lines:")[0]
+    assert (how == "raise") == ('    raise ValueError("boom in step 8")' in errors)
+    kept = script.parent / "runs" / "train.failed"
+    info = json.loads((kept / "run.json").read_text())
+    assert ("failed", 1) == (info["status"], info["failure"]["rank"])
+    assert all(path.name in errors for path in kept.glob("rank*"))
+    assert (kept / "rank0.pt.trace.json.gz").exists()
+    assert ["train.failed"] == os.listdir(script.parent / "runs")
+    assert [] == _ranks(script.parent)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_launcher_leaves_no_process(script: Path, number: signal.Signals) -> None:
+    """Ctrl-C and SIGTERM leave neither process nor file; even after SIGKILL no process stays."""
+    launcher = _start(script, "hang")
+    _wait_for(script.parent / "dying", launcher)
+    assert 4 == len(_ranks(script.parent))
+    launcher.send_signal(number)
+    code = launcher.wait(30)
+
+    until = time.monotonic() + 20
+    while _ranks(script.parent) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert [] == _ranks(script.parent)
+    if number != signal.SIGKILL:
+        assert 128 + number == code
+        assert "Interrupted" in (script.parent / "errors").read_text()
+        assert [] == os.listdir(script.parent / "runs")
+
+
+def test_replicas_that_drift_apart_are_told(script: Path) -> None:
+    """assert_in_sync names the parameter and how far apart it is; the recording made before it is kept."""
+    done = dptrace(
+        "record",
+        "-q",
+        "--gpus",
+        "2",
+        "--steps",
+        "3",
+        "--warmup",
+        "2",
+        script.name,
+        "drift",
+        cwd=script.parent,
+        ok=False,
+    )
+
+    assert 1 == done.returncode
+    assert "The replicas drifted apart: parameter bias differs by 1 between ranks." in done.stderr
+    assert "Kept in runs/train.failed: rank0.pt.trace.json.gz, rank1.pt.trace.json.gz" in done.stderr
+
+
+def test_a_failure_after_a_restart_tells_of_it_and_of_the_checkpoints(tmp_path: Path) -> None:
+    """The first kill was got over, the second was not; run.json of what is kept tells of both."""
+    from dptrace.errors import RecordingError
+    from dptrace.record.launch import launcher as launch
+    from dptrace.record.launch.run_folder import RunFolder
+
+    run = RunFolder(tmp_path / "r")
+    run.begin(force=False)
+    killed = [{"rank": 0, "exit_code": -9}]
+    (run.staging / "agent0.json").write_text(json.dumps(killed))
+    (run.staging / "restarts.agent0.json").write_text(json.dumps([{"attempt": 0, "time_ns": 5, "exits": killed}]))
+    (run.staging / "rank1.log").write_text("said\n")
+    (tmp_path / "step-00000005.pt").write_text("")
+    job = launch.Launch(tmp_path / "r", False, Path("ddp.py"), (), 2, "ddp", checkpoints=tmp_path)
+    with pytest.raises(RecordingError) as told:
+        launch._conclude(job, run, 1)
+
+    assert str(told.value).startswith("Rank 0 died after 1 restart: killed by SIGKILL")
+    assert f"The checkpoints in {tmp_path} stay, the last of step 5: --resume goes on from it." in str(told.value)
+    info = json.loads((tmp_path / "r.failed" / "run.json").read_text())
+    assert (1, 0) == (len(info["restarts"]), info["restarts"][0]["rank"])
+
+
+STUBBORN = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if len(sys.argv) == 1:
+    subprocess.Popen([sys.executable, __file__, "rank"], start_new_session=True)
+else:
+    open("ready", "w").close()
+time.sleep(60)
+"""
+
+
+def test_ranks_that_do_not_heed_are_killed_in_their_own_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some versions of torchrun wait half a minute for them, and its own process group does not hold them."""
+    from dptrace.record.launch import launcher as launch
+
+    monkeypatch.setattr(launch, "_SHUTDOWN_S", 0)
+    monkeypatch.setattr(launch, "_GRACE_S", 0.2)
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    agent = subprocess.Popen([sys.executable, "stubborn.py"], cwd=tmp_path, start_new_session=True)
+    until = time.monotonic() + 30
+    while not (tmp_path / "ready").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert 2 == len(_ranks(tmp_path))
+    launch.end_agent(agent)
+
+    until = time.monotonic() + 5
+    while _ranks(tmp_path) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert [] == _ranks(tmp_path)

@@ -1,0 +1,93 @@
+"""run.json."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dptrace.record.launch.manifest import facts, manifest, overhead
+from tests.support.recordings import recorded
+
+DOCUMENTED = Path(__file__).parents[3] / "docs" / "run-folder.md"
+
+
+def _piece(rank: int, **further: Any) -> dict[str, Any]:
+    of_the_run = ("model", "parameters", "options", "schedule", "backend", "versions", "ddp")
+    of_a_rank = ("node", "local_rank", "host", "device", "threads", "file", "recorded_steps", "memory")
+    piece = dict.fromkeys((*of_the_run, *of_a_rank)) | {"world_size": 2, "losses": [], "notes": []}
+    return piece | {"rank": rank, "unprofiled_ns": [], "profiled_ns": []} | further
+
+
+COMPLETE = facts(["dptrace"], "naive", None, None)
+
+
+def test_losses_are_averaged_over_ranks() -> None:
+    """Each rank's loss is that of its shard; a loss that is not finite has no number in JSON."""
+    pieces = [_piece(0, losses=[1.0, 2.0, float("nan")]), _piece(1, losses=[3.0, 2.5, 1.0])]
+
+    assert [2.0, 2.25, None] == manifest(pieces, COMPLETE)["losses"]
+
+
+def test_the_overhead_is_told_from_medians() -> None:
+    """One slow step does not make the profiler look dear; without both times nothing is told."""
+    ranks = [
+        {"unprofiled_ns": [100, 100, 900], "profiled_ns": [110, 110, 110]},
+        {"unprofiled_ns": [100, 100, 100], "profiled_ns": [130, 130, 9000]},
+    ]
+
+    assert 0.2 == overhead(ranks)
+    assert overhead([{"unprofiled_ns": [], "profiled_ns": [1]}]) is None
+
+
+def test_ranks_that_lie_on_other_machines_are_told() -> None:
+    """A folder that holds some of the ranks says so; a failed run says it anyway."""
+    assert ["1 of 2 ranks are here; copy the others' traces beside them."] == manifest([_piece(0)], COMPLETE)["notes"]
+    failed = facts(["dptrace"], "naive", None, {"rank": 1, "message": "killed"})
+    assert [] == manifest([_piece(0)], failed)["notes"]
+    assert "failed" == manifest([], failed)["status"]
+    assert manifest([], failed)["world_size"] is None
+
+
+def _described(heading: str, until: str) -> set[str]:
+    text = DOCUMENTED.read_text(encoding="utf-8")
+    part = text[text.index(heading) : text.index(until)]
+    return set(re.findall(r"^\| `(\w+)` \|", part, flags=re.MULTILINE))
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("mode", "ranks"), [("single", 1), ("ddp", 2)])
+def test_run_json_is_as_documented(mode: str, ranks: int) -> None:
+    """Its keys are those of docs/run-folder.md, and the values are of this run."""
+    info = json.loads((recorded(mode, ranks) / "run.json").read_text())
+
+    assert _described("## run.json", "Each entry of") == set(info)
+    assert (1, "complete", None, mode, None) == tuple(
+        info[key] for key in ("schema", "status", "failure", "mode", "script")
+    )
+    assert ("small", 1_462_538, ranks, 1, "gloo") == tuple(
+        info[key] for key in ("model", "parameters", "world_size", "nnodes", "backend")
+    )
+    assert {"dptrace", "torch", "python", "cuda", "nccl"} == set(info["versions"])
+    assert {"wait": 4, "warmup": 2, "steps": 2} == info["schedule"]
+    assert [] == info["notes"]
+    assert list(range(ranks)) == [rank["rank"] for rank in info["ranks"]]
+    for rank in info["ranks"]:
+        assert _described("Each entry of", "## The schedule") == set(rank)
+        assert ("CPU", 2, 2, 2) == (
+            rank["device"], rank["recorded_steps"], len(rank["unprofiled_ns"]), len(rank["profiled_ns"])
+        )  # fmt: skip
+        assert all(0 < wall < 60e9 for wall in rank["unprofiled_ns"] + rank["profiled_ns"])
+        assert rank["threads"] >= 1
+
+
+@pytest.mark.processes
+def test_ddp_tells_its_buckets() -> None:
+    """DDP's own logging data says which parameter travelled in which bucket; other modes have none."""
+    info = json.loads((recorded("ddp", 2) / "run.json").read_text())
+
+    assert 1_462_538 * 4 == sum(map(int, info["ddp"]["rebuilt_bucket_sizes"].split(", ")))
+    assert json.loads((recorded("naive", 2) / "run.json").read_text())["ddp"] is None

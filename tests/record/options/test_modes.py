@@ -1,0 +1,36 @@
+"""The ways to train that there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from dptrace.errors import UsageError
+from dptrace.record.options.modes import FAMILIES, MODES, complete_mode, trainer
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_each_mode_is_a_file_that_says_its_idea(mode: str) -> None:
+    """A mode leads to its trainer, whose docstring gives the two launch lines."""
+    text = trainer(mode).read_text(encoding="utf-8")
+
+    assert f"dptrace record --mode {mode}" in text
+    assert trainer(mode).name in text
+
+
+def test_an_unknown_mode_lists_the_known() -> None:
+    """With the idea of each, so that one can choose."""
+    with pytest.raises(UsageError) as error:
+        trainer("naiv")
+
+    assert all(f"{mode}" in str(error.value) and known.idea in str(error.value) for mode, known in MODES.items())
+
+
+def test_newcomers_see_the_four_first() -> None:
+    """The first family is the four of the mission, and every mode is in a family."""
+    assert ["single", "naive", "interleaved", "ddp"] == [name for name, mode in MODES.items() if mode.family == "first"]
+    assert {mode.family for mode in MODES.values()} <= set(FAMILIES)
+
+
+def test_shells_complete_the_modes() -> None:
+    """By what was typed of them."""
+    assert (["interleaved"], list(MODES)) == (complete_mode(None, None, "inter"), complete_mode(None, None, ""))

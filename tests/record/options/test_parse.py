@@ -1,0 +1,108 @@
+"""The options of a recording."""
+
+from __future__ import annotations
+
+import pytest
+
+from dptrace.errors import UsageError
+from dptrace.record.options.catalog import OPTIONS
+from dptrace.record.options.modes import MODES
+from dptrace.record.options.parse import Schedule, check_batch, check_model, parse_options
+
+
+def test_as_many_steps_are_timed_as_recorded_by_default() -> None:
+    """Without --wait, the profiler starts after the warm-up and as many timed steps as it will record."""
+    assert Schedule(8, 3, 5) == Schedule.of(5, 3, None)
+    assert 16 == Schedule.of(5, 3, None).total
+    assert Schedule(0, 2, 1) == Schedule.of(1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("steps", "warmup", "wait", "says"),
+    [(0, 3, None, "--steps 0"), (1, 1, None, "rebuilds its buckets"), (1, 2, -1, "--wait -1")],
+)
+def test_a_schedule_that_makes_no_sense_is_refused(steps: int, warmup: int, wait: int | None, says: str) -> None:
+    """The message names the option, and for the warm-up the reason."""
+    with pytest.raises(UsageError, match=says):
+        Schedule.of(steps, warmup, wait)
+
+
+@pytest.mark.parametrize(
+    ("batch", "ranks", "says"),
+    [
+        (0, 1, "from 1 to 32768"),
+        (40_000, 1, "from 1 to 32768"),
+        (1000, 3, "999 or 1002 would"),
+        (2, 4, "over 4 ranks; 4 would"),
+    ],
+)
+def test_a_batch_that_ranks_cannot_share_evenly_is_refused(batch: int, ranks: int, says: str) -> None:
+    """Unequal shards would make the average of the ranks' gradients another than the batch's."""
+    with pytest.raises(UsageError, match=says):
+        check_batch(batch, ranks)
+
+
+def test_a_trainer_takes_the_common_options_and_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """--bucket-cap-mb means something to ddp, and naive does not accept it."""
+    assert 4.0 == parse_options("", "ddp", ["--bucket-cap-mb", "4"]).bucket_cap_mb
+    assert parse_options("", "naive", []).steps == 10
+    with pytest.raises(SystemExit) as refused:
+        parse_options("", "naive", ["--bucket-cap-mb", "4"])
+    assert 2 == refused.value.code
+    assert "--bucket-cap-mb" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse_options("", "ddp", ["--bucket-cap-mb", "0"])
+
+
+def test_what_is_not_said_is_what_suits_the_model() -> None:
+    """Batch, optimizer and learning rate come from the model unless given."""
+    usual, chosen = parse_options("", "naive", []), parse_options("", "naive", ["--lr", "0.5", "--batch-size", "8"])
+
+    assert ("medium", 1024, "sgd", 0.01, 0.0) == (
+        usual.model,
+        usual.batch_size,
+        usual.optimizer,
+        usual.lr,
+        usual.weight_decay,
+    )
+    assert (0.5, 8) == (chosen.lr, chosen.batch_size)
+
+
+def test_a_mode_refuses_a_model_that_it_cannot_train() -> None:
+    """The message names those that it can."""
+    check_model("ddp", "small")
+    with pytest.raises(UsageError, match="ddp trains small, medium"):
+        check_model("ddp", "huge")
+
+
+@pytest.mark.parametrize("compression", ["fp16", "bf16", "powersgd", "topk", "int8"])
+def test_only_compression_that_keeps_something_refuses_checkpoints(compression: str) -> None:
+    """A checkpoint of one rank is all of the training, unless each rank keeps what its messages left out.
+
+    A training goes on only with the compression that it began with.
+    """
+    arguments = ["--compress", compression, "--checkpoint-every", "2"]
+    if compression in ("fp16", "bf16"):
+        assert compression == parse_options("", "ddp", arguments).training["compress"]
+    else:
+        with pytest.raises(UsageError, match=f"--compress {compression} keeps what it left out"):
+            parse_options("", "ddp", arguments)
+    assert "compress" not in parse_options("", "ddp", []).training
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_option_of_a_mode_has_its_help(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The trainer's own --help lists what dptrace record would pass on to it."""
+    with pytest.raises(SystemExit):
+        parse_options("", mode, ["--help"])
+    told = capsys.readouterr().out
+    assert all(f"--{option.name}" in told for option in OPTIONS if not option.modes or mode in option.modes)
+
+
+def test_what_run_json_is_told_leaves_out_what_it_tells_elsewhere() -> None:
+    """Folder and schedule have keys of their own in run.json."""
+    recording = parse_options("", "single", ["--steps", "7", "--out", "x"]).recording
+
+    assert (7, "x", False) == (recording["steps"], recording["out"], recording["force"])
+    assert {"model", "batch_size", "dtype", "lr", "seed", "optimizer"} <= set(recording["options"])
+    assert not {"out", "steps", "force", "save_parameters"} & set(recording["options"])

@@ -1,0 +1,63 @@
+"""What meshes of ranks may be asked for."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import Any
+
+import pytest
+
+from dptrace.errors import UsageError
+from dptrace.record.options.models import MODELS
+from dptrace.record.options.modes import MODES
+from dptrace.record.options.validation import check_mesh
+
+
+def filled(mode: str, ranks: int, **given: Any) -> tuple[Any, ...]:
+    options = {"mode": mode, "model": "balanced", "tp": None, "pp": None, "micro_batches": None, "batch_size": 1024}
+    options |= given
+    check_mesh(options, ranks)
+    return options["tp"], options["pp"], options["micro_batches"]
+
+
+def test_what_is_not_said_is_filled_in() -> None:
+    """All ranks share each layer where there is nothing else; a mesh has two of each."""
+    assert (4, 1, None) == filled("tp", 4)
+    assert (2, 1, None) == filled("tp-sp", 2, model="gpt-tiny")
+    assert (2, 1, None) == filled("dp-tp", 8)
+    assert (2, 2, 8) == filled("3d", 8)
+    assert (1, 4, 16) == filled("3d", 8, tp=1, pp=4)
+
+
+@pytest.mark.parametrize(
+    ("mode", "ranks", "given", "says"),
+    [
+        ("tp", 3, {"model": "gpt-tiny"}, "gpt-tiny does not divide over 3 ranks; --gpus 1 or 2 would"),
+        ("tp-sp", 12, {"model": "gpt-small"}, "--gpus 1 or 2 or 4 would"),
+        ("dp-tp", 6, {"tp": 6, "model": "small"}, "does not divide over 6 ranks; --tp 1 or 2 or 4 would"),
+        ("dp-tp", 3, {}, "with --tp 2 needs a multiple of 2 ranks, and there are 3"),
+        ("dp-tp", 8, {"batch_size": 6}, "does not divide into 4 replicas; 8 would"),
+        ("3d", 2, {}, "with --tp 2 and --pp 2 needs a multiple of 4 ranks, and there are 2"),
+        ("3d", 8, {"batch_size": 20}, "into 2 replicas of 8 micro-batches each; 32 would"),
+        ("3d", 4, {"micro_batches": 1}, "as many as there are stages, 2"),
+        ("3d", 2, {"tp": 2, "pp": 1, "micro_batches": 0}, "as many as there are stages, 1"),
+    ],
+)
+def test_what_does_not_divide_is_refused(mode: str, ranks: int, given: dict[str, Any], says: str) -> None:
+    """Before any process starts; the message says what would do."""
+    with pytest.raises(UsageError, match=says):
+        filled(mode, ranks, **given)
+
+
+def test_the_shares_of_a_model_are_those_of_its_layers() -> None:
+    """Heads, or the outputs of the first layer of each pair: what is told without torch is what is built with it."""
+    pytest.importorskip("torch")
+    from dptrace.trainers.parts import gpt, mlp
+
+    assert {name for name, model in MODELS.items() if model.shares} == set(MODES["tp"].models)
+    for name in set(gpt.SIZES) & set(MODELS):
+        assert (gpt.SIZES[name]["heads"], gpt.SIZES[name]["context"]) == (MODELS[name].shares, MODELS[name].context)
+    for name, widths in mlp.WIDTHS.items():
+        if name in MODELS:
+            assert gcd(*widths[1:-1:2]) == MODELS[name].shares
+    assert mlp.Block(MODELS["balanced"].shares).up.weight.shape == mlp.balanced().get_parameter("0.up.weight").shape

@@ -1,0 +1,193 @@
+"""The ranks that train together."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="recording needs torch")
+
+from dptrace.errors import RecordingError, UsageError  # noqa: E402
+from dptrace.record.distributed import (  # noqa: E402
+    Meeting,
+    World,
+    _device,
+    _join,
+    assert_in_sync,
+    process_group,
+    save_parameters,
+)
+from dptrace.record.launch.messages import Assignment  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with process_group() as joined:
+        yield joined
+
+
+def test_a_process_started_by_plain_python_is_a_group_of_its_own(world: World) -> None:
+    """Rank 0 of 1, on the GPU if there is one."""
+    assert (0, 1, torch.cuda.is_available()) == (world.rank, world.size, world.device.type == "cuda")
+
+
+def test_parameters_that_are_no_longer_finite_are_found(world: World) -> None:
+    """A model that diverged would pass for in sync, since NaN differs from itself on every rank alike."""
+    model = torch.nn.Linear(2, 2).to(world.device)
+    assert_in_sync(model)
+    with torch.no_grad():
+        model.bias[0] = float("nan")
+
+    with pytest.raises(RecordingError, match="bias is no longer finite"):
+        assert_in_sync(model)
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_shards_are_compared_with_those_of_other_replicas_alone(
+    replicated: bool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that shard a parameter hold different parts of it; those across from them hold the same."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh(world.device.type, (1,))
+    model: Any = torch.nn.Linear(2, 2, bias=False, device=world.device)
+    model.weight = torch.nn.Parameter(distribute_tensor(model.weight, mesh, [Replicate() if replicated else Shard(0)]))
+    assert_in_sync(model)
+
+    def all_reduce(tensor: Any, op: object = None, group: object = None) -> None:
+        # As if the mesh had another rank, whose every number is larger by a half.
+        if group is mesh.get_group() and op == torch.distributed.ReduceOp.MAX:
+            tensor += 0.5
+
+    monkeypatch.setattr("torch.distributed.all_reduce", all_reduce)
+    if replicated:
+        with pytest.raises(RecordingError, match=r"weight differs by 0\.5 between ranks"):
+            assert_in_sync(model)
+    else:
+        assert_in_sync(model)
+        with torch.no_grad():
+            model.weight.to_local()[0] = float("inf")
+        with pytest.raises(RecordingError, match="weight is no longer finite"):
+            assert_in_sync(model)
+
+
+def test_only_the_ranks_of_a_group_are_compared(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ranks hold different parts of a model, those that hold the same form a group."""
+    model, group, asked = torch.nn.Linear(2, 2).to(world.device), object(), set()
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda tensor, op=None, group=None: asked.add(group))
+    assert_in_sync(model, group=group)  # type: ignore[arg-type]
+
+    assert {group} == asked
+
+
+def test_saved_parameters_are_arrays_by_their_names(tmp_path: Path) -> None:
+    """bfloat16 is saved as float32; nothing is left beside the file; without a path nothing is written."""
+    model = torch.nn.Linear(3, 2, dtype=torch.bfloat16)
+    save_parameters(model, str(tmp_path / "p.npz"))
+    save_parameters(model, None)
+
+    arrays = np.load(tmp_path / "p.npz")
+    assert [(2, 3), (2,)] == [arrays[name].shape for name in ("weight", "bias")]
+    assert [tmp_path / "p.npz"] == list(tmp_path.iterdir())
+
+
+def test_a_meeting_of_one_waits_for_nobody() -> None:
+    """Alone, there is no store and no wait."""
+    assert Meeting("x").wait("place", timedelta(seconds=0))
+
+
+def test_several_ranks_without_torchrun_are_told_to_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A world of two without a place to meet is wrong use."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    with pytest.raises(UsageError, match="start the script with torchrun"):
+        Meeting("x")
+
+
+@pytest.mark.parametrize(("visible", "count", "index"), [("3", 1, 0), ("0,1", 2, 1), ("", 2, 1)])
+def test_a_rank_takes_the_gpu_that_is_its_own(
+    visible: str, count: int, index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one of its local rank, or the only one that Slurm lets it see."""
+    chosen: list[int] = []
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+    monkeypatch.setattr("torch.cuda.set_device", chosen.append)
+
+    assert torch.device("cuda", index) == _device()
+    assert [index] == chosen
+
+
+def test_ranks_that_share_a_gpu_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More ranks than GPUs are seen at once; that all were given the same one, only NCCL can tell."""
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(UsageError, match="Local rank 1 has no GPU: this process sees 1"):
+        _device()
+
+    def refuse(*arguments: object, **keywords: object) -> None:
+        raise RuntimeError("NCCL error ... Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000")
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr("torch.cuda.set_device", lambda index: None)
+    monkeypatch.setattr("torch.distributed.init_process_group", refuse)
+    with pytest.raises(UsageError, match="given the same GPU"):
+        _join()
+
+
+@pytest.mark.parametrize(("launched", "tied"), [(True, [signal.SIGKILL]), (False, [])])
+def test_only_what_the_launcher_started_ends_with_its_parent(
+    launched: bool, tied: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it joins anything; a process started by hand may outlive the shell that started it."""
+    ties: list[int] = []
+    monkeypatch.setattr("dptrace.record.distributed.end_with_parent", lambda number, *_: ties.append(number))
+    monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
+    for name, value in Assignment("f", "s").environment().items() if launched else ():
+        monkeypatch.setenv(name, value)
+    with process_group():
+        assert tied == ties
+
+
+def test_machines_that_were_given_different_commands_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the first step, with what differs; the same command on both is let through."""
+    from dptrace.record import distributed as world
+    from dptrace.record.launch import messages
+
+    told = {"command": json.dumps(["ddp.py", "--lr=0.5", "--model=small"])}
+
+    class Beside:
+        def __init__(self, name: str) -> None:
+            assert name == "command"
+
+        def hear(self, what: str) -> str:
+            return told[what]
+
+    monkeypatch.setattr(world, "Meeting", Beside)
+    monkeypatch.setattr(messages.Assignment, "mine", classmethod(lambda cls: cls("", "")))
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    here = world.World(3, 4, torch.device("cpu"))
+    monkeypatch.setattr(sys, "argv", ["/x/ddp.py", "--model=small", "--lr=0.5"])
+    world._same_job(here)
+    monkeypatch.setattr(sys, "argv", ["/y/naive.py", "--model=small", "--lr=0.1"])
+    with pytest.raises(UsageError, match=r"naive.py --lr=0.1 on rank 3, ddp.py --lr=0.5 on rank 0"):
+        world._same_job(here)

@@ -1,0 +1,154 @@
+"""What a rank holds in memory."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.modes import ADAMW, CASES, Case, parameters_of, reference, run_of
+
+torch = pytest.importorskip("torch", reason="recording needs torch")
+
+from dptrace.record.memory import Memory  # noqa: E402
+from dptrace.record.recording import record  # noqa: E402
+
+CPU = torch.device("cpu")
+HELD = ("parameters_bytes", "gradients_bytes", "optimizer_bytes")
+
+
+def _step(memory: Memory, model: Any, optimizer: Any) -> tuple[int | None, ...]:
+    memory.watch()
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    memory.end_step()
+    return tuple(memory.told()[kind] for kind in HELD)
+
+
+def test_parameters_gradients_and_state_are_counted() -> None:
+    """A layer of 20 numbers with AdamW: as many gradients, two numbers of state for each, and two counts of steps."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    assert (80, 80, 168) == _step(Memory(model, CPU), model, optimizer)
+    assert (80, 80, 168) == _step(Memory(None, CPU), model, optimizer)
+    assert (80, 80, 0) == _step(Memory(model, CPU), model, torch.optim.SGD(model.parameters()))
+
+
+def test_what_shares_its_memory_counts_once() -> None:
+    """Parameters that are views of one buffer are as large as the buffer, filled up or not."""
+    model, buffer = torch.nn.Linear(4, 4, bias=False), torch.zeros(20)
+    model.weight.data = buffer[:16].view(4, 4)
+
+    assert (80, 64, 0) == _step(Memory(model, CPU), model, torch.optim.SGD([model.weight]))
+
+
+def test_nothing_is_counted_out_of_season() -> None:
+    """Not before the warm-up, and not after: the recorded steps pay nothing for it."""
+    model = torch.nn.Linear(4, 4)
+    memory, optimizer = Memory(model, CPU), torch.optim.SGD(model.parameters())
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    memory.end_step()
+    assert memory.told()["parameters_bytes"] is None
+    memory.watch()
+    memory.measure()
+    optimizer.step()
+    memory.end_step()
+    assert memory.told()["parameters_bytes"] is None
+    assert (memory.told()["peak_process_bytes"] or 0) > 10_000_000
+
+
+def test_what_cannot_be_counted_ends_no_training() -> None:
+    """An optimizer whose state is something else is left alone."""
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+    optimizer.state["odd"] = 5
+
+    assert (None, None, None) == _step(Memory(model, CPU), model, optimizer)
+
+
+@pytest.mark.parametrize("wait", [0, 3])
+def test_a_recording_counts_in_its_warm_up(wait: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether or not steps are waited for before it."""
+    monkeypatch.chdir(tmp_path)
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+    with record("run", steps=1, warmup=2, wait=wait, model=model) as recording:
+        for _ in range(recording.total_steps):
+            model(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+            recording.step()
+    told = json.loads((tmp_path / "run" / "run.json").read_text())["ranks"][0]["memory"]
+
+    assert [80, 80, 0] == [told[kind] for kind in HELD]
+    assert told["peak_allocated_bytes"] is None
+
+
+RANKS = 4
+
+
+def _case(mode: str) -> Case:
+    return next(case for case in CASES if (case.mode, case.also, case.ranks) == (mode, ADAMW, RANKS))
+
+
+def _held(mode: str) -> list[list[int]]:
+    ranks = json.loads((run_of(_case(mode)) / "run.json").read_text())["ranks"]
+    return [[rank["memory"][kind] for kind in HELD] for rank in ranks]
+
+
+def _shapes() -> list[tuple[int, ...]]:
+    arrays = np.load(parameters_of(reference(_case("ddp"))))
+    return [arrays[name].shape for name in arrays.files]
+
+
+def _filled_up(count: int) -> int:
+    return math.ceil(count / RANKS)
+
+
+def _expected(mode: str) -> list[list[int]]:
+    """Give what each rank holds by the formulas of ZeRO (Rajbhandari et al. 2020), in float32 with AdamW.
+
+    With n ranks and P bytes: P + P + 2 P; the optimizer's share is 1/n in zero1, that of the gradients too in zero2,
+    and that of the parameters too in fsdp. 4 bytes count the steps of each tensor that AdamW updates.
+    """
+    sizes = [math.prod(shape) for shape in _shapes()]
+    total = sum(sizes)
+    blocks = [sum(pair) for pair in zip(sizes[::2], sizes[1::2], strict=True)]
+    if mode == "ddp":
+        return [[4 * total, 4 * total, 8 * total + 4 * len(sizes)]] * RANKS
+    if mode == "zero1":
+        own: list[list[int]] = [[] for _ in range(RANKS)]
+        for size in sorted(sizes, reverse=True):
+            min(own, key=sum).append(size)
+        return [[4 * total, 4 * total, 8 * sum(mine) + 4 * len(mine)] for mine in own]
+    if mode == "zero2":
+        part = sum(map(_filled_up, blocks))
+        return [[4 * RANKS * part, 4 * part, 8 * part + 4 * len(blocks)]] * RANKS
+    # fully_shard cuts the first dimension; the last rank's part may be filled up, but not its state.
+    parts = [[_rows(shape[0], rank) * math.prod(shape[1:]) for shape in _shapes()] for rank in range(RANKS)]
+    padded = sum(_filled_up(shape[0]) * math.prod(shape[1:]) for shape in _shapes())
+    return [[4 * padded, 4 * padded, 8 * sum(part) + 4 * len(part)] for part in parts]
+
+
+def _rows(rows: int, rank: int) -> int:
+    return max(min(_filled_up(rows), rows - rank * _filled_up(rows)), 0)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("mode", ["ddp", "zero1", "zero2", "fsdp"])
+def test_each_mode_holds_what_its_formula_says(mode: str) -> None:
+    """To the byte, on each of four ranks."""
+    assert _expected(mode) == _held(mode)
+
+
+@pytest.mark.processes
+def test_the_more_is_sharded_the_less_is_held() -> None:
+    """ddp, zero1, zero2, fsdp: the rank that holds most holds less in each."""
+    most = [max(map(sum, _held(mode))) for mode in ("ddp", "zero1", "zero2", "fsdp")]
+
+    assert most == sorted(set(most), reverse=True)

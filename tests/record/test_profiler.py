@@ -1,0 +1,58 @@
+"""The stopwatch of steps."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="recording needs torch")
+
+from dptrace.record.profiler import Stopwatch, device_of  # noqa: E402
+
+
+def test_a_lap_is_as_long_as_what_happens_in_it() -> None:
+    """At least the time slept, and whole nanoseconds; what lies between laps is not counted."""
+    watch = Stopwatch(torch.device("cpu"))
+    watch.begin()
+    time.sleep(0.02)
+    watch.end()
+    time.sleep(0.05)
+    watch.begin()
+    watch.end()
+
+    first, second = watch.laps()
+    assert 20_000_000 <= first
+    assert 0 <= second < first
+
+
+def test_training_is_where_its_parameters_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not where a GPU is: a CPU script on a machine with GPUs stays one; without parameters CUDA's use decides."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 1)
+    cpu, gpu = torch.zeros(1), SimpleNamespace(device=torch.device("cuda", 3))
+
+    assert torch.device("cpu") == device_of([cpu])
+    assert torch.device("cuda", 3) == device_of([cpu, gpu])  # type: ignore[list-item]
+    assert torch.device("cuda", 1) == device_of([])
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: False)
+    assert torch.device("cpu") == device_of([])
+
+
+def test_on_a_gpu_the_events_are_those_of_the_device_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that never calls set_device trains on another device than the current one."""
+    events: list[str] = []
+    event = SimpleNamespace(record=events.append, elapsed_time=lambda end: 1.5)
+    monkeypatch.setattr("torch.cuda.Event", lambda enable_timing: event)
+    monkeypatch.setattr("torch.cuda.device", nullcontext)
+    monkeypatch.setattr("torch.cuda.current_stream", lambda device: f"stream of {device}")
+    monkeypatch.setattr("torch.cuda.synchronize", lambda device: events.append(f"waited for {device}"))
+    watch = Stopwatch(torch.device("cuda", 2))
+    watch.begin()
+    watch.end()
+
+    assert [1_500_000] == watch.laps()
+    assert ["stream of cuda:2", "stream of cuda:2", "waited for cuda:2"] == events

@@ -1,0 +1,248 @@
+"""Recording a loop of one's own, in one process."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dptrace.errors import UsageError
+from tests.support.recordings import environment
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.filterwarnings("default")  # torch's own, which differ from version to version
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A process that has recorded nothing yet, in an empty folder, in which nothing has used a GPU."""
+    monkeypatch.setattr("dptrace.record.recording._latest", None)
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: False)
+    monkeypatch.chdir(tmp_path)
+
+
+def _train(passes: int, **settings: Any) -> None:
+    from dptrace.record import phase, record
+
+    weight = torch.ones(4, requires_grad=True)
+    with record(**settings) as recording:
+        for step in range(passes):
+            with phase("forward"):
+                loss = (weight * step).sum()
+            loss.backward()
+            recording.step(loss)
+
+
+def _names(path: Path) -> list[str]:
+    with gzip.open(path) as file:
+        return [event["name"] for event in json.load(file)["traceEvents"] if event.get("ph") == "X"]
+
+
+def test_a_loop_of_ones_own_is_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Steps after the schedule's end go on unrecorded, and the losses are those of the steps."""
+    _train(12, out="runs/mine", steps=2, warmup=2, options={"model": "mine", "width": 4})
+
+    info = json.loads(Path("runs/mine/run.json").read_text())
+    assert "Wrote runs/mine. Next: dptrace analyze runs/mine" in capsys.readouterr().err
+    assert ("mine", {"width": 4}, sys.argv[0]) == (info["model"], info["options"], info["script"])
+    assert [4.0 * step for step in range(8)] == info["losses"]
+    assert 2 == len(info["ranks"][0]["unprofiled_ns"]) == len(info["ranks"][0]["profiled_ns"])
+    names = _names(Path("runs/mine/rank0.pt.trace.json.gz"))
+    assert {"ProfilerStep#6", "ProfilerStep#7"} == {name for name in names if name.startswith("ProfilerStep")}
+    assert 2 == names.count("dptrace::forward")
+
+
+def test_without_waiting_nothing_is_timed_without_the_profiler() -> None:
+    """wait=0 records sooner, and then the overhead is not known."""
+    _train(5, out="x", steps=2, warmup=2, wait=0)
+
+    info = json.loads(Path("x/run.json").read_text())
+    assert (None, []) == (info["profiler_overhead"], info["ranks"][0]["unprofiled_ns"])
+    assert 4 == len(info["losses"])
+
+
+def test_a_loop_that_ends_early_keeps_what_was_recorded() -> None:
+    """The steps that came to their end are kept, and it is said that there are fewer."""
+    _train(5, out="x", steps=8, warmup=2, wait=0)
+
+    info = json.loads(Path("x/run.json").read_text())
+    assert ["The training ended after 3 of 8 recorded steps; ProfilerStep#5 in the traces is what came after."] == (
+        info["notes"]
+    )
+    assert (3, 3) == (info["ranks"][0]["recorded_steps"], len(info["ranks"][0]["profiled_ns"]))
+    assert "complete" == info["status"]
+
+
+def test_a_loop_that_is_too_short_is_told_and_does_no_harm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Training that ends before recording begins leaves no run; it is not the recording's place to fail it."""
+    _train(4, out="x", steps=2, warmup=2)
+
+    assert "made 4 steps, and recording begins after 6" in capsys.readouterr().err
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_a_loop_that_fails_keeps_its_trace_under_an_honest_name() -> None:
+    """The exception goes on its way; the run is kept as failed, with the reason."""
+    from dptrace.record import record
+
+    with pytest.raises(ZeroDivisionError), record("x", steps=8, warmup=2, wait=0) as recording:
+        for step in range(6):
+            torch.ones(4).sum()
+            recording.step()
+            1 // (4 - step)
+
+    info = json.loads(Path("x.failed/run.json").read_text())
+    assert "failed" == info["status"]
+    assert info["failure"]["message"].startswith("ZeroDivisionError: ")
+    assert ["x.failed"] == [path.name for path in Path().iterdir()]
+
+
+def test_a_second_recording_in_the_first_stands_back(tmp_path: Path) -> None:
+    """There is one profiler in a process: the inner recording does nothing, and the outer one says so."""
+    from dptrace.record import record
+
+    with record("outer", steps=1, warmup=2, wait=0) as outer, record("inner", steps=1, warmup=2, wait=0) as inner:
+        for _ in range(4):
+            inner.step()
+            outer.step()
+
+    assert ["outer"] == [path.name for path in tmp_path.iterdir()]
+    assert "another recording" in json.loads(Path("outer/run.json").read_text())["notes"][0]
+
+
+def test_what_is_there_is_not_overwritten() -> None:
+    """A run stays until it is replaced by force, and the name defaults to the script's."""
+    _train(4, steps=1, warmup=2, wait=0)
+    stem = Path(sys.argv[0]).stem
+    with pytest.raises(UsageError, match="--force"):
+        _train(4, steps=1, warmup=2, wait=0)
+    _train(4, steps=2, warmup=2, wait=0, force=True)
+
+    assert 2 == json.loads(Path("runs", stem, "run.json").read_text())["schedule"]["steps"]
+
+
+def test_a_phase_has_one_of_four_names() -> None:
+    """A mark that the timeline would not know is refused where it is made."""
+    from dptrace.record import phase
+
+    with pytest.raises(ValueError, match="forward, backward, optimizer, other"):
+        phase("bakward")  # type: ignore[arg-type]
+
+
+def test_what_goes_wrong_in_the_recording_leaves_a_note() -> None:
+    """A loss that is no single number, and an option that JSON does not know, cost neither training nor trace."""
+    from dptrace.record import record
+
+    with record("x", steps=1, warmup=2, wait=0, options={"dtype": torch.float32}) as recording:
+        for _ in range(3):
+            recording.step(torch.ones(4))
+
+    info = json.loads(Path("x/run.json").read_text())
+    assert ("complete", [], {"dtype": "torch.float32"}) == (info["status"], info["losses"], info["options"])
+    (note,) = info["notes"]
+    assert note.startswith("The losses could not be kept: ")
+    assert Path("x/rank0.pt.trace.json.gz").exists()
+
+
+@pytest.mark.parametrize("place", ["profiler.AlignedProfile.finish", "profiler.AlignedProfile.step"])
+def test_an_error_of_the_profiler_hides_no_error_of_the_training(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a CUDA error all that follows fails too: the script's own error goes on its way, and no folder stays."""
+    from dptrace.record import record
+
+    def fail(self: object) -> None:
+        raise RuntimeError("CUDA error: again")
+
+    monkeypatch.setattr(f"dptrace.record.{place}", fail)
+    with pytest.raises(ValueError, match="mine"), record("x", steps=2, warmup=2, wait=0) as recording:
+        recording.step()
+        raise ValueError("mine")
+
+    assert "The recording failed: RuntimeError: CUDA error: again" in capsys.readouterr().err
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("device", "backends", "expected"),
+    [
+        ("cpu", "cpu:gloo,cuda:gloo", ({"CPU"}, True)),
+        ("cuda:1", "cuda:nccl", ({"CPU", "CUDA"}, False)),
+        ("cuda:1", "cpu:gloo,cuda:gloo", ({"CPU", "CUDA"}, True)),
+    ],
+)
+def test_what_is_recorded_fits_where_training_is(
+    device: str, backends: str, expected: tuple[set[str], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's work only where parameters are on one; shapes only where gloo's bytes are known from nothing else."""
+    from dptrace.record import record
+
+    asked: dict[str, Any] = {}
+
+    class Profile:
+        def __init__(self, meeting: object, **settings: Any) -> None:
+            asked.update(settings)
+
+        def start(self) -> None: ...
+
+        def finish(self) -> None: ...
+
+    monkeypatch.setattr("dptrace.record.recording.AlignedProfile", Profile)
+    monkeypatch.setattr("dptrace.record.recording.Stopwatch.begin", lambda self: None)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 0)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 1)
+    monkeypatch.setattr("torch.distributed.get_backend_config", lambda: backends)
+    recording = record("x", steps=1, warmup=2, wait=0)
+    recording.trains([SimpleNamespace(device=torch.device(device), numel=lambda: 7)])  # type: ignore[list-item]
+    with recording:
+        pass
+
+    assert expected == ({activity.name for activity in asked["activities"]}, asked["record_shapes"])
+    assert 7 == recording.parameters
+
+
+SPAWNED = """
+import gc, sys
+import torch, torch.distributed as dist, torch.multiprocessing
+from dptrace.record import record
+
+def train(rank, size, store):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+    with record("mine", steps=1, warmup=2, wait=0, model=model) as recording:
+        for _ in range(3):
+            loss = model(torch.ones(2, 4)).mean()
+            loss.backward()
+            recording.step(loss)
+        del model, loss
+        gc.collect()  # DDP's cycles keep the group; left to the interpreter's end, torch now and then aborts there
+        dist.destroy_process_group()
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, (2, sys.argv[1]), nprocs=2)
+"""
+
+
+@pytest.mark.processes
+def test_ranks_that_a_script_spawns_record_one_run(tmp_path: Path) -> None:
+    """No variable tells their rank, and no address where to meet: the process group does, also after it has gone."""
+    (tmp_path / "spawn.py").write_text(SPAWNED)
+    unset = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    bare = {name: value for name, value in environment().items() if name not in unset}
+    command = [sys.executable, "spawn.py", str(tmp_path / "store")]
+    done = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, timeout=120, check=False)
+
+    assert 0 == done.returncode, done.stderr
+    assert "Wrote mine." in done.stderr
+    info = json.loads((tmp_path / "mine" / "run.json").read_text())
+    assert (2, [0, 1], []) == (info["world_size"], [rank["local_rank"] for rank in info["ranks"]], info["notes"])
+    assert (tmp_path / "mine" / "rank1.pt.trace.json.gz").exists()

@@ -1,0 +1,77 @@
+"""The ranks side by side."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+
+import dptrace
+from dptrace.run.cross_rank import together
+from dptrace.run.run import Run
+from tests.support.builders import two_rank_timelines
+from tests.support.real_traces import needs_real_traces, real
+
+
+def run_of_two(ahead_ns: int = 0) -> Run:
+    first, second = two_rank_timelines()
+    windows = replace(second.windows, bounds=second.windows.bounds + ahead_ns)
+    second = replace(second, start_ns=second.start_ns + ahead_ns, end_ns=second.end_ns + ahead_ns, windows=windows)
+    return Run("r", (first, second), world_size=2)
+
+
+def test_plain_data_holds_what_was_told() -> None:
+    """Collectives with their ranks, clocks, stragglers, distributions, fits and findings, all of it JSON."""
+    data = json.loads(json.dumps(run_of_two().to_dict()))
+    row = data["collectives"][0]
+
+    assert ("all_reduce", "ProfilerStep#0", 4096, True) == (row["kind"], row["step"], row["bytes"], row["complete"])
+    assert [0, 1] == [member["rank"] for member in row["members"]]
+    assert row["transfer_ns"] == min(m["end_ns"] - m["start_ns"] for m in row["members"])
+    assert all(m["wait_ns"] == m["end_ns"] - m["start_ns"] - row["transfer_ns"] for m in row["members"])
+    assert {"offset_ns", "uncertainty_ns", "rank"} <= set(data["clocks"][1])
+    assert 2 == sum(latency["count"] for latency in data["latencies"])
+    assert {"kind", "alpha_ns", "reason"} <= set(data["alpha_beta"][0])
+    assert [0, 0] == [entry["count"] for entry in data["unmatched"]]
+
+
+def test_tables_are_the_same_rows() -> None:
+    """DataFrames: a row per rank of each collective, per clock, per straggler, per finding."""
+    run = run_of_two()
+
+    assert 4 == len(run.matches())
+    assert {"collective", "rank", "wait_ns", "transfer_ns", "busbw_gbps"} <= set(run.matches())
+    assert [0, 1] == list(run.clocks()["rank"])
+    assert len(run.stragglers()) == len(run.together.stragglers)
+    assert len(run.findings()) == len(run.together.findings)
+    assert 0 == len(Run("x", ()).matches()) == len(Run("x", ()).findings())
+
+
+def test_clocks_are_left_alone_when_asked() -> None:
+    """A second ahead is corrected for lateness; --no-align takes the times as they are; waits are the same."""
+    run = run_of_two(10**9)
+    aligned, raw = run.together, together(run.devices, 2, align=False)
+
+    assert 10**9 <= abs(int(aligned.clocks.offset_ns[1])) <= 10**9 + 2000
+    assert int(aligned.timing.late_ns.max()) < 10_000
+    assert int(raw.timing.late_ns.max()) >= 10**9
+    assert np.array_equal(aligned.timing.wait_ns, raw.timing.wait_ns)
+
+
+@needs_real_traces
+def test_lateness_of_the_recommenders_rank_is_that_of_its_catalogue() -> None:
+    """dlrm_v100_4ranks: rank 2, at four all-to-alls 19 to 28 ms late."""
+    rows = dptrace.open(real("dlrm_v100_4ranks")).together.straggler_rows()
+    late = sorted(row["late_ns"] / 1e6 for row in rows if row["rank"] == 2 and row["kind"] == "all_to_all")[-4:]
+
+    assert all(18.8 < ms < 28.6 for ms in late)
+    assert late[-1] > 28
+
+
+def test_raw_times_make_nobody_late() -> None:
+    """With --no-align who kept the others waiting is told by their waits, and that times are raw is a note."""
+    raw = run_of_two(10**9).beside(align=False)
+
+    assert all(row["late_ns"] < 10**6 for row in raw.straggler_rows())
+    assert any("--no-align" in note for note in raw.notes)

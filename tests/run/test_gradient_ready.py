@@ -1,0 +1,100 @@
+"""When DDP's buckets were ready, and what sending them took."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dptrace.load.open import open_run
+from dptrace.run.cross_rank import together
+from dptrace.run.gradient_ready import alone_ns, ready_before_last, ready_ns, sent
+from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
+from tests.support.builders import TimelineBuilder
+from tests.support.rank_cases import rank, reduce
+from tests.support.real_traces import needs_real_traces, real
+
+TRACE = "traces/ddp_4mb_cpu_2ranks"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_runs_at_once_shares_the_time(seed: int) -> None:
+    """Against counting every nanosecond: each gets its part, and the parts are the time in which any ran."""
+    draw = random.Random(seed)
+    start = np.array([draw.randrange(60) for _ in range(draw.randint(1, 7))], np.int64)
+    end = start + np.array([draw.randint(0, 30) for _ in start], np.int64)
+    plainly = np.zeros(len(start))
+    for at in range(100):
+        running = (start <= at) & (at < end)
+        plainly += running / max(running.sum(), 1)
+
+    assert alone_ns(start, end) == pytest.approx(plainly)
+
+
+def launched(*calls: tuple[int, int, Kind, int]) -> Timeline:
+    """Make a GPU's timeline of (start, end, kind, launch)."""
+    build = TimelineBuilder(0, bounds=(0, 1000))
+    for start, end, kind, _ in sorted(calls):
+        build.all_reduce(start, end) if kind == Kind.COMMUNICATION else build.compute(start, end, Phase.BACKWARD)
+    return replace(build.build(), launch_ns=np.array([call[3] for call in sorted(calls)], np.int64))
+
+
+def test_a_bucket_is_ready_when_the_compute_before_it_has_ended() -> None:
+    """On a GPU, where launches run ahead: not when it was launched, nor when the link was free."""
+    compute, comm = Kind.COMPUTE, Kind.COMMUNICATION
+    timeline = launched((10, 50, compute, 1), (50, 80, compute, 3), (50, 70, comm, 2), (90, 120, comm, 4))
+
+    assert ready_ns(timeline).tolist() == [50, 80]
+
+
+def test_without_launches_the_start_is_all_that_is_known() -> None:
+    """As in a trace whose recording began between the launch and the kernel."""
+    timeline = launched((10, 50, Kind.COMPUTE, 1), (60, 90, Kind.COMMUNICATION, UNKNOWN))
+
+    assert ready_ns(timeline).tolist() == [60]
+
+
+@needs_real_traces
+def test_on_a_real_gpu_free_links_begin_when_the_bucket_is_ready() -> None:
+    """Two A100s: no all-reduce had to wait for another, so each began within 30 µs of its bucket's being ready."""
+    timeline = open_run([real("ddp_a100_rank0of2")]).timelines[0]
+    comm = timeline.kind == Kind.COMMUNICATION
+    reduces = np.array([timeline.collectives[i].kind == "all_reduce" for i in timeline.collective[comm]])
+    late = (timeline.start_ns[comm] - ready_ns(timeline))[reduces]
+    ahead = (timeline.start_ns[comm] - timeline.launch_ns[comm])[reduces]
+
+    assert late.max() < 30_000
+    assert late.min() >= 0
+    assert ahead.max() > 400_000
+
+
+def test_buckets_become_ready_one_after_the_other_until_backward_ends() -> None:
+    """Of our recording with three buckets: the last is at 0, as in every run, the others before it."""
+    told = open_run([TRACE]).together
+    ready = ready_before_last(told)
+
+    assert len(ready) == 3
+    assert ready[-1] == 0
+    assert -0.2 < ready[0] < ready[1] < 0
+
+
+def test_without_buckets_nothing_is_known_of_them() -> None:
+    """Another trainer's all-reduces have sizes and times, and no bucket."""
+    ranks = [rank(number, [reduce(0, 100_000), reduce(1, 300_000)]) for number in (0, 1)]
+    told = together(ranks, 2, {}, True)
+
+    assert ready_before_last(told) == ()
+
+
+def test_what_was_sent_is_told_with_its_own_time() -> None:
+    """Never longer than the shortest of its ranks' durations; all of our recording's, by their sizes."""
+    told = open_run([TRACE]).together
+    found = sent(told)
+
+    assert {size for size, _ in found} == {10512424, 16785408, 6430720}
+    assert len(found) == 12
+    for (_, seconds), transfer in zip(found, told.timing.transfer_ns.tolist(), strict=True):
+        assert 0 < seconds <= transfer / 1e9
+    assert sent(together([rank(0, [])], 1, {}, True)) == ()

@@ -1,0 +1,53 @@
+"""Which ranks are looked at first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import dptrace
+from dptrace.run.notable_ranks import telling_ranks
+from dptrace.run.run import Run
+from tests.support.builders import TimelineBuilder
+from tests.support.jobs import job, run_of
+from tests.support.real_traces import needs_real_traces, real
+
+
+def test_the_one_that_stands_out_comes_first() -> None:
+    """The slowest rank stands before the others, and these follow by rank behind a typical one."""
+    timelines = [TimelineBuilder(rank, bounds=(0, 1000)).compute(0, 700 + rank).build() for rank in range(6)]
+    timelines[4] = TimelineBuilder(4, bounds=(0, 1500)).compute(0, 1400).build()
+
+    found = telling_ranks(run_of(timelines))
+
+    assert 4 == found[0].index
+    assert "slowest" in found[0].why
+    assert [0, 1, 2, 3, 4, 5] == sorted(one.index for one in found)
+    rest = [one.index for one in found if not one.why]
+    assert sorted(rest) == rest
+    assert ["typical"] == [one.why for one in found if "typical" in one.why]
+
+
+def test_ranks_that_are_alike_keep_their_order() -> None:
+    """But for the one that is called typical."""
+    found = telling_ranks(run_of([replace(job(ranks=1).timelines[0], rank=rank) for rank in range(4)]))
+
+    assert ["typical", "", "", ""] == [one.why for one in found]
+    assert [0, 1, 2, 3] == [one.index for one in found]
+
+
+def test_a_rank_without_steps_is_left_out() -> None:
+    """And a run without ranks has none to tell of."""
+    none = TimelineBuilder(1, bounds=()).compute(1, 3).build()
+
+    assert [0] == [one.index for one in telling_ranks(run_of([job(ranks=1).timelines[0], none]))]
+    assert () == telling_ranks(Run("x", ()))
+
+
+@needs_real_traces
+def test_a_known_straggler_is_first() -> None:
+    """Rank 2 slept before a collective, in the recording made for that."""
+    run = dptrace.open(real("straggler_v100_4ranks"))
+    first = telling_ranks(run)[0]
+
+    assert 2 == run.timelines[first.index].rank
+    assert "held others up" in first.why

@@ -1,0 +1,241 @@
+"""Damage trace files in every way that comes to mind, and see that nothing but a DptraceError comes of it.
+
+By hand, for as long as you like: ``python -m tests.support.fuzz --minutes 60``, or ``--count 20000``. Each finding is
+printed with its seed and number, which reproduce the file:
+``python -m tests.support.fuzz --seed S --first N --count 1 --keep .``
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import re
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import dptrace
+import dptrace.readers.kineto.json_stream
+from dptrace.readers.kineto.reader import read_trace
+from dptrace.readers.trace import Trace
+from tests.support.damage import damaged, misled
+from tests.support.kineto_files import KinetoFile, training_step
+from tests.support.real_traces import REAL
+
+__all__ = ["Finding", "Fuzzer", "examine"]
+
+LIMIT_S = 20
+"""Seconds that a file of a few hundred kilobytes may take to read; a machine under load takes some for nothing."""
+_OURS = Path(__file__).resolve().parents[2] / "traces"
+_LARGEST = 60_000
+"""Compressed bytes of a recording that is damaged: a larger one costs more and shows no more."""
+
+
+def made_by_hand() -> Iterator[bytes]:
+    """Give small files of every kind that the reader knows."""
+    file = KinetoFile(rank=1, world_size=2)
+    for k in range(4):
+        training_step(file, k, 100 * k)
+    yield file.text().encode()
+    file = KinetoFile(rank=None, base=False)
+    for device in (0, 1):
+        training_step(file, device, 5 + 100 * device).kernel("far", 30, 60, 20, device=device, stream=9)
+    for k in range(6):
+        file.event("kernel", f"graph {k}", 70 + 3 * k, 74 + 3 * k, stream=7, device=0, correlation=5)
+    yield file.event("cuda_runtime", "cudaGraphLaunch", 60, 62, correlation=5).text().encode()
+    file = KinetoFile(rank=None)
+    for category in ("Operator", "Runtime", "Kernel", "Memcpy", "Memset"):
+        file.event(category, category, 1, 9, tid="24572", stream=7, device=0, correlation=3)
+    yield json.dumps(file.events).encode()
+    yield "\n".join(json.dumps(event) for event in file.events).encode()
+
+
+def recordings() -> Iterator[bytes]:
+    """Give the small real files: those of the project, and those of others where they are here."""
+    for path in sorted([*_OURS.rglob("*.json.gz"), *REAL.rglob("*.json.gz")]):
+        if path.stat().st_size < _LARGEST:
+            yield gzip.decompress(path.read_bytes())
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A file that broke something."""
+
+    seed: int
+    number: int
+    kind: str
+    error: str
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Made:
+    """A damaged file, and what is known of it."""
+
+    kind: str
+    data: bytes
+    sure: int
+    """How many of its events nothing is wrong with, as far as that is known."""
+
+
+_CATEGORIES = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "kernel", "gpu_memcpy", "gpu_memset")
+
+
+def _listed(events: Any) -> list[Any]:
+    return events if isinstance(events, list) else []
+
+
+def _is_sure(event: Any) -> bool:
+    """Tell whether an event is such that no reader may lose it silently."""
+    if not isinstance(event, dict) or event.get("ph") != "X" or event.get("cat") not in _CATEGORIES:
+        return False
+    times = (event.get("ts"), event.get("dur"))
+    return all(isinstance(time, (int, float)) and type(time) is not bool and 0 <= time < 2**50 for time in times)
+
+
+class Fuzzer:
+    """Files by number: the same seed and number make the same file wherever the same recordings lie."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.texts = [*made_by_hand(), *recordings()]
+        self.documents = [
+            json.loads(text) for text in self.texts if text.lstrip()[:1] == b"{" and b"traceEvents" in text
+        ]
+        self.results: Counter[str] = Counter()
+
+    def make(self, number: int) -> Made:
+        """Give one damaged file."""
+        rng = random.Random(self.seed * 1_000_003 + number)
+        kind, sure = "bytes", 0
+        if rng.random() < 0.5:
+            document, data = misled(rng, rng.choice(self.documents))
+            kind, sure = "structure", sum(map(_is_sure, _listed(document["traceEvents"])))
+        if kind == "bytes" or rng.random() < 0.1:
+            data, sure = damaged(rng, rng.choice(self.texts) if kind == "bytes" else data, self.texts), 0
+        if rng.random() < 0.25:
+            data = gzip.compress(data, 1, mtime=0)
+            if rng.random() < 0.6:
+                kind, data, sure = "gzip", damaged(rng, data, [data]), 0
+        return Made(kind, data, sure)
+
+    def run(self, numbers: Iterator[int], until: float = float("inf")) -> Iterator[Finding]:
+        """Make and read one file after the other; give those that broke something."""
+        with tempfile.TemporaryDirectory() as folder:
+            for number in numbers:
+                if time.monotonic() > until:
+                    return
+                made = self.make(number)
+                path = Path(folder, "rank0.json")
+                path.write_bytes(made.data)
+                small = (700, 20_000) if len(made.data) < 1 << 20 else ()
+                dptrace.readers.kineto.json_stream.CHUNK = random.Random(number).choice((*small, 4 << 20))
+                try:
+                    self.results[_within(LIMIT_S, lambda path=path, made=made: examine(path, made.sure))] += 1  # type: ignore[misc]
+                except Exception:
+                    self.results["finding"] += 1
+                    yield Finding(self.seed, number, made.kind, traceback.format_exc(), made.data)
+
+
+def examine(path: Path, sure: int = 0) -> str:
+    """Read a file to its figures, as JSON and as a table, and hold them to what figures must be.
+
+    Args:
+        sure: how many events must be in it, or be told to have been left out.
+
+    Returns:
+        How it went: ``read``, ``read and told`` with damage, or ``refused``.
+    """
+    try:
+        run = dptrace.open(path, cache=False, jobs=1)
+    except dptrace.DptraceError as error:
+        assert str(path) in str(error) or path.name in str(error), f"names no file: {error}"
+        return "refused"
+    if sure:
+        check_loss(read_trace(path), sure)
+    told = run.to_dict()
+    json.dumps(told, allow_nan=False)
+    for rank in told["ranks"]:
+        for step in rank["steps"]:
+            check_step(step)
+        for collective in rank["collectives"]:
+            assert collective["exposed_ns"] >= 0
+            assert collective["overlapped_ns"] >= 0
+            length = collective["end_ns"] - collective["start_ns"]
+            assert length == collective["exposed_ns"] + collective["overlapped_ns"]
+    assert len(run.steps()) == sum(len(rank["steps"]) for rank in told["ranks"])
+    assert all(isinstance(note, str) and note for note in run.notes)
+    return "read and told" if any("rank0.json: " in note for note in run.notes) else "read"
+
+
+_PARTS = ("forward_ns", "backward_ns", "optimizer_ns", "other_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns")
+
+
+def check_step(step: dict[str, Any]) -> None:
+    """Hold a step's figures to what a partition is: nothing negative, and the parts sum to the wall time."""
+    assert all(step[part] >= 0 for part in (*_PARTS, "overlapped_comm_ns")), step
+    assert step["wall_ns"] == sum(step[part] for part in _PARTS), step
+    for kind in step["comm"].values():
+        assert min(kind.values()) >= 0, step
+
+
+def check_loss(trace: Trace, sure: int) -> None:
+    """Hold what was read, and what was told to be missing, to what is in the file."""
+    left_out = [
+        int(n.replace(",", "")) for note in trace.damage for n in re.findall(r"([\d,]+) events? left out", note)
+    ]
+    assert len(trace) + sum(left_out) >= sure or trace.cut, f"{len(trace)} of {sure} events, and told: {trace.damage}"
+
+
+def _within(seconds: int, function: Callable[[], str]) -> str:
+    """Call a function, and break it off where it hangs; where there is no alarm (Windows), it just takes its time."""
+
+    def ring(signal_number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"took longer than {seconds} s")
+
+    if not hasattr(signal, "SIGALRM"):
+        return function()
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        return function()
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def main() -> int:
+    """Fuzz as the command line says; print what was found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.support.fuzz", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--count", type=int, default=None)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--keep", type=Path, help="folder for the files that broke something")
+    chosen = parser.parse_args()
+    if chosen.count is None and chosen.minutes == float("inf"):
+        parser.error("say how long: --minutes or --count")
+    fuzzer, found = Fuzzer(chosen.seed), 0
+    last = chosen.first + chosen.count if chosen.count is not None else sys.maxsize
+    begin = time.monotonic()
+    for finding in fuzzer.run(iter(range(chosen.first, last)), begin + 60 * chosen.minutes):
+        found += 1
+        print(f"seed {finding.seed}, number {finding.number}, {finding.kind}:\n{finding.error}", flush=True)
+        if chosen.keep is not None:
+            (chosen.keep / f"fuzz-{finding.seed}-{finding.number}.json").write_bytes(finding.data)
+    print(f"{sum(fuzzer.results.values()):,} files in {time.monotonic() - begin:.0f} s: {dict(fuzzer.results)}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""HTA with its own loader, to hold ours against."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+from dptrace.hta.silence import quiet
+from dptrace.hta.trace_analysis import analysis_of
+from tests.support.real_traces import real
+
+__all__ = ["RUNS", "needs_hta", "own_trace", "paths_of"]
+
+needs_hta = pytest.mark.skipif(
+    importlib.util.find_spec("hta") is None, reason="HTA is not installed (pip install 'dptrace[hta]')"
+)
+
+_H100 = "sharded_h100_8ranks/Baseline - 12-11 - "
+RUNS = {
+    "ddp_a100": ["ddp_a100_rank0of2"],
+    "dlrm_v100": ["dlrm_v100_4ranks"],
+    "ns_v100": ["ns_v100_1gpu"],
+    "sharded_h100": [f"{_H100}e049e-rank0-chrome-trace.json.gz", f"{_H100}6bd4b-rank1-chrome-trace.json.gz"],
+    "perparam_v100": ["perparam_v100_rank1of2"],
+    "ddp_mi300": ["ddp_mi300_rank0of8"],
+}
+"""Runs by a short name, each by what dptrace is given of the catalogue."""
+
+
+def paths_of(run: str) -> list[str]:
+    return [real(name) for name in RUNS[run]]
+
+
+def own_trace(files: dict[int, str]) -> Any:
+    """Load files by rank with HTA's loader, parsed and filtered."""
+    import hta.common.trace as module
+
+    with quiet(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "transform_correlation_to_index", _roomy(module.transform_correlation_to_index))
+        trace = module.Trace(trace_files=dict(files), trace_dir="/")
+        trace.load_traces(use_multiprocessing=False)
+    return trace
+
+
+def _roomy(transform: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Mend what makes HTA 0.6.1 fail with pandas 3: it writes places in a file into a column made for correlations."""
+
+    def with_room(frame: Any, symbols: Any) -> Any:
+        kind = frame["correlation"].dtype
+        frame["correlation"] = frame["correlation"].astype("int64")
+        frame = transform(frame, symbols)
+        frame["correlation"] = frame["correlation"].astype(kind)
+        return frame
+
+    return with_room
+
+
+@cache
+def both(run: str) -> tuple[Any, Any]:
+    """Give HTA's TraceAnalysis of a run, by its own loader and by ours."""
+    from dptrace.hta.trace_analysis import hta_analysis
+    from dptrace.readers.sources.discovery import find
+
+    ours = hta_analysis(find(paths_of(run)))
+    return analysis_of(own_trace(ours.t.trace_files)), ours

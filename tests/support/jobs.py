@@ -1,0 +1,76 @@
+"""Runs of a made-up job whose truth is known: each step's parts drawn around lengths that a test chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dptrace.run.run import Run
+from dptrace.timeline.model import Phase, Timeline
+from tests.support.builders import TimelineBuilder
+
+__all__ = ["LENGTHS", "job", "run_of"]
+
+LENGTHS = {
+    "forward": 30_000_000,
+    "backward": 60_000_000,
+    "exposed": 10_000_000,
+    "optimizer": 5_000_000,
+    "idle": 4_000_000,
+}
+"""Of a step's parts, in ns."""
+
+
+def job(
+    steps: int = 8,
+    ranks: int = 2,
+    seed: int = 0,
+    noise: float = 0.005,
+    factors: Mapping[str, float] | None = None,
+    first: float = 1.0,
+    **more: Any,
+) -> Run:
+    """Make a run.
+
+    Args:
+        noise: standard deviation of a part's length, as a share of it; ranks of one step share it.
+        factors: by how much a part is longer than LENGTHS says.
+        first: by how much the first step is longer.
+        more: of the run: ``path``, ``info``, ``world_size``.
+    """
+    draw = np.random.default_rng(seed)
+    jitter = 1 + noise * draw.standard_normal((steps, len(LENGTHS)))
+    jitter[0] *= first
+    own = 1 + noise / 10 * draw.standard_normal((ranks, steps, len(LENGTHS)))
+    base = np.array([length * (factors or {}).get(part, 1) for part, length in LENGTHS.items()])
+    lengths = (base * jitter * own).astype(np.int64)
+    return run_of([_timeline(rank, lengths[rank]) for rank in range(ranks)], **more)
+
+
+def run_of(timelines: list[Timeline], **more: Any) -> Run:
+    """Make a run of timelines; *more* are its fields."""
+    options: dict[str, Any] = {"path": "runs/job", "world_size": len(timelines), **more}
+    return Run(timelines=tuple(timelines), **options)
+
+
+def _timeline(rank: int, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> Timeline:
+    """Lay the parts of each step out one after the other; half of the exposed time's length more is overlapped."""
+    bounds = np.concatenate(([0], np.cumsum(lengths.sum(axis=1)))) + 1_000_000_000
+    build = TimelineBuilder(rank, bounds=tuple(bounds.tolist()))
+    for at, (forward, backward, exposed, optimizer, _idle) in zip(bounds.tolist(), lengths.tolist(), strict=False):
+        turn = at + forward
+        build.compute(at, turn, name="void gemm<float>(int)")
+        half = turn + backward // 2
+        build.compute(turn, half, Phase.BACKWARD, "gemm_backward").compute(
+            half, turn + backward, Phase.BACKWARD, "relu"
+        )
+        end = turn + backward + exposed
+        build.all_reduce(turn + backward - exposed // 2, end)
+        build.compute(end, end + optimizer, Phase.OPTIMIZER, "adam")
+    timeline = build.build()
+    return replace(
+        timeline, windows=replace(timeline.windows, names=tuple(f"ProfilerStep#{k + 4}" for k in range(len(lengths))))
+    )

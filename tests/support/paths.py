@@ -1,0 +1,11 @@
+"""Where things lie in the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["GOLDEN", "ROOT", "TRACES"]
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACES = ROOT / "traces"
+GOLDEN = ROOT / "tests" / "golden"

@@ -1,0 +1,156 @@
+"""Ranks made by hand, and real ones with other clocks or with parts missing, for tests of what is told across ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.matching.match import Matches
+from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
+from dptrace.core.intervals import Int64
+from dptrace.readers.kineto.reader import read_trace
+from dptrace.readers.sources.discovery import find
+from dptrace.readers.trace import Trace
+from dptrace.timeline.build import build_timelines
+from dptrace.timeline.model import Collective, Kind, Phase, Timeline, Windows
+from tests.support.real_traces import real
+
+__all__ = [
+    "JOBS",
+    "Call",
+    "cut",
+    "instances",
+    "of_trace",
+    "rank",
+    "real_ranks",
+    "real_traces",
+    "reduce",
+    "shifted",
+    "without",
+]
+
+JOBS = ("sharded_h100_8ranks", "dlrm_v100_4ranks", "straggler_v100_4ranks")
+"""Real jobs of which all ranks are here."""
+
+Call = tuple[int, int, int, Collective]
+"""Step, start and end in ns, and what it is."""
+
+
+def reduce(step: int, end: int, bytes: int = 4_000, length: int = 20_000, **about: object) -> Call:
+    """Make an all-reduce of group 0, ending at *end* ns."""
+    what = Collective("all_reduce", bytes, "Float", **{"group": "0", **about})  # type: ignore[arg-type]
+    return step, end - length, end, what
+
+
+def rank(
+    number: int,
+    calls: list[Call],
+    steps: tuple[str, ...] = ("ProfilerStep#0", "ProfilerStep#1"),
+    lane: int = 20,
+    on_cpu: bool = False,
+) -> DeviceFigures:
+    """Make a rank's figures of its communication alone; a call of step -1 was launched before the first."""
+    calls = sorted(calls, key=lambda call: call[1])
+    start = np.array([call[1] for call in calls], np.int64)
+    end = np.array([call[2] for call in calls], np.int64)
+    count = len(calls)
+    low, high = (int(start.min()), int(end.max())) if count else (0, 1)
+    return figures_of(
+        Timeline(
+            rank=number,
+            device=-1 if on_cpu else number,
+            device_name="CPU" if on_cpu else "NVIDIA H100",
+            start_ns=start,
+            end_ns=end,
+            name=np.zeros(count, np.int32),
+            names=("nccl",),
+            kind=np.full(count, Kind.COMMUNICATION, np.uint8),
+            phase=np.full(count, Phase.BACKWARD, np.uint8),
+            step=np.array([call[0] for call in calls], np.int32),
+            lane=np.full(count, lane, np.int64),
+            collective=np.arange(count, dtype=np.int32),
+            collectives=tuple(call[3] for call in calls),
+            windows=Windows(steps, np.linspace(low, high, len(steps) + 1).astype(np.int64)),
+        )
+    )
+
+
+@cache
+def real_traces(name: str) -> tuple[Trace, ...]:
+    """Read a real job's files, in order of rank."""
+    traces = [read_trace(file) for file in find([real(name)]).files]
+    return tuple(sorted(traces, key=lambda trace: trace.rank or 0))
+
+
+@cache
+def real_ranks(name: str) -> tuple[DeviceFigures, ...]:
+    """Give the figures of a real job's ranks, in order."""
+    return tuple(map(of_trace, real_traces(name)))
+
+
+def of_trace(trace: Trace) -> DeviceFigures:
+    """Give the figures of one file with one GPU."""
+    (timeline,) = build_timelines(trace, trace.rank or 0)
+    return figures_of(timeline)
+
+
+def cut(trace: Trace, low: float, high: float) -> Trace:
+    """Keep the events that begin in a part of the recording, from *low* to *high* as shares of its time."""
+    first, last = int(trace.start_ns.min()), int(trace.end_ns.max())
+    begin, stop = first + low * (last - first), first + high * (last - first)
+    return _having(trace, (trace.start_ns >= begin) & (trace.start_ns < stop))
+
+
+def _having(trace: Trace, chosen: NDArray[np.bool_]) -> Trace:
+    place = np.cumsum(chosen) - 1
+    columns = ("start_ns", "end_ns", "category", "name", "thread", "correlation", "device", "stream")
+    comm = {int(place[i]): args for i, args in trace.comm.items() if chosen[i]}
+    return replace(trace, comm=comm, **{column: getattr(trace, column)[chosen] for column in columns})
+
+
+def shifted(device: DeviceFigures, ahead_ns: int, ppm: float = 0.0) -> DeviceFigures:
+    """Give the same as a clock shows it that is ahead, and drifts from the first interval on."""
+    timeline = device.timeline
+    origin = int(timeline.start_ns[0])
+
+    def shown(times: Int64) -> Int64:
+        moved: Int64 = times + ahead_ns + np.rint((times - origin) * (ppm * 1e-6)).astype(np.int64)
+        return moved
+
+    windows = Windows(timeline.windows.names, shown(timeline.windows.bounds))
+    timeline = replace(timeline, start_ns=shown(timeline.start_ns), end_ns=shown(timeline.end_ns), windows=windows)
+    return replace(device, timeline=timeline)
+
+
+def without(device: DeviceFigures, *communications: int) -> DeviceFigures:
+    """Drop some of a device's communication intervals."""
+    timeline = device.timeline
+    comm = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
+    kept = np.ones(len(timeline), np.bool_)
+    kept[comm[list(communications)]] = False
+    return replace(
+        device,
+        timeline=timeline.having(kept),
+        exposed_ns=device.exposed_ns[kept],
+        overlapped_ns=device.overlapped_ns[kept],
+        spent_ns=np.delete(device.spent_ns, list(communications), axis=0),
+    )
+
+
+def instances(matches: Matches, shown: int = 0, by: int = -1) -> set[frozenset[tuple[int, int]]]:
+    """Give each instance as the set of its members: rank, and start on its own clock.
+
+    Args:
+        shown, by: what one rank's clock is ahead, to be taken off again, and which rank.
+    """
+    found = []
+    for i in range(len(matches)):
+        part = slice(matches.first[i], matches.first[i + 1])
+        ranks = [matches.places[d][0] for d in matches.device[part].tolist()]
+        starts = matches.start_ns[part].tolist()
+        found.append(frozenset((r, t - shown if r == by else t) for r, t in zip(ranks, starts, strict=True)))
+    assert len(found) == len(set(found))
+    return set(found)

@@ -1,0 +1,21 @@
+"""Where other people's recordings lie, for tests that use them; see their CATALOGUE.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+__all__ = ["REAL", "needs_real_traces", "real"]
+
+REAL = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
+
+needs_real_traces = pytest.mark.skipif(
+    not (REAL / "golden.json").exists(),
+    reason=f"the recordings of others are not here ({REAL}); they can't be committed",
+)
+
+
+def real(name: str) -> str:
+    """Give the path of a recording by its name in the catalogue."""
+    return str(REAL / name)

@@ -1,0 +1,96 @@
+"""Sweeps made up by hand: results of timed runs and what was recorded, with a truth that a test knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dptrace.bench.matrix import Cell
+from dptrace.bench.schedule import Job
+from dptrace.bench.store import Store
+from dptrace.bench.sweep.points import CAP, cells
+from dptrace.bench.sweep.recorded import Recorded
+from dptrace.bench.sweep.result import Asked, Outcome, outcome
+from dptrace.model.alpha_beta import Line
+from dptrace.model.bucket_size import fill, predict
+
+__all__ = ["GRADIENTS", "LINE", "Made", "made", "read", "result"]
+
+MIB = 1 << 20
+GRADIENTS = [MIB // 4] * 40
+"""Bytes; they become ready evenly, a millisecond apart."""
+LINE = Line(1e-3, 4e-9)
+
+
+def result(step_s: float, steps: int = 30, epochs: int = 1, **more: Any) -> dict[str, Any]:
+    """Give what a timed run prints: its steps around one time, the first ten twice as long."""
+    times = [step_s * (2 if k < 10 else 1 + 0.002 * (k % 5 - 2)) for k in range(steps)]
+    about = {"batch_size": 128, "parameters": 10, "device": "CPU", "parameter_bytes": GRADIENTS[::-1]}
+    return {**about, "step_s": times, "steps_per_epoch": steps, "epoch_s": [sum(times)] * epochs, **more}
+
+
+def read(cap_mb: float, line: Line = LINE) -> Recorded:
+    """Give what a recording of that cap tells where all-reduces take what *line* says."""
+    ends = fill(GRADIENTS, cap_mb * MIB)
+    filled = [sum(GRADIENTS[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
+    ready = [(end - len(GRADIENTS)) * 1e-3 for end in ends]
+    exposed = predict(GRADIENTS, [k * 1e-3 for k in range(len(GRADIENTS))], cap_mb * MIB, line).exposed_s
+    comm = sum(line.seconds(size) for size in filled)
+    rows = [
+        {"step": "ProfilerStep#4", "bucket": k, "bytes": size, "transfer_s": line.seconds(size), "wait_s": 0.0}
+        | {"exposed_s": 0.0}
+        for k, size in enumerate(filled)
+    ]
+    return Recorded(
+        compute_s=0.1,
+        comm_s=comm,
+        exposed_s=exposed,
+        collectives=len(filled),
+        bytes=sum(filled),
+        order=tuple(reversed(range(len(GRADIENTS)))),
+        filled=tuple(filled),
+        ready_s=tuple(ready),
+        sent=tuple((size, line.seconds(size)) for size in filled for _ in range(3)),
+        buckets=tuple(rows),
+    )
+
+
+@dataclass
+class Made:
+    """A sweep's folder whose runs have ended, and its outcome."""
+
+    asked: Asked
+    store: Store
+    told: Outcome
+
+
+def made(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    chosen: Mapping[str, Sequence[str]],
+    steps: Mapping[str, dict[str, Any]],
+    epochs: int = 1,
+    mode: str = "ddp",
+) -> Made:
+    """Make a sweep with these results, by the cells' names without their model; recordings are made up from the cap."""
+    found = cells(mode, "resnet18", 2, chosen)
+    asked = Asked(found, chosen, epochs, 1)
+    store = Store(folder)
+    store.begin({}, False, False)
+    for cell in found:
+        key = ",".join(value for _, value in cell.options)
+        store.keep(Job(cell, 0).name, steps[key])
+        good = "failed" not in steps[key]
+        store.keep(Job(cell, -1).name, {"comm_s": 1.0} if good else {"failed": "not recorded: its timed run failed"})
+    _recordings(monkeypatch, {cell: read(float(dict(cell.options).get(CAP, 25))) for cell in found})
+    return Made(asked, store, outcome(asked, store))
+
+
+def _recordings(monkeypatch: pytest.MonkeyPatch, known: Mapping[Cell, Recorded]) -> None:
+    by_name = {cell.name: one for cell, one in known.items()}
+    monkeypatch.setattr("dptrace.load.open.open_run", lambda paths: Path(paths[0]).name)
+    monkeypatch.setattr("dptrace.bench.sweep.result.recorded", lambda name: by_name[name])

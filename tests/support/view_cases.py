@@ -1,0 +1,125 @@
+"""Runs that every view must show: none, one rank, uneven ranks, CPUs, many ranks, and names that are attacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from dptrace.run.run import Run
+from dptrace.timeline.model import Collective, Phase, Timeline, Windows
+from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Entry, Label, Line, linear_axis
+from tests.support.builders import TimelineBuilder, two_rank_timelines
+
+__all__ = ["CASES", "PAYLOAD", "drawn", "hostile_run", "many_ranks"]
+
+PAYLOAD = (
+    '</script></title></svg><script>PWN("script")</script><img src=x onerror=PWN("img")>"\'`${PWN("template")} '
+    "$$\\href{javascript:PWN(1)}{x}$$ {{7*7}} @name{safe} ]]> &lt; \u2028 \u202e \x1b[31m \ufffe"
+)
+
+
+def _one_rank() -> Run:
+    """A rank alone of two, whose collectives nobody can match."""
+    return Run("runs/one", two_rank_timelines()[:1], world_size=2)
+
+
+def _without_communication() -> Run:
+    step = (
+        TimelineBuilder(bounds=(0, 50_000_000)).compute(0, 20_000_000).compute(20_000_000, 45_000_000, Phase.BACKWARD)
+    )
+    return Run("runs/alone", (step.build(),), world_size=1)
+
+
+def _uneven() -> Run:
+    """Three ranks of one, two and three steps."""
+    made = []
+    for rank in range(3):
+        builder = TimelineBuilder(rank, bounds=tuple(range(0, (rank + 2) * 1_000_000, 1_000_000)))
+        for step in range(rank + 1):
+            at = step * 1_000_000
+            builder.compute(at, at + 600_000).all_reduce(at + 500_000, at + 800_000 + rank * 1_000)
+        made.append(builder.build())
+    return Run("runs/uneven", tuple(made), world_size=3)
+
+
+def _on_cpu() -> Run:
+    return Run("runs/cpu", tuple(replace(timeline, device=-1) for timeline in two_rank_timelines()), world_size=2)
+
+
+def many_ranks(ranks: int = 64) -> Run:
+    """So many ranks of two steps, one of them slower."""
+    made = []
+    for rank in range(ranks):
+        builder = TimelineBuilder(rank, bounds=(0, 10_000_000, 20_000_000))
+        for at in (0, 10_000_000):
+            middle = at + (4_500_000 if rank == ranks // 2 else 3_000_000)
+            builder.compute(at, middle).compute(middle, middle + 4_000_000, Phase.BACKWARD)
+            builder.all_reduce(at + 6_000_000, at + 9_000_000)
+        made.append(builder.build())
+    return Run("runs/many", tuple(made), world_size=ranks)
+
+
+def _hostile(timeline: Timeline) -> Timeline:
+    steps = tuple(f"{PAYLOAD}{name}" for name in timeline.windows.names)
+    attack = [
+        replace(c, kind=PAYLOAD, dtype=PAYLOAD, group=PAYLOAD, description=PAYLOAD, label=PAYLOAD)
+        for c in timeline.collectives
+    ]
+    return replace(
+        timeline,
+        names=tuple(PAYLOAD + name for name in timeline.names),
+        device_name=PAYLOAD,
+        windows=Windows(steps, timeline.windows.bounds),
+        collectives=tuple(attack),
+        path=PAYLOAD,
+    )
+
+
+def hostile_run() -> Run:
+    """A run whose every text is an attack."""
+    timelines = tuple(map(_hostile, two_rank_timelines()))
+    info = {"mode": PAYLOAD, "model": PAYLOAD, "command": [PAYLOAD], "versions": {PAYLOAD: PAYLOAD}, PAYLOAD: PAYLOAD}
+    return Run(f"runs/{PAYLOAD}", timelines, info, (PAYLOAD,), 2)
+
+
+def _no_time() -> Run:
+    """A rank whose one step has no length."""
+    timeline = TimelineBuilder(bounds=(0, 100)).compute(0, 0).build()
+    return Run("runs/nothing", (replace(timeline, windows=Windows(("step",), np.zeros(2, np.int64))),))
+
+
+def _unsized() -> Run:
+    """Collectives of which the trace does not tell the size."""
+    timelines = [replace(t, collectives=(Collective("all_reduce"),) * len(t.collectives)) for t in two_rank_timelines()]
+    return Run("runs/unsized", tuple(timelines), world_size=2)
+
+
+CASES: dict[str, Callable[[], Run]] = {
+    "empty": lambda: Run("runs/empty", ()),
+    "one rank": _one_rank,
+    "two ranks": lambda: Run("runs/two", two_rank_timelines(), world_size=2),
+    "no communication": _without_communication,
+    "uneven": _uneven,
+    "cpu": _on_cpu,
+    "no time": _no_time,
+    "unsized": _unsized,
+    "64 ranks": many_ranks,
+    "hostile": hostile_run,
+}
+
+
+def drawn() -> Drawing:
+    """A drawing with a mark of each kind."""
+    marks: tuple[Box | Dot | Line | Label, ...] = (
+        Box(0, 5, 0, 20, "#D62F1F", "a tip", ("a text that is too long for its box by far" * 9, "short"), "#FFFFFF"),
+        Dot(1, 10, "#0072B2", "dot", hollow=True),
+        *(Dot(2, 10, "#0072B2", shape=shape) for shape in ("square", "triangle", "diamond")),
+        Line(((0, 0), (5, 20)), "#111827", "5 4"),
+        Label(5, 10, "beside"),
+        Label(5, 10, "before", side="left", bold=True),
+    )
+    y = Axis(0, 20, ((10, "row"),), "rows", strong=frozenset({10.0}))
+    legend = (Entry("#D62F1F", "red"), Entry("#0072B2", "dot", "circle"))
+    return Drawing("title", "subtitle", linear_axis(0, 6, ""), y, 20, marks, legend)

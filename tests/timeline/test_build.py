@@ -1,0 +1,139 @@
+"""From a file's columns to timelines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dptrace.analysis.per_gpu.split import split
+from dptrace.errors import TraceError
+from dptrace.readers.kineto.reader import read_trace
+from dptrace.timeline.build import CPU, build_timelines
+from dptrace.timeline.model import BEFORE_FIRST, Kind, Phase, Timeline
+from tests.support.kineto_files import KinetoFile, training_step
+
+
+def build(file: KinetoFile, folder: Path, *patterns: str) -> tuple[Timeline, ...]:
+    return build_timelines(read_trace(file.write(folder / "t.json")), 0, patterns)
+
+
+def test_a_training_step_splits_as_it_was_drawn(tmp_path: Path) -> None:
+    """Forward 20 µs, backward 30, all-reduce 10 under it and 15 exposed, optimizer 10, the rest idle."""
+    (timeline,) = build(training_step(KinetoFile(), 3, 0), tmp_path)
+
+    expected = {
+        "forward_ns": 20_000,
+        "backward_ns": 30_000,
+        "optimizer_ns": 10_000,
+        "other_ns": 0,
+        "exposed_comm_ns": 15_000,
+        "overlapped_comm_ns": 10_000,
+        "exposed_memory_ns": 0,
+        "idle_ns": 25_000,
+        "wall_ns": 100_000,
+    }
+    assert expected == split(timeline).total()
+    assert [4_000] == split(timeline).comm["all_reduce"].bytes.tolist()
+
+
+def test_an_orphan_is_other_and_before_the_first_step(tmp_path: Path) -> None:
+    """A kernel without a launch in the file has phase other, belongs to no step, and a note says so."""
+    (timeline,) = build(training_step(KinetoFile(), 3, 0).kernel("orphan", 5, 8, None), tmp_path)
+
+    assert (Phase.OTHER, BEFORE_FIRST) == (timeline.phase[0], timeline.step[0])
+    assert "1 of 5 device events have no launch" in " ".join(timeline.notes)
+
+
+def test_each_device_of_a_file_is_a_timeline(tmp_path: Path) -> None:
+    """One process that drives two GPUs gives two timelines, each with its own windows."""
+    file = KinetoFile().label("ProfilerStep#1", 0, 100).op("aten::mm", 4, 6)
+    first, second = build(file.kernel("a", 10, 20, 5).kernel("b", 30, 120, 6, device=1), tmp_path)
+
+    assert (0, 1) == (first.device, second.device)
+    assert (100_000, 120_000) == tuple(int(t.windows.bounds[-1] - t.windows.bounds[0]) for t in (first, second))
+
+
+def test_memory_is_told_from_compute(tmp_path: Path) -> None:
+    """Copies and sets are memory, whatever launched them."""
+    file = KinetoFile().kernel("Memcpy HtoD", 1, 5, 0, category="gpu_memcpy")
+    (timeline,) = build(file.kernel("Memset", 6, 7, 5, category="gpu_memset"), tmp_path)
+
+    assert [Kind.MEMORY, Kind.MEMORY] == timeline.kind.tolist()
+
+
+def test_a_pattern_makes_a_kernel_communication(tmp_path: Path) -> None:
+    """What the user says communicates does."""
+    (timeline,) = build(KinetoFile().kernel("my_ring", 1, 5, 0), tmp_path, "my_ring")
+
+    assert [Kind.COMMUNICATION] == timeline.kind.tolist()
+
+
+def test_a_cpu_run_counts_outermost_operators_once(tmp_path: Path) -> None:
+    """Wrappers and the enqueueing of a collective are not compute, what they contain is; gloo is communication."""
+    file = KinetoFile(backend="gloo").label("ProfilerStep#1", 0, 100)
+    file.op("aten::linear", 0, 30).op("aten::addmm", 5, 25)
+    file.op("autograd::engine::evaluate_function: MulBackward0", 30, 60).op("MulBackward0", 32, 50)
+    file.op("c10d::allreduce_", 52, 58).op("aten::div_", 53, 55)
+    file.label("gloo:all_reduce", 40, 80, tid=9, **{"Input Dims": [[250, 2]], "Input type": ["float"]})
+    (timeline,) = build(file, tmp_path)
+
+    total = split(timeline).total()
+    assert CPU == timeline.device
+    assert ["aten::linear", "MulBackward0", "gloo:all_reduce", "aten::div_"] == [
+        timeline.names[i] for i in timeline.name
+    ]
+    assert (30_000, 20_000) == (total["forward_ns"], total["backward_ns"])
+    assert (12_000, 28_000) == (total["overlapped_comm_ns"], total["exposed_comm_ns"])
+    assert [2_000] == split(timeline).comm["all_reduce"].bytes.tolist()
+
+
+def test_an_operator_that_waits_for_a_collective_in_it_does_not_compute_meanwhile(tmp_path: Path) -> None:
+    """Of an autograd function that all-to-alls, the operators in it are compute; its waiting is exposed."""
+    file = KinetoFile(backend="gloo").label("ProfilerStep#1", 0, 100)
+    file.op("_Exchange", 0, 90).op("aten::new_empty", 1, 5).op("c10d::alltoall_base_", 6, 9).op("aten::add", 85, 89)
+    file.label("gloo:all_to_all", 10, 80, tid=9)
+    (timeline,) = build(file, tmp_path)
+
+    total = split(timeline).total()
+    assert ["aten::new_empty", "gloo:all_to_all", "aten::add"] == [timeline.names[i] for i in timeline.name]
+    assert (8_000, 70_000, 0) == (total["forward_ns"], total["exposed_comm_ns"], total["overlapped_comm_ns"])
+
+
+def test_gpu_calls_without_kernels_are_a_failed_recording(tmp_path: Path) -> None:
+    """No figure of the CPU is passed off for a GPU's."""
+    file = KinetoFile().op("aten::mm", 0, 9).event("cuda_runtime", "cudaLaunchKernel", 1, 2, correlation=5)
+
+    with pytest.raises(TraceError, match="not one kernel: the recording failed"):
+        build(file, tmp_path)
+
+
+def test_annotations_alone_are_nothing_to_split(tmp_path: Path) -> None:
+    """A trace with labels and nothing else is an error, not a page of zeros."""
+    with pytest.raises(TraceError, match="nothing to split"):
+        build(KinetoFile().label("ProfilerStep#1", 0, 100), tmp_path)
+
+
+def test_missing_step_marks_are_told(tmp_path: Path) -> None:
+    """One window from the first device start to the last end, and a note."""
+    (timeline,) = build(KinetoFile().op("aten::mm", 4, 6).kernel("a", 10, 20, 5).kernel("b", 40, 50, 6), tmp_path)
+
+    assert 40_000 == timeline.windows.bounds[-1] - timeline.windows.bounds[0]
+    assert "no ProfilerStep marks" in timeline.notes[0]
+
+
+def test_without_operators_phases_are_said_to_be_unknown(tmp_path: Path) -> None:
+    """A file with GPU events only counts compute as forward, and says that it can't tell."""
+    (timeline,) = build(KinetoFile().kernel("a", 10, 20, 5), tmp_path)
+
+    assert any("phases can't be told" in note for note in timeline.notes)
+
+
+def test_gloos_work_has_the_phase_of_the_op_that_enqueued_it(tmp_path: Path) -> None:
+    """Gloo's threads know no phase: its events take that of the n-th enqueueing op, as long as all are there."""
+    file = KinetoFile(backend="gloo").label("ProfilerStep#1", 0, 100).op("aten::linear", 0, 20)
+    file.op("autograd::engine::evaluate_function: AccumulateGrad", 30, 50).op("c10d::allreduce_", 35, 38)
+    file.label("gloo:all_reduce", 40, 80, tid=9)
+    (timeline,) = build(file, tmp_path)
+
+    assert Phase.BACKWARD == timeline.phase[timeline.kind == Kind.COMMUNICATION]

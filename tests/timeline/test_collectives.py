@@ -1,0 +1,167 @@
+"""Which kernels communicate, and what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dptrace.errors import UsageError
+from dptrace.readers.kineto.reader import read_trace
+from dptrace.timeline.build import build_timelines
+from dptrace.timeline.collectives import communication_names, kind_of
+from dptrace.timeline.model import Collective
+from tests.support.kineto_files import KinetoFile
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)", "all_reduce"),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(x)", "reduce_scatter"),
+        ("ncclDevKernel_SendRecv(x)", "send_recv"),
+        ("_allgather_base", "all_gather"),
+        ("c10d::alltoall_base_", "all_to_all"),
+        ("c10d::recv_any_source_", "recv"),
+        ("nccl:reduce", "reduce"),
+        ("void vllm::cross_device_reduce_1stage<float>()", "all_reduce"),
+        ("ncclDevKernel_Generic(x)", ""),
+    ],
+)
+def test_kind_is_read_from_every_spelling(name: str, expected: str) -> None:
+    """Kernel names, Kineto's metadata and c10d's ops all lead to one word for each kind."""
+    assert expected == kind_of(name)
+
+
+def test_communication_is_told_by_name_without_false_friends() -> None:
+    """FlashAttention's CollectiveMainloop computes; custom kernels count when a pattern says so."""
+    names = ["ncclDevKernel_Generic", "flash::CollectiveMainloopFwd", "RCCL_thing", "my_ring", "gemm"]
+
+    assert [True, False, True, False, False] == communication_names(names).tolist()
+    assert [True, False, True, True, False] == communication_names(names, ["MY_r"]).tolist()
+
+
+def test_a_bad_pattern_is_wrong_use() -> None:
+    """A pattern that is no regular expression is named."""
+    with pytest.raises(UsageError, match=r"--comm-pattern '\(': not a regular expression"):
+        communication_names(["a"], ["("])
+    with pytest.raises(UsageError, match="fits every kernel"):
+        communication_names(["a"], [""])
+
+
+def collective(file: KinetoFile, folder: Path) -> Collective:
+    (timeline,) = build_timelines(read_trace(file.write(folder / "t.json")), 0)
+    (only,) = timeline.collectives
+    return only
+
+
+def test_metadata_on_the_kernel_comes_first(tmp_path: Path) -> None:
+    """Bytes are the larger of input and output times the element size; group and sequence are kept."""
+    args: dict[str, Any] = {
+        "Collective name": "_allgather_base",
+        "In msg nelems": 10,
+        "Out msg nelems": 80,
+        "dtype": "BFloat16",
+        "Group size": 8,
+        "Process Group Name": "3",
+        "Seq": 7,
+    }
+    file = KinetoFile().kernel("ncclDevKernel_Generic", 10, 20, 5, **args)
+
+    assert Collective("all_gather", 160, "BFloat16", "3", 8, 7) == collective(file, tmp_path)
+
+
+def test_else_the_op_around_the_launch_tells(tmp_path: Path) -> None:
+    """RCCL calls every kernel Generic: record_param_comms around the launch has the metadata."""
+    args: dict[str, Any] = {"Collective name": "allreduce", "In msg nelems": 3, "Out msg nelems": 3, "dtype": "Float"}
+    file = KinetoFile().op("c10d::allreduce_", 1, 9).op("record_param_comms", 2, 8, **args)
+    file.kernel("ncclDevKernel_Generic(x)", 10, 20, 5)
+
+    assert Collective("all_reduce", 12, "Float") == collective(file, tmp_path)
+
+
+def test_else_the_names_around_the_launch_tell(tmp_path: Path) -> None:
+    """Without metadata the kind comes from c10d's op, and the bytes are unknown."""
+    file = KinetoFile().op("c10d::broadcast_", 1, 9).kernel("ncclDevKernel_Generic(x)", 10, 20, 5)
+
+    assert Collective("broadcast") == collective(file, tmp_path)
+
+
+def test_an_orphan_of_unknown_kind_is_other(tmp_path: Path) -> None:
+    """A communication kernel that nothing speaks about still counts as communication."""
+    assert Collective("other") == collective(KinetoFile().kernel("ncclDevKernel_Generic(x)", 1, 2, None), tmp_path)
+
+
+def test_group_and_peer_are_kept(tmp_path: Path) -> None:
+    """Which ranks the group has and what it is for, and to whom a send goes."""
+    args: dict[str, Any] = {
+        "Collective name": "send",
+        "In msg nelems": 8,
+        "Out msg nelems": 8,
+        "dtype": "Half",
+        "Group size": 2,
+        "Process Group Name": "5",
+        "Process Group Description": "mesh_pp",
+        "Process Group Ranks": "[1, 5]",
+        "Dst Rank": 5,
+    }
+    file = KinetoFile().kernel("ncclDevKernel_SendRecv", 10, 20, 5, **args)
+
+    assert Collective("send", 16, "Half", "5", 2, -1, (1, 5), "mesh_pp", 5) == collective(file, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "ranks"),
+    [
+        ("[0, 2, 4, ..., 126]", 64, tuple(range(0, 128, 2))),
+        ("[0, 2, 4, ..., 126]", 60, (0, 2, 4, 126)),
+        ("[0, 2, 5, ..., 126]", 64, (0, 2, 5, 126)),
+        ("[]", 1, ()),
+        (7, 1, ()),
+    ],
+)
+def test_a_shortened_list_of_ranks_is_filled_in_where_it_is_even(
+    text: object, size: int, ranks: tuple[int, ...], tmp_path: Path
+) -> None:
+    """torch leaves out the middle of more than thirty; what does not fit the group's size stays as it is."""
+    args: dict[str, Any] = {"Collective name": "allreduce", "Process Group Ranks": text, "Group size": size}
+    file = KinetoFile().kernel("ncclDevKernel_AllReduce", 10, 20, 5, **args)
+
+    assert ranks == collective(file, tmp_path).ranks
+
+
+def test_the_trainers_own_label_is_kept(tmp_path: Path) -> None:
+    """FSDP names the module, and pipelines the action, around the launch."""
+    file = KinetoFile().label("FSDP::all_gather (layers.3)", 1, 9).op("c10d::_allgather_base_", 2, 8)
+    file.kernel("ncclDevKernel_AllGather", 10, 20, 5)
+
+    assert Collective("all_gather", label="FSDP::all_gather (layers.3)") == collective(file, tmp_path)
+
+
+def test_layers_that_ranks_share_are_named(tmp_path: Path) -> None:
+    """Around the operators of tensor parallelism, whether by c10d or by its functional form, as in DTensor."""
+    file = KinetoFile().label("TP::all_reduce (3.mlp)", 1, 12).op("_c10d_functional::all_reduce", 2, 9)
+    file.op("c10d::allreduce_", 3, 8).kernel("ncclDevKernel_Generic(x)", 10, 20, 5)
+
+    assert Collective("all_reduce", label="TP::all_reduce (3.mlp)") == collective(file, tmp_path)
+
+
+def test_functional_collectives_are_known_on_gloo(tmp_path: Path) -> None:
+    """DTensor's: the wait for one is no compute, and kind and bytes are those of what it put in gloo's queue."""
+    shapes: dict[str, Any] = {"Input Dims": [[32, 64]], "Input type": ["float"]}
+    listed: dict[str, Any] = {"Input Dims": [[[32, 64]]], "Input type": ["TensorList"]}
+    file = KinetoFile(backend="gloo").op("_c10d_functional::all_reduce", 1, 9).op("c10d::allreduce_", 2, 8, **listed)
+    file.label("gloo:all_reduce", 11, 17, tid=9, **shapes).op("_c10d_functional::wait_tensor", 10, 20)
+    (timeline,) = build_timelines(read_trace(file.write(tmp_path / "t.json")), 0)
+
+    assert ("gloo:all_reduce",) == timeline.names
+    assert (Collective("all_reduce", 8192, "float"),) == timeline.collectives
+
+
+def test_gloo_has_labels_too(tmp_path: Path) -> None:
+    """From what encloses the operator that put it in gloo's queue."""
+    file = KinetoFile(backend="gloo").label("PP:0SEND_F1", 1, 9).op("c10d::send", 2, 8)
+    file.label("gloo:send", 3, 7, tid=9).op("aten::add", 20, 30)
+
+    assert "PP:0SEND_F1" == collective(file, tmp_path).label

@@ -1,0 +1,84 @@
+"""Phases, told from how work was launched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from dptrace.readers.kineto.reader import read_trace
+from dptrace.readers.trace import Category
+from dptrace.timeline.model import Phase
+from dptrace.timeline.phases import phases
+from dptrace.timeline.steps import cpu_steps
+from tests.support.kineto_files import KinetoFile
+
+WRAPPER = "autograd::engine::evaluate_function: AddmmBackward0"
+
+
+def phase_of(file: KinetoFile, folder: Path) -> list[str]:
+    """Give the phases of the launches in *file*, in order of time."""
+    trace = read_trace(file.write(folder / "t.json"))
+    launches = np.flatnonzero(trace.category == Category.LAUNCH)
+    found = phases(trace, cpu_steps(trace), trace.thread[launches], trace.start_ns[launches])
+    return [Phase(value).name.lower() for value in found]
+
+
+def step() -> KinetoFile:
+    return KinetoFile().label("ProfilerStep#1", 0, 100)
+
+
+def test_autograd_nodes_are_backward_on_their_own_thread(tmp_path: Path) -> None:
+    """A launch inside the engine's event is backward; one at the same time on another thread is not."""
+    file = step().op(WRAPPER, 10, 30, tid=2)
+    file.kernel("a", 50, 60, launch=15, tid=2).kernel("b", 60, 70, launch=16, tid=1)
+
+    assert ["backward", "forward"] == phase_of(file, tmp_path)
+
+
+def test_after_the_last_backward_function_it_is_other(tmp_path: Path) -> None:
+    """Clipping after backward is other; the forward of the next step is forward again."""
+    file = step().op(WRAPPER, 10, 30).label("ProfilerStep#2", 100, 200).op(WRAPPER, 120, 130)
+    file.kernel("clip", 50, 60, launch=40).kernel("next", 120, 130, launch=105).kernel("late", 190, 195, launch=180)
+
+    assert ["other", "forward", "other"] == phase_of(file, tmp_path)
+
+
+def test_optimizer_wins_over_the_engine(tmp_path: Path) -> None:
+    """An optimizer that steps inside backward hooks is optimizer."""
+    file = step().op(WRAPPER, 10, 30).label("Optimizer.step#SGD.step", 12, 20).kernel("sgd", 40, 50, launch=15)
+
+    assert ["optimizer"] == phase_of(file, tmp_path)
+
+
+def test_a_mark_of_the_recorder_wins_over_all(tmp_path: Path) -> None:
+    """The innermost of our own marks decides, whatever else encloses the launch."""
+    file = step().label("dptrace::backward", 5, 50).op(WRAPPER, 10, 30).label("dptrace::other", 14, 18)
+    file.kernel("a", 60, 61, launch=15).kernel("b", 61, 62, launch=40).label("dptrace::nonsense", 60, 90)
+    file.kernel("c", 90, 91, launch=70)
+
+    assert ["other", "backward", "other"] == phase_of(file, tmp_path)
+
+
+def test_without_any_backward_all_is_forward(tmp_path: Path) -> None:
+    """Inference is forward, but its optimizer-named events would still say so."""
+    assert ["forward"] == phase_of(step().op("aten::linear", 5, 9).kernel("gemm", 10, 20, launch=6), tmp_path)
+
+
+def test_old_files_show_backward_by_their_nodes(tmp_path: Path) -> None:
+    """Before the engine's own event existed, the ops of its nodes stand for it."""
+    file = step().op("AddmmBackward", 10, 20, tid=2).op("torch::autograd::AccumulateGrad", 20, 25, tid=2)
+    file.kernel("a", 30, 40, launch=12, tid=2).kernel("b", 40, 50, launch=22, tid=2).kernel("c", 5, 8, launch=3)
+
+    assert ["forward", "backward", "backward"] == phase_of(file, tmp_path)
+
+
+def test_fsdps_hooks_after_autograds_last_node_are_backward(tmp_path: Path) -> None:
+    """The first block's gradients are reduced by a callback at backward's very end; clipping after it is other."""
+    file = step().op(WRAPPER, 10, 30, tid=2)
+    file.label("FSDP::root_post_backward_callback", 31, 50, tid=2).label(
+        "FSDP::post_backward_reduce (0)", 33, 45, tid=2
+    )
+    file.kernel("a", 50, 60, launch=35, tid=2).kernel("b", 60, 70, launch=48, tid=2).kernel("c", 70, 80, launch=55)
+
+    assert ["backward", "backward", "other"] == phase_of(file, tmp_path)

@@ -1,0 +1,88 @@
+"""Forward work done again in backward."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dptrace
+from dptrace.readers.kineto.reader import read_trace
+from dptrace.timeline.build import build_timelines
+from dptrace.timeline.model import Timeline
+from tests.support.kineto_files import KinetoFile
+from tests.support.real_traces import needs_real_traces, real
+
+NODE = "autograd::engine::evaluate_function: "
+
+
+def build(file: KinetoFile, folder: Path) -> Timeline:
+    (timeline,) = build_timelines(read_trace(file.write(folder / "t.json")), 0)
+    return timeline
+
+
+def again(timeline: Timeline) -> list[str]:
+    return [timeline.names[i] for i in timeline.name[timeline.recompute]]
+
+
+def backward(node: str, *inside: tuple[str, float, float]) -> KinetoFile:
+    """A node of backward from 100 to 200 µs on the autograd thread, with kernels launched at its begin, middle, end."""
+    file = KinetoFile().label("ProfilerStep#1", 0, 300).op("aten::conv2d", 10, 20).kernel("forward", 30, 40, 12)
+    file.op(f"{NODE}{node}", 100, 200, 2).op(node, 101, 199, 2)
+    for name, start, end in inside:
+        file.op(name, start, end, 2)
+    return file.kernel("first", 130, 140, 112, 2).kernel("middle", 150, 160, 142, 2).kernel("own", 230, 240, 190, 2)
+
+
+def test_a_block_done_again_at_the_head_of_a_node_is_told(tmp_path: Path) -> None:
+    """All that a node launches up to the last operator that only forward has is recompute; the node's own is not."""
+    file = backward("ReluBackward0", ("aten::conv2d", 110, 120), ("aten::batch_norm", 140, 150))
+
+    assert ["first", "middle"] == again(build(file, tmp_path))
+
+
+def test_reentrant_checkpointing_is_told_without_its_backward(tmp_path: Path) -> None:
+    """What the function launches itself is recompute, what nested nodes launch is not."""
+    file = backward("CheckpointFunctionBackward", ("aten::mm", 110, 120)).op(f"{NODE}MmBackward0", 185, 195, 2)
+
+    assert ["first", "middle"] == again(build(file, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("node", "operator"),
+    [
+        ("ConvolutionBackward0", "aten::convolution_backward"),
+        ("SomebodysFunctionBackward", "aten::linear"),
+        ("CompiledFunctionBackward", "Torch-Compiled Region: 2/2"),
+    ],
+)
+def test_ordinary_backward_is_not(node: str, operator: str, tmp_path: Path) -> None:
+    """Neither derivatives, nor linear() in somebody's own function, nor a compiled region count."""
+    assert [] == again(build(backward(node, (operator, 110, 150)), tmp_path))
+
+
+def test_a_compiled_block_done_again_is_told_in_any_node(tmp_path: Path) -> None:
+    """A compiled module's forward graph in backward is recompute, in a compiled backward too."""
+    file = backward("CompiledFunctionBackward", ("CompiledFunction", 110, 120))
+
+    assert ["first"] == again(build(file, tmp_path))
+
+
+@needs_real_traces
+def test_the_checkpointed_resnet_does_its_blocks_again() -> None:
+    """All of the kernels that only batch norm's forward has, launched in backward, are in recompute: 57 of 57."""
+    timeline = dptrace.open(real("ddp_mi300_rank0of8")).timelines[0]
+    statistics = np.array(["batch_norm_collect_statistics" in name for name in timeline.names])[timeline.name]
+
+    assert 591 == timeline.recompute.sum()
+    assert 57 == (statistics & timeline.recompute).sum()
+
+
+@needs_real_traces
+@pytest.mark.parametrize(
+    "name", ["ddp_a100_rank0of2", "perparam_v100_rank1of2", "dlrm_v100_4ranks", "sharded_h100_8ranks", "ns_v100_1gpu"]
+)
+def test_jobs_without_checkpointing_do_nothing_again(name: str) -> None:
+    """Not one kernel of theirs is told to be recompute."""
+    assert not any(timeline.recompute.any() for timeline in dptrace.open(real(name)).timelines)

@@ -1,0 +1,64 @@
+"""What is trained: models of the sizes that are told, and shards that together are the batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dptrace.record.options.models import MODELS
+
+if TYPE_CHECKING:
+    from dptrace.record import Options
+
+torch = pytest.importorskip("torch")
+
+
+def options(*arguments: str) -> Options:
+    from dptrace.record import parse_options
+
+    return parse_options("", "single", list(arguments))
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters", "millions"),
+    [("small", 1_462_538, 1.5), ("medium", 8_432_138, 8.4), ("large", 35_211_786, 35.2), ("xlarge", 51_993_098, 52.0)],
+)
+def test_the_models_have_the_sizes_that_their_help_tells(model: str, parameters: int, millions: float) -> None:
+    """The four MLPs have 1.5, 8.4, 35.2 and 52.0 million parameters."""
+    from dptrace.trainers.parts import mlp
+
+    # On the meta device, so that 52 million numbers need no memory.
+    with torch.device("meta"):
+        count = sum(parameter.numel() for parameter in mlp.build(model).parameters())
+
+    assert parameters == count
+    assert millions == round(count / 1e6, 1)
+    assert f"{millions} million" in MODELS[model].idea
+
+
+def test_every_rank_gets_its_own_shard_of_the_same_batch() -> None:
+    """The shards of all ranks, one after the other, are the batch of a single process, and batches differ."""
+    from dptrace.record import World
+    from dptrace.trainers.parts.task import task
+
+    chosen, cpu = options("--model", "small", "--seed", "7", "--batch-size", "12"), torch.device("cpu")
+    (whole, classes), (second, _) = task(chosen, World(0, 1, cpu)).batches(2)
+    shards = [next(task(chosen, World(rank, 3, cpu)).batches(1)) for rank in range(3)]
+
+    assert torch.equal(whole, torch.cat([x for x, _ in shards]))
+    assert torch.equal(classes, torch.cat([y for _, y in shards]))
+    assert not torch.equal(whole, second)
+    assert whole.shape == (12, 784)
+
+
+def test_a_training_that_goes_on_sees_the_batches_that_come_next() -> None:
+    """Beginning at step 2 gives what would have come then."""
+    from dptrace.record import World
+    from dptrace.trainers.parts.task import task
+
+    work = task(options("--model", "small", "--batch-size", "8"), World(0, 1, torch.device("cpu")))
+    all_of_them, later = list(work.batches(4)), list(work.batches(4, first=2))
+
+    assert 2 == len(later)
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(all_of_them[2:], later, strict=True))

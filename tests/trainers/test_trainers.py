@@ -1,0 +1,201 @@
+"""The trainers: each records, and each ends with the parameters of training on one GPU."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dptrace
+from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.record.options.modes import MODES, trainer
+from dptrace.timeline.model import Kind, Phase
+from tests.support.modes import CASES, COMMON, Case, Numbers, parameters_of, reference, run_of
+from tests.support.recordings import STEPS, WAIT, WARMUP, recorded
+
+torch = pytest.importorskip("torch")
+
+FOUR = ("single", "naive", "interleaved", "ddp")
+each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+def test_every_mode_is_tried_at_several_world_sizes() -> None:
+    """The table below leaves no mode out."""
+    assert set(MODES) - {"single"} == {case.mode for case in CASES}
+
+
+def test_modes_and_files_are_the_same() -> None:
+    """Every mode has its trainer, and every trainer is a mode."""
+    files = set(trainer("single").parent.glob("*.py"))
+
+    assert files - {trainer("single").with_name("__init__.py")} == {trainer(mode) for mode in MODES}
+
+
+def test_every_trainer_takes_its_own_options() -> None:
+    """A trainer names itself when it reads its command line; a copied line would give it another's options."""
+    for mode in MODES:
+        tree = ast.parse(trainer(mode).read_text(encoding="utf-8"))
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        named = [ast.literal_eval(c.args[1]) for c in calls if getattr(c.func, "id", "") == "parse_options"]
+        assert [mode] == named
+
+
+def test_no_trainer_hides_a_module_of_the_standard_library() -> None:
+    """torchrun puts the trainer's folder first on the path: a trace.py in it would break torch's own imports."""
+    names = {path.stem for path in trainer("single").parent.glob("*.py")}
+
+    assert not names & set(sys.stdlib_module_names)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("mode", FOUR)
+def test_each_of_the_first_modes_records_a_trace_for_each_rank(mode: str) -> None:
+    """The traces hold the recorded steps, the phase marks, and communication where there are several ranks."""
+    ranks = 1 if mode == "single" else 2
+    run = recorded(mode, ranks)
+
+    assert {"run.json", *(f"rank{rank}.pt.trace.json.gz" for rank in range(ranks))} == {p.name for p in run.iterdir()}
+    for rank in range(ranks):
+        names = [event["name"] for event in _events(run / f"rank{rank}.pt.trace.json.gz")]
+        steps = [name for name in names if name.startswith("ProfilerStep")]
+        assert [f"ProfilerStep#{WAIT + WARMUP + step}" for step in range(STEPS)] == steps
+        for phase in ("forward", "backward", "optimizer"):
+            assert STEPS == names.count(f"dptrace::{phase}")
+        assert (ranks > 1) == ("gloo:all_reduce" in names)
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    with gzip.open(path) as file:
+        events = [event for event in json.load(file)["traceEvents"] if event.get("ph") == "X"]
+    return sorted(events, key=lambda event: float(event["ts"]))
+
+
+def _numbers(case: Case) -> Numbers:
+    saved = np.load(parameters_of(reference(case)))
+    arrays = list(saved.values())
+    sizes, shapes = tuple(array.nbytes for array in arrays), tuple(array.shape for array in arrays)
+    return Numbers(sizes, case.ranks, shapes, tuple(saved.files))
+
+
+@pytest.mark.processes
+@each_case
+def test_a_mode_ends_with_the_parameters_of_a_single_process(case: Case) -> None:
+    """Parallelism changes how the gradient of the batch is computed, and not what it is."""
+    if case.loss_apart is not None:
+        pytest.skip("compressed: its loss is compared instead")
+    single, parallel = (np.load(parameters_of(run)) for run in (reference(case), run_of(case)))
+
+    assert sorted(single.files) == sorted(parallel.files)
+    for name in single.files:
+        most = np.abs(single[name]).max()
+        np.testing.assert_allclose(parallel[name], single[name], rtol=0, atol=case.apart * most, err_msg=name)
+
+
+@pytest.mark.processes
+@each_case
+def test_the_loss_is_that_of_the_whole_batch(case: Case) -> None:
+    """Averaged over ranks, the losses of all modes are those of a single process; compressed ones come near them."""
+    single, parallel = (json.loads((run / "run.json").read_text())["losses"] for run in (reference(case), run_of(case)))
+
+    assert len(single) == len(parallel) == 6
+    assert pytest.approx(single, rel=case.loss_apart or 1e-4) == parallel
+
+
+@pytest.mark.processes
+@each_case
+def test_the_split_of_every_mode_adds_up(case: Case) -> None:
+    """On every rank, the parts of every step sum to its wall time, and there is a forward and a backward."""
+    run = dptrace.open(run_of(case))
+
+    assert case.ranks == len(run.splits)
+    parts = [figure for figure in FIGURES if figure not in ("wall_ns", "overlapped_comm_ns")]
+    for split in run.splits:
+        assert 2 == len(split.names)
+        np.testing.assert_array_equal(np.sum([split.figures[part] for part in parts], axis=0), split.figures["wall_ns"])
+        assert (split.figures["forward_ns"] > 0).all()
+        assert (split.figures["backward_ns"] > 0).all()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("case", [case for case in CASES if case.moves], ids=lambda case: case.name)
+def test_every_mode_moves_the_bytes_of_its_formula(case: Case) -> None:
+    """Kinds, counts and bytes of a step's collectives are those that the mode's description says."""
+    assert case.moves is not None
+    numbers = _numbers(case)
+
+    for split in dptrace.open(run_of(case)).splits:
+        expected = case.moves(replace(numbers, rank=split.rank))
+        moved = {kind: (int(comm.count[-1]), int(comm.bytes[-1])) for kind, comm in split.comm.items()}
+        known = {
+            kind: (count, moved.get(kind, (0, 0))[1] if size is None else size)
+            for kind, (count, size) in expected.items()
+        }
+        assert known == {kind: both for kind, both in moved.items() if both[0]}
+
+
+@pytest.mark.processes
+def test_forward_that_is_done_again_is_told_apart_from_backward_proper() -> None:
+    """Checkpointed blocks are computed again in backward: some of it, and not all; without, nothing is."""
+    checkpointed, plain = Case("ddp", 2, model="gpt-tiny", also=("--checkpoint-activations",)), Case("ddp", 2)
+    assert {checkpointed, plain} <= set(CASES)
+
+    for device in dptrace.open(run_of(checkpointed)).devices:
+        backward = device.split.figures["backward_ns"]
+        assert ((device.recompute_ns > 0.1 * backward) & (device.recompute_ns < 0.9 * backward)).all()
+    assert not any(device.recompute_ns.any() for device in dptrace.open(run_of(plain)).devices)
+
+
+@pytest.mark.processes
+def test_training_moves_the_parameters() -> None:
+    """The comparison above would hold as well if nothing was trained."""
+    from dptrace.record import World, parse_options
+    from dptrace.trainers.parts.task import task
+
+    options = parse_options("", "single", ["--model", "small", *COMMON])
+    fresh = dict(task(options, World(0, 1, torch.device("cpu"))).model.named_parameters())
+    trained = np.load(parameters_of(reference(Case("naive", 2))))
+
+    assert set(fresh) == set(trained.files)
+    assert all(np.abs(trained[name] - fresh[name].detach().numpy()).max() > 1e-6 for name in fresh)
+
+
+@pytest.mark.parametrize(("chosen", "handed"), [(None, {}), (4.0, {"bucket_cap_mb": 4.0})])
+def test_ddp_is_told_of_buckets_only_where_the_user_chose(
+    chosen: float | None, handed: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older torch has a number for its default, and takes no None."""
+    from dptrace.record import World, parse_options
+    from dptrace.trainers import ddp
+    from dptrace.trainers.parts import replicated
+
+    class Built(Exception):
+        pass
+
+    def build(model: object, **settings: float) -> None:
+        raise Built(settings)
+
+    monkeypatch.setattr(replicated, "DistributedDataParallel", build)
+    options = parse_options("", "ddp", ["--model", "small"] + [f"--bucket-cap-mb={chosen}"] * (chosen is not None))
+    with pytest.raises(Built) as told:
+        ddp.train(options, World(0, 1, torch.device("cpu")))
+
+    assert (handed,) == told.value.args
+
+
+@pytest.mark.processes
+def test_accumulation_shows_a_forward_and_a_backward_for_each_micro_batch() -> None:
+    """On every rank, in every step: by turns, and one update after the last."""
+    phases = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+    for timeline in dptrace.open(run_of(Case("accumulate", 2, ("--micro-batches", "2")))).timelines:
+        for step in range(2):
+            shown = (timeline.kind == Kind.COMPUTE) & (timeline.step == step) & np.isin(timeline.phase, phases)
+            turns = timeline.phase[shown][np.argsort(timeline.start_ns[shown], kind="stable")]
+            changes = turns[np.concatenate(([True], turns[1:] != turns[:-1]))]
+            assert [*(Phase.FORWARD, Phase.BACKWARD) * 2, Phase.OPTIMIZER] == changes.tolist()

@@ -1,0 +1,74 @@
+"""Axes and the drawings on them."""
+
+from __future__ import annotations
+
+import pytest
+
+from dptrace.viewers.base.marks import Axis, Box, linear_axis, log_axis, message, parted, time_axis
+from dptrace.viewers.base.svg_renderer import svg
+from dptrace.viewers.views.registry import VIEWS
+from tests.support.view_cases import drawn, many_ranks
+
+
+@pytest.mark.parametrize("high", [1, 7, 123, 5_000, 123_456_789, 9e12])
+def test_a_time_axis_starts_at_a_true_zero(high: float) -> None:
+    """Its ticks are round, in one unit, and within the axis."""
+    axis = time_axis(high)
+
+    assert 0 == axis.low == axis.ticks[0][0]
+    assert high == pytest.approx(axis.high)
+    assert 3 <= len(axis.ticks) <= 12
+    assert all(0 <= value <= high * 1.001 for value, _ in axis.ticks)
+    assert 1 == len({label.split()[1] for _, label in axis.ticks})
+
+
+def test_a_log_axis_spans_its_values() -> None:
+    """From the power of ten below to the one above, also of one value; upwards for a y axis."""
+    axis = log_axis([30, 4_000], "{:g}".format)
+    up = log_axis([5], "{:g}".format, upwards=True)
+
+    assert (10, 10_000) == (axis.low, axis.high)
+    assert (10, 1) == (up.low, up.high)
+    assert 0.5 == pytest.approx(axis.place(10**2.5))
+    assert 0 == up.place(10)
+    assert "2000" in [label for _, label in axis.ticks]
+
+
+def test_labels_have_the_room_between_their_ticks() -> None:
+    """The nearest two decide; one alone has the whole axis."""
+    axis = Axis(0, 10, ((1, "a"), (2, "b"), (8, "c")))
+
+    assert 90 < axis.room(1_000) <= 100
+    assert axis.room(1_000) < Axis(0, 10, ((1, "a"),)).room(1_000) <= 1_000
+
+
+def test_an_axis_of_no_length_has_one() -> None:
+    """No division by zero."""
+    assert 1 == linear_axis(0, 0, "").high
+
+
+def test_a_message_stands_in_a_picture_s_place() -> None:
+    """Title and sentence."""
+    text = svg(message("Idle", "Nothing was idle."))
+
+    assert "Idle" in text
+    assert "Nothing was idle." in text
+
+
+@pytest.mark.parametrize("name", ["breakdown", "heatmap", "idle", "summary"])
+def test_long_drawings_are_parted_between_rows(name: str) -> None:
+    """Every mark stands in one part, whole, and parts with bold names begin with one."""
+    draw = VIEWS[name].draw
+    assert draw
+    whole = draw(many_ranks(30))
+    parts = parted(whole, 300)
+
+    assert len(parts) > 1
+    assert max(part.height for part in parts) <= 300
+    assert list(whole.marks) == sorted((m for part in parts for m in part.marks), key=list(whole.marks).index)
+    for part in parts:
+        boxes = [mark for mark in part.marks if isinstance(mark, Box)]
+        assert all(part.y.low <= box.top and box.bottom <= part.y.high for box in boxes)
+        if name == "breakdown":
+            assert part.y.ticks[0][0] in part.y.strong
+    assert [drawn()] == parted(drawn(), 1_000)

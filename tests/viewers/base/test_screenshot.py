@@ -1,0 +1,44 @@
+"""Pictures of pages by an installed Chromium."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from dptrace.errors import DptraceError
+from dptrace.viewers.base.screenshot import find_chromium, screenshot
+from tests.support.browser import browser_test
+
+
+@browser_test
+def test_a_page_becomes_a_png_of_its_size(tmp_path: Path) -> None:
+    """To the pixel."""
+    path = tmp_path / "x.png"
+    screenshot("<!DOCTYPE html><body style='background:#1b4f9c'>", path, (640, 480))
+    data = path.read_bytes()
+
+    assert data.startswith(b"\x89PNG")
+    assert (640, 480) == struct.unpack(">II", data[16:24])
+
+
+def test_without_chromium_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install one, or write an SVG."""
+    monkeypatch.setenv("CHROMIUM", str(tmp_path / "none"))
+
+    assert find_chromium() is None
+    with pytest.raises(DptraceError, match=r"apt-get install chromium.*--svg"):
+        screenshot("", tmp_path / "x.png", (640, 480))
+
+
+def test_a_browser_that_draws_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its last words, and nothing is left behind."""
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho no display >&2\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CHROMIUM", str(broken))
+
+    with pytest.raises(DptraceError, match="drew nothing: no display"):
+        screenshot("", tmp_path / "x.png", (640, 480))
+    assert ["broken"] == [path.name for path in tmp_path.iterdir()]

@@ -1,0 +1,60 @@
+"""SVG text: coordinates, texts that fit, and names that stay text."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from dptrace.viewers.base import theme
+from dptrace.viewers.base.svg_canvas import Canvas, escape, number, shortened, text_width
+from tests.support.view_cases import PAYLOAD
+
+
+def test_names_are_escaped() -> None:
+    """Whatever stands in them, the drawing is well-formed and holds them as text."""
+    canvas = Canvas(100, 50, PAYLOAD)
+    canvas.text(1, 2, PAYLOAD)
+    canvas.rect(1, 1, 5, 5, "#FFFFFF", PAYLOAD)
+    root = ET.fromstring(canvas.finish())
+
+    assert not list(root.iter("{http://www.w3.org/2000/svg}script"))
+    assert 3 == sum("PWN" in (element.text or "") for element in root.iter())
+    assert "\\u202e" in escape("\u202e")
+
+
+def test_exposed_communication_is_hatched() -> None:
+    """By a pattern, not by its colour alone; other colours are plain."""
+    canvas = Canvas(10, 10, "x")
+    canvas.rect(0, 0, 5, 5, theme.EXPOSED)
+    canvas.rect(0, 0, 5, 5, theme.OVERLAPPED)
+    text = canvas.finish()
+
+    assert 'height="5" fill="url(#hatch)"' in text
+    assert f'height="5" fill="{theme.OVERLAPPED}"' in text
+
+
+def test_a_rectangle_of_no_size_is_not_drawn() -> None:
+    """Nor counted."""
+    canvas = Canvas(10, 10, "x")
+    canvas.rect(0, 0, 0, 5, "#000000")
+    canvas.rects([], "#000000")
+
+    assert 0 == canvas.shapes
+
+
+@pytest.mark.parametrize("room", [10, 60, 200, 1000])
+def test_a_shortened_name_fits(room: float) -> None:
+    """In its room, its beginning and its end kept."""
+    name = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
+    short = shortened(name, room)
+
+    assert text_width(short) <= max(room, text_width("…"))
+    if "…" in short[1:]:
+        assert name.startswith(short.split("…")[0])
+        assert name.endswith(short.split("…")[1])
+
+
+def test_numbers_are_short() -> None:
+    """A hundredth of a pixel is enough."""
+    assert ["0", "1.5", "-3", "1234.57"] == [number(value) for value in (0.0001, 1.5, -3, 1234.5678)]

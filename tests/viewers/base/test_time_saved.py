@@ -1,0 +1,51 @@
+"""What the second run saves, in words."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+
+from dptrace.comparison.step_alignment import align_steps, paced
+from dptrace.viewers.base import time_saved
+from tests.support.builders import TimelineBuilder
+from tests.support.jobs import run_of
+
+
+def of_lengths(a: int, b: int, steps: int = 2) -> str:
+    runs = [run_of([TimelineBuilder(0, bounds=tuple(n * k for k in range(steps + 1))).build()]) for n in (a, b)]
+    return time_saved.saving(align_steps(paced(runs[0]), paced(runs[1])))
+
+
+def test_the_examples_hold() -> None:
+    """Those in the docstrings."""
+    assert 0 == doctest.testmod(time_saved).failed
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "steps", "told"),
+    [
+        (52_000_000, 41_600_000, 3, "B saves 31.2 ms (20 %) in 3 steps: 125 ms against A's 156 ms."),
+        (10_000_000, 11_200_000, 1, "B loses 1.20 ms (12 %) in its step: 11.2 ms against A's 10.0 ms."),
+        (7, 7, 2, "A and B take 14 ns each for 2 steps."),
+    ],
+)
+def test_the_sentence_says_who_is_faster(a: int, b: int, steps: int, told: str) -> None:
+    """By how much, of what, and both sums."""
+    assert told == of_lengths(a, b, steps)
+
+
+def test_nothing_is_saved_against_another_work() -> None:
+    """Both times are said, and why neither is ahead."""
+    runs = [run_of([TimelineBuilder(0, bounds=(0, n)).build()], info={"model": f"m{n}"}) for n in (7_000, 9_000)]
+    told = time_saved.saving(align_steps(paced(runs[0]), paced(runs[1])))
+
+    assert told.startswith("Not compared: A trained the model m7000, B m9000. For its step, A takes 7.00 µs and B 9.00")
+    assert "%" not in told
+
+
+def test_a_note_on_both_is_said_once() -> None:
+    """And others with the run's letter."""
+    one, two = (run_of([TimelineBuilder(0).build()], notes=notes) for notes in (("same", "only A"), ("only B", "same")))
+
+    assert ["A and B: same", "A: only A", "B: only B"] == time_saved.notes_of_both(one, two)

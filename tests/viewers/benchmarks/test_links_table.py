@@ -1,0 +1,71 @@
+"""Measured links in words."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from dptrace.model.link_report import links
+from dptrace.viewers.benchmarks.links_table import COLUMNS, facts, likeness, rows, size, table, topology
+from tests.support.links_samples import measured
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(8, "8 B"), (1023, "1023 B"), (1024, "1 KiB"), (1500 * 1024, "1.46 MiB"), (2**30, "1 GiB"), (2**44, "16384 GiB")],
+)
+def test_sizes_are_told_in_powers_of_1024(count: int, text: str) -> None:
+    """As nccl-tests does."""
+    assert text == size(count)
+
+
+def test_a_row_tells_fit_bandwidth_and_one_link() -> None:
+    """Of four ranks over links of 30 µs and 4 GB/s."""
+    (row,) = rows(links(measured(kinds=("all_reduce",))))
+
+    assert list(COLUMNS) == list(row)
+    assert "all-reduce" == row["collective"]
+    assert row["alpha"].startswith("180 (")  # six hops
+    assert row["beta"].startswith("375 (")  # 1.5 times the bytes
+    assert ("30", "4", "64 MiB") == (row["link_alpha"], row["link_rate"], row["largest"])
+
+
+def test_what_has_no_fit_has_dashes() -> None:
+    """But its bandwidth."""
+    raw = measured(kinds=("broadcast",))
+    (row,) = rows(links(raw | {"samples": raw["samples"][:1]}))
+
+    assert "–" == row["alpha"] == row["crossover"] == row["r2"] == row["link_rate"]
+    assert "–" != row["busbw"]
+    assert "" == likeness(links(raw | {"samples": raw["samples"][:1]}))
+
+
+def test_gloo_and_nccl_are_told_apart() -> None:
+    """A measurement on CPUs must not pass for one of GPUs."""
+    assert any("no GPU was used" in fact for fact in facts(links(measured())))
+    assert "NCCL 2.28.3" in facts(links(measured(backend="nccl")))
+
+
+def test_the_topology_says_what_is_not_told() -> None:
+    """NUMA nodes, links, GPUs."""
+    content = links(measured())
+    (line,) = topology(content)
+    assert line.startswith("box: 8 cores; NUMA nodes with their cores 0: 0-7; no GPU links told")
+
+    content["machines"][0] |= {"numa": [], "gpu_links": {"0-1": "NV18"}}
+    content["gpus"] = ["H100", "H100"]
+    line, gpus = topology(content)
+    assert "NUMA nodes not told" in line
+    assert "GPU links 0-1 NV18" in line
+    assert "GPUs by rank: H100, H100." == gpus
+
+
+def test_the_table_fits_a_wide_terminal() -> None:
+    """Six rows, each on one line of 132 characters."""
+    out = io.StringIO()
+    Console(file=out, width=132).print(table(links(measured())))
+
+    assert 6 == sum(line.startswith(("all-", "reduce-", "broadcast", "point-")) for line in out.getvalue().splitlines())
+    assert "…" not in out.getvalue()

@@ -1,0 +1,200 @@
+"""The lanes of a Gantt carry the split's time, all of it and no more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dptrace.analysis.per_gpu.idle import CAUSES
+from dptrace.analysis.per_gpu.split import FIGURES, Part, exposure
+from dptrace.core.intervals import covered, union
+from dptrace.run.run import Run
+from dptrace.timeline.model import Actions, Kind, Phase, Windows
+from dptrace.viewers.gantt.chart import OVERLAPPED, Chart, Lane, Role, cause_category, chart
+from tests.support.builders import TimelineBuilder, two_rank_timelines
+from tests.support.synthetic import training_run
+
+PART_FIGURES = {
+    Part.BACKWARD: "backward_ns",
+    Part.FORWARD: "forward_ns",
+    Part.OPTIMIZER: "optimizer_ns",
+    Part.OTHER: "other_ns",
+    Part.EXPOSED_COMM: "exposed_comm_ns",
+    Part.EXPOSED_MEMORY: "exposed_memory_ns",
+}
+
+
+def lane(drawn: Chart, role: Role, track: int = 0) -> Lane:
+    """Give the one lane of a role on a track."""
+    [found] = [lane for lane in drawn.lanes if lane.role is role and lane.track == track]
+    return found
+
+
+def runs() -> list[Run]:
+    """Small by hand, large with streams that overlap, and launched before the first step."""
+    late = TimelineBuilder(0, bounds=(100, 200)).compute(50, 120).all_reduce(110, 150).compute(190, 230)
+    return [Run("hand", two_rank_timelines()), training_run(2_000), Run("late", (late.build(),))]
+
+
+@pytest.mark.parametrize("run", runs(), ids=lambda run: run.path)
+def test_phases_add_up_to_the_split(run: Run) -> None:
+    """Each part's time on the phases row is the split's total, to the nanosecond, and idle is the rest."""
+    drawn = chart(run)
+    for track, expected in enumerate(split.total() for split in run.splits):
+        phases = lane(drawn, Role.PHASES, track)
+        shown = {part: int(phases.duration_ns[phases.category == part].sum()) for part in PART_FIGURES}
+        bounds = drawn.tracks[track].bounds_ns
+
+        assert {part: expected[figure] for part, figure in PART_FIGURES.items()} == shown
+        assert bounds[-1] - bounds[0] - phases.duration_ns.sum() == expected["idle_ns"]
+        assert np.all(phases.start_ns[1:] >= (phases.start_ns + phases.duration_ns)[:-1])
+
+
+@pytest.mark.parametrize("run", runs(), ids=lambda run: run.path)
+def test_overlapped_stretches_cover_the_split_s_overlapped_time(run: Run) -> None:
+    """Within the steps, and counted once where collectives run at the same time."""
+    drawn = chart(run)
+    for track, expected in enumerate(split.total() for split in run.splits):
+        pieces = lane(drawn, Role.EXPOSURE, track)
+        mask = pieces.category == OVERLAPPED
+        busy = union(pieces.start_ns[mask], (pieces.start_ns + pieces.duration_ns)[mask])
+        bounds = drawn.tracks[track].bounds_ns[[0, -1]]
+
+        assert expected["overlapped_comm_ns"] == np.diff(covered(busy, bounds))[0]
+
+
+def test_every_stretch_of_a_collective_is_there() -> None:
+    """The stretches of the exposure, each with its category, and each collective's exposed time beside it."""
+    run = training_run(2_000, ranks=1)
+    drawn, truth = chart(run), exposure(run.timelines[0])
+    pieces, whole = lane(drawn, Role.EXPOSURE), lane(drawn, Role.COLLECTIVES)
+
+    assert (truth.start_ns - drawn.origin_ns).tolist() == pieces.start_ns.tolist()
+    assert np.where(truth.part == 1, Part.EXPOSED_COMM, OVERLAPPED).tolist() == pieces.category.tolist()
+    assert pieces.duration_ns.sum() == whole.duration_ns.sum()
+    assert pieces.duration_ns[pieces.category == Part.EXPOSED_COMM].sum() == whole.exposed_ns.sum()
+    name, known = drawn.collectives[whole.name[0]]
+    assert ("all_reduce", 26_214_400) == (known.kind, known.bytes)
+    assert name.startswith("ncclDevKernel")
+
+
+def test_kernels_keep_their_own_times() -> None:
+    """Kernels of two streams that overlap are shown as recorded, with name, phase and stream."""
+    build = TimelineBuilder(0, bounds=(1_000, 2_000))
+    build.compute(1_100, 1_500, Phase.FORWARD, "a", lane=7).compute(1_200, 1_300, Phase.BACKWARD, "b", lane=8)
+    compute = lane(chart(Run("two", (build.build(),))), Role.COMPUTE)
+
+    assert [100, 200] == compute.start_ns.tolist()
+    assert [400, 100] == compute.duration_ns.tolist()
+    assert [Part.FORWARD, Part.BACKWARD] == compute.category.tolist()
+    assert [7, 8] == compute.stream.tolist()
+
+
+def test_time_begins_with_the_first_step_of_any_rank() -> None:
+    """What runs before it is told with its own start, below zero; what ended before it is left out."""
+    early = TimelineBuilder(0, bounds=(1_000, 2_000)).compute(100, 200).compute(900, 1_100).build()
+    late = TimelineBuilder(1, bounds=(1_500, 2_500)).compute(1_400, 1_600).build()
+    drawn = chart(Run("skewed", (early, late)))
+
+    assert (1_000, 1_500) == (drawn.origin_ns, drawn.end_ns)
+    assert [-100] == lane(drawn, Role.COMPUTE, 0).start_ns.tolist()
+    assert [400] == lane(drawn, Role.COMPUTE, 1).start_ns.tolist()
+    assert [0, 1_000] == drawn.tracks[0].bounds_ns.tolist()
+
+
+def test_one_strip_stands_for_ranks_whose_steps_agree() -> None:
+    """And another for a rank whose clock is its own, or whose steps have other names."""
+    one, two = two_rank_timelines()
+    aside = replace(two, windows=Windows(two.windows.names, two.windows.bounds + 10**12))
+    other = replace(two, windows=Windows(("a", "b"), two.windows.bounds))
+
+    assert [(0, 1)] == [strip.tracks for strip in chart(Run("", (one, two))).strips]
+    assert [(0,), (1,)] == [strip.tracks for strip in chart(Run("", (one, aside))).strips]
+    assert [(0,), (1,)] == [strip.tracks for strip in chart(Run("", (one, other))).strips]
+
+
+def test_labels_step_over_gaps_and_short_interruptions() -> None:
+    """One stretch for forward and one for backward in each step, though kernels of other phases stand between."""
+    build = TimelineBuilder(0, bounds=(0, 100_000, 200_000))
+    for t in (0, 100_000):
+        for k in range(20):
+            phase = Phase.FORWARD if k < 8 else Phase.BACKWARD
+            build.compute(t + 4_000 * k + 100, t + 4_000 * k + 3_000, phase)
+        build.compute(t + 20_000, t + 20_020, Phase.OTHER).compute(t + 85_000, t + 90_000, Phase.OPTIMIZER)
+    stretches = lane(chart(Run("labels", (build.build(),))), Role.STRETCHES)
+
+    assert [Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER] * 2 == stretches.category.tolist()
+    assert [100, 32_100, 85_000] == stretches.start_ns.tolist()[:3]
+    assert [30_900, 46_900, 5_000] == stretches.duration_ns.tolist()[:3]
+
+
+def test_roles_without_content_are_known() -> None:
+    """A run on CPU has no memory, a single GPU no communication."""
+    single = chart(Run("single", (TimelineBuilder(0).compute(0, 50).build(),)))
+
+    assert single.has(Role.COMPUTE)
+    assert not single.has(Role.EXPOSURE)
+    assert not single.has(Role.MEMORY)
+
+
+def test_names_are_told_once_for_all_ranks() -> None:
+    """A page holds each kernel name once."""
+    drawn = chart(training_run(400, ranks=2))
+
+    assert len(set(drawn.names)) == len(drawn.names)
+    assert drawn.names[lane(drawn, Role.MEMORY, 1).name[0]].startswith("Memcpy")
+
+
+def test_a_run_without_ranks_is_an_empty_chart() -> None:
+    """There is nothing to lay out, and nothing fails."""
+    assert () == chart(Run("none", ())).tracks
+
+
+def test_the_synthetic_run_tests_what_it_should() -> None:
+    """Overlapping kernels, every phase, exposed and overlapped communication, memory and idle."""
+    run = training_run(2_000)
+    total = run.splits[0].total()
+    compute = run.timelines[0].kind == Kind.COMPUTE
+    start, end = run.timelines[0].start_ns[compute], run.timelines[0].end_ns[compute]
+
+    assert all(total[figure] > 0 for figure in FIGURES)
+    assert (start[1:] < end[:-1]).any()
+
+
+@pytest.mark.parametrize("run", runs(), ids=lambda run: run.path)
+def test_idle_is_shown_by_cause_to_the_nanosecond(run: Run) -> None:
+    """Each cause's time in each GPU's row is the analysis's, and the stretches do not overlap."""
+    drawn = chart(run)
+    for track, device in enumerate(run.devices):
+        gaps = lane(drawn, Role.IDLE, track)
+        shown = {c: int(gaps.duration_ns[gaps.category == cause_category(c)].sum()) for c in CAUSES}
+
+        assert {cause: int(values.sum()) for cause, values in device.idle_causes.items()} == shown
+        assert np.all(gaps.start_ns[1:] >= (gaps.start_ns + gaps.duration_ns)[:-1])
+
+
+def test_stretches_of_communication_know_their_collective() -> None:
+    """Each stretch bears the name of the collective that it is a part of."""
+    drawn = chart(training_run(2_000, ranks=1))
+    pieces, whole = lane(drawn, Role.EXPOSURE), lane(drawn, Role.COLLECTIVES)
+
+    assert set(pieces.name.tolist()) == set(whole.name.tolist())
+    for name in set(whole.name.tolist()):
+        assert pieces.duration_ns[pieces.name == name].sum() == whole.duration_ns[whole.name == name].sum()
+
+
+def test_a_pipeline_s_stretches_bear_its_micro_batches() -> None:
+    """Forward and backward are labelled by what the schedule did; with several stages on a GPU, by the stage, too."""
+    build = TimelineBuilder(0, bounds=(0, 100_000)).compute(1_000, 30_000, Phase.FORWARD)
+    made = build.compute(40_000, 90_000, Phase.BACKWARD).compute(92_000, 99_000, Phase.OPTIMIZER).build()
+    ints, times = np.array([0, 0], np.int32), np.array([1_000, 40_000])
+    actions = Actions(ints, np.array([3, 3], np.int32), np.array([0, 1], np.uint8), ints, times, *[times + 20_000] * 4)
+    for stages, expected in ((ints, ["F3", "B3"]), (np.array([0, 2], np.int32), ["0F3", "2B3"])):
+        drawn = chart(Run("pp", (replace(made, actions=replace(actions, stage=stages)),)))
+        found = lane(drawn, Role.STRETCHES)
+
+        assert [Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER] == found.category.tolist()
+        assert [*expected, None] == [drawn.names[name - 1] if name else None for name in found.name]
+        assert [20_000, 20_000] == found.duration_ns[:2].tolist()

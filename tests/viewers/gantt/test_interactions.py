@@ -1,0 +1,356 @@
+"""What one does on the Gantt page, with real input: search, measure, select, link, rows on demand, light and dark."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dptrace.run.run import Run
+from dptrace.timeline.model import Kind, Windows
+from dptrace.viewers.base import theme
+from dptrace.viewers.gantt import page as gantt
+from tests.support.browser import browser_test, chromium, open_page
+from tests.support.builders import TimelineBuilder, two_rank_timelines
+from tests.support.gantt_page import expected_figures, row_box, settle, shown_figures, visible_range
+from tests.support.synthetic import training_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+PAYLOAD = (
+    "</script><script>PWN(1)</script><img src=x onerror=PWN(2)>\"'`${PWN(3)} $$x$$ {{7*7}} @name{safe} \u2028 \u202e"
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(Run("two", two_rank_timelines()), tmp_path_factory.mktemp("pages") / "two.html")
+
+
+def written(run: Run, path: Path) -> Path:
+    path.write_text(gantt.document(run), encoding="utf-8")
+    return path
+
+
+def at(page: Page, role: str, time: float, track: int = 0) -> tuple[float, float]:
+    """Give the point on the screen that shows a time in a row."""
+    start, end = visible_range(page)
+    box = row_box(page, role, track)
+    return box["x"] + (time - start) / (end - start) * box["width"], box["y"] + box["height"] / 2
+
+
+def picture(page: Page) -> str:
+    """Give what is drawn, as text that can be compared."""
+    drawn: str = page.evaluate("dptrace.main.canvas.toDataURL()")
+    return drawn
+
+
+def card(page: Page) -> str:
+    return page.locator("#card").inner_text()
+
+
+@browser_test
+def test_search_counts_marks_and_goes_from_hit_to_hit(browser: Browser, tmp_path: Path) -> None:
+    """Slash, a text, Enter and Shift-Enter; the time of the hits in view on each GPU; Escape ends it."""
+    run = training_run(1_200, ranks=2)
+    with open_page(browser, written(run, tmp_path / "search.html")) as (page, errors):
+        settle(page)
+        whole = visible_range(page)
+        before = picture(page)
+        page.keyboard.press("/")
+        page.keyboard.type("GEMM")
+        page.wait_for_timeout(250)
+        gemm = [(t.kind == Kind.COMPUTE) & (t.name == 1) for t in run.timelines]
+        count = sum(int(mask.sum()) for mask in gemm)
+
+        assert f"{count} found" == page.locator("#found").inner_text()
+        for timeline, mask in zip(run.timelines, gemm, strict=True):
+            told = next(line for line in card(page).splitlines() if line.startswith(timeline.label))
+            assert str(int(mask.sum())) in told
+        assert before != picture(page)
+
+        page.keyboard.press("Enter")
+        settle(page)
+        assert f"1 of {count}" == page.locator("#found").inner_text()
+        assert visible_range(page) != whole
+        page.keyboard.press("Enter")
+        page.keyboard.press("Shift+Enter")
+        page.keyboard.press("Shift+Enter")
+        assert f"{count} of {count}" == page.locator("#found").inner_text()
+        page.keyboard.type("x")
+        page.wait_for_timeout(250)
+        assert "nothing found" == page.locator("#found").inner_text()
+        page.keyboard.press("Escape")
+        page.keyboard.press("f")
+        settle(page)
+        assert "" == page.locator("#found").inner_text()
+        assert before == picture(page)
+        assert [] == errors
+
+
+@browser_test
+@pytest.mark.parametrize("how", ["shift", "mode"])
+def test_a_drag_measures_exactly(browser: Browser, file: Path, how: str) -> None:
+    """From edge to edge of what lies under the pointer, with the split's figures; the view stays where it is."""
+    run = Run("two", two_rank_timelines())
+    with open_page(browser, file) as (page, errors):
+        settle(page)
+        whole = visible_range(page)
+        if how == "shift":
+            page.keyboard.down("Shift")
+        else:
+            page.keyboard.press("m")
+            assert "true" == page.locator("#measure").get_attribute("aria-pressed")
+        page.mouse.move(*at(page, "phases", 300))
+        page.mouse.down()
+        page.mouse.move(*at(page, "phases", 60_000), steps=3)
+        page.mouse.move(1439, at(page, "phases", 0)[1], steps=3)
+        page.mouse.up()
+        page.keyboard.up("Shift")
+        page.wait_for_timeout(60)
+        span = page.evaluate("dptrace.acts.measure.span")
+
+        assert whole == visible_range(page)
+        assert 0 <= span["from"] <= 1_000
+        assert span["to"] == round(whole[1])
+        expected = expected_figures(run)
+        shown = page.evaluate("([from, to]) => dptrace.acts.kinds.figures(from, to)", [0, whole[1]])
+        comm = [c for split in run.splits for c in split.comm.items()]
+        assert {kind for kind, _ in comm} == {one["kind"] for one in shown}
+        for one in shown:
+            mine = [c for kind, c in comm if kind == one["kind"]]
+            assert sum(int(c.exposed_ns.sum()) for c in mine) == one["exposed"]
+            assert sum(int(c.overlapped_ns.sum()) for c in mine) == one["overlapped"]
+        assert expected["exposed"] > 0
+        for text in ("Forward", "Exposed communication", "Idle", "together", "all_reduce", "all 2 GPUs"):
+            assert text in card(page)
+        page.mouse.move(700, 20)
+        page.keyboard.press("Escape")
+        assert page.evaluate("dptrace.acts.measure.span") is None
+        assert page.locator("#card").is_hidden()
+        assert [] == errors
+
+
+@browser_test
+def test_a_collective_is_joined_over_its_ranks(browser: Browser, file: Path) -> None:
+    """A click: a row for each rank with the analysis's figures, and lines from rank to rank; Escape takes it away."""
+    run = Run("two", two_rank_timelines())
+    rows = run.matches()
+    row = rows[(rows["rank"] == 1) & (rows["exposed_ns"] > 0)].iloc[0]
+    origin = int(run.timelines[0].windows.bounds[0])
+    with open_page(browser, file) as (page, errors):
+        settle(page)
+        before = picture(page)
+        page.mouse.click(*at(page, "exposure", (row["start_ns"] + row["end_ns"]) / 2 - origin, track=1))
+        page.wait_for_timeout(200)
+        told = page.evaluate("dptrace.acts.selection.chosen.told")
+        members = rows[rows["collective"] == row["collective"]]
+
+        assert members["wait_ns"].tolist() == [one["wait"] for one in told["members"]]
+        assert members["exposed_ns"].tolist() == [one["exposed"] for one in told["members"]]
+        assert row["transfer_ns"] == told["transfer"]
+        for text in ("all_reduce · 4.10 kB", "rank 0 · GPU 0", "rank 1 · GPU 1", "waited", "busbw", "overlapped"):
+            assert text in card(page)
+        assert before != picture(page)
+        page.mouse.move(700, 20)
+        page.keyboard.press("Escape")
+        assert page.locator("#card").is_hidden()
+        assert before == picture(page)
+        assert [] == errors
+
+
+@browser_test
+def test_a_kernel_is_told(browser: Browser, tmp_path: Path) -> None:
+    """Name, what it is for, phase, step, start, duration, and how long after its launch it began."""
+    made = TimelineBuilder(0, bounds=(0, 1_000_000)).compute(100_000, 350_000, name="sm80_xmma_gemm_f16_64x64").build()
+    made.launch_ns[0] = 93_000
+    with open_page(browser, written(Run("one", (made,)), tmp_path / "one.html")) as (page, errors):
+        settle(page)
+        page.mouse.click(*at(page, "compute", 200_000))
+        page.wait_for_timeout(150)
+
+        shown = ("sm80_xmma_gemm_f16_64x64", "gemm f16 64x64", "ProfilerStep#0", "250 µs", "7.00 µs before it began")
+        for text in (*shown, "rank 0 · GPU 0", "0.100 ms"):
+            assert text in card(page), card(page)
+        assert [] == errors
+
+
+@browser_test
+def test_links_lead_to_a_view_and_back(browser: Browser, file: Path) -> None:
+    """Read when the page opens and when the address changes, written as one moves, and kept when it makes no sense."""
+    with open_page(browser, file) as (page, errors):
+        settle(page)
+        whole = visible_range(page)
+        page.evaluate("location.hash = 't=20000,60000&find=gemm&theme=dark&rank=1'")
+        settle(page)
+        assert (20_000, 60_000) == visible_range(page)
+        assert "dark" == page.locator("html").get_attribute("data-theme")
+        assert "found" in page.locator("#found").inner_text()
+
+        page.evaluate("location.hash = 'step=1'")
+        settle(page)
+        start, end = visible_range(page)
+        assert start <= 100_000 < 200_000 <= end < 210_000
+
+        page.keyboard.press("d")
+        settle(page)
+        page.wait_for_timeout(500)
+        start, end = visible_range(page)
+        assert f"t={round(start)},{round(end)}" in page.url
+        page.reload()
+        page.locator("html[data-ready='1']").wait_for(state="attached")
+        settle(page)
+        assert (round(start), round(end)) == tuple(map(round, visible_range(page)))
+
+        page.evaluate("location.hash = ''")
+        page.keyboard.press("f")
+        settle(page)
+        for hostile in ("t=2,1", "t=a,b", "t=1e99,2e99", "step=nope", "rank=99", f"find={quote(PAYLOAD)}", "%", "t=,"):
+            page.evaluate("(hash) => (location.hash = hash)", hostile)
+            settle(page)
+            assert whole == visible_range(page), hostile
+        assert [] == errors
+
+
+@browser_test
+def test_light_and_dark(browser: Browser, file: Path) -> None:
+    """The system's choice until one is made; every drawn colour is the theme's; printed, the page is light."""
+    with open_page(browser, file) as (page, errors):
+        settle(page)
+        paper = "getComputedStyle(document.body).backgroundColor"
+        assert "rgb(255, 255, 255)" == page.evaluate(paper)
+        page.emulate_media(color_scheme="dark")
+        settle(page)
+        assert "rgb(18, 22, 28)" == page.evaluate(paper)
+
+        def shown(color: str) -> int:
+            """Count the pixels of a color in a row of phases."""
+            box = row_box(page, "phases")
+            clip: Any = {"x": box["x"] + 1, "y": box["y"] + 1, "width": box["width"] - 2, "height": 2}
+            image = np.array(Image.open(io.BytesIO(page.screenshot(clip=clip))).convert("RGB"))
+            return int((image == [int(color[i : i + 2], 16) for i in (1, 3, 5)]).all(axis=2).sum())
+
+        light, dark = theme.IDLE, theme.DARK[theme.IDLE][0]
+        assert shown(dark) > 20
+        assert shown(light) == 0
+        page.locator("#theme").click()
+        settle(page)
+        assert shown(light) > 20
+        assert shown(dark) == 0
+        page.locator("#theme").click()
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert "light" == page.locator("html").get_attribute("data-theme")
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert "dark" == page.locator("html").get_attribute("data-theme")
+        page.emulate_media(media="print")
+        assert page.locator(".tools").is_hidden()
+        assert page.locator("#summary").is_visible()
+        assert [] == errors
+
+
+@browser_test
+def test_rows_on_demand_and_help(browser: Browser, file: Path) -> None:
+    """Why a GPU was idle, its streams, and the keys; the figures stay as they are."""
+    with open_page(browser, file) as (page, errors):
+        settle(page)
+        figures = shown_figures(page)
+        page.mouse.move(*at(page, "phases", 95_000))
+        page.wait_for_timeout(50)
+        assert "Here: " in page.locator(".tip").inner_text()
+
+        page.keyboard.press("i")
+        settle(page)
+        page.mouse.move(*at(page, "idle", 95_000, track=1))
+        page.wait_for_timeout(50)
+        assert page.locator(".tip").inner_text().startswith("Idle: ")
+        assert page.locator(".chip.cause").first.is_visible()
+
+        page.mouse.move(*at(page, "compute", 20_000, track=1))
+        page.keyboard.press("r")
+        settle(page)
+        names = page.locator("#names").inner_text()
+        assert "stream 7" in names
+        assert "stream 20" in names
+        page.mouse.move(*at(page, "stream", 20_000, track=1))
+        page.wait_for_timeout(50)
+        assert "gemm" in page.locator(".tip").inner_text()
+        assert figures == shown_figures(page)
+        page.keyboard.press("r")
+        page.keyboard.press("i")
+        settle(page)
+        assert "stream" not in page.locator("#names").inner_text()
+
+        page.keyboard.press("?")
+        assert page.get_by_role("dialog").is_visible()
+        page.keyboard.press("Escape")
+        assert page.get_by_role("dialog").is_hidden()
+        assert [] == errors
+
+
+@browser_test
+def test_hostile_names_stay_text_whatever_is_done(browser: Browser, tmp_path: Path) -> None:
+    """Selected, searched, measured, linked to and shown in rows on demand: nothing runs, nothing is fetched."""
+    names = tuple(PAYLOAD + name for name in ("gemm", "other", "ncclDevKernel", "Memcpy"))
+    made = training_run(400, ranks=2, names=names)
+    timelines = tuple(
+        replace(
+            one,
+            device_name=PAYLOAD,
+            windows=Windows(tuple(f"{PAYLOAD}{k}" for k in range(len(one.windows.names))), one.windows.bounds),
+            collectives=tuple(
+                replace(c, kind=PAYLOAD, dtype=PAYLOAD, group=PAYLOAD, description=PAYLOAD, label=PAYLOAD, seq=k)
+                for k, c in enumerate(one.collectives)
+            ),
+        )
+        for one in made.timelines
+    )
+    path = written(Run(PAYLOAD, timelines, {"mode": PAYLOAD}, (PAYLOAD,), 2), tmp_path / "hostile.html")
+    with open_page(browser, path, before="window.fired = []; window.PWN = (how) => fired.push(how);") as (page, errors):
+        settle(page)
+        for key in ("i", "r", "]"):
+            page.keyboard.press(key)
+            settle(page)
+        page.keyboard.press("/")
+        page.keyboard.insert_text("</script><img src=x onerror=PWN(9)>")
+        page.wait_for_timeout(200)
+        page.keyboard.press("Escape")
+        page.keyboard.press("/")
+        page.keyboard.type("<script>")
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(200)
+        assert "<script>" in card(page)
+        page.keyboard.press("Escape")
+        page.keyboard.press("f")
+        settle(page)
+        for role in ("compute", "exposure", "memory", "idle", "stream"):
+            box = row_box(page, role)
+            for x in range(40, int(box["width"]), 150):
+                page.mouse.click(box["x"] + x, box["y"] + box["height"] / 2)
+        assert "onerror" in card(page)
+        page.keyboard.down("Shift")
+        box = row_box(page, "compute")
+        page.mouse.move(box["x"] + 100, box["y"] + 4)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 300, box["y"] + 4)
+        page.mouse.up()
+        page.keyboard.up("Shift")
+        for key in ("step", "find", "rank", "theme", "t"):
+            page.evaluate("(hash) => (location.hash = hash)", f"{key}={quote(PAYLOAD)}")
+            settle(page)
+        assert [] == page.evaluate("fired")
+        assert 0 == page.locator("img").count()
+        assert [] == errors

@@ -1,0 +1,163 @@
+"""The page of a comparison, in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dptrace.comparison.compare import Comparison, compare
+from dptrace.errors import DptraceError
+from dptrace.timeline.model import Timeline
+from dptrace.viewers.gantt import pair_page
+from dptrace.viewers.pages import comparison
+from dptrace.viewers.terminal.split_tables import milliseconds
+from tests.support.browser import browser_test, chromium, open_page
+from tests.support.gantt_page import settle
+from tests.support.jobs import job, run_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+PAYLOAD = "</script><script>PWN(1)</script><img src=x onerror=PWN(2)>\"'{{7*7}}\u202e"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def found() -> Comparison:
+    return compare(job(path="runs/main"), job(seed=1, factors={"backward": 1.1}, path="runs/branch"))
+
+
+@pytest.fixture(scope="module")
+def file(found: Comparison, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pages") / "diff.html"
+    path.write_text(comparison.document(found, (5, 7)), encoding="utf-8")
+    return path
+
+
+@browser_test
+def test_the_page_shows_both_runs_from_zero(browser: Browser, file: Path, found: Comparison) -> None:
+    """Without a complaint; A's GPUs over B's, each beginning at 0 and as long as the step that was asked for."""
+    with open_page(browser, file) as (page, errors):
+        settle(page)
+        tracks = page.evaluate("dptrace.scene.tracks.map(({ label, bounds }) => [label, ...bounds])")
+
+        assert [] == errors
+        assert [f"{x} · rank {rank} · GPU {rank}" for x in "AB" for rank in (0, 1)] == [track[0] for track in tracks]
+        walls = [found.a.figures["wall_ns"][0][1], found.b.figures["wall_ns"][0][3]]
+        assert [walls[0], walls[1]] == [tracks[0][2] - tracks[0][1], tracks[2][2] - tracks[2][1]]
+        assert 0 == min(tracks[0][1], tracks[1][1]) == min(tracks[2][1], tracks[3][1])
+        assert "runs/main → runs/branch" == page.locator("h1").get_attribute("title")
+
+
+@browser_test
+def test_each_run_has_its_own_figures(browser: Browser, file: Path, found: Comparison) -> None:
+    """A line for A's step and one for B's, which are those of the split, not of both together."""
+    with open_page(browser, file) as (page, _):
+        settle(page)
+        heads = page.locator("#summary .window b").all_text_contents()
+        sums = [
+            sum(float(ns) for ns in bar.evaluate("bar => [...bar.children].map((one) => one.dataset.ns)"))
+            for bar in page.locator("#summary .bar").all()
+        ]
+        steps = ((found.a, 1), (found.b, 3))
+
+        assert ["A · step 5", "B · step 7"] == heads
+        assert [one.figures["wall_ns"][:, step].sum() for one, step in steps] == sums
+
+
+@browser_test
+def test_the_tables_are_those_of_the_comparison(browser: Browser, file: Path, found: Comparison) -> None:
+    """The sentence above, a row for each figure, collective and kernel below."""
+    with open_page(browser, file) as (page, _):
+        assert found.summary() == page.locator(".answer").text_content()
+        rows = {
+            row.locator("th").text_content(): row.locator("td").all_text_contents()
+            for row in page.locator("#tables section").first.locator("tbody tr").all()
+        }
+        change = found.change("backward_ns")
+
+        assert [milliseconds(change.a), milliseconds(change.b)] == rows["backward"][:2]
+        assert "moved" == rows["backward"][-1]
+        assert ["Where a step's time goes", "Medians and spread", "Collectives", "Kernels"] == page.locator(
+            "#tables h2"
+        ).all_text_contents()
+
+
+@browser_test
+def test_hostile_names_are_text(browser: Browser, tmp_path: Path) -> None:
+    """In kernels, steps, run.json and paths: nothing runs, nothing is added to the page."""
+
+    def named(timeline: Timeline) -> Timeline:
+        windows = replace(timeline.windows, names=tuple(f"{PAYLOAD}{k}" for k in range(len(timeline.windows))))
+        collectives = tuple(replace(c, kind=PAYLOAD, group=PAYLOAD) for c in timeline.collectives)
+        names = tuple(PAYLOAD + name for name in timeline.names)
+        return replace(timeline, windows=windows, names=names, device_name=PAYLOAD, collectives=collectives)
+
+    runs = [
+        run_of(
+            [named(t) for t in job(seed=seed).timelines],
+            path=PAYLOAD,
+            info={"mode": PAYLOAD + str(seed)},
+            notes=(PAYLOAD,),
+        )
+        for seed in (0, 1)
+    ]
+    path = tmp_path / "hostile.html"
+    path.write_text(comparison.document(compare(runs[0], runs[1])), encoding="utf-8")
+    before = "globalThis.PWN = (what) => console.error('ran: ' + what);"
+    with open_page(browser, path, before=before) as (page, errors):
+        settle(page)
+
+        assert [] == errors
+        assert 0 == page.locator("img").count()
+        assert PAYLOAD[:30] in (page.locator("#tables").text_content() or "")
+
+
+def test_the_steps_of_median_length_are_drawn(found: Comparison) -> None:
+    """Where none are asked for; and what is not there is answered with what is."""
+    walls = found.a.figures["wall_ns"].mean(axis=0)
+    middle = sorted(range(8), key=lambda k: walls[k])[3:5]
+    page = comparison.document(found)
+
+    assert any(f"A \\u00b7 step {k + 4}" in page or f"A · step {k + 4}" in page for k in middle)
+    with pytest.raises(DptraceError, match="ProfilerStep#4 to ProfilerStep#11"):
+        comparison.document(found, (99, 4))
+
+
+def test_a_step_that_was_left_out_can_be_drawn() -> None:
+    """The slow first one is what one may want to see."""
+    found = compare(job(), job(seed=1, first=3))
+
+    assert ["ProfilerStep#4"] == [name for name, _ in found.b.left_out]
+    assert "B · step 4" in comparison.document(found, (4, 4)).replace("\\u00b7", "·")
+
+
+def test_ranks_of_clocks_apart_each_begin_at_zero() -> None:
+    """And that is said on the page."""
+    one, two = job().timelines
+    far = replace(
+        two,
+        start_ns=two.start_ns + 10**12,
+        end_ns=two.end_ns + 10**12,
+        windows=replace(two.windows, bounds=two.windows.bounds + 10**12),
+    )
+
+    assert "clocks lie apart" in comparison.document(compare(run_of([one, far]), job()))
+    assert "clocks lie apart" not in comparison.document(compare(job(), job(seed=1)))
+
+
+def test_more_than_a_page_holds_is_refused(found: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what to do."""
+    monkeypatch.setattr(pair_page, "MAX_INTERVALS", 10)
+
+    with pytest.raises(DptraceError, match="--ranks"):
+        comparison.document(found)

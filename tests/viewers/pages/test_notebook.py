@@ -1,0 +1,52 @@
+"""A run in a notebook."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from dptrace.errors import UsageError
+from dptrace.viewers.pages.view import document
+from dptrace.viewers.views.registry import VIEWS
+from tests.support.browser import browser_test, chromium, open_page
+from tests.support.view_cases import CASES, hostile_run
+
+
+@pytest.mark.parametrize("name", ["gantt", "breakdown"])
+def test_a_notebook_shows_the_same_page(name: str, tmp_path: Path) -> None:
+    """In a frame that may run scripts and reach nothing of the notebook; and writes it where asked."""
+    run = CASES["two ranks"]()
+    shown = run.view(name)
+    html = shown._repr_html_()
+    frame = re.fullmatch(r'<iframe sandbox="allow-scripts" srcdoc="([^"]*)"[^<>]*></iframe>', html)
+
+    assert frame
+    assert unescape(frame[1]) == shown.page
+    # Bokeh counts its models up from page to page.
+    assert re.sub(r"p\d+", "", document(VIEWS[name], run)) == re.sub(r"p\d+", "", shown.page)
+    assert f"Shown: {name} of runs/two" in repr(shown)
+    shown.save(tmp_path / "x.html")
+    assert shown.page == (tmp_path / "x.html").read_text(encoding="utf-8")
+
+
+def test_a_view_that_is_not_there_is_refused() -> None:
+    """With those that are."""
+    with pytest.raises(UsageError, match="gantt, summary"):
+        CASES["two ranks"]().view("pie")
+
+
+@browser_test
+def test_a_hostile_run_does_nothing_in_a_notebook(tmp_path: Path) -> None:
+    """Its page draws itself inside the frame, and nothing fires there or outside."""
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!DOCTYPE html><title>x</title>{hostile_run().view('breakdown')._repr_html_()}", encoding="utf-8")
+    before = "window.PWNED = []; window.PWN = (what) => window.PWNED.push(what);"
+    with chromium() as browser, open_page(browser, path, before=before, ready=False) as (page, errors):
+        frame = page.frame_locator("iframe")
+        frame.locator("html[data-ready='1']").wait_for(state="attached", timeout=20_000)
+
+        assert [] == [found.evaluate("window.PWNED") for found in page.frames if found.evaluate("window.PWNED")]
+        assert [] == [e for e in errors if "setting log level" not in e and not e.startswith(("about:", "data:"))]

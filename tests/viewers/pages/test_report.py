@@ -1,0 +1,132 @@
+"""The report: everything of a run on one page that is small, runs nothing of its own, and is true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import dptrace
+from dptrace.run.run import Run
+from dptrace.viewers.pages import report
+from dptrace.viewers.pages.report import document
+from dptrace.viewers.terminal.summary import sentence
+from dptrace.viewers.views.registry import VIEWS
+from tests.support.browser import browser_test, chromium, open_page
+from tests.support.synthetic import training_run
+from tests.support.view_cases import CASES, hostile_run
+from tests.viewers.base.test_page import Scripts
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Run:
+    return dptrace.open(str(ROOT / "traces" / "ddp_cpu_2ranks"))
+
+
+def test_everything_is_on_the_page(recorded: Run) -> None:
+    """Sentence, findings dearest first, chart, views, how it was recorded, and what the words mean."""
+    page = document(recorded)
+
+    assert sentence(recorded).plain in page
+    texts = [finding.text for finding in recorded.together.findings]
+    assert texts
+    assert sorted(texts, key=page.index) == texts
+    for name in ("breakdown", "heatmap", "communication", "bandwidth", "buckets", "idle"):
+        assert f"<h2>{VIEWS[name].title}</h2>" in page
+    assert "dptrace record --mode ddp --gpus 2 --steps 4" in page
+    assert "torch 2.13.0+cpu" in page
+    for term, text in report.DEFINITIONS:
+        assert f"<dt>{term}</dt><dd>{text}</dd>" in page
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_run_can_be_reported(case: str) -> None:
+    """Without a step, without communication, on CPUs, by 64 ranks: a page that says so, below 10 MB."""
+    page = document(CASES[case]())
+
+    assert page.startswith("<!DOCTYPE html>")
+    assert len(page.encode()) < 10_000_000
+    if case == "empty":
+        assert "There is no step in this run." in page
+    if case == "no communication":
+        assert 2 <= page.count("There is no communication in this run.")
+
+
+@pytest.mark.parametrize("limit", ["MOST_INTERVALS", "MOST_CHARACTERS"])
+def test_a_run_that_is_too_large_is_shown_by_a_step(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    """A static picture of the step of median length, said in words, and no script at all."""
+    monkeypatch.setattr(report, limit, 10)
+    page = document(training_run(600, ranks=2, steps=3))
+
+    assert "this is its step of median length, ProfilerStep#" in page
+    assert [] == Scripts(page).scripts
+    assert "<svg" in page
+
+
+@browser_test
+def test_the_wheel_scrolls_the_page(tmp_path: Path) -> None:
+    """All rows stand, however low the window; with Ctrl the wheel zooms the chart."""
+    path = tmp_path / "report.html"
+    path.write_text(document(training_run(1_200, ranks=6)), encoding="utf-8")
+    with chromium() as browser, open_page(browser, path, size=(1200, 700)) as (page, errors):
+        box = page.locator("#figure").bounding_box()
+        assert box
+        assert page.evaluate("dptrace.stage.frame === dptrace.stage.height")
+        page.mouse.move(600, min(box["y"] + 200, 680))
+        before = page.evaluate("dptrace.main.range.to")
+        page.mouse.wheel(0, 120)
+        page.wait_for_timeout(200)
+        assert (before, 120) == (page.evaluate("dptrace.main.range.to"), page.evaluate("scrollY"))
+        page.keyboard.down("Control")
+        page.mouse.wheel(0, -120)
+        page.wait_for_timeout(200)
+
+        assert page.evaluate("dptrace.main.range.to") < before
+        assert [] == [error for error in errors if "setting log level" not in error]
+
+
+@browser_test
+def test_charts_are_dark_on_a_dark_page_and_light_on_paper(tmp_path: Path, recorded: Run) -> None:
+    """Grounds, texts and data; on paper, long tables are open, and the first page holds the words' meanings."""
+    path = tmp_path / "report.html"
+    path.write_text(document(recorded), encoding="utf-8")
+    ground = "getComputedStyle(document.querySelector('#view-breakdown svg > rect')).fill"
+    with chromium() as browser, open_page(browser, path) as (page, _):
+        assert "rgb(255, 255, 255)" == page.evaluate(ground)
+        page.emulate_media(color_scheme="dark")
+        page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+        assert "rgb(18, 22, 28)" == page.evaluate(ground)
+        assert not page.locator(".cover").is_visible()
+        page.emulate_media(media="print", color_scheme="light")
+        assert page.locator(".cover").is_visible()
+        assert not page.locator("#definitions").is_visible()
+
+
+def test_names_stay_text() -> None:
+    """A hostile run gives the tags that a harmless one gives, and not one more script."""
+    page = document(hostile_run())
+
+    assert 'PWN("script")</script>' not in page
+    assert "<img" not in page.split("<script", 1)[0]
+    plain = document(CASES["two ranks"]())
+    assert plain.count("<script") == page.count("<script")
+
+
+@browser_test
+@pytest.mark.parametrize("still", [False, True])
+def test_a_hostile_report_does_nothing(tmp_path: Path, still: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In Chromium, with the chart or its still picture: nothing fires, and the policy is not broken."""
+    if still:
+        monkeypatch.setattr(report, "MOST_INTERVALS", 1)
+    path = tmp_path / "report.html"
+    path.write_text(document(hostile_run()), encoding="utf-8")
+    before = "window.PWNED = []; window.PWN = (what) => window.PWNED.push(what);"
+    with chromium() as browser, open_page(browser, path, before=before, ready=not still) as (page, errors):
+        page.wait_for_timeout(300)
+
+        assert [] == page.evaluate("window.PWNED")
+        assert [] == [error for error in errors if "setting log level" not in error]
+        assert 0 == page.locator("img").count()
+        assert 6 <= page.locator("section.part h2").count()

@@ -1,0 +1,89 @@
+"""A view as a page of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dptrace.viewers.pages.view import document
+from dptrace.viewers.views.registry import VIEWS
+from tests.support.browser import browser_test, chromium, open_page
+from tests.support.view_cases import CASES, hostile_run
+from tests.viewers.base.test_page import Scripts
+
+DRAWN = [name for name, view in VIEWS.items() if view.draw is not None]
+
+
+@pytest.mark.parametrize("case", ["one rank", "uneven", "cpu", "64 ranks", "no time"])
+@pytest.mark.parametrize("name", DRAWN)
+def test_every_view_makes_a_page_of_every_run(name: str, case: str) -> None:
+    """With its title, and what it is in words."""
+    page = document(VIEWS[name], CASES[case]())
+
+    draw = VIEWS[name].draw
+    assert draw
+    assert f"<h2>{draw(CASES[case]()).title}</h2>" in page
+    assert "unsafe-eval" not in page.split("</head>")[0]
+
+
+def test_names_stay_data() -> None:
+    """A hostile run adds no tag to the page of any view."""
+    for name in DRAWN:
+        tags = Scripts(document(VIEWS[name], hostile_run())).tags
+        assert not {"img", "iframe", "object", "link", "base"} & set(tags), name
+        assert tags.count("script") in (0, 5), name
+
+
+@browser_test
+def test_hostile_pages_do_nothing(tmp_path: Path) -> None:
+    """In Chromium, each kind of picture, the pointer over its marks: nothing fires, and the policy holds."""
+    before = "window.PWNED = []; window.PWN = (what) => window.PWNED.push(what);"
+    with chromium() as browser:
+        for name in ("breakdown", "heatmap", "bandwidth", "buckets"):
+            text = document(VIEWS[name], hostile_run())
+            path = tmp_path / f"{name}.html"
+            path.write_text(text, encoding="utf-8")
+            drawn = 'id="figure"' in text
+            with open_page(browser, path, before=before, ready=drawn) as (page, errors):
+                if drawn:
+                    box = page.locator("#figure").bounding_box()
+                    assert box
+                    for share in (0.2, 0.5, 0.8):
+                        page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] * 0.4)
+                        page.wait_for_timeout(40)
+                assert [] == page.evaluate("window.PWNED"), name
+                assert [] == [error for error in errors if "setting log level" not in error], name
+                assert 0 == page.locator("img").count(), name
+
+
+@browser_test
+def test_the_pointer_tells_of_a_mark(tmp_path: Path) -> None:
+    """On the page of the breakdown: rank, step, part, time and share."""
+    path = tmp_path / "breakdown.html"
+    path.write_text(document(VIEWS["breakdown"], CASES["two ranks"]()), encoding="utf-8")
+    with chromium() as browser, open_page(browser, path) as (page, errors):
+        box = page.locator("#figure").bounding_box()
+        assert box
+        page.mouse.move(box["x"] + 200, box["y"] + 46)
+        page.get_by_text("rank 0, step 0: Forward").wait_for(timeout=5_000)
+
+        assert [] == [error for error in errors if "setting log level" not in error]
+
+
+@browser_test
+def test_a_page_is_dark_where_the_system_is(tmp_path: Path) -> None:
+    """Figure and page; on paper stands a light picture instead."""
+    path = tmp_path / "heatmap.html"
+    path.write_text(document(VIEWS["heatmap"], CASES["two ranks"]()), encoding="utf-8")
+    with chromium() as browser, open_page(browser, path) as (page, _):
+        assert "light" == page.evaluate("document.documentElement.dataset.look")
+        page.emulate_media(color_scheme="dark")
+        # Not wait_for_function, which evaluates text in the page: its policy forbids that.
+        page.locator("html[data-look='dark']").wait_for(state="attached")
+        assert "rgb(18, 22, 28)" == page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert not page.locator(".still svg").is_visible()
+        page.emulate_media(media="print", color_scheme="dark")
+        assert page.locator(".still svg").is_visible()
+        assert not page.locator("#figure").is_visible()
+        assert "rgb(255, 255, 255)" == page.evaluate("getComputedStyle(document.body).backgroundColor")

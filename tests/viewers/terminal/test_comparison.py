@@ -1,0 +1,147 @@
+"""A comparison in the terminal."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from dptrace.comparison.changes import PARTS
+from dptrace.comparison.compare import Comparison, compare
+from dptrace.run.run import Run
+from dptrace.viewers.terminal.comparison import (
+    percent,
+    print_comparison,
+    short_kernel,
+    shown_changes,
+    side_line,
+    signed,
+)
+from dptrace.viewers.terminal.split_tables import milliseconds
+from tests.support.jobs import job, run_of
+
+
+def printed(found: Comparison, width: int = 80, every: bool = False, per_rank: bool = False) -> str:
+    console = Console(file=io.StringIO(), width=width, highlight=False)
+    print_comparison(found, console, every, per_rank)
+    text = console.file
+    assert isinstance(text, io.StringIO)
+    return text.getvalue()
+
+
+@pytest.fixture(scope="module")
+def found() -> Comparison:
+    return compare(
+        job(path="runs/main", info={"mode": "ddp"}), job(seed=1, factors={"backward": 1.1}, path="runs/branch")
+    )
+
+
+def renamed(run: Run, names: dict[str, str]) -> Run:
+    """Give kernels other names."""
+    timelines = [replace(t, names=tuple(names.get(name, name) for name in t.names)) for t in run.timelines]
+    return run_of(timelines)
+
+
+def test_it_says_what_matters_first(found: Comparison) -> None:
+    """What was compared, what it comes to, then tables whose parts are the figures of the comparison."""
+    text = printed(found)
+    lines = text.splitlines()
+
+    assert lines[0].startswith("A  main · ddp · 2 ranks")
+    assert lines[1].startswith("B  branch · 2 ranks")
+    assert found.summary() in " ".join(lines[2:5])
+    row = next(line for line in lines if line.startswith("backward")).split()
+    change = found.change("backward_ns")
+    numbers = [milliseconds(change.a), milliseconds(change.b), signed(change.delta), percent(change)]
+    assert ["backward", *numbers, "moved"] == row
+    assert next(line for line in lines if line.startswith("forward")).split()[5] in ("in", "=")
+    assert "gemm_backward" in text
+    assert "all_reduce · default_pg" in printed(found, every=True)
+    assert "! Noise is told from the steps" in text
+
+
+def test_it_fits_eighty_columns(found: Comparison) -> None:
+    """With every table."""
+    text = printed(found, every=True, per_rank=True)
+
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_every_figure_that_is_not_nothing_has_its_row(found: Comparison) -> None:
+    """The parts, the causes of idling, the wall and the overlap; not what neither run has."""
+    names = [change.name for change in shown_changes(found)]
+
+    assert [name for name in names if name in PARTS] == [
+        name for name in PARTS if name not in ("other_ns", "exposed_memory_ns")
+    ]
+    assert ["wall_ns", "overlapped_comm_ns"] == names[-2:]
+    assert "overlap " in printed(found)
+
+
+def test_ranks_are_rows_when_asked(found: Comparison) -> None:
+    """Each that both have; and it is said where there is none."""
+    assert "of each rank" in printed(found, per_rank=True)
+    assert "of each rank" not in printed(found)
+    alone = replace(found, by_rank=())
+    assert "No rank is in both runs." in printed(alone, per_rank=True)
+
+
+def test_what_only_one_run_has_is_said() -> None:
+    """Of kernels; the first few, unless all are asked for."""
+    a = job()
+    b = renamed(job(seed=1), {"adam": "fused_adam", "relu": "gelu", "gemm_backward": "dgrad"})
+    text = printed(compare(a, b))
+
+    assert "only in B" in text
+    assert "only in A" in text
+    assert "2 more; --all shows them." in text
+    assert "more; --all" not in printed(compare(a, b), every=True)
+
+
+def test_names_of_strangers_give_no_orders() -> None:
+    """Neither markup nor escape sequences."""
+    hostile = "[bold]x[/bold]\x1b[31m\u202e"
+    a = renamed(job(), {"adam": hostile})
+    text = printed(compare(a, job(seed=1)))
+
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "[bold]x[/bold]" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "short"),
+    [
+        ("gemm", 40, "gemm"),
+        ("void_k<4>(int)", 40, "void_k<4>(int)"),
+        ("a_kernel<1, F<2>>(G<(H)1>, int const*)", 30, "a_kernel<1, F<2>>"),
+        ("abcdefghijklmnopqrstuvwxyz", 13, "abcdef…tuvwxyz"),
+        ("()", 40, "()"),
+    ],
+)
+def test_kernels_are_shortened_to_what_tells_them_apart(name: str, width: int, short: str) -> None:
+    """Parameters go, template arguments stay, and the middle goes last."""
+    assert short == short_kernel(name, width)
+
+
+def test_numbers_have_their_sign() -> None:
+    """None stands before what rounds to nothing."""
+    assert ("+1.00", "−1,500", "0.00") == (signed(1e6), signed(-1.5e9), signed(-3))
+
+
+def test_percents_are_readable(found: Comparison) -> None:
+    """What is new has none; what is a thousand has no decimals."""
+    change = found.change("backward_ns")
+
+    assert "new" == percent(replace(change, a=0))
+    assert "+1,100" == percent(replace(change, a=1.0, b=12.0))
+    assert "−50.0" == percent(replace(change, a=2.0, b=1.0))
+    assert "0.0" == percent(replace(change, a=1e6, b=1e6 - 1))
+
+
+def test_the_steps_told_are_those_compared() -> None:
+    """A run of eight of which one was left out has seven."""
+    assert side_line(compare(job(first=3), job()).a).endswith(" · 7 steps")
+    assert side_line(compare(job(steps=1), job()).a).endswith(" · 1 step")

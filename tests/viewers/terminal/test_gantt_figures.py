@@ -1,0 +1,55 @@
+"""The figures below the terminal's picture: those of the split."""
+
+from __future__ import annotations
+
+from dptrace.analysis.per_gpu.split import FIGURES
+from tests.support.builders import two_rank_timelines
+from tests.support.jobs import job
+from tests.support.terminal_text import drawn, paired, run_of, training
+
+
+def test_the_figures_are_the_splits() -> None:
+    """Below the picture stand the nine figures of each rank, as shares and the wall time."""
+    run = run_of(*two_rank_timelines())
+
+    rows = [line.split() for line in drawn(run) if line.startswith("rank ") and "%" in line]
+
+    for split, row in zip(run.splits, rows, strict=True):
+        total = split.total()
+        shares = [f"{100 * total[name] / total['wall_ns']:.1f}%" for name in FIGURES[:-1]]
+        assert ["rank", str(split.rank), *shares, "200.0", "µs"] == row
+
+
+def test_narrow_terminals_get_sentences() -> None:
+    """Where the table would be cut the figures are told in words, none of them cut."""
+    text = " ".join(drawn(run_of(training(0, 2)), 40))
+
+    assert "rank 0: forward 30.0%, backward 40.0%" in text
+    assert "exposed comm 15.0%, overlapped comm 20.0%" in " ".join(text.split())
+
+
+def test_the_figures_of_both_runs_stand_below() -> None:
+    """Shares by rank, steps side by side, idling by cause and collectives by kind, of each."""
+    a, b = job(), job(seed=1, factors={"exposed": 0.2})
+    text = "\n".join(paired(a, b, 120))
+
+    for letter, run in (("A", a), ("B", b)):
+        for split in run.splits:
+            share = 100 * split.total()["backward_ns"] / split.total()["wall_ns"]
+            assert any(
+                line.startswith(f"{letter} rank {split.rank} ") and f"{share:.1f}%" in line
+                for line in text.splitlines()
+            )
+        assert f"{letter}  all_reduce: 1 a step, 4.1 kB" in text
+        assert f"{letter}  Idle 4.0" in text or f"{letter}  Idle 3.9" in text
+    assert 8 == sum("saved (" in line and line.strip()[0].isdigit() for line in text.splitlines())
+
+
+def test_causes_and_kinds_are_told() -> None:
+    """Why the GPU was idle, and what of each collective was hidden: means of a step."""
+    lines = drawn(run_of(*two_rank_timelines()), 108)
+
+    assert any(
+        line.startswith("all_reduce: 1 a step, 4.1 kB, 10.5 µs exposed, 20.0 µs overlapped (65.6 %)") for line in lines
+    )
+    assert any(line.startswith("Idle 11.5 µs a step: ") for line in lines)

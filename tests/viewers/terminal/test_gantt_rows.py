@@ -1,0 +1,88 @@
+"""The cells of the terminal's picture: exactly what holds most of each."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dptrace.analysis.per_gpu.split import Part, partition
+from dptrace.timeline.model import Phase, Timeline
+from tests.support.builders import TimelineBuilder
+from tests.support.jobs import run_of as job_of
+from tests.support.terminal_text import GLYPHS, drawn, paired, run_of
+
+
+@st.composite
+def timelines(draw: st.DrawFn) -> Timeline:
+    """Give a step of 200 ns with any work in it."""
+    build = TimelineBuilder(0, bounds=(0, 90, 200))
+    for _ in range(draw(st.integers(0, 12))):
+        start, length = draw(st.integers(0, 199)), draw(st.integers(1, 60))
+        phase = draw(st.sampled_from([*Phase, None]))
+        if phase is None:
+            build.all_reduce(start, start + length)
+        else:
+            build.compute(start, start + length, phase)
+    return build.build()
+
+
+@settings(max_examples=60, deadline=None)
+@given(timelines(), st.integers(24, 120))
+def test_each_cell_shows_what_holds_most_of_it(timeline: Timeline, width: int) -> None:
+    """Counting every nanosecond of a cell finds no part that holds more of it than the one shown.
+
+    A small letter is the largest part of a cell that is idle for more of its time than that.
+    """
+    row = next(line for line in drawn(run_of(timeline), width) if line.startswith("rank 0  "))[8:]
+    pieces = partition(timeline)
+    part_at = np.repeat(pieces.part, pieces.end_ns - pieces.start_ns)
+
+    cells = width - 8
+    assert len(row) == cells
+    for cell, glyph in enumerate(row):
+        held = Counter(GLYPHS[Part(p)] for p in part_at[200 * cell // cells : 200 * (cell + 1) // cells])
+        if glyph.islower():
+            work = {part: count for part, count in held.items() if part != GLYPHS[Part.IDLE]}
+            assert work[glyph.upper()] == max(work.values()) >= 0.1 * held.total()
+            glyph = GLYPHS[Part.IDLE]
+        assert held[glyph] == max(held.values())
+
+
+def test_where_b_is_slower_a_has_time() -> None:
+    """It is then A's row that has a rest, and B has lost it."""
+    a = job_of([TimelineBuilder(0, bounds=(0, 50)).compute(0, 50).build()])
+    b = job_of([TimelineBuilder(0, bounds=(0, 100)).compute(0, 100).build()])
+
+    lines = paired(a, b, 90)
+
+    assert "50 ns lost (100 %)" in lines[4]
+    assert 80 * "F" == lines[6][10:]
+    assert any("Lost by B" in line for line in lines)
+
+
+def test_two_runs_stand_over_each_other() -> None:
+    """A's ranks over B's, each step of both beginning in one cell, and in between what B has saved."""
+    a = job_of([TimelineBuilder(0, bounds=(0, 100, 200)).compute(0, 100).compute(100, 200).build()])
+    b = job_of([TimelineBuilder(0, bounds=(0, 50, 100)).compute(0, 50).compute(50, 100).build()], path="runs/b")
+
+    lines = paired(a, b, 90)
+
+    assert "A steps   " + "│ProfilerStep#0".ljust(40) + "│ProfilerStep#1" == lines[3].rstrip()
+    assert "A rank 0  " + 80 * "F" == lines[4]
+    assert "B steps   " + "│ProfilerStep#0".ljust(40) + "│ProfilerStep#1" == lines[5].rstrip()
+    freed = " 50 ns saved (50 %) ".center(20, "-")
+    assert "B rank 0  " + 2 * (20 * "F" + freed) == lines[6]
+    assert "B saves 100 ns (50 %) in 2 steps: 100 ns against A's 200 ns." in lines
+
+
+def test_runs_that_only_begin_together_go_on_as_they_ran() -> None:
+    """Without alignment by step, what is saved stands once at the end."""
+    a = job_of([TimelineBuilder(0, bounds=(0, 100, 200)).compute(0, 200).build()])
+    b = job_of([TimelineBuilder(0, bounds=(0, 50, 100)).compute(0, 100).build()])
+
+    row = paired(a, b, 90, by_step=False)[6][10:]
+
+    assert 40 * "F" + " 100 ns saved (50 %) ".center(40, "-") == row

@@ -1,0 +1,67 @@
+"""Bars of what costs time."""
+
+from __future__ import annotations
+
+import pytest
+
+from dptrace.viewers.base.marks import Box
+from dptrace.viewers.views.cost_bars import (
+    communication,
+    communication_table,
+    findings,
+    findings_table,
+    idle,
+    idle_table,
+)
+from tests.support.view_cases import CASES
+
+
+def lengths(marks: tuple[object, ...]) -> list[float]:
+    """Give each bar's length, from the top."""
+    found: dict[float, float] = {}
+    for mark in marks:
+        if isinstance(mark, Box):
+            found[mark.top] = max(found.get(mark.top, 0), mark.right)
+    return [length for _, length in sorted(found.items())]
+
+
+def test_idle_causes_add_up_to_the_idle_time() -> None:
+    """Of each rank's mean step."""
+    run = CASES["64 ranks"]()
+    means = [split.figures["idle_ns"].mean() for split in run.splits]
+
+    assert lengths(idle(run).marks) == pytest.approx(means)
+    assert 64 == len(idle_table(run).rows)
+
+
+def test_a_kind_s_bar_is_its_exposed_and_overlapped_time() -> None:
+    """Per rank and step."""
+    run = CASES["two ranks"]()
+    total = [split.total() for split in run.splits]
+    time = sum(one["exposed_comm_ns"] + one["overlapped_comm_ns"] for one in total) / 4
+
+    assert [time] == pytest.approx(lengths(communication(run).marks))
+    assert "4.1 kB" in communication_table(run).rows[0]
+
+
+def test_findings_stand_with_their_costs_dearest_first() -> None:
+    """Each with what to do."""
+    run = CASES["uneven"]()
+    costs = [finding.cost_ns for finding in run.together.findings]
+
+    assert costs
+    assert sorted(costs, reverse=True) == lengths(findings(run).marks)
+    names = [name for _, name in findings(run).y.ticks]
+    assert len(names) == len(costs)
+    for name, finding in zip(names, run.together.findings, strict=True):
+        assert f"rank {finding.evidence['rank']}" in name
+        assert finding.kind != "exposed_comm" or name.startswith(f"exposed {finding.evidence['collective']} · ")
+    assert [finding.advice for finding in run.together.findings] == [row[3] for row in findings_table(run).rows]
+
+
+def test_where_there_is_nothing_it_is_said() -> None:
+    """No communication, no idle time, no finding."""
+    assert "no communication in this run" in communication(CASES["no communication"]()).message
+    assert "no communication in this run" in communication_table(CASES["no communication"]()).note
+    assert "No GPU was idle" in idle(CASES["no time"]()).message
+    assert "Nothing was found" in findings(CASES["no time"]()).message

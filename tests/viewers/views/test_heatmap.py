@@ -1,0 +1,50 @@
+"""Ranks by steps as a map."""
+
+from __future__ import annotations
+
+from dptrace.viewers.base.marks import Box
+from dptrace.viewers.views.heatmap import heatmap, heatmap_table
+from tests.support.view_cases import CASES
+from tests.viewers.base.test_theme import contrast
+
+
+def cells(case: str) -> list[Box]:
+    """Give the cells of the three maps."""
+    return [mark for mark in heatmap(CASES[case]()).marks if isinstance(mark, Box)]
+
+
+def test_missing_steps_are_empty() -> None:
+    """A cell stands for each rank and step; it is white with a dash where the rank lacks the step."""
+    boxes = cells("uneven")
+    missing = [box for box in boxes if "not there" in box.tip]
+
+    assert 3 * 3 * 3 == len(boxes)
+    assert 3 * 3 == len(missing)
+    assert {("–", "–")} == {box.texts for box in missing}
+    assert 3 == sum(row.count("–") for row in heatmap_table(CASES["uneven"]()).rows)
+
+
+def test_the_slow_rank_is_the_darkest() -> None:
+    """By what is idle or exposed, each map for itself."""
+    boxes = [box for box in cells("64 ranks") if "Exposed communication" in box.tip]
+    light = {box.tip.split(",")[0]: int(box.color[3:5], 16) for box in boxes}
+
+    assert 64 == len(light)
+    assert light["rank 32"] > light["rank 31"]  # it comes late, so that it waits for nobody
+
+
+def test_a_thousandth_more_is_no_straggler() -> None:
+    """Walls that hardly differ have colours that hardly differ."""
+    colors = [box.color for box in cells("64 ranks") if "Wall time" in box.tip]
+
+    assert 1 == len(set(colors))
+
+
+def test_more_is_brighter_on_a_dark_page() -> None:
+    """And every text can be read on its cell, light or dark."""
+    boxes = [mark for mark in heatmap(CASES["64 ranks"]()).marks if isinstance(mark, Box)]
+
+    assert boxes
+    for box in boxes:
+        assert box.night
+        assert min(contrast(box.color, box.ink), contrast(*box.night)) >= 3.5

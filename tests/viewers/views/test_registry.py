@@ -1,0 +1,92 @@
+"""The one list of views: each draws, tables and prints every kind of run, and is told of by one name."""
+
+from __future__ import annotations
+
+import io
+import xml.etree.ElementTree as ET
+
+import pytest
+from rich.console import Console
+
+from dptrace.errors import UsageError
+from dptrace.viewers.base.marks import Drawing
+from dptrace.viewers.pages.view import document, picture
+from dptrace.viewers.views.names import NAMES
+from dptrace.viewers.views.registry import VIEWS, print_view, view_named
+from tests.support.view_cases import CASES
+from tests.viewers.base.test_page import Scripts
+
+DRAWN = [name for name, view in VIEWS.items() if view.draw is not None]
+
+
+def drawing(name: str, case: str) -> Drawing:
+    draw = VIEWS[name].draw
+    assert draw is not None
+    return draw(CASES[case]())
+
+
+def test_there_is_one_list_of_names() -> None:
+    """What help lists is what there is, in the same order."""
+    assert list(NAMES) == list(VIEWS)
+    assert all(name == view.name and view.about and view.title for name, view in VIEWS.items())
+
+
+def test_a_view_that_is_not_there_is_answered_with_those_that_are() -> None:
+    """Of the user's making, so exit code 2."""
+    with pytest.raises(UsageError, match=r"There is no view pie\. The views are gantt, summary, breakdown"):
+        view_named("pie")
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_view_draws_every_run(name: str, case: str) -> None:
+    """As well-formed SVG, within bounds, with no script and no link in it."""
+    text = picture(VIEWS[name], CASES[case]())
+    root = ET.fromstring(text)
+
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
+    tags = {element.tag.rpartition("}")[2] for element in root.iter()}
+    assert tags <= {"svg", "title", "defs", "pattern", "rect", "path", "polyline", "polygon", "circle", "text"}
+    assert not any(key.startswith("on") or "href" in key for element in root.iter() for key in element.attrib)
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    for box in root.iter("{http://www.w3.org/2000/svg}rect"):
+        if "x" in box.attrib:
+            left, wide = float(box.attrib["x"]), float(box.attrib["width"])
+            assert -0.01 <= left <= left + wide <= width + 0.01
+            assert -0.01 <= float(box.attrib["y"]) <= height
+    for label in root.iter("{http://www.w3.org/2000/svg}text"):
+        assert 0 <= float(label.attrib["x"]) <= width
+        assert 0 <= float(label.attrib["y"]) <= height + 5
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_view_has_a_table_for_every_run(name: str, case: str) -> None:
+    """Each row as wide as the headings; where there is no row, a sentence says why."""
+    cells = VIEWS[name].table(CASES[case]())
+
+    assert all(len(row) == len(cells.columns) for row in cells.rows)
+    assert cells.rows or cells.note.endswith(".")
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "64 ranks"])
+@pytest.mark.parametrize("name", DRAWN)
+def test_every_view_prints_every_run(name: str, case: str) -> None:
+    """In the terminal, with no control character from a name."""
+    out = io.StringIO()
+    print_view(VIEWS[name], CASES[case](), Console(file=out, width=100))
+
+    assert VIEWS[name].title in out.getvalue()
+    assert not {"\x1b", "\u202e"} & set(out.getvalue())
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_an_empty_run_is_told_in_words(name: str) -> None:
+    """Not by an empty frame: in the picture, and on a page that runs no script."""
+    told = drawing(name, "empty")
+    page = document(VIEWS[name], CASES["empty"]())
+
+    assert told.message
+    assert not told.marks
+    assert told.message in page
+    assert [] == Scripts(page).scripts

@@ -1,0 +1,68 @@
+"""The parts of each step as bars."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dptrace.viewers.base.marks import Box
+from dptrace.viewers.views.step_bars import breakdown, breakdown_table, summary, summary_table
+from tests.support.view_cases import CASES
+
+
+def rows(marks: tuple[object, ...]) -> list[list[Box]]:
+    """Give the boxes of each bar, from the top; those below bars, of what lies under compute, are left out."""
+    found: dict[float, list[Box]] = {}
+    for mark in marks:
+        if isinstance(mark, Box) and mark.bottom - mark.top > 5:
+            found.setdefault(mark.top, []).append(mark)
+    return [boxes for _, boxes in sorted(found.items())]
+
+
+def test_bars_are_the_split() -> None:
+    """Each starts at a true zero, and its parts add up to the wall time of its step."""
+    run = CASES["uneven"]()
+    told = breakdown(run)
+    walls = [int(wall) for split in run.splits for wall in split.figures["wall_ns"]]
+
+    assert 0 == told.x.low
+    assert walls == [round(max(box.right for box in boxes)) for boxes in rows(told.marks)]
+    for boxes in rows(told.marks):
+        assert 0 == min(box.left for box in boxes)
+        assert sum(box.right - box.left for box in boxes) == max(box.right for box in boxes)
+
+
+def test_what_lies_under_compute_is_drawn_below_the_bar() -> None:
+    """As long as it took, and told in the legend."""
+    run = CASES["two ranks"]()
+    told = breakdown(run)
+    below = [mark for mark in told.marks if isinstance(mark, Box) and "Overlapped" in mark.tip]
+    times = [int(ns) for split in run.splits for ns in split.figures["overlapped_comm_ns"]]
+
+    assert times == [round(box.right) for box in below]
+    assert "Overlapped communication: under compute, drawn below the bar" in [entry.name for entry in told.legend]
+
+
+def test_many_ranks_are_one_bar_each() -> None:
+    """With too many steps for a bar each, a rank's bar is its mean step, and that is said."""
+    told = breakdown(CASES["64 ranks"]())
+
+    assert "a bar is the mean of a rank's" in told.subtitle
+    assert 64 == len(rows(told.marks))
+
+
+def test_means_are_of_each_rank_s_own_steps() -> None:
+    """Also where ranks have different numbers of them."""
+    run = CASES["uneven"]()
+    means = [float(np.mean(split.figures["wall_ns"])) for split in run.splits]
+
+    assert means == [max(box.right for box in boxes) for boxes in rows(summary(run).marks)]
+
+
+def test_tables_hold_all_nine_figures() -> None:
+    """A row for each step, or for each rank."""
+    run = CASES["uneven"]()
+
+    assert 6 == len(breakdown_table(run).rows)
+    assert ("rank 0", "0") == breakdown_table(run).rows[0][:2]
+    assert 3 == len(summary_table(run).rows)
+    assert {"forward", "wall", "overlapped comm", "overlap"} <= set(summary_table(run).columns)

@@ -1,0 +1,1 @@
+"""Marks, renderers, palette, page shell and text formats that the pages share."""

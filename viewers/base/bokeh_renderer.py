@@ -1,0 +1,223 @@
+"""A view's drawing as a Bokeh figure: for its page, where the pointer tells of each mark."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from bokeh.models import Axis as BokehAxis
+from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LinearAxis, LogAxis, Range1d
+from bokeh.plotting import figure
+
+from dptrace.core.text import legible
+from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Label, Line
+from dptrace.viewers.base.svg_canvas import FONT, hatched, shortened, text_width
+from dptrace.viewers.base.theme import at_night, ink_at_night
+
+__all__ = ["bokeh_figure"]
+
+_WIDTH = 1000
+"""Of the frame, as far as it decides which texts fit into their boxes."""
+_LONGEST = 300
+"""Of a row's name, in pixels."""
+_TALL = 700
+"""Pixels of height from which there are ticks above, too."""
+_QUIET, _GRID, _INK, _PAPER, _AXIS = "#5B6472", "#E3E7EC", "#374151", "#FFFFFF", "#9CA3AF"
+_ANCHORS = {"right": ("left", 6), "left": ("right", -6), "center": ("center", 0)}
+
+
+def bokeh_figure(drawing: Drawing, night: bool = False) -> figure:
+    """Make a figure as wide as its page.
+
+    Args:
+        night: whether it stands on a dark page.
+
+    Names of a trace stand in it as data that no part of Bokeh reads as HTML, as TeX or as a script.
+    """
+    drawing = _darkened(drawing) if night else drawing
+    scale: dict[str, Any] = {
+        "x_axis_type": "log" if drawing.x.log else "linear",
+        "y_axis_type": "log" if drawing.y.log else "linear",
+    }
+    plot = figure(
+        height=round(drawing.height) + 60,
+        sizing_mode="stretch_width",
+        x_range=Range1d(start=drawing.x.low, end=_end(drawing)),
+        y_range=Range1d(start=drawing.y.high, end=drawing.y.low),
+        tools="pan,wheel_zoom,reset" if drawing.x.log else "",
+        toolbar_location="above" if drawing.x.log else None,
+        min_border_right=30,
+        outline_line_color=None,
+        lod_threshold=None,
+        **scale,
+    )
+    plot.toolbar.logo = None
+    plot.update(background_fill_color=None, border_fill_color=None)
+    _axis(plot.xaxis[0], drawing.x, drawing.x.room(_WIDTH))
+    if drawing.height > _TALL:
+        plot.add_layout(LogAxis() if drawing.x.log else LinearAxis(), "above")
+        _axis(plot.xaxis[0], replace(drawing.x, title=""), drawing.x.room(_WIDTH))
+    _axis(plot.yaxis[0], drawing.y, _LONGEST)
+    plot.xgrid.grid_line_color = _GRID if drawing.x.grid else None
+    plot.ygrid.grid_line_color = _GRID if drawing.y.grid else None
+    _boxes(plot, drawing)
+    _lines(plot, drawing)
+    _dots(plot, drawing, at_night(_PAPER) if night else _PAPER)
+    _labels(plot, drawing)
+    if night:
+        _darken(plot)
+    return plot
+
+
+def _darkened(drawing: Drawing) -> Drawing:
+    def other(mark: Box | Dot | Line | Label) -> Box | Dot | Line | Label:
+        if not isinstance(mark, Box):
+            return replace(mark, color=at_night(mark.color))
+        color, ink = mark.night or (at_night(mark.color), ink_at_night(mark.color, mark.ink))
+        return replace(mark, color=color, ink=ink)
+
+    return replace(drawing, marks=tuple(map(other, drawing.marks)))
+
+
+def _darken(plot: figure) -> None:
+    """Exchange the colours of what is no mark for those of a dark page."""
+    for axis in plot.axis:
+        axis.update(axis_label_text_color=at_night(_QUIET), major_label_text_color=at_night(_INK))
+        if axis.axis_line_color is not None:
+            axis.axis_line_color = at_night(_AXIS)
+    for grid in plot.grid:
+        if grid.grid_line_color is not None:
+            grid.grid_line_color = at_night(_GRID)
+
+
+def _end(drawing: Drawing) -> float:
+    """Give the axis' end with room for the texts beside the longest bar, which the frame would cut off."""
+    x = drawing.x
+    return x.high if x.log else x.high + (x.high - x.low) * drawing.right / _WIDTH
+
+
+def _untex(text: str) -> str:
+    """Keep a label from being set as TeX."""
+    for sign in ("$$", "\\(", "\\["):
+        text = text.replace(sign, f"{sign[0]} {sign[1]}")
+    return legible(text)
+
+
+def _axis(axis: BokehAxis, told: Axis, room: float) -> None:
+    axis.ticker = FixedTicker(ticks=[value for value, _ in told.ticks])
+    axis.major_label_overrides = {value: _untex(shortened(text, room)) for value, text in told.ticks}
+    axis.update(
+        axis_label=told.title or None,
+        axis_label_text_font_style="normal",
+        axis_label_text_color=_QUIET,
+        axis_line_color=_AXIS if told.grid else None,
+        major_tick_line_color=None,
+        minor_tick_line_color=None,
+        major_label_text_font=FONT,
+        major_label_text_font_size="12px",
+        major_label_text_color=_INK,
+    )
+
+
+def _hover(plot: figure, renderer: Any) -> None:
+    plot.add_tools(HoverTool(renderers=[renderer], tooltips=[("", "@tip")], point_policy="follow_mouse"))
+
+
+def _boxes(plot: figure, drawing: Drawing) -> None:
+    boxes = [mark for mark in drawing.marks if isinstance(mark, Box)]
+    if not boxes:
+        return
+    source = ColumnDataSource(
+        {
+            **{side: [getattr(box, side) for box in boxes] for side in ("left", "right", "top", "bottom")},
+            "color": [box.color for box in boxes],
+            "tip": [legible(box.tip) for box in boxes],
+            "hatch": ["/" if hatched(box.color) else " " for box in boxes],
+            "text": [_fitting(box, drawing) for box in boxes],
+            "ink": [box.ink for box in boxes],
+            "x": [(box.left + box.right) / 2 for box in boxes],
+            "y": [(box.top + box.bottom) / 2 for box in boxes],
+        }
+    )
+    drawn = plot.quad(
+        left="left",
+        right="right",
+        top="top",
+        bottom="bottom",
+        fill_color="color",
+        line_color=None,
+        hatch_pattern="hatch",
+        hatch_color="#000000",
+        hatch_alpha=0.35,
+        hatch_scale=8,
+        source=source,
+    )
+    plot.text("x", "y", "text", text_color="ink", text_align="center", source=source, **_font())
+    _hover(plot, drawn)
+
+
+def _fitting(box: Box, drawing: Drawing) -> str:
+    room = (drawing.x.place(box.right) - drawing.x.place(box.left)) * _WIDTH
+    height = (drawing.y.place(box.bottom) - drawing.y.place(box.top)) * drawing.height
+    if height < 11:
+        return ""
+    return next((text for text in box.texts if text_width(text) + 6 <= room), "")
+
+
+def _font() -> dict[str, Any]:
+    return {"text_font": {"value": FONT}, "text_font_size": "12px", "text_baseline": "middle"}
+
+
+def _lines(plot: figure, drawing: Drawing) -> None:
+    for mark in drawing.marks:
+        if isinstance(mark, Line):
+            xs, ys = zip(*mark.points, strict=True)
+            dash = "dashed" if mark.dash else "solid"
+            plot.line(list(xs), list(ys), line_color=mark.color, line_dash=dash, line_width=mark.width)
+
+
+def _dots(plot: figure, drawing: Drawing, paper: str) -> None:
+    dots = [mark for mark in drawing.marks if isinstance(mark, Dot)]
+    if not dots:
+        return
+    source = ColumnDataSource(
+        {
+            "x": [dot.x for dot in dots],
+            "y": [dot.y for dot in dots],
+            "color": [dot.color for dot in dots],
+            "fill": [paper if dot.hollow else dot.color for dot in dots],
+            "marker": [dot.shape for dot in dots],
+            "tip": [legible(dot.tip) for dot in dots],
+        }
+    )
+    drawn = plot.scatter(
+        "x", "y", marker="marker", size=9, fill_color="fill", line_color="color", fill_alpha=0.75, source=source
+    )
+    _hover(plot, drawn)
+
+
+def _labels(plot: figure, drawing: Drawing) -> None:
+    for side, (align, shift) in _ANCHORS.items():
+        labels = [mark for mark in drawing.marks if isinstance(mark, Label) and mark.side == side]
+        if not labels:
+            continue
+        source = ColumnDataSource(
+            {
+                "x": [label.x for label in labels],
+                "y": [label.y for label in labels],
+                "text": [legible(label.text) for label in labels],
+                "color": [label.color for label in labels],
+                "style": ["bold" if label.bold else "normal" for label in labels],
+            }
+        )
+        plot.text(
+            "x",
+            "y",
+            "text",
+            x_offset=shift,
+            text_align=align,
+            text_color="color",
+            text_font_style="style",
+            source=source,
+            **_font(),
+        )

@@ -1,0 +1,52 @@
+"""What stands above a picture of a run: its name, how it was recorded, and the notes that belong to its figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from dptrace.run.run import Run
+
+__all__ = ["Headline", "headline"]
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """Plain text, as hostile as the file and kernel names it came from: a page must escape it."""
+
+    title: str
+    path: str
+    facts: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def headline(run: Run) -> Headline:
+    """Tell in a few words what the run is."""
+    title = Path(run.path).name or run.path
+    facts = [str(run.info[key]) for key in ("mode", "model") if isinstance(run.info.get(key), str)]
+    facts = [fact for fact in facts if fact != title]
+    facts += [_ranks(run), _devices(run), _steps(run)]
+    return Headline(title, run.path, tuple(fact for fact in facts if fact), run.notes)
+
+
+def _ranks(run: Run) -> str:
+    ranks = len({timeline.rank for timeline in run.timelines})
+    shown = f"{ranks} of {run.world_size} ranks" if run.world_size > ranks else f"{ranks} ranks"
+    return "1 rank" if shown == "1 ranks" else shown
+
+
+def _devices(run: Run) -> str:
+    if any(timeline.on_cpu for timeline in run.timelines):
+        gloo = any(timeline.collectives for timeline in run.timelines)
+        return f"{'gloo on ' if gloo else ''}CPU: operators, not kernels"
+    count = len({(timeline.rank, timeline.device) for timeline in run.timelines})
+    models = " and ".join(sorted({t.device_name for t in run.timelines if t.device_name}))
+    return f"{count} × {models}" if models else f"{count} GPU" + ("s" if count > 1 else "")
+
+
+def _steps(run: Run) -> str:
+    counts = sorted({len(timeline.windows) for timeline in run.timelines})
+    if not counts:
+        return ""
+    number = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"{number} step" + ("" if number == "1" else "s")

@@ -1,0 +1,227 @@
+"""What a view draws, before it is decided how: marks on axes, drawn as SVG or as a Bokeh figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from dptrace.core.text import legible
+
+__all__ = [
+    "HEAD",
+    "Axis",
+    "Box",
+    "Dot",
+    "Drawing",
+    "Entry",
+    "Label",
+    "Line",
+    "linear_axis",
+    "log_axis",
+    "message",
+    "parted",
+    "time_axis",
+    "untold",
+]
+
+
+HEAD = 22.0
+"""Height in pixels of a bold name above the rows that it stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A rectangle: *left* to *right* on the x axis, *top* to *bottom* on the y axis."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+    color: str
+    tip: str = ""
+    texts: tuple[str, ...] = ()
+    """The best first: the first one that fits is written in it."""
+    ink: str = "#111827"
+    night: tuple[str, str] | None = None
+    """Its colour and its text's on a dark page, where these are not the palette's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A dot, or a ring where the value is but a bound."""
+
+    x: float
+    y: float
+    color: str
+    tip: str = ""
+    hollow: bool = False
+    shape: str = "circle"
+    """Or square, triangle, diamond: kinds are not told by their colour alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Lines from point to point."""
+
+    points: tuple[tuple[float, float], ...]
+    color: str
+    dash: str = ""
+    width: float = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A text beside a point: *side* is left, right or center of it."""
+
+    x: float
+    y: float
+    text: str
+    color: str = "#374151"
+    side: str = "right"
+    bold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis: its ends in the order of the screen (left to right, top to bottom), and its ticks."""
+
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...] = ()
+    title: str = ""
+    log: bool = False
+    strong: frozenset[float] = frozenset()
+    """Ticks whose labels are bold."""
+    grid: bool = True
+
+    def room(self, length: float) -> float:
+        """Give how much of an axis of this length each tick's label has for itself."""
+        places = sorted(self.place(value) for value, _ in self.ticks)
+        apart = min((after - before for before, after in pairwise(places)), default=1.0)
+        return apart * length * 0.92
+
+    def place(self, value: float) -> float:
+        """Give where a value lies: 0 at the axis' low end, 1 at its high one."""
+        if self.log:
+            low, high = math.log10(self.low), math.log10(self.high)
+            return (math.log10(max(value, 1e-300)) - low) / (high - low)
+        return (value - self.low) / (self.high - self.low)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a colour, or a dot of a shape, stands for."""
+
+    color: str
+    name: str
+    shape: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A picture of marks; of none where *message* says why."""
+
+    title: str
+    subtitle: str
+    x: Axis
+    y: Axis
+    height: float
+    """Of the space within the axes, in pixels."""
+    marks: tuple[Box | Dot | Line | Label, ...]
+    legend: tuple[Entry, ...] = ()
+    message: str = ""
+    right: float = 30
+    """Space right of the axes for labels, in pixels."""
+
+
+_NOWHERE = Axis(0, 1, grid=False)
+
+
+def message(title: str, text: str) -> Drawing:
+    """Say in a picture's place why there is none."""
+    return Drawing(legible(title), "", _NOWHERE, _NOWHERE, 60, (), message=legible(text))
+
+
+def parted(drawing: Drawing, tallest: float) -> list[Drawing]:
+    """Cut a drawing of rows, whose y axis is in pixels, between rows into some that fit on a page each."""
+    if drawing.height <= tallest or (drawing.y.low, drawing.y.high) != (0, drawing.height):
+        return [drawing]
+    heads = {at - HEAD / 2 for at in drawing.y.strong}
+    ends = sorted({*_gaps(drawing, heads), drawing.height})
+    parts: list[Drawing] = []
+    begin = 0.0
+    while begin < drawing.height:
+        after = [end for end in ends if end > begin]
+        fitting = [end for end in after if end <= begin + tallest]
+        whole = [end for end in fitting if end in heads and end > begin + tallest / 2]
+        end = max(whole or fitting, default=after[0]) if drawing.height > begin + tallest else drawing.height
+        parts.append(_between(drawing, begin, end, legend=not parts))
+        begin = end
+    return parts
+
+
+def _gaps(drawing: Drawing, heads: Collection[float]) -> Iterator[float]:
+    """Give where one row ends and the next begins; a bold name is above the row that follows it."""
+    boxes = sorted((mark.top, mark.bottom) for mark in drawing.marks if isinstance(mark, Box))
+    if not boxes:
+        yield from ((one + other) / 2 for (one, _), (other, _) in pairwise(drawing.y.ticks))
+    low = boxes[0][1] if boxes else 0.0
+    for top, bottom in boxes:
+        if top > low:
+            yield next((head for head in heads if low <= head <= top), top - 1)
+        low = max(low, bottom)
+
+
+def _between(drawing: Drawing, begin: float, end: float, legend: bool) -> Drawing:
+    y = drawing.y
+    marks = tuple(mark for mark in drawing.marks if begin <= _middle(mark) < end)
+    ticks = tuple((at, text) for at, text in y.ticks if begin <= at < end)
+    axis = replace(y, low=begin, high=end, ticks=ticks)
+    return replace(drawing, y=axis, height=end - begin, marks=marks, legend=drawing.legend if legend else ())
+
+
+def _middle(mark: Box | Dot | Line | Label) -> float:
+    if isinstance(mark, Box):
+        return (mark.top + mark.bottom) / 2
+    return mark.points[0][1] if isinstance(mark, Line) else mark.y
+
+
+def untold(drawing: Drawing) -> Drawing:
+    """Leave out what the pointer would be told: on paper there is none."""
+    return replace(drawing, marks=tuple(replace(m, tip="") if isinstance(m, Box | Dot) else m for m in drawing.marks))
+
+
+def linear_axis(low: float, high: float, unit: str, title: str = "", wanted: int = 8) -> Axis:
+    """Give an axis with ticks at round values, its unit at each."""
+    high = high if high > low else low + 1
+    raw = (high - low) / wanted
+    power = 10 ** math.floor(math.log10(raw))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    ticks = tuple((n * step, f"{n * step:.10g}{unit}") for n in range(first, last + 1))
+    return Axis(low, high, ticks, title)
+
+
+def time_axis(high_ns: float, title: str = "") -> Axis:
+    """Give an axis of ns from a true zero, its ticks in the unit that fits."""
+    size, unit = next(((s, u) for s, u in ((1e9, " s"), (1e6, " ms"), (1e3, " µs")) if high_ns >= s), (1, " ns"))
+    axis = linear_axis(0, high_ns / size, unit)
+    return Axis(0, axis.high * size, tuple((value * size, label) for value, label in axis.ticks), title)
+
+
+def log_axis(values: Sequence[float], label: Callable[[float], str], title: str = "", upwards: bool = False) -> Axis:
+    """Give an axis from the power of ten below the values to the one above, ticks at 1 and, if few, at 2 and 5.
+
+    Args:
+        label: a function from a value to its text.
+        upwards: whether the larger values are up, for a y axis.
+    """
+    low, high = math.floor(math.log10(min(values)) - 1e-9), math.ceil(math.log10(max(values)) + 1e-9)
+    high = max(high, low + 1)
+    factors = (1, 2, 5) if high - low <= 3 else (1,)
+    places = [factor * 10.0**power for power in range(low, high + 1) for factor in factors]
+    ticks = tuple((place, label(place)) for place in places if place <= 10.0**high)
+    ends = (10.0**high, 10.0**low) if upwards else (10.0**low, 10.0**high)
+    return Axis(*ends, ticks, title, log=True)

@@ -1,0 +1,121 @@
+"""A page that is one file: scripts, styles and data inlined, and a policy that lets nothing else run.
+
+Names in traces are hostile until shown otherwise. They enter a page by two doors only: Jinja's autoescape, and
+JSON islands that no browser executes; the scripts put them on the screen with textContent and fillText.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from bokeh.resources import Resources
+from jinja2 import Environment
+from markupsafe import Markup
+
+from dptrace import __version__
+from dptrace.core.text import legible
+from dptrace.viewers.base.headline import Headline
+from dptrace.viewers.base.theme import css
+
+__all__ = ["bundle", "policy", "render", "static"]
+
+_IMPORT = re.compile(r'^import \{([^}]*)\} from "(?:\./|\.\./\.\./(\w+)/static/)([\w.]+)";\n', re.MULTILINE)
+_NOTHING = Markup("")
+_EXPORT_WORD = re.compile(r"^export (?=(?:async )?(?:function\*?|class|const)\b)", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?:async )?(?:function\*?|class|const) (\w+)", re.MULTILINE)
+
+
+def static(room: str, name: str) -> str:
+    """Read a script, style sheet or template from the static folder of a room of the viewers."""
+    return (files("dptrace.viewers") / room / "static" / name).read_text(encoding="utf-8")
+
+
+@cache
+def bundle(room: str, entry: str) -> str:
+    """Join a JavaScript module of a room's static folder and all modules that it imports into one script.
+
+    Modules in a page opened from a disk would need a server or blob URLs, which the policy forbids. So each becomes a
+    function that gives what it exports, and they stand in the order of their imports.
+    """
+    joined: dict[str, str] = {}
+
+    def add(room: str, name: str) -> None:
+        if name not in joined:
+            joined[name] = ""
+            source = static(room, name)
+            for _, other_room, imported in _IMPORT.findall(source):
+                add(other_room or room, imported)
+            # Taken out and put back, so that a module stands after those that it needs.
+            del joined[name]
+            joined[name] = _as_function(name, source)
+
+    add(room, entry)
+    return '(() => {\n"use strict";\n' + "\n".join(joined.values()) + "})();\n"
+
+
+def _as_function(name: str, source: str) -> str:
+    given = ", ".join(_EXPORT.findall(source))
+    plain = _IMPORT.sub(lambda found: f"const {{{found[1]}}} = {_variable(found[3])};\n", source)
+    return f"const {_variable(name)} = (() => {{\n{_EXPORT_WORD.sub('', plain)}return {{ {given} }};\n}})();\n"
+
+
+def _variable(name: str) -> str:
+    return "$" + name.removesuffix(".js")
+
+
+def policy(scripts: list[str], served: bool = False) -> str:
+    """Give the content security policy that runs these scripts and no other, without eval.
+
+    Args:
+        served: whether the page may ask the server that it came from; no page may ask any other.
+    """
+    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii") for script in scripts]
+    allowed = " ".join(f"'sha256-{value}'" for value in hashes)
+    reached = "'self'" if served else "data:"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"connect-src {reached}; base-uri 'none'; form-action 'none'"
+    )
+
+
+def render(
+    head: Headline,
+    scene: dict[str, Any],
+    plot: Any,
+    above: Markup = _NOTHING,
+    below: Markup = _NOTHING,
+    served: bool = False,
+) -> str:
+    """Fill the template: *scene* and *plot* become JSON islands, *plot* being Bokeh's ``json_item``.
+
+    Args:
+        above, below: what stands over and under the picture; HTML, so everything in it must be escaped already.
+        served: whether the page fetches its columns from the server that it comes from.
+    """
+    scripts = [
+        *Resources(mode="inline", components=["bokeh"], minified=True, log_level="error").js_raw,
+        bundle("gantt", "gantt.js"),
+    ]
+    # Signs that turn the direction of text are spelled out; islands and what is HTML already are not touched.
+    environment = Environment(autoescape=True, finalize=lambda value: legible(value) if type(value) is str else value)
+    # Bokeh's document defines a model where it first stands and refers to it later: the order of keys matters.
+    environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
+    template = environment.from_string(static("gantt", "gantt.html"))
+    return template.render(
+        head=head,
+        scene=scene,
+        plot=plot,
+        above=above,
+        below=below,
+        version=__version__,
+        policy=policy(scripts, served),
+        styles=Markup(
+            css() + static("gantt", "gantt.css") + static("gantt", "stage.css") + static("gantt", "interactions.css")
+        ),
+        scripts=[Markup(script) for script in scripts],
+    )

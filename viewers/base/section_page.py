@@ -1,0 +1,103 @@
+"""A page of sections, each a title, a picture and a table: what the views other than the Gantt chart stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from bokeh.resources import Resources
+from jinja2 import Environment
+from markupsafe import Markup
+
+from dptrace import __version__
+from dptrace.core.text import legible
+from dptrace.viewers.base.headline import Headline
+from dptrace.viewers.base.page import bundle, policy, static
+from dptrace.viewers.base.table import Cells
+from dptrace.viewers.base.theme import CHROME, css
+
+__all__ = ["Section", "bokeh_script", "environment", "live", "plain_page", "sections"]
+
+_NOTHING = Markup("")
+FEW_ROWS = 12
+"""Of a table that stands open under its picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of a page."""
+
+    name: str
+    title: str
+    picture: Markup = _NOTHING
+    """SVG or a place for a figure; everything in it is escaped already."""
+    cells: Cells | None = None
+    about: str = ""
+    open: bool = False
+    """Whether the table stands open however long it is."""
+
+    @property
+    def folded(self) -> bool:
+        """Tell whether the table is shown only when asked for."""
+        return bool(self.cells and self.picture and len(self.cells.rows) > FEW_ROWS and not self.open)
+
+
+@cache
+def environment() -> Environment:
+    """Give templates that escape all that is put in, and whose islands keep Bokeh's order of keys."""
+    made = Environment(autoescape=True, finalize=lambda value: legible(value) if type(value) is str else value)
+    made.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
+    return made
+
+
+def sections(parts: Sequence[Section]) -> Markup:
+    """Write sections one below the other."""
+    return Markup(environment().from_string(static("base", "sections.html")).render(sections=parts))
+
+
+def live(legend: str, still: str) -> Markup:
+    """Give the place of the figure under its legend; and a picture for paper.
+
+    Args:
+        legend, still: SVG, so everything in it is escaped already.
+    """
+    return Markup('<div class="live">{}<div id="figure"></div></div><div class="still">{}</div>').format(
+        Markup(legend), Markup(still)
+    )
+
+
+def bokeh_script() -> list[str]:
+    """Give Bokeh's own script."""
+    return list(Resources(mode="inline", components=["bokeh"], minified=True, log_level="error").js_raw)
+
+
+def _follow() -> str:
+    """Give the colours of a dark page that no script has to choose, and none of paper."""
+    colors = "".join(f"--{key}:{value};" for key, value in CHROME["dark"].items())
+    rule = f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme]){{color-scheme:dark;{colors}}}}}"
+    return f"{rule}\n"
+
+
+def plain_page(head: Headline, content: Markup, plots: Mapping[str, Any] | None = None) -> str:
+    """Fill the page, which is dark where the system asks for it.
+
+    Args:
+        content: what stands below the notes; HTML, so everything in it must be escaped already.
+        plots: Bokeh's ``json_item`` of the figure, as *light* and as *dark*; a page without runs no script at all.
+    """
+    scripts = [*bokeh_script(), bundle("base", "figure.js")] if plots else []
+    return (
+        environment()
+        .from_string(static("base", "plain.html"))
+        .render(
+            head=head,
+            content=content,
+            plots=plots or {},
+            version=__version__,
+            policy=policy(scripts) if scripts else "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
+            styles=Markup(css() + _follow() + static("base", "plain.css")),
+            scripts=[Markup(script) for script in scripts],
+        )
+    )

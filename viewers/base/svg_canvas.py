@@ -1,0 +1,199 @@
+"""A drawing as SVG text: shapes, text as text, and no script. All that is told of a run goes through :func:`escape`."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from html import escape as _escape
+
+from dptrace.core.text import legible
+from dptrace.viewers.base import theme
+from dptrace.viewers.base.theme import at_night, ink_at_night
+
+__all__ = ["FONT", "Canvas", "escape", "hatched", "number", "shortened", "text_width"]
+
+FONT = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif"
+
+_UNFIT = re.compile("[\ufffe\uffff\u2028\u2029]")
+"""What XML forbids or a line cannot hold, beyond what no text may hold."""
+_NARROW = frozenset("iljtfrI.,:;|!'()[]· ")
+_HATCH = (
+    '<pattern id="hatch" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<rect width="7" height="7" fill="{color}"/><rect width="1.6" height="7" fill="#000" fill-opacity=".34"/></pattern>'
+)
+_ATTRIBUTES = 'xmlns="http://www.w3.org/2000/svg" role="img" font-size="12"'
+_SHAPES = {
+    "square": ((-3.6, -3.6), (3.6, -3.6), (3.6, 3.6), (-3.6, 3.6)),
+    "triangle": ((0, -4.8), (4.5, 3.2), (-4.5, 3.2)),
+    "diamond": ((0, -5), (5, 0), (0, 5), (-5, 0)),
+}
+
+
+def escape(text: str) -> str:
+    r"""Make a text from a trace fit to stand in SVG or HTML, between tags and in quotes.
+
+    >>> escape('</svg><script>"\u202e')
+    '&lt;/svg&gt;&lt;script&gt;&quot;\\u202e'
+    """
+    return _escape(_UNFIT.sub("\ufffd", legible(text)))
+
+
+def number(value: float) -> str:
+    """Write a coordinate to a hundredth, without zeros that say nothing.
+
+    >>> number(3), number(2.5), number(-0.001)
+    ('3', '2.5', '0')
+    """
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text in ("-0", "") else text
+
+
+def text_width(text: str, size: float = 12) -> float:
+    """Estimate a text's width in pixels, rather too much than too little: no browser is asked here."""
+    units = 0.0
+    for c in text:
+        wide = unicodedata.east_asian_width(c) in "WF"
+        units += 1.05 if wide else 0.36 if c in _NARROW else 0.9 if c in "mwMW@%" else 0.7 if c.isupper() else 0.58
+    return units * size
+
+
+def shortened(text: str, room: float, size: float = 12) -> str:
+    """Cut a text in its middle so that it fits into *room* pixels, for names of one family begin alike.
+
+    >>> shortened("bucket 0", 400), shortened("FSDP::all_gather (layers.3.attention)", 120)
+    ('bucket 0', 'FSDP::all_…s.3.attention)')
+    """
+    text = legible(text)
+    if text_width(text, size) <= room:
+        return text
+    for kept in range(len(text) - 1, 1, -1):
+        head = kept // 2
+        short = f"{text[:head]}…{text[len(text) - (kept - head) :]}"
+        if text_width(short, size) <= room:
+            return short
+    return "…"
+
+
+def hatched(color: str) -> bool:
+    """Tell whether a colour is never told by itself: exposed communication is hatched, too."""
+    return color == theme.EXPOSED
+
+
+class Canvas:
+    """Collect shapes, then :meth:`finish`.
+
+    One with *night* tells of each shape its colour on a dark page, as the properties --n (fill) and --s (stroke).
+    """
+
+    def __init__(self, width: float, height: float, title: str, night: bool = False) -> None:
+        self.width, self.height, self.night = width, height, night
+        size = f'width="{number(width)}" height="{number(height)}"'
+        self._parts = [
+            f'<svg {_ATTRIBUTES} viewBox="0 0 {number(width)} {number(height)}" {size} font-family="{escape(FONT)}">',
+            f"<title>{escape(title)}</title>",
+            f"<defs>{_HATCH.format(color=theme.EXPOSED)}</defs>",
+            f'<rect width="{number(width)}" height="{number(height)}" fill="#FFFFFF"{self._at_night("#FFFFFF")}/>',
+        ]
+        self.shapes = 0
+        """How many rectangles, lines and dots there are."""
+
+    def _add(self, tag: str, attributes: str, tip: str) -> None:
+        self.shapes += 1
+        self._parts.append(
+            f"<{tag} {attributes}><title>{escape(tip)}</title></{tag}>" if tip else f"<{tag} {attributes}/>"
+        )
+
+    def _at_night(self, fill: str = "", stroke: str = "", night: str = "") -> str:
+        shades = ("--n", fill, night or at_night(fill)), ("--s", stroke, at_night(stroke))
+        told = ";".join(f"{name}:{dark}" for name, light, dark in shades if dark != light)
+        return f' style="{escape(told)}"' if self.night and told else ""
+
+    def _fill(self, color: str, night: str = "") -> str:
+        return 'fill="url(#hatch)"' if hatched(color) else f'fill="{escape(color)}"{self._at_night(color, night=night)}'
+
+    def rect(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        color: str,
+        tip: str = "",
+        round_: float = 0,
+        night: str = "",
+    ) -> None:
+        """Draw a rectangle; what lies to the right of its left edge by nothing is not drawn.
+
+        Args:
+            night: its colour on a dark page, where that is not the palette's.
+        """
+        if width <= 0 or height <= 0:
+            return
+        corners = f' rx="{number(round_)}"' if round_ else ""
+        size = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"{corners}'
+        self._add("rect", f"{size} {self._fill(color, night)}", tip)
+
+    def rects(self, boxes: list[tuple[float, float, float, float]], color: str) -> None:
+        """Draw many rectangles of one colour (x, y, width, height) as one path."""
+        if boxes:
+            path = "".join(f"M{number(x)} {number(y)}h{number(w)}v{number(h)}h{number(-w)}z" for x, y, w, h in boxes)
+            self._add("path", f'd="{path}" {self._fill(color)}', "")
+            self.shapes += len(boxes) - 1
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, color: str, width: float = 1, dash: str = "") -> None:
+        """Draw a line."""
+        self.polyline([(x1, y1), (x2, y2)], color, width, dash)
+
+    def polyline(self, points: list[tuple[float, float]], color: str, width: float = 1, dash: str = "") -> None:
+        """Draw lines from point to point."""
+        dashed = f' stroke-dasharray="{dash}"' if dash else ""
+        path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
+        shade = self._at_night(stroke=color)
+        self._add(
+            "polyline",
+            f'points="{path}" fill="none" stroke="{color}" stroke-width="{number(width)}"{dashed}{shade}',
+            "",
+        )
+
+    def dot(self, x: float, y: float, color: str, shape: str = "circle", hollow: bool = False, tip: str = "") -> None:
+        """Draw a dot of a shape, or its outline."""
+        look = f'fill="#FFFFFF" stroke="{color}" stroke-width="1.5"' if hollow else f'fill="{color}" fill-opacity=".75"'
+        look += self._at_night("#FFFFFF", color) if hollow else self._at_night(color)
+        around = _SHAPES.get(shape)
+        if around is None:
+            self._add("circle", f'cx="{number(x)}" cy="{number(y)}" r="4" {look}', tip)
+        else:
+            corners = " ".join(f"{number(x + dx)},{number(y + dy)}" for dx, dy in around)
+            self._add("polygon", f'points="{corners}" {look}', tip)
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        color: str = "#111827",
+        size: float = 12,
+        anchor: str = "start",
+        bold: bool = False,
+        upright: bool = False,
+        on: str = "",
+        night: str = "",
+    ) -> None:
+        """Write a text, centred on *y*; *anchor* is start, middle or end; *upright* turns it to run upwards.
+
+        Args:
+            on: the colour that it stands on, where that is not the ground.
+            night: its colour on a dark page, where that is not the palette's.
+        """
+        style = f' text-anchor="{anchor}"' if anchor != "start" else ""
+        style += f' font-size="{number(size)}"' if size != 12 else ""
+        style += ' font-weight="700"' if bold else ""
+        shade = self._at_night(color, night=night or (ink_at_night(on, color) if on else ""))
+        style += f' transform="rotate(-90 {number(x)} {number(y)})"' if upright else ""
+        self._parts.append(
+            f'<text x="{number(x)}" y="{number(y + size * 0.36)}" fill="{color}"{style}{shade}>{escape(text)}</text>'
+        )
+
+    def finish(self) -> str:
+        """Give the drawing's text."""
+        return "\n".join([*self._parts, "</svg>", ""])

@@ -1,0 +1,1 @@
+"""Pages and tables of bench, sweep and links."""

@@ -1,0 +1,350 @@
+"""The six charts of a benchmark, each drawn once: for the page as for slides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dptrace.core.text import legible
+from dptrace.viewers.base import theme
+from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Entry, Label, Line, linear_axis, log_axis, message
+from dptrace.viewers.benchmarks.bench_table import seconds
+from dptrace.viewers.views.bars import Rows
+
+__all__ = ["COMPUTE", "draw", "style"]
+
+_STYLES = {
+    "single": ("#4B5563", "circle"),
+    "naive": ("#D55E00", "triangle"),
+    "interleaved": ("#0072B2", "square"),
+    "ddp": ("#009E73", "diamond"),
+}
+"""Colours that all kinds of color vision tell apart (after Okabe and Ito), and a mark for each mode."""
+_OTHERS = (
+    *(("#A8438A", "circle"), ("#B58900", "square"), ("#56B4E9", "triangle"), ("#602047", "diamond")),
+    *(("#6A4C93", "square"), ("#857B70", "diamond"), ("#C86FA8", "triangle"), ("#3A7D44", "circle")),
+)
+"""For all other modes, in the order in which they come."""
+COMPUTE = "#5D7290"
+"""Computing, where no phases are told apart."""
+_INK, _QUIET, _IDEAL = "#374151", "#5B6472", "#9AA5B4"
+_LABELS = {"ddp": "DDP", "single": "one GPU"}
+_MANY_BARS = 44
+"""Above which there is no room for their values."""
+_PANEL = 1.22
+"""From the beginning of one model's panel to that of the next, each being 1 wide."""
+_NS = 1e9
+
+
+def style(mode: str, modes: Sequence[str]) -> tuple[str, str]:
+    """Give a mode's colour and mark; *modes* are all that the benchmark has, in their order."""
+    if mode in _STYLES:
+        return _STYLES[mode]
+    others = [name for name in modes if name not in _STYLES]
+    return _OTHERS[others.index(mode) % len(_OTHERS)]
+
+
+def draw(chart: Any, rows: Sequence[Any], compared: Any, local_loss: bool = False, on_cpu: bool = False) -> Drawing:
+    """Draw a chart, or say in its place why it is not there.
+
+    Args:
+        chart: of ``conclusions.read``.
+        rows: those that have an epoch's time, each model, mode and number of GPUs once.
+        compared: has ``shares`` and ``savings`` of ``bench.scaling``.
+        on_cpu: whether its GPUs are processes on CPU.
+    """
+    if chart.missing:
+        return message(chart.title, chart.missing)
+    bench = _Bench(rows, compared, on_cpu)
+    drawn = {
+        "epoch_time": bench.epoch_time,
+        "speedup": bench.speedup,
+        "communication": bench.communication,
+        "saving": bench.saving,
+        "loss": bench.local_loss if local_loss else bench.loss,
+        "throughput": bench.throughput,
+    }[chart.name]()
+    first = chart.sentences[0] if chart.sentences else ""
+    return Drawing(chart.title, first, drawn.x, drawn.y, drawn.height, drawn.marks, drawn.legend, right=drawn.right)
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    x: Axis
+    y: Axis
+    height: float
+    marks: tuple[Box | Dot | Line | Label, ...]
+    legend: tuple[Entry, ...]
+    right: float = 30
+
+
+class _Bench:
+    def __init__(self, rows: Sequence[Any], compared: Any, on_cpu: bool = False) -> None:
+        self.rows, self.compared, self.on_cpu = rows, compared, on_cpu
+        self.models = list(dict.fromkeys(row.model for row in rows))
+        self.modes = list(dict.fromkeys(row.mode for row in rows))
+        self.counts = sorted({row.gpus for row in rows})
+
+    def _entries(self, modes: Sequence[str]) -> tuple[Entry, ...]:
+        return tuple(Entry(color, legible(self._mode(m)), mark) for m in modes for color, mark in [self._style(m)])
+
+    def _mode(self, mode: str) -> str:
+        return "one process" if self.on_cpu and mode == "single" else _LABELS.get(mode, mode)
+
+    def _count(self, number: int) -> str:
+        one, several = ("process", "processes") if self.on_cpu else ("GPU", "GPUs")
+        return f"{number} {one if number == 1 else several}"
+
+    def _style(self, mode: str) -> tuple[str, str]:
+        return style(mode, self.modes)
+
+    def _of(self, model: str) -> list[Any]:
+        return [row for row in self.rows if row.model == model]
+
+    def epoch_time(self) -> _Drawn:
+        """Bars from zero, grouped by model and number of GPUs, each with its mode's mark on top."""
+        most = max(row.epoch_s for row in self.rows)
+        unit, times = (" s", 1.0) if most >= 1 else (" ms", 1e3)
+        height = 330.0
+        high = most * times * 1.2
+        pixel = high / height
+        marks: list[Box | Dot | Line | Label] = []
+        ticks: list[tuple[float, str]] = []
+        x = 0.4
+        many = len(self.rows) > _MANY_BARS
+        for model in self.models:
+            begun = x
+            for gpus in self.counts:
+                group = [row for row in self._of(model) if row.gpus == gpus]
+                for n, row in enumerate(group):
+                    color, mark = self._style(row.mode)
+                    value = row.epoch_s * times
+                    tip = f"{self._name(row)}: {seconds(row.epoch_s)}"
+                    marks.append(Box(x + n + 0.1, x + n + 0.9, value, 0, color, tip))
+                    marks.append(Dot(x + n + 0.5, value + 8 * pixel, color, tip, shape=mark))
+                    if not many:
+                        text = f"{value:.0f}" if value >= 19.5 else f"{value:.1f}" if value >= 0.95 else f"{value:.2f}"
+                        marks.append(Label(x + n + 0.5, value + 22 * pixel, text, _QUIET, "center"))
+                if group:
+                    ticks.append((x + len(group) / 2, str(gpus) if self.on_cpu else self._count(gpus)))
+                    x += len(group) + 0.5
+            marks.append(
+                Label((begun + x - 0.5) / 2, high - 9 * pixel, legible(self._titled(model)), _INK, "center", True)
+            )
+            x += 0.9
+        own = linear_axis(0, high, unit, wanted=6)
+        y = Axis(high, 0, own.ticks, "time of an epoch")
+        across = Axis(0, x - 0.9, tuple(ticks), self._several() if self.on_cpu else "", grid=False)
+        return _Drawn(across, y, height, tuple(marks), self._entries(self.modes))
+
+    def _titled(self, model: str) -> str:
+        size = next((row.parameters for row in self._of(model) if row.parameters), None)
+        return model if size is None else f"{model} ({size / 1e6:.1f} M)"
+
+    def _name(self, row: Any) -> str:
+        return f"{row.model}, {self._mode(row.mode)}, {self._count(row.gpus)}"
+
+    def _panels(self, values: Callable[[Any], float | None]) -> Iterator[tuple[int, str, list[Any]]]:
+        shown = [model for model in self.models if any(values(row) is not None for row in self._of(model))]
+        for n, model in enumerate(shown):
+            yield n, model, [row for row in self._of(model) if values(row) is not None]
+
+    def _across(self, panel: int, gpus: int, log: bool = False) -> float:
+        """Give the place of a number of GPUs, true to scale as the y axis is: so the ideal is a straight line."""
+        first, last, own = (math.log(n) if log else n for n in (self.counts[0], self.counts[-1], gpus))
+        return panel * _PANEL + 0.08 + 0.84 * ((own - first) / (last - first) if last > first else 0.0)
+
+    def _several(self) -> str:
+        return "number of processes" if self.on_cpu else "number of GPUs"
+
+    def _lines(
+        self,
+        values: Callable[[Any], float | None],
+        told: Callable[[float], str],
+        above: Callable[[float], float],
+        log: bool = False,
+    ) -> tuple[list[Any], list[Any]]:
+        """Draw a panel for each model: over the numbers of GPUs, a line for each mode that begins with one GPU.
+
+        Args:
+            above: where the text of a value stands, so that it does not lie on its mark.
+        """
+        marks: list[Any] = []
+        ticks: list[tuple[float, str]] = []
+        for panel, _, own in self._panels(values):
+            ticks += [(self._across(panel, gpus, log), str(gpus)) for gpus in self.counts]
+            alone = [row for row in own if row.gpus == 1][:1]
+            best = max((row for row in own if row.gpus > 1), key=lambda row: values(row) or 0, default=None)
+            for mode in self.modes:
+                color, mark = self._style(mode)
+                mine = sorted((row for row in own if row.mode == mode), key=lambda row: row.gpus)
+                points = mine if any(row.gpus == 1 for row in mine) else [*alone, *mine]
+                if mine and len(points) > 1:
+                    line = tuple((self._across(panel, row.gpus, log), values(row) or 0) for row in points)
+                    marks.append(Line(line, color, width=2))
+                for row in mine:
+                    value = values(row) or 0
+                    tip = f"{self._name(row)}: {told(value)}"
+                    marks.append(Dot(self._across(panel, row.gpus, log), value, color, tip, shape=mark))
+            if best is not None:
+                value = values(best) or 0
+                place = self._across(panel, best.gpus, log)
+                marks.append(Label(place, above(value), told(value), _INK, "center", True))
+        return marks, ticks
+
+    def _width(self, values: Callable[[Any], float | None]) -> float:
+        return len(list(self._panels(values))) * _PANEL - (_PANEL - 1)
+
+    def speedup(self) -> _Drawn:
+        """Lines over the GPUs beside the ideal, and Amdahl's ceilings as rings."""
+
+        def values(row: Any) -> float | None:
+            return row.speedup  # type: ignore[no-any-return]
+
+        ideal = self.counts
+        high = max([*ideal, *(row.speedup for row in self.rows if row.speedup)]) * 1.16
+        height = 330.0
+        marks, ticks = self._lines(values, lambda value: f"{value:.2f}×", lambda value: value + high * 15 / height)
+        below = []
+        for panel, model, own in self._panels(values):
+            below.append(Line(tuple((self._across(panel, n), float(n)) for n in ideal), _IDEAL, "5 4"))
+            for row in own:
+                if row.ceiling is not None:
+                    tip = f"Amdahl's ceiling for {row.model} on {self._count(row.gpus)}: {row.ceiling:.2f}×"
+                    marks.insert(0, Dot(self._across(panel, row.gpus), row.ceiling, _QUIET, tip, hollow=True))
+            marks.append(_head(panel, self._titled(model), high * (1 - 10 / height)))
+        ceilings = any(row.ceiling is not None for row in self.rows)
+        legend = [*self._entries(self.modes), Entry(_IDEAL, "dashed: the ideal")]
+        legend += [Entry(_QUIET, "ring: Amdahl's ceiling", "circle")] if ceilings else []
+        y = Axis(high, 0, linear_axis(0, high, "×", wanted=6).ticks, "speedup")
+        x = Axis(0, self._width(values), tuple(ticks), self._several(), grid=False)
+        return _Drawn(x, y, height, (*below, *marks), tuple(legend))
+
+    def throughput(self) -> _Drawn:
+        """Lines over the GPUs on a log axis, on which the ideal has one slope everywhere."""
+
+        def values(row: Any) -> float | None:
+            return row.samples_per_s or None
+
+        told = [row for row in self.rows if row.samples_per_s]
+        rates = [row.samples_per_s for row in told]
+        ideals = [row.samples_per_s * self.counts[-1] for row in told if row.gpus == 1]
+        low, high = min(rates) / 1.5, max([*rates, *ideals]) * 1.7
+        pixel = (high / low) ** (1 / 330)
+        marks, ticks = self._lines(values, lambda value: f"{value:,.0f}/s", lambda value: value * pixel**15, True)
+        below = []
+        for panel, model, own in self._panels(values):
+            alone = next((row.samples_per_s for row in own if row.gpus == 1), None)
+            marks.append(_head(panel, self._titled(model), high / pixel**10))
+            if alone is not None:
+                points = tuple((self._across(panel, gpus, True), alone * gpus) for gpus in self.counts)
+                below.append(Line(points, _IDEAL, "5 4"))
+        axis = log_axis([low, high], lambda value: f"{value:,.0f}")
+        y = Axis(
+            high, low, tuple(t for t in axis.ticks if low <= t[0] <= high), "samples per second (log scale)", log=True
+        )
+        legend = (*self._entries(self.modes), Entry(_IDEAL, "dashed: the ideal"))
+        x = Axis(0, self._width(values), tuple(ticks), f"{self._several()} (log scale)", grid=False)
+        return _Drawn(x, y, 330, (*below, *marks), legend)
+
+    def communication(self) -> _Drawn:
+        """A bar for each naive run, computing and communicating end to end."""
+        rows = Rows(20)
+        marks: list[Box | Dot | Line | Label] = []
+        shares = self.compared.shares
+        high = max(share.compute_s + share.comm_s for share in shares) * _NS
+        for model in dict.fromkeys(share.row.model for share in shares):
+            rows.head(legible(self._titled(model)))
+            for share in (one for one in shares if one.row.model == model):
+                top, gpus = rows.row(self._count(share.row.gpus)), share.row.gpus
+                of, whole = f"{model}, {self._count(gpus)}", share.compute_s + share.comm_s
+                compute, end = share.compute_s * _NS, whole * _NS
+                told = f"{of}: computing {seconds(share.compute_s)} of {seconds(whole)}"
+                marks.append(Box(0, compute, top, top + 20, COMPUTE, told, (seconds(share.compute_s),), "#FFFFFF"))
+                said = f"{seconds(share.comm_s)} · {100 * share.fraction:.0f} %"
+                told = f"{of}: communicating {said} of {seconds(whole)}"
+                marks.append(Box(compute, end, top, top + 20, theme.EXPOSED, told, (), theme.ink_on(theme.EXPOSED)))
+                marks.append(
+                    Label(end, top + 10, f"{100 * share.fraction:.0f} % communication, {seconds(share.comm_s)}")
+                )
+        unit, size = (" s", _NS) if high >= _NS else (" ms", 1e6)
+        own = linear_axis(0, high / size * 1.02, unit)
+        x = Axis(0, own.high * size, tuple((at * size, text) for at, text in own.ticks), "time of an epoch")
+        legend = (Entry(COMPUTE, "Computing"), Entry(theme.EXPOSED, "Communicating"))
+        return _Drawn(x, rows.axis(), rows.y, tuple(marks), legend, right=215)
+
+    def saving(self) -> _Drawn:
+        """Bars right of zero where a mode is faster than naive, and left of it where it is slower."""
+        rows, savings = Rows(16), self.compared.savings
+        low = min(0.0, *(one.percent for one in savings))
+        high = max(0.0, *(one.percent for one in savings))
+        room = 0.14 * (high - low or 1)
+        marks: list[Any] = []
+        modes = list(dict.fromkeys(one.row.mode for one in savings))
+        for model in dict.fromkeys(one.row.model for one in savings):
+            rows.head(legible(self._titled(model)))
+            for one in (one for one in savings if one.row.model == model):
+                label = f"{self._count(one.row.gpus)}, {self._mode(one.row.mode)}"
+                top, color = rows.row(legible(label)), self._style(one.row.mode)[0]
+                rounded = round(one.percent)
+                said = f"{'+' if rounded > 0 else '−' if rounded < 0 else '±'}{abs(rounded)} %"
+                tip = f"{self._name(one.row)}: {said} of naive's epoch"
+                left, right = sorted((0.0, one.percent))
+                marks.append(Box(left, right, top, top + 16, color, tip))
+                marks.append(Label(one.percent, top + 8, said, _INK, "left" if rounded < 0 else "right"))
+        x = linear_axis(low - (room if low < 0 else 0), high + room, " %")
+        ticks = tuple((at, text.replace("-", "−")) for at, text in x.ticks)
+        marks.insert(0, Line(((0.0, 0.0), (0.0, rows.y)), _QUIET))
+        axis = Axis(x.low, x.high, ticks, "shorter than naive's epoch (+) or longer (−)")
+        entries = tuple(Entry(self._style(mode)[0], legible(_LABELS.get(mode, mode))) for mode in modes)
+        return _Drawn(axis, rows.axis(), rows.y, tuple(marks), entries)
+
+    def loss(self) -> _Drawn:
+        """The batch's losses: one curve, however many ranks."""
+        return self._losses(lambda row: row.losses)
+
+    def local_loss(self) -> _Drawn:
+        """Rank 0's own losses: a curve for each number of GPUs."""
+        return self._losses(lambda row: row.local_losses)
+
+    def _losses(self, curve: Callable[[Any], Sequence[float | None]]) -> _Drawn:
+        told = [row for row in self.rows if any(value is not None for value in curve(row))]
+        values = [value for row in told for value in curve(row) if value is not None]
+        low, high = min(values), max(values)
+        low, high = low - 0.04 * (high - low or 1), high + 0.16 * (high - low or 1)
+        marks: list[Any] = []
+        ticks: list[tuple[float, str]] = []
+        models = list(dict.fromkeys(row.model for row in told))
+        for panel, model in enumerate(models):
+            own = [row for row in told if row.model == model]
+            last = max(len(curve(row)) for row in own)
+            ticks += [(panel * _PANEL, "step 1"), (panel * _PANEL + 1, f"{last}")][: 1 + (last > 1)]
+            for n, row in enumerate(own):
+                points = [
+                    (panel * _PANEL + step / max(last - 1, 1), value)
+                    for step, value in enumerate(curve(row))
+                    if value is not None
+                ]
+                color, mark = self._style(row.mode)
+                # Curves that fall on one another: the first are wide, so that each that follows lets them be seen.
+                width = 1.2 + 1.6 * (len(own) - 1 - n)
+                marks.append(Line(tuple(points), color, "5 4" if n % 2 else "", width))
+                marks.append(
+                    Dot(
+                        *points[-1 - (n * len(points) // (len(own) + 1))],
+                        color,
+                        f"{self._name(row)}: {points[-1][1]:.6g} at last",
+                        shape=mark,
+                    )
+                )
+            marks.append(_head(panel, self._titled(model), high - (high - low) * 10 / 330))
+        y = Axis(high, low, linear_axis(low, high, "", wanted=6).ticks, "loss")
+        modes = [mode for mode in self.modes if any(row.mode == mode for row in told)]
+        x = Axis(0, len(models) * _PANEL - (_PANEL - 1), tuple(ticks), grid=False)
+        return _Drawn(x, y, 330, tuple(marks), self._entries(modes), right=40)
+
+
+def _head(panel: int, text: str, y: float) -> Label:
+    return Label(panel * _PANEL + 0.5, y, legible(text), _INK, "center", True)

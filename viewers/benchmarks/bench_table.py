@@ -1,0 +1,139 @@
+"""A benchmark's table: for the terminal, and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from dptrace.core.text import legible
+
+__all__ = ["HEADINGS", "cells", "failures", "headings", "markdown", "seconds", "table", "whole"]
+
+HEADINGS = (
+    *("model", "mode", "GPUs", "parameters", "epoch", "± spread", "comm", "samples/s"),
+    *("speedup", "efficiency", "overlap", "exposed"),
+)
+_LEAVING = ("parameters", "± spread", "overlap", "exposed", "efficiency", "comm", "samples/s")
+"""Columns that a narrow terminal goes without, the first that is left out first."""
+_TEXTS = 2
+"""Columns that are text; the others are numbers."""
+
+
+def seconds(value: float | None) -> str:
+    """Give a time of an epoch.
+
+    >>> seconds(0.0361), seconds(12.345), seconds(None)
+    ('36.1 ms', '12.35 s', '–')
+    """
+    if value is None:
+        return "–"
+    return f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.1f} ms"
+
+
+def _share(value: float | None, times: float = 100) -> str:
+    return "–" if value is None else f"{times * value:.0f} %"
+
+
+def cells(row: Any) -> list[str]:
+    """Give a row of ``table.rows`` as texts, one for each heading."""
+    start = [row.model, row.mode, str(row.gpus), "–" if row.parameters is None else f"{row.parameters / 1e6:.1f} M"]
+    return [
+        *start,
+        seconds(row.epoch_s),
+        "–" if row.spread is None or row.epochs < 2 else f"{100 * row.spread:.1f} %",
+        seconds(row.comm_s) if row.gpus > 1 else "–",
+        "–" if row.samples_per_s is None else f"{row.samples_per_s:,.0f}",
+        "–" if row.speedup is None else f"{row.speedup:.2f}×",
+        _share(row.efficiency),
+        _share(row.overlap_percent, 1),
+        _share(row.exposed_share),
+    ]
+
+
+def headings(rows: Sequence[Any]) -> tuple[str, ...]:
+    """Give the headings: of every table, and of the options that these rows have."""
+    return (*HEADINGS, *dict.fromkeys(name for row in rows for name in row.options))
+
+
+def whole(row: Any, names: Sequence[str]) -> list[str]:
+    """Give a row as texts, its options too; *names* are the table's headings."""
+    return cells(row) + [row.options.get(name, "–") or "yes" for name in names[len(HEADINGS) :]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """A table of as many columns as the terminal has room for."""
+
+    rows: Sequence[Any]
+    title: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        gone: list[str] = []
+        made = self.of(gone)
+        for name in _LEAVING:
+            if Measurement.get(console, options.update(max_width=10_000), made).maximum <= options.max_width:
+                break
+            gone.append(name)
+            made = self.of(gone)
+        yield made
+        if gone:
+            yield Text(f"Too narrow for {', '.join(gone)}; the files have all columns.", style="dim")
+
+    def of(self, gone: Sequence[str]) -> Table:
+        names = headings(self.rows)
+        kept = [i for i, name in enumerate(names) if i >= len(HEADINGS) or name not in gone]
+        made = Table(title=Text(legible(self.title)), title_justify="left", title_style="bold")
+        for i in kept:
+            made.add_column(names[i], justify="left" if i < _TEXTS else "right", no_wrap=True)
+        before = None
+        for row in self.rows:
+            if before not in (None, row.model):
+                made.add_section()
+            before = row.model
+            texts = whole(row, names)
+            made.add_row(*(Text(legible(texts[i])) for i in kept), style="dim" if row.failed else None)
+        return made
+
+
+def table(rows: Sequence[Any], title: str) -> RenderableType:
+    """Give the table for a terminal, without the least important columns where that is narrow."""
+    return _Fitting(rows, title)
+
+
+def failures(rows: Sequence[Any]) -> list[str]:
+    """Give a sentence for each row that failed."""
+    return [
+        f"{row.model}, {row.mode}, {row.gpus} GPU{'s' * (row.gpus > 1)} failed: {row.failed}"
+        for row in rows
+        if row.failed
+    ]
+
+
+def markdown(rows: Sequence[Any], title: str, notes: Sequence[str] = ()) -> str:
+    """Give the table as Markdown, with *notes* below it."""
+    names = headings(rows)
+    lines = [
+        f"# {_escaped(title)}",
+        "",
+        _line(names),
+        "|" + "".join("--|" if i < _TEXTS else "--:|" for i in range(len(names))),
+    ]
+    lines += [_line(whole(row, names)) for row in rows]
+    below = [*notes, *failures(rows)]
+    return "\n".join([*lines, *([""] if below else []), *(f"- {_escaped(note)}" for note in below)]) + "\n"
+
+
+def _line(texts: Sequence[str]) -> str:
+    return "| " + " | ".join(map(_escaped, texts)) + " |"
+
+
+def _escaped(text: str) -> str:
+    # Names come from scripts of others: what means something in Markdown or HTML is made plain.
+    plain = legible(text).replace("\\", "\\\\").replace("|", "\\|")
+    return plain.replace("<", "&lt;").replace("[", "\\[").replace("\n", " ")

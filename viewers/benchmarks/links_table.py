@@ -1,0 +1,140 @@
+"""Measured links in words: facts, a table for the terminal, and what they are like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.table import Table
+
+from dptrace.core.text import legible
+
+__all__ = ["LABELS", "facts", "likeness", "rows", "size", "table", "topology"]
+
+LABELS = {
+    "all_reduce": "all-reduce",
+    "all_gather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "all_to_all": "all-to-all",
+    "broadcast": "broadcast",
+    "send_recv": "point-to-point",
+}
+
+COLUMNS = {
+    "collective": "",
+    "alpha": "α µs\n(95 %)",
+    "beta": "β ps/byte\n(95 %)",
+    "crossover": "n* =\nα/β",
+    "r2": "R²\nabove n*",
+    "deviation": "off the\nline",
+    "largest": "up to",
+    "algbw": "algbw\nGB/s",
+    "busbw": "busbw\nGB/s",
+    "at": "at",
+    "link_alpha": "per link\nα µs",
+    "link_rate": "per link\nGB/s",
+}
+"""Keys of a row and their headings."""
+
+
+def size(count: float) -> str:
+    """Give bytes in powers of 1024, as nccl-tests does.
+
+    >>> size(1024), size(1536 * 1024), size(300)
+    ('1 KiB', '1.5 MiB', '300 B')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.3g} {unit}" if count < 1000 else f"{count:.0f} {unit}"
+        count /= 1024
+    raise AssertionError
+
+
+def facts(content: Mapping[str, Any]) -> list[str]:
+    """Say who exchanged messages, over what, and how it was timed."""
+    ranks, nodes = content["ranks"], content["nodes"]
+    where = f"on {nodes} machines" if nodes > 1 else "on one machine"
+    versions = content["versions"]
+    library = f"NCCL {versions['nccl']}" if versions.get("nccl") else "gloo on the CPU (no GPU was used)"
+    return [
+        f"{ranks} ranks {where}",
+        library,
+        f"torch {versions['torch']}",
+        f"{content['rounds']} rounds in {content['seconds']:.0f} s",
+        str(content["statistic"]),
+    ]
+
+
+def rows(content: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """Give the cells of each collective, by the keys of COLUMNS."""
+    for kind, found in content["collectives"].items():
+        fit, link, measured = found["fit"], found["link"], found["measured"]
+        cells = {"collective": LABELS.get(kind, legible(kind)), "largest": size(measured[-1]["bytes"])}
+        cells |= {"algbw": f"{found['algbw_gbps']:.3g}", "busbw": f"{found['busbw_gbps']:.3g}"}
+        cells["at"] = size(found["busbw_at_bytes"])
+        if fit is not None:
+            cells |= {
+                "alpha": _between(fit["alpha_s"], fit["alpha_range_s"], 1e6),
+                "beta": _between(fit["beta_s_per_byte"], fit["beta_range_s_per_byte"], 1e12),
+                "crossover": "–" if fit["crossover_bytes"] is None else size(fit["crossover_bytes"]),
+                "r2": _r2(fit),
+                "deviation": f"{100 * fit['deviation']:.0f} %",
+                "link_alpha": f"{link['alpha_s'] * 1e6:.3g}",
+                "link_rate": "–" if link["bandwidth_gbps"] is None else f"{link['bandwidth_gbps']:.3g}",
+            }
+        yield {key: cells.get(key, "–") for key in COLUMNS}
+
+
+def _between(value: float, ends: tuple[float, float], unit: float) -> str:
+    return f"{_figures(value * unit)} ({_figures(ends[0] * unit)}–{_figures(ends[1] * unit)})"
+
+
+def _figures(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _r2(fit: Mapping[str, Any]) -> str:
+    if fit["r2_above"] is None:
+        return "–"
+    one = f"{fit['r2_above']:.3f}"
+    return one if fit["r2_pieces"] is None else f"{one}; {fit['r2_pieces']:.3f} by {len(fit['pieces'])} lines"
+
+
+def likeness(content: Mapping[str, Any]) -> str:
+    """Say which known interconnect a link is like, and how far off; empty where there is no fit."""
+    near = content["nearest"]
+    if near is None:
+        return ""
+    rate = near["bytes_per_s"] * near["bandwidth_ratio"] / 1e9
+    text = (
+        f"By {LABELS[near['by']]}, one link carries {rate:.3g} GB/s: most like {near['name']} "
+        f"({near['bytes_per_s'] / 1e9:g} GB/s), {near['bandwidth_ratio']:.2f} times its bandwidth"
+    )
+    text += "." if near["latency_ratio"] is None else f" and {near['latency_ratio']:.1f} times its typical latency."
+    return f"{text} {near['remark']}".rstrip()
+
+
+def topology(content: Mapping[str, Any]) -> Iterator[str]:
+    """Tell of each machine what it told of its cores, NUMA nodes, GPUs and links, and what it did not."""
+    for machine in content["machines"]:
+        numa = machine["numa"]
+        parts = [f"{machine['cores']} cores"]
+        listed = ", ".join(f"{one['node']}: {one['cores']}" for one in numa)
+        parts.append(f"NUMA nodes with their cores {listed}" if numa else "NUMA nodes not told")
+        links = machine.get("gpu_links") or {}
+        told = " ".join(f"{pair} {link}" for pair, link in links.items())
+        parts.append(f"GPU links {told}" if links else "no GPU links told (nvidia-smi topo -m gives none here)")
+        yield legible(f"{machine['host']}: {'; '.join(parts)}.")
+    gpus = [name for name in content["gpus"] if name]
+    if gpus:
+        yield legible("GPUs by rank: " + ", ".join(gpus) + ".")
+
+
+def table(content: Mapping[str, Any]) -> Table:
+    """Make the terminal's table."""
+    made = Table(title=None, box=None, pad_edge=False, header_style="bold")
+    for key, heading in COLUMNS.items():
+        made.add_column(heading, justify="left" if key == "collective" else "right", no_wrap=key == "collective")
+    for row in rows(content):
+        made.add_row(*row.values())
+    return made

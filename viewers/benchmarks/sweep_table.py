@@ -1,0 +1,107 @@
+"""A sweep's table: for the terminal, as Markdown, and as the cells of its page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from dptrace.core.text import legible
+from dptrace.viewers.base.table import Cells
+from dptrace.viewers.terminal.split_tables import quantity
+
+__all__ = ["best_word", "cells", "headline", "markdown", "table"]
+
+_COLUMNS = (
+    *("", "step p50 ms", "p95 ms", "samples/s", "s %", "exposed ms", "by the fit ms"),
+    *("collectives", "bytes", "accuracy"),
+)
+_NAMES = {"bucket-cap-mb": "bucket cap", "compress": "compression"}
+_BY_THE_FIT = 6
+_ACCURACY = 9
+
+
+def headline(content: Mapping[str, Any]) -> str:
+    """Say what was swept."""
+    gpus = f"{content['gpus']} {'rank' if content['device'] == 'CPU' else 'GPU'}{'s' * (content['gpus'] > 1)}"
+    names = " and ".join(_NAMES.get(name, name.replace("-", " ")) for name in content["swept"])
+    return f"Sweep of {names}: {content['model']}, {content['mode']}, {gpus}"
+
+
+def _rows(content: Mapping[str, Any]) -> Iterator[list[str]]:
+    first = best_word(content)
+    for point in content["points"]:
+        if point["failed"]:
+            yield [point["label"], "failed", *["–"] * (len(_COLUMNS) - 2)]
+            continue
+        mark = f" ◀ {first}" if point["best"] else " ≈" if point["as_good"] else ""
+        yield [
+            point["label"] + mark,
+            _ms(point["step_p50_s"]),
+            _ms(point["step_p95_s"]),
+            f"{point['samples_per_s']:,.0f}",
+            _percent(point["communication_fraction"]),
+            _ms(point["exposed_s"]),
+            _ms(point["predicted_exposed_s"]),
+            "–" if point["collectives"] is None else f"{point['collectives']:.4g}",
+            "–" if point["bytes"] is None else quantity(point["bytes"]),
+            _percent(point["accuracy"]),
+        ]
+
+
+def best_word(content: Mapping[str, Any]) -> str:
+    """Call the first one the best only where the steps' scatter tells it from the others."""
+    return "fastest" if any(point["as_good"] for point in content["points"]) else "best"
+
+
+def _ms(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{1e3 * seconds:.2f}" if seconds < 1 else f"{1e3 * seconds:,.0f}"
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}"
+
+
+def cells(content: Mapping[str, Any]) -> Cells:
+    """Give the table; columns of what no point has are left out."""
+    rows = list(_rows(content))
+    empty = {at for at in (_BY_THE_FIT, _ACCURACY) if all(row[at] == "–" for row in rows)}
+    kept = [at for at in range(len(_COLUMNS)) if at not in empty]
+    note = "Steps: the last 20 of each timed run. s = communication / (computation + communication), of recorded steps."
+    if any(point["as_good"] for point in content["points"]):
+        note += " ≈: not told apart from the fastest as the steps scatter."
+    return Cells(tuple(_COLUMNS[at] for at in kept), tuple(tuple(row[at] for at in kept) for row in rows), 1, note)
+
+
+def table(content: Mapping[str, Any]) -> Table:
+    """Give the table for a terminal."""
+    told = cells(content)
+    made = Table(title=Text(legible(headline(content))), title_justify="left", title_style="bold", box=None)
+    for at, column in enumerate(told.columns):
+        made.add_column(column, justify="left" if at < told.words else "right", no_wrap=at < told.words)
+    for row, point in zip(told.rows, content["points"], strict=True):
+        style = "bold" if point["best"] else "dim" if point["failed"] else None
+        made.add_row(*(Text(legible(text)) for text in row), style=style)
+    return made
+
+
+def markdown(content: Mapping[str, Any]) -> str:
+    """Give the table as Markdown, what it says above it and its notes below."""
+    told = cells(content)
+    lines = [f"# {_escaped(headline(content))}", "", *(_escaped(said) + "\n" for said in content["reading"])]
+    lines += [_line(told.columns), "|" + "--|" * told.words + "--:|" * (len(told.columns) - told.words)]
+    lines += [*map(_line, told.rows), "", _escaped(told.note)]
+    notes = [f"- {_escaped(note)}" for note in content["notes"]]
+    return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
+
+
+def _line(texts: tuple[str, ...]) -> str:
+    return "| " + " | ".join(map(_escaped, texts)) + " |"
+
+
+def _escaped(text: str) -> str:
+    # Notes come from runs that failed: what means something in Markdown or HTML is made plain.
+    plain = legible(text).replace("\\", "\\\\").replace("|", "\\|")
+    return plain.replace("<", "&lt;").replace("[", "\\[").replace("\n", " ")

@@ -1,0 +1,337 @@
+"""From a run to the lanes of its Gantt: columns of intervals, relative to the run's first step, nothing drawn yet.
+
+Each GPU is a track of up to four rows. What fills a row comes from ``per_gpu.split``, so that the picture's time
+is the split's time; what the pointer finds in it are the recorded intervals themselves::
+
+    phases          Role.PHASES       the partition: backward, forward, optimizer, other, exposed, memory
+    compute         Role.COMPUTE      kernels, coloured by phase
+    communication   Role.EXPOSURE     stretches, exposed or overlapped
+                    Role.COLLECTIVES  the collectives that those are stretches of
+    memory          Role.MEMORY       copies and sets
+    idle            Role.IDLE         what no part of the steps claims, by cause
+
+Role.STRETCHES carries the labels of the phases row: where one phase goes on but for short interruptions, or what a
+pipeline's schedule does with a micro-batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.per_gpu.idle import CAUSES, Account, idle
+from dptrace.analysis.per_gpu.split import Part, Pieces, claims, exposure, partition
+from dptrace.core.intervals import Int64, IntervalSet
+from dptrace.run.run import Run
+from dptrace.timeline.model import Action, Collective, Kind, Phase, Timeline
+
+__all__ = ["OVERLAPPED", "Chart", "Lane", "Role", "Strip", "Track", "cause_category", "chart", "drawn_intervals"]
+
+_Known: TypeAlias = tuple[str, Collective]
+"""A collective's kernel name, and what the trace says of it."""
+
+OVERLAPPED = len(Part)
+"""The category that stands beside the parts: communication under compute. After it come the causes of idling."""
+
+_PART_OF = np.zeros(len(Phase), np.uint8)
+for _phase, _part in {
+    Phase.FORWARD: Part.FORWARD,
+    Phase.BACKWARD: Part.BACKWARD,
+    Phase.OPTIMIZER: Part.OPTIMIZER,
+    Phase.OTHER: Part.OTHER,
+}.items():
+    _PART_OF[_phase] = _part
+
+_INTERRUPTIONS = (1 / 20_000, 1 / 2_000, 1 / 200)
+"""Shares of a step below which a stretch of another part does not end a label; rising, so that bits join first."""
+_SAME_STEPS = 0.25
+"""Share of a step by which two GPUs' windows may differ and still stand under one step strip."""
+
+
+class Role(str, Enum):
+    """What a lane is for; the values are the page's words for it."""
+
+    PHASES = "phases"
+    COMPUTE = "compute"
+    EXPOSURE = "exposure"
+    COLLECTIVES = "collectives"
+    MEMORY = "memory"
+    IDLE = "idle"
+    STRETCHES = "stretches"
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Intervals of one role on one track, sorted by start; those of several streams may overlap."""
+
+    track: int
+    role: Role
+    start_ns: Int64
+    """Since the chart's origin."""
+    duration_ns: Int64
+    category: NDArray[np.uint8]
+    """A :class:`~dptrace.analysis.per_gpu.split.Part`, OVERLAPPED, or what cause_category gives."""
+    name: Int64
+    """Index into the chart's names; of a collective and of its stretches: into its collectives. Of Role.STRETCHES: 1
+    more than the index of the label, 0 for none."""
+    stream: Int64
+    """Stream id on a GPU, thread index on a CPU; 0 where the lane is no single stream's."""
+    exposed_ns: Int64
+    """Of each collective; empty in the other roles."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """One GPU, with its steps."""
+
+    rank: int
+    device: int
+    device_name: str
+    steps: tuple[str, ...]
+    bounds_ns: Int64
+    """Since the chart's origin; one more than there are steps."""
+
+    @property
+    def label(self) -> str:
+        """Name the GPU as the page does."""
+        return f"rank {self.rank} · " + ("CPU" if self.device < 0 else f"GPU {self.device}")
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A row of steps above the tracks it holds for, whose own bounds differ from it by little."""
+
+    tracks: tuple[int, ...]
+    steps: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Everything that the Gantt of a run shows."""
+
+    origin_ns: int
+    """Start of the run's first step, in the traces' own time."""
+    end_ns: int
+    """End of its last one, since the origin."""
+    tracks: tuple[Track, ...]
+    strips: tuple[Strip, ...]
+    lanes: tuple[Lane, ...]
+    names: tuple[str, ...]
+    collectives: tuple[_Known, ...]
+    """Kernel name and what is known of the collective, each pair once."""
+
+    def __len__(self) -> int:
+        return sum(len(lane) for lane in self.lanes)
+
+    def has(self, role: Role) -> bool:
+        """Tell whether any GPU has something to show in a role."""
+        return any(len(lane) for lane in self.lanes if lane.role is role)
+
+
+Value = TypeVar("Value")
+
+
+class _Table(dict[Value, int]):
+    """A table that gives each value the index of its first use."""
+
+    def __missing__(self, value: Value) -> int:
+        self[value] = len(self)
+        return self[value]
+
+
+def cause_category(cause: str) -> int:
+    """Give the category of a cause of idling, one of ``idle.CAUSES``."""
+    return OVERLAPPED + 1 + CAUSES.index(cause)
+
+
+def drawn_intervals(timeline: Timeline, origin: int, end: int, kind: Kind) -> NDArray[np.intp]:
+    """Give which of a timeline's intervals the lane of their kind shows, in its order: those not before or after all.
+
+    Args:
+        origin, end: of the chart, in the trace's own time.
+    """
+    inside = (timeline.start_ns < end) & (timeline.end_ns > origin)
+    return np.flatnonzero(inside & (timeline.kind == kind))
+
+
+def chart(run: Run) -> Chart:
+    """Lay a run out in lanes; a run without any timeline gives a chart without tracks."""
+    timelines = run.timelines
+    if not timelines:
+        return Chart(0, 0, (), (), (), (), ())
+    origin = min(int(timeline.windows.bounds[0]) for timeline in timelines)
+    end = max(int(timeline.windows.bounds[-1]) for timeline in timelines)
+    names: _Table[str] = _Table()
+    collectives: _Table[_Known] = _Table()
+    tracks, lanes = [], []
+    for index, timeline in enumerate(timelines):
+        windows = timeline.windows
+        tracks.append(
+            Track(timeline.rank, timeline.device, timeline.device_name, windows.names, windows.bounds - origin)
+        )
+        lanes += _lanes(timeline, index, origin, end, names, collectives)
+    return Chart(origin, end - origin, tuple(tracks), _strips(tracks), tuple(lanes), tuple(names), tuple(collectives))
+
+
+def _lanes(
+    timeline: Timeline, track: int, origin: int, end: int, names: _Table[str], collectives: _Table[_Known]
+) -> list[Lane]:
+    """Make one GPU's lanes; *names* and *collectives* grow by what is new in it."""
+    name_of = np.array([names[name] for name in timeline.names], np.int64)
+    claimed = claims(timeline)
+    parts, exposed = partition(timeline, claimed), exposure(timeline)
+    kinds = {kind: drawn_intervals(timeline, origin, end, kind) for kind in Kind}
+
+    def recorded(role: Role, kind: Kind, category: NDArray[np.uint8]) -> Lane:
+        at = kinds[kind]
+        starts, ends = timeline.start_ns[at], timeline.end_ns[at]
+        name = name_of[timeline.name[at]] if len(name_of) else np.zeros(0, np.int64)
+        empty = np.zeros(0, np.int64)
+        return Lane(track, role, starts - origin, ends - starts, category[at], name, timeline.lane[at], empty)
+
+    memory = np.full(len(timeline), Part.EXPOSED_MEMORY, np.uint8)
+    entry = _entries(timeline, kinds[Kind.COMMUNICATION], collectives)
+    return [
+        _drawn(track, Role.PHASES, _busy(parts), origin, end),
+        _drawn(track, Role.STRETCHES, *_labelled(timeline, parts, names, origin, end)),
+        recorded(Role.COMPUTE, Kind.COMPUTE, _PART_OF[timeline.phase]),
+        _drawn(track, Role.EXPOSURE, _as_categories(exposed), origin, end, entry),
+        _collectives(timeline, track, kinds[Kind.COMMUNICATION], exposed, origin, entry),
+        recorded(Role.MEMORY, Kind.MEMORY, memory),
+        _drawn(track, Role.IDLE, _idle(timeline, claimed), origin, end),
+    ]
+
+
+def _drawn(track: int, role: Role, pieces: Pieces, origin: int, end: int, entry: Int64 | None = None) -> Lane:
+    """Make a lane of pieces, which have no name of their own; *entry* gives them that of the interval they are of."""
+    inside = (pieces.start_ns < end) & (pieces.end_ns > origin)
+    starts, ends = pieces.start_ns[inside], pieces.end_ns[inside]
+    zeros = np.zeros(len(starts), np.int64)
+    name = zeros if entry is None else entry[pieces.source[inside]]
+    return Lane(track, role, starts - origin, ends - starts, pieces.part[inside], name, zeros, zeros[:0])
+
+
+def _idle(timeline: Timeline, claimed: list[IntervalSet]) -> Pieces:
+    """Give the idle stretches with their causes as categories."""
+    sets = idle(timeline, claimed).sets[Account.DATA_LOADING :]
+    causes = [cause_category(cause) for cause in CAUSES]
+    start, end = (np.concatenate([one[side] for one in sets]) for side in (0, 1))
+    cause = np.repeat(np.array(causes, np.uint8), [len(one[0]) for one in sets])
+    order = np.argsort(start, kind="stable")
+    return Pieces(start[order], end[order], cause[order], np.zeros(len(order), np.int32))
+
+
+def _busy(parts: Pieces) -> Pieces:
+    """Leave idle out: on the phases row it is what no other part has claimed."""
+    kept = parts.part != Part.IDLE
+    return Pieces(parts.start_ns[kept], parts.end_ns[kept], parts.part[kept], parts.source[kept])
+
+
+def _as_categories(exposed: Pieces) -> Pieces:
+    """Turn the exposure's yes and no into categories."""
+    category = np.where(exposed.part == 1, Part.EXPOSED_COMM, OVERLAPPED).astype(np.uint8)
+    return Pieces(exposed.start_ns, exposed.end_ns, category, exposed.source)
+
+
+def _entries(timeline: Timeline, at: NDArray[np.intp], table: _Table[_Known]) -> Int64:
+    """Give each interval that is one of the collectives *at* its index in the table, which grows by what is new."""
+    unknown = Collective("")
+    pairs = zip(timeline.name[at].tolist(), timeline.collective[at].tolist(), strict=True)
+    known = [(timeline.names[name], timeline.collectives[c] if c >= 0 else unknown) for name, c in pairs]
+    entry = np.zeros(len(timeline), np.int64)
+    entry[at] = [table[pair] for pair in known]
+    return entry
+
+
+def _collectives(
+    timeline: Timeline, track: int, at: NDArray[np.intp], exposed: Pieces, origin: int, entry: Int64
+) -> Lane:
+    """Make the lane of whole collectives, each with the sum of its exposed stretches."""
+    per_interval = np.zeros(len(timeline), np.int64)
+    np.add.at(per_interval, exposed.source, np.where(exposed.part == 1, exposed.end_ns - exposed.start_ns, 0))
+    starts, ends = timeline.start_ns[at], timeline.end_ns[at]
+    hidden = per_interval[at] * 2 < ends - starts
+    category = np.where(hidden, OVERLAPPED, Part.EXPOSED_COMM).astype(np.uint8)
+    return Lane(
+        track,
+        Role.COLLECTIVES,
+        starts - origin,
+        ends - starts,
+        category,
+        entry[at],
+        timeline.lane[at],
+        per_interval[at],
+    )
+
+
+def _stretches(parts: Pieces, bounds: Int64) -> Pieces:
+    """Join pieces of one part and step over idle and over short pieces of other parts.
+
+    ``F.F.F|B.B o B.B|X`` becomes ``F---F|B-----B|X``: one place for one label.
+    """
+    kept = _busy(parts)
+    start, end, part, step = kept.start_ns, kept.end_ns, kept.part, kept.source
+    time = end - start
+    for share in (0.0, *_INTERRUPTIONS):
+        long = time >= share * np.diff(bounds)[step]
+        start, end, part, step, time = start[long], end[long], part[long], step[long], time[long]
+        if not len(start):
+            break
+        changed = (part[1:] != part[:-1]) | (step[1:] != step[:-1])
+        first = np.flatnonzero(np.concatenate(([True], changed)))
+        last = np.concatenate((first[1:], [len(start)])) - 1
+        time = np.add.reduceat(time, first)
+        start, end, part, step = start[first], end[last], part[first], step[first]
+    return Pieces(start, end, part, step)
+
+
+def _labelled(
+    timeline: Timeline, parts: Pieces, names: _Table[str], origin: int, end: int
+) -> tuple[Pieces, int, int, Int64]:
+    """Give the stretches that bear labels; in a pipeline forward and backward are its actions, each named.
+
+    With the stretches come the origin, the end, and for each source the index of its name plus 1: 0 is no name.
+    """
+    plain, actions = _stretches(parts, timeline.windows.bounds), timeline.actions
+    kept = np.ones(len(plain.part), bool) if not len(actions) else ~np.isin(plain.part, (Part.FORWARD, Part.BACKWARD))
+    several = len(set(actions.stage.tolist())) > 1
+    texts = [
+        f"{stage if several else ''}{Action(kind).name}{batch}"
+        for stage, kind, batch in zip(actions.stage, actions.kind, actions.micro_batch, strict=True)
+    ]
+    part = np.where(actions.kind == Action.F, Part.FORWARD, Part.BACKWARD).astype(np.uint8)
+    start = np.concatenate((plain.start_ns[kept], actions.start_ns))
+    order = np.argsort(start, kind="stable")
+    source = np.concatenate((np.zeros(int(kept.sum()), np.int32), np.arange(len(actions), dtype=np.int32) + 1))
+    pieces = Pieces(
+        start[order],
+        np.concatenate((plain.end_ns[kept], actions.end_ns))[order],
+        np.concatenate((plain.part[kept], part))[order],
+        source[order],
+    )
+    return pieces, origin, end, np.array([0, *(names[text] + 1 for text in texts)], np.int64)
+
+
+def _strips(tracks: list[Track]) -> tuple[Strip, ...]:
+    """Give the tracks step strips: one for all, unless their clocks or steps stand apart."""
+    groups: list[list[int]] = []
+    for index, track in enumerate(tracks):
+        if groups and _alike(tracks[groups[-1][0]], track):
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return tuple(Strip(tuple(group), tracks[group[0]].steps) for group in groups)
+
+
+def _alike(a: Track, b: Track) -> bool:
+    if a.steps != b.steps:
+        return False
+    allowed = _SAME_STEPS * float(np.median(np.diff(a.bounds_ns)))
+    return bool(np.abs(a.bounds_ns - b.bounds_ns).max() <= allowed)

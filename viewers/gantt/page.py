@@ -1,0 +1,186 @@
+"""The Gantt page: one self-contained HTML file of a run, or, for a very large one, a page that a server feeds.
+
+Bokeh brings the figure, its axes and ranges, wheel, drag and the minimap's window; the intervals themselves are a
+raster that static/raster.js draws between Bokeh's canvases, from exact sums (static/lod.js). In a notebook::
+
+    from dptrace.viewers import gantt
+    page = gantt.document(dptrace.open("runs/interleaved"))
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from bokeh.core.types import ID
+from bokeh.embed import json_item
+from bokeh.layouts import column
+from bokeh.model import Model
+from bokeh.models import (
+    AdaptiveTicker,
+    BasicTickFormatter,
+    PanTool,
+    Range1d,
+    RangeTool,
+    WheelZoomTool,
+)
+from bokeh.plotting import figure
+
+from dptrace.errors import DptraceError
+from dptrace.run.run import Run
+from dptrace.viewers.base.headline import headline
+from dptrace.viewers.base.page import render
+from dptrace.viewers.gantt.chart import Chart, chart
+from dptrace.viewers.gantt.column_packing import Store
+from dptrace.viewers.gantt.interval_details import details
+from dptrace.viewers.gantt.page_data import scene
+
+__all__ = ["MAX_INTERVALS", "MAX_SERVED", "document", "figures", "served"]
+
+MAX_INTERVALS = 3_000_000
+"""What a browser opens from one file in about a second; the file is then about 30 MB."""
+MAX_SERVED = 35_000_000
+"""What a tab of a browser may be asked to hold: 19 million took 0.8 GB, so this is about 1.4 GB."""
+
+FONT = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif"
+_RIGHT = 44
+"""Margin in pixels: half of the last tick's label."""
+_APART = 3
+"""Lengths of a recording that all of them together may span before a page says that their clocks differ."""
+_SHORTEST_VIEW = 200
+"""Nanoseconds; below the clock of any trace."""
+_HIGHEST = 640
+"""Pixels of a frame before the page has measured its window, and scrolls through what is more."""
+_MINIMAP_ROW, _MINIMAP_LOWEST, _MINIMAP_HIGHEST = 6, 24, 64
+
+
+def document(run: Run, laid_out: Chart | None = None) -> str:
+    """Draw a run as one HTML page.
+
+    Args:
+        laid_out: the run's chart, if it is made already.
+
+    Raises:
+        DptraceError: when there is no step to draw, or more than a page can hold.
+    """
+    laid_out = _checked(run, laid_out, MAX_INTERVALS)
+    told = scene(laid_out, details(run, laid_out))
+    head = headline(run)
+    return render(replace(head, notes=(*head.notes, *_clocks(laid_out))), told, json_item(figures(told), ID("figure")))
+
+
+def _clocks(laid_out: Chart) -> list[str]:
+    """Say why a picture is mostly empty, where the ranks' recordings lie apart."""
+    longest = max(int(track.bounds_ns[-1] - track.bounds_ns[0]) for track in laid_out.tracks)
+    if laid_out.end_ns < _APART * longest:
+        return []
+    return ["The ranks' times lie far apart. They are drawn as recorded: the keys [ and ] go from step to step."]
+
+
+def served(run: Run, laid_out: Chart | None = None) -> tuple[str, Store]:
+    """Draw a run as a page that fetches its columns from beside it; give page and columns for a server.
+
+    Args:
+        laid_out: the run's chart, if it is made already.
+
+    Raises:
+        DptraceError: when there is no step to draw, or more than a browser holds.
+    """
+    laid_out = _checked(run, laid_out, MAX_SERVED)
+    store: Store = {}
+    told = scene(laid_out, details(run, laid_out), store) | {"served": True}
+    head = headline(run)
+    notes = (*head.notes, *_clocks(laid_out))
+    return render(replace(head, notes=notes), told, json_item(figures(told), ID("figure")), served=True), store
+
+
+def _checked(run: Run, laid_out: Chart | None, most: int) -> Chart:
+    """Refuse what would be an empty picture, or none."""
+    laid_out = laid_out or chart(run)
+    if not laid_out.tracks:
+        raise DptraceError(f"{run.path}: there is no step and no interval to draw.")
+    if len(laid_out) > most:
+        raise DptraceError(_too_many(run, laid_out, most))
+    return laid_out
+
+
+def _too_many(run: Run, laid_out: Chart, most: int) -> str:
+    steps = max(len(track.steps) for track in laid_out.tracks)
+    ranks = len({track.rank for track in laid_out.tracks})
+    other = "" if len(laid_out) > MAX_SERVED else " Or look at all of it without a file: leave -o out, or add --serve."
+    return (
+        f"{run.path}: {len(laid_out):,} intervals to draw ({ranks} ranks, {steps} steps), and one page holds "
+        f"{most:,}. Draw fewer ranks or steps, for example: --ranks 0,1 or --steps FIRST:LAST.{other}"
+    )
+
+
+def figures(told: dict[str, Any]) -> Model:
+    """Make the Bokeh figures for a scene: the Gantt's frame with its axes, and the minimap above it."""
+    pad = max(told["end"] // 250, _SHORTEST_VIEW)
+    low, high = -pad, told["end"] + pad
+    shared = Range1d(start=low, end=high, bounds=(low, high), min_interval=_SHORTEST_VIEW)
+    return column(_minimap(told, shared, low, high), _main(told, shared), sizing_mode="stretch_width", spacing=2)
+
+
+def _frame(name: str, height: int, left: int, x_range: Range1d, **options: Any) -> figure:
+    plot = figure(
+        name=name,
+        frame_height=height,
+        sizing_mode="stretch_width",
+        x_range=x_range,
+        y_range=Range1d(start=height, end=0),
+        tools="",
+        toolbar_location=None,
+        lod_threshold=None,
+        min_border_left=left,
+        min_border_right=_RIGHT,
+        background_fill_color=None,
+        border_fill_color=None,
+        outline_line_color="#D5DAE1",
+        **options,
+    )
+    # Bokeh warns of a figure without a glyph; ours come from a raster that it does not know.
+    plot.segment([], [], [], [])
+    return plot
+
+
+def _main(told: dict[str, Any], shared: Range1d) -> figure:
+    layout = told["layout"]
+    height = min(layout["height"], _HIGHEST)
+    plot = _frame("main", height, layout["left"], shared, x_axis_location="above")
+    wheel, pan = WheelZoomTool(dimensions="width", speed=1 / 450), PanTool(dimensions="width")
+    plot.add_tools(wheel, pan)
+    plot.toolbar.active_scroll, plot.toolbar.active_drag = wheel, pan
+    plot.xgrid.grid_line_color, plot.ygrid.grid_line_color = "#E3E7EC", None
+    axis = plot.xaxis[0]
+    axis.ticker = AdaptiveTicker(base=10, mantissas=[1, 2, 5], desired_num_ticks=9)
+    axis.formatter = BasicTickFormatter(name="time")
+    axis.update(
+        major_label_text_font_size="12px",
+        major_label_text_color="#374151",
+        major_label_text_font=FONT,
+        axis_line_color="#D5DAE1",
+        major_tick_line_color="#9CA3AF",
+        minor_tick_line_color=None,
+    )
+    plot.yaxis[0].visible = False
+    return plot
+
+
+def _minimap(told: dict[str, Any], shared: Range1d, low: int, high: int) -> figure:
+    height = min(max(_MINIMAP_ROW * len(told["tracks"]), _MINIMAP_LOWEST), _MINIMAP_HIGHEST)
+    mini = _frame("mini", height, told["layout"]["left"], Range1d(start=low, end=high))
+    mini.xaxis.visible = mini.yaxis.visible = False
+    mini.grid.grid_line_color = None
+    window = RangeTool(x_range=shared)
+    window.overlay.update(
+        inverted=True,
+        fill_color="#FFFFFF",
+        fill_alpha=0.62,
+        line_color="#111827",
+        line_alpha=0.8,
+        line_width=1.5,
+        line_dash="solid",
+    )
+    mini.add_tools(window)
+    return mini

@@ -1,0 +1,148 @@
+"""Two runs as one chart: A's GPUs over B's, every interval moved to its step's place on their common axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dptrace.comparison.step_alignment import AlignedSteps, Paced
+from dptrace.core.intervals import Int64
+from dptrace.core.text import legible
+from dptrace.viewers.base.headline import headline
+from dptrace.viewers.gantt.chart import Chart, Lane, Role, Strip, Track, chart
+from dptrace.viewers.gantt.page_data import scene
+from dptrace.viewers.terminal.split_tables import step_label
+
+__all__ = ["paired_chart", "paired_scene"]
+
+_WHOLE = {Role.COMPUTE, Role.COLLECTIVES, Role.MEMORY}
+"""Lanes of recorded intervals: each stays whole, so that it has its true length at every zoom. What is drawn from
+the split is cut where its steps are, so that the figures of every window stay exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Paired(Track):
+    """A GPU of one of the two runs, with time between its steps."""
+
+    letter: str
+    ends_ns: Int64
+    """Of the steps, on the axis."""
+
+    @property
+    def label(self) -> str:
+        """Name the run and the GPU."""
+        return f"{self.letter} · rank {self.rank} · " + ("CPU" if self.device < 0 else f"GPU {self.device}")
+
+
+def paired_chart(aligned: AlignedSteps) -> Chart:
+    """Lay both runs out on their axis."""
+    sides = [_side(aligned, which) for which in (0, 1)]
+    a, b = sides
+    moved = [_renumbered(lane, len(a.tracks), len(a.names), len(a.collectives)) for lane in b.lanes]
+    strips = tuple(
+        Strip(tuple(range(first, first + len(one.tracks))), one.tracks[0].steps)
+        for first, one in ((0, a), (len(a.tracks), b))
+    )
+    return replace(
+        a,
+        origin_ns=0,
+        end_ns=int(aligned.slots_ns[-1]),
+        tracks=(*a.tracks, *b.tracks),
+        strips=strips,
+        lanes=(*a.lanes, *moved),
+        names=(*a.names, *b.names),
+        collectives=(*a.collectives, *b.collectives),
+    )
+
+
+def _side(aligned: AlignedSteps, which: int) -> Chart:
+    """Lay one of the runs out, and move it to its places."""
+    one, shifts = aligned.runs[which], aligned.shifts(which)
+    laid_out = chart(one.run)
+    begin, end = one.start_ns - laid_out.origin_ns, one.end_ns - laid_out.origin_ns
+    by = shifts + laid_out.origin_ns
+    lanes = tuple(_moved(lane, begin[lane.track], end[lane.track], by[lane.track]) for lane in laid_out.lanes)
+    tracks = tuple(
+        _Paired(
+            t.rank,
+            t.device,
+            t.device_name,
+            one.names,
+            np.append(begin[i] + by[i], end[i][-1] + by[i][-1]),
+            "AB"[which],
+            end[i] + by[i],
+        )
+        for i, t in enumerate(laid_out.tracks)
+    )
+    return replace(laid_out, tracks=tracks, lanes=lanes)
+
+
+def _moved(lane: Lane, begin: Int64, end: Int64, by: Int64) -> Lane:
+    """Keep what lies in the steps, moved with them; begin, end and by hold an entry for each step."""
+    starts, ends = lane.start_ns, lane.start_ns + lane.duration_ns
+    first = np.searchsorted(end, starts, side="right")
+    stop = np.searchsorted(begin, ends, side="left")
+    if lane.role in _WHOLE:
+        stop = np.minimum(stop, first + 1)
+    pieces = np.maximum(stop - first, 0)
+    source = np.repeat(np.arange(len(lane)), pieces)
+    step = np.arange(len(source)) - np.repeat(np.cumsum(pieces) - pieces, pieces) + first[source]
+    starts, ends = starts[source], ends[source]
+    if lane.role not in _WHOLE:
+        starts, ends = np.maximum(starts, begin[step]), np.minimum(ends, end[step])
+    starts, lengths = starts + by[step], ends - starts
+    order = np.argsort(starts, kind="stable")
+    source = source[order]
+    return replace(
+        lane,
+        start_ns=starts[order],
+        duration_ns=lengths[order],
+        category=lane.category[source],
+        name=lane.name[source],
+        stream=lane.stream[source],
+        exposed_ns=lane.exposed_ns[source] if len(lane.exposed_ns) else lane.exposed_ns,
+    )
+
+
+def _renumbered(lane: Lane, tracks: int, names: int, collectives: int) -> Lane:
+    """Give B's lanes their places behind A's tracks and names."""
+    of_collectives = lane.role in (Role.COLLECTIVES, Role.EXPOSURE)
+    by = collectives if of_collectives else names if lane.role in _WHOLE else 0
+    # Labels of stretches are numbered from 1; 0 is none.
+    name = np.where(lane.name > 0, lane.name + names, 0) if lane.role is Role.STRETCHES else lane.name + by
+    return replace(lane, track=lane.track + tracks, name=name)
+
+
+def paired_scene(aligned: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
+    """Give the chart of two runs, and what the page is told of it."""
+    laid_out = paired_chart(aligned)
+    told = scene(laid_out)
+    for number, track in enumerate(laid_out.tracks):
+        assert isinstance(track, _Paired)
+        told["tracks"][number]["ends"] = track.ends_ns.tolist()
+    for which, strip in enumerate(told["strips"]):
+        one, place = aligned.runs[which], aligned.place_ns[which]
+        ends = place + one.length_ns
+        strip |= {"title": _title(one), "bounds": [*place.tolist(), int(ends[-1])], "ends": ends.tolist()}
+        told["layout"]["strips"][which]["label"] = f"step{'s' if len(one.names) > 1 else ''} of {'AB'[which]}"
+    told["groups"] = [
+        {"label": f"{letter} · {_whose(one)}", "tracks": list(strip.tracks)}
+        for letter, one, strip in zip("AB", aligned.runs, laid_out.strips, strict=True)
+    ]
+    if aligned.by_step:
+        told["slots"] = aligned.slots_ns.tolist()
+    told["freed"] = [
+        {"strip": f.run, "from": f.from_ns, "to": f.to_ns, "ns": f.saved_ns, "share": f.share} for f in aligned.freed()
+    ]
+    return laid_out, told
+
+
+def _title(one: Paced) -> str:
+    return headline(one.run).title
+
+
+def _whose(one: Paced) -> str:
+    """Name the run, or its step where that is the only one."""
+    return _title(one) if len(one.names) > 1 else f"step {step_label(legible(one.names[0]))}"

@@ -1,0 +1,214 @@
+/** All steps of all GPUs as cells of one small map, for runs of many GPUs: the slow and the waiting ones are seen first. */
+
+import { laneOf, stepEnd } from "./rows.js";
+import { duration, percent, visible } from "./text.js";
+
+/** What the cells can show: words, how to write a value, colors from the least to the most, which stands out. */
+const MEASURES = {
+  time: { label: "step time", text: duration, light: ["#EAF0F8", "#7FA3D4", "#12295A"], dark: ["#1C2B45", "#3F73B8", "#DCE9FB"] },
+  exposed: { label: "exposed share", text: percent, light: ["#FBEDEA", "#EE8A7D", "#8E1208"], dark: ["#3A1E1B", "#C2402F", "#FFDDD7"] },
+};
+/** Differences below this share of the least value are not made large by the colors. */
+const NOTABLE = 0.1;
+/** Pixels: of the map and of a cell at most; from which two cells are parted; of the numbers below, of a name beside. */
+const HIGHEST = 150, CELL = 16, PARTED = 5, NUMBERS = 16, APART = 70, SIDE = 12;
+
+/** Values of a measure by GPU and step: `at(track, step)`, NaN where a GPU has no such step; and how many there are. */
+export function heatOf(lod, scene, measure) {
+  const steps = Math.max(...scene.tracks.map(({ steps: names }) => names.length));
+  const values = new Float64Array(scene.tracks.length * steps).fill(NaN);
+  let least = Infinity, most = -Infinity;
+  scene.tracks.forEach((track, t) => {
+    const phases = laneOf(scene, t, "phases");
+    for (let step = 0; step < track.steps.length; step++) {
+      const from = track.bounds[step], to = stepEnd(track, step), wall = to - from;
+      const value = measure === "time" ? wall : wall ? lod.busy(phases, scene.special.exposed, from, to) / wall : 0;
+      values[t * steps + step] = value;
+      least = Math.min(least, value);
+      most = Math.max(most, value);
+    }
+  });
+  return { tracks: scene.tracks.length, steps, least, most, at: (track, step) => values[track * steps + step] };
+}
+
+/** Largest value of each of `across` × `down` bins, GPUs running along the longer side; the worst of a bin is not lost. */
+export function bins(heat, width, height) {
+  const turned = heat.steps > heat.tracks;
+  const [along, other] = turned ? [heat.steps, heat.tracks] : [heat.tracks, heat.steps];
+  const across = Math.min(along, width), down = Math.min(other, height);
+  const values = new Float64Array(across * down).fill(NaN);
+  for (let i = 0; i < along; i++)
+    for (let j = 0; j < other; j++) {
+      const value = turned ? heat.at(j, i) : heat.at(i, j), bin = Math.floor((j * down) / other) * across + Math.floor((i * across) / along);
+      if (!(value <= values[bin])) values[bin] = Number.isNaN(value) ? values[bin] : value;
+    }
+  return { turned, along, other, across, down, values };
+}
+
+/** A color between three, by a share from 0 to 1. */
+export function shade(colors, share) {
+  const place = Math.max(0, Math.min(0.999999, share)) * (colors.length - 1), index = Math.floor(place), part = place - index;
+  const channel = (color, i) => parseInt(color.slice(1 + 2 * i, 3 + 2 * i), 16);
+  const mixed = [0, 1, 2].map((i) => Math.round(channel(colors[index], i) * (1 - part) + channel(colors[index + 1], i) * part));
+  return `rgb(${mixed.join()})`;
+}
+
+export class Heat {
+  #measure = "time";
+  #heats = {};
+  #cursor = null;
+
+  /** `choose(track, step)` is called for the cell that is clicked. */
+  constructor(root, lod, scene, choose) {
+    Object.assign(this, { root, lod, scene, choose });
+    this.canvas = root.querySelector("canvas");
+    this.told = root.querySelector("[role=status]");
+    this.buttons = Object.entries(MEASURES).map(([key, { label }]) => this.#button(key, label));
+    root.querySelector(".measures").append(...this.buttons);
+    this.canvas.addEventListener("mousemove", (event) => this.#point(this.#cell(event)));
+    this.canvas.addEventListener("mouseleave", () => this.#point(null));
+    this.canvas.addEventListener("click", (event) => this.#choose(this.#cell(event)));
+    this.canvas.addEventListener("keydown", (event) => this.#key(event));
+    this.canvas.addEventListener("blur", () => this.#point(null));
+    this.theme = "light";
+    root.hidden = false;
+  }
+
+  /** Draw in the colors of a theme from now on: "light" or "dark". */
+  paint(theme) {
+    this.theme = theme;
+    this.draw();
+  }
+
+  #button(key, label) {
+    const button = Object.assign(document.createElement("button"), { type: "button", className: "chip", textContent: label });
+    button.addEventListener("click", () => {
+      this.#measure = key;
+      this.draw();
+    });
+    button.dataset.measure = key;
+    return button;
+  }
+
+  get heat() {
+    return (this.#heats[this.#measure] ??= heatOf(this.lod, this.scene, this.#measure));
+  }
+
+  draw() {
+    const scale = Math.min(2, devicePixelRatio || 1), width = this.canvas.clientWidth;
+    const { heat } = this, made = bins(heat, width, HIGHEST), measure = MEASURES[this.#measure];
+    this.box = { ...made, width, cellWidth: width / made.across, cellHeight: Math.min(CELL, HIGHEST / made.down) };
+    const height = Math.ceil(this.box.cellHeight * made.down);
+    this.canvas.style.height = `${height + NUMBERS}px`;
+    this.canvas.width = Math.round(width * scale);
+    this.canvas.height = Math.round((height + NUMBERS) * scale);
+    const context = this.canvas.getContext("2d");
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    this.#cells(context, measure[this.theme]);
+    this.#numbers(context, height);
+    this.#sides();
+    this.#scale(measure);
+    for (const button of this.buttons) button.setAttribute("aria-pressed", String(button.dataset.measure === this.#measure));
+    this.#point(this.#cursor);
+  }
+
+  #cells(context, colors) {
+    const { across, down, values, cellWidth, cellHeight } = this.box, { least } = this.heat, span = this.#span;
+    for (let y = 0; y < down; y++)
+      for (let x = 0; x < across; x++) {
+        const value = values[y * across + x];
+        if (Number.isNaN(value)) continue;
+        context.fillStyle = shade(colors, (value - least) / span);
+        context.fillRect(x * cellWidth, y * cellHeight, cellWidth - (cellWidth > PARTED ? 1 : 0), cellHeight - (cellHeight > PARTED ? 1 : 0));
+      }
+    if (!this.#cursor) return;
+    const { x, y } = this.#cursor;
+    context.strokeStyle = getComputedStyle(this.canvas).color;
+    context.lineWidth = 2;
+    context.strokeRect(x * cellWidth - 1, y * cellHeight - 1, Math.max(cellWidth, 3) + 1, cellHeight + 1);
+  }
+
+  /** Values between the two ends of the colors. */
+  get #span() {
+    const { least, most } = this.heat;
+    return Math.max(most - least, this.#measure === "time" ? NOTABLE * least : NOTABLE) || 1;
+  }
+
+  /** What the colors mean. */
+  #scale({ text, ...themes }) {
+    const [from, colors, to] = this.root.querySelector(".scale").children;
+    from.textContent = text(this.heat.least);
+    to.textContent = text(this.heat.least + this.#span);
+    colors.style.background = `linear-gradient(90deg, ${themes[this.theme].join(", ")})`;
+  }
+
+  /** The names of the lines of cells, as many as there is room for: of steps, or of GPUs where steps run across. */
+  #sides() {
+    const { other, turned, down, cellHeight } = this.box, each = (cellHeight * down) / other, every = Math.ceil(SIDE / each);
+    const longest = this.scene.tracks.reduce((most, { steps }) => (steps.length > most.length ? steps : most), []);
+    const names = Array.from({ length: Math.ceil(other / every) }, (_, i) => {
+      const name = document.createElement("span");
+      name.textContent = turned ? this.scene.tracks[i * every].label.split(" · ")[0] : visible(longest[i * every] ?? "").slice(-24);
+      name.style.top = `${i * every * each + Math.max(0, each - SIDE) / 2}px`;
+      return name;
+    });
+    this.root.querySelector(".sides").replaceChildren(...names);
+  }
+
+  #numbers(context, top) {
+    const { along, width, turned } = this.box;
+    const every = [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500, 1000, 5000].find((n) => (width * n) / along >= APART) ?? 10_000;
+    context.fillStyle = getComputedStyle(this.canvas).color;
+    context.font = "11px Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif";
+    context.textBaseline = "bottom";
+    for (let i = 0; i < along; i += every) {
+      const text = turned ? visible(this.scene.tracks[0].steps[i] ?? "").slice(-12) : this.scene.tracks[i].label.split(" · ").slice(0, this.scene.groups ? 2 : 1).join(" ");
+      if ((i * width) / along + context.measureText(text).width <= width) context.fillText(text, (i * width) / along, top + NUMBERS);
+    }
+  }
+
+  /** The bin under the pointer, with the worst cell in it. */
+  #cell(event) {
+    const { left, top } = this.canvas.getBoundingClientRect(), { cellWidth, cellHeight, across, down } = this.box;
+    const x = Math.floor((event.clientX - left) / cellWidth), y = Math.floor((event.clientY - top) / cellHeight);
+    return x >= 0 && y >= 0 && x < across && y < down ? this.#worst(x, y) : null;
+  }
+
+  #worst(x, y) {
+    const { along, other, across, down, turned } = this.box;
+    let found = null, most = -Infinity;
+    for (let i = Math.ceil((x * along) / across); Math.floor((i * across) / along) === x && i < along; i++)
+      for (let j = Math.ceil((y * other) / down); Math.floor((j * down) / other) === y && j < other; j++) {
+        const [track, step] = turned ? [j, i] : [i, j], value = this.heat.at(track, step);
+        if (value > most) [found, most] = [{ x, y, track, step }, value];
+      }
+    return found;
+  }
+
+  #point(cell) {
+    const { text } = MEASURES[this.#measure];
+    const moved = cell?.x !== this.#cursor?.x || cell?.y !== this.#cursor?.y;
+    this.#cursor = cell;
+    if (moved) this.draw();
+    else if (!cell) this.told.textContent = "click a cell to see its step below";
+    else {
+      const { label, steps } = this.scene.tracks[cell.track];
+      this.told.textContent = `${label} · ${visible(steps[cell.step])} · ${text(this.heat.at(cell.track, cell.step))}`;
+    }
+  }
+
+  #choose(cell) {
+    if (cell) this.choose(cell.track, cell.step);
+  }
+
+  /** Arrows go from cell to cell, Enter chooses. */
+  #key(event) {
+    const { x, y } = this.#cursor ?? { x: -1, y: 0 }, { across, down } = this.box;
+    const [right, below] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key] ?? [0, 0];
+    if (right || below) this.#point(this.#worst(Math.max(0, Math.min(across - 1, x + right)), Math.max(0, Math.min(down - 1, y + below))));
+    else if (event.key === "Enter") this.#choose(this.#cursor);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+}

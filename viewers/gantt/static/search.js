@@ -1,0 +1,135 @@
+/** Which kernels, operators, collectives and copies bear a text in their names: where they are, and their time. */
+
+import { above } from "./lod.js";
+import { essence, shortName } from "./text.js";
+
+const RECORDED = new Set(["compute", "collectives", "memory"]);
+
+/** First place in [0, items.length) whose interval comes after (start, index). */
+function after(items, starts, start, index) {
+  let low = 0, high = items.length;
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (starts[middle] < start || (starts[middle] === start && items[middle] <= index)) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+function sums(sorted) {
+  const before = new Float64Array(sorted.length + 1);
+  for (let i = 0; i < sorted.length; i++) before[i + 1] = before[i] + sorted[i];
+  return before;
+}
+
+/** The hits of one lane: `items` are their indices, by start; `reach` is how far those up to each have come. */
+class LaneHits {
+  constructor(lane, items, lod) {
+    const count = items.length;
+    Object.assign(this, { ...lane, items, starts: new Float64Array(count), ends: new Float64Array(count), reach: new Float64Array(count) });
+    let reach = -Infinity;
+    for (let i = 0; i < count; i++) {
+      this.starts[i] = lod.start[items[i]];
+      this.ends[i] = this.starts[i] + lod.duration[items[i]];
+      this.reach[i] = reach = Math.max(reach, this.ends[i]);
+    }
+    this.ends.sort();
+    this.started = sums(this.starts);
+    this.ended = sums(this.ends);
+  }
+
+  #until(values, before, time) {
+    const count = above(values, 0, values.length, time);
+    return count * time - before[count];
+  }
+
+  /** Nanoseconds of [from, to] that hits fill, of those that run at once each for itself. */
+  time(from, to) {
+    const until = (time) => this.#until(this.starts, this.started, time) - this.#until(this.ends, this.ended, time);
+    return to > from ? until(to) - until(from) : 0;
+  }
+
+  /** How many touch [from, to]. */
+  count(from, to) {
+    return above(this.starts, 0, this.starts.length, to) - above(this.ends, 0, this.ends.length, from);
+  }
+}
+
+export class Hits {
+  constructor(text, lanes) {
+    Object.assign(this, { text, lanes, count: lanes.reduce((sum, { items }) => sum + items.length, 0) });
+    this.byLane = new Map(lanes.map((one) => [one.lane, one]));
+  }
+
+  /** By track: { track, count, time } of what is in [from, to]. */
+  perTrack(from, to) {
+    const tracks = new Map();
+    for (const lane of this.lanes) {
+      const sum = tracks.get(lane.track) ?? { track: lane.track, count: 0, time: 0 };
+      sum.count += lane.count(from, to);
+      sum.time += lane.time(from, to);
+      tracks.set(lane.track, sum);
+    }
+    return [...tracks.values()].sort((a, b) => a.track - b.track);
+  }
+
+  /** The hit after, or with -1 before, { start, index }, going round at either end; { index, track, role } or null. */
+  next({ start, index }, direction = 1) {
+    let best = null, round = null;
+    const sooner = (a, b) => !b || (a.start - b.start || a.index - b.index) * direction < 0;
+    for (const { items, starts, track, role, lane } of this.lanes) {
+      const place = direction > 0 ? after(items, starts, start, index) : after(items, starts, start, index - 1) - 1;
+      const hit = (i) => ({ start: starts[i], index: items[i], track, role, lane });
+      if (place >= 0 && place < items.length && sooner(hit(place), best)) best = hit(place);
+      const first = direction > 0 ? 0 : items.length - 1;
+      if (items.length && sooner(hit(first), round)) round = hit(first);
+    }
+    return best ?? round;
+  }
+
+  /** Which hit in order of time an interval is, from 1 on. */
+  ordinal({ start, index }) {
+    return this.lanes.reduce((sum, { items, starts }) => sum + after(items, starts, start, index), 0);
+  }
+}
+
+export class Finder {
+  #names = null;
+  #collectives = null;
+
+  constructor(lod, scene, columns) {
+    Object.assign(this, { lod, scene, columns });
+  }
+
+  #texts() {
+    this.#names ??= this.scene.names.map((name) => `${name}\n${shortName(name)}\n${essence(name)}`.toLowerCase());
+    this.#collectives ??= this.scene.collectives.map(({ name, kind, group, label = "" }) =>
+      [name, kind, kind.replaceAll("_", "-"), kind.replaceAll("_", " "), group, label].join("\n").toLowerCase(),
+    );
+  }
+
+  /** All whose name, kind, group or label contains the text, whatever its case; nothing for an empty text. */
+  find(text) {
+    const wanted = text.trim().toLowerCase();
+    if (!wanted) return null;
+    this.#texts();
+    const bear = (texts) => Uint8Array.from(texts, (one) => (one.includes(wanted) ? 1 : 0));
+    const names = bear(this.#names), collectives = bear(this.#collectives), { offsets } = this.lod;
+    const lanes = [];
+    this.scene.lanes.forEach(({ track, role }, lane) => {
+      if (!RECORDED.has(role)) return;
+      const items = this.#items(role === "collectives" ? collectives : names, offsets[lane], offsets[lane + 1]);
+      if (items.length) lanes.push(new LaneHits({ lane, track, role }, items, this.lod));
+    });
+    return new Hits(text, lanes);
+  }
+
+  #items(wanted, first, last) {
+    const { name } = this.columns;
+    let count = 0;
+    for (let i = first; i < last; i++) count += wanted[name[i]];
+    const items = new Int32Array(count);
+    for (let i = first, next = 0; i < last; i++) if (wanted[name[i]]) items[next++] = i;
+    return items;
+  }
+}

@@ -1,0 +1,172 @@
+/** What was clicked: a kernel with all that is known of it, a collective with its members on all ranks joined. */
+
+import { element, table } from "../../base/static/dom.js";
+import { laneAt } from "./interval_details.js";
+import { stepAt } from "./rows.js";
+import { bytes, collectiveWord, duration, essence, moment, percent, rate, shortName, visible } from "./text.js";
+
+/** What is said where ranks' clocks differ by more than they came apart. */
+const NOT_TOLD = "–";
+
+/** Rows of a table about a collective's members: { track, cells }, each the sum of what the analysis says. */
+export function memberRows(told, scene, lod) {
+  return told.members.map(({ track, index, wait, late, exposed }) => ({
+    track,
+    last: track === told.last,
+    cells: [
+      scene.tracks[track].label + (track === told.last ? " · last" : ""),
+      late === null ? NOT_TOLD : late ? `+${duration(late)}` : "first",
+      duration(wait),
+      duration(told.transfer),
+      duration(exposed),
+      duration(lod.duration[index] - exposed),
+    ],
+  }));
+}
+
+export class Selection {
+  constructor({ plot, hover, stage, lod, scene, columns, members, card, redraw }) {
+    Object.assign(this, { plot, hover, stage, lod, scene, columns, members, card, redraw, chosen: null });
+    plot.events.addEventListener("click", (event) => this.#click(event));
+  }
+
+  async #click(event) {
+    const { index, row } = this.hover;
+    if (index < 0 || !row || ["phases", "idle"].includes(row.role)) return;
+    await this.choose(index, row.track, event.clientX);
+  }
+
+  /** Select an interval by its index. */
+  async choose(index, track, x = 0) {
+    const { role } = this.scene.lanes[laneAt(this.lod, index)];
+    this.chosen = { index, track, role, told: null };
+    await this.members.ready();
+    if (this.chosen?.index !== index) return;
+    if (role === "collectives") this.chosen.told = this.members.of(track, index);
+    const [title, nodes] = role === "collectives" ? this.#collective() : this.#kernel();
+    this.card.show("selection", title, nodes, { x, close: () => this.clear() });
+    this.redraw();
+  }
+
+  clear() {
+    if (!this.chosen) return;
+    this.chosen = null;
+    this.card.hide("selection");
+    this.redraw();
+  }
+
+  #facts(index, track) {
+    const { lod, scene, columns } = this, { from, to } = this.plot.range, where = scene.tracks[track];
+    const step = stepAt(where, lod.start[index]), delay = this.members.launchDelay(index);
+    const word = where.label.endsWith("CPU") ? "thread" : "stream";
+    return [
+      ["GPU", where.label + (where.device ? ` · ${where.device}` : "")],
+      ["step", step < 0 ? "outside the steps, not counted" : where.steps[step]],
+      ["start", moment(lod.start[index], Math.min(to - from, 1e6))],
+      ["duration", duration(lod.duration[index])],
+      ...(delay === null ? [] : [["launched", `${duration(delay)} before it began`]]),
+      [word, String(scene.columns.streams[columns.stream[index]])],
+    ].map(([key, text]) => [key, visible(text)]);
+  }
+
+  #kernel() {
+    const { scene, columns, lod } = this, { index, track, role } = this.chosen, full = scene.names[columns.name[index]];
+    const phase = role === "memory" ? "memory" : scene.categories[lod.category[index]].label;
+    const op = scene.ops?.[columns.name[index]] ?? essence(full);
+    const facts = [["op", visible(op)], ["phase", phase], ...this.#facts(index, track)];
+    return [visible(shortName(full)), [element("p", "full", visible(full)), table(null, facts, "facts-table")]];
+  }
+
+  #collective() {
+    const { scene, columns, lod } = this, { index, track, told } = this.chosen, known = scene.collectives[columns.name[index]];
+    const title = [collectiveWord(known) || shortName(known.name), known.bytes ? bytes(known.bytes) : "", told?.name ?? ""].filter(Boolean).join(" · ");
+    const exposed = columns.exposed[index - columns.exposedFrom[track]], time = lod.duration[index];
+    const name = element("p", "full", visible([known.name, known.label].filter(Boolean).join(" · ")));
+    if (!told) return [visible(title), [name, table(null, [...this.#facts(index, track), ["exposed", `${duration(exposed)} (${percent(time ? exposed / time : 0)})`]], "facts-table")]];
+    const rows = memberRows(told, scene, lod).map(({ track: own, last, cells: [label, ...rest] }) => Object.assign([this.#go(own, label), ...rest], { className: last ? "last" : "" }));
+    const head = ["rank", "arrived", "waited", "moved data", "exposed", "overlapped"];
+    return [visible(title), [name, table(null, this.#shared(known, told), "facts-table"), this.#bars(told), table(head, rows)]];
+  }
+
+  /** A button that brings a rank into the frame. */
+  #go(track, label) {
+    const button = Object.assign(element("button", "link", label), { type: "button" });
+    button.addEventListener("click", () => this.stage.reveal(track, "exposure"));
+    return button;
+  }
+
+  #shared(known, { transfer, upper, busbw, algbw, seq, group, members }) {
+    const ranks = group.size || known.size, here = members.length;
+    return [
+      ["transfer", `${upper ? "at most " : ""}${duration(transfer)}`],
+      ...(busbw ? [["bandwidth", `busbw ${rate(busbw)} · algbw ${rate(algbw)}`]] : []),
+      ["group", [group.description || group.name || known.group || "not named", ranks ? `${here} of ${ranks} ranks here` : `${here} ranks here`].join(" · ")],
+      ...(seq >= 0 ? [["sequence", String(seq)]] : []),
+      ...(known.dtype ? [["type", known.dtype]] : []),
+    ].map(([key, text]) => [key, visible(text)]);
+  }
+
+  /** Each member as a bar: how late it came, how long it waited, how long it moved data. */
+  #bars({ members, transfer }) {
+    const box = element("div", "members");
+    const whole = Math.max(...members.map(({ late, wait }) => (late ?? 0) + wait + transfer), 1);
+    for (const { track, late, wait } of members) {
+      const bar = element("div", "member");
+      for (const [className, ns] of [["late", late ?? 0], ["wait", wait], ["transfer", transfer]]) {
+        const part = element("i", className);
+        part.style.width = `${(100 * ns) / whole}%`;
+        bar.append(part);
+      }
+      bar.title = `${this.scene.tracks[track].label}: waited ${duration(wait)}, moved data for ${duration(transfer)}`;
+      box.append(bar);
+    }
+    const key = element("p", "key");
+    for (const [className, text] of [["wait", "waiting for others"], ["transfer", "moving data"]]) key.append(element("i", className), text);
+    box.append(key);
+    return box;
+  }
+
+  /** Frame what is selected, on a context in CSS pixels, and join a collective's members. */
+  draw(context, { from, to, width }, { chrome }) {
+    if (!this.chosen) return;
+    const { lod, stage, chosen } = this, px = (to - from) / width, row = chosen.role === "collectives" ? "exposure" : chosen.role;
+    const members = chosen.told?.members ?? [chosen];
+    const boxes = members.flatMap(({ track, index }) => {
+      const box = stage.boxOf(track, row) ?? stage.boxOf(track, "phases");
+      const left = (lod.start[index] - from) / px;
+      return box ? [{ ...box, left, right: left + Math.max(lod.duration[index] / px, 1), own: index === chosen.index }] : [];
+    });
+    drawJoined(context, boxes.sort((a, b) => a.y - b.y), width, chrome);
+  }
+}
+
+/** Join boxes { left, right, y, h } from above to below, and frame each. */
+export function drawJoined(context, boxes, width, { mark, paper }) {
+  const within = (x) => Math.max(-8, Math.min(width + 8, x));
+  context.save();
+  boxes.forEach((a, i) => {
+    const b = boxes[i + 1];
+    if (!b) return;
+    context.beginPath();
+    for (const [x, y] of [[a.left, a.y + a.h], [a.right, a.y + a.h], [b.right, b.y], [b.left, b.y]]) context.lineTo(within(x), y);
+    context.closePath();
+    context.globalAlpha = 0.16;
+    context.fillStyle = mark;
+    context.fill();
+    context.globalAlpha = 0.9;
+    context.strokeStyle = mark;
+    context.lineWidth = 1.5;
+    context.stroke();
+  });
+  context.globalAlpha = 1;
+  for (const { left, right, y, h, own } of boxes) {
+    const begin = within(left), end = within(right);
+    context.lineWidth = own ? 5 : 4;
+    context.strokeStyle = paper;
+    context.strokeRect(begin - 1, y, end - begin + 2, h);
+    context.lineWidth = own ? 3 : 2;
+    context.strokeStyle = mark;
+    context.strokeRect(begin - 1, y, end - begin + 2, h);
+  }
+  context.restore();
+}

@@ -1,0 +1,78 @@
+"""Where everything stands in a static Gantt chart: its rows, its step strips, its time axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dptrace.viewers.base.svg_canvas import text_width
+from dptrace.viewers.gantt.chart import Chart, Lane, Role
+
+__all__ = ["RIGHT", "STRIP", "WIDTH", "Plan", "Row", "plan"]
+
+WIDTH, RIGHT = 1400.0, 24.0
+"""Of the picture, and of its right margin, in pixels."""
+STRIP = 18.0
+"""Height of a step strip in pixels."""
+
+_HEIGHTS: dict[int, dict[Role, float]] = {
+    8: {Role.PHASES: 20, Role.COMPUTE: 18, Role.EXPOSURE: 15, Role.MEMORY: 8},
+    24: {Role.PHASES: 17, Role.EXPOSURE: 9},
+    10**9: {Role.PHASES: 11},
+}
+"""Of the rows in pixels, up to so many GPUs."""
+_ROW_NAME, _BETWEEN, _MOST_STRIPS = 100.0, 7.0, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the picture: which lane fills it, which labels it, and where it stands."""
+
+    track: int
+    role: Role
+    y: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where everything stands, in pixels."""
+
+    laid_out: Chart
+    left: float
+    top: float
+    rows: tuple[Row, ...]
+    strips: tuple[tuple[float, int], ...]
+    """Top of each strip, and its index."""
+    bottom: float
+
+    @property
+    def width(self) -> int:
+        """Give the width of the time axis in whole pixels."""
+        return int(WIDTH - self.left - RIGHT)
+
+    def x(self, ns: float) -> float:
+        """Give where a time stands."""
+        return self.left + min(max(ns / max(self.laid_out.end_ns, 1), 0), 1) * self.width
+
+    def lane(self, track: int, role: Role) -> Lane | None:
+        """Find a lane; nothing where the chart does not have it."""
+        return next((lane for lane in self.laid_out.lanes if lane.track == track and lane.role is role), None)
+
+
+def plan(laid_out: Chart, top: float) -> Plan:
+    """Place the rows of a chart below *top*: fewer and flatter ones where there are many GPUs."""
+    heights = next(rows for most, rows in _HEIGHTS.items() if len(laid_out.tracks) <= most)
+    shown = {role: height for role, height in heights.items() if role is Role.PHASES or laid_out.has(role)}
+    names = _ROW_NAME if len(shown) > 2 else 16
+    left = max(text_width(track.label, 13) for track in laid_out.tracks) + names + 20
+    rows, strips, y = [], [], top + 6
+    for number, strip in enumerate(laid_out.strips):
+        if len(laid_out.strips) <= _MOST_STRIPS:
+            strips.append((y, number))
+            y += STRIP + 5
+        for track in strip.tracks:
+            for role, height in shown.items():
+                rows.append(Row(track, role, y, height))
+                y += height + 2
+            y += _BETWEEN if len(shown) > 1 else 0
+    return Plan(laid_out, left, top, tuple(rows), tuple(strips), y)

@@ -1,0 +1,1 @@
+"""Whole HTML pages: view, report, comparison, HTA, notebook."""

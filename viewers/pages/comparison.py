@@ -1,0 +1,176 @@
+"""The page of a comparison: one step of each run as Gantts on one time axis, A over B, and the tables below.
+
+Both begin at zero; the picture is that of ``dptrace view A --against B``::
+
+    from dptrace.viewers import compare_page
+    page = compare_page.document(compare(dptrace.open("runs/naive"), dptrace.open("runs/interleaved")))
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment
+from markupsafe import Markup
+
+from dptrace.analysis.per_gpu.idle import CAUSES
+from dptrace.analysis.per_gpu.split import Part
+from dptrace.comparison.changes import CollectiveChange, KernelChange
+from dptrace.comparison.compare import WORDS, Comparison
+from dptrace.comparison.samples import Side
+from dptrace.comparison.step_alignment import align_steps, paced
+from dptrace.core.text import legible
+from dptrace.errors import DptraceError
+from dptrace.viewers.base import theme
+from dptrace.viewers.base.page import static
+from dptrace.viewers.gantt.pair_page import picture
+from dptrace.viewers.terminal.comparison import (
+    beside,
+    count,
+    overlap_cells,
+    percent,
+    row_verdict,
+    short_kernel,
+    shown_changes,
+    side_line,
+    signed,
+    sort_name,
+    texts_below,
+    verdict_word,
+)
+from dptrace.viewers.terminal.split_tables import milliseconds, quantity
+
+__all__ = ["document"]
+
+MOST_ROWS = 25
+"""Of kernels and of collectives that are on the page."""
+
+_NAME_WIDTH = 90
+
+_COLORS = {
+    "forward_ns": theme.PART_COLORS[Part.FORWARD],
+    "backward_ns": theme.PART_COLORS[Part.BACKWARD],
+    "optimizer_ns": theme.PART_COLORS[Part.OPTIMIZER],
+    "other_ns": theme.PART_COLORS[Part.OTHER],
+    "exposed_comm_ns": theme.EXPOSED,
+    "exposed_memory_ns": theme.MEMORY,
+    "idle_ns": theme.IDLE,
+    "overlapped_comm_ns": theme.OVERLAPPED,
+}
+
+
+def document(found: Comparison, steps: tuple[int, int] | None = None) -> str:
+    """Draw a comparison as one HTML page.
+
+    Args:
+        steps: numbers of A's and of B's step to draw; without, the ones of median length.
+
+    Raises:
+        DptraceError: a step is not there, or there is more than a page can hold.
+    """
+    sides = found.a, found.b
+    wanted = [_step(one, None if steps is None else steps[i]) for i, one in enumerate(sides)]
+    a, b = (paced(one.run, {step}, one.devices) for one, step in zip(sides, wanted, strict=True))
+    aligned = align_steps(a, b)
+    return picture(aligned, (*aligned.notes, *texts_below(found)), _above(found), _below(found))
+
+
+def _step(one: Side, number: int | None) -> str:
+    """Choose the step whose length is nearest to the median, or the one with that number."""
+    if number is None:
+        wall = one.figures["wall_ns"].mean(axis=0)
+        return one.steps[int(np.abs(wall - np.median(wall)).argmin())]
+    names = [
+        name for name in (*one.steps, *(name for name, _ in one.left_out)) if re.search(rf"(?<!\d){number}$", name)
+    ]
+    if not names:
+        there = f"{one.steps[0]} to {one.steps[-1]}" if len(one.steps) > 1 else one.steps[0]
+        raise DptraceError(f"{one.run.path}: no step that is compared has the number {number}. There are: {there}.")
+    return names[0]
+
+
+def _above(found: Comparison) -> Markup:
+    lines = [
+        Markup('<p class="runs"><b>{}</b> {}</p>').format(x, side_line(s)) for x, s in (("A", found.a), ("B", found.b))
+    ]
+    differs = Markup("").join(Markup("<li>{}</li>").format(legible(text)) for text in found.differs)
+    listed = Markup('<ul class="differs">{}</ul>').format(differs) if differs else Markup("")
+    answer = Markup('<p class="answer">{}</p>').format(found.summary())
+    styles = Markup("<style>{}</style>\n").format(Markup(static("base", "compare.css")))
+    return Markup("\n").join([styles, *lines, listed, answer, Markup("")])
+
+
+def _below(found: Comparison) -> Markup:
+    tables = [_figure_table(found), _median_table(found), _collective_table(found), _kernel_table(found)]
+    template = Environment(autoescape=True).from_string(static("pages", "compare.html"))
+    return Markup(template.render(tables=[table for table in tables if table["rows"]]))
+
+
+def _table(title: str, note: str, columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    return {"title": title, "note": note, "columns": columns, "rows": rows}
+
+
+def _row(name: str, cells: Sequence[str], style: str = "", color: str = "", title: str = "") -> dict[str, Any]:
+    return {"name": legible(name), "cells": list(cells), "style": style, "color": color, "title": legible(title)}
+
+
+def _moved(verdict: str) -> str:
+    return {"beyond noise": "moved", "same": "quiet", "within noise": "quiet"}.get(verdict, "")
+
+
+def _figure_table(found: Comparison) -> dict[str, Any]:
+    rows = []
+    for change in shown_changes(found):
+        cells = milliseconds(change.a), milliseconds(change.b), signed(change.delta), percent(change)
+        place = (
+            "cause" if change.name in CAUSES else "total" if change.name in ("wall_ns", "overlapped_comm_ns") else ""
+        )
+        style = f"{place} {_moved(change.verdict)}"
+        color = _COLORS.get(change.name, "")
+        rows.append(_row(WORDS[change.name], (*cells, verdict_word(change.verdict)), style, color))
+    if (overlap := found.overlap) is not None:
+        rows.append(_row("overlap", (*overlap_cells(overlap), verdict_word(overlap.verdict)), _moved(overlap.verdict)))
+    note = "ms, mean of the steps and the ranks: the parts add up to the wall"
+    return _table("Where a step's time goes", note, ("A", "B", "B − A", "%", "verdict"), rows)
+
+
+def _median_table(found: Comparison) -> dict[str, Any]:
+    columns = ("A median", "± steps", "± ranks", "B median", "± steps", "± ranks")
+    rows = []
+    for change in shown_changes(found):
+        values = [getattr(change, f"{x}_{word}") for x in "ab" for word in ("median", "step_spread", "rank_spread")]
+        cells = ["–" if value is None else milliseconds(value) for value in values]
+        rows.append(_row(WORDS[change.name], cells, "cause" if change.name in CAUSES else ""))
+    return _table("Medians and spread", "ms, with the standard deviation over steps and over ranks", columns, rows)
+
+
+def _most(rows: Sequence[CollectiveChange] | Sequence[KernelChange]) -> str:
+    return f", the {MOST_ROWS} of {len(rows):,} that changed most" if len(rows) > MOST_ROWS else ""
+
+
+def _collective_table(found: Comparison) -> dict[str, Any]:
+    rows = []
+    for row in found.collective_changes[:MOST_ROWS]:
+        shown = (
+            *(quantity(row.sort.bytes), count(row.a_count, row.b_count)),
+            *(milliseconds(row.duration.a), milliseconds(row.duration.b)),
+            *(milliseconds(row.exposed.a), milliseconds(row.exposed.b), signed(row.exposed.delta)),
+            *(signed(row.overlapped.delta), row_verdict(row)),
+        )
+        rows.append(_row(sort_name(row), shown, _moved(beside(row))))
+    columns = ("bytes", "count", "A", "B", "exposed A", "exposed B", "B − A", "overlapped B − A", "verdict")
+    return _table("Collectives", f"ms per rank and step{_most(found.collective_changes)}", columns, rows)
+
+
+def _kernel_table(found: Comparison) -> dict[str, Any]:
+    rows = []
+    for row in found.kernel_changes[:MOST_ROWS]:
+        cells = count(row.a_count, row.b_count), milliseconds(row.time.a), milliseconds(row.time.b)
+        name = short_kernel(row.time.name, _NAME_WIDTH)
+        shown = (*cells, signed(row.time.delta), row_verdict(row))
+        rows.append(_row(name, shown, _moved(row.time.verdict), title=row.time.name))
+    note = f"ms per rank and step{_most(found.kernel_changes)}"
+    return _table("Kernels", note, ("count", "A", "B", "B − A", "verdict"), rows)

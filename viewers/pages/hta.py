@@ -1,0 +1,143 @@
+"""Tables and plotly figures as a page that is one file, with plotly.js in it once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pandas as pd
+from jinja2 import Environment
+from markupsafe import Markup, escape
+
+from dptrace import __version__
+from dptrace.viewers.base.page import policy
+from dptrace.viewers.terminal.data_frame import cell
+
+__all__ = ["plotly_page"]
+
+MOST_ROWS = 200
+"""Rows of a table that are on the page; a file of a million helps nobody."""
+
+_LONGEST_LABEL = 60
+_HEAVY_LABELS = ("labels", "x", "y")
+# Tags that plotly and HTA put into texts themselves; all else of that kind came from a trace.
+_OWN_TAG = re.compile(r"&lt;(/?(?:br|b|i|extra)/?)&gt;")
+
+_DRAW = """
+for (const island of document.querySelectorAll("script.figure")) {
+  const {data, layout} = JSON.parse(island.textContent);
+  Plotly.newPlot(island.nextElementSibling, data, layout, {responsive: true, displaylogo: false});
+}
+"""
+
+_TEMPLATE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{{ policy }}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ title }}</title>
+<style>
+body {font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color: #1b1f24}
+h1 {font-size: 1.5rem} h2 {font-size: 1.15rem; margin-top: 2.5rem; overflow-wrap: anywhere}
+.scroll {overflow: auto; max-height: 32rem} table {border-collapse: collapse; font-size: .9em}
+th, td {padding: .25rem .7rem; border-bottom: 1px solid #d8dee4; text-align: left; max-width: 40rem;
+ vertical-align: top; overflow-wrap: anywhere}
+th {border-bottom-color: #57606a} td.number {text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap}
+.text {min-width: 9rem} th {overflow-wrap: normal; position: sticky; top: 0; background: #fff}
+.note {color: #57606a}
+</style></head><body>
+<h1>{{ title }}</h1>
+<p class="note">{{ subtitle }}</p>
+{% for note in notes %}<p class="note">! {{ note }}</p>{% endfor %}
+{% for heading, island in figures %}
+<h2>{{ heading }}</h2>
+<script type="application/json" class="figure">{{ island }}</script><div></div>
+{% endfor %}
+{% for name, columns, numbers, rows, more in tables %}
+<h2>{{ name }}</h2>
+<div class="scroll"><table><thead><tr>{% for column in columns %}<th>{{ column }}</th>{% endfor %}</tr></thead><tbody>
+{% for row in rows %}<tr>{% for value in row %}
+<td class="{{ 'number' if numbers[loop.index0] else 'text' }}">{{ value }}</td>{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
+{% if more %}<p class="note">… and {{ more }} more rows.</p>{% endif %}
+{% endfor %}
+{% for script in scripts %}<script>{{ script }}</script>
+{% endfor %}<p class="note">Made with dptrace {{ version }}.</p>
+</body></html>
+"""
+
+
+def plotly_page(
+    title: str, subtitle: str, tables: Mapping[str, pd.DataFrame], figures: Sequence[Any], notes: Sequence[str] = ()
+) -> str:
+    """Give the page; it needs no network, and runs no script but plotly.js and its own."""
+    scripts = [_plotly_js(), _DRAW] if figures else []
+    return (
+        Environment(autoescape=True)
+        .from_string(_TEMPLATE)
+        .render(
+            title=title,
+            subtitle=subtitle,
+            notes=notes,
+            tables=[_table(name, frame) for name, frame in tables.items()],
+            figures=[_island(figure) for figure in figures],
+            scripts=[Markup(script) for script in scripts],
+            policy=policy(scripts),
+            version=__version__,
+        )
+    )
+
+
+def _plotly_js() -> str:
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())
+
+
+def _table(name: str, frame: pd.DataFrame) -> tuple[str, list[str], list[bool], list[list[str]], str]:
+    numbers = [pd.api.types.is_numeric_dtype(frame[column]) for column in frame.columns]
+    rows = [[cell(value) for value in row] for row in frame.head(MOST_ROWS).itertuples(index=False)]
+    more = len(frame) - len(rows)
+    return name.replace("_", " "), list(map(str, frame.columns)), numbers, rows, f"{more:,}" if more else ""
+
+
+def _island(figure: Any) -> tuple[str, Markup]:
+    """Give a figure's title, which is the page's to wrap, and the rest as JSON that no browser takes for markup."""
+    plot = msgspec.json.decode(figure.to_json())
+    title = plot["layout"].pop("title", {})
+    heading = title.get("text", "") if isinstance(title, dict) else str(title)
+    if isinstance(legend := plot["layout"].get("legend"), dict):
+        for key in ("x", "y", "xanchor", "yanchor"):  # HTA lays it over the pies
+            legend.pop(key, None)
+    plot["layout"].setdefault("margin", {}).setdefault("t", 20)  # nothing stands above it any more
+    labels: dict[str, str] = {}
+    for trace in plot["data"]:
+        for key in _HEAVY_LABELS:
+            if isinstance(trace.get(key), list):
+                trace[key] = _distinct(trace[key], labels)
+    text = msgspec.json.encode(_inert(plot)).decode()
+    return heading, Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _distinct(values: list[Any], given: dict[str, str]) -> list[Any]:
+    """Shorten long labels, but keep those apart that differ: plotly adds up what bears one label.
+
+    Args:
+        given: what is short for what in this figure so far.
+    """
+    for value in values:
+        if isinstance(value, str) and len(value) > _LONGEST_LABEL and value not in given:
+            short = value[: _LONGEST_LABEL - 1] + "…"
+            same = sum(other.startswith(short) for other in given.values())
+            given[value] = f"{short} ({same + 1})" if same else short
+    return [given.get(value, value) if isinstance(value, str) else value for value in values]
+
+
+def _inert(value: Any) -> Any:
+    """Make all texts such as plotly shows as they are, since it reads them as markup."""
+    if isinstance(value, str):
+        return _OWN_TAG.sub(r"<\1>", str(escape(value)).replace("&#39;", "'").replace("&#34;", '"'))
+    if isinstance(value, list):
+        return [_inert(item) for item in value]
+    return {key: _inert(item) for key, item in value.items()} if isinstance(value, dict) else value

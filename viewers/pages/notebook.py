@@ -1,0 +1,51 @@
+"""A view in a notebook: the same page, in a frame of its own that can reach neither the notebook nor the network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from dptrace.run.run import Run
+from dptrace.viewers.pages.view import document
+from dptrace.viewers.views.registry import view_named
+
+__all__ = ["Shown", "show"]
+
+_NAME = "{}: {} of {} ({:.1f} MB); a notebook shows it, save(path) writes it."
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A page that a notebook shows where it is the last value of a cell."""
+
+    view: str
+    run: str
+    page: str
+    """The page's text."""
+    height: int
+    """Of the frame, in pixels."""
+
+    def __repr__(self) -> str:
+        return _NAME.format(type(self).__name__, self.view, self.run, len(self.page) / 1e6)
+
+    def _repr_html_(self) -> str:
+        # Without allow-same-origin the page's scripts reach nothing of the notebook's.
+        return (
+            f'<iframe sandbox="allow-scripts" srcdoc="{escape(self.page)}" width="100%" height="{self.height}" '
+            f'title="{escape(self.view)}" style="border:1px solid #d5dae1;border-radius:6px"></iframe>'
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write the page to a file, over one that is there."""
+        Path(path).write_text(self.page, encoding="utf-8")
+
+
+def show(run: Run, name: str, height: int) -> Shown:
+    """Draw a view of a run for a notebook.
+
+    Raises:
+        UsageError: there is no view of that name.
+        DptraceError: there is nothing to draw, or too much for a page.
+    """
+    return Shown(name, run.path, document(view_named(name), run), height)

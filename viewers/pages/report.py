@@ -1,0 +1,175 @@
+"""One page that tells all of a run, to attach to a ticket: sentence, findings, Gantt chart, the other views, facts."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from bokeh.core.types import ID
+from bokeh.embed import json_item
+from bokeh.models import WheelZoomTool
+from markupsafe import Markup
+
+from dptrace.core.text import legible
+from dptrace.run.run import Run
+from dptrace.viewers.base.headline import headline
+from dptrace.viewers.base.marks import parted
+from dptrace.viewers.base.page import render, static
+from dptrace.viewers.base.section_page import Section, environment, plain_page, sections
+from dptrace.viewers.base.svg_renderer import svg
+from dptrace.viewers.base.table import MOST_ROWS
+from dptrace.viewers.gantt.chart import Chart, chart
+from dptrace.viewers.gantt.interval_details import details
+from dptrace.viewers.gantt.page import figures
+from dptrace.viewers.gantt.page_data import scene
+from dptrace.viewers.gantt.svg import gantt_svg, of_middle_step
+from dptrace.viewers.terminal.split_tables import milliseconds
+from dptrace.viewers.terminal.summary import sentence
+from dptrace.viewers.views.registry import VIEWS
+
+__all__ = ["MOST_CHARACTERS", "MOST_INTERVALS", "document"]
+
+MOST_INTERVALS = 1_000_000
+MOST_CHARACTERS = 9_500_000
+"""What the interactive chart of a report holds, and what it may weigh, so that the file stays below 10 MB."""
+TALLEST = 2_000
+"""Pixels of the chart's rows that stand on the page; beyond these they scroll within it."""
+
+PAPER = 300.0
+"""Pixels of rows after which a picture is parted: a printed page holds two such parts."""
+
+_BELOW = ("breakdown", "heatmap", "communication", "bandwidth", "buckets", "idle")
+_LEFT_OUT = frozenset({"schema", "losses", "ranks", "ddp", "notes"})
+"""Of run.json: what is long, or told elsewhere on the page."""
+_LONGEST_FACT = 400
+
+DEFINITIONS = (
+    ("Step", "from where the profiler marks its begin to the next mark, on each GPU by the work launched in it"),
+    ("Forward, backward, optimizer", "time in which a GPU computed, by what launched the work, not by its name"),
+    ("Other compute", "compute of none of the three: clipping, metrics, what was launched before recording began"),
+    ("Exposed communication", "time in which a collective ran and no compute did"),
+    ("Overlapped communication", "time in which a collective ran under compute; counted as compute, told beside it"),
+    ("Exposed memory", "copies and sets while neither compute nor communication ran"),
+    ("Idle", "time in which nothing ran; its cause is told by when the host launched what ended it"),
+    ("Wall time", "the parts, from forward to idle: they add up to it to the nanosecond"),
+    ("Transfer and wait", "of one collective: the shortest time among its ranks, and what a rank took beyond that"),
+    ("Bus bandwidth", "as nccl-tests defines it: comparable over kinds and numbers of ranks"),
+)
+
+
+def document(run: Run) -> str:
+    """Write the report as one HTML page that needs no network.
+
+    A run that is too large for one page is shown by a static picture of its step of median length.
+    """
+    laid_out = chart(run)
+    parts = [_section(run, name) for name in _BELOW]
+    styles = Markup("<style>{}</style>\n").format(Markup(static("base", "plain.css")))
+    above = Markup('<p class="answer">{}</p>\n').format(legible(sentence(run).plain)) + _findings(run)
+    below = sections(parts) + _facts(run) + _definitions()
+    # On paper these stand on the first page, so that the chart has the second one with its legend.
+    above += Markup('<div class="cover">{}</div>\n').format(_facts(run, "cover-") + _definitions("cover-"))
+    head = headline(run)
+    head = replace(head, notes=(*head.notes, *(run.together.notes if laid_out.tracks else ())))
+    if laid_out.tracks and len(laid_out) <= MOST_INTERVALS:
+        page = render(head, *_chart(run, laid_out), styles + above + _HINT, below)
+        if len(page) <= MOST_CHARACTERS:
+            return page
+    picture = sections([_still(run, len(laid_out))] if laid_out.tracks else [])
+    return plain_page(head, above + picture + below)
+
+
+_HINT = Markup('<p class="hint">The wheel scrolls the page; with Ctrl it zooms the chart.</p>\n')
+
+
+def _chart(run: Run, laid_out: Chart) -> tuple[dict[str, Any], Any]:
+    """Give the Gantt chart as the page wants it: the page scrolls, so all rows stand, and the wheel needs Ctrl."""
+    told = scene(laid_out, details(run, laid_out))
+    told["layout"]["whole"] = told["layout"]["height"] <= TALLEST
+    drawn = figures(told)
+    for wheel in drawn.select({"type": WheelZoomTool}):
+        wheel.update(modifiers={"ctrl": True})
+    return told, json_item(drawn, ID("figure"))
+
+
+def _section(run: Run, name: str) -> Section:
+    """Make a section of a view: its picture, and its table, as far as a page should go."""
+    view = VIEWS[name]
+    assert view.draw is not None
+    drawing, cells = view.draw(run), view.table(run)
+    shown = cells.first(MOST_ROWS) if cells.rows else None
+    if drawing.message:
+        return Section(name, view.title, cells=shown, about=drawing.message)
+    pieces = (Markup(svg(part, heading=False, night=True)) for part in parted(drawing, PAPER))
+    picture = Markup("").join(Markup('<div class="piece">{}</div>').format(piece) for piece in pieces)
+    return Section(name, drawing.title, picture, shown, drawing.subtitle)
+
+
+def _still(run: Run, count: int) -> Section:
+    middle = of_middle_step(run)
+    names = sorted({name for timeline in middle.timelines for name in timeline.windows.names})
+    about = (
+        f"The run has {count:,} intervals, too many for a page to be attached: this is its step of median length, "
+        f"{', '.join(names)}. To look at all of it: dptrace view."
+    )
+    return Section("gantt", VIEWS["gantt"].title, Markup(gantt_svg(middle, heading=False, night=True)), None, about)
+
+
+def _findings(run: Run) -> Markup:
+    found = run.together.findings if run.timelines else ()
+    if not found:
+        return Markup('<p class="findings">Findings: nothing that costs a hundredth of the step.</p>\n')
+    entry = Markup(
+        '<li><span class="cost"><b>{} ms</b>{} of the step</span><div><p>{}</p><p class="advice">→ {}</p></div></li>\n'
+    )
+    entries = (
+        entry.format(milliseconds(f.cost_ns), f"{100 * f.share:.1f} %", legible(f.text), legible(f.advice))
+        for f in found
+    )
+    return Markup('<ol class="findings">\n{}</ol>\n').format(Markup("").join(entries))
+
+
+def _facts(run: Run, place: str = "") -> Markup:
+    """List what run.json tells: how, where and with what the run was recorded."""
+    facts = [("Trace", run.path), *_told(run.info)]
+    return _list(f"{place}facts", "How it was recorded", facts)
+
+
+def _told(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in info.items():
+        if name in _LEFT_OUT or value is None or value == "":
+            continue
+        text = _flat(name, value)
+        if text:
+            yield name.replace("_", " "), text if len(text) <= _LONGEST_FACT else f"{text[:_LONGEST_FACT]}…"
+    ranks = info.get("ranks")
+    known = [rank for rank in ranks if isinstance(rank, Mapping)] if isinstance(ranks, list) else []
+    hosts = sorted({str(rank["host"]) for rank in known if rank.get("host")})
+    machines = sorted({str(rank["device"]) for rank in known if rank.get("device")})
+    yield from (("hosts", ", ".join(hosts)),) if hosts else ()
+    yield from (("devices", ", ".join(machines)),) if machines else ()
+
+
+def _flat(name: str, value: object) -> str:
+    """Write a value in a line: a command as it is typed, names with their values."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {one}" for key, one in value.items() if one is not None)
+    if isinstance(value, list):
+        words = [str(one) for one in value]
+        return shlex.join(words) if name == "command" else ", ".join(words)
+    return str(value)
+
+
+def _definitions(place: str = "") -> Markup:
+    return _list(f"{place}definitions", "What the words mean", DEFINITIONS)
+
+
+_LIST = """<section class="part" id="{{ name }}"><h2>{{ title }}</h2>
+<dl>{% for term, text in entries %}<dt>{{ term }}</dt><dd>{{ text }}</dd>{% endfor %}</dl></section>
+"""
+
+
+def _list(name: str, title: str, entries: Any) -> Markup:
+    return Markup(environment().from_string(_LIST).render(name=name, title=title, entries=entries))

@@ -1,0 +1,58 @@
+"""A view as a page of its own, or as SVG: the Gantt chart as any other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bokeh.core.types import ID
+from bokeh.embed import json_item
+from markupsafe import Markup
+
+from dptrace.run.run import Run
+from dptrace.viewers.base.bokeh_renderer import bokeh_figure
+from dptrace.viewers.base.headline import headline
+from dptrace.viewers.base.marks import untold
+from dptrace.viewers.base.section_page import Section, live, plain_page, sections
+from dptrace.viewers.base.svg_renderer import legend_svg, svg
+from dptrace.viewers.gantt import page
+from dptrace.viewers.gantt.svg import gantt_svg
+from dptrace.viewers.views.registry import View
+
+__all__ = ["document", "picture"]
+
+
+def document(view: View, run: Run) -> str:
+    """Draw a run as one HTML page.
+
+    Raises:
+        DptraceError: the Gantt chart has no step to draw, or more than a page can hold.
+    """
+    if view.draw is None:
+        return page.document(run)
+    drawing = view.draw(run)
+    head = replace(headline(run), notes=(*run.notes, *_further(view, run)))
+    place = (
+        Markup("")
+        if drawing.message
+        else live(legend_svg(drawing, night=True) if drawing.legend else "", svg(untold(drawing), heading=False))
+    )
+    about = drawing.message or drawing.subtitle
+    cells = view.table(run)
+    # What the table would say in its note is said already where there is no picture.
+    part = Section(view.name, drawing.title, place, cells if cells.rows else None, about, open=True)
+    looks = {} if drawing.message else {"light": False, "dark": True}
+    plots = {name: json_item(bokeh_figure(drawing, night), ID("figure")) for name, night in looks.items()}
+    return plain_page(head, sections([part]), plots)
+
+
+def _further(view: View, run: Run) -> tuple[str, ...]:
+    """Give what must be known to believe figures of ranks together, where a view shows such."""
+    return run.together.notes if view.name in ("bandwidth", "buckets", "findings") else ()
+
+
+def picture(view: View, run: Run) -> str:
+    """Draw a run as SVG, which needs no browser."""
+    if view.draw is None:
+        return gantt_svg(run)
+    told = headline(run)
+    return svg(view.draw(run), run=" · ".join((told.title, *told.facts)))

@@ -1,0 +1,1 @@
+"""Tables and the Gantt chart in the terminal."""

@@ -1,0 +1,101 @@
+"""What the rows of the terminal's picture hold: sets of time by part, and from them a look for each cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dptrace.analysis.per_gpu.split import Part, exposure, partition
+from dptrace.comparison.step_alignment import AlignedSteps
+from dptrace.core.intervals import Int64, IntervalSet, covered, subtract, union
+from dptrace.timeline.model import Timeline
+from dptrace.viewers.base.time_saved import freed_words
+from dptrace.viewers.gantt.chart import OVERLAPPED, Chart, Lane, Role
+from dptrace.viewers.gantt.pair_chart import paired_chart
+from dptrace.viewers.terminal.pen import EXPOSED, FAINT, IDLE, LOOKS, NOTHING, OVERLAP, Look, freed_look
+
+__all__ = ["Row", "paired_rows", "row_of"]
+
+LEAST_SEEN = 0.1
+"""Share of an idle cell from which its largest part is seen in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One GPU's time, by part, in ns on the picture's axis."""
+
+    parts: tuple[IntervalSet, ...]
+    """By :class:`Part`."""
+    communication: tuple[IntervalSet, IntervalSet]
+    """Exposed, overlapped."""
+    freed: tuple[tuple[IntervalSet, Look], ...] = ()
+    """Stretches in which the GPU's run is done and the other is not."""
+
+    def phases(self, edges: Int64) -> list[Look]:
+        """Give for each cell between two edges the part that holds most of it."""
+        freed = [stretch for stretch, _ in self.freed]
+        looks = [*(LOOKS[part] for part in Part), *(look for _, look in self.freed)]
+        cells = _most([*self.parts, *freed], looks, edges)
+        held = np.array([np.diff(covered(each, edges)) for each in self.parts[: Part.IDLE]])
+        seen = held.max(axis=0) >= LEAST_SEEN * np.diff(edges)
+        # A GPU that idles most of the time would else show nothing of what it does.
+        largest = [FAINT[Part(part)] for part in held.argmax(axis=0)]
+        return [
+            faint if cell is IDLE and visible else cell
+            for cell, faint, visible in zip(cells, largest, seen, strict=True)
+        ]
+
+    def exposure(self, edges: Int64) -> list[Look]:
+        """Give for each cell whether most of it is communication, exposed or overlapped."""
+        return _most(list(self.communication), [EXPOSED, OVERLAP], edges)
+
+
+def _most(sets: Sequence[IntervalSet], looks: Sequence[Look], edges: Int64) -> list[Look]:
+    """Give for each cell the look that holds most of its ns, or nothing when most of it lies outside of all."""
+    held = [np.diff(covered(each, edges)) for each in sets]
+    held.append(np.diff(edges) - np.sum(held, axis=0))
+    return [[*looks, NOTHING][winner] for winner in np.argmax(held, axis=0)]
+
+
+def row_of(timeline: Timeline) -> Row:
+    """Give a GPU's row, in its own time."""
+    pieces, told = partition(timeline), exposure(timeline)
+    parts = [union(pieces.start_ns[pieces.part == part], pieces.end_ns[pieces.part == part]) for part in Part]
+    exposed, overlapped = (union(told.start_ns[told.part == x], told.end_ns[told.part == x]) for x in (1, 0))
+    return Row(tuple(parts), (exposed, overlapped))
+
+
+def paired_rows(aligned: AlignedSteps) -> tuple[list[Row], list[Row]]:
+    """Give the rows of A's and of B's GPUs, on their common axis."""
+    drawn = paired_chart(aligned)
+    freed: tuple[list[tuple[IntervalSet, Look]], ...] = ([], [])
+    for gap in aligned.freed():
+        stretch = np.array([gap.from_ns], np.int64), np.array([gap.to_ns], np.int64)
+        freed[gap.run].append((stretch, freed_look(freed_words(gap.saved_ns, gap.share), gap.saved_ns > 0)))
+    rows: tuple[list[Row], list[Row]] = ([], [])
+    for which, one in enumerate(aligned.runs):
+        shifts = aligned.shifts(which)
+        for device in range(len(one.devices)):
+            spans = one.start_ns[device] + shifts[device], one.end_ns[device] + shifts[device]
+            track = device + which * len(aligned.a.devices)
+            rows[which].append(_row(drawn, track, union(*spans), tuple(freed[which]) if device == 0 else ()))
+    return rows
+
+
+def _row(drawn: Chart, track: int, spans: IntervalSet, freed: tuple[tuple[IntervalSet, Look], ...]) -> Row:
+    phases, told = (
+        next(lane for lane in drawn.lanes if lane.track == track and lane.role is role)
+        for role in (Role.PHASES, Role.EXPOSURE)
+    )
+    parts = [_of(phases, part) for part in Part]
+    busy = union(phases.start_ns, phases.start_ns + phases.duration_ns)
+    parts[Part.IDLE] = subtract(spans, busy)
+    return Row(tuple(parts), (_of(told, Part.EXPOSED_COMM), _of(told, OVERLAPPED)), freed)
+
+
+def _of(lane: Lane, category: int) -> IntervalSet:
+    chosen = lane.category == category
+    start = lane.start_ns[chosen]
+    return union(start, start + lane.duration_ns[chosen])

@@ -1,0 +1,125 @@
+"""How a cell of the terminal's picture looks: its letter, its colours on any terminal, its name where that fits."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from dptrace.analysis.per_gpu.split import Part
+from dptrace.core.text import legible
+from dptrace.viewers.base.theme import OVERLAPPED, OVERLAPPED_LABEL, PART_COLORS, PART_LABELS, PART_ORDER, ink_on
+
+__all__ = ["EXPOSED", "FAINT", "IDLE", "LEGEND", "LOOKS", "NOTHING", "OVERLAP", "Look", "Pen", "freed_look", "pen_for"]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How one part is drawn: never by its colour alone."""
+
+    glyph: str
+    label: str
+    color: str = ""
+    sixteen: str = ""
+    """The style where there are but the terminal's own sixteen colours."""
+    fill: str = " "
+    ink: str = ""
+    """The style of a stretch without a ground of its own, whose label stands in its middle."""
+
+
+_GLYPHS = {
+    Part.FORWARD: ("F", "white on blue"),
+    Part.BACKWARD: ("B", "black on cyan"),
+    Part.OPTIMIZER: ("O", "black on yellow"),
+    Part.OTHER: ("C", "black on white"),
+    Part.EXPOSED_COMM: ("X", "white on red"),
+    Part.EXPOSED_MEMORY: ("M", "white on magenta"),
+}
+LOOKS = {
+    part: Look(glyph, PART_LABELS[part], PART_COLORS[part], sixteen, fill="/" if part == Part.EXPOSED_COMM else " ")
+    for part, (glyph, sixteen) in _GLYPHS.items()
+}
+EXPOSED = LOOKS[Part.EXPOSED_COMM]
+OVERLAP = Look("=", OVERLAPPED_LABEL, OVERLAPPED, "black on green")
+# Idle keeps the terminal's own background: a bar as bright as work would draw the eye to nothing.
+IDLE = LOOKS[Part.IDLE] = Look("·", PART_LABELS[Part.IDLE], fill="·")
+NOTHING = Look(" ", "")
+FAINT = {part: Look(look.glyph.lower(), look.label) for part, look in LOOKS.items()}
+"""Parts in a cell that is idle for most of its time: a small letter, without colour."""
+LEGEND = (*(LOOKS[part] for part in PART_ORDER), OVERLAP)
+
+_IN_ASCII = str.maketrans({"·": ".", "µ": "u", "×": "x", "–": "-", "−": "-", "…": "...", "→": "->"})
+
+
+def freed_look(words: str, saved: bool) -> Look:
+    """Make the look of time that one of two runs has left; *words* stand in it where they fit."""
+    return Look("-", words, fill="-", ink="bold green" if saved else "bold red")
+
+
+@dataclass(frozen=True, slots=True)
+class Pen:
+    """What the console can show."""
+
+    colored: bool
+    sixteen: bool
+    ascii: bool
+    encoding: str
+
+    def text(self, text: str) -> str:
+        """Make a name from a trace harmless: escapes and turned directions are spelled out, as everywhere."""
+        kept = "".join(
+            c for c in legible(text) if unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+        )
+        return self.known(kept)
+
+    def known(self, text: str) -> str:
+        """Write what the encoding has no sign for with one that it has."""
+        text = text.translate(_IN_ASCII) if self.ascii else text
+        return text.encode(self.encoding, "replace").decode(self.encoding)
+
+    def style(self, look: Look) -> str:
+        """Give the look's ground and ink, or nothing where there are no colours."""
+        if not self.colored:
+            return ""
+        if look.ink:
+            return look.ink
+        if not look.color:
+            return ""
+        return look.sixteen if self.sixteen else f"{ink_on(look.color)} on {look.color}"
+
+    def bar(self, cells: Sequence[Look]) -> Text:
+        """Draw one row: in colour with the part's name or letter in each stretch, else as its letter repeated."""
+        row = Text()
+        for look, group in groupby(cells):
+            width = len(list(group))
+            captioned = look.ink or (self.colored and look.color)
+            row.append(self.known(_caption(look, width) if captioned else look.glyph * width), self.style(look))
+        return row
+
+
+def pen_for(console: Console) -> Pen:
+    """Find out what a console can show."""
+    utf = console.encoding.lower().replace("-", "").startswith("utf")
+    colored = console.color_system is not None and not console.no_color
+    return Pen(colored, console.color_system in ("standard", "windows"), not utf, console.encoding)
+
+
+def _caption(look: Look, width: int) -> str:
+    """Write the longest name of a part that fits into its stretch: its label, the label's first words, its letter."""
+    words = look.label.split()
+    if look.ink:
+        fitting = next((" ".join(words[:n]) for n in (len(words), 3, 2) if _room(words[:n]) + 2 <= width), "")
+        return f" {fitting} ".center(width, look.fill) if fitting else look.fill * width
+    for text in (look.label, words[0]):
+        if len(text) + 2 <= width:
+            return f" {text} ".ljust(width, look.fill)
+    return look.glyph.ljust(width, look.fill)
+
+
+def _room(words: Sequence[str]) -> int:
+    return cell_len(" ".join(words))

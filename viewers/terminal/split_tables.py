@@ -1,0 +1,217 @@
+"""The split as tables that fit a terminal.
+
+Why GPUs were idle, as a table: ms of a step for each rank and cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from dptrace.analysis.per_gpu.idle import CAUSES
+from dptrace.analysis.per_gpu.split import FIGURES, Split, by_kind, overlap_percent
+from dptrace.core.text import legible
+from dptrace.run.run import Run
+from dptrace.timeline.model import Timeline
+
+__all__ = [
+    "MOST_RANKS",
+    "MOST_RANKS_IN_ONE",
+    "MOST_STEPS",
+    "collective_table",
+    "idle_table",
+    "milliseconds",
+    "plain",
+    "quantity",
+    "rank_label",
+    "step_label",
+    "step_tables",
+]
+
+HEADINGS = {
+    "forward_ns": "for-\nward",
+    "backward_ns": "back-\nward",
+    "optimizer_ns": "opti-\nmizer",
+    "other_ns": "other",
+    "exposed_comm_ns": "exposed\ncomm",
+    "exposed_memory_ns": "exposed\nmemory",
+    "idle_ns": "idle",
+    "wall_ns": "wall",
+    "overlapped_comm_ns": "overl.\ncomm",
+}
+"""The parts in the order in which a step is told, their sum, and beside it what lies under compute."""
+
+MOST_STEPS = 12
+MOST_RANKS = 4
+MOST_RANKS_IN_ONE = 32
+
+
+def plain(text: str) -> Text:
+    """Show a text from a trace as it is: no markup, no control characters that a terminal would obey."""
+    return Text(legible(text))
+
+
+def milliseconds(ns: float) -> str:
+    """Give ms with as many decimals as tell something."""
+    value = ns / 1e6
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
+
+
+def quantity(size: float) -> str:
+    """Give bytes in the unit that fits.
+
+    >>> quantity(0), quantity(512), quantity(25_000_000)
+    ('–', '512 B', '25.0 MB')
+    """
+    if not size:
+        return "–"
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError
+
+
+def step_label(name: str) -> str:
+    """Shorten the profiler's own step names to their number; leave others alone."""
+    return name.removeprefix("ProfilerStep#")
+
+
+def _overlap(figures: dict[str, int]) -> str:
+    percent = overlap_percent(figures["overlapped_comm_ns"], figures["exposed_comm_ns"])
+    return "–" if percent is None else f"{percent:.1f}"
+
+
+def _columns(table: Table) -> None:
+    for name, heading in HEADINGS.items():
+        style = {"exposed_comm_ns": "bold red", "wall_ns": "bold", "overlapped_comm_ns": "green"}.get(name, "")
+        table.add_column(heading, justify="right", style=style, no_wrap=True)
+    table.add_column("over-\nlap%", justify="right", no_wrap=True)
+
+
+def _row(figures: dict[str, int]) -> list[str]:
+    return [*(milliseconds(figures[name]) for name in HEADINGS), _overlap(figures)]
+
+
+def _table(title: Text, first: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
+    table.add_column(first, no_wrap=True)
+    _columns(table)
+    return table
+
+
+def _heading(timeline: Timeline) -> Text:
+    text = Text(timeline.label, style="bold")
+    text.append_text(plain("" if timeline.on_cpu else f" ({timeline.device_name})").append(" · ms per step"))
+    return text
+
+
+def _rank_table(timeline: Timeline, figures: Split, every: bool) -> Table:
+    """One rank: a row for each step, the median, and each part's share of the wall time."""
+    table = _table(_heading(timeline), "step")
+    shown = range(len(figures.names)) if every or len(figures.names) <= MOST_STEPS else range(MOST_STEPS // 2)
+    for k in shown:
+        table.add_row(
+            plain(step_label(figures.names[k])), *_row({name: int(figures.figures[name][k]) for name in FIGURES})
+        )
+    if len(shown) < len(figures.names):
+        table.add_row("…", *["…"] * (len(HEADINGS) + 1))
+    if len(figures.names) > 1:
+        table.add_section()
+        table.add_row("med.", *_row(figures.median()), style="bold")
+    total = figures.total()
+    wall = max(total["wall_ns"], 1)
+    shares = (f"{100 * total[name] / wall:.1f}%".replace("100.0", "100") for name in HEADINGS)
+    table.add_row("share", *shares, _overlap(total), style="dim")
+    return table
+
+
+def rank_label(run: Run, timeline: Timeline) -> str:
+    """Give a GPU's rank, and its device where the rank has several."""
+    several = sum(other.rank == timeline.rank for other in run.timelines) > 1
+    return f"{timeline.rank} GPU {timeline.device}" if several else str(timeline.rank)
+
+
+def _ranks_table(run: Run, every: bool) -> Table:
+    """Many ranks: a row for each, its medians over the steps."""
+    table = _table(Text("median of the steps, ms", style="bold"), "rank")
+    shown = len(run.splits) if every else min(len(run.splits), MOST_RANKS_IN_ONE)
+    for timeline, figures in list(zip(run.timelines, run.splits, strict=True))[:shown]:
+        table.add_row(rank_label(run, timeline), *_row(figures.median()))
+    if shown < len(run.splits):
+        table.add_row("…", *["…"] * (len(HEADINGS) + 1))
+    return table
+
+
+def step_tables(run: Run, every: bool = False) -> Iterator[RenderableType]:
+    """Give the tables of the split: by rank and step, or, when there are many ranks, by rank.
+
+    Args:
+        every: leave no row out, however many there are.
+    """
+    if len(run.splits) > MOST_RANKS and not every:
+        yield _ranks_table(run, every)
+        return
+    for timeline, figures in zip(run.timelines, run.splits, strict=True):
+        yield _rank_table(timeline, figures, every)
+    if len(run.splits) > 1:
+        yield _ranks_table(run, every)
+
+
+def collective_table(run: Run) -> Table | None:
+    """Give a row for each kind of collective: what a GPU did of it in a step, on average."""
+    kinds = by_kind(run.splits)
+    if not kinds:
+        return None
+    title = Text(f"collectives, per {'rank' if run.on_cpu else 'GPU'} and step", style="bold")
+    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
+    table.add_column("kind", no_wrap=True)
+    for heading in ("count", "bytes", "exposed ms", "overlapped ms", "overlap"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for told in kinds:
+        percent = told.overlap_percent
+        table.add_row(
+            told.kind,
+            f"{told.count:.4g}",
+            quantity(told.bytes),
+            milliseconds(told.exposed_ns),
+            milliseconds(told.overlapped_ns),
+            "–" if percent is None else f"{percent:.1f} %",
+        )
+    return table
+
+
+CAUSE_HEADINGS = {
+    "data_loading_ns": "data\nloading",
+    "host_bound_ns": "host-\nbound",
+    "launch_latency_ns": "launch\nlatency",
+    "waiting_ns": "waiting",
+    "bubble_ns": "bubble",
+}
+
+
+def idle_table(run: Run, every: bool = False) -> Table | None:
+    """Give a row for each rank, the mean of its steps, so that the causes add up; nothing where no GPU was idle.
+
+    Args:
+        every: leave no rank out, however many there are.
+    """
+    devices = [device for device in run.devices if len(device.timeline.windows)]
+    if not any(device.split.figures["idle_ns"].any() for device in devices):
+        return None
+    title = Text("idle by cause, mean of the steps, ms", style="bold")
+    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
+    # Only a pipeline has bubbles.
+    told = [cause for cause in CAUSES if cause != "bubble_ns" or any(len(d.timeline.actions) for d in devices)]
+    for heading in ("rank", *(CAUSE_HEADINGS[cause] for cause in told), "idle"):
+        table.add_column(heading, justify="right" if heading != "rank" else "left", no_wrap=True)
+    shown = devices if every else devices[:MOST_RANKS_IN_ONE]
+    for device in shown:
+        means = device.mean_idle()
+        cells = (means[cause] for cause in told)
+        table.add_row(rank_label(run, device.timeline), *map(milliseconds, (*cells, sum(means.values()))))
+    if len(shown) < len(devices):
+        table.add_row("…", *["…"] * (len(told) + 1))
+    return table

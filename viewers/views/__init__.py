@@ -1,0 +1,1 @@
+"""The pictures of ``dptrace view --view``, one per file."""

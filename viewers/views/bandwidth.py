@@ -1,0 +1,90 @@
+"""Size against bandwidth: every collective as a dot, on two logarithmic axes, with what the fitted line says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta
+from dptrace.analysis.matching.match import Matches
+from dptrace.core.intervals import Int64
+from dptrace.run.run import Run
+from dptrace.viewers.base.marks import Dot, Drawing, Entry, Line, log_axis, message
+from dptrace.viewers.base.table import Cells
+from dptrace.viewers.terminal.split_tables import milliseconds, quantity
+from dptrace.viewers.views.bars import NO_COMMUNICATION
+
+__all__ = ["bandwidth", "bandwidth_table"]
+
+TITLE = "Size and bandwidth of collectives"
+NOT_KNOWN = "Of no collective of this run are both the size and the time known."
+_LOOKS = (
+    *(("#0072B2", "circle"), ("#D55E00", "triangle"), ("#009E73", "square"), ("#AA4499", "diamond")),
+    *(("#332288", "triangle"), ("#8A6D00", "square"), ("#4B5563", "circle")),
+)
+"""Colour and shape by kind, told apart by colour-blind readers."""
+_FINEST = 150
+"""Places on an axis that are told apart: dots nearer to each other are drawn as one."""
+_FIT_POINTS = 40
+
+
+def bandwidth(run: Run) -> Drawing:
+    """Draw the bus bandwidth of every collective by its size."""
+    matches, told = run.together.matches, run.together.timing
+    known = np.flatnonzero((matches.bytes > 0) & (told.busbw > 0))
+    if not len(known):
+        return message(TITLE, NOT_KNOWN if len(matches) else NO_COMMUNICATION)
+    kinds = sorted(set(matches.kind[known].tolist()))
+    looks = {kind: _LOOKS[index % len(_LOOKS)] for index, kind in enumerate(kinds)}
+    x = log_axis(matches.bytes[known].tolist(), quantity, "message size")
+    y = log_axis((told.busbw[known] / 1e9).tolist(), lambda value: f"{value:g}", "bus bandwidth, GB/s", upwards=True)
+    lines = [line for fit in run.together.fits for line in _line(fit, matches, looks)]
+    legend = tuple(Entry(looks[kind][0], kind, looks[kind][1]) for kind in kinds)
+    text = "As nccl-tests counts it, from the time in which data moved."
+    text += " Dashed: latency + time per byte, as fitted." if lines else ""
+    text += " Rings: ranks are missing here, so it may have been faster." if told.upper_bound[known].any() else ""
+    return Drawing(TITLE, text, x, y, 340, (*lines, *_dots(run, known, looks)), legend)
+
+
+def _dots(run: Run, known: Int64, looks: dict[str, tuple[str, str]]) -> Iterator[Dot]:
+    """Draw the collectives, one dot for those of a kind that would lie on each other."""
+    matches, told = run.together.matches, run.together.timing
+    size, rate = matches.bytes[known].astype(np.float64), told.busbw[known] / 1e9
+    kinds, code = np.unique(matches.kind[known].astype(str), return_inverse=True)
+    places = [np.rint(np.log10(values) * _FINEST / 3) for values in (size, rate)]
+    cells = np.stack((code, *places, told.upper_bound[known]))
+    _, first, count = np.unique(cells, axis=1, return_index=True, return_counts=True)
+    for at, many in zip(first.tolist(), count.tolist(), strict=True):
+        kind, row = str(kinds[code[at]]), int(known[at])
+        color, shape = looks[kind]
+        about = f"{kind}, {quantity(size[at])}: {rate[at]:.3g} GB/s, {milliseconds(float(told.transfer_ns[row]))} ms"
+        about += f", {matches.step[row]}" if matches.step[row] and many == 1 else f" ({many} like it)"
+        yield Dot(float(size[at]), float(rate[at]), color, about, bool(told.upper_bound[row]), shape)
+
+
+def _line(fit: AlphaBeta, matches: Matches, looks: dict[str, tuple[str, str]]) -> Iterator[Line]:
+    """Draw the bandwidth that the fit gives, over the sizes that it was fitted to."""
+    mine = (matches.kind == fit.kind) & (matches.group == fit.group) & matches.complete & (matches.bytes > 0)
+    if fit.alpha_s is None or fit.kind not in looks or not mine.any():
+        return
+    sizes = np.geomspace(int(matches.bytes[mine].min()), int(matches.bytes[mine].max()), _FIT_POINTS).tolist()
+    points = [(size, rate / 1e9) for size in sizes if (rate := fit.busbw(round(size)))]
+    yield Line(tuple(points), looks[fit.kind][0], "5 4")
+
+
+def bandwidth_table(run: Run) -> Cells:
+    """Give what was fitted to each kind and group: latency, bandwidth, and from which size on data is most of it."""
+    rows = []
+    for fit in run.together.fits:
+        about = fit.kind, run.together.matches.groups[fit.group].name or "–", str(fit.ranks), str(fit.count)
+        if fit.alpha_s is None:
+            rows.append((*about, "–", "–", "–", "–", fit.reason))
+            continue
+        beta, crossover = fit.beta_s_per_byte, fit.crossover_bytes
+        rate = f"{1e-9 / beta:.3g}" if beta else "–"
+        told = f"{fit.alpha_s * 1e6:.1f}", rate, quantity(crossover) if crossover else "–"
+        rows.append((*about, *told, "–" if fit.r2 is None else f"{fit.r2:.2f}", ""))
+    columns = ("kind", "group", "ranks", "count", "latency µs", "GB/s", "half at", "R²", "why not")
+    note = "Transfer time = latency + bytes / rate, fitted to collectives of which all ranks are here."
+    return Cells(columns, tuple(rows), 2, note if rows else NO_COMMUNICATION)

@@ -1,0 +1,81 @@
+"""What views of bars share: rows from the top, parts end to end from a true zero, shares in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.run.run import Run
+from dptrace.viewers.base.marks import HEAD, Axis, Box
+from dptrace.viewers.terminal.split_tables import milliseconds, rank_label
+
+__all__ = ["NO_COMMUNICATION", "NO_STEP", "Rows", "place_labels", "share", "stack", "with_steps"]
+
+NO_STEP = "There is no step in this run."
+NO_COMMUNICATION = "There is no communication in this run."
+
+TALL, FLAT = 20.0, 9.0
+"""Heights of a bar in pixels: with a text in it, and without."""
+DENSE = 48
+"""Bars above which they are drawn flat."""
+_GAP = 6.0
+
+
+def share(part: float, whole: float) -> str:
+    """Write a share in percent; never 0 % of what is more than nothing.
+
+    >>> share(1, 3), share(1, 10_000), share(0, 0)
+    ('33.3 %', '< 0.1 %', '0.0 %')
+    """
+    percent = 100 * part / whole if whole else 0.0
+    return "< 0.1 %" if 0 < percent < 0.05 else f"{percent:.1f} %"
+
+
+def place_labels(run: Run, devices: Sequence[DeviceFigures]) -> list[str]:
+    """Name the GPUs as all views do: ``rank 0``, or ``rank 0 GPU 1`` where a rank has several."""
+    return [f"rank {rank_label(run, device.timeline)}" for device in devices]
+
+
+def with_steps(run: Run) -> list[DeviceFigures]:
+    """Leave out the GPUs that have no step."""
+    return [device for device in run.devices if len(device.timeline.windows)]
+
+
+class Rows:
+    """Lay rows out from the top, in pixels, and collect their labels."""
+
+    def __init__(self, height: float) -> None:
+        self.height, self.y = height, 4.0
+        self.ticks: list[tuple[float, str]] = []
+        self.strong: list[float] = []
+
+    def head(self, text: str) -> None:
+        """Write a bold name above the rows that follow."""
+        self.ticks.append((self.y + HEAD / 2, text))
+        self.strong.append(self.y + HEAD / 2)
+        self.y += HEAD
+
+    def row(self, text: str) -> float:
+        """Add a row; gives its top."""
+        top = self.y
+        if text:
+            self.ticks.append((top + self.height / 2, text))
+        self.y += self.height + _GAP
+        return top
+
+    def axis(self) -> Axis:
+        """Give the y axis of all rows."""
+        return Axis(0, self.y, tuple(self.ticks), strong=frozenset(self.strong), grid=False)
+
+
+def stack(parts: Sequence[tuple[str, float, str, str]], top: float, height: float, of: str, whole: float) -> list[Box]:
+    """Put parts (name, ns, color, ink) end to end, from zero."""
+    boxes, at = [], 0.0
+    for name, ns, color, ink in parts:
+        if ns <= 0:
+            continue
+        told = f"{name} {milliseconds(ns)} ms, {share(ns, whole)}"
+        texts = (f"{milliseconds(ns)} ms · {share(ns, whole)}", share(ns, whole))
+        boxes.append(Box(at, at + ns, top, top + height, color, f"{of}: {told}", texts, ink))
+        at += ns
+    return boxes

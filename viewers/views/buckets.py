@@ -1,0 +1,97 @@
+"""How long like collectives took: a row of dots for each bucket, or for each kind and size; slow ones stand out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dptrace.analysis.cross_rank.latency import Latency, titled
+from dptrace.run.run import Run
+from dptrace.viewers.base import theme
+from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Line, log_axis, message, time_axis
+from dptrace.viewers.base.table import Cells
+from dptrace.viewers.terminal.split_tables import milliseconds, quantity
+from dptrace.viewers.views.bars import NO_COMMUNICATION, Rows
+
+__all__ = ["buckets", "buckets_table"]
+
+TITLE = "Time of each bucket and of like collectives"
+MISSING = "Not all ranks of any collective are here, so how much of its time was waiting is not known."
+MOST_ROWS = 24
+_NORMAL, _SLOW = "#0072B2", theme.EXPOSED
+_SPREAD = 40
+"""Between the shortest and the longest: beyond this factor the axis is logarithmic."""
+_FINEST = 400
+"""Places along the axis that are told apart."""
+
+
+def buckets(run: Run) -> Drawing:
+    """Draw the transfer time of each instance in a row for each bucket, those that took longest in all first."""
+    told = titled(run.together.latencies)
+    if not told:
+        return message(TITLE, MISSING if len(run.together.matches) else NO_COMMUNICATION)
+    shown = [latency for latency in told if latency.transfer_ns.max() > 0][:MOST_ROWS]
+    if not shown:
+        return message(TITLE, MISSING)
+    times = np.concatenate([latency.transfer_ns for latency in shown])
+    times = times[times > 0]
+    low, high = float(times.min()), float(times.max())
+    axis = log_axis([low, high], _time) if high > _SPREAD * low else time_axis(high * 1.02)
+    rows = Rows(18)
+    marks: list[Dot | Line] = []
+    for latency in shown:
+        y = rows.row(_name(latency)) + 9
+        middle = float(latency.quantile(0.5))
+        marks += [Line(((middle, y - 9), (middle, y + 9)), "#111827", width=2), *_dots(latency, y, axis)]
+    slow = any(latency.slow.any() for latency in shown)
+    legend: tuple[Entry, ...] = (Entry(_NORMAL, "one collective", "circle"),)
+    legend += (Entry(_SLOW, "slow: over 1.5 times the median of its row", "diamond"),) if slow else ()
+    text = "Time in which data moved, without waiting for the last rank; the line is the median."
+    if len(told) > len(shown):
+        text += f" {len(told) - len(shown)} rows that took less in all are not shown."
+    return Drawing(TITLE, text, axis, rows.axis(), rows.y, tuple(marks), legend)
+
+
+def _time(ns: float) -> str:
+    return f"{ns / 1e6:g} ms" if ns >= 1e6 else f"{ns / 1e3:g} µs"
+
+
+def _name(latency: Latency) -> str:
+    size = quantity(latency.bytes) if latency.bytes else "size unknown"
+    return f"{latency.name or latency.kind} {size}"
+
+
+def _dots(latency: Latency, y: float, axis: Axis) -> Iterator[Dot]:
+    """Draw the instances; those that would lie on each other as one."""
+    place = [round(axis.place(ns) * _FINEST) if ns > 0 else 0 for ns in latency.transfer_ns.tolist()]
+    _, first, count = np.unique(np.stack((place, latency.slow)), axis=1, return_index=True, return_counts=True)
+    for at, many in zip(first.tolist(), count.tolist(), strict=True):
+        ns, slow = int(latency.transfer_ns[at]), bool(latency.slow[at])
+        if ns > 0:
+            tip = f"{_name(latency)}: {milliseconds(ns)} ms" + (f" ({many} like it)" if many > 1 else "")
+            look = (_SLOW, f"{tip}, slow") if slow else (_NORMAL, tip)
+            yield Dot(ns, y, *look, shape="diamond" if slow else "circle")
+
+
+def buckets_table(run: Run) -> Cells:
+    """Give count, size, transfer times, waiting and bandwidth of each bucket, or of each kind and size."""
+    told = run.together
+    rows = tuple(
+        (
+            latency.kind,
+            latency.name or "–",
+            str(len(latency.instances)),
+            quantity(latency.bytes),
+            *(f"{latency.quantile(share) / 1e6:.3f}" for share in (0, 0.5, 0.9, 1)),
+            milliseconds(latency.wait_ns),
+            "–" if latency.busbw is None else f"{latency.busbw / 1e9:.3g}",
+            str(int(latency.slow.sum())),
+        )
+        for latency in titled(told.latencies)
+    )
+    times = "least ms", "p50 ms", "p90 ms", "most ms", "mean wait ms"
+    columns = ("kind", "bucket", "count", "bytes", *times, "busbw GB/s", "slow")
+    nothing = MISSING if len(told.matches) else NO_COMMUNICATION
+    note = "Transfer times: of each collective that of the rank which did not wait."
+    return Cells(columns, rows, 2, note if rows else nothing)

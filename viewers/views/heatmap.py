@@ -1,0 +1,135 @@
+"""Ranks by steps as a map: wall time, exposed communication and idle time, stronger where there is more."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.per_gpu.step_grid import Grid, grid
+from dptrace.run.run import Run
+from dptrace.viewers.base.marks import Axis, Box, Drawing, Label, message
+from dptrace.viewers.base.table import Cells
+from dptrace.viewers.base.theme import at_night
+from dptrace.viewers.terminal.split_tables import milliseconds, step_label
+from dptrace.viewers.views.bars import NO_STEP, place_labels, with_steps
+
+__all__ = ["heatmap", "heatmap_table"]
+
+_Rgb: TypeAlias = tuple[int, int, int]
+_Look: TypeAlias = tuple[str, str, tuple[str, str]]
+"""Colour and ink of a cell, and both on a dark page."""
+
+TITLE = "Ranks by steps"
+_PALE = (244, 246, 249)
+_DARK = {"wall_ns": (27, 79, 156), "exposed_comm_ns": (190, 36, 24), "idle_ns": (55, 65, 81)}
+_DIM = (31, 38, 48)
+_BRIGHT = {"wall_ns": (127, 178, 245), "exposed_comm_ns": (255, 122, 107), "idle_ns": (190, 199, 210)}
+_MISSING: _Look = ("#FFFFFF", "#9CA3AF", (at_night("#FFFFFF"), at_night("#9CA3AF")))
+_NAMES = {"wall_ns": "Wall time", "exposed_comm_ns": "Exposed communication", "idle_ns": "Idle"}
+_HEAD = 26.0
+_GAP = 0.06
+"""Between two maps, as a share of the width of one."""
+_LEAST_SPAN = 0.1
+"""Share of the median wall time that the colours span at least: a thousandth more must not look like a straggler."""
+_LEAST_SHARE = 0.2
+"""Share of the step that the darkest colour stands for at least."""
+_MOST_NAMES = 12
+
+
+def heatmap(run: Run) -> Drawing:
+    """Draw three maps beside each other, a cell for each rank and step."""
+    devices = with_steps(run)
+    if not devices:
+        return message(TITLE, NO_STEP)
+    told, labels = grid(devices), place_labels(run, devices)
+    if not told.total("wall_ns"):
+        return message(TITLE, "The steps of this run have no length.")
+    height = 24.0 if len(labels) <= 32 else 12.0 if len(labels) <= 128 else 6.0
+    every = 1 if height >= 12 else 4
+    ticks = [(_HEAD + (row + 0.5) * height, label) for row, label in enumerate(labels) if row % every == 0]
+    bottom = _HEAD + height * len(labels)
+    marks: list[Box | Label] = []
+    for index, name in enumerate(_NAMES):
+        marks += _map(told, labels, name, index * (1 + _GAP), height)
+    y = Axis(0, bottom, tuple(ticks), grid=False)
+    text = "Each map for itself: the stronger the color, the more. Shares are of the step's wall time."
+    return Drawing(TITLE, text, _steps(told), y, bottom, tuple(marks), right=16)
+
+
+def _steps(told: Grid) -> Axis:
+    count = len(told.steps)
+    every = -(-count // _MOST_NAMES)
+    ticks = [
+        (index * (1 + _GAP) + (step + 0.5) / count, step_label(name))
+        for index in range(len(_NAMES))
+        for step, name in enumerate(told.steps)
+        if step % every == 0
+    ]
+    return Axis(0, 3 + 2 * _GAP, tuple(ticks), "step", grid=False)
+
+
+def _map(told: Grid, labels: list[str], name: str, left: float, height: float) -> list[Box | Label]:
+    values = told.figures["wall_ns"].astype(np.float64) if name == "wall_ns" else told.share(name)
+    values = np.where(told.there, values, np.nan)
+    low, high = _span(name, values)
+    ends = _words(name, float(np.nanmin(values))), _words(name, float(np.nanmax(values)))
+    heading = f"{_NAMES[name]}: {ends[0]}" + (f" to {ends[1]}" if ends[0] != ends[1] else "")
+    marks: list[Box | Label] = [Label(left - 0.005, 12, heading, "#111827", bold=True)]
+    width = 1 / len(told.steps)
+    for row, label in enumerate(labels):
+        top = _HEAD + row * height
+        for step, step_name in enumerate(told.steps):
+            at, value = left + step * width, values[row, step]
+            missing = bool(np.isnan(value))
+            look = _MISSING if missing else _color(name, (value - low) / (high - low))
+            word = "–" if missing else _words(name, float(value))
+            tip = f"{label}, step {step_label(step_name)}: {'not there' if missing else f'{_NAMES[name]} {word}'}"
+            edge = width * 0.02
+            texts = word, word.split(" ")[0]
+            marks.append(Box(at + edge, at + width - edge, top + 1, top + height, look[0], tip, texts, *look[1:]))
+    return marks
+
+
+def _span(name: str, values: NDArray[np.float64]) -> tuple[float, float]:
+    low, high = float(np.nanmin(values)), float(np.nanmax(values))
+    if name != "wall_ns":
+        return 0.0, max(high, _LEAST_SHARE)
+    return low, max(high, low + _LEAST_SPAN * float(np.nanmedian(values)), low + 1)
+
+
+def _words(name: str, value: float) -> str:
+    if np.isnan(value):
+        return "–"
+    return f"{milliseconds(value)} ms" if name == "wall_ns" else f"{100 * value:.1f} %"
+
+
+def _color(name: str, share: float) -> _Look:
+    """Give the colour of a share of the span and of a text on it, then both on a dark page, where more is brighter."""
+    return *_mixed(_PALE, _DARK[name], share, 140), _mixed(_DIM, _BRIGHT[name], share, 122)
+
+
+def _mixed(none: _Rgb, all_: _Rgb, share: float, light_from: int) -> tuple[str, str]:
+    mixed = [round(start + (end - start) * share) for start, end in zip(none, all_, strict=True)]
+    light = 0.299 * mixed[0] + 0.587 * mixed[1] + 0.114 * mixed[2]
+    return "#" + "".join(f"{channel:02X}" for channel in mixed), "#111827" if light > light_from else "#FFFFFF"
+
+
+def heatmap_table(run: Run) -> Cells:
+    """Give a row for each rank: its wall time in each step, and the shares of the whole."""
+    devices = with_steps(run)
+    told = grid(devices)
+    rows = []
+    for row, label in enumerate(place_labels(run, devices)):
+        steps = zip(told.figures["wall_ns"][row].tolist(), told.there[row].tolist(), strict=True)
+        walls = (milliseconds(wall) if there else "–" for wall, there in steps)
+        shares = (_words(name, _of_all(told, name, row)) for name in ("exposed_comm_ns", "idle_ns"))
+        rows.append((label, *walls, *shares))
+    columns = ("rank", *map(step_label, told.steps), "exposed", "idle")
+    return Cells(columns, tuple(rows), 1, "Wall time of each step in ms; shares are of all steps." if rows else NO_STEP)
+
+
+def _of_all(told: Grid, name: str, row: int) -> float:
+    wall = told.mean("wall_ns")[row]
+    return float(told.mean(name)[row] / wall) if wall else float("nan")

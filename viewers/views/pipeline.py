@@ -1,0 +1,147 @@
+"""A pipeline's schedule drawn: a row for each rank, a box for each micro-batch's forward and backward; its bubble."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import numpy as np
+from rich.table import Table
+from rich.text import Text
+
+from dptrace.analysis.cross_rank.pipeline_bubble import Lap, Pipeline
+from dptrace.analysis.per_gpu.split import Part
+from dptrace.core.intervals import Int64
+from dptrace.run.run import Run
+from dptrace.timeline.model import Action, Actions
+from dptrace.viewers.base import theme
+from dptrace.viewers.base.marks import Box, Drawing, Entry, Label, message, time_axis
+from dptrace.viewers.base.table import Cells
+from dptrace.viewers.terminal.split_tables import milliseconds, rank_label, step_label
+from dptrace.viewers.views.bars import TALL, Rows
+
+__all__ = ["TITLE", "bubble_table", "labels", "schedule", "schedule_table", "schedule_text"]
+
+TITLE = "Pipeline schedule"
+NO_PIPELINE = "There is no pipeline in this run: no labels such as PP:0F1 or Forward 1 in its traces."
+_FORWARD, _BACKWARD = theme.PART_COLORS[Part.FORWARD], theme.PART_COLORS[Part.BACKWARD]
+_GAP = "·"
+
+
+def labels(actions: Actions, stages: int = 1) -> list[str]:
+    """Name actions as schedules are drawn: ``F3``, or ``2F3`` where a rank has several *stages*."""
+    columns = zip(actions.stage.tolist(), actions.kind.tolist(), actions.micro_batch.tolist(), strict=True)
+    return [f"{stage if stages > 1 else ''}{Action(kind).name}{micro}" for stage, kind, micro in columns]
+
+
+def _typical(pipeline: Pipeline) -> Lap:
+    """Choose the step whose bubble is nearest to the median."""
+    return min(pipeline.laps, key=lambda lap: abs(lap.bubble_percent - pipeline.bubble_percent))
+
+
+def _row(run: Run, pipeline: Pipeline, lap: Lap, place: int) -> tuple[str, Int64, Int64, list[str], list[int]]:
+    """Give one rank's actions in a step: its name, their starts and ends from the schedule's begin, labels, kinds."""
+    share, stages = lap.shares[place], pipeline.stages[place]
+    timeline = run.timelines[share.device]
+    actions = timeline.actions
+    own = actions.having(actions.step == timeline.windows.names.index(lap.step))
+    # The rank's clock to the first's: by what its first action differs.
+    moved = share.start_ns - int(own.start_ns.min()) - min(one.start_ns for one in lap.shares)
+    name = f"rank {rank_label(run, timeline)} · stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}"
+    return name, own.start_ns + moved, own.end_ns + moved, labels(own, len(stages)), own.kind.tolist()
+
+
+def _told(pipeline: Pipeline, lap: Lap) -> str:
+    """Say in a line what is drawn, and its bubble."""
+    by_formula = pipeline.formula_percent
+    beside = "" if by_formula is None else f"; the formula of equal stages says {by_formula:.1f} %"
+    return (
+        f"{pipeline.schedule}, {pipeline.micro_batches} micro-batches, step {step_label(lap.step)}: bubble "
+        f"{lap.bubble_percent:.1f} %{beside}"
+    )
+
+
+def schedule(run: Run) -> Drawing:
+    """Draw a typical step of each pipeline."""
+    if not run.pipelines:
+        return message(TITLE, NO_PIPELINE)
+    rows, marks, told = Rows(TALL), list[Box | Label](), []
+    for pipeline in run.pipelines:
+        lap = _typical(pipeline)
+        told.append(_told(pipeline, lap))
+        for place in range(len(pipeline.devices)):
+            name, start, end, texts, kinds = _row(run, pipeline, lap, place)
+            top = rows.row(name)
+            for text, left, right, kind in zip(texts, start.tolist(), end.tolist(), kinds, strict=True):
+                color = _FORWARD if kind == Action.F else _BACKWARD
+                tip = f"{name}: {text} {milliseconds(right - left)} ms"
+                marks.append(Box(left, right, top, top + TALL, color, tip, (text,), theme.ink_on(color)))
+    longest = max(_typical(pipeline).span_ns for pipeline in run.pipelines)
+    legend = (Entry(_FORWARD, "Forward"), Entry(_BACKWARD, "Backward (B), of the inputs (I), of the weights (W)"))
+    return Drawing(TITLE, ". ".join(told), time_axis(longest), rows.axis(), rows.y, tuple(marks), legend)
+
+
+def schedule_table(run: Run) -> Cells:
+    """Give each action of a typical step of each pipeline, in the order of their starts; times in ms."""
+    rows = []
+    for pipeline in run.pipelines:
+        lap = _typical(pipeline)
+        for place in range(len(pipeline.devices)):
+            name, start, end, texts, _ = _row(run, pipeline, lap, place)
+            for text, left, right in zip(texts, start.tolist(), end.tolist(), strict=True):
+                rows.append((name, text, f"{left / 1e6:.3f}", f"{(right - left) / 1e6:.3f}"))
+    note = "Of a typical step; times in ms from the begin of its schedule." if rows else NO_PIPELINE
+    return Cells(("rank", "action", "start ms", "ms"), tuple(rows), 2, note)
+
+
+def schedule_text(run: Run, width: int = 100) -> list[str]:
+    """Draw a typical step of each pipeline in *width* characters: a sentence, then a line for each rank.
+
+    ``F0---F1---·····B0------``; of an action too short for its name only the letter is written.
+    """
+    lines = []
+    for pipeline in run.pipelines:
+        lap = _typical(pipeline)
+        lines.append(_told(pipeline, lap))
+        rows = [_row(run, pipeline, lap, place) for place in range(len(pipeline.devices))]
+        left = max(len(name) for name, *_ in rows)
+        room = max(width - left - 1, 20)
+        for name, start, end, texts, _ in rows:
+            lines.append(f"{name:{left}} {_drawn(start, end, texts, lap.span_ns, room)}".rstrip())
+    return lines
+
+
+def _drawn(start: Int64, end: Int64, texts: list[str], span: int, room: int) -> str:
+    scale = room / max(span, 1)
+    first = np.floor(start * scale).astype(int).tolist()
+    last = np.floor(end * scale).astype(int).tolist()
+    cells = [_GAP] * room
+    for text, low, high in zip(texts, first, last, strict=True):
+        high = min(max(high, low + 1), room)
+        told = text if len(text) <= high - low else text.lstrip("0123456789")[0]
+        cells[low:high] = list(told.ljust(high - low, "-"))
+    return "".join(cells)
+
+
+def bubble_table(run: Run) -> Table | None:
+    """Give a row for each rank of each pipeline, and their bubble beside the formula's; nothing without a pipeline."""
+    if not run.pipelines:
+        return None
+    title = Text("pipeline: the bubble's share of the schedule, median of the steps", style="bold")
+    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
+    for heading in ("rank", "stages", "schedule", "micro-\nbatches", "busy\nms", "bubble\n%", "formula\n%"):
+        table.add_column(
+            heading, justify="left" if heading in ("rank", "stages", "schedule") else "right", no_wrap=True
+        )
+    for pipeline in run.pipelines:
+        for place, (i, stages) in enumerate(zip(pipeline.devices, pipeline.stages, strict=True)):
+            shares = [(lap, lap.shares[place]) for lap in pipeline.laps]
+            busy, bubble = (
+                median(values)
+                for values in ([share.busy_ns for _, share in shares], [lap.of(share) for lap, share in shares])
+            )
+            numbers = milliseconds(busy), f"{bubble:.1f}", ""
+            table.add_row(rank_label(run, run.timelines[i]), ", ".join(map(str, stages)), "", "", *numbers)
+        formula = "–" if pipeline.formula_percent is None else f"{pipeline.formula_percent:.1f}"
+        counts = pipeline.schedule, str(pipeline.micro_batches), "", f"{pipeline.bubble_percent:.1f}", formula
+        table.add_row("all", str(max(map(max, pipeline.stages)) + 1), *counts, style="bold")
+    return table

@@ -1,0 +1,73 @@
+"""The one list of ways to look at a run: each with its name, its picture and its table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from dptrace.errors import UsageError
+from dptrace.run.run import Run
+from dptrace.viewers.base.headline import headline
+from dptrace.viewers.base.marks import Drawing
+from dptrace.viewers.base.table import Cells, print_cells
+from dptrace.viewers.terminal.split_tables import plain
+from dptrace.viewers.views import bandwidth, buckets, heatmap, pipeline
+from dptrace.viewers.views import cost_bars as costs
+from dptrace.viewers.views import step_bars as steps
+from dptrace.viewers.views.names import NAMES
+
+__all__ = ["VIEWS", "View", "print_view", "view_named"]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A way to look at a run."""
+
+    name: str
+    title: str
+    table: Callable[[Run], Cells]
+    draw: Callable[[Run], Drawing] | None = None
+    """The picture; nothing for the Gantt chart, which ``gantt.page`` and ``gantt_svg`` draw."""
+
+    @property
+    def about(self) -> str:
+        """Tell in a line what it shows."""
+        return NAMES[self.name]
+
+
+_ALL = (
+    View("gantt", "Gantt chart", steps.summary_table),
+    View("summary", steps.MEANS, steps.summary_table, steps.summary),
+    View("breakdown", steps.EACH, steps.breakdown_table, steps.breakdown),
+    View("heatmap", heatmap.TITLE, heatmap.heatmap_table, heatmap.heatmap),
+    View("communication", costs.KINDS, costs.communication_table, costs.communication),
+    View("bandwidth", bandwidth.TITLE, bandwidth.bandwidth_table, bandwidth.bandwidth),
+    View("buckets", buckets.TITLE, buckets.buckets_table, buckets.buckets),
+    View("idle", costs.CAUSES_TITLE, costs.idle_table, costs.idle),
+    View("pipeline", pipeline.TITLE, pipeline.schedule_table, pipeline.schedule),
+    View("findings", costs.COSTS, costs.findings_table, costs.findings),
+)
+VIEWS: dict[str, View] = {view.name: view for view in _ALL}
+"""By name, in the order in which they are listed."""
+
+
+def view_named(name: str) -> View:
+    """Give a view by its name.
+
+    Raises:
+        UsageError: there is none of that name; the message lists those that there are.
+    """
+    if name not in VIEWS:
+        raise UsageError(f"There is no view {name}. The views are {', '.join(VIEWS)}.")
+    return VIEWS[name]
+
+
+def print_view(view: View, run: Run, console: Console) -> None:
+    """Print what the run is and the view's table; the Gantt chart is the terminal's own."""
+    told = headline(run)
+    console.print(plain(" · ".join((told.title, *told.facts))), style="bold")
+    print_cells(view.table(run), view.title, console)
+    for note in run.notes:
+        console.print(plain(f"! {note}"))
