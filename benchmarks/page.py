@@ -104,7 +104,7 @@ def measure(case: Case) -> list[str]:
     """Draw a case, open it, and give its figures in the order of HEADS."""
     run = training_run(case.kernels, case.gpus, STEPS)
     # The ranks are compared once for a run, whatever is drawn of it.
-    assert run.together
+    assert run.cross_rank
     began = time.process_time()
     laid_out = chart(run)
     between = time.process_time()

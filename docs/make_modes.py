@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import dptrace
+from dptrace.analysis.per_gpu.labels import OVERLAPPED_LABEL, PART_LABELS
 from dptrace.record.options.modes import FAMILIES, MODES, trainer
 from dptrace.timeline.steps import between
 from dptrace.viewers.base import theme
@@ -31,7 +32,7 @@ BEGIN, END = "<!-- modes: written by docs/make_modes.py -->\n", "<!-- end of mod
 WIDTH, LEFT, RIGHT = 720, 58, 6
 HEIGHTS = {Role.PHASES: 15, Role.EXPOSURE: 8}
 COLORS = {**{int(part): color for part, color in theme.PART_COLORS.items()}, OVERLAPPED: theme.OVERLAPPED}
-NAMES = {**{int(part): name for part, name in theme.PART_LABELS.items()}, OVERLAPPED: theme.OVERLAPPED_LABEL}
+NAMES = {**{int(part): name for part, name in PART_LABELS.items()}, OVERLAPPED: OVERLAPPED_LABEL}
 
 COMMON = ("--batch-size", "512", "--steps", "6", "--warmup", "2", "--wait", "1")
 RANKS = {"single": 1, "ring": 4, "hierarchical": 4, "hsdp": 4, "pp": 4, "dp-tp": 4, "3d": 8}

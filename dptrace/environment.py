@@ -14,8 +14,8 @@ import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dptrace import __version__
 from dptrace.core.subprocess_pool import cores
+from dptrace.version import __version__
 
 __all__ = ["Gpu", "Report", "Torch", "Verdict", "examine", "judge", "parse_links"]
 

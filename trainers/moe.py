@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
 from dptrace.record.options.validation import check_experts
-from dptrace.trainers.parts.experts import Experts, layers, own, whole
+from dptrace.trainers.parts.experts import Experts, own, whole
 from dptrace.trainers.parts.gpt import Block
 from dptrace.trainers.parts.learner import Learner
 from dptrace.trainers.parts.task import task
@@ -33,7 +33,8 @@ def train(options: Options, world: World) -> None:
             width = block.mlp_norm.normalized_shape[0]
             mixture = Experts(width, options.experts, options.top_k, world, f"{number}.mlp")
             block.mlp = mixture.to(world.device)
-    mixtures, mine = layers(model), own(model)
+    mixtures = [module for module in model.modules() if isinstance(module, Experts)]
+    mine = own(model)
     load = torch.zeros(len(mixtures), options.experts, dtype=torch.int64, device=world.device)
     for row, mixture in zip(load, mixtures, strict=True):
         mixture.load = row  # a view: what it counts is in the table

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dptrace.commands.shared.output import OutputFile
 from dptrace.commands.shared.shared import (
-    OutputFile,
     advise,
     again,
-    check_output,
     console,
     loudness_options,
     open_with_progress,
     progress,
     reading_options,
-    replacing,
     run_argument,
     tell_notes,
 )
+from dptrace.core.files import check_output, replacing
 from dptrace.core.text import legible
 from dptrace.errors import UsageError
 from dptrace.load.options import Reading

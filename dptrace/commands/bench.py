@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.shared import advise, check_output, console, replacing
+from dptrace.commands.shared.shared import advise, console
+from dptrace.core.files import check_output, replacing
 from dptrace.errors import UsageError
 from dptrace.record.options.models import MLPS, MODELS
 from dptrace.record.options.modes import MODES, trainer

@@ -24,7 +24,7 @@ def command(mode: str, target: Path, force: bool) -> None:
     Example:
       dptrace cp naive . && dptrace record --gpus 2 --out runs/my-naive ./naive.py
     """
-    from dptrace.commands.shared.shared import check_output, replacing
+    from dptrace.core.files import check_output, replacing
 
     source = trainer(mode)
     path = target / source.name if target.is_dir() else target

@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.output import OutputFile
 from dptrace.commands.shared.shared import (
-    OutputFile,
     advise,
     again,
-    check_output,
     console,
     loudness_options,
     open_with_progress,
     progress,
     reading_options,
-    replacing,
 )
 from dptrace.commands.view import parse_ranks, parse_steps
+from dptrace.core.files import check_output, replacing
 from dptrace.core.text import legible
 from dptrace.errors import UsageError
 from dptrace.load.options import Reading
@@ -101,10 +100,9 @@ def command(
     wanted = parse_ranks(ranks) if ranks is not None else None, parse_steps(steps) if steps is not None else None
     from dptrace.comparison.compare import compare
     from dptrace.comparison.thresholds import parse
-    from dptrace.run.select import select
 
     parsed = [parse(limit) for limit in limits]
-    runs = [select(open_with_progress((path,), reading, loudness), *wanted) for path in (a, b)]
+    runs = [open_with_progress((path,), reading, loudness).select(*wanted) for path in (a, b)]
     found = compare(runs[0], runs[1], every_step)
     crossings = [limit.check(found, even_noise) for limit in parsed]
     _show(found, crossings, wishes, loudness)

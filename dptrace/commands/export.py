@@ -9,18 +9,17 @@ from typing import BinaryIO
 
 import click
 
+from dptrace.commands.shared.output import OutputFile
 from dptrace.commands.shared.shared import (
-    OutputFile,
     advise,
-    check_output,
     loudness_options,
     open_with_progress,
     progress,
     reading_options,
-    replacing,
     run_argument,
     tell_notes,
 )
+from dptrace.core.files import check_output, replacing
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import Reading
 
@@ -103,6 +102,7 @@ def _opener(paths: Sequence[str]) -> Callable[[str], BinaryIO]:
     """
     from dptrace.core.text import legible
     from dptrace.readers.sources.discovery import find
+    from dptrace.readers.sources.open import open_source
 
     files = find(paths).files
     if any(file.passing for file in files):
@@ -114,6 +114,6 @@ def _opener(paths: Sequence[str]) -> Callable[[str], BinaryIO]:
     def open_again(path: str) -> BinaryIO:
         if path not in known:
             raise DptraceError(f"{path}: can't be found again to go into the zip; was it moved or renamed meanwhile?")
-        return known[path].open()
+        return open_source(known[path])
 
     return open_again

@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.shared import (
-    OutputFile,
-    advise,
-    check_output,
-    console,
-    loudness_options,
-    progress,
-    replacing,
-)
+from dptrace.commands.shared.output import OutputFile
+from dptrace.commands.shared.shared import advise, console, loudness_options, progress
+from dptrace.core.files import check_output, replacing
 from dptrace.core.text import legible
 from dptrace.errors import UsageError
 from dptrace.hta.options import ANALYSES, Options

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.shared import OutputFile, check_output, console, progress, replacing
+from dptrace.commands.shared.output import OutputFile
+from dptrace.commands.shared.shared import console, progress
+from dptrace.core.files import check_output, replacing
 from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -165,11 +167,11 @@ def _processes(gpus: int | None, nnodes: int, quiet: bool) -> int:
 def _measured(asked: Asked, quiet: bool) -> dict[str, Any] | None:
     from datetime import datetime, timezone
 
-    from dptrace import __version__
     from dptrace.bench.links.launch import measure_links
     from dptrace.environment import parse_links
     from dptrace.model.link_report import links
     from dptrace.record.launch.launcher import Interrupted
+    from dptrace.version import __version__
 
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     try:

@@ -6,18 +6,17 @@ from pathlib import Path
 
 import click
 
+from dptrace.commands.shared.output import OutputFile
 from dptrace.commands.shared.shared import (
-    OutputFile,
     advise,
     again,
-    check_output,
     loudness_options,
     open_with_progress,
     progress,
     reading_options,
-    replacing,
     run_argument,
 )
+from dptrace.core.files import check_output, replacing
 from dptrace.load.options import Reading
 from dptrace.readers.sources.url import is_url, last_part, shown
 
@@ -51,10 +50,9 @@ def command(
     place = output or Path(f"{_name(paths[0])}-report.html")
     check_output(place, force)
     from dptrace.commands.view import parse_ranks, parse_steps
-    from dptrace.run.select import select
 
     wanted = parse_ranks(ranks) if ranks is not None else None, parse_steps(steps) if steps is not None else None
-    run = select(open_with_progress(paths, reading, loudness), *wanted)
+    run = open_with_progress(paths, reading, loudness).select(*wanted)
     from dptrace.viewers.pages.report import document
 
     with progress("Writing", loudness, measured=False):

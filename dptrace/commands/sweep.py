@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.commands.bench import machine, showing
-from dptrace.commands.shared.shared import console, replacing
+from dptrace.commands.shared.shared import console
+from dptrace.core.files import replacing
 from dptrace.errors import UsageError
 from dptrace.record.options.models import MODELS
 

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dptrace.commands.shared.output import OutputFile
 from dptrace.commands.shared.picture_options import Picture, picture_options
 from dptrace.commands.shared.serve_options import Serving, open_browser, serving_options
 from dptrace.commands.shared.shared import (
-    OutputFile,
     advise,
     again,
     loudness_options,
     open_with_progress,
     progress,
     reading_options,
-    replacing,
     run_argument,
 )
+from dptrace.core.files import replacing
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import Reading
 from dptrace.readers.sources.url import is_url, last_part, shown
@@ -108,10 +108,9 @@ def _opened(
     places: list[tuple[str, ...]], ranks: str | None, steps: str | None, reading: Reading, loudness: str
 ) -> list[Run]:
     """Read one run or two, and keep of each what was asked for."""
-    from dptrace.run.select import select
 
     wanted = parse_ranks(ranks) if ranks is not None else None, parse_steps(steps) if steps is not None else None
-    return [select(open_with_progress(one, reading, loudness), *wanted) for one in places]
+    return [open_with_progress(one, reading, loudness).select(*wanted) for one in places]
 
 
 def _write(page: str, place: Path, loudness: str) -> None:
@@ -195,9 +194,9 @@ def parse_steps(text: str) -> tuple[int, int]:
 
 def _cached(paths: tuple[str, ...]) -> Path:
     """Name the page's place in the user's cache: one for each run, so that looking twice leaves one file."""
-    from platformdirs import user_cache_path
+    from dptrace.core.files import cache_folder
 
-    folder = Path(user_cache_path("dptrace", appauthor=False)) / "pages"
+    folder = cache_folder() / "pages"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from dptrace.comparison.changes import (
@@ -21,6 +22,7 @@ from dptrace.comparison.changes import (
 from dptrace.comparison.differences import differences
 from dptrace.comparison.samples import Place, Side, places, side
 from dptrace.comparison.significance import can_tell
+from dptrace.core import units
 from dptrace.run.run import Run
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ _TOLD = 3
 """Parts that the sentence names."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """What :func:`compare` found; B's figures minus A's, so that less than nothing is faster."""
 
@@ -104,6 +106,20 @@ class Comparison:
             return f"No difference beyond noise (B's step: {_signed(wall.delta)})."
         parts = sorted((c for c in untold if c.name in PARTS), key=lambda c: -abs(c.delta))
         return f"Cannot tell, with {self.few}: B was {_faster(wall)} a step{_list(parts[:_TOLD])}."
+
+    def __repr__(self) -> str:
+        return f"<dptrace.Comparison: {self.summary()}>"
+
+    def _repr_html_(self) -> str:
+        """Return a small table for notebooks: the sentence and the nine figures."""
+        head = "".join(f"<th>{name}</th>" for name in ("ms per step", "A", "B", "B − A", "verdict"))
+        rows = "".join(
+            f"<tr><th>{WORDS[change.name]}</th><td>{units.milliseconds(change.a)}</td>"
+            f"<td>{units.milliseconds(change.b)}</td><td>{units.signed_milliseconds(change.delta)}</td>"
+            f"<td>{escape(change.verdict)}</td></tr>"
+            for change in self.changes
+        )
+        return f"<p>{escape(self.summary())}</p><table><tr>{head}</tr>{rows}</table>"
 
     def figures(self) -> pd.DataFrame:
         """Give a row for each figure: A, B, difference, medians, spreads over steps and over ranks, and verdict."""
@@ -226,7 +242,7 @@ def _side_dict(one: Side) -> dict[str, Any]:
         "world_size": run.world_size,
         "ranks": [rank for rank, _ in one.places],
         "device": one.devices[0].timeline.device_name,
-        **{key: run.info.get(key) for key in ("mode", "model")},
+        **{key: run.metadata.get(key) for key in ("mode", "model")},
         "steps": list(one.steps),
         "left_out": [{"step": name, "wall_ns": wall} for name, wall in one.left_out],
         "notes": list(run.notes),

@@ -58,7 +58,7 @@ def incomparable(a: Run, b: Run) -> str:
     if a.on_cpu != b.on_cpu:
         words = ["operators on CPUs" if run.on_cpu else "kernels on GPUs" for run in (a, b)]
         return f"A shows {words[0]}, B {words[1]}"
-    models = _text(a.info.get("model")), _text(b.info.get("model"))
+    models = _text(a.metadata.get("model")), _text(b.metadata.get("model"))
     if None not in models and models[0] != models[1]:
         return f"A trained the model {models[0]}, B {models[1]}"
     trains = [any(split.figures["backward_ns"].any() for split in run.splits) for run in (a, b)]
@@ -80,9 +80,9 @@ def _facts(a: Run, b: Run) -> Iterator[tuple[str, str | None, str | None]]:
     """Give what the recordings say of themselves: its name, A's word, B's word."""
     yield "Device", _devices(a), _devices(b)
     for key in _KEYS:
-        yield key.capitalize(), _text(a.info.get(key)), _text(b.info.get(key))
+        yield key.capitalize(), _text(a.metadata.get(key)), _text(b.metadata.get(key))
     for group, word in _GROUPS.items():
-        old, new = a.info.get(group), b.info.get(group)
+        old, new = a.metadata.get(group), b.metadata.get(group)
         if isinstance(old, dict) and isinstance(new, dict):
             for key in old:
                 yield f"{word} {str(key).replace('_', ' ')}", _text(old[key]), _text(new.get(key))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,25 +14,11 @@ from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline
 
 if TYPE_CHECKING:
+    from dptrace.analysis.cross_rank.clocks import Clocks
     from dptrace.analysis.cross_rank.transfers import Timing
     from dptrace.analysis.matching.match import Matches
 
-__all__ = ["Clocks", "Joined", "Members", "Shift", "apart", "join", "members_of", "shifts_of"]
-
-
-class Clocks(Protocol):
-    """Where each device's clock stands."""
-
-    @property
-    def uncertainty_ns(self) -> Int64:
-        """Give for each device how far its offset may be off, in ns."""
-
-    @property
-    def reference(self) -> NDArray[np.int32]:
-        """Give for each device which one it is compared with."""
-
-    def align(self, device: int, times: Int64) -> Int64:
-        """Give times of a device on the common clock."""
+__all__ = ["Joined", "Members", "Shift", "apart", "join", "members_of", "shifts_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +110,17 @@ _ALONE = Members(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE.astype(np.float64), _N
 
 
 def join(run: Run, align: bool) -> Joined:
-    """Match the collectives of *run*, tell what each rank waited, and how far the clocks are to be moved."""
-    from dptrace.analysis.cross_rank.clocks import estimate
-    from dptrace.analysis.cross_rank.transfers import timing
-    from dptrace.analysis.matching.match import match
-
+    """Place the ranks of *run* on one clock, unless not *align*, and list each rank's collectives with their waits."""
     if len(run.timelines) < 2:
         return apart(run)
-    matches = match(run.devices, run.world_size)
-    clocks = estimate(matches, run.devices, run.info)
-    members = members_of(run, matches, timing(matches, clocks))
+    across = run.cross_rank
+    members = members_of(run, across.matches, across.timing)
     if not align:
-        return replace(apart(run), members=members, notes=matches.notes)
-    first = clocks.reference[0]
-    unknown = [t.rank for t, other in zip(run.timelines, clocks.reference.tolist(), strict=True) if other != first]
-    return Joined(shifts_of(run, clocks), members, True, matches.notes, tuple(dict.fromkeys(unknown)))
+        return replace(apart(run), members=members, notes=across.matches.notes)
+    first = across.clocks.reference[0]
+    references = across.clocks.reference.tolist()
+    unknown = [t.rank for t, other in zip(run.timelines, references, strict=True) if other != first]
+    return Joined(shifts_of(run, across.clocks), members, True, across.matches.notes, tuple(dict.fromkeys(unknown)))
 
 
 def shifts_of(run: Run, clocks: Clocks) -> tuple[Shift, ...]:

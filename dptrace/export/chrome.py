@@ -8,13 +8,13 @@ from typing import IO, Any
 
 import msgspec
 
-from dptrace import __version__
 from dptrace.core.text import encodable
 from dptrace.export.aligned_run import Joined
 from dptrace.export.counters import Counter
 from dptrace.export.flow_events import Flows
 from dptrace.export.tracks import Argument, Process, Track, earliest, processes
 from dptrace.run.run import Run
+from dptrace.version import __version__
 
 __all__ = ["write_chrome"]
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.analysis.per_gpu.labels import PART_LABELS
 from dptrace.analysis.per_gpu.split import FIGURES, Part, Pieces, Split, exposure, partition
 from dptrace.core.intervals import Int64
 from dptrace.core.text import encodable
@@ -17,7 +18,6 @@ from dptrace.export.counters import Counter, counters
 from dptrace.export.lane_packing import assign_lanes
 from dptrace.run.run import Run
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
-from dptrace.viewers.base.theme import PART_LABELS
 
 __all__ = ["Argument", "Process", "Track", "earliest", "processes"]
 

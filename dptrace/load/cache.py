@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from dptrace.core.array_file import Damaged, load, pack
+from dptrace.core.files import cache_folder
 from dptrace.readers.sources.source import Source
+from dptrace.readers.sources.storage import file_identity
 
-__all__ = ["fetch", "folder", "read", "store", "write"]
+__all__ = ["fetch", "read", "store", "write"]
 
 Value = TypeVar("Value")
 
@@ -28,15 +30,6 @@ _FIGURE_ROOMS = ("core", "readers", "timeline", "model", "analysis", "load")
 """The packages whose code decides what an entry holds."""
 _ABANDONED = 3600
 """Seconds after which a file that is still half-written won't be finished."""
-
-
-def folder() -> Path:
-    """Give the cache folder; ``DPTRACE_CACHE`` names another."""
-    if named := os.environ.get("DPTRACE_CACHE"):
-        return Path(named)
-    from platformdirs import user_cache_path
-
-    return Path(user_cache_path("dptrace", appauthor=False))
 
 
 def fetch(source: Source, how: Sequence[object], type: type[Value]) -> tuple[Value | None, Path | None]:
@@ -62,7 +55,7 @@ def store(source: Source, how: Sequence[object], value: object, identity: object
         identity: the source's, from before it was read; a file that changed meanwhile is not kept.
     """
     entry = _entry(source, how)
-    if entry is None or identity != source.identity():
+    if entry is None or identity != file_identity(source):
         return None
     try:
         entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -98,12 +91,12 @@ def write(value: object, path: Path) -> None:
 
 
 def _entry(source: Source, how: Sequence[object]) -> Path | None:
-    identity = source.identity()
+    identity = file_identity(source)
     if identity is None:
         return None
     digest = blake2b(repr((_code(), identity, tuple(how))).encode("utf-8", "surrogateescape"), digest_size=16)
     try:
-        return folder() / f"{digest.hexdigest()}.rank"
+        return cache_folder() / f"{digest.hexdigest()}.rank"
     except RuntimeError:  # no home folder
         return None
 

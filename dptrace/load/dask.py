@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dptrace.core.subprocess_pool import cores
 from dptrace.errors import DptraceError, MissingExtraError
 from dptrace.load.options import Reading
-from dptrace.load.rank_file import RankFile
+from dptrace.load.rank_file import RankFile, load_rank_file
 from dptrace.readers.sources.source import Source
 
 if TYPE_CHECKING:
@@ -48,10 +48,8 @@ def on_cluster(sources: Sequence[Source], reading: Reading) -> Iterator[tuple[in
 
 def read_there(source: Source, reading: Reading) -> RankFile | DptraceError:
     """Read one file on a worker; what is wrong with it is an answer, not a failure that is tried again."""
-    from dptrace.load.local import fetched
-
     try:
-        return fetched(source, reading)[0].only_communication()
+        return load_rank_file(source, reading)[0].only_communication()
     except DptraceError as error:
         return error
 

@@ -14,8 +14,9 @@ from dptrace.core.subprocess_pool import cores, spread
 from dptrace.errors import DptraceError
 from dptrace.load import cache
 from dptrace.load.options import Reading
-from dptrace.load.rank_file import RankFile, read_rank_file
+from dptrace.load.rank_file import RankFile, load_rank_file, read_rank_file
 from dptrace.readers.sources.source import Source
+from dptrace.readers.sources.storage import file_identity
 
 __all__ = ["gather"]
 
@@ -66,7 +67,7 @@ def _paying(sources: Sequence[Source]) -> int:
 
 
 def _weight(source: Source) -> int:
-    identity = source.identity()
+    identity = file_identity(source)
     size = identity[1] if identity else _PAYS
     assert isinstance(size, int)
     return size if source.name.endswith(".gz") else size // 12
@@ -86,7 +87,7 @@ class _Task:
 
 def _work(task: _Task) -> RankFile | Path:
     """Read one file; in another process than the asker's, leave the arrays in a file that the asker maps."""
-    file, entry = fetched(task.source, task.reading, task.jobs)
+    file, entry = load_rank_file(task.source, task.reading, task.jobs)
     if task.reading.figures_only:
         return file.only_communication()
     if os.getpid() == task.asker:
@@ -95,22 +96,3 @@ def _work(task: _Task) -> RankFile | Path:
         entry = Path(task.folder, f"{os.getpid()}.{id(task)}")
         cache.write(file, entry)
     return entry
-
-
-def fetched(source: Source, reading: Reading, jobs: int = 1) -> tuple[RankFile, Path | None]:
-    """Give what the cache holds of a file, else read it and keep it there; and the file that it is kept in, if any.
-
-    Raises:
-        TraceError: what is wrong with the file.
-    """
-    if not reading.cache:
-        return read_rank_file(source, reading, jobs), None
-    how, identity = (source.name, reading.comm_patterns), source.identity()
-    found, entry = cache.fetch(source, how, RankFile)
-    if found is None:
-        file = read_rank_file(source, reading, jobs)
-        return file, cache.store(source, how, file, identity)
-    file = found.at(source.address)
-    if reading.strict:
-        file.refuse_damage()
-    return file, entry

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.core.text import legible
 from dptrace.errors import TraceError
+from dptrace.load import cache
 from dptrace.load.options import Reading
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.sources.source import Source
+from dptrace.readers.sources.storage import file_identity
 from dptrace.timeline.build import build_timelines
 
-__all__ = ["RankFile", "read_rank_file"]
+__all__ = ["RankFile", "load_rank_file", "read_rank_file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +63,22 @@ def read_rank_file(source: Source, reading: Reading, jobs: int = 1) -> RankFile:
     timelines = build_timelines(trace, trace.rank or 0, reading.comm_patterns)
     devices = tuple(figures_of(timeline) for timeline in timelines)
     return replace(file, devices=devices)
+
+
+def load_rank_file(source: Source, reading: Reading, jobs: int = 1) -> tuple[RankFile, Path | None]:
+    """Return a file's figures from the cache, else read the file and cache it; also return the cache entry, if any.
+
+    Raises:
+        TraceError: what is wrong with the file.
+    """
+    if not reading.cache:
+        return read_rank_file(source, reading, jobs), None
+    how, identity = (source.name, reading.comm_patterns), file_identity(source)
+    found, entry = cache.fetch(source, how, RankFile)
+    if found is None:
+        file = read_rank_file(source, reading, jobs)
+        return file, cache.store(source, how, file, identity)
+    file = found.at(source.address)
+    if reading.strict:
+        file.refuse_damage()
+    return file, entry

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from dptrace.record import rank_metadata
 from dptrace.record.distributed import Meeting
+from dptrace.record.environment import device_name, versions
 from dptrace.record.launch.messages import RESULTS
 from dptrace.record.profiler import Stopwatch, device_of
 
@@ -85,8 +85,8 @@ class Timing:
             "gpus": self.meeting.size,
             "parameters": self.parameters,
             "parameter_bytes": self.parameter_bytes,
-            "device": rank_metadata.device_name(self.device),
-            "versions": rank_metadata.versions(),
+            "device": device_name(self.device),
+            "versions": versions(),
             **self.more,
         }
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import os
+import platform
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, Literal, overload
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import ProfilerActivity, record_function, schedule
 
+from dptrace.record.environment import device_name, versions
 from dptrace.record.epoch_timer import Timing
 from dptrace.record.launch import messages
 from dptrace.record.launch.run_folder import trace_name
@@ -23,7 +25,7 @@ from dptrace.record.memory import Memory
 from dptrace.record.options.parse import Schedule
 from dptrace.record.output import Host, open_host
 from dptrace.record.profiler import AlignedProfile, Stopwatch, device_of
-from dptrace.record.rank_metadata import describe_rank
+from dptrace.record.rank_metadata import ddp_logging, local_rank, losses_as_floats, node_rank, plain_value
 
 __all__ = ["Recording", "failed", "latest", "phase", "record"]
 
@@ -258,10 +260,45 @@ class Recording:
                 f"The training ended after {self.recorded_steps} of {self.plan.steps} recorded steps; "
                 f"ProfilerStep#{self.steps_done} in the traces is what came after."
             )
-        piece = describe_rank(self)
+        piece = self.describe()
         self.model = None  # so that its owner can free it, and with it DDP's process group
         self._writer = threading.Thread(target=self._write, args=(profile, piece), name="dptrace_writer")
         self._writer.start()
+
+    def describe(self) -> dict[str, Any]:
+        """Return this rank's part of run.json; times in ns, steps counted from the first of the recording."""
+        plan, meeting = self.plan, self.host.meeting
+        laps = self._kept("The steps' times", self.stopwatch.laps, [])
+        return {
+            "rank": meeting.rank,
+            "node": node_rank(),
+            "local_rank": local_rank(self.device, meeting.rank),
+            "host": platform.node(),
+            "device": device_name(self.device),
+            "threads": torch.get_num_threads(),
+            "recorded_steps": self.recorded_steps,
+            "unprofiled_ns": laps[plan.warmup : plan.wait],
+            "profiled_ns": laps[plan.wait + plan.warmup : plan.total],
+            "losses": self._kept("The losses", lambda: losses_as_floats(self.losses), []),
+            "memory": self._kept("What was seen of memory", self.memory.told, None),
+            "ddp": self._kept("DDP's logging data", lambda: ddp_logging(self.model), None),
+            "notes": self.notes,
+            "model": self.options.get("model"),
+            "parameters": self.parameters,
+            "options": {key: plain_value(value) for key, value in self.options.items() if key != "model"},
+            "schedule": {"wait": plan.wait, "warmup": plan.warmup, "steps": plan.steps},
+            "world_size": meeting.size,
+            "backend": dist.get_backend() if dist.is_available() and dist.is_initialized() else None,
+            "versions": versions(),
+        }
+
+    def _kept(self, what: str, read: Callable[[], Any], otherwise: Any) -> Any:
+        """Read a value; a failure becomes a note, since the trace is worth keeping without it."""
+        try:
+            return read()
+        except Exception as error:
+            self.notes.append(f"{what} could not be kept: {messages.describe(error)}")
+            return otherwise
 
     def _too_short(self) -> str:
         before = self.plan.wait + self.plan.warmup

@@ -20,11 +20,11 @@ from dptrace.analysis.matching.match import Matches, match
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.timeline.model import Phase
 
-__all__ = ["Together", "together"]
+__all__ = ["CrossRankAnalysis", "analyze_cross_rank"]
 
 
 @dataclass(frozen=True)
-class Together:
+class CrossRankAnalysis:
     """A run's ranks side by side."""
 
     devices: tuple[DeviceFigures, ...]
@@ -156,9 +156,9 @@ class Together:
 _RAW = "Times are as each rank's own clock showed them (--no-align)."
 
 
-def together(
+def analyze_cross_rank(
     devices: Sequence[DeviceFigures], world_size: int = 0, info: Mapping[str, Any] | None = None, align: bool = True
-) -> Together:
+) -> CrossRankAnalysis:
     """Put a run's ranks side by side.
 
     Args:
@@ -178,7 +178,7 @@ def together(
     # Times that are not aligned tell nothing of who came late; waits do.
     late = stragglers(matches, devices, told if align else None, clocks)
     like = latencies(matches, told, named)
-    return Together(
+    return CrossRankAnalysis(
         devices=tuple(devices),
         matches=matches,
         clocks=clocks,

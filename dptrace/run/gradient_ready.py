@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
-from dptrace.run.cross_rank import Together
+from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
 __all__ = ["alone_ns", "ready_before_last", "ready_ns", "sent"]
 
 
-def sent(told: Together) -> tuple[tuple[int, float], ...]:
+def sent(told: CrossRankAnalysis) -> tuple[tuple[int, float], ...]:
     """Give bytes and seconds of each all-reduce in backward of which all ranks are here, as if it had run alone."""
     matches = told.matches
     if not len(matches):
@@ -64,7 +64,7 @@ def ready_ns(timeline: Timeline) -> Int64:
     return np.where(known, latest, ready)
 
 
-def ready_before_last(told: Together) -> tuple[float, ...]:
+def ready_before_last(told: CrossRankAnalysis) -> tuple[float, ...]:
     """Give when each of DDP's buckets was ready, in s before the last of its step was, so 0 or less.
 
     Medians over ranks and over the steps in which all buckets were found; nothing where there is no such step.

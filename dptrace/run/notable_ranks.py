@@ -49,7 +49,7 @@ def telling_ranks(run: Run) -> tuple[Telling, ...]:
 
 def _late(run: Run) -> list[int]:
     """Give the devices whose coming late cost others a notable part of the run, the dearest first."""
-    late = run.together.stragglers
+    late = run.cross_rank.stragglers
     cost = np.bincount(late.device, late.cost_ns, len(run.devices))
     wall = max(split.total()["wall_ns"] for split in run.splits)
     return [int(i) for i in np.argsort(-cost, kind="stable") if cost[i] > _NOTABLE * wall]

@@ -1,338 +1,346 @@
-"""A run: all ranks that were recorded together, and its figures as tables."""
+"""A run: all ranks that were recorded together, their figures, and their analysis across ranks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from html import escape
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline, pipelines
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
-from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.analysis.per_gpu.split import FIGURES, Split, overlap_percent
+from dptrace.analysis.per_gpu.split import Split
+from dptrace.core.units import milliseconds
 from dptrace.errors import DptraceError
-from dptrace.timeline.model import Phase, Timeline
+from dptrace.run import tables
+from dptrace.timeline.model import Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
-    from dptrace.comparison.compare import Comparison
-    from dptrace.run.cross_rank import Together
-    from dptrace.viewers.pages.notebook import Shown
+    from dptrace.api import Comparison, Shown
+    from dptrace.run.cross_rank import CrossRankAnalysis
 
 __all__ = ["SCHEMA", "Run"]
 
 SCHEMA = 1
-"""Version of the JSON that :meth:`Run.to_dict` gives: names in it never change meaning."""
+"""Version of the JSON that :meth:`Run.to_dict` returns: the meaning of a name in it never changes."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
-    """What was recorded of one job: a timeline per GPU, sorted by rank and device."""
+    """The recording of one job: a timeline per GPU, sorted by rank and device. :func:`dptrace.open` reads one."""
 
     path: str
-    """As the user named it."""
+    """The path as the user gave it."""
     timelines: tuple[Timeline, ...]
-    info: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
     """The contents of ``run.json``; empty for traces that dptrace did not record."""
     notes: tuple[str, ...] = ()
-    """What was missing, dropped or repaired, a sentence each; to be shown with every figure."""
+    """What was missing, dropped or repaired in the files, a sentence each; shown with every figure."""
     world_size: int = 0
-    """How many ranks the job had, as far as the files say; more than here where files are missing."""
-    devices: tuple[DeviceFigures, ...] = field(default=(), repr=False)
+    """Number of ranks in the job, as far as the files tell; more than ``ranks`` where files are missing."""
+    devices: tuple[DeviceFigures, ...] = field(default=())
     """Each timeline with its figures, in the same order; computed when they are not given."""
     figures_only: bool = False
-    """Whether the timelines hold communication alone, the figures being those of the whole."""
-    sources: Any = field(default=None, repr=False, compare=False)
-    """Where the files lie that the run was read from, as ``discovery.find`` gives them; nothing for a run
-    that was made otherwise."""
+    """Whether the timelines hold only communication; the figures are those of all intervals."""
+    sources: Any = field(default=None, compare=False)
+    """The files that the run was read from (``readers.sources.discovery.Sources``); None for a run made otherwise."""
 
     def __post_init__(self) -> None:
         if not self.devices:
             object.__setattr__(self, "devices", tuple(map(figures_of, self.timelines)))
 
     @property
+    def ranks(self) -> tuple[int, ...]:
+        """The numbers of the ranks that were read, in ascending order."""
+        return tuple(dict.fromkeys(timeline.rank for timeline in self.timelines))
+
+    @property
     def splits(self) -> tuple[Split, ...]:
-        """Give the split of each timeline, in the same order."""
+        """The split of each timeline, in the same order."""
         return tuple(device.split for device in self.devices)
 
     @property
     def on_cpu(self) -> bool:
-        """Tell whether the run shows operators on CPUs, not kernels on GPUs."""
+        """Whether the run shows operators on CPUs instead of kernels on GPUs."""
         return all(timeline.on_cpu for timeline in self.timelines)
 
-    def steps(self) -> pd.DataFrame:
-        """Give the nine figures, in ns, a row for each rank, device and step."""
-        import pandas as pd
+    @cached_property
+    def cross_rank(self) -> CrossRankAnalysis:
+        """The analysis across ranks: matched collectives, clocks, stragglers, findings."""
+        return self.analyze_cross_rank()
 
-        rows = [
-            {"rank": s.rank, "device": t.device, "step": name, **{f: int(v[k]) for f, v in s.figures.items()}}
-            for s, t in zip(self.splits, self.timelines, strict=True)
-            for k, name in enumerate(s.names)
-        ]
-        return pd.DataFrame(rows, columns=["rank", "device", "step", *FIGURES])
+    def analyze_cross_rank(self, align: bool = True) -> CrossRankAnalysis:
+        """Compute :attr:`cross_rank`.
 
-    def totals(self) -> pd.DataFrame:
-        """Give the nine figures, in ns, over all steps, and the overlap in percent: a row for each GPU."""
-        import pandas as pd
-
-        rows = []
-        for s in self.splits:
-            total = s.total()
-            overlap = overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"])
-            rows.append({"rank": s.rank, "device": s.device, **total, "overlap_percent": overlap})
-        return pd.DataFrame(rows, columns=["rank", "device", *FIGURES, "overlap_percent"])
-
-    def idle(self) -> pd.DataFrame:
-        """Give why each GPU was idle, in ns by cause: a row per rank, device and step; they add up."""
-        import pandas as pd
-
-        rows = [
-            {"rank": d.split.rank, "device": d.timeline.device, "step": name}
-            | {cause: int(values[k]) for cause, values in d.idle_causes.items()}
-            | {"idle_ns": int(d.split.figures["idle_ns"][k])}
-            for d in self.devices
-            for k, name in enumerate(d.split.names)
-        ]
-        return pd.DataFrame(rows, columns=["rank", "device", "step", *CAUSES, "idle_ns"])
-
-    def recompute_percent(self) -> float | None:
-        """Give the share of backward that is forward computed again, in percent; nothing without any of it.
-
-        Checkpointed activations cost that; it is a lower bound, see docs/how-it-works.md.
+        Args:
+            align: correct clocks that are off; otherwise use the times of each rank's own clock.
         """
-        again = sum(int(device.recompute_ns.sum()) for device in self.devices)
-        backward = sum(int(device.split.figures["backward_ns"].sum()) for device in self.devices)
-        return 100 * again / backward if again and backward else None
+        from dptrace.run.cross_rank import analyze_cross_rank
 
-    def collectives(self) -> pd.DataFrame:
-        """Give every collective on every GPU, a row each: kind, bytes, group, times, exposed and overlapped ns."""
-        import pandas as pd
-
-        rows = [row for device in self.devices for row in _collective_rows(device)]
-        return pd.DataFrame(rows, columns=list(_COLLECTIVE_COLUMNS))
-
-    def intervals(self) -> pd.DataFrame:
-        """Give every interval of every GPU, a row each: name, kind, phase, step, lane, start and end in ns.
-
-        Raises:
-            DptraceError: the run was opened for its figures only.
-        """
-        import pandas as pd
-
-        if self.figures_only:
-            raise DptraceError(f"{self.path}: was opened for its figures only; open it without figures_only.")
-
-        return pd.concat([_interval_frame(timeline) for timeline in self.timelines], ignore_index=True)
+        return analyze_cross_rank(self.devices, self.world_size, self.metadata, align)
 
     @cached_property
     def pipelines(self) -> tuple[Pipeline, ...]:
-        """Give the pipelines that the ranks form, with their schedules' bubbles; none in most runs."""
-        return self._pipelines(self.together) if any(len(t.actions) for t in self.timelines) else ()
+        """The pipelines that the ranks form, with the bubbles of their schedules; empty in most runs."""
+        return self._pipelines(self.cross_rank) if any(len(t.actions) for t in self.timelines) else ()
 
-    def _pipelines(self, together: Together) -> tuple[Pipeline, ...]:
-        from dptrace.analysis.cross_rank.pipeline_bubble import pipelines
+    def _pipelines(self, across: CrossRankAnalysis) -> tuple[Pipeline, ...]:
+        return pipelines(self.devices, across.clocks)
 
-        return pipelines(self.devices, together.clocks)
+    def steps(self) -> pd.DataFrame:
+        """Return the split of each step: a row per rank, device and step.
 
-    def _told(self, together: Together) -> list[dict[str, Any]]:
-        from dptrace.analysis.cross_rank.pipeline_bubble import to_dict
+        Columns:
+            rank (int), device (int): the rank and its GPU's index.
+            step (str): name of the step, such as ``ProfilerStep#4``.
+            forward_ns, backward_ns, optimizer_ns, other_ns, exposed_comm_ns, exposed_memory_ns, idle_ns (int, ns):
+                the parts of the step; they add up to ``wall_ns``.
+            overlapped_comm_ns (int, ns): communication under compute; not a part.
+            wall_ns (int, ns): length of the step.
+        """
+        return tables.step_frame(self.devices)
 
-        return [to_dict(pipeline, self.timelines) for pipeline in self._pipelines(together)]
+    def totals(self) -> pd.DataFrame:
+        """Return the split summed over all steps: a row per GPU.
+
+        Columns:
+            rank (int), device (str): the rank and the GPU's name.
+            The nine figures of :meth:`steps` (int, ns).
+            overlap_percent (float, %): overlapped / (overlapped + exposed); NaN without communication.
+        """
+        return tables.total_frame(self.devices)
+
+    def idle_causes(self) -> pd.DataFrame:
+        """Return why each GPU was idle: a row per rank, device and step.
+
+        Columns:
+            rank (int), device (int), step (str): as in :meth:`steps`.
+            data_loading_ns, host_bound_ns, launch_latency_ns, waiting_ns, bubble_ns (int, ns): idle time by cause;
+                they add up to ``idle_ns``.
+            idle_ns (int, ns): idle time of the split.
+        """
+        return tables.idle_frame(self.devices)
+
+    def recompute_percent(self) -> float | None:
+        """Return the share of backward that computes forward again, in percent; None where there is none.
+
+        Activation checkpointing does that. The figure is a lower bound, see docs/definitions.md.
+        """
+        recomputed = sum(int(device.recompute_ns.sum()) for device in self.devices)
+        backward = sum(int(device.split.figures["backward_ns"].sum()) for device in self.devices)
+        return 100 * recomputed / backward if recomputed and backward else None
+
+    def collectives(self) -> pd.DataFrame:
+        """Return every collective on every GPU: a row per call.
+
+        Columns:
+            rank (int), device (int), step (str or None: outside all steps).
+            kind (str): ``all_reduce``, ``all_gather`` …
+            bytes (int): message size; 0 where unknown.
+            dtype (str), group (str), group_size (int), seq (int): from the call's metadata; seq is -1 where unknown.
+            phase (str): phase that launched it.
+            start_ns, end_ns (int, ns): on the rank's own clock.
+            exposed_ns, overlapped_ns (int, ns): its time without and under compute.
+            name (str), label (str): the kernel's name, and the label of the bucket or layer that it is for.
+        """
+        return tables.collective_frame(self.devices)
+
+    def kernels(self) -> pd.DataFrame:
+        """Return every device interval (kernels, copies, sets) of every GPU: a row each.
+
+        Columns:
+            rank (int), device (int), name (str).
+            kind (str): ``compute``, ``communication`` or ``memory``.
+            phase (str): ``forward``, ``backward``, ``optimizer`` or ``other``.
+            step (str or None), lane (int): the step, and the row in the Gantt chart.
+            start_ns, end_ns (int, ns): on the rank's own clock.
+
+        Raises:
+            DptraceError: the run was opened with ``figures_only``.
+        """
+        if self.figures_only:
+            raise DptraceError(f"{self.path}: was opened with figures_only; open it without, for single kernels.")
+        return tables.kernel_frame(self.timelines)
 
     def pipeline(self) -> pd.DataFrame:
-        """Give what each rank computed of its pipeline's schedule, and the bubble: a row per rank and step."""
-        import pandas as pd
+        """Return what each rank computed of its pipeline's schedule, and the bubble: a row per rank and step.
 
-        from dptrace.analysis.cross_rank.pipeline_bubble import COLUMNS, rows
+        Columns:
+            pipeline (int), schedule (str), micro_batches (int), rank (int), device (int), stages (str), step (str).
+            busy_ns, own_span_ns, span_ns (int, ns): compute of the rank's actions; from its first to its last action;
+                from the first to the last action of the whole pipeline.
+            bubble_percent, pipeline_bubble_percent, formula_percent (float, %): share of the span in which the rank
+                did not compute, the same of all ranks, and what the schedule's formula expects.
+        """
+        return tables.pipeline_frame(self.pipelines, self.timelines)
 
-        return pd.DataFrame(rows(self.pipelines, self.timelines), columns=list(COLUMNS))
+    def pipeline_actions(self) -> pd.DataFrame:
+        """Return each stage's forward and backward of each micro-batch, in the order of their starts: a row each.
 
-    def actions(self) -> pd.DataFrame:
-        """Give every stage's forward and backward of each micro-batch, a row each, in the order of their starts."""
-        import pandas as pd
+        Columns:
+            pipeline (int), rank (int), device (int), step (str), stage (int), micro_batch (int), action (str).
+            start_ns, end_ns (int, ns): on the rank's own clock.
+            busy_ns (int, ns): compute within it.
+        """
+        return tables.action_frame(self.pipelines, self.timelines)
 
-        from dptrace.analysis.cross_rank.pipeline_bubble import ACTION_COLUMNS, action_rows
+    def matched_collectives(self) -> pd.DataFrame:
+        """Return every collective across ranks: a row for each of its ranks.
 
-        return pd.DataFrame(action_rows(self.pipelines, self.timelines), columns=list(ACTION_COLUMNS))
+        Columns:
+            collective (int): number of the collective; its ranks share it.
+            kind, name, group, dtype, phase (str), seq (int), bytes (int), step (str or None).
+            complete (bool): whether all ranks of the group are here.
+            transfer_ns (int, ns): the shortest duration among the ranks.
+            algbw_gbps, busbw_gbps (float, GB/s): algorithm and bus bandwidth; NaN where the size is unknown.
+            last_rank (int): the rank that arrived last; NaN where clocks don't tell.
+            rank (int), device (int), start_ns, end_ns, wait_ns, lateness_ns, exposed_ns, overlapped_ns (int, ns).
+        """
+        return tables.matched_frame(self.cross_rank.collectives())
 
-    @cached_property
-    def together(self) -> Together:
-        """Give the ranks side by side: collectives matched, clocks compared, stragglers and findings."""
-        return self.beside()
+    def clock_offsets(self) -> pd.DataFrame:
+        """Return each rank's clock against the first rank's: a row per rank.
 
-    def beside(self, align: bool = True) -> Together:
-        """Compute :attr:`together`, with the ranks' clocks as they are unless *align*."""
-        from dptrace.run.cross_rank import together
-
-        return together(self.devices, self.world_size, self.info, align)
-
-    def matches(self) -> pd.DataFrame:
-        """Give every collective across ranks, a row for each of its ranks: wait, transfer, lateness, bandwidth."""
-        import pandas as pd
-
-        rows = [
-            {"collective": number, **{name: row[name] for name in _ACROSS}, **member}
-            for number, row in enumerate(self.together.collectives())
-            for member in row["members"]
-        ]
-        return pd.DataFrame(rows)
-
-    def clocks(self) -> pd.DataFrame:
-        """Give each rank's clock against the first's: offset, drift, uncertainty."""
-        import pandas as pd
-
-        return pd.DataFrame(self.together.clock_rows())
+        Columns: see ``clocks`` in docs/reference/json.md: offset (ns), drift (parts per million), uncertainty (ns).
+        """
+        return tables.frame(self.cross_rank.clock_rows())
 
     def stragglers(self) -> pd.DataFrame:
-        """Give each collective at which a rank kept the others waiting: who, by how much, the cost, and why."""
-        import pandas as pd
+        """Return each collective at which a rank kept the others waiting: a row each.
 
-        return pd.DataFrame(self.together.straggler_rows())
+        Columns: the rank, by how much it was late (ns), what that cost (ns), and its cause; see ``stragglers`` in
+        docs/reference/json.md.
+        """
+        return tables.frame(self.cross_rank.straggler_rows())
 
     def findings(self) -> pd.DataFrame:
-        """Give what matters most, the dearest first: kind, text, advice, cost in ns of a step, share, evidence."""
-        import pandas as pd
+        """Return the findings, most expensive first: a row each.
 
-        return pd.DataFrame([finding.to_dict() for finding in self.together.findings])
+        Columns: kind, text and advice (str), cost of a step (ns), share of the step, evidence; see ``findings`` in
+        docs/reference/json.md.
+        """
+        return tables.frame([finding.to_dict() for finding in self.cross_rank.findings])
 
-    def diff(self, other: Run) -> Comparison:
-        """Compare with another run: what moved from this one to that, and whether it is beyond noise."""
-        from dptrace.comparison.compare import compare
-
-        return compare(self, other)
-
-    def view(self, name: str = "gantt", height: int = 640) -> Shown:
-        """Show the run in a notebook, as ``dptrace view`` shows it in a browser; ``save(path)`` writes the page.
+    def select(self, ranks: Collection[int] | None = None, steps: tuple[int, int] | None = None) -> Run:
+        """Return the part of the run with these ranks and steps.
 
         Args:
-            name: one of the views that ``dptrace view --view list`` lists.
-            height: of the frame in the notebook, in pixels.
+            ranks: numbers of the ranks to keep; None keeps all.
+            steps: first and last number of the steps to keep, as in ``ProfilerStep#4``; None keeps all.
 
         Raises:
-            UsageError: there is no view of that name.
-            DptraceError: there is nothing to draw, or too much for a page.
+            DptraceError: nothing is left; the message lists what there is.
         """
-        from dptrace.viewers.pages.notebook import show
+        if ranks is None and steps is None:
+            return self
+        from dptrace.run.select import selected_devices
 
-        return show(self, name, height)
+        devices, notes = selected_devices(self.path, self.devices, ranks, steps)
+        timelines = tuple(device.timeline for device in devices)
+        return replace(self, timelines=timelines, devices=devices, notes=(*self.notes, *notes))
+
+    def compare(self, after: Run) -> Comparison:
+        """Compare with a later run; see :func:`dptrace.compare`."""
+        from dptrace.api import compare
+
+        return compare(self, after)
+
+    def show(self, view: str = "gantt", height: int = 640) -> Shown:
+        """Show the run in a notebook; see :func:`dptrace.show`."""
+        from dptrace.api import show
+
+        return show(self, view, height)
 
     def hta(self, include_last_profiler_step: bool = False) -> Any:
-        """Give Holistic Trace Analysis's ``TraceAnalysis`` of the run's files, with all its methods; see docs/hta.md.
+        """Return HTA's ``TraceAnalysis`` of the run's files; see :func:`dptrace.hta_analysis`."""
+        from dptrace.api import hta_analysis
 
-        Args:
-            include_last_profiler_step: HTA leaves the last step out, unless told not to.
-
-        Raises:
-            MissingExtraError: HTA is not installed.
-            DptraceError: the run was not read from files, or one of them is no longer as it was.
-        """
-        from dptrace.hta.trace_analysis import hta_of
-
-        return hta_of(self, include_last_profiler_step)
+        return hta_analysis(self, include_last_profiler_step)
 
     def to_dict(self, align: bool = True) -> dict[str, Any]:
-        """Give the figures as plain data, the way ``dptrace analyze --json`` prints them.
+        """Return the figures as plain data, as ``dptrace analyze --json`` prints them.
 
         Args:
-            align: whether clocks that are off are corrected before ranks are compared.
+            align: correct clocks that are off before ranks are compared.
         """
-        together = self.together if align else self.beside(align=False)
+        across = self.cross_rank if align else self.analyze_cross_rank(align=False)
+        staged = any(len(timeline.actions) for timeline in self.timelines)
         return {
             "schema": SCHEMA,
             "run": self.path,
             "world_size": self.world_size,
-            "ranks": [_rank_dict(device) for device in self.devices],
-            "notes": [*self.notes, *together.notes],
-            **({"pipelines": self._told(together)} if any(len(t.actions) for t in self.timelines) else {}),
-            **together.to_dict(),
+            "ranks": [tables.rank_dict(device) for device in self.devices],
+            "notes": [*self.notes, *across.notes],
+            **({"pipelines": tables.pipeline_dicts(self._pipelines(across), self.timelines)} if staged else {}),
+            **across.to_dict(),
         }
 
+    def __repr__(self) -> str:
+        steps = max((len(split.names) for split in self.splits), default=0)
+        ranks = f"{len(self.ranks)} of {self.world_size}" if self.world_size > len(self.ranks) else f"{len(self.ranks)}"
+        wall = sum(int(split.figures["wall_ns"].sum()) for split in self.splits)
+        count = sum(len(split.names) for split in self.splits)
+        mean = f", {milliseconds(wall / count)} ms a step" if count else ""
+        return f"<dptrace.Run {self.path!r}: ranks {ranks}, steps {steps}{mean}>"
 
-_COLLECTIVE_COLUMNS = (
-    *("rank", "device", "step", "kind", "bytes", "dtype", "group", "group_size", "seq", "phase"),
-    *("start_ns", "end_ns", "exposed_ns", "overlapped_ns", "name", "label"),
-)
+    def _repr_html_(self) -> str:
+        """Return a small table for notebooks: the split of each GPU, mean per step."""
+        return f"<p>{escape(repr(self))}</p>{tables.mean_split_html(self.devices)}"
+
+    # The names of 0.1, for one release.
+
+    def idle(self) -> pd.DataFrame:
+        """Return :meth:`idle_causes`; deprecated."""
+        _warn("idle()", "idle_causes()")
+        return self.idle_causes()
+
+    def intervals(self) -> pd.DataFrame:
+        """Return :meth:`kernels`; deprecated."""
+        _warn("intervals()", "kernels()")
+        return self.kernels()
+
+    def matches(self) -> pd.DataFrame:
+        """Return :meth:`matched_collectives`; deprecated."""
+        _warn("matches()", "matched_collectives()")
+        return self.matched_collectives()
+
+    def clocks(self) -> pd.DataFrame:
+        """Return :meth:`clock_offsets`; deprecated."""
+        _warn("clocks()", "clock_offsets()")
+        return self.clock_offsets()
+
+    def actions(self) -> pd.DataFrame:
+        """Return :meth:`pipeline_actions`; deprecated."""
+        _warn("actions()", "pipeline_actions()")
+        return self.pipeline_actions()
+
+    def diff(self, other: Run) -> Comparison:
+        """Return :meth:`compare`; deprecated."""
+        _warn("diff()", "compare()")
+        return self.compare(other)
+
+    def view(self, name: str = "gantt", height: int = 640) -> Shown:
+        """Return :meth:`show`; deprecated."""
+        _warn("view()", "show()")
+        return self.show(name, height)
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """:attr:`metadata`; deprecated."""
+        _warn("info", "metadata")
+        return self.metadata
+
+    @property
+    def together(self) -> CrossRankAnalysis:
+        """:attr:`cross_rank`; deprecated."""
+        _warn("together", "cross_rank")
+        return self.cross_rank
 
 
-_ACROSS = (
-    *("kind", "name", "group", "seq", "bytes", "dtype", "step", "phase", "complete"),
-    *("transfer_ns", "algbw_gbps", "busbw_gbps", "last_rank"),
-)
-"""What stands in each row of a collective's ranks, of what holds for all of them."""
-
-
-def _step_name(timeline: Timeline, step: int) -> str | None:
-    return timeline.windows.names[step] if step >= 0 else None
-
-
-def _collective_rows(device: DeviceFigures) -> list[dict[str, Any]]:
-    timeline, exposed, overlapped = device.timeline, device.exposed_ns, device.overlapped_ns
-    rows = []
-    for i in np.flatnonzero(timeline.collective >= 0):
-        comm = timeline.collectives[timeline.collective[i]]
-        values = (
-            *(timeline.rank, timeline.device, _step_name(timeline, int(timeline.step[i])), comm.kind, comm.bytes),
-            *(comm.dtype, comm.group, comm.group_size, comm.seq, Phase(timeline.phase[i]).name.lower()),
-            *(int(timeline.start_ns[i]), int(timeline.end_ns[i]), int(exposed[i]), int(overlapped[i])),
-            *(timeline.names[timeline.name[i]], comm.label),
-        )
-        rows.append(dict(zip(_COLLECTIVE_COLUMNS, values, strict=True)))
-    return rows
-
-
-def _interval_frame(timeline: Timeline) -> pd.DataFrame:
-    import pandas as pd
-
-    kinds = np.array(["compute", "communication", "memory"], object)
-    phases = np.array([phase.name.lower() for phase in Phase], object)
-    names = np.array([*timeline.names, ""], object)
-    steps = np.array([*timeline.windows.names, None, None], object)
-    return pd.DataFrame(
-        {
-            "rank": timeline.rank,
-            "device": timeline.device,
-            "name": names[timeline.name],
-            "kind": kinds[timeline.kind],
-            "phase": phases[timeline.phase],
-            "step": steps[timeline.step],
-            "lane": timeline.lane,
-            "start_ns": timeline.start_ns,
-            "end_ns": timeline.end_ns,
-        }
-    )
-
-
-def _rank_dict(device: DeviceFigures) -> dict[str, Any]:
-    timeline, figures = device.timeline, device.split
-    steps = []
-    for k, name in enumerate(figures.names):
-        comm = {
-            kind: {
-                "count": int(c.count[k]),
-                "bytes": int(c.bytes[k]),
-                "exposed_ns": int(c.exposed_ns[k]),
-                "overlapped_ns": int(c.overlapped_ns[k]),
-            }
-            for kind, c in figures.comm.items()
-        }
-        nine = {f: int(v[k]) for f, v in figures.figures.items()}
-        idle = {cause: int(values[k]) for cause, values in device.idle_causes.items()}
-        again = int(device.recompute_ns[k])
-        steps.append({"step": name, **nine, "comm": comm, "idle": idle, "recompute_ns": again})
-    total = figures.total()
-    return {
-        "rank": timeline.rank,
-        "device": timeline.device_name,
-        "device_index": timeline.device,
-        "file": timeline.path,
-        "steps": steps,
-        "total": total,
-        "overlap_percent": overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"]),
-        "collectives": [
-            {key: value for key, value in row.items() if key not in ("rank", "device")}
-            for row in _collective_rows(device)
-        ],
-    }
+def _warn(old: str, new: str) -> None:
+    message = f"Run.{old} is now Run.{new}; the old name goes in the next release."
+    warnings.warn(message, DeprecationWarning, stacklevel=3)

@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 
+from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.errors import DptraceError
-from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 from dptrace.timeline.steps import between
 
-__all__ = ["select"]
+__all__ = ["selected_devices"]
 
 
-def select(run: Run, ranks: Collection[int] | None = None, steps: tuple[int, int] | None = None) -> Run:
-    """Keep these ranks and these steps of a run, and say so in its notes.
+def selected_devices(
+    path: str, devices: Sequence[DeviceFigures], ranks: Collection[int] | None, steps: tuple[int, int] | None
+) -> tuple[tuple[DeviceFigures, ...], tuple[str, ...]]:
+    """Keep the GPUs of some ranks and the steps with some numbers, and note what was selected.
 
     Raises:
-        DptraceError: nothing is left; the message says what there is.
+        DptraceError: nothing is left; the message lists what there is.
     """
-    timelines, notes = run.timelines, list(run.notes)
+    kept, notes = tuple(devices), list[str]()
     if ranks is not None:
-        timelines = tuple(timeline for timeline in timelines if timeline.rank in ranks)
-        if not timelines:
-            there = ", ".join(str(rank) for rank in sorted({timeline.rank for timeline in run.timelines}))
-            raise DptraceError(f"{run.path}: none of the ranks asked for is here; there are: {there}.")
+        kept = tuple(device for device in kept if device.timeline.rank in ranks)
+        if not kept:
+            known = ", ".join(str(rank) for rank in sorted({device.timeline.rank for device in devices}))
+            raise DptraceError(f"{path}: has none of the selected ranks; it has {known}.")
     if steps is not None:
-        cut = [_steps(timeline, *steps) for timeline in timelines]
-        timelines = tuple(timeline for timeline in cut if timeline)
+        timelines = [timeline for device in kept if (timeline := _steps(device.timeline, *steps))]
         if not timelines:
-            raise DptraceError(f"{run.path}: no step has a number from {steps[0]} to {steps[1]}. {_there(run)}")
-        notes.append(f"Only steps {steps[0]} to {steps[1]} are shown, as asked.")
-    return replace(run, timelines=timelines, devices=(), notes=tuple(notes))
+            known = _known_steps(devices[0].timeline)
+            raise DptraceError(f"{path}: no step has a number from {steps[0]} to {steps[1]}. {known}")
+        kept = tuple(map(figures_of, timelines))
+        notes.append(f"Only steps {steps[0]} to {steps[1]} are shown, as selected.")
+    return kept, tuple(notes)
 
 
 def _number(name: str) -> int | None:
@@ -40,15 +42,13 @@ def _number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def _there(run: Run) -> str:
-    names = run.timelines[0].windows.names
-    return f"There are: {names[0]} to {names[-1]}." if len(names) > 1 else f"There is one: {', '.join(names)}."
+def _known_steps(timeline: Timeline) -> str:
+    names = timeline.windows.names
+    return f"It has {names[0]} to {names[-1]}." if len(names) > 1 else f"It has one: {', '.join(names)}."
 
 
 def _steps(timeline: Timeline, first: int, last: int) -> Timeline | None:
-    """Keep the steps of one timeline whose numbers are asked for."""
+    """Cut a timeline to the steps whose numbers are selected; None where it has none of them."""
     numbers = [_number(name) for name in timeline.windows.names]
     kept = [index for index, number in enumerate(numbers) if number is not None and first <= number <= last]
-    if not kept:
-        return None
-    return between(timeline, kept[0], kept[-1])
+    return between(timeline, kept[0], kept[-1]) if kept else None

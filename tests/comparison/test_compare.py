@@ -250,5 +250,5 @@ def test_intervals_are_needed_for_no_figure() -> None:
     blind = open_run([str(TRACES / "single_cpu")], Reading(figures_only=True))
 
     with pytest.raises(DptraceError):
-        blind.intervals()
+        blind.kernels()
     assert {"same"} == {change.verdict for change in compare(blind, recorded("single_cpu")).changes}

@@ -19,7 +19,7 @@ def info(**changed: Any) -> dict[str, Any]:
 
 def test_nothing_is_said_of_what_is_alike() -> None:
     """Nor of a run without run.json."""
-    a, b = job(info=info()), job(info=info())
+    a, b = job(metadata=info()), job(metadata=info())
 
     assert [] == differences(a, b, [(0, 0), (1, 0)])
     assert [] == differences(a, job(), [(0, 0), (1, 0)])
@@ -36,7 +36,7 @@ def test_nothing_is_said_of_what_is_alike() -> None:
 )
 def test_what_run_json_tells_is_told(changed: dict[str, Any], words: str) -> None:
     """Each in a sentence."""
-    assert [words] == differences(job(info=info()), job(info=info(**changed)), [(0, 0), (1, 0)])
+    assert [words] == differences(job(metadata=info()), job(metadata=info(**changed)), [(0, 0), (1, 0)])
 
 
 @pytest.mark.parametrize("strange", [[], "x", None, {"torch": {"a": 1}}, {1: 2}])
@@ -44,7 +44,7 @@ def test_a_strange_run_json_does_no_harm(strange: object) -> None:
     """It is somebody's file."""
     odd = dict.fromkeys(info(), strange)
 
-    assert isinstance(differences(job(info=odd), job(info=info()), None), list)
+    assert isinstance(differences(job(metadata=odd), job(metadata=info()), None), list)
 
 
 def test_world_sizes_ranks_and_devices_are_told() -> None:
@@ -64,24 +64,24 @@ def test_world_sizes_ranks_and_devices_are_told() -> None:
 
 def test_what_is_drawn_beside_each_other_tells_ranks_that_are_missing() -> None:
     """And other sizes and models, but nothing of means, for each run is drawn as it is."""
-    a = job(ranks=4, info=info())
+    a = job(ranks=4, metadata=info())
     few = replace(a, timelines=a.timelines[:1], devices=())
 
     assert [] == beside_each_other(a, a)
     assert ["B: 1 of its 4 ranks are drawn; those that are not may be slower."] == beside_each_other(a, few)
-    other = job(ranks=2, info=info(model="large"))
+    other = job(ranks=2, metadata=info(model="large"))
     assert ["A had 4 ranks, B 2.", "Model: A small, B large."] == beside_each_other(a, other)
 
 
 def test_only_another_work_is_incomparable() -> None:
     """CPUs against GPUs, another model, no backward; not another number of ranks, device, or option."""
-    a = job(info=info())
+    a = job(metadata=info())
     cpu = run_of([replace(t, device=-1, device_name="CPU") for t in a.timelines])
     forward = run_of([TimelineBuilder(0).build()])
-    faster = run_of([replace(t, device_name="NVIDIA H200") for t in a.timelines], info=info(mode="ddp"))
+    faster = run_of([replace(t, device_name="NVIDIA H200") for t in a.timelines], metadata=info(mode="ddp"))
 
     assert "A shows operators on CPUs, B kernels on GPUs" == incomparable(cpu, a)
-    assert "A trained the model small, B large" == incomparable(a, job(info=info(model="large")))
+    assert "A trained the model small, B large" == incomparable(a, job(metadata=info(model="large")))
     assert "A has no backward, B has one" == incomparable(forward, a)
     assert "B has no backward, A has one" == incomparable(a, forward)
     assert "" == incomparable(a, faster) == incomparable(a, job(ranks=4))

@@ -107,7 +107,7 @@ def test_what_one_run_lacks_is_left_out_and_said() -> None:
 
 def test_another_work_saves_nothing() -> None:
     """Runs of two models are drawn beside each other, and neither is ahead."""
-    found = align_steps(paced(job(info={"model": "small"})), paced(job(seed=1, info={"model": "large"})))
+    found = align_steps(paced(job(metadata={"model": "small"})), paced(job(seed=1, metadata={"model": "large"})))
 
     assert "A trained the model small, B large" == found.incomparable
     assert found.saved_ns() != 0

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import dptrace
+from dptrace.analysis.per_gpu.labels import PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.errors import UsageError
 from dptrace.export import tracks as rows
 from dptrace.export.formats import BUNDLE, FORMATS, format_of, write_trace
 from dptrace.run.run import Run
 from dptrace.timeline.model import Phase, Timeline
-from dptrace.viewers.base.theme import PART_LABELS
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.exported import Track, read_back
 from tests.support.real_traces import needs_real_traces, real

@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dptrace.core.files import cache_folder
 from dptrace.core.intervals import Int64
 from dptrace.load import cache
 from dptrace.readers.sources.source import Source
+from dptrace.readers.sources.storage import file_identity
 
 VALUE = {"a": np.arange(1000)}
 Kind = dict[str, Int64]
@@ -30,7 +32,7 @@ def source(tmp_path: Path) -> Source:
 
 
 def stored(source: Source, *how: object) -> Path | None:
-    return cache.store(source, how, VALUE, source.identity())
+    return cache.store(source, how, VALUE, file_identity(source))
 
 
 def test_what_is_stored_is_found_for_the_same_file_and_way_only(source: Source, tmp_path: Path) -> None:
@@ -66,7 +68,7 @@ def test_another_version_of_dptrace_finds_nothing(source: Source, monkeypatch: p
 
 def test_a_file_that_changed_while_it_was_read_is_not_kept(source: Source, tmp_path: Path) -> None:
     """Its figures may be those of neither."""
-    before = source.identity()
+    before = file_identity(source)
     (tmp_path / "t.json").write_text("22")
 
     assert cache.store(source, (), VALUE, before) is None
@@ -105,8 +107,8 @@ def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    assert cache.folder().is_relative_to(tmp_path)
-    assert "dptrace" in cache.folder().parts
+    assert cache_folder().is_relative_to(tmp_path)
+    assert "dptrace" in cache_folder().parts
 
 
 def test_an_entry_stands_for_no_other(source: Source) -> None:

@@ -103,4 +103,4 @@ def test_pictures_cannot_come_from_a_cluster(address: str, folder: Path) -> None
 
     assert 4 == len(run.steps())
     with pytest.raises(DptraceError, match="figures only"):
-        run.intervals()
+        run.kernels()

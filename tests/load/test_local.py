@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dptrace.core.files import cache_folder
 from dptrace.errors import DptraceError
 from dptrace.load import cache, local
 from dptrace.load.options import Reading
@@ -43,13 +44,13 @@ def test_processes_give_what_one_gives(figures_only: bool, cached: bool, sources
         for _, result in local.gather(sources[:6], reading):
             assert isinstance(result, RankFile)
             assert (1 if figures_only else 4) == len(result.devices[0].timeline)
-    assert cached == any(cache.folder().glob("*.rank"))
+    assert cached == any(cache_folder().glob("*.rank"))
 
 
 def test_a_second_look_reads_nothing(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
     """What is cached is not parsed; with the cache off it is; a file that changed is."""
     first = totals(sources[:1], Reading())
-    monkeypatch.setattr(local, "read_rank_file", lambda *_: pytest.fail("was read again"))
+    monkeypatch.setattr(rank_file, "read_rank_file", lambda *_: pytest.fail("was read again"))
 
     assert first == totals(sources[:1], Reading())
     with pytest.raises(pytest.fail.Exception):

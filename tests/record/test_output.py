@@ -15,7 +15,6 @@ from dptrace.record.distributed import Meeting  # noqa: E402
 from dptrace.record.launch.messages import Assignment, write_json  # noqa: E402
 from dptrace.record.options.parse import Schedule  # noqa: E402
 from dptrace.record.output import LaunchedHost, OwnHost, open_host  # noqa: E402
-from dptrace.record.rank_metadata import describe_rank  # noqa: E402
 from dptrace.record.recording import Recording  # noqa: E402
 
 
@@ -74,7 +73,7 @@ def test_rank_0_waits_no_longer_than_until_another_fails(
         monkeypatch.setenv("RANK", str(rank))
         hosts.append(OwnHost(tmp_path / "mine", False, Meeting("x")))
         hosts[-1].begin()
-    piece = describe_rank(Recording(Schedule(0, 2, 1), hosts[0], None, {}))
+    piece = Recording(Schedule(0, 2, 1), hosts[0], None, {}).describe()
     write_json(hosts[0].folder / "rank0.piece.json", piece | {"file": "rank0.pt.trace.json.gz"})
 
     hosts[1].end("ValueError: bad batch")

@@ -8,7 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="recording needs torch")
 
-from dptrace.record.rank_metadata import describe_rank  # noqa: E402
 from dptrace.record.recording import record  # noqa: E402
 
 
@@ -21,7 +20,7 @@ def test_a_rank_tells_where_it_ran_and_how_long_its_steps_took(
     with record("run", steps=2, warmup=2, wait=3, model=model, options={"model": "tiny", "lr": 0.1}) as recording:
         for _ in range(recording.total_steps):
             recording.step(model(torch.ones(1, 4)).sum())
-    told = describe_rank(recording)
+    told = recording.describe()
 
     assert (1, 2, 2, 7) == (
         *(len(told[key]) for key in ("unprofiled_ns", "profiled_ns")),
@@ -40,9 +39,9 @@ def test_what_cannot_be_told_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path
         raise RuntimeError("sick")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("dptrace.record.rank_metadata._ddp_logging", fail)
+    monkeypatch.setattr("dptrace.record.recording.ddp_logging", fail)
     monkeypatch.setattr("dptrace.record.profiler.Stopwatch.laps", fail)
-    told = describe_rank(record("run", model=torch.nn.LazyLinear(4)))
+    told = record("run", model=torch.nn.LazyLinear(4)).describe()
 
     assert (None, [], []) == (told["ddp"], told["unprofiled_ns"], told["profiled_ns"])
     assert told["notes"] == [

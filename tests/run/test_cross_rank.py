@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 import dptrace
-from dptrace.run.cross_rank import together
+from dptrace.run.cross_rank import analyze_cross_rank
 from dptrace.run.run import Run
 from tests.support.builders import two_rank_timelines
 from tests.support.real_traces import needs_real_traces, real
@@ -40,18 +40,18 @@ def test_tables_are_the_same_rows() -> None:
     """DataFrames: a row per rank of each collective, per clock, per straggler, per finding."""
     run = run_of_two()
 
-    assert 4 == len(run.matches())
-    assert {"collective", "rank", "wait_ns", "transfer_ns", "busbw_gbps"} <= set(run.matches())
-    assert [0, 1] == list(run.clocks()["rank"])
-    assert len(run.stragglers()) == len(run.together.stragglers)
-    assert len(run.findings()) == len(run.together.findings)
-    assert 0 == len(Run("x", ()).matches()) == len(Run("x", ()).findings())
+    assert 4 == len(run.matched_collectives())
+    assert {"collective", "rank", "wait_ns", "transfer_ns", "busbw_gbps"} <= set(run.matched_collectives())
+    assert [0, 1] == list(run.clock_offsets()["rank"])
+    assert len(run.stragglers()) == len(run.cross_rank.stragglers)
+    assert len(run.findings()) == len(run.cross_rank.findings)
+    assert 0 == len(Run("x", ()).matched_collectives()) == len(Run("x", ()).findings())
 
 
 def test_clocks_are_left_alone_when_asked() -> None:
     """A second ahead is corrected for lateness; --no-align takes the times as they are; waits are the same."""
     run = run_of_two(10**9)
-    aligned, raw = run.together, together(run.devices, 2, align=False)
+    aligned, raw = run.cross_rank, analyze_cross_rank(run.devices, 2, align=False)
 
     assert 10**9 <= abs(int(aligned.clocks.offset_ns[1])) <= 10**9 + 2000
     assert int(aligned.timing.late_ns.max()) < 10_000
@@ -62,7 +62,7 @@ def test_clocks_are_left_alone_when_asked() -> None:
 @needs_real_traces
 def test_lateness_of_the_recommenders_rank_is_that_of_its_catalogue() -> None:
     """dlrm_v100_4ranks: rank 2, at four all-to-alls 19 to 28 ms late."""
-    rows = dptrace.open(real("dlrm_v100_4ranks")).together.straggler_rows()
+    rows = dptrace.open(real("dlrm_v100_4ranks")).cross_rank.straggler_rows()
     late = sorted(row["late_ns"] / 1e6 for row in rows if row["rank"] == 2 and row["kind"] == "all_to_all")[-4:]
 
     assert all(18.8 < ms < 28.6 for ms in late)
@@ -71,7 +71,7 @@ def test_lateness_of_the_recommenders_rank_is_that_of_its_catalogue() -> None:
 
 def test_raw_times_make_nobody_late() -> None:
     """With --no-align who kept the others waiting is told by their waits, and that times are raw is a note."""
-    raw = run_of_two(10**9).beside(align=False)
+    raw = run_of_two(10**9).analyze_cross_rank(align=False)
 
     assert all(row["late_ns"] < 10**6 for row in raw.straggler_rows())
     assert any("--no-align" in note for note in raw.notes)

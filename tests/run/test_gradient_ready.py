@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dptrace.load.open import open_run
-from dptrace.run.cross_rank import together
+from dptrace.run.cross_rank import analyze_cross_rank
 from dptrace.run.gradient_ready import alone_ns, ready_before_last, ready_ns, sent
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 from tests.support.builders import TimelineBuilder
@@ -72,7 +72,7 @@ def test_on_a_real_gpu_free_links_begin_when_the_bucket_is_ready() -> None:
 
 def test_buckets_become_ready_one_after_the_other_until_backward_ends() -> None:
     """Of our recording with three buckets: the last is at 0, as in every run, the others before it."""
-    told = open_run([TRACE]).together
+    told = open_run([TRACE]).cross_rank
     ready = ready_before_last(told)
 
     assert len(ready) == 3
@@ -83,18 +83,18 @@ def test_buckets_become_ready_one_after_the_other_until_backward_ends() -> None:
 def test_without_buckets_nothing_is_known_of_them() -> None:
     """Another trainer's all-reduces have sizes and times, and no bucket."""
     ranks = [rank(number, [reduce(0, 100_000), reduce(1, 300_000)]) for number in (0, 1)]
-    told = together(ranks, 2, {}, True)
+    told = analyze_cross_rank(ranks, 2, {}, True)
 
     assert ready_before_last(told) == ()
 
 
 def test_what_was_sent_is_told_with_its_own_time() -> None:
     """Never longer than the shortest of its ranks' durations; all of our recording's, by their sizes."""
-    told = open_run([TRACE]).together
+    told = open_run([TRACE]).cross_rank
     found = sent(told)
 
     assert {size for size, _ in found} == {10512424, 16785408, 6430720}
     assert len(found) == 12
     for (_, seconds), transfer in zip(found, told.timing.transfer_ns.tolist(), strict=True):
         assert 0 < seconds <= transfer / 1e9
-    assert sent(together([rank(0, [])], 1, {}, True)) == ()
+    assert sent(analyze_cross_rank([rank(0, [])], 1, {}, True)) == ()

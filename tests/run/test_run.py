@@ -42,14 +42,14 @@ def test_collectives_and_intervals_are_rows(folder: Path) -> None:
 
     assert ("all_reduce", 4000, 15_000, 10_000) == tuple(first[["kind", "bytes", "exposed_ns", "overlapped_ns"]])
     assert "" == first["label"]
-    assert 16 == len(run.intervals())
-    assert {"compute", "communication"} == set(run.intervals()["kind"])
+    assert 16 == len(run.kernels())
+    assert {"compute", "communication"} == set(run.kernels()["kind"])
 
 
 def test_idle_has_its_causes(folder: Path) -> None:
     """A row for each rank and step; the causes add up to the idle time of the split."""
     run = dptrace.open(folder)
-    idle = run.idle()
+    idle = run.idle_causes()
 
     assert list(run.steps()["idle_ns"]) == list(idle["idle_ns"]) == list(idle[list(CAUSES)].sum(axis=1))
 
@@ -81,15 +81,15 @@ def test_figures_only_keeps_all_but_the_intervals(folder: Path) -> None:
     assert run.to_dict() == thin.to_dict()
     assert run.collectives().equals(thin.collectives())
     assert len(thin.timelines[0]) < len(run.timelines[0])
-    with pytest.raises(DptraceError, match="figures only"):
-        thin.intervals()
+    with pytest.raises(DptraceError, match="figures_only"):
+        thin.kernels()
 
 
 def test_runs_are_compared(folder: Path) -> None:
     """A run against itself: nothing moved."""
     run = dptrace.open(folder)
 
-    assert 0 == run.diff(run).figures()["delta_ns"].abs().sum()
+    assert 0 == run.compare(run).figures()["delta_ns"].abs().sum()
 
 
 def test_forward_computed_again_is_a_share_of_backward(folder: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
-from dptrace.run.select import select
 from tests.support.builders import TimelineBuilder
 from tests.support.synthetic import training_run
 
@@ -16,7 +15,7 @@ from tests.support.synthetic import training_run
 def test_chosen_steps_keep_their_figures() -> None:
     """All nine, and every collective's, to the nanosecond."""
     run = training_run(3_000, ranks=2, steps=5)
-    part = select(run, steps=(5, 7))
+    part = run.select(steps=(5, 7))
     for whole, cut in zip(run.splits, part.splits, strict=True):
         assert ("ProfilerStep#5", "ProfilerStep#6", "ProfilerStep#7") == cut.names
         for figure in FIGURES:
@@ -31,7 +30,7 @@ def test_chosen_steps_keep_their_figures() -> None:
 def test_chosen_ranks_are_whole() -> None:
     """The others are gone, and the world is as large as before."""
     run = training_run(900, ranks=3)
-    part = select(run, ranks={0, 2})
+    part = run.select(ranks={0, 2})
 
     assert [0, 2] == [timeline.rank for timeline in part.timelines]
     assert (3, run.splits[2].total()) == (part.world_size, part.splits[1].total())
@@ -39,19 +38,19 @@ def test_chosen_ranks_are_whole() -> None:
 
 def test_what_was_left_out_is_noted() -> None:
     """Nobody shall take part of a run for all of it."""
-    assert "Only steps 4 to 5 are shown, as asked." in select(training_run(900), steps=(4, 5)).notes
+    assert "Only steps 4 to 5 are shown, as selected." in training_run(900).select(steps=(4, 5)).notes
 
 
 def test_nothing_left_says_what_there_is() -> None:
     """Which ranks, which steps."""
     run = training_run(900)
     unnamed = Run("x", (TimelineBuilder(0).compute(0, 9).build(),))
-    with pytest.raises(DptraceError, match=r"runs/synthetic: none of the ranks .*: 0, 1\."):
-        select(run, ranks={7})
-    with pytest.raises(DptraceError, match=r"from 9 to 12\. There are: ProfilerStep#4 to ProfilerStep#6\."):
-        select(run, steps=(9, 12))
-    with pytest.raises(DptraceError, match=r"There is one: ProfilerStep#0\."):
-        select(unnamed, steps=(9, 12))
+    with pytest.raises(DptraceError, match=r"runs/synthetic: .* 0, 1\."):
+        run.select(ranks={7})
+    with pytest.raises(DptraceError, match=r"from 9 to 12\. It has ProfilerStep#4 to ProfilerStep#6\."):
+        run.select(steps=(9, 12))
+    with pytest.raises(DptraceError, match=r"It has one: ProfilerStep#0\."):
+        unnamed.select(steps=(9, 12))
 
 
 def test_a_collective_that_runs_into_the_next_step_keeps_its_own_figures() -> None:
@@ -60,6 +59,4 @@ def test_a_collective_that_runs_into_the_next_step_keeps_its_own_figures() -> No
     run = Run("x", (build.build(),))
     columns = ["exposed_ns", "overlapped_ns"]
 
-    assert (
-        run.collectives()[columns].values.tolist() == select(run, steps=(0, 0)).collectives()[columns].values.tolist()
-    )
+    assert run.collectives()[columns].values.tolist() == run.select(steps=(0, 0)).collectives()[columns].values.tolist()

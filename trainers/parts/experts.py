@@ -21,7 +21,7 @@ from dptrace.record import World
 from dptrace.record.distributed import check_finite
 from dptrace.trainers.parts.gpt import FeedForward
 
-__all__ = ["Experts", "layers", "own", "whole"]
+__all__ = ["Experts", "own", "whole"]
 
 
 class _Exchange(torch.autograd.Function):
@@ -103,7 +103,7 @@ class Experts(nn.Module):
         return coming.view(self.world.size, self.local)
 
     def _answer(self, rows: Tensor, here: Tensor) -> Tensor:
-        """Let each expert answer its rows, which come ordered by rank and, of each rank, by expert."""
+        """Apply each expert to its rows, which are ordered by rank and, within a rank, by expert."""
         owner = torch.arange(self.local, device=rows.device).repeat(len(here)).repeat_interleave(here.flatten())
         answers = rows.new_empty(rows.shape)
         for number, expert in enumerate(self.experts.values()):
@@ -125,13 +125,8 @@ class Experts(nn.Module):
         self.balance = self.count * (share * probability.mean(0)).sum()
 
 
-def layers(model: nn.Module) -> list[Experts]:
-    """Give the mixtures of a model, from the first block to the last."""
-    return [module for module in model.modules() if isinstance(module, Experts)]
-
-
 def own(model: nn.Module) -> set[str]:
-    """Give the names of the parameters that this rank alone holds: its experts'."""
+    """Return the names of the parameters that this rank alone holds: its experts'."""
     return {name for name, _ in model.named_parameters() if ".experts." in name}
 
 

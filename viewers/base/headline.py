@@ -23,7 +23,7 @@ class Headline:
 def headline(run: Run) -> Headline:
     """Tell in a few words what the run is."""
     title = Path(run.path).name or run.path
-    facts = [str(run.info[key]) for key in ("mode", "model") if isinstance(run.info.get(key), str)]
+    facts = [str(run.metadata[key]) for key in ("mode", "model") if isinstance(run.metadata.get(key), str)]
     facts = [fact for fact in facts if fact != title]
     facts += [_ranks(run), _devices(run), _steps(run)]
     return Headline(title, run.path, tuple(fact for fact in facts if fact), run.notes)

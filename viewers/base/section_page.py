@@ -11,8 +11,8 @@ from bokeh.resources import Resources
 from jinja2 import Environment
 from markupsafe import Markup
 
-from dptrace import __version__
 from dptrace.core.text import legible
+from dptrace.version import __version__
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.page import bundle, policy, static
 from dptrace.viewers.base.table import Cells

@@ -13,7 +13,6 @@ from dptrace.viewers.base import theme
 
 __all__ = [
     "CAUSE_COLORS",
-    "CAUSE_LABELS",
     "CHROME",
     "DARK",
     "EXPOSED",
@@ -21,9 +20,7 @@ __all__ = [
     "INK",
     "MEMORY",
     "OVERLAPPED",
-    "OVERLAPPED_LABEL",
     "PART_COLORS",
-    "PART_LABELS",
     "PART_ORDER",
     "at_night",
     "css",
@@ -41,15 +38,6 @@ PART_COLORS: dict[Part, str] = {
     Part.IDLE: "#ECEFF1",
 }
 
-PART_LABELS: dict[Part, str] = {
-    Part.FORWARD: "Forward",
-    Part.BACKWARD: "Backward",
-    Part.OPTIMIZER: "Optimizer",
-    Part.OTHER: "Other compute",
-    Part.EXPOSED_COMM: "Exposed communication",
-    Part.EXPOSED_MEMORY: "Exposed memory",
-    Part.IDLE: "Idle",
-}
 
 PART_ORDER: tuple[Part, ...] = tuple(PART_COLORS)
 """The parts in the order of bars and legends: as a step runs, not as an instant is claimed."""
@@ -57,7 +45,6 @@ PART_ORDER: tuple[Part, ...] = tuple(PART_COLORS)
 EXPOSED = PART_COLORS[Part.EXPOSED_COMM]
 OVERLAPPED = "#3ECF8E"
 """Communication under compute."""
-OVERLAPPED_LABEL = "Overlapped communication"
 MEMORY = PART_COLORS[Part.EXPOSED_MEMORY]
 """Copies and sets, exposed or not."""
 IDLE = PART_COLORS[Part.IDLE]
@@ -71,13 +58,6 @@ CAUSE_COLORS: dict[str, str] = {
 }
 """Of what idling was for, by ``idle.CAUSES``; each also has a pattern where it is drawn."""
 
-CAUSE_LABELS: dict[str, str] = {
-    "data_loading_ns": "Idle: data loading",
-    "host_bound_ns": "Idle: host-bound",
-    "launch_latency_ns": "Idle: launch latency",
-    "waiting_ns": "Idle: waiting",
-    "bubble_ns": "Idle: pipeline bubble",
-}
 
 INK: dict[str, str] = {
     PART_COLORS[Part.FORWARD]: "#FFFFFF",

@@ -16,8 +16,8 @@ from bokeh.models import BoxZoomTool, ColumnDataSource, NoOverlap, ResetTool
 from bokeh.plotting import figure
 from markupsafe import Markup
 
-from dptrace import __version__
 from dptrace.core.text import legible
+from dptrace.version import __version__
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.bokeh_renderer import bokeh_figure
 from dptrace.viewers.base.marks import Box, Dot, Drawing, Entry, Label, Line

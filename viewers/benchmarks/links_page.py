@@ -17,8 +17,8 @@ from bokeh.resources import Resources
 from jinja2 import Environment
 from markupsafe import Markup
 
-from dptrace import __version__
 from dptrace.core.text import legible
+from dptrace.version import __version__
 from dptrace.viewers.base.page import policy, static
 from dptrace.viewers.benchmarks.links_table import COLUMNS, LABELS, facts, likeness, rows, size, topology
 

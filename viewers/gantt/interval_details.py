@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dptrace.core.intervals import Int64
-from dptrace.run.cross_rank import Together
+from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.run.run import Run
 from dptrace.timeline.model import UNKNOWN, Kind
 from dptrace.viewers.gantt.chart import Chart, drawn_intervals
@@ -27,7 +27,7 @@ def details(run: Run, chart: Chart) -> dict[str, Any]:
     """Give the columns for a chart of a run, unchanged since ``chart.chart`` made it."""
     told = {"launch": pack(_launch_delays(run, chart))} if len(chart) <= MOST_LAUNCHES else {}
     if chart.collectives:
-        told |= _members(run.together, run, chart)
+        told |= _members(run.cross_rank, run, chart)
     return told
 
 
@@ -48,7 +48,7 @@ def _launch_delays(run: Run, chart: Chart) -> Int64:
     return np.concatenate(delays)
 
 
-def _members(together: Together, run: Run, chart: Chart) -> dict[str, Any]:
+def _members(together: CrossRankAnalysis, run: Run, chart: Chart) -> dict[str, Any]:
     """Give each collective's instance plus 1 (0: none), its wait and its lateness plus 1 (0: can't be told)."""
     matches, timing = together.matches, together.timing
     known = [np.zeros((3, 0), np.int64)]
@@ -69,7 +69,7 @@ def _members(together: Together, run: Run, chart: Chart) -> dict[str, Any]:
     }
 
 
-def _instances(together: Together) -> dict[str, Any]:
+def _instances(together: CrossRankAnalysis) -> dict[str, Any]:
     matches, timing = together.matches, together.timing
     names = sorted(set(together.names))
     place = {name: i for i, name in enumerate(names)}

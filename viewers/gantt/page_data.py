@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.idle import CAUSES
+from dptrace.analysis.per_gpu.labels import CAUSE_LABELS, OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.timeline.model import Collective
 from dptrace.viewers.base import theme
@@ -47,13 +48,13 @@ def categories() -> list[dict[str, Any]]:
     """Give names and colours by category: the parts of a step, overlapped communication, the causes of idling."""
     short = {Part.OTHER: "Other", Part.EXPOSED_COMM: "Exposed", Part.EXPOSED_MEMORY: "Memory"}
     parts = [
-        {"label": theme.PART_LABELS[part], "short": short.get(part, theme.PART_LABELS[part]), "color": color}
+        {"label": PART_LABELS[part], "short": short.get(part, PART_LABELS[part]), "color": color}
         for part, color in sorted(theme.PART_COLORS.items())
     ]
-    overlapped = {"label": theme.OVERLAPPED_LABEL, "short": "Overlapped", "color": theme.OVERLAPPED}
+    overlapped = {"label": OVERLAPPED_LABEL, "short": "Overlapped", "color": theme.OVERLAPPED}
     causes = [
         {"label": label, "short": label.removeprefix("Idle: ").capitalize(), "color": theme.CAUSE_COLORS[cause]}
-        for cause, label in theme.CAUSE_LABELS.items()
+        for cause, label in CAUSE_LABELS.items()
     ]
     return [_with_inks(entry) for entry in (*parts, overlapped, *causes)]
 

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.per_gpu.labels import OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.analysis.per_gpu.step_grid import middle_step
 from dptrace.core.intervals import Int64
@@ -44,7 +45,7 @@ _LABELS = {Role.PHASES: Role.STRETCHES, Role.EXPOSURE: Role.COLLECTIVES}
 _QUIET, _EDGE = "#5B6472", "#8593A8"
 _ORDER = (*theme.PART_ORDER[:5], OVERLAPPED, *theme.PART_ORDER[5:])
 _COLORS = {**{int(part): color for part, color in theme.PART_COLORS.items()}, OVERLAPPED: theme.OVERLAPPED}
-_NAMES = {**{int(part): name for part, name in theme.PART_LABELS.items()}, OVERLAPPED: theme.OVERLAPPED_LABEL}
+_NAMES = {**{int(part): name for part, name in PART_LABELS.items()}, OVERLAPPED: OVERLAPPED_LABEL}
 
 _Box: TypeAlias = tuple[float, float, float, float]
 

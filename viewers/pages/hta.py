@@ -11,7 +11,7 @@ import pandas as pd
 from jinja2 import Environment
 from markupsafe import Markup, escape
 
-from dptrace import __version__
+from dptrace.version import __version__
 from dptrace.viewers.base.page import policy
 from dptrace.viewers.terminal.data_frame import cell
 

@@ -72,7 +72,7 @@ def document(run: Run) -> str:
     # On paper these stand on the first page, so that the chart has the second one with its legend.
     above += Markup('<div class="cover">{}</div>\n').format(_facts(run, "cover-") + _definitions("cover-"))
     head = headline(run)
-    head = replace(head, notes=(*head.notes, *(run.together.notes if laid_out.tracks else ())))
+    head = replace(head, notes=(*head.notes, *(run.cross_rank.notes if laid_out.tracks else ())))
     if laid_out.tracks and len(laid_out) <= MOST_INTERVALS:
         page = render(head, *_chart(run, laid_out), styles + above + _HINT, below)
         if len(page) <= MOST_CHARACTERS:
@@ -118,7 +118,7 @@ def _still(run: Run, count: int) -> Section:
 
 
 def _findings(run: Run) -> Markup:
-    found = run.together.findings if run.timelines else ()
+    found = run.cross_rank.findings if run.timelines else ()
     if not found:
         return Markup('<p class="findings">Findings: nothing that costs a hundredth of the step.</p>\n')
     entry = Markup(
@@ -133,7 +133,7 @@ def _findings(run: Run) -> Markup:
 
 def _facts(run: Run, place: str = "") -> Markup:
     """List what run.json tells: how, where and with what the run was recorded."""
-    facts = [("Trace", run.path), *_told(run.info)]
+    facts = [("Trace", run.path), *_told(run.metadata)]
     return _list(f"{place}facts", "How it was recorded", facts)
 
 

@@ -47,7 +47,7 @@ def document(view: View, run: Run) -> str:
 
 def _further(view: View, run: Run) -> tuple[str, ...]:
     """Give what must be known to believe figures of ranks together, where a view shows such."""
-    return run.together.notes if view.name in ("bandwidth", "buckets", "findings") else ()
+    return run.cross_rank.notes if view.name in ("bandwidth", "buckets", "findings") else ()
 
 
 def picture(view: View, run: Run) -> str:

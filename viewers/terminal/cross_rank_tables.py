@@ -9,7 +9,7 @@ from rich.text import Text
 from dptrace.analysis.cross_rank.latency import Latency, summed, titled
 from dptrace.analysis.findings.detect import Finding
 from dptrace.analysis.matching.match import Matches
-from dptrace.run.cross_rank import Together
+from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.viewers.terminal.split_tables import milliseconds, plain, quantity
 
 __all__ = ["findings_list", "timing_table"]
@@ -39,7 +39,7 @@ def _where(finding: Finding) -> str:
     return f" (see {step}, rank {rank})"
 
 
-def timing_table(together: Together, every: bool = False) -> Table | None:
+def timing_table(together: CrossRankAnalysis, every: bool = False) -> Table | None:
     """Give how like collectives waited and transferred: a row for each kind, size and bucket that all ranks show.
 
     Groups of one purpose have one row, and so have the layers of what varies in size, as tokens to experts do.

@@ -11,9 +11,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from dptrace.analysis.per_gpu.labels import OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.text import legible
-from dptrace.viewers.base.theme import OVERLAPPED, OVERLAPPED_LABEL, PART_COLORS, PART_LABELS, PART_ORDER, ink_on
+from dptrace.viewers.base.theme import OVERLAPPED, PART_COLORS, PART_ORDER, ink_on
 
 __all__ = ["EXPOSED", "FAINT", "IDLE", "LEGEND", "LOOKS", "NOTHING", "OVERLAP", "Look", "Pen", "freed_look", "pen_for"]
 

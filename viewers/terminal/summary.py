@@ -77,12 +77,12 @@ def print_run(run: Run, console: Console, every: bool = False, align: bool = Tru
         parts += [causes, ""]
     if (schedules := bubble_table(run)) is not None:
         parts += [schedules, ""]
-    together = run.together if align else run.beside(align=False)
+    together = run.cross_rank if align else run.analyze_cross_rank(align=False)
     if (across := timing_table(together, every)) is not None:
         parts += [across, ""]
-    if memory := memory_sentence(run.info):
+    if memory := memory_sentence(run.metadata):
         parts += [Text(memory), ""]
-    if load := expert_lines(run.info, every):
+    if load := expert_lines(run.metadata, every):
         parts += [Text("\n".join(load)), ""]
     parts += [findings_list(together.findings), ""]
     if run.notes or together.notes:

@@ -31,7 +31,7 @@ _FIT_POINTS = 40
 
 def bandwidth(run: Run) -> Drawing:
     """Draw the bus bandwidth of every collective by its size."""
-    matches, told = run.together.matches, run.together.timing
+    matches, told = run.cross_rank.matches, run.cross_rank.timing
     known = np.flatnonzero((matches.bytes > 0) & (told.busbw > 0))
     if not len(known):
         return message(TITLE, NOT_KNOWN if len(matches) else NO_COMMUNICATION)
@@ -39,7 +39,7 @@ def bandwidth(run: Run) -> Drawing:
     looks = {kind: _LOOKS[index % len(_LOOKS)] for index, kind in enumerate(kinds)}
     x = log_axis(matches.bytes[known].tolist(), quantity, "message size")
     y = log_axis((told.busbw[known] / 1e9).tolist(), lambda value: f"{value:g}", "bus bandwidth, GB/s", upwards=True)
-    lines = [line for fit in run.together.fits for line in _line(fit, matches, looks)]
+    lines = [line for fit in run.cross_rank.fits for line in _line(fit, matches, looks)]
     legend = tuple(Entry(looks[kind][0], kind, looks[kind][1]) for kind in kinds)
     text = "As nccl-tests counts it, from the time in which data moved."
     text += " Dashed: latency + time per byte, as fitted." if lines else ""
@@ -49,7 +49,7 @@ def bandwidth(run: Run) -> Drawing:
 
 def _dots(run: Run, known: Int64, looks: dict[str, tuple[str, str]]) -> Iterator[Dot]:
     """Draw the collectives, one dot for those of a kind that would lie on each other."""
-    matches, told = run.together.matches, run.together.timing
+    matches, told = run.cross_rank.matches, run.cross_rank.timing
     size, rate = matches.bytes[known].astype(np.float64), told.busbw[known] / 1e9
     kinds, code = np.unique(matches.kind[known].astype(str), return_inverse=True)
     places = [np.rint(np.log10(values) * _FINEST / 3) for values in (size, rate)]
@@ -76,8 +76,8 @@ def _line(fit: AlphaBeta, matches: Matches, looks: dict[str, tuple[str, str]]) -
 def bandwidth_table(run: Run) -> Cells:
     """Give what was fitted to each kind and group: latency, bandwidth, and from which size on data is most of it."""
     rows = []
-    for fit in run.together.fits:
-        about = fit.kind, run.together.matches.groups[fit.group].name or "–", str(fit.ranks), str(fit.count)
+    for fit in run.cross_rank.fits:
+        about = fit.kind, run.cross_rank.matches.groups[fit.group].name or "–", str(fit.ranks), str(fit.count)
         if fit.alpha_s is None:
             rows.append((*about, "–", "–", "–", "–", fit.reason))
             continue

@@ -28,9 +28,9 @@ _FINEST = 400
 
 def buckets(run: Run) -> Drawing:
     """Draw the transfer time of each instance in a row for each bucket, those that took longest in all first."""
-    told = titled(run.together.latencies)
+    told = titled(run.cross_rank.latencies)
     if not told:
-        return message(TITLE, MISSING if len(run.together.matches) else NO_COMMUNICATION)
+        return message(TITLE, MISSING if len(run.cross_rank.matches) else NO_COMMUNICATION)
     shown = [latency for latency in told if latency.transfer_ns.max() > 0][:MOST_ROWS]
     if not shown:
         return message(TITLE, MISSING)
@@ -76,7 +76,7 @@ def _dots(latency: Latency, y: float, axis: Axis) -> Iterator[Dot]:
 
 def buckets_table(run: Run) -> Cells:
     """Give count, size, transfer times, waiting and bandwidth of each bucket, or of each kind and size."""
-    told = run.together
+    told = run.cross_rank
     rows = tuple(
         (
             latency.kind,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.per_gpu.idle import CAUSES
+from dptrace.analysis.per_gpu.labels import CAUSE_LABELS, OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part, by_kind
 from dptrace.core.text import legible
 from dptrace.run.run import Run
@@ -30,11 +31,11 @@ NO_FINDING = "Nothing was found that costs a hundredth of the step."
 NOT_IDLE = "No GPU was idle in a step of this run."
 _COST = "#5B6472"
 """Colour of what is no part of a step."""
-_COMMUNICATION = ((theme.PART_LABELS[Part.EXPOSED_COMM], theme.EXPOSED), (theme.OVERLAPPED_LABEL, theme.OVERLAPPED))
+_COMMUNICATION = ((PART_LABELS[Part.EXPOSED_COMM], theme.EXPOSED), (OVERLAPPED_LABEL, theme.OVERLAPPED))
 
 
 def _cause(name: str) -> str:
-    return theme.CAUSE_LABELS.get(name, name.removesuffix("_ns").replace("_", " ")).removeprefix("Idle: ")
+    return CAUSE_LABELS.get(name, name.removesuffix("_ns").replace("_", " ")).removeprefix("Idle: ")
 
 
 def _cause_color(name: str) -> str:
@@ -115,7 +116,7 @@ def communication_table(run: Run) -> Cells:
 
 def findings(run: Run) -> Drawing:
     """Draw what each finding costs of a step, the dearest first."""
-    found = run.together.findings
+    found = run.cross_rank.findings
     if not found:
         return message(COSTS, NO_FINDING if with_steps(run) else NO_STEP)
     rows = Rows(TALL)
@@ -148,7 +149,7 @@ def _place(finding: Finding) -> str:
 def findings_table(run: Run) -> Cells:
     """Give each finding with its cost, what it is, and what to do."""
     rows = tuple(
-        (f"{milliseconds(f.cost_ns)} ms", f"{100 * f.share:.1f} %", f.text, f.advice) for f in run.together.findings
+        (f"{milliseconds(f.cost_ns)} ms", f"{100 * f.share:.1f} %", f.text, f.advice) for f in run.cross_rank.findings
     )
     nothing = NO_FINDING if with_steps(run) else NO_STEP
     return Cells(("cost", "of the step", "what", "what to do"), rows, 4, "" if rows else nothing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dptrace.analysis.per_gpu.labels import OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part, overlap_percent
 from dptrace.analysis.per_gpu.step_grid import grid
 from dptrace.run.run import Run
@@ -34,20 +35,20 @@ _FIGURE_OF = {
 def _step_bar(figures: dict[str, float], label: str, top: float, height: float) -> list[Box | Label]:
     """Draw a step's parts, what lies under compute as a line below them, and the wall time at their end."""
     parts = [
-        (theme.PART_LABELS[part], figures[_FIGURE_OF[part]], color, theme.ink_on(color))
+        (PART_LABELS[part], figures[_FIGURE_OF[part]], color, theme.ink_on(color))
         for part, color in theme.PART_COLORS.items()
     ]
     marks: list[Box | Label] = list(stack(parts, top, height, label, figures["wall_ns"]))
     if (hidden := figures["overlapped_comm_ns"]) > 0:
-        tip = f"{label}: {theme.OVERLAPPED_LABEL} {milliseconds(hidden)} ms"
+        tip = f"{label}: {OVERLAPPED_LABEL} {milliseconds(hidden)} ms"
         marks.append(Box(0, hidden, top + height, top + height + _UNDER, theme.OVERLAPPED, tip))
     marks.append(Label(figures["wall_ns"], top + height / 2, f"{milliseconds(figures['wall_ns'])} ms"))
     return marks
 
 
 _PART_LEGEND = (
-    *(Entry(color, theme.PART_LABELS[part]) for part, color in theme.PART_COLORS.items()),
-    Entry(theme.OVERLAPPED, f"{theme.OVERLAPPED_LABEL}: under compute, drawn below the bar"),
+    *(Entry(color, PART_LABELS[part]) for part, color in theme.PART_COLORS.items()),
+    Entry(theme.OVERLAPPED, f"{OVERLAPPED_LABEL}: under compute, drawn below the bar"),
 )
 
 

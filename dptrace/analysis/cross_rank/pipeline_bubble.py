@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from dptrace.analysis.cross_rank.clocks import Clocks
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.intervals import Int64
 from dptrace.timeline.model import Action, Timeline
 
 __all__ = [
@@ -45,13 +45,6 @@ ACTION_COLUMNS = (
 """Of the table of actions; times are those of the rank's own clock."""
 
 _MESSAGES = ("send", "recv", "send_recv")
-
-
-class Clock(Protocol):
-    """What puts the times of the devices on one clock, as ``clocks.Clocks`` does."""
-
-    def align(self, device: int, times: Int64) -> Int64:
-        """Give the *times* of a device, by its place in the run, on the clock of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +145,7 @@ def formula(schedule: str, ranks: int, micro_batches: int, virtual_stages: int =
     return None if parts is None else (ranks - 1) / (parts + ranks - 1)
 
 
-def pipelines(devices: Sequence[DeviceFigures], clock: Clock) -> tuple[Pipeline, ...]:
+def pipelines(devices: Sequence[DeviceFigures], clock: Clocks) -> tuple[Pipeline, ...]:
     """Give the run's pipelines; none where no rank's file has a schedule's labels."""
     found = []
     for members in _groups([device.timeline for device in devices]):
@@ -199,7 +192,7 @@ def _stages(timelines: dict[int, Timeline]) -> dict[int, tuple[int, ...]]:
     return named
 
 
-def _laps(timelines: dict[int, Timeline], clock: Clock) -> tuple[Lap, ...]:
+def _laps(timelines: dict[int, Timeline], clock: Clocks) -> tuple[Lap, ...]:
     """Give the steps that all the devices have, in order."""
     names = [t.windows.names for t in timelines.values()]
     laps = []

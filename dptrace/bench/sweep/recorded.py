@@ -11,7 +11,7 @@ import numpy as np
 from dptrace.run.gradient_ready import ready_before_last, sent
 
 if TYPE_CHECKING:
-    from dptrace.run.cross_rank import Together
+    from dptrace.run.cross_rank import CrossRankAnalysis
     from dptrace.run.run import Run
 
 __all__ = ["Recorded", "recorded"]
@@ -59,7 +59,7 @@ def recorded(run: Run) -> Recorded:
         return sum(float(np.mean([split.figures[name].mean() for split in splits])) for name in names) / 1e9
 
     kinds = splits[0].comm.values()
-    told = run.together
+    told = run.cross_rank
     found = told.buckets
     return Recorded(
         compute_s=mean(*_COMPUTE),
@@ -76,7 +76,7 @@ def recorded(run: Run) -> Recorded:
     )
 
 
-def _rows(told: Together) -> list[dict[str, Any]]:
+def _rows(told: CrossRankAnalysis) -> list[dict[str, Any]]:
     if told.buckets is None:
         return []
     rows = []

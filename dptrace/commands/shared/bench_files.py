@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dptrace.commands.shared.shared import replacing
+from dptrace.core.files import replacing
 
 if TYPE_CHECKING:
     from dptrace.bench.conclusions import Chart

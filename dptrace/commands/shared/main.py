@@ -9,9 +9,9 @@ import sys
 
 import click
 
-from dptrace import __version__
 from dptrace.core.text import legible
 from dptrace.errors import DptraceError
+from dptrace.version import __version__
 
 __all__ = ["COMMANDS", "cli", "main"]
 

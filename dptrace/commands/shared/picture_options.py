@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from dptrace.commands.shared.shared import OutputFile, advise, check_output, console, progress, replacing
+from dptrace.commands.shared.output import OutputFile
+from dptrace.commands.shared.shared import advise, console, progress
+from dptrace.core.files import check_output, replacing
 from dptrace.errors import UsageError
 from dptrace.viewers.views.names import NAMES
 

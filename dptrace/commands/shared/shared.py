@@ -8,14 +8,12 @@ import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
 from dptrace.core.text import legible
-from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import Reading
 from dptrace.readers.sources.url import shown
 
@@ -28,16 +26,13 @@ __all__ = [
     "LOUD",
     "NORMAL",
     "QUIET",
-    "OutputFile",
     "advise",
     "again",
-    "check_output",
     "console",
     "loudness_options",
     "open_with_progress",
     "progress",
     "reading_options",
-    "replacing",
     "run_argument",
     "tell_notes",
 ]
@@ -166,60 +161,3 @@ def progress(verb: str, loudness: str = NORMAL, measured: bool = True) -> Iterat
         patience.cancel()
         patience.join()
         bar.stop()
-
-
-class OutputFile(click.Path):
-    """The type of -o: a path, or "-" for standard output where the command allows it, which is no path."""
-
-    def __init__(self, dash: bool = False) -> None:
-        super().__init__(path_type=Path)
-        self.dash = dash
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse what names a folder, whether it is there or not."""
-        if value == "-" and not self.dash:
-            self.fail("this can't go to standard output; name a file.", param, ctx)
-        if str(value).endswith(tuple(filter(None, (os.sep, os.altsep)))):
-            self.fail(f"{value} names a folder; name a file.", param, ctx)
-        return None if value == "-" else super().convert(value, param, ctx)
-
-
-def check_output(path: Path, force: bool) -> None:
-    """Refuse before any work what would fail or destroy after it.
-
-    Raises:
-        UsageError: the file is there and *force* is not given, or its folder is missing.
-    """
-    try:
-        if path.is_dir():
-            raise UsageError(f"{path} is a folder; name a file.")
-        # A device or a pipe is written to, not replaced: nothing in it is lost.
-        if path.is_file() and not force:
-            raise UsageError(f"{path} is there already; --force overwrites it.")
-        if not path.resolve().parent.is_dir():
-            raise UsageError(f"{path}: there is no folder {path.resolve().parent}; make it first.")
-    except FileNotFoundError:
-        raise UsageError(f"{path}: the folder that you are in was removed; go to another one.") from None
-    except (OSError, RuntimeError) as error:
-        raise UsageError(f"{path}: can't be written: {getattr(error, 'strerror', None) or error}.") from None
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Give a name beside *path* to write to; put it in its place at the end, and leave nothing when that fails.
-
-    A link is followed, so that it goes on being one; a device or a pipe is written to as it is.
-    """
-    special = path.exists() and not path.is_file()
-    target = path if special else path.resolve()
-    beside = target if special else target.with_name(f".dptrace.{os.getpid()}.part")
-    try:
-        yield beside
-        if not special:
-            beside.replace(target)
-    except OSError as error:
-        raise DptraceError(f"{path}: can't be written: {error.strerror or error}.") from None
-    finally:
-        if not special:
-            with suppress(OSError):
-                beside.unlink(missing_ok=True)

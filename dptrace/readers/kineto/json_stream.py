@@ -10,13 +10,15 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
 from dptrace.errors import TraceError, UsageError
 from dptrace.readers.perfetto.packets import begins_with_packets
-from dptrace.readers.sources.source import Source, peeked
+from dptrace.readers.sources.open import open_source, peek
+from dptrace.readers.sources.source import Source
 
 try:  # isal decompresses about twice as fast as zlib; it has wheels for the common machines only
     _zlib: ModuleType = importlib.import_module("isal.isal_zlib")
@@ -109,9 +111,9 @@ def _of_packets(source: Source, start: bytes, reading: _Reading) -> Iterator[Pie
 
 @contextmanager
 def _open(source: Source) -> Iterator[_Bytes]:
-    with source.open() as stream:
+    with open_source(source) as stream:
         try:
-            magic = peeked(stream, 4)
+            magic = peek(stream, 4)
         except OSError as error:
             raise TraceError(f"{source.address}: can't be read: {error}.") from None
         if not magic:
@@ -134,7 +136,7 @@ class _Gunzip:
 
     def __init__(self, stream: _Bytes, source: Source) -> None:
         self.stream, self.address = stream, source.address
-        self.again = None if source.passing else source.open
+        self.again = None if source.passing else partial(open_source, source)
         self.why: Exception | None = None
         self.member = _zlib.decompressobj(wbits=_GZIP)
         self.input = b""

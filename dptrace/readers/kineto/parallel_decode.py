@@ -25,6 +25,7 @@ from dptrace.errors import DptraceError
 from dptrace.readers.kineto import json_stream
 from dptrace.readers.kineto.columns import Columns, Part, Sender
 from dptrace.readers.sources.source import Source
+from dptrace.readers.sources.storage import file_identity
 
 __all__ = ["Helpers", "pays"]
 
@@ -40,7 +41,7 @@ _AHEAD = 3
 
 def pays(source: Source, jobs: int) -> bool:
     """Tell whether reading the file with *jobs* processes would be faster; nothing is known of a pipe's size."""
-    identity = source.identity() if jobs > 1 and hasattr(os, "fork") else None
+    identity = file_identity(source) if jobs > 1 and hasattr(os, "fork") else None
     size = identity[1] if identity is not None else 0
     assert isinstance(size, int)
     return size * (_SHRINKS if source.name.endswith(".gz") else 1) >= _LARGE
@@ -213,7 +214,7 @@ def serve(memory: int) -> None:
     Args:
         memory: descriptor of the memory in which the pieces lie.
     """
-    from dptrace.readers.kineto.reader import add_piece
+    from dptrace.readers.kineto.decode import add_piece
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")

@@ -6,7 +6,7 @@ import re
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,100 +16,21 @@ from dptrace.core.text import legible
 from dptrace.errors import TraceError
 from dptrace.readers.kineto.columns import DAMAGE, Columns
 from dptrace.readers.kineto.comm_metadata import in_the_job, in_their_groups
-from dptrace.readers.kineto.envelope import BLANK, Metadata, decoded, end_of, is_whole, rescued
+from dptrace.readers.kineto.decode import EventTaker, add_piece, add_stretch, take_events
+from dptrace.readers.kineto.envelope import BLANK, Metadata, decoded, end_of, rescued
 from dptrace.readers.kineto.event_schema import GLOO
 from dptrace.readers.kineto.json_stream import LIST, Piece, pieces
-from dptrace.readers.kineto.repair import cleaned, parted, remains, requoted, saved, severed
+from dptrace.readers.kineto.parallel_decode import Helpers, pays
+from dptrace.readers.kineto.repair import saved
 from dptrace.readers.kineto.validation import Rows, plausible
 from dptrace.readers.sources.source import Source
 from dptrace.readers.trace import CommArgs, Trace
 
-if TYPE_CHECKING:
-    from dptrace.readers.kineto.parallel_decode import Helpers
-
-__all__ = ["EventTaker", "Metadata", "add_piece", "damage_of", "read_into", "read_trace"]
-
-
-class EventTaker(Protocol):
-    """What :func:`read_into` fills: columns of some kind, and counts of what went into them."""
-
-    events: int
-    """Events decoded, of any kind."""
-    kept: int
-    """Those that stay."""
-    mended: int
-    """Events whose texts were damaged, and mended."""
-    dropped: int
-    """Events that could not be decoded."""
-    whole: bool
-    """Whether Kineto's last event was seen, so that no event is missing."""
-
-    def decode(self, text: bytes) -> None:
-        """Take the events of a JSON list.
-
-        Raises:
-            DAMAGE: the text is no list of events; nothing of it was taken.
-        """
+__all__ = ["Metadata", "damage_of", "read_into", "read_trace"]
 
 
 _MOST_LISTS = 10
 """Lists of events that one file may hold; some tools put files one after the other."""
-
-
-def add_piece(text: bytes, between: bytes, columns: EventTaker) -> None:
-    """Decode the events of a piece; the damaged ones among them are mended or left out, and counted."""
-    try:
-        events = text if b"," in between else _with_commas(text, between)
-        columns.decode(b"".join((b"[", events, b"]")))  # copied once, where two additions would copy it twice
-        return
-    except DAMAGE:
-        parts = text.split(between) if between else [text]
-    opening, last = between[between.rfind(b"{") :] if between else b"", len(parts) - 1
-    torn = [(opening if i else b"") + part + (b"}" if i < last else b"") for i, part in enumerate(parts)]
-    _add_events(torn, columns)
-
-
-def _with_commas(text: bytes, between: bytes) -> bytes:
-    return text.replace(between, b"}," + between[1:]) if between else text
-
-
-def _add_events(events: list[bytes], columns: EventTaker) -> None:
-    """Decode damaged events by halves, so that one in a million costs no more than its neighbours."""
-    if len(events) == 1:
-        _mend(events[0], columns)
-        return
-    middle = len(events) // 2
-    for half in (events[:middle], events[middle:]):
-        if not _decoded(b",".join(half), columns):
-            _add_events(half, columns)
-
-
-def _decoded(events: bytes, columns: EventTaker) -> bool:
-    try:
-        columns.decode(b"[" + events + b"]")
-    except DAMAGE:
-        return False
-    return True
-
-
-def _mend(text: bytes, columns: EventTaker) -> None:
-    """Read a damaged event all the same, or the several that stand where one should, or what is left of it."""
-    text = text.strip(BLANK)
-    if not text or _decoded(cleaned(text), columns):
-        columns.mended += 1
-        return
-    parts = [part for stretch in LIST.split(text) for part in severed(stretch)]
-    if not all(map(is_whole, parts)):
-        parts = [part for stretch in LIST.split(text) for part in parted(stretch)]
-    if len(parts) > 1:
-        columns.mended += 1
-        for part in parts:
-            if not _decoded(part, columns):
-                _mend(part, columns)
-    elif any(_decoded(event, columns) for event in (requoted(text), *remains(text))):
-        columns.mended += 1
-    else:
-        columns.dropped += 1
 
 
 def _finish(source: Source, piece: Piece, columns: EventTaker) -> tuple[Metadata, str]:
@@ -120,11 +41,11 @@ def _finish(source: Source, piece: Piece, columns: EventTaker) -> tuple[Metadata
     metadata: Metadata | None = None
     for _ in range(_MOST_LISTS):
         last = text.rfind(piece.between) + 1 if piece.between else 0
-        sound = not last or _decoded(text[:last].strip(BLANK), columns)
+        sound = not last or take_events(text[:last].strip(BLANK), columns)
         found = end_of(head, text, last, sound)
         if found is None:
             break
-        _add_stretch(text[last if sound else 0 : found.end], piece.between, columns)
+        add_stretch(text[last if sound else 0 : found.end], piece.between, columns)
         metadata = metadata or found.metadata
         if (second := LIST.search(text, found.end)) is None:
             if piece.damage:
@@ -135,7 +56,7 @@ def _finish(source: Source, piece: Piece, columns: EventTaker) -> tuple[Metadata
         damage = damage or ["Holds more than one list of events; they were read as one."]
         head, text = b'{"traceEvents":[', text[second.end() :]
     if not sound:
-        _add_stretch(text[:last], piece.between, columns)
+        add_stretch(text[:last], piece.between, columns)
     rest = text[last:].lstrip(BLANK)
     with suppress(*DAMAGE):
         columns.decode(b"[" + rest[: rest.rfind(b"}") + 1] + b"]")
@@ -147,7 +68,7 @@ def _finish(source: Source, piece: Piece, columns: EventTaker) -> tuple[Metadata
 def _finish_bare(source: Source, piece: Piece, columns: EventTaker) -> tuple[Metadata, str]:
     """Decode the end of a file of bare events, one to a line."""
     text = piece.text.strip(BLANK)
-    _add_stretch(text, piece.between, columns)
+    add_stretch(text, piece.between, columns)
     why = "" if text.endswith((b"}", b"]")) else "it ends in the middle"
     base, told = saved(text[text.rfind(piece.between) + 1 :] if piece.between else text)
     damage = "Is no document of JSON but bare events, one after the other; they were read."
@@ -158,11 +79,6 @@ def _cut_off(source: Source, why: str, columns: EventTaker) -> str:
     if not why:
         return ""
     return f"{source.name}: {why}, after {columns.events:,} events; the job may have been killed while writing it."
-
-
-def _add_stretch(text: bytes, between: bytes, columns: EventTaker) -> None:
-    if text := text.strip(BLANK):
-        add_piece(text, between, columns)
 
 
 def read_into(source: Source, columns: EventTaker, helpers: Helpers | None = None) -> tuple[Metadata, str]:
@@ -207,12 +123,7 @@ def read_trace(file: Source | Path, jobs: int = 1) -> Trace:
 
 
 def _helpers(source: Source, columns: Columns, jobs: int) -> AbstractContextManager[Helpers | None]:
-    if jobs > 1:
-        from dptrace.readers.kineto.parallel_decode import Helpers, pays
-
-        if pays(source, jobs):
-            return Helpers(source, columns, jobs)
-    return nullcontext()
+    return Helpers(source, columns, jobs) if jobs > 1 and pays(source, jobs) else nullcontext()
 
 
 def _nothing(source: Source, columns: Columns, reason: str) -> TraceError:

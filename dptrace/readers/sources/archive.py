@@ -14,13 +14,14 @@ from io import BufferedReader
 from typing import IO, TYPE_CHECKING, BinaryIO
 
 from dptrace.errors import TraceError
+from dptrace.readers.sources.source import Source
+from dptrace.readers.sources.storage import open_seekable
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-    from dptrace.readers.sources.source import Source
 
-__all__ = ["is_archive", "members", "open_member", "read_member"]
+__all__ = ["is_archive", "members", "open_member"]
 
 _ZIP, _TAR = (".zip",), (".tar",)
 _SQUEEZED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
@@ -50,16 +51,6 @@ def members(archive: Source) -> list[str]:
     if twice is not None:
         raise TraceError(f"{archive.address}: holds {twice} more than once; unpack it, or leave one of them out.")
     return names
-
-
-def read_member(file: Source) -> bytes:
-    """Give the whole of a small file in an archive.
-
-    Raises:
-        TraceError: it can't be read.
-    """
-    with open_member(file) as stream:
-        return stream.read()
 
 
 def open_member(file: Source) -> BinaryIO:
@@ -119,7 +110,7 @@ def _opened(file: Source) -> Iterator[_Zip | _Tar]:
             "dptrace the folder, or pack the traces, compressed as they are, with tar cf or zip -0."
         )
     with ExitStack() as stack:
-        whole = stack.enter_context(file.open_whole())
+        whole = stack.enter_context(open_seekable(file))
         contents: _Zip | _Tar
         with _told(file, where):
             if name.split("?")[0].endswith(_TAR):

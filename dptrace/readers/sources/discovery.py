@@ -13,6 +13,7 @@ import msgspec
 
 from dptrace.errors import DptraceError, TraceError, UsageError
 from dptrace.readers.sources.archive import is_archive, members
+from dptrace.readers.sources.open import open_source
 from dptrace.readers.sources.source import STDIN, Source
 from dptrace.readers.sources.url import from_file_url, is_url, last_part, shown
 
@@ -231,7 +232,7 @@ def _run_info(file: Source | None, notes: list[str]) -> dict[str, Any]:
     if file is None:
         return {}
     try:
-        with file.open() as stream:
+        with open_source(file) as stream:
             info = msgspec.json.decode(stream.read())
     except (DptraceError, OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         notes.append(f"{RUN_FILE} can't be read ({error}); the traces are shown without it.")

@@ -31,12 +31,12 @@ PAUSE_NS = 10_000_000
 
 
 def sizes(run: Run) -> list[int]:
-    return [int(size) for size in run.info["ddp"]["rebuilt_bucket_sizes"].split(",")]
+    return [int(size) for size in run.metadata["ddp"]["rebuilt_bucket_sizes"].split(",")]
 
 
 def buckets(run: Run) -> dict[str, list[int]]:
     """Give the bytes of each step's buckets, in order."""
-    together = run.together
+    together = run.cross_rank
     assert together.buckets is not None
     assert not together.buckets.notes
     found: dict[str, list[int]] = {}
@@ -74,7 +74,7 @@ def test_committed_runs_agree_with_ddps_data(name: str) -> None:
     ours = float(np.median([end - start for start, end, _ in spans]))
 
     assert buckets(run) == {step: sizes(run) for step in timeline.windows.names}
-    assert ours == pytest.approx(run.info["ddp"]["backward_compute_comm_overlap_time"], rel=0.25)
+    assert ours == pytest.approx(run.metadata["ddp"]["backward_compute_comm_overlap_time"], rel=0.25)
 
 
 @pytest.mark.processes
@@ -84,7 +84,7 @@ def test_a_recorded_run_agrees_with_ddps_data_in_the_very_step_that_ddp_timed() 
     schedule = ["--steps", "3", "--warmup", "3", "--wait", "4"]  # steps 7 to 9: DDP gives the data of the ninth
     dptrace("record", "--mode", "ddp", "--gpus", "2", *training, *schedule, "-o", "agrees", cwd=scratch())
     run = product.open(scratch() / "agrees")
-    timeline, data = run.timelines[0], run.info["ddp"]
+    timeline, data = run.timelines[0], run.metadata["ddp"]
     began = data["backward_comm_time_start"]
     step = int(np.searchsorted(timeline.windows.bounds, began, side="right")) - 1
     start, end, latest = overlap(timeline, step)

@@ -99,7 +99,7 @@ def test_measured_bytes_are_those_that_ddp_tells(name: str) -> None:
     run = dptrace.open(str(RUNS / name))
     matches = match(run.devices, run.world_size)
 
-    found = buckets(matches, run.info)
+    found = buckets(matches, run.metadata)
 
     assert found is not None
     told = json.loads((RUNS / name / "run.json").read_text())["ddp"]

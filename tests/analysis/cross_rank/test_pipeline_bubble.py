@@ -137,7 +137,7 @@ def test_stages_without_a_name_are_in_the_order_of_the_ranks() -> None:
     run = run_of(gpipe(3, 4), 10, 20, named=False)
 
     assert ((0,), (1,), (2,)) == run.pipelines[0].stages
-    assert [0, 1, 2] == run.actions().groupby("rank")["stage"].first().tolist()
+    assert [0, 1, 2] == run.pipeline_actions().groupby("rank")["stage"].first().tolist()
 
 
 def test_pipelines_beside_each_other_are_told_apart() -> None:
@@ -185,7 +185,7 @@ def test_a_run_without_a_pipeline_tells_of_none() -> None:
 
     assert () == run.pipelines
     assert run.pipeline().empty
-    assert run.actions().empty
+    assert run.pipeline_actions().empty
     assert "pipelines" not in run.to_dict()
 
 
@@ -201,7 +201,7 @@ def test_the_json_tells_of_each_step_and_rank() -> None:
 
 def test_actions_come_as_a_table() -> None:
     """A row each, in the words of schedules."""
-    frame = run_of(gpipe(2, 2), 10, 20).actions()
+    frame = run_of(gpipe(2, 2), 10, 20).pipeline_actions()
 
     assert ["F", "F", "B", "B"] == frame["action"].tolist()[:4]
     assert [0, 10] == frame["start_ns"].tolist()[:2]

@@ -13,7 +13,7 @@ from dptrace.analysis.findings.detect import Finding
 from dptrace.analysis.findings.finding import Case
 from dptrace.analysis.matching.match import match
 from dptrace.analysis.per_gpu.device import figures_of
-from dptrace.run.cross_rank import together
+from dptrace.run.cross_rank import analyze_cross_rank
 from dptrace.timeline.model import Collective, Phase
 from tests.support.builders import TimelineBuilder
 
@@ -30,7 +30,7 @@ def exposed(collective: Collective, phase: Phase = Phase.FORWARD, **info: object
         phases = timeline.phase.copy()
         phases[1] = phase
         devices.append(figures_of(replace(timeline, collectives=(collective,), phase=phases)))
-    (finding,) = together(devices, 2, info).findings
+    (finding,) = analyze_cross_rank(devices, 2, info).findings
     assert "exposed_comm" == finding.kind
     return finding
 

@@ -12,7 +12,7 @@ from dptrace.analysis.cross_rank.stragglers import stragglers
 from dptrace.analysis.findings.detect import Finding, findings
 from dptrace.analysis.matching.match import match
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
-from dptrace.run.cross_rank import together
+from dptrace.run.cross_rank import analyze_cross_rank
 from dptrace.timeline.model import Collective, Phase, Timeline
 from tests.support.builders import TimelineBuilder
 from tests.support.rank_cases import rank, reduce
@@ -126,7 +126,7 @@ def test_a_search_for_unused_parameters_costs_where_the_gpu_idles(used: int, sai
     """Of 20 ms of search 15 lie in a gap; where DDP's data tells that all were used, so does the finding."""
     gap = replace(step(0, gap=(40, 60)).build(), searching=(np.array([45 * MS]), np.array([65 * MS])))
     info = {"ddp": {"find_unused_parameters": 1, "unused_parameter_size": used}}
-    found = {finding.kind: finding for finding in together([figures_of(gap)], 1, info).findings}
+    found = {finding.kind: finding for finding in analyze_cross_rank([figures_of(gap)], 1, info).findings}
 
     assert (15 * MS, 20 * MS) == (found["unused_parameters"].cost_ns, found["unused_parameters"].evidence["host_ns"])
     assert said in found["unused_parameters"].text
@@ -155,7 +155,7 @@ def job(
 
 
 def kinds(devices: list[DeviceFigures], world: int = 2, **info: object) -> dict[str, Finding]:
-    return {finding.kind: finding for finding in together(devices, world, info).findings}
+    return {finding.kind: finding for finding in analyze_cross_rank(devices, world, info).findings}
 
 
 def test_messages_below_the_crossover_are_told() -> None:

@@ -10,7 +10,7 @@ from tests.analysis.cross_rank.test_pipeline_bubble import gpipe, one_forward_on
 
 
 def bubble_of(run: Run) -> Finding:
-    return next(finding for finding in run.together.findings if finding.kind == "bubble")
+    return next(finding for finding in run.cross_rank.findings if finding.kind == "bubble")
 
 
 def test_the_bubble_is_told_beside_the_schedules_own() -> None:
@@ -40,4 +40,4 @@ def test_without_a_wait_there_is_none() -> None:
     """One stage that waits for nobody leaves no bubble worth the name."""
     plain = run_of(gpipe(1, 1), 10, 10)
 
-    assert all(finding.kind != "bubble" for finding in plain.together.findings)
+    assert all(finding.kind != "bubble" for finding in plain.cross_rank.findings)

@@ -118,7 +118,7 @@ def test_what_can_not_be_told_apart_is_not_matched(tmp_path: Path) -> None:
 def test_a_real_run_in_pairs_is_told_apart() -> None:
     """Gradients are added up within pairs, and across by their leaders; the group of all did nothing meanwhile."""
     case = next(case for case in CASES if (case.mode, case.ranks) == ("hierarchical", 4))
-    together = dptrace.open(run_of(case)).together
+    together = dptrace.open(run_of(case)).cross_rank
     matches = together.matches
     found = {
         (str(kind), matches.groups[group].ranks, int(size), bool(complete))

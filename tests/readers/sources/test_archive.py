@@ -12,7 +12,9 @@ import pytest
 from dptrace.errors import TraceError
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.sources.archive import is_archive, members
+from dptrace.readers.sources.open import open_source
 from dptrace.readers.sources.source import Source
+from dptrace.readers.sources.storage import file_identity
 from tests.support.kineto_files import KinetoFile
 
 
@@ -63,7 +65,7 @@ def test_a_compressed_tar_is_refused_with_advice(trace: Path) -> None:
 def test_a_missing_member_is_named(trace: Path, member: str, message: str) -> None:
     """The message holds archive and name."""
     with pytest.raises(TraceError, match=rf"all\.zip!{member}: .*{message}"):
-        Source.of(zipped(trace)).within(member).open()
+        open_source(Source.of(zipped(trace)).within(member))
 
 
 def test_damage_in_an_archive_is_that_of_its_file(trace: Path) -> None:
@@ -92,24 +94,24 @@ def test_encrypted_members_and_bombs_are_refused(trace: Path) -> None:
     data[central + 8] |= 1
     archive.write_bytes(data)
     with pytest.raises(TraceError, match="is encrypted; unpack the archive with its password"):
-        Source.of(archive).within("run/rank3.json").open()
+        open_source(Source.of(archive).within("run/rank3.json"))
 
     data[central + 8] &= 0xFE
     data[central + 24 : central + 28] = (3 << 30).to_bytes(4, "little")
     archive.write_bytes(data)
     with pytest.raises(TraceError, match="is a zip bomb"):
-        Source.of(archive).within("run/rank3.json").open()
+        open_source(Source.of(archive).within("run/rank3.json"))
 
 
 def test_a_member_has_the_identity_of_its_archive(trace: Path) -> None:
     """A cache tells the members apart, and forgets them when the archive changes."""
     archive = Source.of(zipped(trace))
-    one, other = archive.within("a").identity(), archive.within("b").identity()
+    one, other = file_identity(archive.within("a")), file_identity(archive.within("b"))
 
     assert one is not None
     assert one != other
     Path(archive.address).write_bytes(io.BytesIO(b"another").read())
-    assert one != archive.within("a").identity()
+    assert one != file_identity(archive.within("a"))
 
 
 def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:

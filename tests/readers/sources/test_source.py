@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from dptrace.errors import DptraceError, TraceError
-from dptrace.readers.sources.source import Source, peeked
+from dptrace.readers.sources.open import open_source, peek
+from dptrace.readers.sources.source import Source
+from dptrace.readers.sources.storage import file_identity
 
 
 def test_bytes_are_those_of_the_file_and_peeking_takes_none(tmp_path: Path) -> None:
@@ -18,8 +20,8 @@ def test_bytes_are_those_of_the_file_and_peeking_takes_none(tmp_path: Path) -> N
     path = tmp_path / "rank3.json"
     path.write_bytes(b"0123456789")
 
-    with Source.of(path).open() as stream:
-        assert peeked(stream, 4) == b"0123"
+    with open_source(Source.of(path)) as stream:
+        assert peek(stream, 4) == b"0123"
         assert stream.read() == b"0123456789"
 
 
@@ -27,7 +29,7 @@ def test_bytes_are_those_of_the_file_and_peeking_takes_none(tmp_path: Path) -> N
 def test_what_cannot_be_opened_is_told_with_its_name(name: str, tmp_path: Path) -> None:
     """No error of the operating system comes through."""
     with pytest.raises(TraceError, match=r"missing\.json|folder|can't be read"):
-        Source.of(tmp_path / name).open()
+        open_source(Source.of(tmp_path / name))
 
 
 def test_identity_changes_with_the_file(tmp_path: Path) -> None:
@@ -35,15 +37,15 @@ def test_identity_changes_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_bytes(b"1")
     os.utime(path, ns=(1, 1))
-    before = Source.of(path).identity()
+    before = file_identity(Source.of(path))
     (tmp_path / "link.json").symlink_to(path)
 
     assert before is not None
-    assert before == Source.of(tmp_path / "link.json").identity()
+    assert before == file_identity(Source.of(tmp_path / "link.json"))
     os.utime(path, ns=(1, 2))
-    assert before != Source.of(path).identity()
-    assert Source.of(tmp_path).identity() is None
-    assert Source.of(tmp_path / "missing").identity() is None
+    assert before != file_identity(Source.of(path))
+    assert file_identity(Source.of(tmp_path)) is None
+    assert file_identity(Source.of(tmp_path / "missing")) is None
 
 
 def test_what_another_process_opens_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,12 +77,12 @@ def test_standard_input_is_read_once_and_left_open(tmp_path: Path, monkeypatch: 
     (tmp_path / "in").write_bytes(b"0123")
     with (tmp_path / "in").open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        with Source.of("-").open() as stream:
-            assert (b"01", b"0123") == (peeked(stream, 2), stream.read())
+        with open_source(Source.of("-")) as stream:
+            assert (b"01", b"0123") == (peek(stream, 2), stream.read())
         assert not stdin.closed
-        assert Source.of("-").identity() is None
+        assert file_identity(Source.of("-")) is None
     with pytest.raises(TraceError, match="standard input: is closed"):
-        Source.of("-").open()
+        open_source(Source.of("-"))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"9")))
-    with Source.of("-").open() as stream:
+    with open_source(Source.of("-")) as stream:
         assert b"9" == stream.read()

@@ -7,6 +7,7 @@ from itertools import combinations
 import pytest
 
 from dptrace.analysis.per_gpu.idle import CAUSES
+from dptrace.analysis.per_gpu.labels import CAUSE_LABELS, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.viewers.base import theme
 
@@ -26,8 +27,8 @@ def contrast(a: str, b: str) -> float:
 
 def test_every_part_has_a_colour_and_a_name() -> None:
     """A part without its own colour or name would be drawn as another."""
-    assert set(Part) == set(theme.PART_COLORS) == set(theme.PART_LABELS) == set(theme.PART_ORDER)
-    assert len(set(theme.PART_LABELS.values())) == len(Part)
+    assert set(Part) == set(theme.PART_COLORS) == set(PART_LABELS) == set(theme.PART_ORDER)
+    assert len(set(PART_LABELS.values())) == len(Part)
 
 
 def test_no_two_things_share_a_colour() -> None:
@@ -76,7 +77,7 @@ def test_light_and_dark_name_the_same_things() -> None:
 
 def test_every_cause_of_idling_has_a_colour_and_a_name() -> None:
     """A cause without its own would be drawn as another."""
-    assert list(CAUSES) == list(theme.CAUSE_COLORS) == list(theme.CAUSE_LABELS)
+    assert list(CAUSES) == list(theme.CAUSE_COLORS) == list(CAUSE_LABELS)
     assert len({*theme.CAUSE_COLORS.values()}) == len(CAUSES)
 
 

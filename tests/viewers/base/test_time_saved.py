@@ -37,7 +37,7 @@ def test_the_sentence_says_who_is_faster(a: int, b: int, steps: int, told: str) 
 
 def test_nothing_is_saved_against_another_work() -> None:
     """Both times are said, and why neither is ahead."""
-    runs = [run_of([TimelineBuilder(0, bounds=(0, n)).build()], info={"model": f"m{n}"}) for n in (7_000, 9_000)]
+    runs = [run_of([TimelineBuilder(0, bounds=(0, n)).build()], metadata={"model": f"m{n}"}) for n in (7_000, 9_000)]
     told = time_saved.saving(align_steps(paced(runs[0]), paced(runs[1])))
 
     assert told.startswith("Not compared: A trained the model m7000, B m9000. For its step, A takes 7.00 µs and B 9.00")

@@ -149,7 +149,7 @@ def test_a_drag_measures_exactly(browser: Browser, file: Path, how: str) -> None
 def test_a_collective_is_joined_over_its_ranks(browser: Browser, file: Path) -> None:
     """A click: a row for each rank with the analysis's figures, and lines from rank to rank; Escape takes it away."""
     run = Run("two", two_rank_timelines())
-    rows = run.matches()
+    rows = run.matched_collectives()
     row = rows[(rows["rank"] == 1) & (rows["exposed_ns"] > 0)].iloc[0]
     origin = int(run.timelines[0].windows.bounds[0])
     with open_page(browser, file) as (page, errors):

@@ -24,7 +24,7 @@ def test_members_are_those_of_the_matches() -> None:
     starts = np.concatenate([lane.start_ns for lane in lanes]) + drawn.origin_ns
     tracks = np.repeat(np.arange(len(lanes)), [len(lane) for lane in lanes])
     exposed = np.concatenate([lane.exposed_ns for lane in lanes])
-    rows = run.matches()
+    rows = run.matched_collectives()
 
     assert len(rows) == np.count_nonzero(instance) > 0
     for row in rows.to_dict("records"):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dptrace.analysis.per_gpu.idle import CAUSES
+from dptrace.analysis.per_gpu.labels import CAUSE_LABELS
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
@@ -66,7 +67,7 @@ def test_categories_are_the_theme_s() -> None:
     told = categories()
 
     assert [theme.PART_COLORS[Part(part)] for part in range(len(Part))] == [one["color"] for one in told[: len(Part)]]
-    assert list(theme.CAUSE_LABELS.values()) == [told[cause_category(cause)]["label"] for cause in CAUSES]
+    assert list(CAUSE_LABELS.values()) == [told[cause_category(cause)]["label"] for cause in CAUSES]
     assert ("Overlapped communication", theme.OVERLAPPED) == (told[OVERLAPPED]["label"], told[OVERLAPPED]["color"])
     assert sorted(scene(chart(training_run(200)))["order"]) == list(range(len(told)))
 

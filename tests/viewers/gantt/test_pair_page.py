@@ -150,7 +150,7 @@ def test_keys_go_from_pair_to_pair(browser: Browser, file: Path) -> None:
 @browser_test
 def test_hostile_names_of_runs_are_text(browser: Browser, tmp_path: Path) -> None:
     """In paths, titles and notes: nothing runs, nothing is added to the page."""
-    runs = [job(2, seed=seed, path=PAYLOAD, info={"mode": PAYLOAD}, notes=(PAYLOAD,)) for seed in (0, 1)]
+    runs = [job(2, seed=seed, path=PAYLOAD, metadata={"mode": PAYLOAD}, notes=(PAYLOAD,)) for seed in (0, 1)]
     path = tmp_path / "hostile.html"
     path.write_text(pair_page.document(runs[0], runs[1]), encoding="utf-8")
     with open_page(browser, path, before="globalThis.PWN = (what) => console.error('ran: ' + what);") as (page, errors):
@@ -178,7 +178,7 @@ def test_a_run_without_steps_is_refused(runs: tuple[Run, Run]) -> None:
 def test_what_was_different_stands_above(runs: tuple[Run, Run]) -> None:
     """And where it is another work, nothing is said to be saved."""
     page = pair_page.document(*runs)
-    other = pair_page.document(job(info={"model": "small"}), job(seed=1, info={"model": "large"}))
+    other = pair_page.document(job(metadata={"model": "small"}), job(seed=1, metadata={"model": "large"}))
 
     assert f"A had {runs[0].world_size} ranks, B {runs[1].world_size}." in page.split('class="answer"')[0]
     assert "B saves" in page

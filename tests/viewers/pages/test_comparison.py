@@ -106,7 +106,7 @@ def test_hostile_names_are_text(browser: Browser, tmp_path: Path) -> None:
         run_of(
             [named(t) for t in job(seed=seed).timelines],
             path=PAYLOAD,
-            info={"mode": PAYLOAD + str(seed)},
+            metadata={"mode": PAYLOAD + str(seed)},
             notes=(PAYLOAD,),
         )
         for seed in (0, 1)

@@ -19,7 +19,7 @@ from tests.support.view_cases import CASES, hostile_run
 def test_a_notebook_shows_the_same_page(name: str, tmp_path: Path) -> None:
     """In a frame that may run scripts and reach nothing of the notebook; and writes it where asked."""
     run = CASES["two ranks"]()
-    shown = run.view(name)
+    shown = run.show(name)
     html = shown._repr_html_()
     frame = re.fullmatch(r'<iframe sandbox="allow-scripts" srcdoc="([^"]*)"[^<>]*></iframe>', html)
 
@@ -35,14 +35,14 @@ def test_a_notebook_shows_the_same_page(name: str, tmp_path: Path) -> None:
 def test_a_view_that_is_not_there_is_refused() -> None:
     """With those that are."""
     with pytest.raises(UsageError, match="gantt, summary"):
-        CASES["two ranks"]().view("pie")
+        CASES["two ranks"]().show("pie")
 
 
 @browser_test
 def test_a_hostile_run_does_nothing_in_a_notebook(tmp_path: Path) -> None:
     """Its page draws itself inside the frame, and nothing fires there or outside."""
     path = tmp_path / "notebook.html"
-    path.write_text(f"<!DOCTYPE html><title>x</title>{hostile_run().view('breakdown')._repr_html_()}", encoding="utf-8")
+    path.write_text(f"<!DOCTYPE html><title>x</title>{hostile_run().show('breakdown')._repr_html_()}", encoding="utf-8")
     before = "window.PWNED = []; window.PWN = (what) => window.PWNED.push(what);"
     with chromium() as browser, open_page(browser, path, before=before, ready=False) as (page, errors):
         frame = page.frame_locator("iframe")

@@ -30,7 +30,7 @@ def test_everything_is_on_the_page(recorded: Run) -> None:
     page = document(recorded)
 
     assert sentence(recorded).plain in page
-    texts = [finding.text for finding in recorded.together.findings]
+    texts = [finding.text for finding in recorded.cross_rank.findings]
     assert texts
     assert sorted(texts, key=page.index) == texts
     for name in ("breakdown", "heatmap", "communication", "bandwidth", "buckets", "idle"):

@@ -34,7 +34,7 @@ def printed(found: Comparison, width: int = 80, every: bool = False, per_rank: b
 @pytest.fixture(scope="module")
 def found() -> Comparison:
     return compare(
-        job(path="runs/main", info={"mode": "ddp"}), job(seed=1, factors={"backward": 1.1}, path="runs/branch")
+        job(path="runs/main", metadata={"mode": "ddp"}), job(seed=1, factors={"backward": 1.1}, path="runs/branch")
     )
 
 

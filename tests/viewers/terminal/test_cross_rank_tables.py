@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 
 from dptrace.analysis.findings.detect import Finding
-from dptrace.run.cross_rank import together
+from dptrace.run.cross_rank import analyze_cross_rank
 from dptrace.run.run import Run
 from dptrace.viewers.terminal.cross_rank_tables import findings_list, timing_table
 from tests.support.builders import TimelineBuilder, two_rank_timelines
@@ -39,7 +39,7 @@ def test_nothing_found_is_said() -> None:
 def test_like_collectives_are_a_row_with_their_bandwidth() -> None:
     """Two all-reduces of one size: the median transfer, and the wait of the rank that came first."""
     run = Run("r", two_rank_timelines(), world_size=2)
-    row = printed(timing_table(run.together)).splitlines()[-1].split()
+    row = printed(timing_table(run.cross_rank)).splitlines()[-1].split()
 
     assert ["all_reduce", "2", "4.1", "kB"] == row[:4]
     assert "0.1" == row[-1]
@@ -47,7 +47,7 @@ def test_like_collectives_are_a_row_with_their_bandwidth() -> None:
 
 def test_one_rank_has_nothing_beside_it() -> None:
     """No table where there is nothing to compare."""
-    assert timing_table(Run("r", (TimelineBuilder().compute(0, 10).build(),)).together) is None
+    assert timing_table(Run("r", (TimelineBuilder().compute(0, 10).build(),)).cross_rank) is None
 
 
 def test_rows_of_groups_of_one_purpose_are_one_unless_all_are_asked_for() -> None:
@@ -61,7 +61,7 @@ def test_rows_of_groups_of_one_purpose_are_one_unless_all_are_asked_for() -> Non
         }
         calls = [reduce(0, (i + 1) * 1_000_000, description="mesh_tp", **about) for i in range(2)]
         devices.append(rank(number, calls))
-    together_ = together(devices, 4)
+    together_ = analyze_cross_rank(devices, 4)
 
     (row,) = [line.split() for line in printed(timing_table(together_)).splitlines() if "all_reduce" in line]
     assert ["all_reduce", "mesh_tp", "4"] == row[:3]

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from dptrace.analysis.per_gpu.labels import PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.run.run import Run
-from dptrace.viewers.base.theme import OVERLAPPED, PART_COLORS, PART_LABELS
+from dptrace.viewers.base.theme import OVERLAPPED, PART_COLORS
 from dptrace.viewers.terminal.gantt import print_gantt
 from tests.support.builders import two_rank_timelines
 from tests.support.terminal_text import GLYPHS, drawn, run_of, training

@@ -16,7 +16,7 @@ def test_dots_are_the_busbw_of_the_collectives() -> None:
     """At their sizes, in GB/s; those that lie on each other are one dot that says so."""
     run = CASES["two ranks"]()
     dots = [mark for mark in bandwidth(run).marks if isinstance(mark, Dot)]
-    rates = run.together.timing.busbw / 1e9
+    rates = run.cross_rank.timing.busbw / 1e9
 
     assert {4096.0} == {dot.x for dot in dots}
     assert {dot.y for dot in dots} <= set(rates.tolist())
@@ -46,11 +46,11 @@ def test_the_line_is_the_fit() -> None:
     devices = real_ranks("sharded_h100_8ranks")
     run = Run("x", tuple(device.timeline for device in devices), world_size=8, devices=devices)
     lines = [mark for mark in bandwidth(run).marks if isinstance(mark, Line)]
-    fits = [fit for fit in run.together.fits if fit.alpha_s is not None]
+    fits = [fit for fit in run.cross_rank.fits if fit.alpha_s is not None]
 
     assert len(fits) == len(lines) == 2
     size, rate = lines[0].points[-1]
     assert (fits[0].busbw(round(size)) or 0) / 1e9 == pytest.approx(rate)
-    assert run.together.matches.bytes.max() >= max(x for line in lines for x, _ in line.points) * 0.999
+    assert run.cross_rank.matches.bytes.max() >= max(x for line in lines for x, _ in line.points) * 0.999
     assert np.all(np.diff([y for _, y in lines[0].points]) > 0)
     assert 2 == len(bandwidth_table(run).rows)

@@ -31,7 +31,7 @@ def test_a_row_for_each_and_slow_ones_stand_out() -> None:
 
     assert [1_500_000] == [dot.x for dot in dots if dot.shape == "diamond"]
     assert 8 == len(dots)
-    assert line.points[0][0] == run.together.latencies[0].quantile(0.5)
+    assert line.points[0][0] == run.cross_rank.latencies[0].quantile(0.5)
     assert "slow" in told.legend[1].name
     assert "1" == buckets_table(run).rows[0][-1]
 

@@ -47,16 +47,16 @@ def test_a_kind_s_bar_is_its_exposed_and_overlapped_time() -> None:
 def test_findings_stand_with_their_costs_dearest_first() -> None:
     """Each with what to do."""
     run = CASES["uneven"]()
-    costs = [finding.cost_ns for finding in run.together.findings]
+    costs = [finding.cost_ns for finding in run.cross_rank.findings]
 
     assert costs
     assert sorted(costs, reverse=True) == lengths(findings(run).marks)
     names = [name for _, name in findings(run).y.ticks]
     assert len(names) == len(costs)
-    for name, finding in zip(names, run.together.findings, strict=True):
+    for name, finding in zip(names, run.cross_rank.findings, strict=True):
         assert f"rank {finding.evidence['rank']}" in name
         assert finding.kind != "exposed_comm" or name.startswith(f"exposed {finding.evidence['collective']} · ")
-    assert [finding.advice for finding in run.together.findings] == [row[3] for row in findings_table(run).rows]
+    assert [finding.advice for finding in run.cross_rank.findings] == [row[3] for row in findings_table(run).rows]
 
 
 def test_where_there_is_nothing_it_is_said() -> None:

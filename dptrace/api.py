@@ -1,0 +1,121 @@
+"""The public functions; each imports what it needs when it is called, so that ``import dptrace`` stays light."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dptrace.errors import DptraceError, UsageError
+
+if TYPE_CHECKING:
+    from dptrace.comparison.compare import Comparison as Comparison
+    from dptrace.run.run import Run
+    from dptrace.viewers.pages.notebook import Shown as Shown
+
+__all__ = ["compare", "export_trace", "hta_analysis", "open", "show"]
+
+
+def open(
+    *paths: str | PathLike[str],
+    comm_patterns: tuple[str, ...] = (),
+    strict: bool = False,
+    cache: bool = True,
+    jobs: int | None = None,
+    dask: str | None = None,
+    figures_only: bool = False,
+) -> Run:
+    """Read a run: a run folder, a trace file, several files, a folder or a glob of traces, or URLs of them.
+
+    Args:
+        paths: what to read. All paths together are one run, with one file per rank.
+        comm_patterns: regular expressions for further communication kernels, searched in kernel names without regard
+            to case.
+        strict: raise an error for data that is truncated, damaged or impossible, instead of adding a note to the run.
+        cache: use and write the cache of parsed files.
+        jobs: number of processes that read; None chooses.
+        dask: address of a Dask scheduler whose workers read the files and return figures, or ``"local"``.
+        figures_only: drop all intervals but communication once the figures are computed. This keeps runs of thousands
+            of ranks small; pictures and :meth:`Run.kernels` need the intervals.
+
+    Raises:
+        DptraceError: the message names the file, what is wrong with it, and what to do.
+    """
+    from dptrace.load.open import open_run
+    from dptrace.load.options import Reading
+
+    if any(isinstance(path, list | tuple | set) for path in paths):
+        raise UsageError("dptrace.open takes paths one by one: dptrace.open(*paths).")
+    reading = Reading(tuple(comm_patterns), strict, cache, jobs, dask, figures_only or dask is not None)
+    return open_run([str(path) for path in paths], reading)
+
+
+def compare(before: Run, after: Run) -> Comparison:
+    """Compare two runs: what changed from *before* to *after*, and whether each change is beyond noise."""
+    from dptrace.comparison.compare import compare
+
+    return compare(before, after)
+
+
+def show(run: Run, view: str = "gantt", height: int = 640) -> Shown:
+    """Show a run in a notebook, as ``dptrace view`` shows it in a browser.
+
+    ``save(path)`` on the result writes the page.
+
+    Args:
+        run: the run to show.
+        view: one of the views that ``dptrace view --view list`` prints.
+        height: height of the frame in the notebook, in pixels.
+
+    Raises:
+        UsageError: no view has that name.
+        DptraceError: there is nothing to draw, or too much for one page.
+    """
+    from dptrace.viewers.pages.notebook import show
+
+    return show(run, view, height)
+
+
+def export_trace(run: Run, path: str | PathLike[str], *, align: bool = True, force: bool = False) -> Path:
+    """Write all ranks of a run to one trace for Perfetto or Chrome; the suffix of *path* chooses the format.
+
+    Args:
+        run: the run, opened with its intervals.
+        path: file to write: ``.pftrace``, ``.json.gz`` or ``.json``.
+        align: put the ranks on one clock where their offsets are known.
+        force: overwrite the file.
+
+    Returns:
+        The path that was written.
+
+    Raises:
+        UsageError: the suffix is not one of these, or the file exists and *force* is not given.
+        DptraceError: the run was opened with ``figures_only``, or the file can't be written.
+    """
+    from dptrace.core.files import check_output, replacing
+    from dptrace.export.formats import format_of, join, write_trace
+
+    target = Path(path)
+    suffix = format_of(target)
+    check_output(target, force)
+    if run.figures_only:
+        raise DptraceError(f"{run.path}: was opened with figures_only; open it without, to export its intervals.")
+    with replacing(target) as beside:
+        write_trace(run, beside, suffix, joined=join(run, align))
+    return target
+
+
+def hta_analysis(run: Run, include_last_profiler_step: bool = False) -> Any:
+    """Return Holistic Trace Analysis's ``TraceAnalysis`` of the run's files, with all its methods.
+
+    Args:
+        run: a run that was read from files.
+        include_last_profiler_step: keep the last step, which HTA drops by default.
+
+    Raises:
+        MissingExtraError: HTA is not installed.
+        DptraceError: the run was not read from files, or one of them has changed since.
+    """
+    from dptrace.hta.trace_analysis import hta_of
+
+    return hta_of(run, include_last_profiler_step)

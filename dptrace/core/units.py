@@ -1,0 +1,110 @@
+"""Times, sizes, shares and counts as people read them: the one place that formats them.
+
+Inside, times are ns, sizes bytes and shares fractions of 1.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "MINUS",
+    "byte_size",
+    "duration",
+    "milliseconds",
+    "plural",
+    "share",
+    "signed",
+    "signed_duration",
+    "signed_milliseconds",
+]
+
+MINUS = "−"
+"""The sign of negative numbers: as wide as a plus, and not a hyphen."""
+
+
+def milliseconds(ns: float) -> str:
+    """Write a time as a number of ms, for tables whose unit is in the heading.
+
+    >>> milliseconds(14_100_000), milliseconds(250_340_000), milliseconds(1_234_567_000)
+    ('14.10', '250.3', '1,235')
+    """
+    value = ns / 1e6
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 1000 else f"{value:.1f}" if size >= 100 else f"{value:.2f}"
+
+
+def signed_milliseconds(ns: float) -> str:
+    """Write a difference as a number of ms with its sign.
+
+    >>> signed_milliseconds(14_100_000), signed_milliseconds(-250_000), signed_milliseconds(3)
+    ('+14.10', '−0.25', '0.00')
+    """
+    return signed(ns, milliseconds(abs(ns)))
+
+
+def duration(ns: float) -> str:
+    """Write a time with its unit, in three significant digits.
+
+    >>> duration(31_500_000), duration(999), duration(152_300_000), duration(-4_200), duration(86_400e9)
+    ('31.5 ms', '999 ns', '152 ms', '−4.20 µs', '86,400 s')
+    """
+    sign = MINUS if ns < 0 else ""
+    size = abs(ns)
+    for unit, length in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
+        value = size / length
+        if value >= 0.9995:
+            return f"{sign}{value:,.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f} {unit}"
+    return f"{sign}{size:.0f} ns"
+
+
+def signed_duration(ns: float) -> str:
+    """Write a difference with its sign and its unit.
+
+    >>> signed_duration(-412_345), signed_duration(9)
+    ('−412 µs', '+9 ns')
+    """
+    return signed(ns, duration(abs(ns)))
+
+
+def signed(value: float, text: str) -> str:
+    """Put the sign of *value* before *text*, unless the text shows no digit but zeros."""
+    if not any(digit in text for digit in "123456789"):
+        return text
+    return f"{'+' if value > 0 else MINUS}{text}"
+
+
+def byte_size(size: float) -> str:
+    """Write bytes in the unit that fits; a dash for 0, which stands for an unknown size.
+
+    >>> byte_size(0), byte_size(512), byte_size(25_000_000), byte_size(999_960)
+    ('–', '512 B', '25.0 MB', '1.0 MB')
+    """
+    if not size:
+        return "–"
+    if size < 999.5:
+        return f"{size:.0f} B"
+    for unit in ("kB", "MB", "GB"):
+        size /= 1000
+        if size < 999.95 or unit == "GB":
+            return f"{size:,.1f} {unit}"
+    raise AssertionError
+
+
+def share(fraction: float) -> str:
+    """Write a share in percent: one decimal below ten, none above.
+
+    >>> share(0.203), share(0.0456), share(0.0001), share(0)
+    ('20 %', '4.6 %', '< 0.1 %', '0 %')
+    """
+    percent = 100 * fraction
+    if not percent:
+        return "0 %"
+    return "< 0.1 %" if percent < 0.05 else f"{percent:.1f} %" if percent < 9.95 else f"{percent:.0f} %"
+
+
+def plural(count: int, noun: str, nouns: str = "") -> str:
+    """Write a count with its noun.
+
+    >>> plural(1, "step"), plural(1_200, "step"), plural(2, "entry", "entries")
+    ('1 step', '1,200 steps', '2 entries')
+    """
+    return f"{count:,} {noun if count == 1 else nouns or f'{noun}s'}"

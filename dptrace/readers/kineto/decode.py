@@ -1,0 +1,95 @@
+"""Decode the events of a piece of a trace file; mend or drop the damaged ones, and count them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dptrace.readers.kineto.columns import DAMAGE
+from dptrace.readers.kineto.envelope import BLANK, is_whole
+from dptrace.readers.kineto.json_stream import LIST
+from dptrace.readers.kineto.repair import cleaned, parted, remains, requoted, severed
+
+__all__ = ["EventTaker", "add_piece", "add_stretch", "take_events"]
+
+
+class EventTaker(Protocol):
+    """What :func:`read_into` fills: columns of some kind, and counts of what went into them."""
+
+    events: int
+    """Events decoded, of any kind."""
+    kept: int
+    """Those that stay."""
+    mended: int
+    """Events whose texts were damaged, and mended."""
+    dropped: int
+    """Events that could not be decoded."""
+    whole: bool
+    """Whether Kineto's last event was seen, so that no event is missing."""
+
+    def decode(self, text: bytes) -> None:
+        """Take the events of a JSON list.
+
+        Raises:
+            DAMAGE: the text is no list of events; nothing of it was taken.
+        """
+
+
+def add_piece(text: bytes, between: bytes, columns: EventTaker) -> None:
+    """Decode the events of a piece; the damaged ones among them are mended or left out, and counted."""
+    try:
+        events = text if b"," in between else _with_commas(text, between)
+        columns.decode(b"".join((b"[", events, b"]")))  # copied once, where two additions would copy it twice
+        return
+    except DAMAGE:
+        parts = text.split(between) if between else [text]
+    opening, last = between[between.rfind(b"{") :] if between else b"", len(parts) - 1
+    torn = [(opening if i else b"") + part + (b"}" if i < last else b"") for i, part in enumerate(parts)]
+    _add_events(torn, columns)
+
+
+def _with_commas(text: bytes, between: bytes) -> bytes:
+    return text.replace(between, b"}," + between[1:]) if between else text
+
+
+def _add_events(events: list[bytes], columns: EventTaker) -> None:
+    """Decode damaged events by halves, so that one in a million costs no more than its neighbours."""
+    if len(events) == 1:
+        _mend(events[0], columns)
+        return
+    middle = len(events) // 2
+    for half in (events[:middle], events[middle:]):
+        if not take_events(b",".join(half), columns):
+            _add_events(half, columns)
+
+
+def take_events(events: bytes, columns: EventTaker) -> bool:
+    try:
+        columns.decode(b"[" + events + b"]")
+    except DAMAGE:
+        return False
+    return True
+
+
+def _mend(text: bytes, columns: EventTaker) -> None:
+    """Read a damaged event all the same, or the several that stand where one should, or what is left of it."""
+    text = text.strip(BLANK)
+    if not text or take_events(cleaned(text), columns):
+        columns.mended += 1
+        return
+    parts = [part for stretch in LIST.split(text) for part in severed(stretch)]
+    if not all(map(is_whole, parts)):
+        parts = [part for stretch in LIST.split(text) for part in parted(stretch)]
+    if len(parts) > 1:
+        columns.mended += 1
+        for part in parts:
+            if not take_events(part, columns):
+                _mend(part, columns)
+    elif any(take_events(event, columns) for event in (requoted(text), *remains(text))):
+        columns.mended += 1
+    else:
+        columns.dropped += 1
+
+
+def add_stretch(text: bytes, between: bytes, columns: EventTaker) -> None:
+    if text := text.strip(BLANK):
+        add_piece(text, between, columns)

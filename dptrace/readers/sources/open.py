@@ -1,0 +1,28 @@
+"""Open a trace file wherever it is: on disk, behind a URL, in an archive, or on standard input."""
+
+from __future__ import annotations
+
+from io import BufferedReader
+from typing import BinaryIO
+
+from dptrace.readers.sources.archive import open_member
+from dptrace.readers.sources.source import Source
+from dptrace.readers.sources.storage import open_stored
+
+__all__ = ["open_source", "peek"]
+
+
+def open_source(source: Source) -> BinaryIO:
+    """Open the bytes as they are stored, compressed or not; the stream can ``peek``.
+
+    Raises:
+        TraceError: the file is missing, a folder, or can't be read.
+        MissingExtraError: a package that reads such URLs is missing.
+    """
+    return open_member(source) if source.member else open_stored(source)
+
+
+def peek(stream: BinaryIO, count: int) -> bytes:
+    """Return the first *count* bytes of a stream without consuming them: a pipe can't seek."""
+    assert isinstance(stream, BufferedReader)
+    return stream.peek(count)[:count]

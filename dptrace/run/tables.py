@@ -1,0 +1,209 @@
+"""The tables of a run as pandas frames, and their rows as plain data for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dptrace.analysis.cross_rank.pipeline_bubble import ACTION_COLUMNS, COLUMNS, Pipeline, action_rows, rows, to_dict
+from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.analysis.per_gpu.idle import CAUSES
+from dptrace.analysis.per_gpu.split import FIGURES, overlap_percent
+from dptrace.core.units import milliseconds
+from dptrace.timeline.model import Phase, Timeline
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "action_frame",
+    "collective_frame",
+    "frame",
+    "idle_frame",
+    "kernel_frame",
+    "matched_frame",
+    "mean_split_html",
+    "pipeline_dicts",
+    "pipeline_frame",
+    "rank_dict",
+    "step_frame",
+    "total_frame",
+]
+
+_COLLECTIVE_COLUMNS = (
+    *("rank", "device", "step", "kind", "bytes", "dtype", "group", "group_size", "seq", "phase"),
+    *("start_ns", "end_ns", "exposed_ns", "overlapped_ns", "name", "label"),
+)
+_MATCHED_COLUMNS = (
+    *("kind", "name", "group", "seq", "bytes", "dtype", "step", "phase", "complete"),
+    *("transfer_ns", "algbw_gbps", "busbw_gbps", "last_rank"),
+)
+"""Columns of a matched collective that hold for all of its ranks."""
+_MOST_HTML_ROWS = 16
+
+
+def frame(rows: Iterable[dict[str, Any]], columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """Make a frame of rows; *columns* also names those of a frame without any row."""
+    import pandas as pd
+
+    return pd.DataFrame(list(rows), columns=None if columns is None else list(columns))
+
+
+def step_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
+    """Make a row per rank, device and step with the nine figures of the split."""
+    rows = (
+        {"rank": d.split.rank, "device": d.timeline.device, "step": name}
+        | {figure: int(values[k]) for figure, values in d.split.figures.items()}
+        for d in devices
+        for k, name in enumerate(d.split.names)
+    )
+    return frame(rows, ["rank", "device", "step", *FIGURES])
+
+
+def total_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
+    """Make a row per GPU with the nine figures over all steps and the overlap in percent."""
+    rows = []
+    for device in devices:
+        total = device.split.total()
+        overlap = overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"])
+        rows.append({"rank": device.split.rank, "device": device.split.device, **total, "overlap_percent": overlap})
+    return frame(rows, ["rank", "device", *FIGURES, "overlap_percent"])
+
+
+def idle_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
+    """Make a row per rank, device and step with idle ns by cause."""
+    rows = (
+        {"rank": d.split.rank, "device": d.timeline.device, "step": name}
+        | {cause: int(values[k]) for cause, values in d.idle_causes.items()}
+        | {"idle_ns": int(d.split.figures["idle_ns"][k])}
+        for d in devices
+        for k, name in enumerate(d.split.names)
+    )
+    return frame(rows, ["rank", "device", "step", *CAUSES, "idle_ns"])
+
+
+def collective_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
+    """Make a row per collective and GPU."""
+    return frame((row for device in devices for row in _collective_rows(device)), _COLLECTIVE_COLUMNS)
+
+
+def kernel_frame(timelines: Sequence[Timeline]) -> pd.DataFrame:
+    """Make a row per device interval, column by column: a run may have millions."""
+    import pandas as pd
+
+    return pd.concat([_kernels_of(timeline) for timeline in timelines], ignore_index=True)
+
+
+def matched_frame(collectives: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Make a row for each rank of each matched collective."""
+    return frame(
+        {"collective": number, **{name: row[name] for name in _MATCHED_COLUMNS}, **member}
+        for number, row in enumerate(collectives)
+        for member in row["members"]
+    )
+
+
+def pipeline_frame(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline]) -> pd.DataFrame:
+    """Make a row per rank and step of a pipeline."""
+    return frame(rows(pipelines, timelines), COLUMNS)
+
+
+def action_frame(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline]) -> pd.DataFrame:
+    """Make a row per action of a pipeline."""
+    return frame(action_rows(pipelines, timelines), ACTION_COLUMNS)
+
+
+def pipeline_dicts(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
+    """Return the pipelines as plain data."""
+    return [to_dict(pipeline, timelines) for pipeline in pipelines]
+
+
+def rank_dict(device: DeviceFigures) -> dict[str, Any]:
+    """Return one GPU's figures as plain data: steps, totals, collectives."""
+    timeline, total = device.timeline, device.split.total()
+    return {
+        "rank": timeline.rank,
+        "device": timeline.device_name,
+        "device_index": timeline.device,
+        "file": timeline.path,
+        "steps": [_step_dict(device, k, name) for k, name in enumerate(device.split.names)],
+        "total": total,
+        "overlap_percent": overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"]),
+        "collectives": [
+            {key: value for key, value in row.items() if key not in ("rank", "device")}
+            for row in _collective_rows(device)
+        ],
+    }
+
+
+def mean_split_html(devices: Sequence[DeviceFigures]) -> str:
+    """Return a small HTML table: the mean split of a step for each of the first GPUs."""
+    names = [name.removesuffix("_ns").replace("_", " ") for name in FIGURES]
+    head = "".join(f"<th>{name}</th>" for name in ["rank", *names])
+    body = []
+    for device in devices[:_MOST_HTML_ROWS]:
+        steps, total = max(len(device.split.names), 1), device.split.total()
+        cells = "".join(f"<td>{milliseconds(total[figure] / steps)}</td>" for figure in FIGURES)
+        body.append(f"<tr><th>{escape(device.timeline.label)}</th>{cells}</tr>")
+    more = len(devices) - len(body)
+    rest = f"<p>and {more:,} more; run.totals() has all.</p>" if more > 0 else ""
+    return f"<table><caption>ms per step</caption><tr>{head}</tr>{''.join(body)}</table>{rest}"
+
+
+def _step_dict(device: DeviceFigures, k: int, name: str) -> dict[str, Any]:
+    comm = {
+        kind: {
+            "count": int(figures.count[k]),
+            "bytes": int(figures.bytes[k]),
+            "exposed_ns": int(figures.exposed_ns[k]),
+            "overlapped_ns": int(figures.overlapped_ns[k]),
+        }
+        for kind, figures in device.split.comm.items()
+    }
+    return {
+        "step": name,
+        **{figure: int(values[k]) for figure, values in device.split.figures.items()},
+        "comm": comm,
+        "idle": {cause: int(values[k]) for cause, values in device.idle_causes.items()},
+        "recompute_ns": int(device.recompute_ns[k]),
+    }
+
+
+def _collective_rows(device: DeviceFigures) -> list[dict[str, Any]]:
+    timeline, exposed, overlapped = device.timeline, device.exposed_ns, device.overlapped_ns
+    rows = []
+    for i in np.flatnonzero(timeline.collective >= 0):
+        comm, step = timeline.collectives[timeline.collective[i]], int(timeline.step[i])
+        values = (
+            *(timeline.rank, timeline.device, timeline.windows.names[step] if step >= 0 else None, comm.kind),
+            *(comm.bytes, comm.dtype, comm.group, comm.group_size, comm.seq, Phase(timeline.phase[i]).name.lower()),
+            *(int(timeline.start_ns[i]), int(timeline.end_ns[i]), int(exposed[i]), int(overlapped[i])),
+            *(timeline.names[timeline.name[i]], comm.label),
+        )
+        rows.append(dict(zip(_COLLECTIVE_COLUMNS, values, strict=True)))
+    return rows
+
+
+def _kernels_of(timeline: Timeline) -> pd.DataFrame:
+    import pandas as pd
+
+    kinds = np.array(["compute", "communication", "memory"], object)
+    phases = np.array([phase.name.lower() for phase in Phase], object)
+    names = np.array([*timeline.names, ""], object)
+    steps = np.array([*timeline.windows.names, None, None], object)
+    return pd.DataFrame(
+        {
+            "rank": timeline.rank,
+            "device": timeline.device,
+            "name": names[timeline.name],
+            "kind": kinds[timeline.kind],
+            "phase": phases[timeline.phase],
+            "step": steps[timeline.step],
+            "lane": timeline.lane,
+            "start_ns": timeline.start_ns,
+            "end_ns": timeline.end_ns,
+        }
+    )

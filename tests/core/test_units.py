@@ -1,0 +1,62 @@
+"""Times, sizes and shares as people read them."""
+
+from __future__ import annotations
+
+import doctest
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dptrace.core import units
+from dptrace.core.units import byte_size, duration, milliseconds, share, signed_milliseconds
+
+_UNIT_NS = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
+_UNIT_BYTES = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+
+
+def test_the_examples_of_the_docstrings_hold() -> None:
+    """Every example is run."""
+    result = doctest.testmod(units)
+
+    assert result.attempted >= 7
+    assert not result.failed
+
+
+@given(st.integers(1, 10**15))
+def test_a_duration_is_within_half_a_unit_of_its_last_digit(ns: int) -> None:
+    """Three significant digits, or whole units, of the time that was given; the sign is kept."""
+    number, unit = duration(ns).split(" ")
+    digits = len(number.partition(".")[2])
+
+    assert float(number.replace(",", "")) * _UNIT_NS[unit] == pytest.approx(ns, abs=0.51 * _UNIT_NS[unit] / 10**digits)
+    assert f"−{number} {unit}" == duration(-ns)
+
+
+@given(st.integers(1, 10**15))
+def test_a_size_is_within_half_a_unit_of_its_last_digit(size: int) -> None:
+    """One decimal of the unit that fits, whole bytes below a kilobyte."""
+    number, unit = byte_size(size).split(" ")
+    digits = len(number.partition(".")[2])
+
+    found = float(number.replace(",", "")) * _UNIT_BYTES[unit]
+    assert found == pytest.approx(size, abs=0.51 * _UNIT_BYTES[unit] / 10**digits)
+
+
+@given(st.integers(-(10**13), 10**13))
+def test_milliseconds_are_the_number_and_differences_have_a_sign(ns: int) -> None:
+    """At least the hundredth of a ms below 100 ms, and a sign only where a digit is left to sign."""
+    assert float(milliseconds(ns).replace(",", "")) == pytest.approx(ns / 1e6, abs=max(0.0051, abs(ns) / 1e6 / 1000))
+    text = signed_milliseconds(ns)
+    assert (text[0] in "+−") == bool(float(text.lstrip("+−").replace(",", "")))
+
+
+@given(st.floats(0, 1))
+def test_a_share_is_a_percentage(fraction: float) -> None:
+    """Never further from the truth than its last digit."""
+    text = share(fraction).removesuffix(" %")
+
+    if text.startswith("<"):
+        assert fraction < 0.0005
+    else:
+        assert float(text) == pytest.approx(100 * fraction, abs=0.51)

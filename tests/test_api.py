@@ -1,0 +1,82 @@
+"""The public functions and errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import dptrace
+import dptrace.api
+import dptrace.errors
+from tests.support.paths import TRACES
+
+
+def test_every_public_name_is_there() -> None:
+    """All names of ``dptrace.__all__`` resolve, lazily imported ones too."""
+    for name in dptrace.__all__:
+        assert getattr(dptrace, name) is not None
+
+
+def test_errors_are_one_tree() -> None:
+    """Whoever catches DptraceError catches all of them, and each has its exit code."""
+    errors = [getattr(dptrace, name) for name in dptrace.errors.__all__]
+
+    assert all(issubclass(error, dptrace.DptraceError) for error in errors)
+    assert {1, 2} == {error.exit_code for error in errors}
+
+
+def test_a_run_is_one_line_and_a_small_table() -> None:
+    """What a notebook shows of a run and of a comparison is short, whatever they hold."""
+    run = dptrace.open(TRACES / "interleaved_cpu_2ranks")
+    comparison = dptrace.compare(run, run)
+
+    for thing in (run, comparison):
+        assert "\n" not in repr(thing)
+        assert len(repr(thing)) < 200
+        assert len(thing._repr_html_()) < 5_000
+        assert "<table>" in thing._repr_html_()
+
+
+def test_a_trace_is_exported_once(tmp_path: Path) -> None:
+    """The suffix chooses the format; a file that is there stays unless force is given."""
+    run = dptrace.open(TRACES / "interleaved_cpu_2ranks")
+    target = tmp_path / "all.json"
+
+    assert target == dptrace.export_trace(run, target)
+    size = target.stat().st_size
+    with pytest.raises(dptrace.UsageError, match="is there already"):
+        dptrace.export_trace(run, target)
+    dptrace.export_trace(run, str(target), force=True)
+    assert size == target.stat().st_size > 1000
+    with pytest.raises(dptrace.UsageError):
+        dptrace.export_trace(run, tmp_path / "all.txt")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("idle", "idle_causes"),
+        ("intervals", "kernels"),
+        ("matches", "matched_collectives"),
+        ("clocks", "clock_offsets"),
+        ("actions", "pipeline_actions"),
+    ],
+)
+def test_old_names_warn_and_give_the_same(old: str, new: str) -> None:
+    """For one release, code that was written for 0.1 goes on working."""
+    run = dptrace.open(TRACES / "naive_cpu_2ranks")
+
+    with pytest.warns(DeprecationWarning, match=new):
+        found = getattr(run, old)()
+    assert found.equals(getattr(run, new)())
+
+
+def test_old_attributes_warn() -> None:
+    """``info`` and ``together`` are the metadata and the analysis across ranks."""
+    run = dptrace.open(TRACES / "naive_cpu_2ranks")
+
+    with pytest.warns(DeprecationWarning, match="metadata"):
+        assert run.info is run.metadata
+    with pytest.warns(DeprecationWarning, match="cross_rank"):
+        assert run.together is run.cross_rank

@@ -1,0 +1,174 @@
+"""The rooms: which package may import which, without a cycle, and what the light paths must not load."""
+
+from __future__ import annotations
+
+import ast
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+HEAVY = {"torch", "bokeh", "tornado", "pandas"}
+
+# A line per room, from the bottom up: what its modules may import besides their own room.
+FIGURES = {"analysis/cross_rank", "analysis/matching", "analysis/per_gpu", "timeline", "model"}
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "version": set(),
+    "core": {"errors"},
+    "environment": {"core", "version"},
+    "readers": {"core", "errors"},
+    "timeline": {"readers", "core", "errors"},
+    "model": {"core", "errors"},
+    "analysis/per_gpu": {"timeline", "core"},
+    "analysis/matching": {"analysis/per_gpu", "timeline", "core"},
+    "analysis/cross_rank": {"analysis/matching", "analysis/per_gpu", "timeline", "model", "core"},
+    "analysis/findings": FIGURES | {"core"},
+    "run": FIGURES | {"analysis/findings", "core", "errors", "api"},
+    "comparison": FIGURES | {"run", "core", "errors"},
+    "load": FIGURES | {"run", "readers", "core", "errors"},
+    "export": FIGURES | {"run", "core", "errors", "version"},
+    "hta": {"run", "readers", "core", "errors"},
+    "record": {"core", "errors", "version"},
+    "trainers": {"record", "errors"},
+    "bench": {"record", "load", "run", "analysis/per_gpu", "model", "core", "errors"},
+    "viewers": FIGURES | {"analysis/findings", "run", "comparison", "bench", "core", "errors", "version"},
+    "api": {"load", "run", "comparison", "export", "hta", "viewers", "readers", "core", "errors"},
+    "__init__": {"api", "run", "comparison", "errors", "version"},
+    "commands": FIGURES
+    | {"api", "environment", "readers", "run", "load", "comparison", "export", "hta", "record", "bench", "viewers"}
+    | {"core", "errors", "version"},
+    "__main__": {"commands"},
+}
+"""``run`` imports ``api`` only inside methods that people look for on a run (``run.view()``), when they are called."""
+LAZY = {("run", "api")}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """List all modules of the product as dotted names, and their files."""
+    for folder in ("dptrace", "trainers", "viewers"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if not any(parent.is_symlink() for parent in path.parents):
+                name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+                yield (name if folder == "dptrace" else f"dptrace.{name}"), path
+
+
+MODULES = dict(modules())
+
+
+def room(module: str) -> str:
+    """Name the room of a module: its package, or the module itself where it lies in the root."""
+    parts = module.split(".")[1:] or ["__init__"]
+    return "/".join(parts[:2]) if parts[0] == "analysis" and len(parts) > 2 else parts[0]
+
+
+def imports(path: Path, lazy: bool = True) -> set[str]:
+    """List the modules of dptrace that a file imports; without *lazy*, only those imported when it is."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = ast.walk(tree) if lazy else iter(tree.body)
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "dptrace":
+            assert node.module
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else node.module for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "dptrace"}
+    return found
+
+
+def test_rooms_import_only_what_lies_below() -> None:
+    """Each room imports only the rooms that its line lists; all offenders are named at once."""
+    offenders = [
+        f"{module} imports {other}: {room(module)} may not know {room(other)}"
+        for module, path in MODULES.items()
+        for other in sorted(imports(path))
+        if room(other) not in {room(module), *MAY_IMPORT[room(module)]}
+    ]
+
+    assert not offenders, "\n".join(offenders)
+
+
+def test_the_rooms_have_an_order() -> None:
+    """The table itself allows no cycle, but for what a method imports when it is called."""
+    arrows = {name: {other for other in known if (name, other) not in LAZY} for name, known in MAY_IMPORT.items()}
+
+    TopologicalSorter(arrows).prepare()
+
+
+def test_lazy_arrows_are_lazy() -> None:
+    """An arrow that points up is followed inside a function only."""
+    offenders = [
+        f"{module} imports {other}"
+        for module, path in MODULES.items()
+        for other in imports(path, lazy=False)
+        if (room(module), room(other)) in LAZY
+    ]
+
+    assert not offenders
+
+
+def test_no_module_is_part_of_a_cycle() -> None:
+    """Following every import, lazy ones and those for type checkers too, no module comes back to itself."""
+    arrows = {
+        module: {other for other in imports(path) if other != module and (room(module), room(other)) not in LAZY}
+        for module, path in MODULES.items()
+    }
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_every_room_is_in_the_table() -> None:
+    """A new package gets its line, and no line stands for a package that is gone."""
+    assert set(MAY_IMPORT) == {room(module) for module in MODULES} - {"analysis"}
+
+
+def loaded(statement: str) -> set[str]:
+    code = f"{statement}\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
+    return set(json.loads(out.stdout))
+
+
+@pytest.mark.parametrize("module", ["dptrace", "dptrace.commands.shared.main", "dptrace.record"])
+def test_light_imports_load_nothing_heavy(module: str) -> None:
+    """Importing dptrace, its command line or its recorder loads neither torch, nor Bokeh, nor pandas, nor NumPy."""
+    assert not loaded(f"import {module}") & (HEAVY | {"numpy"})
+
+
+def test_reading_a_trace_loads_no_pictures_and_no_torch() -> None:
+    """The whole analysis runs without Bokeh and torch; pandas comes only with a table."""
+    names = loaded("import dptrace.load.open")
+
+    assert not names & HEAVY
+    assert not [name for name in names if name.startswith(("dptrace.viewers", "dptrace.trainers", "dptrace.commands"))]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["analyze", "--help"], ["record", "--help"], ["view", "--help"]])
+def test_help_is_light(arguments: list[str]) -> None:
+    """Help of any verb loads nothing heavy."""
+    out = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "dptrace", *arguments], check=True, capture_output=True, text=True
+    )
+    imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in out.stderr.splitlines() if "|" in line}
+    assert not imported & (HEAVY | {"numpy"})
+
+
+def test_help_takes_little_cpu_time() -> None:
+    """The least CPU time of `dptrace --help` over five runs is below 0.2 s."""
+    times = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, "-m", "dptrace", "--help"], check=True, capture_output=True, cwd=ROOT)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+    assert min(times) < 0.2
