@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dptrace.export.formats import FORMATS, join, write_trace
+from dptrace.export.formats import FORMATS, align_run, write_trace
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Kind, Phase, Timeline, Windows
 
@@ -56,13 +56,13 @@ def main() -> None:
     kernels = int(sys.argv[1]) if len(sys.argv) > 1 else 300_000
     run = Run("made up", tuple(made_up(rank, kernels // 2) for rank in range(2)))
     began = time.process_time()
-    together = join(run)
+    together = align_run(run)
     print(f"collectives matched and clocks aligned: {time.process_time() - began:.1f} s; {together.told}")
     with tempfile.TemporaryDirectory() as folder:
         for suffix in FORMATS:
             path = Path(folder, f"x{suffix}")
             began = time.process_time()
-            slices = write_trace(run, path, suffix, joined=together)
+            slices = write_trace(run, path, suffix, aligned_run=together)
             seconds, size = time.process_time() - began, path.stat().st_size
             print(
                 f"{suffix:<9} {slices:>9,} slices {size / 1e6:>7.1f} MB {size / slices:>6.1f} B/slice "

@@ -18,7 +18,7 @@ import numpy as np
 import dptrace
 from dptrace.analysis.per_gpu.labels import OVERLAPPED_LABEL, PART_LABELS
 from dptrace.record.options.modes import FAMILIES, MODES, trainer
-from dptrace.timeline.steps import between
+from dptrace.timeline.steps import select_steps
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.svg_canvas import Canvas, text_width
 from dptrace.viewers.gantt.chart import OVERLAPPED, Lane, Role, chart
@@ -51,12 +51,12 @@ def recorded(mode: str, folder: Path) -> dptrace.Run:
     """Record a mode and keep its quickest step, which other work on the machine disturbed least."""
     usual = SMALL if "small" in MODES[mode].models else ("--batch-size", "32")
     options = [*COMMON, *OPTIONS.get(mode, usual), "-q", "-o", str(folder / mode)]
-    ranks = [] if MODES[mode].alone else ["--gpus", str(RANKS.get(mode, 2))]
+    ranks = [] if MODES[mode].single_gpu else ["--gpus", str(RANKS.get(mode, 2))]
     command = [sys.executable, "-m", "dptrace", "record", "--mode", mode, *ranks, *options]
     subprocess.run(command, check=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     run = dptrace.open(str(folder / mode))
     step = int(np.argmin(np.sum([np.diff(timeline.windows.bounds) for timeline in run.timelines], axis=0)))
-    return replace(run, timelines=tuple(between(timeline, step, step) for timeline in run.timelines), devices=())
+    return replace(run, timelines=tuple(select_steps(timeline, step, step) for timeline in run.timelines), devices=())
 
 
 def picture(run: dptrace.Run) -> str:
@@ -113,7 +113,7 @@ def tell_modes() -> None:
         named = [name for name, mode in MODES.items() if mode.family == family]
         lines += [f"### {heading}", ""] if named else []
         for name in named:
-            lines += [f"**[{name}]({trainer(name).name})**: {MODES[name].idea}.", ""]
+            lines += [f"**[{name}]({trainer(name).name})**: {MODES[name].description}.", ""]
             if (IMAGES / f"{name}.svg").exists():
                 lines += [f"![One step of {name}](../docs/images/modes/{name}.svg)", ""]
     text = README.read_text(encoding="utf-8")

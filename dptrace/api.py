@@ -6,12 +6,14 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dptrace.core.files import atomic_write
 from dptrace.errors import DptraceError, UsageError
+from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
     from dptrace.comparison.compare import Comparison as Comparison
     from dptrace.run.run import Run
-    from dptrace.viewers.pages.notebook import Shown as Shown
+    from dptrace.viewers.pages.notebook import NotebookPage as NotebookPage
 
 __all__ = ["compare", "export_trace", "hta_analysis", "open", "show"]
 
@@ -42,11 +44,10 @@ def open(
         DptraceError: the message names the file, what is wrong with it, and what to do.
     """
     from dptrace.load.open import open_run
-    from dptrace.load.options import Reading
 
     if any(isinstance(path, list | tuple | set) for path in paths):
         raise UsageError("dptrace.open takes paths one by one: dptrace.open(*paths).")
-    reading = Reading(tuple(comm_patterns), strict, cache, jobs, dask, figures_only or dask is not None)
+    reading = ReadOptions(tuple(comm_patterns), strict, cache, jobs, dask, figures_only or dask is not None)
     return open_run([str(path) for path in paths], reading)
 
 
@@ -57,7 +58,7 @@ def compare(before: Run, after: Run) -> Comparison:
     return compare(before, after)
 
 
-def show(run: Run, view: str = "gantt", height: int = 640) -> Shown:
+def show(run: Run, view: str = "gantt", height: int = 640) -> NotebookPage:
     """Show a run in a notebook, as ``dptrace view`` shows it in a browser.
 
     ``save(path)`` on the result writes the page.
@@ -92,16 +93,16 @@ def export_trace(run: Run, path: str | PathLike[str], *, align: bool = True, for
         UsageError: the suffix is not one of these, or the file exists and *force* is not given.
         DptraceError: the run was opened with ``figures_only``, or the file can't be written.
     """
-    from dptrace.core.files import check_output, replacing
-    from dptrace.export.formats import format_of, join, write_trace
+    from dptrace.core.files import check_output
+    from dptrace.export.formats import align_run, format_of, write_trace
 
     target = Path(path)
     suffix = format_of(target)
     check_output(target, force)
     if run.figures_only:
         raise DptraceError(f"{run.path}: was opened with figures_only; open it without, to export its intervals.")
-    with replacing(target) as beside:
-        write_trace(run, beside, suffix, joined=join(run, align))
+    with atomic_write(target) as beside:
+        write_trace(run, beside, suffix, aligned_run=align_run(run, align))
     return target
 
 

@@ -14,10 +14,10 @@ import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dptrace.core.subprocess_pool import cores
+from dptrace.core.subprocess_pool import available_cores
 from dptrace.version import __version__
 
-__all__ = ["Gpu", "Report", "Torch", "Verdict", "examine", "judge", "parse_links"]
+__all__ = ["Capability", "Gpu", "Report", "Torch", "examine", "judge", "parse_links"]
 
 OLDEST_TORCH = (2, 4)
 CORE = ("numpy", "pandas", "bokeh", "jinja2", "click", "rich", "msgspec", "perfetto", "google.protobuf")
@@ -56,7 +56,7 @@ class Torch:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Capability:
     """One thing to do with dptrace, whether it will work here, and why or how."""
 
     works: bool
@@ -85,7 +85,7 @@ class Report:
     broken: dict[str, str]
     """Core packages that can't be imported, with what the import said."""
     browser: str
-    verdicts: tuple[Verdict, ...] = field(default=())
+    verdicts: tuple[Capability, ...] = field(default=())
 
 
 def examine() -> Report:
@@ -97,7 +97,7 @@ def examine() -> Report:
         "python": platform.python_version(),
         "executable": sys.executable,
         "platform": platform.platform(),
-        "cpus": cores(),
+        "cpus": available_cores(),
         "torch": torch,
         "torch_problem": torch_problem,
         "driver": driver[0] if driver else "",
@@ -188,75 +188,77 @@ def parse_links(matrix: str) -> dict[str, str]:
     return links
 
 
-def judge(report: Report) -> tuple[Verdict, ...]:
+def judge(report: Report) -> tuple[Capability, ...]:
     """Conclude from the facts what will work here, and how or why not."""
     return (_analysing(report), *_recording(report), _page(report))
 
 
-def _analysing(report: Report) -> Verdict:
+def _analysing(report: Report) -> Capability:
     what = "dptrace analyze, view, export"
     if report.broken:
         said = "; ".join(f"{name}: {problem}" for name, problem in report.broken.items())
-        return Verdict(
+        return Capability(
             False, what, f"dptrace's own packages are broken ({said}): pip install --force-reinstall dptrace"
         )
-    return Verdict(True, what, "any trace of torch.profiler, from this machine or another, with no GPU and no torch")
+    return Capability(True, what, "any trace of torch.profiler, from this machine or another, with no GPU and no torch")
 
 
-def _recording(report: Report) -> list[Verdict]:
+def _recording(report: Report) -> list[Capability]:
     torch = report.torch
     if torch is None:
-        return [Verdict(False, "dptrace record", f"torch: {report.torch_problem}. Install it with: {INSTALL_TORCH}")]
+        return [Capability(False, "dptrace record", f"torch: {report.torch_problem}. Install it with: {INSTALL_TORCH}")]
     numbers = tuple(map(int, re.findall(r"\d+", torch.version)[:2]))
     if numbers < OLDEST_TORCH:
         wanted = ".".join(map(str, OLDEST_TORCH))
-        return [Verdict(False, "dptrace record", f"torch {torch.version} is older than {wanted}: pip install -U torch")]
+        return [
+            Capability(False, "dptrace record", f"torch {torch.version} is older than {wanted}: pip install -U torch")
+        ]
     if torch.gpus:
         return [_on_gpus(torch)]
     return [_without_gpu(report, torch), _on_cpu(report, torch)]
 
 
-def _on_gpus(torch: Torch) -> Verdict:
+def _on_gpus(torch: Torch) -> Capability:
     count = len(torch.gpus)
     what = f"dptrace record --gpus {count}"
     if not torch.nccl:
-        return Verdict(
+        return Capability(
             False, what, f"{count} GPUs, but torch {torch.version} has no NCCL, without which they can't train"
         )
     if "CUDA" not in torch.activities:
-        return Verdict(
+        return Capability(
             False, what, f"torch {torch.version} can't record GPU kernels: its profiler was built without CUPTI"
         )
     if count == 1:
         why = "1 GPU, with --mode single; CUDA_VISIBLE_DEVICES= in front hides it, to record several ranks on CPU"
-        return Verdict(True, what, why)
-    return Verdict(
+        return Capability(True, what, why)
+    return Capability(
         True, what, f"{count} GPUs with NCCL {torch.nccl}, one process for each; fewer with a smaller --gpus"
     )
 
 
-def _without_gpu(report: Report, torch: Torch) -> Verdict:
+def _without_gpu(report: Report, torch: Torch) -> Capability:
     what = "dptrace record on GPUs"
     if not report.driver_gpus:
-        return Verdict(False, what, torch.problem or "no GPU found")
+        return Capability(False, what, torch.problem or "no GPU found")
     if torch.built_for == "CPU only":
         why = f"nvidia-smi sees {report.driver_gpus}, but torch {torch.version} is built for CPU only: "
-        return Verdict(False, what, why + "install one for CUDA, see https://pytorch.org/get-started")
+        return Capability(False, what, why + "install one for CUDA, see https://pytorch.org/get-started")
     said = torch.problem or "is CUDA_VISIBLE_DEVICES set?"
-    return Verdict(False, what, f"nvidia-smi sees {report.driver_gpus}, torch none: {said}")
+    return Capability(False, what, f"nvidia-smi sees {report.driver_gpus}, torch none: {said}")
 
 
-def _on_cpu(report: Report, torch: Torch) -> Verdict:
+def _on_cpu(report: Report, torch: Torch) -> Capability:
     if not torch.gloo:
-        return Verdict(False, "dptrace record on CPU", f"torch {torch.version} is built without gloo")
+        return Capability(False, "dptrace record on CPU", f"torch {torch.version} is built without gloo")
     count = max(2, report.cpus)
     why = f"on CPU with gloo, one process for each; more than {report.cpus} would share this machine's cores"
-    return Verdict(True, f"dptrace record --gpus {count}", why)
+    return Capability(True, f"dptrace record --gpus {count}", why)
 
 
-def _page(report: Report) -> Verdict:
+def _page(report: Report) -> Capability:
     if report.browser:
-        return Verdict(True, "make test's browser tests", f"with {report.browser}")
-    return Verdict(
+        return Capability(True, "make test's browser tests", f"with {report.browser}")
+    return Capability(
         False, "make test's browser tests", "no chromium found: they skip. Pages open in any browser all the same"
     )

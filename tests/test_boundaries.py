@@ -17,7 +17,7 @@ from tests.support.paths import ROOT
 
 HEAVY = {"torch", "bokeh", "tornado", "pandas"}
 
-# A line per room, from the bottom up: what its modules may import besides their own room.
+# A line per room, from the bottom up: what its modules may import exclude their own room.
 FIGURES = {"analysis/cross_rank", "analysis/matching", "analysis/per_gpu", "timeline", "model"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),

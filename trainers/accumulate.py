@@ -16,37 +16,37 @@ import torch
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
 from dptrace.record.options.validation import MICRO_BATCHES, check_micro_batches
-from dptrace.trainers.parts.learner import Learner
+from dptrace.trainers.parts.learner import OptimizerWrapper
 from dptrace.trainers.parts.replicated import replicated
-from dptrace.trainers.parts.task import task
+from dptrace.trainers.parts.task import build_task
 
 
 def train(options: Options, world: World) -> None:
     options.micro_batches = count = MICRO_BATCHES if options.micro_batches is None else options.micro_batches
     check_micro_batches(options.batch_size, world.size, count)
-    work = task(options, world)
-    model = replicated(work.model, options)
-    learner = Learner(model, options)
+    task = build_task(options, world)
+    model = replicated(task.model, options)
+    optimizer_wrapper = OptimizerWrapper(model, options)
 
-    with record(model=model, **options.recording) as recording:
-        for x, y in work.batches(recording.total_steps):
+    with record(model=model, **options.record_arguments) as recording:
+        for x, y in task.batches(recording.total_steps):
             losses = []
             for number, (some_x, some_y) in enumerate(zip(x.chunk(count), y.chunk(count), strict=True), 1):
                 # Forward too must know whether its backward is to be reduced.
                 with nullcontext() if number == count else model.no_sync():
                     with phase("forward"):
-                        loss = work.loss(model(some_x), some_y)
+                        loss = task.loss(model(some_x), some_y)
 
                     with phase("backward"):
-                        learner.backward(loss / count)
+                        optimizer_wrapper.backward(loss / count)
                 losses.append(loss.detach())
 
             with phase("optimizer"):
-                learner.step()
+                optimizer_wrapper.step()
             recording.step(torch.stack(losses).mean())
 
         assert_in_sync(model)
-        work.validate(recording)
+        task.validate(recording)
     save_parameters(model, options.save_parameters)
 
 

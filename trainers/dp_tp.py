@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
 from dptrace.record.options.validation import check_mesh
-from dptrace.trainers.parts.learner import Learner
-from dptrace.trainers.parts.task import task
+from dptrace.trainers.parts.learner import OptimizerWrapper
+from dptrace.trainers.parts.task import build_task
 from dptrace.trainers.parts.tensor_parallel import TensorParallel
 
 
@@ -29,27 +29,29 @@ def train(options: Options, world: World) -> None:
     replicas = world.size // options.tp
     mesh = init_device_mesh(world.device.type, (replicas, options.tp), mesh_dim_names=("dp", "tp"))
     tensors = TensorParallel(mesh.get_group("tp"))
-    work = task(options, world, tensors.split)
-    model = DistributedDataParallel(work.model, process_group=mesh.get_group("dp"))
-    learner = Learner(model, options, spread=tensors.group, copies=tensors.copies(work.model))
+    task = build_task(options, world, tensors.split)
+    model = DistributedDataParallel(task.model, process_group=mesh.get_group("dp"))
+    optimizer_wrapper = OptimizerWrapper(
+        model, options, shard_group=tensors.group, replica_counts=tensors.replica_counts(task.model)
+    )
 
-    with record(model=model, **options.recording) as recording:
+    with record(model=model, **options.record_arguments) as recording:
         recording.parameters = tensors.parameters
-        for x, y in work.batches(recording.total_steps, index=mesh.get_local_rank("dp"), count=replicas):
+        for x, y in task.batches(recording.total_steps, index=mesh.get_local_rank("dp"), count=replicas):
             with phase("forward"):
-                loss = work.loss(model(x), y)
+                loss = task.loss(model(x), y)
 
             with phase("backward"):
-                learner.backward(loss)
+                optimizer_wrapper.backward(loss)
 
             with phase("optimizer"):
-                learner.step()
+                optimizer_wrapper.step()
             recording.step(loss)
 
         # Columns may add up in different orders, so that what is whole is the same in a row up to rounding only.
-        assert_in_sync(work.model, group=mesh.get_group("dp"))
-        whole = tensors.whole(work.model.named_parameters())
-    save_parameters(work.model, options.save_parameters, whole)
+        assert_in_sync(task.model, group=mesh.get_group("dp"))
+        full_parameters = tensors.full_parameters(task.model.named_parameters())
+    save_parameters(task.model, options.save_parameters, full_parameters)
 
 
 if __name__ == "__main__":

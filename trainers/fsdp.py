@@ -14,26 +14,26 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
 from dptrace.trainers.parts.fully_sharded import fully_sharded
-from dptrace.trainers.parts.learner import Learner
-from dptrace.trainers.parts.task import task
+from dptrace.trainers.parts.learner import OptimizerWrapper
+from dptrace.trainers.parts.task import build_task
 
 
 def train(options: Options, world: World) -> None:
-    work = task(options, world)
+    task = build_task(options, world)
     mesh = init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("shard",))
-    model = fully_sharded(work.model, mesh, options)
-    learner = Learner(model, options)
+    model = fully_sharded(task.model, mesh, options)
+    optimizer_wrapper = OptimizerWrapper(model, options)
 
-    with record(model=model, **options.recording) as recording:
-        for x, y in work.batches(recording.total_steps):
+    with record(model=model, **options.record_arguments) as recording:
+        for x, y in task.batches(recording.total_steps):
             with phase("forward"):
-                loss = work.loss(model(x), y)
+                loss = task.loss(model(x), y)
 
             with phase("backward"):
-                learner.backward(loss)
+                optimizer_wrapper.backward(loss)
 
             with phase("optimizer"):
-                learner.step()
+                optimizer_wrapper.step()
             recording.step(loss)
 
         assert_in_sync(model)

@@ -11,36 +11,36 @@ from __future__ import annotations
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
 from dptrace.trainers.parts.flat import flat_gradients
-from dptrace.trainers.parts.learner import Learner
+from dptrace.trainers.parts.learner import OptimizerWrapper
 from dptrace.trainers.parts.nodes import Nodes
-from dptrace.trainers.parts.task import task
+from dptrace.trainers.parts.task import build_task
 
 
 def train(options: Options, world: World) -> None:
-    work = task(options, world)
-    model = work.model
-    learner = Learner(model, options)
+    task = build_task(options, world)
+    model = task.model
+    optimizer_wrapper = OptimizerWrapper(model, options)
     nodes = Nodes(world, options.ranks_per_node)
 
-    with record(model=model, **options.recording) as recording:
-        for x, y in work.batches(recording.total_steps):
+    with record(model=model, **options.record_arguments) as recording:
+        for x, y in task.batches(recording.total_steps):
             with phase("forward"):
-                loss = work.loss(model(x), y)
+                loss = task.loss(model(x), y)
 
             with phase("backward"):
-                learner.backward(loss / world.size)  # so that the sum over ranks is the average
+                optimizer_wrapper.backward(loss / world.size)  # so that the sum over ranks is the average
 
             with flat_gradients(model) as gradients:
-                nodes.add_up(gradients)
-                nodes.all_reduce_across(gradients)
-                nodes.hand_out(gradients)
+                nodes.reduce_within_node(gradients)
+                nodes.all_reduce_across_nodes(gradients)
+                nodes.broadcast_within_node(gradients)
 
             with phase("optimizer"):
-                learner.step()
+                optimizer_wrapper.step()
             recording.step(loss)
 
         assert_in_sync(model)
-        work.validate(recording)
+        task.validate(recording)
     save_parameters(model, options.save_parameters)
 
 

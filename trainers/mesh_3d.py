@@ -26,9 +26,9 @@ from torch.distributed.pipelining import Schedule1F1B
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
 from dptrace.record.options.validation import check_mesh
 from dptrace.trainers.parts.flat import flat_gradients
-from dptrace.trainers.parts.learner import Learner
-from dptrace.trainers.parts.pipeline import NamedStage, cut
-from dptrace.trainers.parts.task import task
+from dptrace.trainers.parts.learner import OptimizerWrapper
+from dptrace.trainers.parts.pipeline import NamedStage, split_into_stages
+from dptrace.trainers.parts.task import build_task
 from dptrace.trainers.parts.tensor_parallel import TensorParallel
 
 
@@ -38,19 +38,23 @@ def train(options: Options, world: World) -> None:
     mesh = init_device_mesh(world.device.type, (replicas, options.pp, options.tp), mesh_dim_names=("dp", "pp", "tp"))
     groups = {name: mesh.get_group(name) for name in ("dp", "pp", "tp")}
     tensors = TensorParallel(groups["tp"])
-    work = task(options, world, tensors.split)
-    copies = tensors.copies(work.model, replicas)
-    pieces = cut(work.model, group=groups["pp"])
-    ((number, model),) = pieces.stages.items()
-    work.model = model
-    learner = Learner(model, options, spread=dist.group.WORLD, copies=copies)
-    learner.scaler.scale(torch.zeros((), device=world.device))  # so that ranks without a loss have the scale too
+    task = build_task(options, world, tensors.split)
+    replica_counts = tensors.replica_counts(task.model, replicas)
+    pipeline_stages = split_into_stages(task.model, group=groups["pp"])
+    ((number, model),) = pipeline_stages.stages.items()
+    task.model = model
+    optimizer_wrapper = OptimizerWrapper(model, options, shard_group=dist.group.WORLD, replica_counts=replica_counts)
+    optimizer_wrapper.scaler.scale(
+        torch.zeros((), device=world.device)
+    )  # so that ranks without a loss have the scale too
     stage = NamedStage(model, number, options.pp, world.device, group=groups["pp"])
-    schedule = Schedule1F1B(stage, options.micro_batches, lambda out, y: learner.scaler.scale(work.loss(out, y)))
+    schedule = Schedule1F1B(
+        stage, options.micro_batches, lambda out, y: optimizer_wrapper.scaler.scale(task.loss(out, y))
+    )
 
-    with record(model=model, **options.recording) as recording:
+    with record(model=model, **options.record_arguments) as recording:
         recording.parameters = tensors.parameters
-        for x, y in work.batches(recording.total_steps, index=mesh.get_local_rank("dp"), count=replicas):
+        for x, y in task.batches(recording.total_steps, index=mesh.get_local_rank("dp"), count=replicas):
             losses: list[Tensor] = []
             inputs = (x,) if stage.is_first else ()
             targets: dict[str, Any] = {"target": y, "losses": losses} if stage.is_last else {}
@@ -60,14 +64,14 @@ def train(options: Options, world: World) -> None:
                 gradients /= replicas
                 dist.all_reduce(gradients, group=groups["dp"])
 
-            scale = learner.scaler.get_scale()
+            scale = optimizer_wrapper.scaler.get_scale()
             with phase("optimizer"):
-                learner.step()
+                optimizer_wrapper.step()
             recording.step(torch.stack(losses).mean() / scale if losses else None)
 
         assert_in_sync(model, group=groups["dp"])
-        whole = tensors.whole(pieces.whole().items())
-    save_parameters(model, options.save_parameters, whole)
+        full_parameters = tensors.full_parameters(pipeline_stages.full_parameters().items())
+    save_parameters(model, options.save_parameters, full_parameters)
 
 
 if __name__ == "__main__":

@@ -12,32 +12,32 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.trainers.parts.learner import Learner
-from dptrace.trainers.parts.task import task
+from dptrace.trainers.parts.learner import OptimizerWrapper
+from dptrace.trainers.parts.task import build_task
 
 
 def train(options: Options, world: World) -> None:
-    work = task(options, world)
-    model = work.model
-    learner = Learner(model, options)
+    task = build_task(options, world)
+    model = task.model
+    optimizer_wrapper = OptimizerWrapper(model, options)
 
-    with record(model=model, **options.recording) as recording:
-        for x, y in work.batches(recording.total_steps):
+    with record(model=model, **options.record_arguments) as recording:
+        for x, y in task.batches(recording.total_steps):
             with phase("forward"):
-                loss = work.loss(model(x), y)
+                loss = task.loss(model(x), y)
 
             with phase("backward"):
-                learner.backward(loss / world.size)  # so that the sum over ranks is the average
+                optimizer_wrapper.backward(loss / world.size)  # so that the sum over ranks is the average
 
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad)
 
             with phase("optimizer"):
-                learner.step()
+                optimizer_wrapper.step()
             recording.step(loss)
 
         assert_in_sync(model)
-        work.validate(recording)
+        task.validate(recording)
     save_parameters(model, options.save_parameters)
 
 

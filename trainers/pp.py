@@ -27,21 +27,32 @@ from torch.distributed.pipelining import (
 
 from dptrace.record import Options, World, parse_options, phase, process_group, record, save_parameters
 from dptrace.record.options.validation import check_pipeline
-from dptrace.trainers.parts.learner import Learner
-from dptrace.trainers.parts.pipeline import Cut, NamedStage, cut
-from dptrace.trainers.parts.task import Task, task
+from dptrace.trainers.parts.learner import OptimizerWrapper
+from dptrace.trainers.parts.pipeline import NamedStage, PipelineStages, split_into_stages
+from dptrace.trainers.parts.task import Task, build_task
 
 
 class Pipeline:
     """This rank's part of the schedule."""
 
-    def __init__(self, options: Options, world: World, work: Task, pieces: Cut, learner: Learner) -> None:
+    def __init__(
+        self,
+        options: Options,
+        world: World,
+        task: Task,
+        pipeline_stages: PipelineStages,
+        optimizer_wrapper: OptimizerWrapper,
+    ) -> None:
         self.naive, self.micro_batches = options.schedule == "naive", options.micro_batches
-        self.device, self.learner, self.work = world.device, learner, work
+        self.device, self.optimizer_wrapper, self.task = world.device, optimizer_wrapper, task
         kind = NamedStage if options.schedule in ("naive", "gpipe", "1f1b") else PipelineStage
-        self.stages: list[Any] = [kind(module, n, pieces.count, world.device) for n, module in pieces.stages.items()]
-        self.first, self.last = 0 in pieces.stages, pieces.count - 1 in pieces.stages
-        learner.scaler.scale(torch.zeros((), device=world.device))  # so that ranks without a loss have the scale too
+        self.stages: list[Any] = [
+            kind(module, n, pipeline_stages.count, world.device) for n, module in pipeline_stages.stages.items()
+        ]
+        self.first, self.last = 0 in pipeline_stages.stages, pipeline_stages.count - 1 in pipeline_stages.stages
+        optimizer_wrapper.scaler.scale(
+            torch.zeros((), device=world.device)
+        )  # so that ranks without a loss have the scale too
         several = {"interleaved": ScheduleInterleaved1F1B, "zero-bubble": ScheduleInterleavedZeroBubble}
         # torch divides the gradients by the number of micro-batches: the mean of their means is that of the batch.
         if options.schedule in several:
@@ -52,19 +63,19 @@ class Pipeline:
             self.schedule = ScheduleGPipe(self.stages[0], 1 if self.naive else self.micro_batches, self._loss)
 
     def _loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return self.learner.scaler.scale(self.work.loss(output, target))
+        return self.optimizer_wrapper.scaler.scale(self.task.loss(output, target))
 
     def step(self, x: Tensor, y: Tensor) -> Tensor | None:
         """Compute the gradients of a batch; give its loss on the rank that has it."""
         losses: list[Tensor] = []
         if self.naive:
             for number, (some_x, some_y) in enumerate(zip(*(t.chunk(self.micro_batches) for t in (x, y)), strict=True)):
-                self.stages[0].before = number
+                self.stages[0].micro_batch_offset = number
                 losses += self._run(some_x, some_y)
             self.stages[0].scale_grads(self.micro_batches)
         else:
             losses = self._run(x, y)
-        return torch.stack(losses).mean() / self.learner.scaler.get_scale() if losses else None
+        return torch.stack(losses).mean() / self.optimizer_wrapper.scaler.get_scale() if losses else None
 
     def _run(self, x: Tensor, y: Tensor) -> list[Tensor]:
         losses: list[Tensor] = []
@@ -76,23 +87,23 @@ class Pipeline:
 
 def train(options: Options, world: World) -> None:
     check_pipeline(vars(options), world.size)
-    work = task(options, world)
-    pieces = cut(work.model, options.virtual_stages)
-    del work.model  # of which only this rank's stages are kept
-    learner = Learner(pieces.model, options, spread=dist.group.WORLD)
-    pipeline = Pipeline(options, world, work, pieces, learner)
+    task = build_task(options, world)
+    pipeline_stages = split_into_stages(task.model, options.virtual_stages)
+    del task.model  # of which only this rank's stages are kept
+    optimizer_wrapper = OptimizerWrapper(pipeline_stages.model, options, shard_group=dist.group.WORLD)
+    pipeline = Pipeline(options, world, task, pipeline_stages, optimizer_wrapper)
 
-    with record(model=pieces.model, **options.recording) as recording:
-        recording.parameters = pieces.parameters
-        for x, y in work.batches(recording.total_steps, index=0, count=1):
+    with record(model=pipeline_stages.model, **options.record_arguments) as recording:
+        recording.parameters = pipeline_stages.parameters
+        for x, y in task.batches(recording.total_steps, index=0, count=1):
             loss = pipeline.step(x, y)
 
             with phase("optimizer"):
-                learner.step()
+                optimizer_wrapper.step()
             recording.step(loss)
 
-        whole = pieces.whole()
-    save_parameters(pieces.model, options.save_parameters, whole)
+        full_parameters = pipeline_stages.full_parameters()
+    save_parameters(pipeline_stages.model, options.save_parameters, full_parameters)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from torch.profiler import record_function
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
 from dptrace.record.options.validation import check_mesh
 from dptrace.trainers.parts.flat import flat_gradients
-from dptrace.trainers.parts.learner import Learner
-from dptrace.trainers.parts.task import task
+from dptrace.trainers.parts.learner import OptimizerWrapper
+from dptrace.trainers.parts.task import build_task
 from dptrace.trainers.parts.tensor_parallel import TensorParallel
 
 
@@ -27,29 +27,31 @@ def train(options: Options, world: World) -> None:
     check_mesh(vars(options), world.size)
     mesh = init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("tp",))
     tensors = TensorParallel(mesh.get_group("tp"), sequence=True)
-    work = task(options, world, tensors.split)
-    model = work.model
-    learner = Learner(model, options, spread=tensors.group, copies=tensors.copies(model))
+    task = build_task(options, world, tensors.split)
+    model = task.model
+    optimizer_wrapper = OptimizerWrapper(
+        model, options, shard_group=tensors.group, replica_counts=tensors.replica_counts(model)
+    )
 
-    with record(model=model, **options.recording) as recording:
+    with record(model=model, **options.record_arguments) as recording:
         recording.parameters = tensors.parameters
-        for x, y in work.batches(recording.total_steps, index=0, count=1):
+        for x, y in task.batches(recording.total_steps, index=0, count=1):
             with phase("forward"):
-                loss = work.loss(model(x), y)
+                loss = task.loss(model(x), y)
 
             with phase("backward"):
-                learner.backward(loss)
+                optimizer_wrapper.backward(loss)
 
                 with flat_gradients(tensors.partial) as gradients, record_function("TP::all_reduce (norms and biases)"):
                     dist.all_reduce(gradients, group=tensors.group)
 
             with phase("optimizer"):
-                learner.step()
+                optimizer_wrapper.step()
             recording.step(loss)
 
-        assert_in_sync(model, besides=tensors.cuts)
-        whole = tensors.whole(model.named_parameters())
-    save_parameters(model, options.save_parameters, whole)
+        assert_in_sync(model, exclude=tensors.sharded_dims)
+        full_parameters = tensors.full_parameters(model.named_parameters())
+    save_parameters(model, options.save_parameters, full_parameters)
 
 
 if __name__ == "__main__":

@@ -15,34 +15,34 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dptrace.errors import UsageError
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.trainers.parts.learner import Learner, optimizer_of
-from dptrace.trainers.parts.task import task
+from dptrace.trainers.parts.learner import OptimizerWrapper, optimizer_of
+from dptrace.trainers.parts.task import build_task
 
 
 def train(options: Options, world: World) -> None:
-    work = task(options, world)
-    parameters = list(work.model.parameters())
+    task = build_task(options, world)
+    parameters = list(task.model.parameters())
     if world.size > len(parameters):
         raise UsageError(f"zero1 shares out {len(parameters)} parameters: take at most as many ranks, or --mode zero2.")
-    model = DistributedDataParallel(work.model)
+    model = DistributedDataParallel(task.model)
     optimizer = ZeroRedundancyOptimizer(
         parameters,
         lambda own, **defaults: optimizer_of(own, options),  # type: ignore[arg-type]  # any callable will do
         # Each rank's parameters lie in one buffer, and travel in one message.
         parameters_as_bucket_view=True,
     )
-    learner = Learner(model, options, optimizer)
+    optimizer_wrapper = OptimizerWrapper(model, options, optimizer)
 
-    with record(model=model, **options.recording) as recording:
-        for x, y in work.batches(recording.total_steps):
+    with record(model=model, **options.record_arguments) as recording:
+        for x, y in task.batches(recording.total_steps):
             with phase("forward"):
-                loss = work.loss(model(x), y)
+                loss = task.loss(model(x), y)
 
             with phase("backward"):
-                learner.backward(loss)
+                optimizer_wrapper.backward(loss)
 
             with phase("optimizer"):
-                learner.step()
+                optimizer_wrapper.step()
             recording.step(loss)
 
         assert_in_sync(model)

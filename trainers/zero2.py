@@ -15,29 +15,31 @@ from torch import nn
 from torch.distributed import group
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.trainers.parts.learner import Learner
+from dptrace.trainers.parts.learner import OptimizerWrapper
 from dptrace.trainers.parts.shards import Sharded
-from dptrace.trainers.parts.task import task
+from dptrace.trainers.parts.task import build_task
 
 
 def train(options: Options, world: World) -> None:
-    work = task(options, world)
-    model = work.model
+    task = build_task(options, world)
+    model = task.model
     blocks = [Sharded(block, world) for block in model if list(block.parameters())]
-    learner = Learner(nn.ParameterList(block.own for block in blocks), options, spread=group.WORLD)
+    optimizer_wrapper = OptimizerWrapper(
+        nn.ParameterList(block.own for block in blocks), options, shard_group=group.WORLD
+    )
 
-    with record(model=model, **options.recording) as recording:
-        for x, y in work.batches(recording.total_steps):
+    with record(model=model, **options.record_arguments) as recording:
+        for x, y in task.batches(recording.total_steps):
             with phase("forward"):
-                loss = work.loss(model(x), y)
+                loss = task.loss(model(x), y)
 
             with phase("backward"):
-                learner.backward(loss / world.size)  # so that the sum over ranks is the average
+                optimizer_wrapper.backward(loss / world.size)  # so that the sum over ranks is the average
                 for block in blocks:
                     block.wait()
 
             with phase("optimizer"):
-                learner.step()
+                optimizer_wrapper.step()
                 gathers = [block.gather() for block in blocks]
                 for gather in gathers:
                     gather.wait()

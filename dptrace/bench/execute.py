@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dptrace.bench.matrix import Cell
+from dptrace.bench.matrix import BenchConfig
 from dptrace.errors import DptraceError
-from dptrace.record.launch.launcher import Launch, end_agent, launch, signals_raise, thread_environment
+from dptrace.record.launch.launcher import Launch, launch, raise_on_signals, stop_agent, thread_environment
 from dptrace.record.launch.messages import RESULTS
 from dptrace.record.options.modes import trainer
 
-__all__ = ["BenchRun", "Settings", "parse_results", "profiled", "timed"]
+__all__ = ["BenchRunError", "Settings", "parse_results", "run_profiled", "run_timed"]
 
 _POLL_S = 0.05
 _LAST_LINES = 6
 _TORCHRUN = ("torch.distributed.elastic", "torch/distributed/elastic", "torch/distributed/run.py")
 
 
-class BenchRun(DptraceError):
+class BenchRunError(DptraceError):
     """A run that failed: its message is the reason, to stand in the table."""
 
 
@@ -52,7 +52,7 @@ class Settings:
     """What was typed after dptrace; run.json tells it."""
 
 
-def timed(cell: Cell, settings: Settings, seed: int = 42) -> dict[str, Any]:
+def run_timed(config: BenchConfig, settings: Settings, seed: int = 42) -> dict[str, Any]:
     """Time one run and give the results that it prints, with ``total_s``, the seconds that all of it took.
 
     Raises:
@@ -61,27 +61,27 @@ def timed(cell: Cell, settings: Settings, seed: int = 42) -> dict[str, Any]:
     """
     arguments = list(settings.arguments)
     if settings.script is None:
-        arguments = _trainer_arguments(cell, settings)
+        arguments = _trainer_arguments(config, settings)
         arguments += [f"--epochs={settings.epochs}", f"--warmup={settings.warmup}", f"--seed={seed}"]
         if settings.checkpoints is not None:
-            arguments.append(f"--save-parameters={settings.checkpoints.resolve() / cell.name}.npz")
-    script = settings.script or str(trainer(cell.mode))
+            arguments.append(f"--save-parameters={settings.checkpoints.resolve() / config.name}.npz")
+    script = settings.script or str(trainer(config.mode))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
     begun = time.monotonic()
-    output = _run([*command, f"--nproc-per-node={cell.gpus}", script, *arguments], cell.gpus, settings.timeout_s)
+    output = _run([*command, f"--nproc-per-node={config.gpus}", script, *arguments], config.gpus, settings.timeout_s)
     return {**parse_results(output), "total_s": time.monotonic() - begun}
 
 
-def _trainer_arguments(cell: Cell, settings: Settings) -> list[str]:
+def _trainer_arguments(config: BenchConfig, settings: Settings) -> list[str]:
     batch = [] if settings.batch_size is None else [f"--batch-size={settings.batch_size}"]
-    return [f"--model={cell.model}", *batch, *cell.arguments, *settings.arguments]
+    return [f"--model={config.model}", *batch, *config.arguments, *settings.arguments]
 
 
 def _run(command: Sequence[str], processes: int, timeout_s: float | None) -> str:
     """Run torchrun and give its standard output."""
     with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
         until = time.monotonic() + (timeout_s or float("inf"))
-        with signals_raise():
+        with raise_on_signals():
             # A session of its own: the terminal's Ctrl-C reaches this process alone, which ends the ranks in order.
             agent = subprocess.Popen(
                 command, stdout=out, stderr=err, env=thread_environment(processes), start_new_session=True
@@ -92,14 +92,14 @@ def _run(command: Sequence[str], processes: int, timeout_s: float | None) -> str
                         agent.wait(_POLL_S)
                 late = agent.poll() is None
             finally:
-                end_agent(agent)
+                stop_agent(agent)
         out.seek(0)
         err.seek(0)
         text, trouble = out.read(), err.read()
     if late:
-        raise BenchRun(f"took longer than {timeout_s:g} s and was ended")
+        raise BenchRunError(f"took longer than {timeout_s:g} s and was ended")
     if agent.returncode:
-        raise BenchRun(_reason(trouble) or f"ended with exit code {agent.returncode}")
+        raise BenchRunError(_reason(trouble) or f"ended with exit code {agent.returncode}")
     return text
 
 
@@ -109,9 +109,9 @@ def _reason(trouble: str) -> str:
     # What torchrun says of it comes last, in a traceback of its own and a box; before a rank's lines stands [rank0]:.
     report = next((i for i, line in enumerate(lines) if any(sign in line for sign in _TORCHRUN)), None)
     lines = lines[:report] or lines
-    told = [line for line in lines if line.startswith("Error: ")]
-    if told:
-        return told[0].removeprefix("Error: ")
+    error_lines = [line for line in lines if line.startswith("Error: ")]
+    if error_lines:
+        return error_lines[0].removeprefix("Error: ")
     errors = [plain for line in lines if _is_error(plain := re.sub(r"^\[rank\d+\]: ?", "", line))]
     return errors[0][:500] if errors else " ".join(lines[-_LAST_LINES:])[:500]
 
@@ -129,27 +129,27 @@ def parse_results(output: str) -> dict[str, Any]:
     """
     line = next((line for line in reversed(output.splitlines()) if line.startswith(RESULTS)), None)
     if line is None:
-        raise BenchRun(f"ended without a line that begins with {RESULTS}")
+        raise BenchRunError(f"ended without a line that begins with {RESULTS}")
     try:
         found = json.loads(line.removeprefix(RESULTS))
     except ValueError as error:
-        raise BenchRun(f"printed results that are no JSON: {error}") from None
+        raise BenchRunError(f"printed results that are no JSON: {error}") from None
     if not isinstance(found, dict):
-        raise BenchRun("printed results that are no JSON object")
+        raise BenchRunError("printed results that are no JSON object")
     seconds = found.get("epoch_s", found.get("avg_epoch_s", found.get("avg_epoch_time")))
     found["epoch_s"] = seconds if isinstance(seconds, list) else [seconds]
     if not found["epoch_s"] or not all(_is_number(value) and value > 0 for value in found["epoch_s"]):
-        raise BenchRun('printed results without the seconds of its epochs: "epoch_s", or "avg_epoch_s"')
+        raise BenchRunError('printed results without the seconds of its epochs: "epoch_s", or "avg_epoch_s"')
     for name in ("parameters", "samples_per_s", "steps_per_epoch", "comm_s"):
         if found.get(name) is not None and not (_is_number(found[name]) and found[name] >= 0):
-            raise BenchRun(f'printed results whose "{name}" is no number')
+            raise BenchRunError(f'printed results whose "{name}" is no number')
     for name in ("losses", "local_losses", "accuracy"):
-        told = found.get(name)
-        listed = told if isinstance(told, list) else [told]
+        values = found.get(name)
+        listed = values if isinstance(values, list) else [values]
         if not all(value is None or _is_number(value) for value in listed):
-            raise BenchRun(f'printed results whose "{name}" holds what is no number')
+            raise BenchRunError(f'printed results whose "{name}" holds what is no number')
         if name != "accuracy":
-            found[name] = [] if told is None else listed
+            found[name] = [] if values is None else listed
     return found
 
 
@@ -157,7 +157,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def profiled(cell: Cell, settings: Settings, out: Path) -> dict[str, Any]:
+def run_profiled(config: BenchConfig, settings: Settings, out: Path) -> dict[str, Any]:
     """Record the cell once and give what its split says, as means over ranks and steps.
 
     Returns:
@@ -172,10 +172,10 @@ def profiled(cell: Cell, settings: Settings, out: Path) -> dict[str, Any]:
     job = Launch(
         out=out,
         force=True,
-        script=Path(settings.script) if settings.script is not None else trainer(cell.mode),
-        arguments=settings.arguments if own else [*_trainer_arguments(cell, settings), f"--steps={settings.steps}"],
-        processes=cell.gpus,
-        mode=None if own else cell.mode,
+        script=Path(settings.script) if settings.script is not None else trainer(config.mode),
+        arguments=settings.arguments if own else [*_trainer_arguments(config, settings), f"--steps={settings.steps}"],
+        processes=config.gpus,
+        mode=None if own else config.mode,
         schedule={"steps": settings.steps, "warmup": settings.warmup, "wait": 0},
         show_output=False,
         command=["dptrace", settings.verb],
@@ -185,7 +185,7 @@ def profiled(cell: Cell, settings: Settings, out: Path) -> dict[str, Any]:
         assert info is not None  # one machine: it collects its own
         return _figures(Path(info["folder"]))
     except DptraceError as error:
-        raise BenchRun(f"its recording failed: {error}") from None
+        raise BenchRunError(f"its recording failed: {error}") from None
 
 
 def _figures(run_folder: Path) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from dptrace.record.options.models import MODELS
 from dptrace.record.options.modes import MODES
 from dptrace.record.options.parse import check_batch, check_model
 
-__all__ = ["Cell", "matrix"]
+__all__ = ["BenchConfig", "matrix"]
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class BenchConfig:
     """One training to time."""
 
     model: str
@@ -44,7 +44,7 @@ class Cell:
 
 def matrix(
     models: Sequence[str], modes: Sequence[str], counts: Sequence[int], most: int, batch_size: int | None = None
-) -> tuple[list[Cell], list[str]]:
+) -> tuple[list[BenchConfig], list[str]]:
     """Give the cells of a benchmark, in the order of its table, and a sentence for each kind that is left out.
 
     Modes that train on one GPU get one cell for each model, all others one for each number of GPUs above 1: the
@@ -69,10 +69,10 @@ def matrix(
         for model in models:
             check_batch(batch_size or MODELS[model].batch_size, count)
     fit = [count for count in several if count <= most]
-    cells = []
+    configs = []
     for model in models:
         for mode in modes:
-            cells += [Cell(model, mode, count) for count in ([1] if MODES[mode].alone else fit)]
-    if not cells:
+            configs += [BenchConfig(model, mode, count) for count in ([1] if MODES[mode].single_gpu else fit)]
+    if not configs:
         raise UsageError("--gpus: nothing is left to run: " + (" ".join(left_out) or "name numbers above 1."))
-    return cells, left_out
+    return configs, left_out

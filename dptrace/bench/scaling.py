@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from dptrace.bench.table import Row
 from dptrace.model import scaling
 
-__all__ = ["Saving", "Share", "beyond_ideal", "by_size", "savings", "shares", "usable"]
+__all__ = ["CommunicationShare", "Saving", "models_by_size", "savings", "shares", "superlinear_row", "usable"]
 
 _BEYOND = 1.05
 """Of the ideal speedup: what is more than noise above it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class CommunicationShare:
     """A naive run's epoch, in seconds, where computing and communicating take turns."""
 
     row: Row
@@ -45,13 +45,13 @@ def usable(rows: Sequence[Row]) -> list[Row]:
     return list(found.values())
 
 
-def by_size(rows: Sequence[Row]) -> list[str]:
+def models_by_size(rows: Sequence[Row]) -> list[str]:
     """Give the models, the smallest first where their sizes are known."""
     sizes = {row.model: row.parameters or 0 for row in rows}
     return sorted(sizes, key=sizes.__getitem__)
 
 
-def shares(rows: Sequence[Row]) -> list[Share]:
+def shares(rows: Sequence[Row]) -> list[CommunicationShare]:
     """Give the naive rows as computing and communicating.
 
     Communication comes from recorded steps and the epoch from steps without the profiler: where it is noise that
@@ -63,7 +63,7 @@ def shares(rows: Sequence[Row]) -> list[Share]:
             comm = min(row.comm_s, row.epoch_s)
             fraction = scaling.communication_fraction(comm, row.epoch_s)
             efficiency = scaling.gustafson_efficiency(fraction, row.gpus)
-            found.append(Share(row, row.epoch_s - comm, comm, fraction, efficiency))
+            found.append(CommunicationShare(row, row.epoch_s - comm, comm, fraction, efficiency))
     return found
 
 
@@ -79,7 +79,7 @@ def savings(rows: Sequence[Row]) -> list[Saving]:
     return found
 
 
-def beyond_ideal(rows: Sequence[Row]) -> Row | None:
+def superlinear_row(rows: Sequence[Row]) -> Row | None:
     """Give the row whose speedup is the furthest above its number of GPUs, if it is so by more than noise."""
     found = [row for row in usable(rows) if row.speedup is not None and row.speedup > _BEYOND * row.gpus]
     return max(found, key=lambda row: (row.speedup or 0) / row.gpus, default=None)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dptrace.bench.execute import BenchRun, Settings, profiled, timed
-from dptrace.bench.matrix import Cell
+from dptrace.bench.execute import BenchRunError, Settings, run_profiled, run_timed
+from dptrace.bench.matrix import BenchConfig
 from dptrace.bench.store import Store
 
 __all__ = ["Job", "jobs", "results", "run_all"]
@@ -17,28 +17,28 @@ __all__ = ["Job", "jobs", "results", "run_all"]
 class Job:
     """One training: a repetition of a cell without the profiler, or its one run with it."""
 
-    cell: Cell
+    config: BenchConfig
     repetition: int
     """From 0; -1 for the run with the profiler."""
 
     @property
     def name(self) -> str:
         """Name its result."""
-        return f"{self.cell.name}.{'profiled' if self.repetition < 0 else self.repetition}"
+        return f"{self.config.name}.{'profiled' if self.repetition < 0 else self.repetition}"
 
     def __str__(self) -> str:
         what = "profiled" if self.repetition < 0 else f"run {self.repetition + 1}"
-        return f"{self.cell}, {what}"
+        return f"{self.config}, {what}"
 
 
-def jobs(cells: Sequence[Cell], repeat: int, profile: bool = True) -> list[Job]:
+def jobs(configs: Sequence[BenchConfig], repeat: int, profile: bool = True) -> list[Job]:
     """Give the trainings in their order.
 
     All cells are timed once before any is timed again, so that a machine that slows down meanwhile slows all
     alike; the profiled runs come last, as the table can be read without them.
     """
-    timed_ones = [Job(cell, repetition) for repetition in range(repeat) for cell in cells]
-    return timed_ones + [Job(cell, -1) for cell in cells if profile]
+    timed_ones = [Job(config, repetition) for repetition in range(repeat) for config in configs]
+    return timed_ones + [Job(config, -1) for config in configs if profile]
 
 
 def run_all(
@@ -53,31 +53,31 @@ def run_all(
         Interrupted: by a signal; what has ended is on disk.
     """
     for job in work:
-        before = store.readable(job.name)
+        before = store.result_if_readable(job.name)
         if before is None or "failed" in before:
             show(job, False)
-            store.keep(job.name, _run(job, settings, store))
+            store.save(job.name, _run(job, settings, store))
         show(job, True)
 
 
 def _run(job: Job, settings: Settings, store: Store) -> dict[str, Any]:
     try:
         if job.repetition >= 0:
-            return timed(job.cell, settings)
-        timed_result = store.result(Job(job.cell, 0).name) or {}
+            return run_timed(job.config, settings)
+        timed_result = store.result(Job(job.config, 0).name) or {}
         if "failed" in timed_result:
             return {"failed": "not recorded: its timed run failed"}
-        return profiled(job.cell, settings, store.folder / "traces" / job.cell.name)
-    except BenchRun as error:
+        return run_profiled(job.config, settings, store.folder / "traces" / job.config.name)
+    except BenchRunError as error:
         return {"failed": str(error)}
 
 
-def results(cells: Sequence[Cell], repeat: int, store: Store) -> dict[Cell, list[dict[str, Any]]]:
+def results(configs: Sequence[BenchConfig], repeat: int, store: Store) -> dict[BenchConfig, list[dict[str, Any]]]:
     """Collect what is on disk: of each cell its repetitions, each with the split under ``profiled``."""
-    found: dict[Cell, list[dict[str, Any]]] = {}
-    for cell in cells:
-        repetitions = [store.result(Job(cell, number).name) for number in range(repeat)]
-        split = store.result(Job(cell, -1).name)
+    found: dict[BenchConfig, list[dict[str, Any]]] = {}
+    for config in configs:
+        repetitions = [store.result(Job(config, number).name) for number in range(repeat)]
+        split = store.result(Job(config, -1).name)
         good = split if split is not None and "failed" not in split else None
-        found[cell] = [{**one, "profiled": good} for one in repetitions if one is not None]
+        found[config] = [{**one, "profiled": good} for one in repetitions if one is not None]
     return found

@@ -38,7 +38,7 @@ class Store:
         if path.exists():
             there = self.plan()
             if resume:
-                self._same(there, plan)
+                self._check_same_plan(there, plan)
                 return
             if not force:
                 raise UsageError(
@@ -66,7 +66,7 @@ class Store:
             raise DptraceError(f"{self.folder / PLAN}: is no benchmark's: it has no plan.")
         return plan
 
-    def _same(self, there: dict[str, Any], plan: dict[str, Any]) -> None:
+    def _check_same_plan(self, there: dict[str, Any], plan: dict[str, Any]) -> None:
         asked = msgspec.json.decode(msgspec.json.encode(plan))
         for key in sorted(asked.keys() | there.keys()):
             if there.get(key) != asked.get(key):
@@ -84,14 +84,14 @@ class Store:
         path = self.path(name)
         return read_json(path) if path.exists() else None
 
-    def readable(self, name: str) -> dict[str, Any] | None:
+    def result_if_readable(self, name: str) -> dict[str, Any] | None:
         """Give one run's result as :meth:`result` does; nothing where its file is damaged: the run is made again."""
         try:
             return self.result(name)
         except DptraceError:
             return None
 
-    def keep(self, name: str, result: dict[str, Any]) -> None:
+    def save(self, name: str, result: dict[str, Any]) -> None:
         """Write one run's result."""
         write_json(self.path(name), result)
 
@@ -115,6 +115,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a file so that it is there whole or not at all."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    beside.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
-    os.replace(beside, path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
+    os.replace(temporary, path)

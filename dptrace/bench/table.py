@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dptrace.bench.matrix import Cell
+from dptrace.bench.matrix import BenchConfig
 from dptrace.errors import DptraceError
 from dptrace.model import scaling
 
@@ -62,24 +62,24 @@ COLUMNS = tuple(name for name in Row.__dataclass_fields__ if name not in ("losse
 """Of CSV and frames."""
 
 
-def rows(cells: Sequence[Cell], results: Mapping[Cell, Sequence[dict[str, Any]]]) -> list[Row]:
+def rows(configs: Sequence[BenchConfig], results: Mapping[BenchConfig, Sequence[dict[str, Any]]]) -> list[Row]:
     """Give a row for each cell that has results.
 
     Args:
-        results: of each cell, its repetitions: what ``execute.timed`` gave, with the split under
+        results: of each config, its repetitions: what ``execute.timed`` gave, with the split under
             ``profiled``; or ``failed``, with the reason.
     """
-    made = [_row(cell, results[cell]) for cell in cells if results.get(cell)]
-    return with_speedup(made)
+    bench_rows = [_row(config, results[config]) for config in configs if results.get(config)]
+    return with_speedup(bench_rows)
 
 
-def _row(cell: Cell, repetitions: Sequence[dict[str, Any]]) -> Row:
+def _row(config: BenchConfig, repetitions: Sequence[dict[str, Any]]) -> Row:
     good = [one for one in repetitions if "failed" not in one]
-    named = Row(cell.model, cell.mode, cell.gpus, options=dict(cell.options))
+    named = Row(config.model, config.mode, config.gpus, options=dict(config.options))
     if not good:
         return replace(named, failed=str(repetitions[0]["failed"]))
     first = good[0]
-    if cell.mode == "script" and isinstance(first.get("mode"), str):
+    if config.mode == "script" and isinstance(first.get("mode"), str):
         named = replace(named, mode=first["mode"])
     epochs = np.array([seconds for one in good for seconds in one["epoch_s"]], float)
     low, middle, high = np.percentile(epochs, [25, 50, 75])
@@ -105,20 +105,20 @@ def _row(cell: Cell, repetitions: Sequence[dict[str, Any]]) -> Row:
     )
 
 
-def _last(told: Any) -> float | None:
+def _last(value: Any) -> float | None:
     """Give the accuracy after the last epoch: results tell it alone, or after each."""
-    return (told[-1] if told else None) if isinstance(told, list) else told
+    return (value[-1] if value else None) if isinstance(value, list) else value
 
 
-def with_speedup(made: Iterable[Row]) -> list[Row]:
+def with_speedup(bench_rows: Iterable[Row]) -> list[Row]:
     """Add what compares a row with the same model, and the same options, on one GPU."""
-    made = list(made)
+    bench_rows = list(bench_rows)
     alone = {
         (row.model, tuple(row.options.items())): row.epoch_s
-        for row in made
+        for row in bench_rows
         if row.gpus == 1 and row.epoch_s is not None
     }
-    return [_compared(row, alone.get((row.model, tuple(row.options.items())))) for row in made]
+    return [_compared(row, alone.get((row.model, tuple(row.options.items())))) for row in bench_rows]
 
 
 def _compared(row: Row, single: float | None) -> Row:
@@ -137,14 +137,14 @@ def _compared(row: Row, single: float | None) -> Row:
     return replace(row, **more)
 
 
-def frame(made: Sequence[Row]) -> pd.DataFrame:
+def frame(bench_rows: Sequence[Row]) -> pd.DataFrame:
     """Give the table as a frame; options of a sweep are columns too."""
     import pandas as pd
 
-    names = list(dict.fromkeys(name for row in made for name in row.options))
+    names = list(dict.fromkeys(name for row in bench_rows for name in row.options))
     lines = [
         {column: getattr(row, column) for column in COLUMNS} | {name: row.options.get(name) for name in names}
-        for row in made
+        for row in bench_rows
     ]
     return pd.DataFrame(lines, columns=[*COLUMNS, *names])
 
@@ -168,20 +168,20 @@ def rows_from_csv(path: Path) -> list[Row]:
     if missing:
         raise DptraceError(f"{path}: has no column {', '.join(missing)}. Its columns: {', '.join(table.columns)}.")
     try:
-        made = _repetitions_together([_measured_elsewhere(line) for line in table.to_dict("records")])
+        bench_rows = _repetitions_together([_measured_elsewhere(line) for line in table.to_dict("records")])
     except (TypeError, ValueError) as error:
         raise DptraceError(f"{path}: {error}.") from None
-    if not made:
+    if not bench_rows:
         raise DptraceError(f"{path}: holds no row.")
-    return with_speedup(made)
+    return with_speedup(bench_rows)
 
 
-def _repetitions_together(made: Sequence[Row]) -> list[Row]:
+def _repetitions_together(bench_rows: Sequence[Row]) -> list[Row]:
     """Give one row for each model, mode and number of GPUs: several are repetitions, told by median and spread."""
-    cells: dict[tuple[str, str, int], list[Row]] = {}
-    for row in made:
-        cells.setdefault((row.model, row.mode, row.gpus), []).append(row)
-    return [_median_row(repetitions) for repetitions in cells.values()]
+    configs: dict[tuple[str, str, int], list[Row]] = {}
+    for row in bench_rows:
+        configs.setdefault((row.model, row.mode, row.gpus), []).append(row)
+    return [_median_row(repetitions) for repetitions in configs.values()]
 
 
 def _median_row(repetitions: Sequence[Row]) -> Row:

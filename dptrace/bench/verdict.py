@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from dptrace.bench.scaling import beyond_ideal, by_size
+from dptrace.bench.scaling import models_by_size, superlinear_row
 from dptrace.bench.table import Row
 
-__all__ = ["best_of", "mode_name", "of", "on", "one_epoch", "surely_faster", "verdict"]
+__all__ = ["best_of", "gpus_label", "mode_name", "one_epoch", "row_label", "significantly_faster", "verdict"]
 
 _NAMES = {"ddp": "DDP", "single": "one GPU"}
 
@@ -18,14 +18,18 @@ def mode_name(mode: str) -> str:
     return _NAMES.get(mode, mode)
 
 
-def on(row: Row) -> str:
+def gpus_label(row: Row) -> str:
     """Say on how many GPUs."""
     return "on one GPU" if row.gpus == 1 else f"on {row.gpus} GPUs"
 
 
-def of(row: Row) -> str:
+def row_label(row: Row) -> str:
     """Name a row in a sentence."""
-    return f"{row.model}, {mode_name(row.mode)} {on(row)}" if row.mode != "single" else f"{row.model} {on(row)}"
+    return (
+        f"{row.model}, {mode_name(row.mode)} {gpus_label(row)}"
+        if row.mode != "single"
+        else f"{row.model} {gpus_label(row)}"
+    )
 
 
 def best_of(rows: Sequence[Row]) -> Row | None:
@@ -38,7 +42,7 @@ def one_epoch(rows: Sequence[Row]) -> bool:
     return any(row.epochs == 1 for row in rows)
 
 
-def surely_faster(row: Row, rows: Sequence[Row]) -> bool | None:
+def significantly_faster(row: Row, rows: Sequence[Row]) -> bool | None:
     """Say whether a row is faster than one GPU; None where the epochs of both scatter as much as they differ.
 
     Args:
@@ -66,22 +70,22 @@ def verdict(good: Sequence[Row], here: str) -> tuple[str, ...]:
         return (f"{here} there is nothing to compare: no model ran both on one GPU and on several.",)
     least = best_of(compared)
     assert least is not None
-    untold = _untold(good, least, here)
-    if untold:
-        return (untold,)
+    no_verdict = _no_verdict(good, least, here)
+    if no_verdict:
+        return (no_verdict,)
     modes = list(dict.fromkeys(row.mode for row in compared))
     best = {
-        mode: [row for m in by_size(compared) if (row := _deciding(compared, mode, m, good)) is not None]
+        mode: [row for m in models_by_size(compared) if (row := _deciding_row(compared, mode, m, good)) is not None]
         for mode in modes
     }
-    sure = [surely_faster(row, good) for found in best.values() for row in found]
+    sure = [significantly_faster(row, good) for found in best.values() for row in found]
     if not any(sure):
         scatters = (
-            f"{here} no verdict: the epochs scatter as much as the fastest runs differ from one GPU ({of(least)}: "
+            f"{here} no verdict: epochs vary as much as the fastest runs differ from one GPU ({row_label(least)}: "
             f"{least.speedup:.2f}×); more --epochs on a quiet machine tell more."
         )
         nothing = (
-            f"{here} nothing pays off: one GPU is the fastest for every model ({of(least)}: {least.speedup:.2f}×)."
+            f"{here} nothing pays off: one GPU is fastest for every model ({row_label(least)}: {least.speedup:.2f}×)."
         )
         return (scatters if None in sure else nothing,)
     first = "ddp" if "ddp" in modes else modes[-1]
@@ -92,33 +96,33 @@ def verdict(good: Sequence[Row], here: str) -> tuple[str, ...]:
     )
 
 
-def _untold(good: Sequence[Row], least: Row, here: str) -> str:
+def _no_verdict(good: Sequence[Row], least: Row, here: str) -> str:
     """Say why there can be no verdict on any run; empty where there can."""
-    doubted = beyond_ideal(good)
+    doubted = superlinear_row(good)
     if doubted is not None:
         return (
-            f"{here} no verdict: {of(doubted)}, {doubted.speedup:.2f}×, is more than so many can bring, so the times "
-            "of one GPU are not to be trusted."
+            f"{here} no verdict: {row_label(doubted)}, {doubted.speedup:.2f}×, is more than so many GPUs can give: "
+            "the times of one GPU are not to be trusted."
         )
     if one_epoch(good):
-        figures = f"{here}, at best, {of(least)}: {least.speedup:.2f}×."
+        figures = f"{here}, at best, {row_label(least)}: {least.speedup:.2f}×."
         return f"One epoch each: no verdict; --epochs 5 gives a spread. ({figures})"
     return ""
 
 
-def _deciding(compared: Sequence[Row], mode: str, model: str, good: Sequence[Row]) -> Row | None:
+def _deciding_row(compared: Sequence[Row], mode: str, model: str, good: Sequence[Row]) -> Row | None:
     """Give a mode's best run of a model, of those that are told from one GPU if any of them is faster."""
     own = [row for row in compared if (row.mode, row.model) == (mode, model)]
-    return best_of([row for row in own if surely_faster(row, good)] or own)
+    return best_of([row for row in own if significantly_faster(row, good)] or own)
 
 
 def _mode(mode: str, found: Sequence[Row], good: Sequence[Row], here: str) -> list[str]:
     """Say what is told of a mode, and of which models nothing is."""
-    told = [row for row in found if surely_faster(row, good) is not None]
-    unsure = ", ".join(f"{row.model} ({row.speedup:.2f}×)" for row in found if row not in told)
+    significant = [row for row in found if significantly_faster(row, good) is not None]
+    unsure = ", ".join(f"{row.model} ({row.speedup:.2f}×)" for row in found if row not in significant)
     name = mode_name(mode)[0].upper() + mode_name(mode)[1:]
     within = f"{name}: no verdict for {unsure}, whose epochs scatter as much as they differ from one GPU's."
-    return ([_pays(mode, told, here, not unsure)] if told else []) + ([within] if unsure else [])
+    return ([_pays(mode, significant, here, not unsure)] if significant else []) + ([within] if unsure else [])
 
 
 def _pays(mode: str, rows: Sequence[Row], here: str, whole: bool) -> str:
@@ -128,7 +132,7 @@ def _pays(mode: str, rows: Sequence[Row], here: str, whole: bool) -> str:
     paid = [(row.speedup or 0) > 1 for row in rows]
     if all(paid):
         if len(rows) == 1:
-            return f"{begin} pays off for {rows[0].model}: {rows[0].speedup:.2f}× {on(rows[0])}."
+            return f"{begin} pays off for {rows[0].model}: {rows[0].speedup:.2f}× {gpus_label(rows[0])}."
         if not whole:
             return f"{begin} pays off for {', '.join(row.model for row in rows)}."
         size = f", from {_millions(rows[0])} parameters on" if rows[0].parameters is not None else ""
@@ -136,7 +140,7 @@ def _pays(mode: str, rows: Sequence[Row], here: str, whole: bool) -> str:
     if not any(paid):
         best = max(rows, key=lambda row: row.speedup or 0)
         none = "no model" if whole else f"none of {', '.join(row.model for row in rows)}"
-        return f"{begin} pays off for {none}: at best {best.speedup:.2f}× ({best.model} {on(best)})."
+        return f"{begin} pays off for {none}: at best {best.speedup:.2f}× ({best.model} {gpus_label(best)})."
     first = next(i for i in range(len(rows)) if all(paid[i:]) or i == len(rows) - 1)
     if not all(paid[first:]) or rows[first].parameters is None:
         names = ", ".join(row.model for row in rows if (row.speedup or 0) > 1)
@@ -144,8 +148,8 @@ def _pays(mode: str, rows: Sequence[Row], here: str, whole: bool) -> str:
         return f"{begin} pays off for {names}, and not for {others}."
     last, row = rows[first - 1], rows[first]
     return (
-        f"{begin} pays off from {_millions(row)} parameters on: {row.model} reaches {row.speedup:.2f}× {on(row)}, "
-        f"{last.model} ({_millions(last)}) no more than {last.speedup:.2f}×."
+        f"{begin} pays off from {_millions(row)} parameters on: {row.model} reaches {row.speedup:.2f}× "
+        f"{gpus_label(row)}, {last.model} ({_millions(last)}) no more than {last.speedup:.2f}×."
     )
 
 

@@ -11,20 +11,20 @@ import click
 
 from dptrace.commands.shared.output import OutputFile
 from dptrace.commands.shared.shared import (
-    advise,
-    again,
     console,
-    loudness_options,
     open_with_progress,
+    print_hint,
+    print_notes,
     progress,
+    quoted_paths,
     reading_options,
     run_argument,
-    tell_notes,
+    verbosity_options,
 )
-from dptrace.core.files import check_output, replacing
-from dptrace.core.text import legible
+from dptrace.core.files import atomic_write, check_output
+from dptrace.core.text import sanitize
 from dptrace.errors import UsageError
-from dptrace.load.options import Reading
+from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     help="Read on a Dask cluster's workers (tcp://scheduler:8786), or 'local'; figures come back.",
 )
 @reading_options
-@loudness_options
+@verbosity_options
 def command(
     paths: tuple[str, ...],
     as_json: bool,
@@ -62,8 +62,8 @@ def command(
     as_hta: bool,
     align: bool,
     dask: str | None,
-    reading: Reading,
-    loudness: str,
+    read_options: ReadOptions,
+    verbosity: str,
 ) -> None:
     """Split each step of RUN: forward, backward, optimizer, exposed and overlapped communication, idle.
 
@@ -84,20 +84,20 @@ def command(
         if (output.suffix, as_json, as_csv) in ((".json", False, False), (".csv", False, False)):
             raise UsageError(f"{output} would hold tables; add --{output.suffix[1:]}, or let the name end in .txt.")
     if as_hta:
-        if collectives or dask or reading != Reading(strict=reading.strict):
+        if collectives or dask or read_options != ReadOptions(strict=read_options.strict):
             raise UsageError("--hta-compat goes with --json, --csv, --all, --strict and -o only.")
-        _hta_compat(paths, as_json, as_csv, every, output, reading.strict, loudness)
+        _hta_compat(paths, as_json, as_csv, every, output, read_options.strict, verbosity)
         return
-    run = open_with_progress(paths, replace(reading, figures_only=True, dask=dask), loudness)
+    run = open_with_progress(paths, replace(read_options, figures_only=True, dask=dask), verbosity)
     if as_json or as_csv:
         _emit(_json(run, align) if as_json else _csv(run, collectives), output)
-        tell_notes(run)
+        print_notes(run)
     else:
         _tables(run, collectives, every, align, output)
     if output is not None:
-        advise(f"Wrote {output}.", loudness)
+        print_hint(f"Wrote {output}.", verbosity)
     elif not as_json and not as_csv:
-        advise(f"Next: dptrace view {again(paths)}", loudness)
+        print_hint(f"Next: dptrace view {quoted_paths(paths)}", verbosity)
 
 
 def _check(as_json: bool, as_csv: bool, collectives: bool, align: bool, as_hta: bool) -> None:
@@ -117,7 +117,7 @@ def _hta_compat(
     every: bool,
     output: Path | None,
     strict: bool,
-    loudness: str,
+    verbosity: str,
 ) -> None:
     import json
 
@@ -125,7 +125,7 @@ def _hta_compat(
     from dptrace.readers.sources.discovery import find
     from dptrace.viewers.terminal.data_frame import print_frame
 
-    with progress("Reading", loudness, measured=False):
+    with progress("Reading", verbosity, measured=False):
         compat = hta_compat(find(paths), strict)
     title = f"HTA {COMPATIBLE_WITH}'s temporal breakdown and overlap"
     if as_json or as_csv:
@@ -133,9 +133,9 @@ def _hta_compat(
     else:
         _show(lambda console: print_frame(compat.frame, title, console, every), output)
     for note in compat.notes:
-        click.echo(f"! {legible(note)}", err=True)
+        click.echo(f"! {sanitize(note)}", err=True)
     if output is not None:
-        advise(f"Wrote {output}.", loudness)
+        print_hint(f"Wrote {output}.", verbosity)
 
 
 def _json(run: Run, align: bool) -> str:
@@ -148,15 +148,15 @@ def _json(run: Run, align: bool) -> str:
 def _csv(run: Run, collectives: bool) -> str:
     frame = run.collectives() if collectives else run.steps()
     texts = frame.select_dtypes(exclude="number").columns
-    return frame.assign(**{name: frame[name].map(legible, na_action="ignore") for name in texts}).to_csv(index=False)
+    return frame.assign(**{name: frame[name].map(sanitize, na_action="ignore") for name in texts}).to_csv(index=False)
 
 
 def _emit(text: str, output: Path | None) -> None:
     if output is None:
         click.echo(text.encode(), nl=False)  # bytes, so that the encoding of a terminal can't harm the data
         return
-    with replacing(output) as beside:
-        beside.write_text(text, encoding="utf-8")
+    with atomic_write(output) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _tables(run: Run, collectives: bool, every: bool, align: bool, output: Path | None) -> None:
@@ -175,5 +175,5 @@ def _show(show: Callable[[Console], None], output: Path | None) -> None:
     if output is None:
         show(console())
         return
-    with replacing(output) as beside, beside.open("w", encoding="utf-8") as file:
+    with atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as file:
         show(Console(file=file, width=132, highlight=False))

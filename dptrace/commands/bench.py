@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.shared import advise, console
-from dptrace.core.files import check_output, replacing
+from dptrace.commands.shared.shared import console, print_hint
+from dptrace.core.files import atomic_write, check_output
+from dptrace.core.subprocess_pool import available_cores
+from dptrace.core.text import sanitize
 from dptrace.errors import UsageError
 from dptrace.record.options.models import MLPS, MODELS
 from dptrace.record.options.modes import MODES, trainer
 
 if TYPE_CHECKING:
-    from dptrace.bench.matrix import Cell
+    from dptrace.bench.matrix import BenchConfig
     from dptrace.bench.schedule import Job
-    from dptrace.commands.shared.bench_files import Made
+    from dptrace.commands.shared.bench_files import BenchResult
 
 _USUAL_MODES = ("single", "naive", "interleaved", "ddp")
 
@@ -75,12 +77,12 @@ def command(**options: Any) -> None:
         check_png()
     if options["source"] is not None:
         _check_alone(options)
-        made = _from_file(options["source"], options["output"], options["force"])
+        result = _from_file(options["source"], options["output"], options["force"])
     else:
         if options["arguments"] and options["script"] is None:
             raise UsageError(f"{options['arguments'][0]}: arguments belong to a script; name it with --script.")
-        made = _measured(options)
-    _tell(made, options)
+        result = _measured(options)
+    _print_result(result, options)
 
 
 def check_png() -> None:
@@ -106,10 +108,10 @@ def _check_alone(options: dict[str, Any]) -> None:
             raise UsageError(f"--from draws figures that are there; leave --{name.replace('_', '-')} out.")
 
 
-def _from_file(path: Path, output: Path, force: bool) -> Made:
+def _from_file(path: Path, output: Path, force: bool) -> BenchResult:
     from dptrace.bench.store import PLAN, read_json
     from dptrace.bench.table import rows_from_csv
-    from dptrace.commands.shared.bench_files import Made
+    from dptrace.commands.shared.bench_files import BenchResult
 
     rows = rows_from_csv(path)
     if (output / PLAN).is_file() and "plan" in read_json(output / PLAN):
@@ -120,10 +122,10 @@ def _from_file(path: Path, output: Path, force: bool) -> Made:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{output}: can't be made: {error.strerror}.") from None
-    return Made(rows, f"Figures from {path.name}", here="In these figures", plan={"source": path.name})
+    return BenchResult(rows, f"Figures from {path.name}", here="In these figures", plan={"source": path.name})
 
 
-def names(text: str | None, usual: tuple[str, ...], known: dict[str, Any], what: str) -> list[str]:
+def parse_names(text: str | None, usual: tuple[str, ...], known: dict[str, Any], what: str) -> list[str]:
     """Read a list with commas; each name once, in the order given.
 
     Raises:
@@ -139,7 +141,7 @@ def names(text: str | None, usual: tuple[str, ...], known: dict[str, Any], what:
     return chosen
 
 
-def counts(text: str | None, most: int) -> list[int]:
+def parse_gpu_counts(text: str | None, most: int) -> list[int]:
     """Read numbers of GPUs; without, the powers of two that this machine has.
 
     Raises:
@@ -156,26 +158,25 @@ def counts(text: str | None, most: int) -> list[int]:
     return numbers
 
 
-def machine() -> tuple[int, bool]:
+def local_device_count() -> tuple[int, bool]:
     """Give how many ranks fit on this machine, and whether on GPUs: on CPU, one for each core, but two anyhow."""
-    from dptrace.core.subprocess_pool import cores
-    from dptrace.record.launch.launcher import gpus_here
+    from dptrace.record.launch.launcher import local_gpu_count
 
-    here = gpus_here()
-    return (here, True) if here else (max(2, cores()), False)
+    here = local_gpu_count()
+    return (here, True) if here else (max(2, available_cores()), False)
 
 
-def _measured(options: dict[str, Any]) -> Made:
+def _measured(options: dict[str, Any]) -> BenchResult:
     from dptrace.bench.execute import Settings
     from dptrace.bench.schedule import jobs, results, run_all
     from dptrace.bench.store import Store
     from dptrace.bench.table import rows
-    from dptrace.commands.shared.bench_files import Made, machine_of
+    from dptrace.commands.shared.bench_files import BenchResult, machine_info
     from dptrace.record.launch.launcher import Interrupted
 
-    most, on_gpus = machine()
+    most, on_gpus = local_device_count()
     usual_most = most if on_gpus else min(most, 2)
-    cells, notes = _cells(options, counts(options["gpus"], usual_most), most)
+    configs, notes = _cells(options, parse_gpu_counts(options["gpus"], usual_most), most)
     settings = Settings(
         epochs=options["epochs"],
         batch_size=options["batch_size"],
@@ -186,21 +187,25 @@ def _measured(options: dict[str, Any]) -> Made:
     )
     store = Store(options["output"])
     asked = ("epochs", "repeat", "batch_size", "steps", "arguments", "no_split")
-    plan = {"cells": [cell.name for cell in cells], "script": settings.script, **{key: options[key] for key in asked}}
+    plan = {
+        "cells": [config.name for config in configs],
+        "script": settings.script,
+        **{key: options[key] for key in asked},
+    }
     store.begin(plan, options["resume"], options["force"])
     if not on_gpus:
         notes.append(
             "No GPU here: ranks are processes with gloo on CPU, which share its cores; one rank alone has all."
         )
-    work = jobs(cells, options["repeat"], not options["no_split"])
+    work = jobs(configs, options["repeat"], not options["no_split"])
     try:
-        with showing(work, options["quiet"]) as show:
+        with job_progress(work, options["quiet"]) as show:
             run_all(work, settings, store, show)
     except Interrupted as stopped:
         click.echo(f"Interrupted; what has ended is in {options['output']}. Add --resume to go on.", err=True)
         sys.exit(stopped.exit_code)
-    found = results(cells, options["repeat"], store)
-    return Made(rows(cells, found), _title(options), notes, machine_of(found), plan={"plan": store.plan()})
+    found = results(configs, options["repeat"], store)
+    return BenchResult(rows(configs, found), _title(options), notes, machine_info(found), plan={"plan": store.plan()})
 
 
 def _title(options: dict[str, Any]) -> str:
@@ -211,13 +216,13 @@ def _title(options: dict[str, Any]) -> str:
     return f"Benchmark: {epochs} epoch{'s' * (epochs > 1)}{times}"
 
 
-def _cells(options: dict[str, Any], numbers: list[int], most: int) -> tuple[list[Cell], list[str]]:
-    from dptrace.bench.matrix import Cell, matrix
+def _cells(options: dict[str, Any], numbers: list[int], most: int) -> tuple[list[BenchConfig], list[str]]:
+    from dptrace.bench.matrix import BenchConfig, matrix
 
     script = options["script"]
     if script is None:
-        modes = names(options["modes"], _USUAL_MODES, MODES, "--modes")
-        models = names(options["models"], MLPS, MODELS, "--models")
+        modes = parse_names(options["modes"], _USUAL_MODES, MODES, "--modes")
+        models = parse_names(options["models"], MLPS, MODELS, "--models")
         for mode in modes:
             trainer(mode)
         return matrix(models, modes, numbers, most, options["batch_size"])
@@ -233,11 +238,11 @@ def _cells(options: dict[str, Any], numbers: list[int], most: int) -> tuple[list
     if not fit:
         raise UsageError(f"--gpus: this machine has {most}.")
     left_out = [f"{number} GPUs: this machine has {most}." for number in numbers if number > most]
-    return [Cell(script.stem, "script", number) for number in fit], left_out
+    return [BenchConfig(script.stem, "script", number) for number in fit], left_out
 
 
 @contextmanager
-def showing(work: list[Job], quiet: bool) -> Iterator[Callable[[Job, bool], None]]:
+def job_progress(work: list[Job], quiet: bool) -> Iterator[Callable[[Job, bool], None]]:
     """Show which run is under way and how long the rest will take; line by line where stderr is no terminal."""
     if quiet:
         yield lambda job, done: None
@@ -263,40 +268,39 @@ def showing(work: list[Job], quiet: bool) -> Iterator[Callable[[Job, bool], None
         yield update
 
 
-def _tell(made: Made, options: dict[str, Any]) -> None:
+def _print_result(result: BenchResult, options: dict[str, Any]) -> None:
     """Write the folder's files, and print the table and what it says."""
     import json
 
-    from dptrace.bench.conclusions import doubts
+    from dptrace.bench.conclusions import warnings_about
     from dptrace.bench.table import as_dict, frame
-    from dptrace.commands.shared.bench_files import charts_of, write
-    from dptrace.core.text import legible
+    from dptrace.commands.shared.bench_files import draw_charts, write
     from dptrace.viewers.benchmarks import bench_table
 
     folder: Path = options["output"]
-    made.notes.extend(doubts(made.rows, on_cpu=set(made.machine.get("devices", [])) == {"CPU"}))
-    charts = charts_of(made, options["local_loss"])
-    written = write(folder, made, charts, options["png"])
+    result.notes.extend(warnings_about(result.rows, on_cpu=set(result.machine.get("devices", [])) == {"CPU"}))
+    charts = draw_charts(result, options["local_loss"])
+    written = write(folder, result, charts, options["png"])
     to_stdout = str(options["csv"]) == "-"
     if to_stdout:
-        click.echo(frame(made.rows).to_csv(index=False), nl=False)
+        click.echo(frame(result.rows).to_csv(index=False), nl=False)
     elif options["csv"] is not None:
-        with replacing(options["csv"]) as beside:
-            frame(made.rows).to_csv(beside, index=False)
+        with atomic_write(options["csv"]) as temporary:
+            frame(result.rows).to_csv(temporary, index=False)
     if options["as_json"]:
         click.echo(
-            json.dumps({"schema": 1, "rows": [as_dict(row) for row in made.rows], "notes": made.notes}, indent=1)
+            json.dumps({"schema": 1, "rows": [as_dict(row) for row in result.rows], "notes": result.notes}, indent=1)
         )
     elif not to_stdout:
-        console().print(bench_table.table(made.rows, made.title))
+        console().print(bench_table.table(result.rows, result.title))
         for sentence in (said for chart, _ in charts[:2] for said in chart.sentences):
-            click.echo(legible(sentence))
-    for note in [*made.notes, *bench_table.failures(made.rows)]:
-        click.echo(f"! {legible(note)}", err=True)
-    advise(
+            click.echo(sanitize(sentence))
+    for note in [*result.notes, *bench_table.failures(result.rows)]:
+        click.echo(f"! {sanitize(note)}", err=True)
+    print_hint(
         f"Wrote {folder}: {', '.join(written)}. Next: open {folder / 'charts.html'}",
         "quiet" if options["quiet"] else "normal",
     )
-    if all(row.failed for row in made.rows):
+    if all(row.failed for row in result.rows):
         click.echo("Error: every run failed.", err=True)
         sys.exit(1)

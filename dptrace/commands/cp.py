@@ -24,15 +24,15 @@ def command(mode: str, target: Path, force: bool) -> None:
     Example:
       dptrace cp naive . && dptrace record --gpus 2 --out runs/my-naive ./naive.py
     """
-    from dptrace.core.files import check_output, replacing
+    from dptrace.core.files import atomic_write, check_output
 
     source = trainer(mode)
     path = target / source.name if target.is_dir() else target
     if path.suffix != ".py":
         raise UsageError(f"{target}: neither a folder that is there nor a name that ends in .py.")
     check_output(path, force)
-    with replacing(path) as beside:
-        beside.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
+    with atomic_write(path) as temporary:
+        temporary.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")
     click.echo(f"Wrote {path}.", err=True)
     prefix = "" if len(path.parts) > 1 else "./"
     click.echo(f"Next: dptrace record --gpus 2 --out runs/my-{path.stem} {prefix}{path}", err=True)

@@ -13,19 +13,19 @@ import click
 
 from dptrace.commands.shared.output import OutputFile
 from dptrace.commands.shared.shared import (
-    advise,
-    again,
     console,
-    loudness_options,
     open_with_progress,
+    print_hint,
     progress,
+    quoted_paths,
     reading_options,
+    verbosity_options,
 )
 from dptrace.commands.view import parse_ranks, parse_steps
-from dptrace.core.files import check_output, replacing
-from dptrace.core.text import legible
+from dptrace.core.files import atomic_write, check_output
+from dptrace.core.text import sanitize
 from dptrace.errors import UsageError
-from dptrace.load.options import Reading
+from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
     from dptrace.comparison.compare import Comparison
@@ -63,7 +63,7 @@ _WHAT = ("figures", "ranks", "collectives", "kernels")
 @click.option("-o", "--output", type=OutputFile(dash=True), help="Write to this file instead of the terminal.")
 @click.option("--force", is_flag=True, help="Overwrite the files.")
 @reading_options
-@loudness_options
+@verbosity_options
 def command(
     a: str,
     b: str,
@@ -72,8 +72,8 @@ def command(
     every_step: bool,
     limits: tuple[str, ...],
     even_noise: bool,
-    reading: Reading,
-    loudness: str,
+    read_options: ReadOptions,
+    verbosity: str,
     **shown: Any,
 ) -> None:
     """Compare two runs: what a step of B takes more or less than one of A, what moved, and whether it is noise.
@@ -95,26 +95,26 @@ def command(
       dptrace diff runs/main runs/branch --fail-if 'wall > +3%' --fail-if 'overlap < 60%'
       dptrace diff runs/main runs/branch --csv kernels > kernels.csv
     """
-    wishes = _Wishes(**shown)
-    wishes.check()
-    wanted = parse_ranks(ranks) if ranks is not None else None, parse_steps(steps) if steps is not None else None
+    output_options = _OutputOptions(**shown)
+    output_options.check()
+    selection = parse_ranks(ranks) if ranks is not None else None, parse_steps(steps) if steps is not None else None
     from dptrace.comparison.compare import compare
     from dptrace.comparison.thresholds import parse
 
     parsed = [parse(limit) for limit in limits]
-    runs = [open_with_progress((path,), reading, loudness).select(*wanted) for path in (a, b)]
+    runs = [open_with_progress((path,), read_options, verbosity).select(*selection) for path in (a, b)]
     found = compare(runs[0], runs[1], every_step)
     crossings = [limit.check(found, even_noise) for limit in parsed]
-    _show(found, crossings, wishes, loudness)
-    if wishes.as_tables and wishes.output is None and wishes.html is None:
-        advise(f"Next: dptrace diff {again((a, b))} --html diff.html", loudness)
+    _show(found, crossings, output_options, verbosity)
+    if output_options.as_tables and output_options.output is None and output_options.html is None:
+        print_hint(f"Next: dptrace diff {quoted_paths((a, b))} --html diff.html", verbosity)
     for crossing in crossings:
-        click.echo(legible(crossing.text), err=True)
+        click.echo(sanitize(crossing.text), err=True)
     click.get_current_context().exit(CROSSED if any(crossing.failed for crossing in crossings) else 0)
 
 
 @dataclass(frozen=True)
-class _Wishes:
+class _OutputOptions:
     """What is to be shown, and where."""
 
     as_json: bool
@@ -159,35 +159,37 @@ def _pair(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
-def _show(found: Comparison, crossings: Sequence[Crossing], wishes: _Wishes, loudness: str) -> None:
+def _show(found: Comparison, crossings: Sequence[Crossing], output_options: _OutputOptions, verbosity: str) -> None:
     """Write everything that was asked for, each to its place."""
-    if wishes.as_tables:
-        _tables(found, wishes)
+    if output_options.as_tables:
+        _tables(found, output_options)
     else:
-        text = _json(found, crossings) if wishes.as_json else _csv(found, str(wishes.as_csv))
-        if wishes.output is None:
+        text = _json(found, crossings) if output_options.as_json else _csv(found, str(output_options.as_csv))
+        if output_options.output is None:
             click.echo(text.encode(), nl=False)  # bytes, so that the encoding of a terminal can't harm the data
         else:
-            with replacing(wishes.output) as beside:
-                beside.write_text(text, encoding="utf-8")
-    if not wishes.as_tables or wishes.output is not None:
-        _tell(found)
-    if wishes.output is not None:
-        advise(f"Wrote {wishes.output}.", loudness)
-    if wishes.html is not None:
-        _page(found, wishes.html, wishes.drawn, loudness)
+            with atomic_write(output_options.output) as temporary:
+                temporary.write_text(text, encoding="utf-8")
+    if not output_options.as_tables or output_options.output is not None:
+        _print_notes(found)
+    if output_options.output is not None:
+        print_hint(f"Wrote {output_options.output}.", verbosity)
+    if output_options.html is not None:
+        _page(found, output_options.html, output_options.drawn, verbosity)
 
 
-def _tables(found: Comparison, wishes: _Wishes) -> None:
+def _tables(found: Comparison, output_options: _OutputOptions) -> None:
     from rich.console import Console
 
     from dptrace.viewers.terminal.comparison import print_comparison
 
-    if wishes.output is None:
-        print_comparison(found, console(), wishes.every, wishes.per_rank)
+    if output_options.output is None:
+        print_comparison(found, console(), output_options.every, output_options.per_rank)
         return
-    with replacing(wishes.output) as beside, beside.open("w", encoding="utf-8") as file:
-        print_comparison(found, Console(file=file, width=132, highlight=False), wishes.every, wishes.per_rank)
+    with atomic_write(output_options.output) as temporary, temporary.open("w", encoding="utf-8") as file:
+        print_comparison(
+            found, Console(file=file, width=132, highlight=False), output_options.every, output_options.per_rank
+        )
 
 
 def _json(found: Comparison, crossings: Sequence[Crossing]) -> str:
@@ -198,22 +200,22 @@ def _json(found: Comparison, crossings: Sequence[Crossing]) -> str:
 def _csv(found: Comparison, what: str) -> str:
     frame = getattr(found, what)()
     texts = frame.select_dtypes(exclude="number").columns
-    return str(frame.assign(**{n: frame[n].map(legible, na_action="ignore") for n in texts}).to_csv(index=False))
+    return str(frame.assign(**{n: frame[n].map(sanitize, na_action="ignore") for n in texts}).to_csv(index=False))
 
 
-def _tell(found: Comparison) -> None:
+def _print_notes(found: Comparison) -> None:
     """Say on stderr what the user must know to believe the figures; --quiet does not hide it."""
     from dptrace.viewers.terminal.comparison import texts_below
 
-    for note in (*found.differs, *texts_below(found)):
-        click.echo(f"! {legible(note)}", err=True)
+    for note in (*found.differences, *texts_below(found)):
+        click.echo(f"! {sanitize(note)}", err=True)
 
 
-def _page(found: Comparison, html: Path, drawn: tuple[int, int] | None, loudness: str) -> None:
+def _page(found: Comparison, html: Path, drawn: tuple[int, int] | None, verbosity: str) -> None:
     from dptrace.viewers.pages.comparison import document
 
-    with progress("Drawing", loudness, measured=False):
+    with progress("Drawing", verbosity, measured=False):
         page = document(found, drawn)
-    with replacing(html) as beside:
-        beside.write_text(page, encoding="utf-8")
-    advise(f"Wrote {html} ({len(page) / 1e6:.1f} MB).", loudness)
+    with atomic_write(html) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    print_hint(f"Wrote {html} ({len(page) / 1e6:.1f} MB).", verbosity)

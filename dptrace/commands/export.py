@@ -11,17 +11,18 @@ import click
 
 from dptrace.commands.shared.output import OutputFile
 from dptrace.commands.shared.shared import (
-    advise,
-    loudness_options,
     open_with_progress,
+    print_hint,
+    print_notes,
     progress,
     reading_options,
     run_argument,
-    tell_notes,
+    verbosity_options,
 )
-from dptrace.core.files import check_output, replacing
+from dptrace.core.files import atomic_write, check_output
+from dptrace.core.text import sanitize
 from dptrace.errors import DptraceError, UsageError
-from dptrace.load.options import Reading
+from dptrace.load.options import ReadOptions
 
 _FORMATS = {"perfetto": ".pftrace", "chrome-gz": ".json.gz", "chrome": ".json", "perfetto-zip": ".zip"}
 
@@ -41,15 +42,15 @@ _FORMATS = {"perfetto": ".pftrace", "chrome-gz": ".json.gz", "chrome": ".json", 
 @click.option("--align/--no-align", default=True, help="Put all ranks on one clock, or leave times as recorded.")
 @click.option("--force", is_flag=True, help="Overwrite the file.")
 @reading_options
-@loudness_options
+@verbosity_options
 def command(
     paths: tuple[str, ...],
     output: Path,
     named: str | None,
     align: bool,
     force: bool,
-    reading: Reading,
-    loudness: str,
+    read_options: ReadOptions,
+    verbosity: str,
 ) -> None:
     """Merge all ranks of RUN into one trace: steps, phases, exposed and overlapped communication, streams.
 
@@ -65,14 +66,14 @@ def command(
       dptrace export rank0.json.gz rank1.json.gz -o both.json.gz
       dptrace export runs/interleaved -o recorded.zip
     """
-    from dptrace.export.formats import BUNDLE, format_of, join, write_trace
+    from dptrace.export.formats import BUNDLE, align_run, format_of, write_trace
 
     suffix = _FORMATS[named] if named else format_of(output)
     check_output(output, force)
     opener = _opener(paths) if suffix == BUNDLE else None
-    run = open_with_progress(paths, reading, loudness)
-    together = join(run, align)
-    with replacing(output) as beside, progress("Writing", loudness) as show:
+    run = open_with_progress(paths, read_options, verbosity)
+    together = align_run(run, align)
+    with atomic_write(output) as temporary, progress("Writing", verbosity) as show:
 
         def done(timelines: float) -> None:
             show(timelines / len(run.timelines), "")
@@ -80,18 +81,18 @@ def command(
         if opener:
             from dptrace.export.zip_bundle import write_bundle
 
-            with beside.open("wb") as file:
+            with temporary.open("wb") as file:
                 names = write_bundle(run, together, file, opener, done)
             what = f"{len(names)} file{'s' if len(names) > 1 else ''} as recorded (unpacked, else unmodified)"
         else:
-            what = f"{write_trace(run, beside, suffix, done, together):,} slices"
+            what = f"{write_trace(run, temporary, suffix, done, together):,} slices"
     size = output.stat().st_size / 1e6
-    tell_notes(replace(run, notes=tuple(dict.fromkeys((*run.notes, *together.notes)))))
+    print_notes(replace(run, notes=tuple(dict.fromkeys((*run.notes, *together.notes)))))
     ranks = len({timeline.rank for timeline in run.timelines})
-    advise(f"Wrote {output}: {ranks} rank{'s' if ranks > 1 else ''}, {what}, {size:.1f} MB.", loudness)
+    print_hint(f"Wrote {output}: {ranks} rank{'s' if ranks > 1 else ''}, {what}, {size:.1f} MB.", verbosity)
     if ranks > 1:
-        advise(f"{together.told[0].upper()}{together.told[1:]}.", loudness)
-    advise("Open it at https://ui.perfetto.dev (drag it in); the trace stays on your machine.", loudness)
+        print_hint(f"{together.clock_summary[0].upper()}{together.clock_summary[1:]}.", verbosity)
+    print_hint("Open it at https://ui.perfetto.dev (drag it in); the trace stays on your machine.", verbosity)
 
 
 def _opener(paths: Sequence[str]) -> Callable[[str], BinaryIO]:
@@ -100,14 +101,13 @@ def _opener(paths: Sequence[str]) -> Callable[[str], BinaryIO]:
     A timeline names its file as it is shown, which leaves out secrets and spells out odd letters; what the user typed
     leads to the file itself.
     """
-    from dptrace.core.text import legible
     from dptrace.readers.sources.discovery import find
     from dptrace.readers.sources.open import open_source
 
     files = find(paths).files
-    if any(file.passing for file in files):
+    if any(file.single_pass for file in files):
         raise UsageError("A pipe can be read once only, and a zip needs its file again: save it as a file first.")
-    known = {legible(file.address): file for file in files}
+    known = {sanitize(file.address): file for file in files}
     if len(known) < len(files):
         raise DptraceError("Two files of RUN differ only in letters that can't be shown; rename one of them.")
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.commands.shared.output import OutputFile
-from dptrace.commands.shared.shared import advise, console, loudness_options, progress
-from dptrace.core.files import check_output, replacing
-from dptrace.core.text import legible
+from dptrace.commands.shared.shared import console, print_hint, progress, verbosity_options
+from dptrace.core.files import atomic_write, check_output
+from dptrace.core.text import sanitize
 from dptrace.errors import UsageError
 from dptrace.hta.options import ANALYSES, Options
 
@@ -37,7 +37,7 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         width = max(map(len, ANALYSES))
         for name, description in ANALYSES.items():
-            click.echo(f"{name:{width}}  {description.says}")
+            click.echo(f"{name:{width}}  {description.summary}")
         ctx.exit()
 
 
@@ -118,7 +118,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--force", is_flag=True, help="Overwrite files.")
 @click.option("--strict", is_flag=True, help="Refuse files that are cut off or damaged, instead of telling so.")
 @_options
-@loudness_options
+@verbosity_options
 def command(
     paths: tuple[str, ...],
     analysis: str,
@@ -131,7 +131,7 @@ def command(
     force: bool,
     strict: bool,
     against: tuple[str, ...],
-    loudness: str,
+    verbosity: str,
     **choices: Any,
 ) -> None:
     """Run an ANALYSIS of Holistic Trace Analysis (HTA) on RUN; --list explains them.
@@ -155,7 +155,7 @@ def command(
         raise UsageError("--html names its file itself; leave -o out.")
     for file in filter(None, (page, output)):
         check_output(file, force)
-    result = _run(paths, analysis, options, against, strict, page is not None, force, loudness)
+    result = _run(paths, analysis, options, against, strict, page is not None, force, verbosity)
     result = _chosen(result, analysis, only, as_csv)
     if page is not None:
         _write(_html(result, analysis, paths), page)
@@ -164,12 +164,12 @@ def command(
     else:
         _print(result, analysis, every, output)
     for note in result.notes:
-        click.echo(f"! {legible(note)}", err=True)
+        click.echo(f"! {sanitize(note)}", err=True)
     written = [*result.written, *(str(file) for file in (page, output) if file is not None)]
     for name in written:
-        advise(f"Wrote {name}.", loudness)
-    if not written and not as_json and not as_csv and ANALYSES[analysis].draws:
-        advise(f"Next: the same with --html {analysis}.html draws it.", loudness)
+        print_hint(f"Wrote {name}.", verbosity)
+    if not written and not as_json and not as_csv and ANALYSES[analysis].has_plots:
+        print_hint(f"Next: the same with --html {analysis}.html draws it.", verbosity)
 
 
 def _check(paths: tuple[str, ...], analysis: str, options: Options, against: tuple[str, ...]) -> None:
@@ -183,9 +183,9 @@ def _check(paths: tuple[str, ...], analysis: str, options: Options, against: tup
     if not paths:
         raise UsageError(f"Name a run before the analysis: dptrace hta RUN {analysis}.")
     description = ANALYSES[analysis]
-    for name in options.given():
-        if name not in (*_ALL_TAKE, *description.takes):
-            takes = [_flag(taken) for taken in (*_ALL_TAKE, *description.takes)]
+    for name in options.chosen_options():
+        if name not in (*_ALL_TAKE, *description.option_names):
+            takes = [_flag(taken) for taken in (*_ALL_TAKE, *description.option_names)]
             raise UsageError(f"{_flag(name)} says nothing to {analysis}; it takes {', '.join(takes)}.")
     if (analysis == "trace-diff") != bool(against):
         raise UsageError("trace-diff compares RUN with a second run: --against RUN2; no other analysis takes it.")
@@ -213,13 +213,13 @@ def _run(
     strict: bool,
     draw: bool,
     force: bool,
-    loudness: str,
+    verbosity: str,
 ) -> Result:
     from dptrace.hta.analyses import analyze
     from dptrace.readers.sources.discovery import find
 
     other = find(against) if against else None
-    with progress("Analyzing", loudness, measured=False):
+    with progress("Analyzing", verbosity, measured=False):
         return analyze(analysis, find(paths), options, other, strict, draw, force)
 
 
@@ -251,23 +251,23 @@ def _json(result: Result, analysis: str) -> str:
 def _csv(result: Result) -> str:
     (frame,) = result.tables.values()
     texts = frame.select_dtypes(exclude="number").columns
-    legible_texts = {name: frame[name].map(lambda value: legible(str(value))) for name in texts}
+    legible_texts = {name: frame[name].map(lambda value: sanitize(str(value))) for name in texts}
     return frame.assign(**legible_texts).to_csv(index=False)
 
 
 def _html(result: Result, analysis: str, paths: tuple[str, ...]) -> str:
     from dptrace.viewers.pages.hta import plotly_page
 
-    run = legible(" ".join(paths))
-    return plotly_page(f"{analysis}: {run}", ANALYSES[analysis].says, result.tables, result.figures, result.notes)
+    run = sanitize(" ".join(paths))
+    return plotly_page(f"{analysis}: {run}", ANALYSES[analysis].summary, result.tables, result.figures, result.notes)
 
 
 def _write(text: str, output: Path | None) -> None:
     if output is None:
         click.echo(text.encode(), nl=False)  # bytes, so that the encoding of a terminal can't harm the data
         return
-    with replacing(output) as beside:
-        beside.write_text(text, encoding="utf-8")
+    with atomic_write(output) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _print(result: Result, analysis: str, every: bool, output: Path | None) -> None:
@@ -282,5 +282,5 @@ def _print(result: Result, analysis: str, every: bool, output: Path | None) -> N
     if output is None:
         show(console())
         return
-    with replacing(output) as beside, beside.open("w", encoding="utf-8") as file:
+    with atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as file:
         show(Console(file=file, width=132, highlight=False))

@@ -13,11 +13,13 @@ import click
 
 from dptrace.commands.shared.output import OutputFile
 from dptrace.commands.shared.shared import console, progress
-from dptrace.core.files import check_output, replacing
+from dptrace.core.files import atomic_write, check_output
+from dptrace.core.text import sanitize
 from dptrace.errors import UsageError
+from dptrace.model.link_report import link_report
 
 if TYPE_CHECKING:
-    from dptrace.bench.links.launch import Asked
+    from dptrace.bench.links.launch import LinksRequest
 
 _OUT = Path("links.json")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -95,14 +97,14 @@ def command(source: Path | None, as_json: bool, quiet: bool, **options: Any) -> 
         _refuse_measuring(options)
         content: dict[str, Any] | None = read_links(source)
     else:
-        content = _measured(_asked(options, quiet), quiet)
+        content = _measured(_request(options, quiet), quiet)
     if content is None:
         click.echo("This machine's ranks are done; machine 0 tells the result.", err=True)
         return
     _write(content, output, html)
     _show(content, as_json, quiet)
     if not quiet:
-        _tell(output, html, source)
+        _print_next(output, html, source)
 
 
 def _refuse_measuring(options: dict[str, Any]) -> None:
@@ -115,7 +117,7 @@ def _refuse_measuring(options: dict[str, Any]) -> None:
         raise UsageError("-o is for measuring; --from shows what was measured. Copy the file instead.")
 
 
-def _asked(options: dict[str, Any], quiet: bool) -> Asked:
+def _request(options: dict[str, Any], quiet: bool) -> LinksRequest:
     """Refuse before any process is started what would fail in it."""
     kinds = _kinds(options["collectives"])
     least, most = options["min_bytes"], options["max_bytes"]
@@ -131,9 +133,9 @@ def _asked(options: dict[str, Any], quiet: bool) -> Asked:
     processes = _processes(options["gpus"], nnodes, quiet)
     if least < _ELEMENT * processes * nnodes:
         raise UsageError(f"--min-bytes {least}: at least {_ELEMENT * processes * nnodes}, a number for each rank.")
-    from dptrace.bench.links.launch import Asked
+    from dptrace.bench.links.launch import LinksRequest
 
-    return Asked(kinds, least, most, options["budget"], processes, nnodes, node_rank or 0, endpoint)
+    return LinksRequest(kinds, least, most, options["budget"], processes, nnodes, node_rank or 0, endpoint)
 
 
 def _kinds(listed: str | None) -> tuple[str, ...]:
@@ -149,9 +151,9 @@ def _kinds(listed: str | None) -> tuple[str, ...]:
 
 
 def _processes(gpus: int | None, nnodes: int, quiet: bool) -> int:
-    from dptrace.record.launch.launcher import gpus_here
+    from dptrace.record.launch.launcher import local_gpu_count
 
-    here = gpus_here()
+    here = local_gpu_count()
     if here and gpus is not None and gpus > here:
         raise UsageError(f"--gpus {gpus}: this machine has {here}.")
     processes = (gpus or here) if here else (gpus or 2)
@@ -164,12 +166,11 @@ def _processes(gpus: int | None, nnodes: int, quiet: bool) -> int:
     return processes
 
 
-def _measured(asked: Asked, quiet: bool) -> dict[str, Any] | None:
+def _measured(asked: LinksRequest, quiet: bool) -> dict[str, Any] | None:
     from datetime import datetime, timezone
 
     from dptrace.bench.links.launch import measure_links
     from dptrace.environment import parse_links
-    from dptrace.model.link_report import links
     from dptrace.record.launch.launcher import Interrupted
     from dptrace.version import __version__
 
@@ -184,41 +185,40 @@ def _measured(asked: Asked, quiet: bool) -> dict[str, Any] | None:
         return None
     for machine in measured["machines"]:
         machine["gpu_links"] = parse_links(machine["gpu_matrix"])
-    told = {"created": created, "dptrace": __version__, "command": ["dptrace", *sys.argv[1:]]}
-    return links(told | measured)
+    header = {"created": created, "dptrace": __version__, "command": ["dptrace", *sys.argv[1:]]}
+    return link_report(header | measured)
 
 
 def _write(content: dict[str, Any], output: Path | None, html: Path | None) -> None:
     if output is not None:
-        with replacing(output) as beside:
-            beside.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        with atomic_write(output) as temporary:
+            temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     if html is not None:
         from dptrace.viewers.benchmarks.links_page import document
 
         page = document(content)
-        with replacing(html) as beside:
-            beside.write_text(page, encoding="utf-8")
+        with atomic_write(html) as temporary:
+            temporary.write_text(page, encoding="utf-8")
 
 
 def _show(content: dict[str, Any], as_json: bool, quiet: bool) -> None:
     if as_json:
         click.echo(json.dumps(content, indent=1))
         return
-    from dptrace.core.text import legible
-    from dptrace.viewers.benchmarks.links_table import facts, likeness, table, topology
+    from dptrace.viewers.benchmarks.links_table import facts, nearest_link_sentence, table, topology
 
     shown = console()
-    shown.print(" · ".join(map(legible, facts(content))), markup=False)
+    shown.print(" · ".join(map(sanitize, facts(content))), markup=False)
     shown.print()
     shown.print(table(content))
     shown.print()
-    for line in (likeness(content), *topology(content)):
+    for line in (nearest_link_sentence(content), *topology(content)):
         shown.print(line, markup=False)
     for note in content["notes"]:
-        click.echo(f"! {legible(note)}", err=True)
+        click.echo(f"! {sanitize(note)}", err=True)
 
 
-def _tell(output: Path | None, html: Path | None, source: Path | None) -> None:
+def _print_next(output: Path | None, html: Path | None, source: Path | None) -> None:
     written = [str(path) for path in (output, html) if path is not None]
     if written:
         click.echo(f"Wrote {' and '.join(written)}.", err=True)

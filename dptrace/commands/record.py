@@ -12,18 +12,25 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.errors import UsageError
-from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_folder, what_stays
+from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_folder, kept_checkpoints_message
 from dptrace.record.launch.run_folder import RunFolder
 from dptrace.record.options.catalog import OPTIONS, REPLICATED
 from dptrace.record.options.models import MODELS
 from dptrace.record.options.modes import FAMILIES, MODES, complete_mode, trainer
-from dptrace.record.options.parse import MADE_UP, Schedule, check_batch, check_model, check_training, default_model
+from dptrace.record.options.parse import (
+    SYNTHETIC_IMAGES,
+    Schedule,
+    check_batch,
+    check_model,
+    check_training,
+    default_model,
+)
 from dptrace.record.options.validation import check_experts, check_mesh, check_pipeline, check_replicas
 
 if TYPE_CHECKING:
     from dptrace.record.launch.launcher import Launch
 
-_OF_EVERY_SCRIPT = ("steps", "warmup", "wait", "out")
+_SCRIPT_OPTIONS = ("steps", "warmup", "wait", "out")
 """Options that hold for a user's own script too; the others belong to our trainers."""
 
 _HEADINGS = {
@@ -44,7 +51,7 @@ class GroupedCommand(click.Command):
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
         for family, heading in FAMILIES.items():
-            rows = [(name, mode.idea) for name, mode in MODES.items() if mode.family == family]
+            rows = [(name, mode.description) for name, mode in MODES.items() if mode.family == family]
             if rows:
                 with formatter.section(heading):
                     formatter.write_dl(rows)
@@ -75,7 +82,7 @@ _GROUPS |= {"nnodes": "machines", "node_rank": "machines", "rdzv_endpoint": "mac
 _GROUPS |= {option.field: option.group for option in OPTIONS}
 
 
-def _telling(reader: Callable[[str], Any]) -> Callable[[str], Any]:
+def _as_click_type(reader: Callable[[str], Any]) -> Callable[[str], Any]:
     """Let an option's reader say why it refuses a text; click would keep that to itself."""
 
     def read(text: str) -> Any:
@@ -91,14 +98,14 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the trainers' options, told once in dptrace.record.options.parse; the defaults are the trainers'."""
     for option in reversed(OPTIONS):
         if option.type is bool:
-            flag = click.option(f"--{option.name}", option.field, is_flag=True, default=None, help=option.described)
+            flag = click.option(f"--{option.name}", option.field, is_flag=True, default=None, help=option.help_text)
             function = flag(function)
             continue
-        plain = option.type if isinstance(option.type, type) else _telling(option.type)
+        plain = option.type if isinstance(option.type, type) else _as_click_type(option.type)
         kind = click.Choice(option.choices) if option.choices else plain
         names = ("-o", f"--{option.name}") if option.name == "out" else (f"--{option.name}",)
         unit = None if option.choices else _METAVARS.get(option.name, "N")
-        function = click.option(*names, option.field, type=kind, metavar=unit, help=option.described)(function)
+        function = click.option(*names, option.field, type=kind, metavar=unit, help=option.help_text)(function)
     return function
 
 
@@ -146,7 +153,7 @@ def _check(mode: str | None, gpus: int | None, script: tuple[str, ...], options:
         trainer(mode)
         check_model(mode, options["model"] or default_model(mode))
         check_training(options | {"model": options["model"] or default_model(mode)})
-        if MODES[mode].alone and options["nnodes"] > 1:
+        if MODES[mode].single_gpu and options["nnodes"] > 1:
             raise UsageError(f"--mode {mode} trains on one GPU: leave --nnodes out, or choose another mode.")
     else:
         path = Path(script[0])
@@ -162,7 +169,7 @@ def _check_options(mode: str | None, options: dict[str, Any]) -> None:
     for option in OPTIONS:
         if options[option.field] is None:
             continue
-        if mode is None and option.field not in _OF_EVERY_SCRIPT:
+        if mode is None and option.field not in _SCRIPT_OPTIONS:
             raise UsageError(f"--{option.name} is for --mode; an option of the script stands after its name.")
         if mode is not None and option.modes == REPLICATED and mode not in REPLICATED:
             raise UsageError(
@@ -218,10 +225,10 @@ def _check_machines(options: dict[str, Any]) -> None:
 
 def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
     """Decide on the number of processes, and say so when they are not on GPUs."""
-    from dptrace.record.launch.launcher import gpus_here
+    from dptrace.record.launch.launcher import local_gpu_count
 
-    here = gpus_here()
-    alone = mode is not None and MODES[mode].alone
+    here = local_gpu_count()
+    alone = mode is not None and MODES[mode].single_gpu
     if alone and (gpus or 1) > 1 and not quiet:
         click.echo(f"The mode {mode} trains on one GPU: recording 1 process, not {gpus}.", err=True)
     if here:
@@ -237,7 +244,7 @@ def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
 
 
 def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: dict[str, Any]) -> Launch:
-    from dptrace.bench.links.launch import for_run, read_links
+    from dptrace.bench.links.launch import links_summary, read_links
     from dptrace.record.launch.launcher import Launch
 
     processes = _processes(mode, gpus, options["quiet"])
@@ -275,7 +282,7 @@ def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: d
         show_output=options["verbose"] or (mode is None and not options["quiet"]),
         verbose=options["verbose"],
         command=["dptrace", *sys.argv[1:]],
-        links=for_run(read_links(Path(options["links"]))) if options["links"] else None,
+        links=links_summary(read_links(Path(options["links"]))) if options["links"] else None,
     )
 
 
@@ -290,7 +297,7 @@ def _record(job: Launch, quiet: bool) -> None:
         with _progress(job, quiet) as show:
             info = launch(job, show)
     except Interrupted as stopped:
-        stays = what_stays(job.checkpoints)
+        stays = kept_checkpoints_message(job.checkpoints)
         kept = f"no recording is kept. {stays}" if stays else "nothing is kept."
         click.echo(f"Interrupted: all ranks are stopped, and {kept}", err=True)
         sys.exit(stopped.exit_code)
@@ -319,7 +326,7 @@ def _data(info: dict[str, Any]) -> str:
     if info["mode"] is None or info["model"] != "resnet18":
         return ""
     data = info["options"]["data"]
-    return f"It trained on {data}." if data == MADE_UP else f"It trained on CIFAR-10 from {data}."
+    return f"It trained on {data}." if data == SYNTHETIC_IMAGES else f"It trained on CIFAR-10 from {data}."
 
 
 def _summary(info: dict[str, Any]) -> str:

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.bench import machine, showing
+from dptrace.bench.sweep.points import configs
+from dptrace.commands.bench import job_progress, local_device_count
 from dptrace.commands.shared.shared import console
-from dptrace.core.files import replacing
+from dptrace.core.files import atomic_write
 from dptrace.errors import UsageError
 from dptrace.record.options.models import MODELS
 
 if TYPE_CHECKING:
-    from dptrace.bench.matrix import Cell
-    from dptrace.bench.sweep.bucket_cap import Fitted
-    from dptrace.bench.sweep.result import Outcome
+    from dptrace.bench.matrix import BenchConfig
+    from dptrace.bench.sweep.bucket_cap import FittedLine
+    from dptrace.bench.sweep.result import SweepResult
 
 _SWEPT = ("bucket_cap_mb", "micro_batches", "batch_size", "compress")
 
@@ -70,19 +71,19 @@ def command(**options: Any) -> None:
     made, chosen, notes = _cells(options)
     links = _links(options["links"], made[0].gpus)
     try:
-        told = _run(options, made, chosen, links, notes)
+        result = _run(options, made, chosen, links, notes)
     except Interrupted as stopped:
         click.echo(f"Interrupted; what has ended is in {folder}. Add --resume to go on.", err=True)
         sys.exit(stopped.exit_code)
-    _write(folder, told)
-    _show(told.content, options)
-    if all(point["failed"] for point in told.content["points"]):
+    _write(folder, result)
+    _show(result.content, options)
+    if all(point["failed"] for point in result.content["points"]):
         sys.exit(1)
 
 
-def _cells(options: dict[str, Any]) -> tuple[list[Cell], dict[str, tuple[str, ...]], list[str]]:
+def _cells(options: dict[str, Any]) -> tuple[list[BenchConfig], dict[str, tuple[str, ...]], list[str]]:
     """Refuse before anything is run what would fail in it."""
-    from dptrace.bench.sweep.points import cells, values
+    from dptrace.bench.sweep.points import values
     from dptrace.record.options.parse import check_training
 
     given = {field.replace("_", "-"): options[field] for field in _SWEPT if options[field] is not None}
@@ -92,40 +93,40 @@ def _cells(options: dict[str, Any]) -> tuple[list[Cell], dict[str, tuple[str, ..
     check_training({**nothing, "model": options["model"], "data": data})
     if data is not None and not data.is_dir():
         raise UsageError(f"--data {data}: there is no such folder.")
-    most, on_gpus = machine()
+    most, on_gpus = local_device_count()
     gpus = (most if on_gpus else min(most, 2)) if options["gpus"] is None else options["gpus"]
     if gpus > most:
         raise UsageError(f"--gpus {gpus}: this machine has {most}.")
-    made = cells(options["mode"], options["model"], gpus, chosen)
+    made = configs(options["mode"], options["model"], gpus, chosen)
     notes = [] if on_gpus else ["No GPU here: ranks are processes with gloo on CPU, which share its cores."]
     return made, chosen, notes
 
 
-def _links(path: Path | None, gpus: int) -> Fitted | None:
+def _links(path: Path | None, gpus: int) -> FittedLine | None:
     if path is None:
         return None
     from dptrace.bench.links.launch import read_links
-    from dptrace.bench.sweep.bucket_cap import line_of_links
+    from dptrace.bench.sweep.bucket_cap import fit_from_links
 
-    return line_of_links(read_links(path), str(path), gpus)
+    return fit_from_links(read_links(path), str(path), gpus)
 
 
 def _run(
     options: dict[str, Any],
-    made: list[Cell],
+    made: list[BenchConfig],
     chosen: dict[str, tuple[str, ...]],
-    links: Fitted | None,
+    links: FittedLine | None,
     notes: list[str],
-) -> Outcome:
+) -> SweepResult:
     from dptrace.bench.execute import Settings
     from dptrace.bench.schedule import jobs, run_all
     from dptrace.bench.store import Store
-    from dptrace.bench.sweep.result import Asked, outcome
+    from dptrace.bench.sweep.result import SweepRequest, sweep_result
 
     folder: Path = options["output"]
     data = None if options["data"] is None else str(options["data"].resolve())
     store = Store(folder)
-    plan = {"cells": [cell.name for cell in made], **{key: options[key] for key in ("epochs", "repeat", "steps")}}
+    plan = {"cells": [config.name for config in made], **{key: options[key] for key in ("epochs", "repeat", "steps")}}
     store.begin({"sweep": chosen, **plan, "data": data}, options["resume"], options["force"])
     if options["checkpoints"]:
         (folder / "checkpoints").mkdir(exist_ok=True)
@@ -138,19 +139,19 @@ def _run(
         verb="sweep",
     )
     work = jobs(made, options["repeat"])
-    with showing(work, options["quiet"]) as show:
+    with job_progress(work, options["quiet"]) as show:
         run_all(work, settings, store, show)
-    return outcome(Asked(made, chosen, options["epochs"], options["repeat"], links), store, notes)
+    return sweep_result(SweepRequest(made, chosen, options["epochs"], options["repeat"], links), store, notes)
 
 
-def _write(folder: Path, told: Outcome) -> None:
+def _write(folder: Path, result: SweepResult) -> None:
     """Write everything that is made of the results; each file is there whole or as it was."""
     import pandas as pd
 
     from dptrace.viewers.base.svg_renderer import svg
     from dptrace.viewers.benchmarks import sweep_page, sweep_table
 
-    content = told.content
+    content = result.content
     options = list(content["values"])
     points = [{**{name: p["options"][name] for name in options}, **p} for p in content["points"]]
     hidden = ("options", "x", "series", "cost_s")
@@ -162,12 +163,12 @@ def _write(folder: Path, told: Outcome) -> None:
         "exposed.svg": svg(sweep_page.exposed(content)),
         "table.md": sweep_table.markdown(content),
         "table.csv": pd.DataFrame(table).to_csv(index=False),
-        "epochs.csv": pd.DataFrame(told.epochs).to_csv(index=False),
-        "buckets.csv": pd.DataFrame(told.buckets).to_csv(index=False),
+        "epochs.csv": pd.DataFrame(result.epochs).to_csv(index=False),
+        "buckets.csv": pd.DataFrame(result.buckets).to_csv(index=False),
     }
     for name, text in texts.items():
-        with replacing(folder / name) as beside:
-            beside.write_text(text, encoding="utf-8")
+        with atomic_write(folder / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
 
 def _show(content: dict[str, Any], options: dict[str, Any]) -> None:

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING
 import click
 
 from dptrace.commands.shared.output import OutputFile
-from dptrace.commands.shared.picture_options import Picture, picture_options
-from dptrace.commands.shared.serve_options import Serving, open_browser, serving_options
+from dptrace.commands.shared.picture_options import PictureOptions, picture_options
+from dptrace.commands.shared.serve_options import ServeOptions, open_browser, serving_options
 from dptrace.commands.shared.shared import (
-    advise,
-    again,
-    loudness_options,
     open_with_progress,
+    print_hint,
     progress,
+    quoted_paths,
     reading_options,
     run_argument,
+    verbosity_options,
 )
-from dptrace.core.files import replacing
+from dptrace.core.files import atomic_write
 from dptrace.errors import DptraceError, UsageError
-from dptrace.load.options import Reading
-from dptrace.readers.sources.url import is_url, last_part, shown
+from dptrace.load.options import ReadOptions
+from dptrace.readers.sources.url import is_url, last_part, redact
 
 if TYPE_CHECKING:
     from dptrace.run.run import Run
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 @serving_options
 @picture_options
 @reading_options
-@loudness_options
+@verbosity_options
 def command(
     paths: tuple[str, ...],
     output: Path | None,
@@ -61,10 +61,10 @@ def command(
     align: str | None,
     ranks: str | None,
     steps: str | None,
-    serving: Serving,
-    picture: Picture,
-    reading: Reading,
-    loudness: str,
+    serving: ServeOptions,
+    picture: PictureOptions,
+    read_options: ReadOptions,
+    verbosity: str,
 ) -> None:
     """Draw RUN as a Gantt chart: for each GPU its phases, compute, communication and memory over time.
 
@@ -84,42 +84,45 @@ def command(
     if align is not None and against is None:
         raise UsageError("--align says how two runs are laid out; name the other one with --against RUN.")
     picture.check(output, text, force, against is not None)
-    serving.check(output is not None or text or picture.wanted or not picture.is_gantt or against is not None)
-    runs = _opened([paths, *([(against,)] if against is not None else [])], ranks, steps, reading, loudness)
-    if picture.wanted:
-        picture.write(runs, align != "start", loudness)
+    serving.check(output is not None or text or picture.requested or not picture.is_gantt or against is not None)
+    runs = _opened([paths, *([(against,)] if against is not None else [])], ranks, steps, read_options, verbosity)
+    if picture.requested:
+        picture.write(runs, align != "start", verbosity)
         return
     if text:
         _print(runs, align != "start", picture)
         return
-    laid_out = _laid_out(runs, output, picture)
-    if laid_out is not None and (serving.wanted or _too_large(laid_out)):
-        serving.serve(runs[0], laid_out, not no_browser, loudness)
+    gantt_chart = _gantt_chart(runs, output, picture)
+    if gantt_chart is not None and (serving.requested or _too_large(gantt_chart)):
+        serving.serve(runs[0], gantt_chart, not no_browser, verbosity)
         return
-    with progress("Drawing", loudness, measured=False):
-        page = _document(runs, align != "start", picture, laid_out)
+    with progress("Drawing", verbosity, measured=False):
+        page = _document(runs, align != "start", picture, gantt_chart)
     asked = (*paths, "--against", against) if against is not None else paths
-    _write(page, output or _cached(asked), loudness)
+    _write(page, output or _cached_page_path(asked), verbosity)
     if output is None and not no_browser:
-        _show(_cached(asked), again(paths) if against is None else f"{again(paths)} --against {again((against,))}")
+        _show(
+            _cached_page_path(asked),
+            quoted_paths(paths) if against is None else f"{quoted_paths(paths)} --against {quoted_paths((against,))}",
+        )
 
 
 def _opened(
-    places: list[tuple[str, ...]], ranks: str | None, steps: str | None, reading: Reading, loudness: str
+    places: list[tuple[str, ...]], ranks: str | None, steps: str | None, read_options: ReadOptions, verbosity: str
 ) -> list[Run]:
     """Read one run or two, and keep of each what was asked for."""
 
-    wanted = parse_ranks(ranks) if ranks is not None else None, parse_steps(steps) if steps is not None else None
-    return [open_with_progress(one, reading, loudness).select(*wanted) for one in places]
+    selection = parse_ranks(ranks) if ranks is not None else None, parse_steps(steps) if steps is not None else None
+    return [open_with_progress(one, read_options, verbosity).select(*selection) for one in places]
 
 
-def _write(page: str, place: Path, loudness: str) -> None:
-    with replacing(place) as beside:
-        beside.write_text(page, encoding="utf-8")
-    advise(f"Wrote {place} ({len(page) / 1e6:.1f} MB).", loudness)
+def _write(page: str, place: Path, verbosity: str) -> None:
+    with atomic_write(place) as temporary:
+        temporary.write_text(page, encoding="utf-8")
+    print_hint(f"Wrote {place} ({len(page) / 1e6:.1f} MB).", verbosity)
 
 
-def _print(runs: list[Run], by_step: bool, picture: Picture) -> None:
+def _print(runs: list[Run], by_step: bool, picture: PictureOptions) -> None:
     """Draw one run or two in the terminal; 80 wide where there is none, unless COLUMNS says otherwise."""
     if not picture.is_gantt:
         picture.print(runs[0])
@@ -128,7 +131,7 @@ def _print(runs: list[Run], by_step: bool, picture: Picture) -> None:
 
     from dptrace.viewers.terminal import gantt as terminal
 
-    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else terminal.USUAL_WIDTH
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else terminal.DEFAULT_WIDTH
     shown_on = Console(file=sys.stdout, width=wide, highlight=False)
     if len(runs) == 2:
         terminal.print_pair(runs[0], runs[1], shown_on, by_step)
@@ -136,7 +139,7 @@ def _print(runs: list[Run], by_step: bool, picture: Picture) -> None:
         terminal.print_gantt(runs[0], shown_on)
 
 
-def _laid_out(runs: list[Run], output: Path | None, picture: Picture) -> Chart | None:
+def _gantt_chart(runs: list[Run], output: Path | None, picture: PictureOptions) -> Chart | None:
     """Lay out what may have to be served: the Gantt chart of one run that is to be looked at, not kept."""
     if len(runs) > 1 or output is not None or not picture.is_gantt:
         return None
@@ -145,18 +148,18 @@ def _laid_out(runs: list[Run], output: Path | None, picture: Picture) -> Chart |
     return chart(runs[0])
 
 
-def _too_large(laid_out: Chart) -> bool:
+def _too_large(gantt_chart: Chart) -> bool:
     from dptrace.viewers.gantt.page import MAX_INTERVALS
 
-    return len(laid_out) > MAX_INTERVALS
+    return len(gantt_chart) > MAX_INTERVALS
 
 
-def _document(runs: list[Run], by_step: bool, picture: Picture, laid_out: Chart | None) -> str:
+def _document(runs: list[Run], by_step: bool, picture: PictureOptions, gantt_chart: Chart | None) -> str:
     """Draw one run or two as a page."""
-    if laid_out is not None:
+    if gantt_chart is not None:
         from dptrace.viewers.gantt import page as gantt
 
-        return gantt.document(runs[0], laid_out)
+        return gantt.document(runs[0], gantt_chart)
     if len(runs) == 1:
         return picture.document(runs[0])
     from dptrace.viewers.gantt import pair_page as against
@@ -192,7 +195,7 @@ def parse_steps(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
-def _cached(paths: tuple[str, ...]) -> Path:
+def _cached_page_path(paths: tuple[str, ...]) -> Path:
     """Name the page's place in the user's cache: one for each run, so that looking twice leaves one file."""
     from dptrace.core.files import cache_folder
 
@@ -202,7 +205,7 @@ def _cached(paths: tuple[str, ...]) -> Path:
     except OSError as error:
         raise DptraceError(f"{folder}: can't be made: {error.strerror}. Name a place: -o page.html.") from None
     whole = "\0".join(path if is_url(path) else str(Path(path).absolute()) for path in paths)
-    name = last_part(shown(paths[0])) if is_url(paths[0]) else Path(paths[0]).absolute().name
+    name = last_part(redact(paths[0])) if is_url(paths[0]) else Path(paths[0]).absolute().name
     stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:60]
     return folder / f"{stem}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}.html"
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES
-from dptrace.comparison.samples import Side
-from dptrace.comparison.significance import Float, Verdict, judge, spread
+from dptrace.comparison.samples import RunSample
+from dptrace.comparison.significance import Float, Verdict, judge, standard_deviation
 from dptrace.timeline.model import Collective
 
 __all__ = [
@@ -115,7 +115,7 @@ class KernelChange:
 class CollectiveChange:
     """Collectives of one kind, group and size: what a rank does of them in a step."""
 
-    sort: Collective
+    collective: Collective
     exposed: Change
     overlapped: Change
     duration: Change
@@ -124,7 +124,7 @@ class CollectiveChange:
 
     def to_dict(self) -> dict[str, Any]:
         """Give it as a row of JSON: the plain columns are those of the exposed time."""
-        sort = self.sort
+        sort = self.collective
         row: dict[str, Any] = {"kind": sort.kind, "group": sort.group, "group_size": sort.group_size}
         row |= {"bytes": sort.bytes, "dtype": sort.dtype}
         row |= {"a_bytes_per_step": self.a_count * sort.bytes, "b_bytes_per_step": self.b_count * sort.bytes}
@@ -140,9 +140,11 @@ def _only(row: dict[str, Any], a: float, b: float) -> dict[str, Any]:
     return {**row, "a_count": a, "b_count": b, "only_in": only}
 
 
-_NOTHING = Change("", 0, 0, 0, 0, None, None, None, None, None, "same")
-KERNEL_COLUMNS = tuple(KernelChange("", _NOTHING, 0, 0).to_dict())
-COLLECTIVE_COLUMNS = tuple(CollectiveChange(Collective(""), _NOTHING, _NOTHING, _NOTHING, 0, 0).to_dict())
+_EMPTY_CHANGE = Change("", 0, 0, 0, 0, None, None, None, None, None, "same")
+KERNEL_COLUMNS = tuple(KernelChange("", _EMPTY_CHANGE, 0, 0).to_dict())
+COLLECTIVE_COLUMNS = tuple(
+    CollectiveChange(Collective(""), _EMPTY_CHANGE, _EMPTY_CHANGE, _EMPTY_CHANGE, 0, 0).to_dict()
+)
 """What rows are made of, also where there is none."""
 
 
@@ -153,13 +155,18 @@ def _changes(names: Sequence[str], a: Float, b: Float, floor: float) -> list[Cha
     verdicts = judge(a.mean(axis=1), b.mean(axis=1), floor)
     rows = []
     for name, x, y, judged in zip(names, a, b, verdicts, strict=True):
-        spreads = spread(x.mean(axis=0)), spread(y.mean(axis=0)), spread(x.mean(axis=1)), spread(y.mean(axis=1))
+        spreads = (
+            standard_deviation(x.mean(axis=0)),
+            standard_deviation(y.mean(axis=0)),
+            standard_deviation(x.mean(axis=1)),
+            standard_deviation(y.mean(axis=1)),
+        )
         medians = float(np.median(x)), float(np.median(y))
         rows.append(Change(name, float(x.mean()), float(y.mean()), *medians, *spreads, judged.p, judged.verdict))
     return rows
 
 
-def figure_changes(a: Side, b: Side, floor: float, one: tuple[int, int] | None = None) -> tuple[Change, ...]:
+def figure_changes(a: RunSample, b: RunSample, floor: float, one: tuple[int, int] | None = None) -> tuple[Change, ...]:
     """Compare the nine figures and the causes of idling, in whole ns: the parts add up to the wall exactly.
 
     Args:
@@ -177,7 +184,7 @@ def figure_changes(a: Side, b: Side, floor: float, one: tuple[int, int] | None =
     return tuple(replace(changes[name], a=whole[name][0], b=whole[name][1]) for name in names)
 
 
-def overlap_change(a: Side, b: Side) -> Change | None:
+def overlap_change(a: RunSample, b: RunSample) -> Change | None:
     """Compare the share of communication that lies under compute, in percent; nothing where a run has none."""
     shares = [_overlap(s) for s in (a, b)]
     if shares[0] is None or shares[1] is None:
@@ -186,7 +193,7 @@ def overlap_change(a: Side, b: Side) -> Change | None:
     return replace(change, a=shares[0][0], b=shares[1][0], a_rank_spread=None, b_rank_spread=None)
 
 
-def _overlap(s: Side) -> tuple[float, Float] | None:
+def _overlap(s: RunSample) -> tuple[float, Float] | None:
     """Give the overlap of all steps together, and that of each."""
     hidden, exposed = (s.figures[name].sum(axis=0) for name in ("overlapped_comm_ns", "exposed_comm_ns"))
     both = hidden + exposed
@@ -195,7 +202,7 @@ def _overlap(s: Side) -> tuple[float, Float] | None:
     return 100 * float(hidden.sum() / both.sum()), 100 * hidden / np.maximum(both, 1)
 
 
-def kernel_changes(a: Side, b: Side, floor: float, alike: bool = False) -> tuple[KernelChange, ...]:
+def kernel_changes(a: RunSample, b: RunSample, floor: float, alike: bool = False) -> tuple[KernelChange, ...]:
     """Compare kernels, copies and sets by name, those that moved most first.
 
     Args:
@@ -214,7 +221,7 @@ def kernel_changes(a: Side, b: Side, floor: float, alike: bool = False) -> tuple
     return tuple(sorted(rows, key=lambda row: -abs(row.time.delta)))
 
 
-def collective_changes(a: Side, b: Side, floor: float, alike: bool = False) -> tuple[CollectiveChange, ...]:
+def collective_changes(a: RunSample, b: RunSample, floor: float, alike: bool = False) -> tuple[CollectiveChange, ...]:
     """Compare collectives by kind, group and size, those whose exposed time moved most first; *alike* as of kernels."""
     found = [s.collectives() for s in (a, b)]
     groups = {sort.group for sort in found[0]} & {sort.group for sort in found[1]}

@@ -20,20 +20,20 @@ from dptrace.comparison.changes import (
     overlap_change,
 )
 from dptrace.comparison.differences import differences
-from dptrace.comparison.samples import Place, Side, places, side
-from dptrace.comparison.significance import can_tell
+from dptrace.comparison.samples import DeviceId, RunSample, devices_by_id, sample_run
+from dptrace.comparison.significance import has_enough_steps
 from dptrace.core import units
 from dptrace.run.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SCHEMA", "WORDS", "Comparison", "compare", "milliseconds"]
+__all__ = ["FIGURE_NAMES", "SCHEMA", "Comparison", "compare", "milliseconds"]
 
 SCHEMA = 1
 """Version of the JSON that :meth:`Comparison.to_dict` gives: names in it never change meaning."""
 
-WORDS = {
+FIGURE_NAMES = {
     "forward_ns": "forward",
     "backward_ns": "backward",
     "optimizer_ns": "optimizer",
@@ -52,7 +52,7 @@ WORDS = {
 
 _RESOLUTION_NS, _RESOLUTION_SHARE = 1_000, 0.001
 """What a profiler's clock and its own cost let two recordings tell apart: 1 µs, and a thousandth of a step."""
-_TOLD = 3
+_MAX_LISTED = 3
 """Parts that the sentence names."""
 
 
@@ -60,17 +60,17 @@ _TOLD = 3
 class Comparison:
     """What :func:`compare` found; B's figures minus A's, so that less than nothing is faster."""
 
-    a: Side
-    b: Side
+    a: RunSample
+    b: RunSample
     changes: tuple[Change, ...]
     """The nine figures and the causes of idling."""
     overlap: Change | None
     """Of overlap, in percent; nothing where a run has no communication."""
-    by_rank: tuple[tuple[Place, tuple[Change, ...]], ...]
+    by_rank: tuple[tuple[DeviceId, tuple[Change, ...]], ...]
     """The same as changes, for each GPU that both have."""
     collective_changes: tuple[CollectiveChange, ...]
     kernel_changes: tuple[KernelChange, ...]
-    differs: tuple[str, ...]
+    differences: tuple[str, ...]
     """What was different about the two recordings, a sentence each."""
     notes: tuple[str, ...]
     """What the figures do not show, and what else must be known to believe them."""
@@ -80,10 +80,10 @@ class Comparison:
         return next(change for change in self.changes if change.name == name)
 
     @property
-    def few(self) -> str | None:
+    def too_few_steps(self) -> str | None:
         """Say why no difference can be told from noise; nothing where it can."""
         count = len(self.a.steps), len(self.b.steps)
-        if can_tell(*count):
+        if has_enough_steps(*count):
             return None
         if count[0] == count[1]:
             return f"{count[0]} step{'s' if count[0] > 1 else ''} a run"
@@ -97,15 +97,15 @@ class Comparison:
         if not any(change.delta for change in self.changes):
             return "No difference beyond noise: every figure is the same to the nanosecond."
         if wall.beyond:
-            return f"B is {_faster(wall)} a step{_list(named[:_TOLD])}."
+            return f"B is {_faster(wall)} a step{_list(named[:_MAX_LISTED])}."
         if named or beside:
-            moved = _list([*named, *beside][:_TOLD])
+            moved = _list([*named, *beside][:_MAX_LISTED])
             return f"A step's length shows no difference beyond noise ({_signed(wall.delta)}), its parts do{moved}."
         untold = [c for c in self.changes if c.verdict == "cannot tell" and c.name in (*PARTS, "wall_ns")]
         if not untold:
             return f"No difference beyond noise (B's step: {_signed(wall.delta)})."
         parts = sorted((c for c in untold if c.name in PARTS), key=lambda c: -abs(c.delta))
-        return f"Cannot tell, with {self.few}: B was {_faster(wall)} a step{_list(parts[:_TOLD])}."
+        return f"Cannot tell, with {self.too_few_steps}: B was {_faster(wall)} a step{_list(parts[:_MAX_LISTED])}."
 
     def __repr__(self) -> str:
         return f"<dptrace.Comparison: {self.summary()}>"
@@ -114,7 +114,7 @@ class Comparison:
         """Return a small table for notebooks: the sentence and the nine figures."""
         head = "".join(f"<th>{name}</th>" for name in ("ms per step", "A", "B", "B − A", "verdict"))
         rows = "".join(
-            f"<tr><th>{WORDS[change.name]}</th><td>{units.milliseconds(change.a)}</td>"
+            f"<tr><th>{FIGURE_NAMES[change.name]}</th><td>{units.milliseconds(change.a)}</td>"
             f"<td>{units.milliseconds(change.b)}</td><td>{units.signed_milliseconds(change.delta)}</td>"
             f"<td>{escape(change.verdict)}</td></tr>"
             for change in self.changes
@@ -162,7 +162,7 @@ class Comparison:
             "summary": self.summary(),
             "a": _side_dict(self.a),
             "b": _side_dict(self.b),
-            "differs": list(self.differs),
+            "differs": list(self.differences),
             "figures": self._figure_rows(),
             "overlap": None if self.overlap is None else self.overlap.to_dict("percent"),
             "ranks": self._rank_rows(),
@@ -180,15 +180,19 @@ def compare(a: Run, b: Run, every_step: bool = False) -> Comparison:
     Args:
         every_step: keep steps that are unlike the others.
     """
-    places_a, places_b = places(a), places(b)
+    places_a, places_b = devices_by_id(a), devices_by_id(b)
     both = [place for place in places_a if place in places_b]
     matching = a.world_size == b.world_size and bool(both)
-    one, two = side(a, both if matching else places_a, every_step), side(b, both if matching else places_b, every_step)
+    one, two = (
+        sample_run(a, both if matching else places_a, every_step),
+        sample_run(b, both if matching else places_b, every_step),
+    )
     # The longer of the two, so that A against B says what B against A says.
     wall = max(float(s.figures["wall_ns"].mean()) for s in (one, two))
     floor = max(_RESOLUTION_NS, _RESOLUTION_SHARE * wall)
     by_rank = tuple(
-        (place, figure_changes(one, two, floor, (one.places.index(place), two.places.index(place)))) for place in both
+        (place, figure_changes(one, two, floor, (one.device_ids.index(place), two.device_ids.index(place))))
+        for place in both
     )
     changes = figure_changes(one, two, floor)
     alike = not any(change.beyond for change in changes)
@@ -201,7 +205,7 @@ def compare(a: Run, b: Run, every_step: bool = False) -> Comparison:
         by_rank=by_rank,
         collective_changes=collective_changes(one, two, floor, alike),
         kernel_changes=() if blind else kernel_changes(one, two, floor, alike),
-        differs=tuple(differences(a, b, both if matching else None)),
+        differences=tuple(differences(a, b, both if matching else None)),
         notes=tuple(_notes(one, two, blind)),
     )
 
@@ -232,15 +236,15 @@ def _faster(wall: Change) -> str:
 def _list(changes: Sequence[Change]) -> str:
     if not changes:
         return ""
-    return ": " + ", ".join(f"{WORDS[change.name]} {_signed(change.delta)}" for change in changes)
+    return ": " + ", ".join(f"{FIGURE_NAMES[change.name]} {_signed(change.delta)}" for change in changes)
 
 
-def _side_dict(one: Side) -> dict[str, Any]:
+def _side_dict(one: RunSample) -> dict[str, Any]:
     run = one.run
     return {
         "run": run.path,
         "world_size": run.world_size,
-        "ranks": [rank for rank, _ in one.places],
+        "ranks": [rank for rank, _ in one.device_ids],
         "device": one.devices[0].timeline.device_name,
         **{key: run.metadata.get(key) for key in ("mode", "model")},
         "steps": list(one.steps),
@@ -249,7 +253,7 @@ def _side_dict(one: Side) -> dict[str, Any]:
     }
 
 
-def _notes(a: Side, b: Side, blind: bool) -> list[str]:
+def _notes(a: RunSample, b: RunSample, blind: bool) -> list[str]:
     notes = []
     for letter, one in (("A", a), ("B", b)):
         notes += [f"{letter}: {note}" for note in one.notes]

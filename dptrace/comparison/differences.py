@@ -5,48 +5,48 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from dptrace.comparison.samples import Place, places
+from dptrace.comparison.samples import DeviceId, devices_by_id
 from dptrace.run.run import Run
 
-__all__ = ["beside_each_other", "differences", "incomparable"]
+__all__ = ["differences", "drawn_differences", "incomparable"]
 
 _KEYS = ("mode", "model", "parameters", "backend", "script")
 """Of run.json, told where both runs have them."""
 _GROUPS = {"options": "Option", "versions": "Version of"}
 
 
-def differences(a: Run, b: Run, compared: Collection[Place] | None) -> list[str]:
+def differences(a: Run, b: Run, compared: Collection[DeviceId] | None) -> list[str]:
     """Say what was different, a sentence each: devices, world size, ranks, and what run.json tells of both.
 
     Args:
         compared: the GPUs that both have, if it is those that are compared; nothing if it is all of each.
     """
-    told = []
+    notes = []
     if a.on_cpu != b.on_cpu:
         words = ["operators on CPUs" if run.on_cpu else "kernels on GPUs" for run in (a, b)]
-        told.append(f"A shows {words[0]}, B {words[1]}: they have no kernel's name in common.")
+        notes.append(f"A shows {words[0]}, B {words[1]}: they have no kernel's name in common.")
     if a.world_size != b.world_size:
-        told.append(f"A had {_ranks(a.world_size)}, B {b.world_size}: each figure is the mean of a run's own ranks.")
+        notes.append(f"A had {_ranks(a.world_size)}, B {b.world_size}: each figure is the mean of a run's own ranks.")
     elif compared is None:
-        told.append("The two have no rank in common: each figure is the mean of a run's own ranks.")
-    elif len(compared) < max(len(places(a)), len(places(b))):
+        notes.append("The two have no rank in common: each figure is the mean of a run's own ranks.")
+    elif len(compared) < max(len(devices_by_id(a)), len(devices_by_id(b))):
         ranks = len({rank for rank, _ in compared})
-        told.append(f"Only what both recorded is compared: {ranks} of {_ranks(a.world_size)}.")
-    return told + _unlike(a, b)
+        notes.append(f"Only what both recorded is compared: {ranks} of {_ranks(a.world_size)}.")
+    return notes + _unlike(a, b)
 
 
-def beside_each_other(a: Run, b: Run) -> list[str]:
+def drawn_differences(a: Run, b: Run) -> list[str]:
     """Say the same of two runs of which all is drawn, and of which ranks no trace is here."""
-    told = []
+    notes = []
     if a.world_size != b.world_size:
-        told.append(f"A had {_ranks(a.world_size)}, B {b.world_size}.")
+        notes.append(f"A had {_ranks(a.world_size)}, B {b.world_size}.")
     for letter, run in (("A", a), ("B", b)):
-        here = len({rank for rank, _ in places(run)})
+        here = len({rank for rank, _ in devices_by_id(run)})
         if here < run.world_size:
-            told.append(
+            notes.append(
                 f"{letter}: {here} of its {_ranks(run.world_size)} are drawn; those that are not may be slower."
             )
-    return told + _unlike(a, b)
+    return notes + _unlike(a, b)
 
 
 def incomparable(a: Run, b: Run) -> str:

@@ -19,24 +19,24 @@ from dptrace.core.intervals import Int64
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Kind, Timeline
 
-__all__ = ["Place", "Side", "kernel_name", "places", "side"]
+__all__ = ["DeviceId", "RunSample", "devices_by_id", "kernel_name", "sample_run"]
 
-Place = tuple[int, int]
+DeviceId = tuple[int, int]
 """A rank, and which of its GPUs: 0 unless it has several."""
 
 
 @dataclass(frozen=True)
-class Side:
+class RunSample:
     """One of the two runs: some of its GPUs, and of each the same steps."""
 
     run: Run
-    places: tuple[Place, ...]
+    device_ids: tuple[DeviceId, ...]
     devices: tuple[DeviceFigures, ...]
     """In the order of the places."""
     steps: tuple[str, ...]
     left_out: tuple[tuple[str, int], ...]
     """Steps that are no measure of the others, with their wall time in ns."""
-    at: Int64
+    step_index: Int64
     """Index of each step in each device's own steps: devices by steps."""
     notes: tuple[str, ...]
 
@@ -47,7 +47,7 @@ class Side:
         return found | {name: self._chosen([d.idle_causes[name] for d in self.devices]) for name in CAUSES}
 
     def _chosen(self, columns: list[Int64]) -> Int64:
-        return np.stack([column[at] for column, at in zip(columns, self.at, strict=True)])
+        return np.stack([column[at] for column, at in zip(columns, self.step_index, strict=True)])
 
     def kernels(self) -> dict[tuple[str, str], Float]:
         """Give for each kind (compute or memory) and name: ns and count in each step, the mean over the GPUs."""
@@ -81,7 +81,7 @@ class Side:
 
     def _stepped(self) -> Iterator[tuple[Timeline, NDArray[np.int64]]]:
         """Give each timeline, and of each interval which of the chosen steps launched it; -1 for none."""
-        for device, at in zip(self.devices, self.at, strict=True):
+        for device, at in zip(self.devices, self.step_index, strict=True):
             place = np.full(len(device.timeline.windows) + 2, -1, np.int64)  # the last two: before and after the steps
             place[at] = np.arange(len(at))
             yield device.timeline, place[device.timeline.step]
@@ -95,34 +95,34 @@ class Side:
         return np.stack([*sums, count]).astype(np.float64)
 
 
-def places(run: Run) -> dict[Place, DeviceFigures]:
+def devices_by_id(run: Run) -> dict[DeviceId, DeviceFigures]:
     """Give the GPUs of a run by rank and which of the rank's it is."""
-    found: dict[Place, DeviceFigures] = {}
+    found: dict[DeviceId, DeviceFigures] = {}
     for device in run.devices:
         rank = device.timeline.rank
         found[rank, sum(place[0] == rank for place in found)] = device
     return found
 
 
-def side(run: Run, chosen: Collection[Place], every_step: bool = False) -> Side:
+def sample_run(run: Run, chosen: Collection[DeviceId], every_step: bool = False) -> RunSample:
     """Take these GPUs of a run, and the steps that all of them have and that are like each other.
 
     Args:
         every_step: keep the outliers too.
     """
-    there = {place: device for place, device in places(run).items() if place in chosen}
-    devices = tuple(there.values())
+    chosen_devices = {place: device for place, device in devices_by_id(run).items() if place in chosen}
+    devices = tuple(chosen_devices.values())
     names, at, notes = _common([device.split.names for device in devices])
     wall = np.stack([d.split.figures["wall_ns"][row] for d, row in zip(devices, at, strict=True)])
     wall = wall.mean(axis=0)
     kept = np.ones(len(names), np.bool_) if every_step else steady(wall)
-    return Side(
+    return RunSample(
         run=run,
-        places=tuple(there),
+        device_ids=tuple(chosen_devices),
         devices=devices,
         steps=tuple(name for name, keep in zip(names, kept, strict=True) if keep),
         left_out=tuple((name, int(w)) for name, w, keep in zip(names, wall, kept, strict=True) if not keep),
-        at=at[:, kept],
+        step_index=at[:, kept],
         notes=notes,
     )
 

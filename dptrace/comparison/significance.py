@@ -15,7 +15,17 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ALPHA", "FEWEST_STEPS", "Float", "Judged", "Verdict", "can_tell", "judge", "spread", "steady"]
+__all__ = [
+    "ALPHA",
+    "FEWEST_STEPS",
+    "Float",
+    "Judgement",
+    "Verdict",
+    "has_enough_steps",
+    "judge",
+    "standard_deviation",
+    "steady",
+]
 
 Float = NDArray[np.float64]
 Verdict = str
@@ -36,7 +46,7 @@ _FAR, _FAR_SHARE, _FEWEST_FOR_OUTLIERS = 5.0, 0.05, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Judgement:
     """What is to be said of one difference."""
 
     verdict: Verdict
@@ -59,12 +69,12 @@ def steady(walls: Float) -> NDArray[np.bool_]:
     return kept if (~kept).sum() <= len(walls) // 4 else np.ones(len(walls), np.bool_)
 
 
-def spread(values: Float) -> float | None:
+def standard_deviation(values: Float) -> float | None:
     """Give the standard deviation of steps; nothing of a single one."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-def can_tell(steps_a: int, steps_b: int) -> bool:
+def has_enough_steps(steps_a: int, steps_b: int) -> bool:
     """Tell whether any difference could be told from noise: with 3 steps each, one swap in ten is as extreme as can be.
 
     >>> can_tell(3, 3), can_tell(3, 4), can_tell(4, 4), can_tell(1, 100)
@@ -75,7 +85,7 @@ def can_tell(steps_a: int, steps_b: int) -> bool:
     return min(steps_a, steps_b) >= FEWEST_STEPS and most_extreme <= ALPHA * swaps
 
 
-def judge(a: Float, b: Float, floor: float) -> list[Judged]:
+def judge(a: Float, b: Float, floor: float) -> list[Judgement]:
     """Judge the differences of a family of figures, which may be correlated.
 
     A difference is ``same`` below *floor*. It is ``beyond noise`` when the runs as a whole differ (so that among many
@@ -91,19 +101,19 @@ def judge(a: Float, b: Float, floor: float) -> list[Judged]:
     delta = np.abs(b.mean(axis=1) - a.mean(axis=1))
     noise = _pooled(a, b)
     resolved = delta > floor
-    if not can_tell(a.shape[1], b.shape[1]):
+    if not has_enough_steps(a.shape[1], b.shape[1]):
         few = [
             "same" if not there else "within noise" if wide is not None and size <= wide else "cannot tell"
             for there, size, wide in zip(resolved, delta, noise, strict=True)
         ]
-        return [Judged(verdict, None) for verdict in few]
+        return [Judgement(verdict, None) for verdict in few]
     together, each, rarest = _permuted(a, b, floor)
     correctable = rarest * max(int(resolved.sum()), 1) <= ALPHA
     each = _corrected(each, resolved) if correctable else each
     least = np.array(noise, np.float64) * (1 if correctable else _UNCORRECTED)
     beyond = resolved & (together <= ALPHA) & (each <= ALPHA) & (delta > least)
     verdicts = np.where(beyond, "beyond noise", np.where(resolved, "within noise", "same"))
-    return [Judged(str(verdict), float(p)) for verdict, p in zip(verdicts, each, strict=True)]
+    return [Judgement(str(verdict), float(p)) for verdict, p in zip(verdicts, each, strict=True)]
 
 
 def _pooled(a: Float, b: Float) -> list[float | None]:

@@ -18,36 +18,36 @@ import numpy as np
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.comparison.differences import incomparable
-from dptrace.comparison.samples import places, side
+from dptrace.comparison.samples import devices_by_id, sample_run
 from dptrace.core.intervals import Int64
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
 
-__all__ = ["AlignedSteps", "Freed", "Paced", "align_steps", "paced"]
+__all__ = ["AlignedSteps", "RunSteps", "TimeSaved", "align_steps", "run_steps"]
 
-_APART = 0.5
+_MAX_START_SPREAD = 0.5
 """Share of a step by which ranks' own starts may differ before they are taken for clocks that differ."""
 
 
 @dataclass(frozen=True)
-class Paced:
+class RunSteps:
     """Some steps of one run, those that all its GPUs have, in the order in which they ran."""
 
     run: Run
     devices: tuple[DeviceFigures, ...]
     names: tuple[str, ...]
-    at: Int64
+    step_index: Int64
     """Index of each step in each device's own steps: devices by steps."""
     start_ns: Int64
     """When each step began on each device, in that device's own time: devices by steps."""
     end_ns: Int64
-    apart: bool
+    clocks_apart: bool
     """Whether the ranks' clocks lie so far apart that each is taken to begin each step with the others."""
 
     @property
     def origin_ns(self) -> Int64:
         """Give what each device's clock showed when the run's step began: devices by steps."""
-        first = self.start_ns if self.apart else self.start_ns.min(axis=0, keepdims=True)
+        first = self.start_ns if self.clocks_apart else self.start_ns.min(axis=0, keepdims=True)
         return np.broadcast_to(first, self.start_ns.shape)
 
     @property
@@ -56,14 +56,14 @@ class Paced:
         longest: Int64 = (self.end_ns - self.origin_ns).max(axis=0)
         return longest
 
-    def first(self, count: int) -> Paced:
+    def first(self, count: int) -> RunSteps:
         """Keep the first *count* steps."""
-        kept = {name: getattr(self, name)[:, :count] for name in ("at", "start_ns", "end_ns")}
+        kept = {name: getattr(self, name)[:, :count] for name in ("step_index", "start_ns", "end_ns")}
         return replace(self, names=self.names[:count], **kept)
 
 
 @dataclass(frozen=True, slots=True)
-class Freed:
+class TimeSaved:
     """A stretch of the axis in which one run is done with a step, or with all, and the other is not."""
 
     run: int
@@ -80,8 +80,8 @@ class Freed:
 class AlignedSteps:
     """Two runs on one axis, which begins at 0."""
 
-    a: Paced
-    b: Paced
+    a: RunSteps
+    b: RunSteps
     by_step: bool
     """Whether each pair of steps begins at one place; else the runs do, and go on as they ran."""
     slots_ns: Int64
@@ -93,7 +93,7 @@ class AlignedSteps:
     """Why neither saves anything against the other; nothing where one does."""
 
     @property
-    def runs(self) -> tuple[Paced, Paced]:
+    def runs(self) -> tuple[RunSteps, RunSteps]:
         """Give A and B."""
         return self.a, self.b
 
@@ -102,7 +102,7 @@ class AlignedSteps:
         moved: Int64 = self.place_ns[which][np.newaxis] - self.runs[which].origin_ns
         return moved
 
-    def took_ns(self) -> tuple[int, int]:
+    def total_ns(self) -> tuple[int, int]:
         """Give what A and B took: the sum of their steps, or from the first's beginning to the last's end."""
         taken = [int(self._ends(which)[-1]) for which in (0, 1)]
         if self.by_step:
@@ -111,10 +111,10 @@ class AlignedSteps:
 
     def saved_ns(self) -> int:
         """Give what B takes less than A; negative when it takes more."""
-        a, b = self.took_ns()
+        a, b = self.total_ns()
         return a - b
 
-    def freed(self) -> tuple[Freed, ...]:
+    def time_saved(self) -> tuple[TimeSaved, ...]:
         """Give the stretches in which one run is done and the other is not; none where they can't be compared."""
         if self.incomparable:
             return ()
@@ -126,14 +126,16 @@ class AlignedSteps:
         for begin, a, b in zip(starts.tolist(), ends[0].tolist(), ends[1].tolist(), strict=True):
             if a != b:
                 share = (a - b) / (a - begin) if a > begin else 0.0
-                found.append(Freed(1 if a > b else 0, min(a, b), max(a, b), a - b, share))
+                found.append(TimeSaved(1 if a > b else 0, min(a, b), max(a, b), a - b, share))
         return tuple(found)
 
     def _ends(self, which: int) -> Int64:
         return self.place_ns[which] + self.runs[which].length_ns
 
 
-def paced(run: Run, wanted: Collection[str] | None = None, devices: Sequence[DeviceFigures] | None = None) -> Paced:
+def run_steps(
+    run: Run, step_names: Collection[str] | None = None, devices: Sequence[DeviceFigures] | None = None
+) -> RunSteps:
     """Find the steps that all GPUs of a run have.
 
     Args:
@@ -148,20 +150,20 @@ def paced(run: Run, wanted: Collection[str] | None = None, devices: Sequence[Dev
     if not chosen:
         raise DptraceError(f"{run.path}: there is no step to draw.")
     own = replace(run, timelines=tuple(device.timeline for device in chosen), devices=chosen)
-    told = side(own, places(own), every_step=True)
-    kept = np.array([wanted is None or name in wanted for name in told.steps], np.bool_)
+    sample = sample_run(own, devices_by_id(own), every_step=True)
+    kept = np.array([step_names is None or name in step_names for name in sample.steps], np.bool_)
     if not kept.any():
         raise DptraceError(f"{run.path}: its ranks have no step in common, so none can stand beside another run's.")
-    at = told.at[:, kept]
-    bounds = [device.timeline.windows.bounds for device in told.devices]
+    at = sample.step_index[:, kept]
+    bounds = [device.timeline.windows.bounds for device in sample.devices]
     start = np.stack([own_bounds[steps] for own_bounds, steps in zip(bounds, at, strict=True)])
     end = np.stack([own_bounds[steps + 1] for own_bounds, steps in zip(bounds, at, strict=True)])
-    apart = bool((np.ptp(start, axis=0) > _APART * (end - start).max(axis=0)).any())
-    names = tuple(name for name, keep in zip(told.steps, kept, strict=True) if keep)
-    return Paced(own, told.devices, names, at, start, end, apart)
+    apart = bool((np.ptp(start, axis=0) > _MAX_START_SPREAD * (end - start).max(axis=0)).any())
+    names = tuple(name for name, keep in zip(sample.steps, kept, strict=True) if keep)
+    return RunSteps(own, sample.devices, names, at, start, end, apart)
 
 
-def align_steps(a: Paced, b: Paced, by_step: bool = True) -> AlignedSteps:
+def align_steps(a: RunSteps, b: RunSteps, by_step: bool = True) -> AlignedSteps:
     """Put two runs on one axis, their steps paired in order, as many as both have.
 
     Args:
@@ -179,13 +181,13 @@ def align_steps(a: Paced, b: Paced, by_step: bool = True) -> AlignedSteps:
     return AlignedSteps(*runs, by_step, slots, place, tuple(_notes(a, b, count)), incomparable(a.run, b.run))
 
 
-def _running(one: Paced) -> Int64:
+def _running(one: RunSteps) -> Int64:
     """Give where the steps begin when the first one does at 0; with clocks apart, when the slowest rank is there."""
     periods = np.diff(one.origin_ns, axis=1).max(axis=0)
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(periods)))
 
 
-def _notes(a: Paced, b: Paced, count: int) -> list[str]:
+def _notes(a: RunSteps, b: RunSteps, count: int) -> list[str]:
     notes = []
     if len(a.names) != len(b.names):
         notes.append(
@@ -198,7 +200,7 @@ def _notes(a: Paced, b: Paced, count: int) -> list[str]:
             notes.append(
                 f"{letter}: its ranks have recorded different numbers of steps; those that all have are drawn."
             )
-        if one.apart:
+        if one.clocks_apart:
             notes.append(
                 f"{letter}: its ranks' clocks lie apart, so each rank's steps begin where the first rank's do."
             )

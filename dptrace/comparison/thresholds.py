@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dptrace.comparison.changes import Change
-from dptrace.comparison.compare import WORDS, Comparison
+from dptrace.comparison.compare import FIGURE_NAMES, Comparison
 from dptrace.errors import UsageError
 
 __all__ = ["GRAMMAR", "Crossing", "Threshold", "parse"]
@@ -15,14 +15,14 @@ __all__ = ["GRAMMAR", "Crossing", "Threshold", "parse"]
 GRAMMAR = (
     "FIGURE > +5% (grew by more than that), FIGURE > +2ms, FIGURE < -10% (fell by more), FIGURE > 20ms (in B), "
     "FIGURE > 30% (of B's step); < likewise. FIGURE is one of "
-    + ", ".join(name.removesuffix("_ns") for name in WORDS)
+    + ", ".join(name.removesuffix("_ns") for name in FIGURE_NAMES)
     + " or overlap, whose unit is % of communication"
 )
 
 _UNITS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9}
 _FORM = re.compile(r"\s*([A-Za-z][\w -]*?)\s*([<>])\s*([+\-−]?)\s*(\d{1,12}(?:\.\d{1,9})?)\s*(%|[a-zµμ]+)\s*")
 _OTHER_NAMES = {
-    **{word.replace(" ", "_").replace("-", "_"): name.removesuffix("_ns") for name, word in WORDS.items()},
+    **{word.replace(" ", "_").replace("-", "_"): name.removesuffix("_ns") for name, word in FIGURE_NAMES.items()},
     "step": "wall",
     "other_compute": "other",
     "overlap_percent": "overlap",
@@ -72,30 +72,36 @@ class Threshold:
             return Crossing(
                 self.text, False, False, f"{self.text}: a run has no communication, so there is no overlap."
             )
-        crossed, told = self._beyond(change, found.change("wall_ns").b)
+        crossed, finding_text = self._beyond(change, found.change("wall_ns").b)
         # "> -5%" asks for a gain: where there is none to be told from noise, it was not had.
         guarded = self.signed and (self.value > 0) == self.above and not even_noise
         if not crossed:
-            return Crossing(self.text, False, False, f"{self.text}: kept; {told}.")
+            return Crossing(self.text, False, False, f"{self.text}: kept; {finding_text}.")
         if guarded and not change.beyond:
-            why = f"that can't be told from noise with {found.few}" if found.few else "that is within noise"
-            return Crossing(self.text, True, False, f"{self.text}: {told}, but {why}.")
-        return Crossing(self.text, True, True, f"{self.text}: crossed; {told}.")
+            why = (
+                f"that can't be told from noise with {found.too_few_steps}"
+                if found.too_few_steps
+                else "that is within noise"
+            )
+            return Crossing(self.text, True, False, f"{self.text}: {finding_text}, but {why}.")
+        return Crossing(self.text, True, True, f"{self.text}: crossed; {finding_text}.")
 
     def _beyond(self, change: Change, wall: float) -> tuple[bool, str]:
         """Tell whether the number is beyond the limit, and the number itself."""
         if self.figure == "overlap":
             number = change.delta if self.signed else change.b
-            told = f"it went from {change.a:.1f} % to {change.b:.1f} %" if self.signed else f"B has {change.b:.1f} %"
+            finding_text = (
+                f"it went from {change.a:.1f} % to {change.b:.1f} %" if self.signed else f"B has {change.b:.1f} %"
+            )
         elif not self.signed:
             number = 100 * change.b / wall if self.percent and wall else change.b
-            told = f"B has {number:.1f} % of its step" if self.percent else f"B has {change.b / 1e6:.3f} ms"
+            finding_text = f"B has {number:.1f} % of its step" if self.percent else f"B has {change.b / 1e6:.3f} ms"
         else:
             share = change.delta_percent
             number = (float("inf") if share is None else share) if self.percent else change.delta
             word = "" if share is None else f" ({share:+.1f} %)"
-            told = f"it went from {change.a / 1e6:.3f} to {change.b / 1e6:.3f} ms{word}"
-        return (number > self.value if self.above else number < self.value), told
+            finding_text = f"it went from {change.a / 1e6:.3f} to {change.b / 1e6:.3f} ms{word}"
+        return (number > self.value if self.above else number < self.value), finding_text
 
 
 def parse(text: str) -> Threshold:
@@ -110,7 +116,7 @@ def parse(text: str) -> Threshold:
     name, sign, number, unit = match[1], match[3], float(match[4]), match[5]
     figure = re.sub(r"[ -]+", "_", name.lower()).removesuffix("_ns")
     figure = _OTHER_NAMES.get(figure, figure)
-    if figure != "overlap" and f"{figure}_ns" not in WORDS:
+    if figure != "overlap" and f"{figure}_ns" not in FIGURE_NAMES:
         raise UsageError(f"{text!r}: there is no figure {name!r}. {_grammar()}")
     if unit != "%" and unit not in _UNITS:
         raise UsageError(f"{text!r}: {unit!r} is no unit; use %, s, ms, us or ns. {_grammar()}")

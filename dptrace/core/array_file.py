@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Damaged", "load", "loads", "pack"]
+__all__ = ["CorruptArrayFile", "dumps", "load", "loads"]
 
 Value = TypeVar("Value")
 
@@ -27,11 +27,11 @@ _START = struct.Struct("<8sIxxxxQ")
 _ALIGN = 64
 
 
-class Damaged(Exception):
+class CorruptArrayFile(Exception):
     """The bytes are not those that were packed."""
 
 
-def pack(value: object) -> list[bytes | memoryview]:
+def dumps(value: object) -> list[bytes | memoryview]:
     """Give the parts of the bytes that stand for *value*, to be written one after the other.
 
     Args:
@@ -46,10 +46,10 @@ def pack(value: object) -> list[bytes | memoryview]:
             raise TypeError(f"{item!r} is a NumPy scalar; make it an int")
         assert isinstance(item, np.ndarray), type(item)
         array = np.ascontiguousarray(item)
-        told = (array.dtype.str, place, array.shape)
+        header = (array.dtype.str, place, array.shape)
         arrays.append(array)
         place += -(-array.nbytes // _ALIGN) * _ALIGN
-        return told
+        return header
 
     head = msgspec.msgpack.encode(value, enc_hook=by_place)
     padding = bytes(-(_START.size + len(head)) % _ALIGN)
@@ -69,12 +69,12 @@ def loads(data: bytes | memoryview | mmap.mmap, type: type[Value]) -> Value:
     try:
         magic, checksum, length = _START.unpack_from(view)
         if magic != _MAGIC or checksum != _sum([view[_START.size :]]):
-            raise Damaged("the bytes were changed")
+            raise CorruptArrayFile("the bytes were changed")
         head = view[_START.size : _START.size + length]
         arrays = view[-(-(_START.size + length) // _ALIGN) * _ALIGN :]
 
-        def in_place(kind: Any, told: tuple[str, int, list[int]]) -> NDArray[Any]:
-            dtype, place, shape = told
+        def in_place(kind: Any, header: tuple[str, int, list[int]]) -> NDArray[Any]:
+            dtype, place, shape = header
             count = int(np.prod(shape, dtype=np.int64))
             array = np.frombuffer(arrays, np.dtype(dtype), count, place) if count else np.empty(0, np.dtype(dtype))
             array.flags.writeable = False
@@ -82,7 +82,7 @@ def loads(data: bytes | memoryview | mmap.mmap, type: type[Value]) -> Value:
 
         return msgspec.msgpack.decode(head, type=type, dec_hook=in_place)
     except (struct.error, msgspec.MsgspecError, ValueError, TypeError) as error:
-        raise Damaged(str(error)) from None
+        raise CorruptArrayFile(str(error)) from None
 
 
 def load(path: Path, type: type[Value]) -> Value:
@@ -96,7 +96,7 @@ def load(path: Path, type: type[Value]) -> Value:
         try:
             return loads(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), type)
         except ValueError as error:  # an empty file can't be mapped
-            raise Damaged(str(error)) from None
+            raise CorruptArrayFile(str(error)) from None
 
 
 def _sum(parts: Iterable[bytes | memoryview]) -> int:

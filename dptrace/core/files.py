@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dptrace.errors import DptraceError, UsageError
 
-__all__ = ["cache_folder", "check_output", "replacing"]
+__all__ = ["atomic_write", "cache_folder", "check_output"]
 
 
 def cache_folder() -> Path:
@@ -42,21 +42,21 @@ def check_output(path: Path, force: bool) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Give a name beside *path* to write to; put it in its place at the end, and leave nothing when that fails.
 
     A link is followed, so that it goes on being one; a device or a pipe is written to as it is.
     """
     special = path.exists() and not path.is_file()
     target = path if special else path.resolve()
-    beside = target if special else target.with_name(f".dptrace.{os.getpid()}.part")
+    temporary = target if special else target.with_name(f".dptrace.{os.getpid()}.part")
     try:
-        yield beside
+        yield temporary
         if not special:
-            beside.replace(target)
+            temporary.replace(target)
     except OSError as error:
         raise DptraceError(f"{path}: can't be written: {error.strerror or error}.") from None
     finally:
         if not special:
             with suppress(OSError):
-                beside.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)

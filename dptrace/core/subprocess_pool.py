@@ -23,15 +23,15 @@ from typing import IO, Any, TypeVar
 
 from dptrace.errors import DptraceError
 
-__all__ = ["cores", "spread", "start"]
+__all__ = ["available_cores", "run_parallel", "start_python"]
 
 
-def cores() -> int:
+def available_cores() -> int:
     """Count the cores that this process may use, which a container may have cut; macOS does not tell."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def start(code: str, descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
+def start_python(code: str, descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
     """Run *code* in a new interpreter that finds the same packages, with pipes to its stdin and from its stdout.
 
     Args:
@@ -57,7 +57,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def spread(
+def run_parallel(
     function: Callable[[Item], Result], items: Sequence[Item], jobs: int
 ) -> Iterator[tuple[int, Result | DptraceError]]:
     """Call *function* on each item in *jobs* processes, this one among them; give the results as they come.
@@ -72,27 +72,27 @@ def spread(
     """
     waiting, lost = deque(range(len(items))), list[int]()
     done: SimpleQueue[tuple[int, Result | BaseException]] = SimpleQueue()
-    helpers = [_Helper(function, items, waiting, done) for _ in range(min(jobs, len(items)) - 1)]
+    workers = [_Worker(function, items, waiting, done) for _ in range(min(jobs, len(items)) - 1)]
     given = 0
     try:
         while given + len(lost) < len(items):
             index = _next(waiting) if done.empty() else None
             if index is not None:
                 given += 1
-                yield index, _called(function, items[index])
+                yield index, _call(function, items[index])
                 continue
             index, result = done.get()
-            if isinstance(result, _Died):
+            if isinstance(result, _WorkerDied):
                 lost.append(index)
                 continue
             given += 1
-            yield _told(index, result)
+            yield _unwrap(index, result)
         # A process that died costs its item another try, here, where nothing runs beside it any more.
         for index in lost:
-            yield index, _called(function, items[index])
+            yield index, _call(function, items[index])
     finally:
         waiting.clear()
-        for helper in helpers:
+        for helper in workers:
             helper.stop()
 
 
@@ -103,24 +103,24 @@ def _next(waiting: deque[int]) -> int | None:
         return None
 
 
-def _called(function: Callable[[Item], Result], item: Item) -> Result | DptraceError:
+def _call(function: Callable[[Item], Result], item: Item) -> Result | DptraceError:
     try:
         return function(item)
     except DptraceError as error:
         return error
 
 
-class _Died(Exception):
+class _WorkerDied(Exception):
     """The process that an item was given to ended without an answer."""
 
 
-def _told(index: int, result: Result | BaseException) -> tuple[int, Result | DptraceError]:
+def _unwrap(index: int, result: Result | BaseException) -> tuple[int, Result | DptraceError]:
     if isinstance(result, BaseException) and not isinstance(result, DptraceError):
         raise result
     return index, result
 
 
-class _Helper:
+class _Worker:
     """One process, and the thread that hands it items and takes its results."""
 
     def __init__(
@@ -131,7 +131,7 @@ class _Helper:
         done: SimpleQueue[tuple[int, Any]],
     ) -> None:
         self.function, self.items, self.waiting, self.done = function, items, waiting, done
-        self.process = start("from dptrace.core.subprocess_pool import serve; serve()")
+        self.process = start_python("from dptrace.core.subprocess_pool import serve; serve()")
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -141,12 +141,12 @@ class _Helper:
                 index = self.waiting.popleft()
             except IndexError:
                 return
-            result = self._ask(index)
+            result = self._request(index)
             self.done.put((index, result))
             if self.process.poll() is not None:
                 return  # what is left is for the others
 
-    def _ask(self, index: int) -> object:
+    def _request(self, index: int) -> object:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         name = f"{self.function.__module__}:{self.function.__qualname__}"
@@ -155,7 +155,7 @@ class _Helper:
             return pickle.load(self.process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
             self.process.wait()
-            return _Died()
+            return _WorkerDied()
 
     def stop(self) -> None:
         """End the process, whatever it is at."""

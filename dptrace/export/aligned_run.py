@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dptrace.analysis.cross_rank.transfers import Timing
     from dptrace.analysis.matching.match import Matches
 
-__all__ = ["Joined", "Members", "Shift", "apart", "join", "members_of", "shifts_of"]
+__all__ = ["AlignedRun", "Members", "Shift", "align_run", "members_of", "shifts_of", "without_alignment"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class Members:
     wait_ns: Int64
     transfer_ns: Int64
     busbw_gbps: NDArray[np.float64]
-    bound: NDArray[np.bool_]
+    is_upper_bound: NDArray[np.bool_]
     """Whether ranks are missing here: then it waited at least so long, and moved data at most so long."""
 
-    def places(self, count: int) -> Int64:
+    def row_of_interval(self, count: int) -> Int64:
         """Give for each of the timeline's intervals its place in the columns, and their length for those without."""
         places = np.full(count, len(self.interval), np.int64)
         places[self.interval] = np.arange(len(self.interval))
@@ -64,7 +64,7 @@ class Members:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class AlignedRun:
     """Of each timeline of a run, in the same order, how it stands to the others."""
 
     shifts: tuple[Shift, ...]
@@ -73,19 +73,23 @@ class Joined:
     """Whether the clocks were compared."""
     notes: tuple[str, ...] = ()
     """What could not be matched, a sentence each."""
-    unknown: tuple[int, ...] = ()
+    unconnected_ranks: tuple[int, ...] = ()
     """Ranks that share nothing with the first, so that their clocks may be off by any amount."""
 
     @property
-    def told(self) -> str:
+    def clock_summary(self) -> str:
         """Say how the clocks stand, in one line."""
         if not self.aligned:
             return "clocks as recorded: no offset between ranks was corrected"
         moved = list(dict.fromkeys(str(shift) for shift in self.shifts if shift.move is not None))
-        told = f"clocks aligned: {_list(moved)}" if moved else "clocks as recorded: no offset exceeds its uncertainty"
-        if self.unknown:
-            told += f"; no collective tells how far those of rank {_list(list(map(str, self.unknown)))} are off"
-        return told
+        summary = (
+            f"clocks aligned: {_list(moved)}" if moved else "clocks as recorded: no offset exceeds its uncertainty"
+        )
+        if self.unconnected_ranks:
+            summary += (
+                f"; no collective tells how far those of rank {_list(list(map(str, self.unconnected_ranks)))} are off"
+            )
+        return summary
 
 
 def _list(texts: list[str]) -> str:
@@ -97,30 +101,30 @@ _LISTED = 8
 """Ranks that one line tells of."""
 
 
-def apart(run: Run) -> Joined:
+def without_alignment(run: Run) -> AlignedRun:
     """Leave each rank as it was recorded, by itself."""
-    return Joined(
+    return AlignedRun(
         tuple(Shift(timeline.rank) for timeline in run.timelines),
-        tuple(_ALONE for _ in run.timelines),
+        tuple(_NO_MEMBERS for _ in run.timelines),
     )
 
 
 _NONE = np.empty(0, np.int64)
-_ALONE = Members(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE.astype(np.float64), _NONE.astype(np.bool_))
+_NO_MEMBERS = Members(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE.astype(np.float64), _NONE.astype(np.bool_))
 
 
-def join(run: Run, align: bool) -> Joined:
+def align_run(run: Run, align: bool) -> AlignedRun:
     """Place the ranks of *run* on one clock, unless not *align*, and list each rank's collectives with their waits."""
     if len(run.timelines) < 2:
-        return apart(run)
+        return without_alignment(run)
     across = run.cross_rank
     members = members_of(run, across.matches, across.timing)
     if not align:
-        return replace(apart(run), members=members, notes=across.matches.notes)
+        return replace(without_alignment(run), members=members, notes=across.matches.notes)
     first = across.clocks.reference[0]
     references = across.clocks.reference.tolist()
     unknown = [t.rank for t, other in zip(run.timelines, references, strict=True) if other != first]
-    return Joined(shifts_of(run, across.clocks), members, True, across.matches.notes, tuple(dict.fromkeys(unknown)))
+    return AlignedRun(shifts_of(run, across.clocks), members, True, across.matches.notes, tuple(dict.fromkeys(unknown)))
 
 
 def shifts_of(run: Run, clocks: Clocks) -> tuple[Shift, ...]:
@@ -151,7 +155,7 @@ def members_of(run: Run, matches: Matches, timing: Timing) -> tuple[Members, ...
     """Sort what is known of the matched collectives by timeline."""
     several = np.diff(matches.first) > 1
     number = np.where(several, np.arange(1, len(several) + 1), 0)
-    seq = np.array([collective.seq for collective in matches.what], np.int64)
+    seq = np.array([collective.seq for collective in matches.collectives], np.int64)
     # One that only one rank has shows nothing of waiting.
     transfer = np.where(several, timing.transfer_ns, -1)
     busbw = np.where(several & (timing.busbw >= 0), timing.busbw / 1e9, -1.0).round(6)
@@ -168,7 +172,7 @@ def members_of(run: Run, matches: Matches, timing: Timing) -> tuple[Members, ...
                 wait_ns=np.where(several[instance], timing.wait_ns[mine], -1),
                 transfer_ns=transfer[instance],
                 busbw_gbps=busbw[instance],
-                bound=timing.upper_bound[instance],
+                is_upper_bound=timing.upper_bound[instance],
             )
         )
     return tuple(found)

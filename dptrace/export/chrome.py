@@ -9,7 +9,7 @@ from typing import IO, Any
 import msgspec
 
 from dptrace.core.text import encodable
-from dptrace.export.aligned_run import Joined
+from dptrace.export.aligned_run import AlignedRun
 from dptrace.export.counters import Counter
 from dptrace.export.flow_events import Flows
 from dptrace.export.tracks import Argument, Process, Track, earliest, processes
@@ -21,7 +21,7 @@ __all__ = ["write_chrome"]
 _encode = msgspec.json.Encoder().encode
 
 
-def write_chrome(run: Run, joined: Joined, file: IO[bytes], progress: Callable[[float], None]) -> int:
+def write_chrome(run: Run, aligned_run: AlignedRun, file: IO[bytes], progress: Callable[[float], None]) -> int:
     """Write *run* as a JSON object of trace events, a process per GPU and a thread per track.
 
     ``ts`` and ``dur`` are microseconds with three decimals, exact to the nanosecond; the absolute time is ``ts`` plus
@@ -31,14 +31,14 @@ def write_chrome(run: Run, joined: Joined, file: IO[bytes], progress: Callable[[
         The number of slices written.
     """
     # Times count from the first of all, so that a reader which keeps ts as a double loses nothing of it.
-    base = earliest(run, joined)
-    file.write(_head(run, joined, base))
-    flows = Flows(run, joined)
+    base = earliest(run, aligned_run)
+    file.write(_head(run, aligned_run, base))
+    flows = Flows(run, aligned_run)
     # Thread numbers go on across processes and start after the last process number: Perfetto takes a thread whose
     # number is its process's for the main thread, and 0 for the idle thread.
     threads = count(len(run.timelines) + 1)
     written = 0
-    for pid, process in enumerate(processes(run, joined), start=1):
+    for pid, process in enumerate(processes(run, aligned_run), start=1):
         tids = [next(threads) for _ in process.tracks]
         file.write((b",\n" if pid > 1 else b"\n") + b",\n".join(map(_encode, _metadata(process, pid, tids))))
         done = 0
@@ -56,7 +56,7 @@ def write_chrome(run: Run, joined: Joined, file: IO[bytes], progress: Callable[[
     return written
 
 
-def _head(run: Run, joined: Joined, base: int) -> bytes:
+def _head(run: Run, aligned_run: AlignedRun, base: int) -> bytes:
     # The unit stands first and is never "ns": Perfetto looks for it in the first bytes only, and with "ns" some of
     # its versions read ts itself as nanoseconds (google/perfetto issue 274).
     head = {
@@ -66,8 +66,8 @@ def _head(run: Run, joined: Joined, base: int) -> bytes:
         "otherData": {
             "writer": f"dptrace {__version__}",
             "source": encodable(run.path),
-            "clocks": joined.told,
-            "notes": [encodable(note) for note in (*run.notes, *joined.notes)],
+            "clocks": aligned_run.clock_summary,
+            "notes": [encodable(note) for note in (*run.notes, *aligned_run.notes)],
         },
         "traceEvents": [],
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dptrace.analysis.per_gpu.split import Pieces
+from dptrace.analysis.per_gpu.split import Segments
 from dptrace.core.intervals import Int64, IntervalSet, union
 from dptrace.export.aligned_run import Shift
 from dptrace.timeline.model import UNKNOWN, Kind, Timeline
@@ -39,12 +39,12 @@ class Counter:
             part = slice(first, first + CHUNK)
             yield Counter(self.name, self.unit, self.time_ns[part], self.value[part])
 
-    def moved(self, shift: Shift) -> Counter:
+    def shifted(self, shift: Shift) -> Counter:
         """Give the line on the common clock."""
         return Counter(self.name, self.unit, shift(self.time_ns), self.value)
 
 
-def counters(timeline: Timeline, pieces: Pieces) -> Iterator[Counter]:
+def counters(timeline: Timeline, pieces: Segments) -> Iterator[Counter]:
     """Give the lines of a GPU; one that the file says nothing of is left out, not drawn as zero.
 
     Args:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dptrace.export.aligned_run import Joined
+from dptrace.export.aligned_run import AlignedRun
 from dptrace.export.tracks import Track
 from dptrace.run.run import Run
 
@@ -23,10 +23,10 @@ class Flows:
     its slice. A reader follows them by time: the first must be a start and the last an end.
     """
 
-    def __init__(self, run: Run, joined: Joined) -> None:
+    def __init__(self, run: Run, aligned_run: AlignedRun) -> None:
         instances, starts, processes = [], [], []
         for number, (timeline, members, shift) in enumerate(
-            zip(run.timelines, joined.members, joined.shifts, strict=True), start=1
+            zip(run.timelines, aligned_run.members, aligned_run.shifts, strict=True), start=1
         ):
             # Nothing runs at the time of a slice without length.
             own = members.interval

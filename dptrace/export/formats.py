@@ -13,10 +13,10 @@ from typing import IO, TYPE_CHECKING, cast
 from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from dptrace.export.aligned_run import Joined
+    from dptrace.export.aligned_run import AlignedRun
     from dptrace.run.run import Run
 
-__all__ = ["BUNDLE", "FORMATS", "format_of", "join", "write_trace"]
+__all__ = ["BUNDLE", "FORMATS", "align_run", "format_of", "write_trace"]
 
 FORMATS = {
     ".pftrace": "Perfetto's own format",
@@ -46,19 +46,22 @@ def format_of(path: Path) -> str:
     raise UsageError(f"{path}: the ending of the name says which format to write; use one of {choices}.")
 
 
-def join(run: Run, align: bool = True) -> Joined:
+def align_run(run: Run, align: bool = True) -> AlignedRun:
     """Tell how the ranks of *run* stand to each other: the members of each collective, and their clocks.
 
     Args:
         align: whether to compare the clocks; else all times stay as recorded.
     """
-    from dptrace.export.aligned_run import join
 
-    return join(run, align)
+    return align_run(run, align)
 
 
 def write_trace(
-    run: Run, path: Path, suffix: str, progress: Callable[[float], None] = _silent, joined: Joined | None = None
+    run: Run,
+    path: Path,
+    suffix: str,
+    progress: Callable[[float], None] = _silent,
+    aligned_run: AlignedRun | None = None,
 ) -> int:
     """Write the whole run as one trace in the format that *suffix*, a key of FORMATS, stands for.
 
@@ -72,18 +75,18 @@ def write_trace(
     Raises:
         OSError: *path* cannot be written; what was written until then is left to the caller.
     """
-    from dptrace.export.aligned_run import apart
+    from dptrace.export.aligned_run import without_alignment
 
-    joined = joined or apart(run)
+    aligned_run = aligned_run or without_alignment(run)
     with path.open("wb") as file:
         if suffix == ".pftrace":
             from dptrace.export.perfetto import write_perfetto
 
-            return write_perfetto(run, joined, file, progress)
+            return write_perfetto(run, aligned_run, file, progress)
         from dptrace.export.chrome import write_chrome
 
         if suffix == ".json":
-            return write_chrome(run, joined, file, progress)
+            return write_chrome(run, aligned_run, file, progress)
         # No name and no time in gzip's header, so that the same run gives the same bytes.
         with gzip.GzipFile(filename="", mode="wb", compresslevel=4, fileobj=file, mtime=0) as packed:
-            return write_chrome(run, joined, cast("IO[bytes]", packed), progress)
+            return write_chrome(run, aligned_run, cast("IO[bytes]", packed), progress)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import IO, Any, TypeAlias
 
-from dptrace.export.aligned_run import Joined
+from dptrace.export.aligned_run import AlignedRun
 from dptrace.export.counters import Counter
 from dptrace.export.protobuf_wire import packet_head, times
 from dptrace.export.tracks import Argument, Process, Track, earliest, processes
@@ -21,7 +21,7 @@ _NAMES_PER_PACKET = 1000
 _TRACKS_PER_PROCESS = 1 << 20
 
 
-def write_perfetto(run: Run, joined: Joined, file: IO[bytes], progress: Callable[[float], None]) -> int:
+def write_perfetto(run: Run, aligned_run: AlignedRun, file: IO[bytes], progress: Callable[[float], None]) -> int:
     """Write *run* as packets: a process per GPU, in the order of ranks, and below it a track per row and counter.
 
     The rows are named child tracks of the process and not threads: lanes of one stream then carry the same name,
@@ -30,10 +30,10 @@ def write_perfetto(run: Run, joined: Joined, file: IO[bytes], progress: Callable
     Returns:
         The number of slices written.
     """
-    writer = _Writer(file, origin=min(earliest(run, joined), 0))
+    writer = _Writer(file, origin=min(earliest(run, aligned_run), 0))
     writer.begin()
     written = 0
-    for number, process in enumerate(processes(run, joined), start=1):
+    for number, process in enumerate(processes(run, aligned_run), start=1):
         uuid = number * _TRACKS_PER_PROCESS
         writer.process(uuid, number, process)
         done = 0

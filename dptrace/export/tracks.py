@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.labels import PART_LABELS
-from dptrace.analysis.per_gpu.split import FIGURES, Part, Pieces, Split, exposure, partition
+from dptrace.analysis.per_gpu.split import FIGURES, Part, Segments, Split, exposure, partition
 from dptrace.core.intervals import Int64
 from dptrace.core.text import encodable
-from dptrace.export.aligned_run import Joined, Members, Shift
+from dptrace.export.aligned_run import AlignedRun, Members, Shift
 from dptrace.export.counters import Counter, counters
 from dptrace.export.lane_packing import assign_lanes
 from dptrace.run.run import Run
@@ -83,7 +83,7 @@ class Track:
         for number in range(int(lane.max(initial=-1)) + 1):
             yield replace(self[np.flatnonzero(lane == number)], lane=number)
 
-    def moved(self, shift: Shift) -> Track:
+    def shifted(self, shift: Shift) -> Track:
         """Give the track on the common clock."""
         return self if shift.move is None else replace(self, start_ns=shift(self.start_ns), end_ns=shift(self.end_ns))
 
@@ -100,9 +100,9 @@ class Process:
         return sum(map(len, self.tracks))
 
 
-def processes(run: Run, joined: Joined) -> Iterator[Process]:
+def processes(run: Run, aligned_run: AlignedRun) -> Iterator[Process]:
     """Give the tracks of each timeline of *run*, one timeline at a time; times in ns, on the clocks of *joined*."""
-    for device, members, shift in zip(run.devices, joined.members, joined.shifts, strict=True):
+    for device, members, shift in zip(run.devices, aligned_run.members, aligned_run.shifts, strict=True):
         timeline, pieces = device.timeline, exposure(device.timeline)
         rows = [
             *(_steps(timeline, device.split), _parts(timeline)),
@@ -111,15 +111,15 @@ def processes(run: Run, joined: Joined) -> Iterator[Process]:
         ]
         yield Process(
             _name(timeline),
-            tuple(lane.moved(shift) for row in rows for lane in row.lanes()),
-            tuple(counter.moved(shift) for counter in counters(timeline, pieces)),
+            tuple(lane.shifted(shift) for row in rows for lane in row.lanes()),
+            tuple(counter.shifted(shift) for counter in counters(timeline, pieces)),
         )
 
 
-def earliest(run: Run, joined: Joined) -> int:
+def earliest(run: Run, aligned_run: AlignedRun) -> int:
     """Give the first time of all in ns, on the clocks of *joined*; 0 for an empty run."""
     firsts = []
-    for timeline, shift in zip(run.timelines, joined.shifts, strict=True):
+    for timeline, shift in zip(run.timelines, aligned_run.shifts, strict=True):
         launched = timeline.launch_ns[timeline.launch_ns != UNKNOWN]
         first = launched.min(keepdims=True) if len(launched) else launched
         times = np.concatenate((timeline.start_ns[:1], timeline.windows.bounds[:1], first))
@@ -149,7 +149,7 @@ def _parts(timeline: Timeline) -> Track:
     return Track("phases", pieces.start_ns, pieces.end_ns, pieces.part.astype(np.int32), labels, (step,))
 
 
-def _communication(timeline: Timeline, pieces: Pieces) -> Iterator[Track]:
+def _communication(timeline: Timeline, pieces: Segments) -> Iterator[Track]:
     """Make the rows of exposed and of overlapped communication."""
     kinds = tuple(encodable(collective.kind) for collective in timeline.collectives)
     for exposed, word in ((1, "exposed"), (0, "overlapped")):
@@ -168,7 +168,7 @@ def _communication(timeline: Timeline, pieces: Pieces) -> Iterator[Track]:
 def _streams(device: DeviceFigures, members: Members) -> Iterator[Track]:
     """Make a row per stream of a GPU, or per thread of a CPU."""
     timeline = device.timeline
-    places = members.places(len(timeline))
+    places = members.row_of_interval(len(timeline))
     # -1, which is "none", for what is not communication.
     none = np.where(timeline.kind == Kind.COMMUNICATION, 0, -1)
     exposed, overlapped = device.exposed_ns + none, device.overlapped_ns + none
@@ -206,8 +206,8 @@ def _member_arguments(members: Members, place: Int64) -> Iterator[Argument]:
         ("transfer_ns", "transfer_at_most_ns", members.transfer_ns),
         ("busbw_gbps", "busbw_at_least_gbps", members.busbw_gbps),
     ):
-        yield Argument(name, np.append(np.where(members.bound, -1, values), -1)[place])
-        yield Argument(at_bound, np.append(np.where(members.bound, values, -1), -1)[place])
+        yield Argument(name, np.append(np.where(members.is_upper_bound, -1, values), -1)[place])
+        yield Argument(at_bound, np.append(np.where(members.is_upper_bound, values, -1), -1)[place])
 
 
 def _step_argument(timeline: Timeline, index: NDArray[np.integer]) -> Argument:

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import IO, Any, BinaryIO, cast
 
 from dptrace.errors import DptraceError
-from dptrace.export.aligned_run import Joined
+from dptrace.export.aligned_run import AlignedRun
 from dptrace.run.run import Run
 
 __all__ = ["MANIFEST", "write_bundle"]
@@ -48,7 +48,7 @@ class _Member:
 
 
 def write_bundle(
-    run: Run, joined: Joined, file: IO[bytes], open_file: Opener, progress: Callable[[float], None]
+    run: Run, aligned_run: AlignedRun, file: IO[bytes], open_file: Opener, progress: Callable[[float], None]
 ) -> list[str]:
     """Write a zip of the files that *run* was read from, byte for byte but unpacked, and a manifest of their clocks.
 
@@ -66,7 +66,7 @@ def write_bundle(
         DptraceError: a file can't be read again, or is larger than Perfetto takes from a zip.
         OSError: *file* can't be written.
     """
-    members = _members(run, joined)
+    members = _members(run, aligned_run)
     for member in members:
         _look(member, open_file)
     # The first file by name gives the merged trace its clock, and what would begin before it is dropped.
@@ -80,11 +80,11 @@ def write_bundle(
     return [member.name for member in members]
 
 
-def _members(run: Run, joined: Joined) -> list[_Member]:
+def _members(run: Run, aligned_run: AlignedRun) -> list[_Member]:
     """Give each file once, with the ranks and the clock of the GPUs in it."""
     found: dict[str, _Member] = {}
     ranks: dict[str, list[int]] = {}
-    for timeline, shift in zip(run.timelines, joined.shifts, strict=True):
+    for timeline, shift in zip(run.timelines, aligned_run.shifts, strict=True):
         moved = shift.by_ns if shift.move is not None else 0
         member = found.setdefault(timeline.path, _Member(timeline.path, "", moved))
         # The GPUs of one process share its clock; one without collectives can't tell of it.

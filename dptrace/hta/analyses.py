@@ -11,7 +11,7 @@ import pandas as pd
 from dptrace.errors import DptraceError, UsageError
 from dptrace.hta.options import ANALYSES, Options
 from dptrace.hta.overlays import check_overlay, frequent_sequences
-from dptrace.hta.silence import captured_figures, quiet
+from dptrace.hta.silence import captured_figures, silence_hta
 from dptrace.hta.trace_analysis import analysis_of, parsed_trace
 from dptrace.readers.sources.discovery import Sources
 
@@ -55,9 +55,9 @@ def analyze(
         DptraceError: the analysis can't be made of this run.
         UsageError: a rank that isn't there, or what the analysis must be told is missing.
     """
-    with quiet() as errors:
+    with silence_hta() as errors:
         trace = parsed_trace(found, strict, options.rounding)
-        task = _Task(name, trace, options, draw, errors)
+        task = _AnalysisRun(name, trace, options, draw, errors)
         if against is not None:
             task.other = parsed_trace(against, strict, options.rounding)
             _choose(task.other, options.against_ranks)
@@ -89,7 +89,7 @@ def _flat(table: pd.DataFrame) -> pd.DataFrame:
     return table.reset_index(drop=table.index.names == [None])
 
 
-class _Task:
+class _AnalysisRun:
     """One analysis under way."""
 
     def __init__(self, name: str, trace: Any, options: Options, draw: bool, errors: list[str]) -> None:
@@ -135,21 +135,21 @@ class _Task:
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def _temporal_breakdown(task: _Task) -> Tables:
+def _temporal_breakdown(task: _AnalysisRun) -> Tables:
     return {"ranks": task.hta.get_temporal_breakdown(visualize=task.draw)}
 
 
-def _overlap(task: _Task) -> Tables:
+def _overlap(task: _AnalysisRun) -> Tables:
     return {"ranks": task.hta.get_comm_comp_overlap(visualize=task.draw)}
 
 
-def _kernel_breakdown(task: _Task) -> Tables:
+def _kernel_breakdown(task: _AnalysisRun) -> Tables:
     chosen = task.chosen("num_kernels", "duration_ratio", include_memory_kernels="memory_kernels")
     kinds, kernels = task.hta.get_gpu_kernel_breakdown(visualize=task.draw, **chosen)
     return {"kinds": kinds, "kernels": kernels}
 
 
-def _annotation_breakdown(task: _Task) -> Tables:
+def _annotation_breakdown(task: _AnalysisRun) -> Tables:
     chosen = task.chosen("num_kernels", "duration_ratio")
     on_gpu = not task.options.cpu
     frame = task.hta.get_gpu_user_annotation_breakdown(use_gpu_annotation=on_gpu, visualize=task.draw, **chosen)
@@ -158,13 +158,13 @@ def _annotation_breakdown(task: _Task) -> Tables:
     return {"annotations": frame}
 
 
-def _idle_breakdown(task: _Task) -> Tables:
+def _idle_breakdown(task: _AnalysisRun) -> Tables:
     chosen = task.chosen("streams", consecutive_kernel_delay="kernel_delay", show_idle_interval_stats="intervals")
     idle, intervals = task.hta.get_idle_time_breakdown(ranks=task.ranks, visualize=task.draw, **chosen)
     return {"idle": idle.reset_index(drop=True)} | ({} if intervals is None else {"intervals": intervals})
 
 
-def _launch_statistics(task: _Task) -> Tables:
+def _launch_statistics(task: _AnalysisRun) -> Tables:
     runtime, delay = task.options.runtime_cutoff, task.options.launch_delay_cutoff
     runtime, delay = 50 if runtime is None else runtime, 100 if delay is None else delay
     chosen = task.chosen(include_memory_events="memory_kernels")
@@ -184,7 +184,7 @@ def _launch_statistics(task: _Task) -> Tables:
     return {"outliers": pd.DataFrame(counts), "launches": task.by_rank(frames)}
 
 
-def _queue_length(task: _Task) -> Tables:
+def _queue_length(task: _AnalysisRun) -> Tables:
     series = task.hta.get_queue_length_time_series(task.ranks)
     chosen = task.chosen(max_queue_length="max_queue_length")
     full = task.hta.get_time_spent_blocked_on_full_queue(series, **chosen)
@@ -193,7 +193,7 @@ def _queue_length(task: _Task) -> Tables:
     return tables | ({"series": task.by_rank(series)} if task.options.series else {})
 
 
-def _memory_bandwidth(task: _Task) -> Tables:
+def _memory_bandwidth(task: _AnalysisRun) -> Tables:
     summary = task.hta.get_memory_bw_summary(task.ranks)
     tables = {"summary": pd.DataFrame() if summary is None else summary}
     if task.options.series:
@@ -201,7 +201,7 @@ def _memory_bandwidth(task: _Task) -> Tables:
     return tables
 
 
-def _critical_path(task: _Task) -> Tables:
+def _critical_path(task: _AnalysisRun) -> Tables:
     options = task.options
     annotation = "ProfilerStep" if options.annotation is None else options.annotation
     symbols = task.trace.symbol_table.get_sym_table()
@@ -226,7 +226,7 @@ def _critical_path(task: _Task) -> Tables:
     return {"summary": share.reset_index(), "path": path.reset_index(drop=True)}
 
 
-def _frequent_sequences(task: _Task) -> Tables:
+def _frequent_sequences(task: _AnalysisRun) -> Tables:
     if not task.options.operator:
         raise UsageError("Name the operator whose kernels to look at: --operator aten::linear.")
     chosen = task.chosen(min_pattern_len="min_length", top_k="top")
@@ -236,7 +236,7 @@ def _frequent_sequences(task: _Task) -> Tables:
     return {"sequences": frame}
 
 
-def _trace_diff(task: _Task) -> Tables:
+def _trace_diff(task: _AnalysisRun) -> Tables:
     from hta.trace_diff import DeviceType, TraceDiff
 
     if task.other is None:
@@ -257,7 +257,7 @@ def _trace_diff(task: _Task) -> Tables:
     return {"operators": frame.sort_values("diff_duration", key=abs, ascending=False, kind="stable")}
 
 
-_RUNNERS: dict[str, Callable[[_Task], Tables]] = {
+_RUNNERS: dict[str, Callable[[_AnalysisRun], Tables]] = {
     "temporal-breakdown": _temporal_breakdown,
     "overlap": _overlap,
     "kernel-breakdown": _kernel_breakdown,

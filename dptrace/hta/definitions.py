@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from dptrace.errors import DptraceError, TraceError
-from dptrace.hta.event_frame import Argument, Wide
+from dptrace.hta.event_frame import ArgColumn, EventFrame
 from dptrace.hta.rank_frames import read_ranks
 from dptrace.readers.sources.discovery import Sources
 
@@ -28,7 +28,7 @@ __all__ = ["COMPATIBLE_WITH", "HtaCompat", "hta_compat"]
 COMPATIBLE_WITH = "0.6.1"
 """The release of HTA whose figures these are."""
 
-_ARGUMENTS = (Argument("stream", "stream", -1), Argument("correlation", "correlation", -1))
+_ARGUMENTS = (ArgColumn("stream", "stream", -1), ArgColumn("correlation", "correlation", -1))
 # hta/common/types.py, and the order in which get_kernel_type of hta/utils/utils.py asks them.
 _COMMUNICATION = re.compile(r"(^nccl.*)|(^hip)|(^hccl)|(.*ncclKernel.*)")
 _MEMORY = re.compile(r"(^(hip)?Memcpy)|(^(hip)?Memset)|(^dma)")
@@ -88,7 +88,7 @@ def hta_compat(found: Sources, strict: bool = False) -> HtaCompat:
     return HtaCompat(_with_percents(pd.DataFrame(rows)), rounded, (*ranks.notes, *notes))
 
 
-def _refuse_mtia(file: Wide) -> None:
+def _refuse_mtia(file: EventFrame) -> None:
     info = file.metadata.get("distributedInfo")
     backend = str(info.get("backend")) if isinstance(info, dict) else ""
     if "mtia:hccl" in backend or "runFunction - job_prep_and_submit_for_execution" in file.symbols:
@@ -103,7 +103,7 @@ def _with_percents(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def _figures(file: Wide, origin: Any, leave_last_out: bool) -> dict[str, Any] | None:
+def _figures(file: EventFrame, origin: Any, leave_last_out: bool) -> dict[str, Any] | None:
     frame, symbols = file.frame, file.symbols
     rows = _kept_rows(frame, symbols) if leave_last_out else np.arange(len(frame))
     rows = rows[frame["stream"].to_numpy()[rows] != -1]

@@ -20,15 +20,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 from dptrace.errors import TraceError
 from dptrace.readers.kineto.reader import Metadata, damage_of, read_into
 from dptrace.readers.sources.source import Source
 
-__all__ = ["Argument", "Wide", "read_wide"]
+__all__ = ["ArgColumn", "EventFrame", "read_event_frame"]
 
 
-class Argument(NamedTuple):
+class ArgColumn(NamedTuple):
     """One of an event's ``args``, as a column."""
 
     column: str
@@ -38,7 +38,7 @@ class Argument(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wide:
+class EventFrame:
     """One rank's events, in the order of the file."""
 
     path: str
@@ -88,12 +88,12 @@ class _Numbered(dict[Any, int]):
         return self.setdefault(key, len(self))
 
 
-class WideColumns:
+class EventFrameColumns:
     """The columns of a file while it is read: what ``reader.read_into`` fills."""
 
-    def __init__(self, arguments: Sequence[Argument]) -> None:
-        self.events = self.kept = self.dropped = self.mended = 0
-        self.whole = False
+    def __init__(self, arguments: Sequence[ArgColumn]) -> None:
+        self.events = self.kept = self.dropped = self.repaired = 0
+        self.saw_last_event = False
         """Whether Kineto's last event was seen, so that no event is missing."""
         fields = [(f"a{i}", Any, msgspec.field(default=a.default, name=a.key)) for i, a in enumerate(arguments)]
         kind = msgspec.defstruct("Args", fields, frozen=True, gc=False)
@@ -124,7 +124,7 @@ class WideColumns:
         events = self.decoder.decode(text)
         count = len(events)
         categories, lengths, starts = (list(map(get, events)) for get in (_category, _length, _start))
-        self.whole = self.whole or "Trace" in categories
+        self.saw_last_event = self.saw_last_event or "Trace" in categories
         keep = np.fromiter(map(is_not, lengths, repeat(None)), np.bool_, count)
         for column in (categories, starts):
             keep &= np.fromiter(map(is_not, column, repeat(None)), np.bool_, count)
@@ -172,7 +172,7 @@ def _numbers(values: Iterator[Any]) -> NDArray[Any]:
     return array
 
 
-def read_wide(file: Source | Path, arguments: Sequence[Argument], round_out: bool = True) -> Wide:
+def read_event_frame(file: Source | Path, arguments: Sequence[ArgColumn], round_out: bool = True) -> EventFrame:
     """Read one rank's events with the *arguments* as columns.
 
     Args:
@@ -183,7 +183,7 @@ def read_wide(file: Source | Path, arguments: Sequence[Argument], round_out: boo
         TraceError: not a file that torch.profiler wrote, or nothing of it is left.
     """
     source = Source.of(file)
-    columns = WideColumns(arguments)
+    columns = EventFrameColumns(arguments)
     with _no_collection():
         metadata, cut_off = read_into(source, columns)
         if not columns.kept:
@@ -191,12 +191,12 @@ def read_wide(file: Source | Path, arguments: Sequence[Argument], round_out: boo
         symbols, frame = _frame(columns, round_out)
     info = metadata.distributed
     rank = info.get("rank") if isinstance(info, dict) else None
-    return Wide(
-        path=legible(source.address),
+    return EventFrame(
+        path=sanitize(source.address),
         rank=rank if type(rank) is int and 0 <= rank < 1 << 31 else None,
         frame=frame,
         symbols=symbols,
-        metadata=_around(metadata),
+        metadata=_metadata_fields(metadata),
         damage=(
             *damage_of(source.name, columns, cut_off),
             *(f"{source.name}: {sentence}" for sentence in metadata.damage),
@@ -204,14 +204,14 @@ def read_wide(file: Source | Path, arguments: Sequence[Argument], round_out: boo
     )
 
 
-def _around(metadata: Metadata) -> dict[str, Any]:
+def _metadata_fields(metadata: Metadata) -> dict[str, Any]:
     """Give the metadata under the names of the file."""
-    told = {
+    known_metadata = {
         "baseTimeNanoseconds": metadata.base,
         "distributedInfo": metadata.distributed,
         "deviceProperties": metadata.devices,
     }
-    return {key: value for key, value in told.items() if value is not None}
+    return {key: value for key, value in known_metadata.items() if value is not None}
 
 
 @contextmanager
@@ -226,7 +226,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _frame(columns: WideColumns, round_out: bool) -> tuple[list[str], pd.DataFrame]:
+def _frame(columns: EventFrameColumns, round_out: bool) -> tuple[list[str], pd.DataFrame]:
     place = np.concatenate(columns.places)
     index = pd.Index(place)
     symbols, category, name = _symbols(columns)
@@ -256,7 +256,7 @@ def _frame(columns: WideColumns, round_out: bool) -> tuple[list[str], pd.DataFra
     return symbols, frame
 
 
-def _symbols(columns: WideColumns) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+def _symbols(columns: EventFrameColumns) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
     """Number categories and names together, in the order that HTA's loader gives them in the same process."""
     categories, names = list(map(str, columns.categories)), list(map(str, columns.names))
     symbols = list(set(categories).union(set(names)))
@@ -268,7 +268,7 @@ def _symbols(columns: WideColumns) -> tuple[list[str], NDArray[np.int64], NDArra
     return symbols, codes[0], codes[1]
 
 
-def _times(columns: WideColumns, round_out: bool) -> dict[str, NDArray[Any]]:
+def _times(columns: EventFrameColumns, round_out: bool) -> dict[str, NDArray[Any]]:
     start, length = np.concatenate(columns.starts), np.concatenate(columns.lengths)
     none, fraction = type(None), float
     start_absent, length_absent = none in columns.kinds["ts"], none in columns.kinds["dur"]

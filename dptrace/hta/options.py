@@ -48,7 +48,7 @@ class Options:
     overlay: str | None = None
     """A folder, for the trace with the result in it."""
 
-    def given(self) -> list[str]:
+    def chosen_options(self) -> list[str]:
         """Name what the user chose."""
         return [field.name for field in fields(self) if getattr(self, field.name) not in (None, ())]
 
@@ -57,15 +57,15 @@ class Options:
 class Description:
     """One of HTA's analyses, as far as it can be told without HTA."""
 
-    says: str
+    summary: str
     """A line on what it answers."""
     needs: str
     """What a recording must hold for it, for the message when it fails."""
-    takes: tuple[str, ...] = ()
+    option_names: tuple[str, ...] = ()
     """Options of its own, beside those that all take."""
     one_rank: bool = False
     """Whether it looks at a single rank, the first if none is named."""
-    draws: bool = True
+    has_plots: bool = True
     """Whether HTA draws a picture of it."""
 
 
@@ -98,20 +98,20 @@ ANALYSES = {
         "How many operations wait on each stream, and how long a full queue blocked the host.",
         "launch calls that each have one GPU event",
         ("series", "max_queue_length"),
-        draws=False,
+        has_plots=False,
     ),
     "memory-bandwidth": Description(
         "The bandwidth of copies and sets between host and device.",
         "copies that give their bandwidth",
         ("series",),
-        draws=False,
+        has_plots=False,
     ),
     "critical-path": Description(
         "What bounds a step: the longest chain through CPU and GPU, and what each link of it is.",
         "launch calls, kernels and steps, best with CUDA synchronization events (enable_cuda_sync_events)",
         ("annotation", "instance", "data_loading", "overlay"),
         one_rank=True,
-        draws=False,
+        has_plots=False,
     ),
     "frequent-sequences": Description(
         "The sequences of kernels that an operator (--operator) launches most often.",

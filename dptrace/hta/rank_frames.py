@@ -6,24 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dptrace.errors import DptraceError, TraceError
-from dptrace.hta.event_frame import Argument, Wide, read_wide
+from dptrace.hta.event_frame import ArgColumn, EventFrame, read_event_frame
 from dptrace.readers.sources.discovery import Sources, assign_ranks
 from dptrace.readers.sources.source import Source
 
-__all__ = ["RankFiles", "read_ranks"]
+__all__ = ["RankFrames", "read_ranks"]
 
 
 @dataclass(frozen=True, slots=True)
-class RankFiles:
+class RankFrames:
     """Frames and where they come from, in the order of ranks."""
 
-    files: dict[int, Wide]
+    files: dict[int, EventFrame]
     sources: dict[int, Source]
     notes: tuple[str, ...]
     """What was missing, left out, dropped or guessed, a sentence each."""
 
 
-def read_ranks(found: Sources, arguments: Sequence[Argument], round_out: bool, strict: bool = False) -> RankFiles:
+def read_ranks(found: Sources, arguments: Sequence[ArgColumn], round_out: bool, strict: bool = False) -> RankFrames:
     """Read what ``discovery.find`` found.
 
     Args:
@@ -32,7 +32,7 @@ def read_ranks(found: Sources, arguments: Sequence[Argument], round_out: bool, s
     Raises:
         DptraceError: a file that the user named can't be read, none can, or two claim one rank.
     """
-    files: list[tuple[Source, Wide]] = []
+    files: list[tuple[Source, EventFrame]] = []
     notes = list(found.notes)
     for file in found.files:
         try:
@@ -43,18 +43,18 @@ def read_ranks(found: Sources, arguments: Sequence[Argument], round_out: bool, s
             notes.append(f"Left out: {error}")
     if not files:
         raise DptraceError("None of the files is a trace that can be read:\n" + "\n".join(notes))
-    ranks, guesses = assign_ranks([wide for _, wide in files])
-    notes += [note for _, wide in files for note in wide.damage]
+    ranks, guesses = assign_ranks([frames for _, frames in files])
+    notes += [note for _, frames in files for note in frames.damage]
     pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
-    return RankFiles(
-        {rank: wide for rank, (_, wide) in pairs},
+    return RankFrames(
+        {rank: frames for rank, (_, frames) in pairs},
         {rank: source for rank, (source, _) in pairs},
         (*notes, *guesses),
     )
 
 
-def _read(source: Source, arguments: Sequence[Argument], round_out: bool, strict: bool) -> Wide:
-    wide = read_wide(source, arguments, round_out)
-    if strict and wide.damage:
-        raise TraceError(f"{wide.path}: is refused, since --strict was given: {' '.join(wide.damage)}")
-    return wide
+def _read(source: Source, arguments: Sequence[ArgColumn], round_out: bool, strict: bool) -> EventFrame:
+    frames = read_event_frame(source, arguments, round_out)
+    if strict and frames.damage:
+        raise TraceError(f"{frames.path}: is refused, since --strict was given: {' '.join(frames.damage)}")
+    return frames

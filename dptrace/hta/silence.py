@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
-__all__ = ["captured_figures", "quiet"]
+__all__ = ["captured_figures", "silence_hta"]
 
 
 @contextmanager
-def quiet() -> Iterator[list[str]]:
+def silence_hta() -> Iterator[list[str]]:
     """Let HTA say nothing; give what it logged as an error, for a message of our own."""
     logger = logging.getLogger("hta")
     handler, told = _Keeping(), logger.handlers[:]

@@ -21,7 +21,7 @@ from hta.configs.parser_config import ParserConfig
 from numpy.typing import NDArray
 
 from dptrace.errors import DptraceError
-from dptrace.hta.event_frame import Argument, Wide
+from dptrace.hta.event_frame import ArgColumn, EventFrame
 from dptrace.hta.rank_frames import read_ranks
 from dptrace.readers.kineto.json_stream import pieces
 from dptrace.readers.sources.discovery import Sources
@@ -90,7 +90,7 @@ def trace_of(found: Sources, strict: bool = False, round_out: bool | None = None
     config = ParserConfig.get_default_cfg()
     if config.parse_all_args:
         raise DptraceError("HTA's parse_all_args is set: load the trace with HTA's own loader, which alone does that.")
-    arguments = [Argument(a.name, a.raw_name, a.default_value) for a in config.get_args()]
+    arguments = [ArgColumn(a.name, a.raw_name, a.default_value) for a in config.get_args()]
     round_out = not options.disable_ns_rounding() if round_out is None else round_out
     ranks = read_ranks(found, arguments, round_out, strict)
     trace = DptraceTrace(ranks.sources)
@@ -100,7 +100,7 @@ def trace_of(found: Sources, strict: bool = False, round_out: bool | None = None
     return trace
 
 
-def _add(trace: DptraceTrace, rank: int, file: Wide) -> None:
+def _add(trace: DptraceTrace, rank: int, file: EventFrame) -> None:
     local = TraceSymbolTable()
     local.add_symbols(file.symbols)
     frame = file.frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dptrace.errors import DptraceError, MissingExtraError
-from dptrace.hta.silence import quiet
+from dptrace.hta.silence import silence_hta
 from dptrace.readers.sources.discovery import Sources
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def hta_of(run: Run, include_last_profiler_step: bool = False) -> Any:
 
 def hta_analysis(found: Sources, strict: bool = False, include_last_profiler_step: bool = False) -> Any:
     """Read the files of a run into HTA's ``TraceAnalysis``; see ``trace_adapter.trace_of``."""
-    with quiet():
+    with silence_hta():
         trace = parsed_trace(found, strict)
         trace.align_and_filter_trace(include_last_profiler_step)
         return analysis_of(trace)

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TypeVar
 
-from dptrace.core.array_file import Damaged, load, pack
+from dptrace.core.array_file import CorruptArrayFile, dumps, load
 from dptrace.core.files import cache_folder
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
@@ -32,15 +32,15 @@ _ABANDONED = 3600
 """Seconds after which a file that is still half-written won't be finished."""
 
 
-def fetch(source: Source, how: Sequence[object], type: type[Value]) -> tuple[Value | None, Path | None]:
+def fetch(source: Source, key: Sequence[object], type: type[Value]) -> tuple[Value | None, Path | None]:
     """Give what was stored for this very file and way of reading, and where; or nothing."""
-    if (entry := _entry(source, how)) is None:
+    if (entry := _entry(source, key)) is None:
         return None, None
     try:
         value = read(entry, type)
         os.utime(entry)  # used now: the last to go
         return value, entry
-    except Damaged:
+    except CorruptArrayFile:
         with suppress(OSError):
             entry.unlink()
     except OSError:
@@ -48,19 +48,19 @@ def fetch(source: Source, how: Sequence[object], type: type[Value]) -> tuple[Val
     return None, None
 
 
-def store(source: Source, how: Sequence[object], value: object, identity: object) -> Path | None:
+def store(source: Source, key: Sequence[object], value: object, identity: object) -> Path | None:
     """Keep *value*; where that can't be (no room, no right to write), nothing is kept and nothing is wrong.
 
     Args:
         identity: the source's, from before it was read; a file that changed meanwhile is not kept.
     """
-    entry = _entry(source, how)
+    entry = _entry(source, key)
     if entry is None or identity != file_identity(source):
         return None
     try:
         entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write(value, entry)
-        _make_room(entry)
+        _evict(entry)
     except OSError:
         return None
     return entry
@@ -75,7 +75,7 @@ def read(entry: Path, type: type[Value]) -> Value:
     """
     name, value = load(entry, tuple[str, type])  # type: ignore[valid-type]
     if name != entry.name:
-        raise Damaged(f"it is {name}")
+        raise CorruptArrayFile(f"it is {name}")
     return value
 
 
@@ -84,17 +84,17 @@ def write(value: object, path: Path) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with beside.open("wb") as file:
-            file.writelines(pack((path.name, value)))
+            file.writelines(dumps((path.name, value)))
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
 
 
-def _entry(source: Source, how: Sequence[object]) -> Path | None:
+def _entry(source: Source, key: Sequence[object]) -> Path | None:
     identity = file_identity(source)
     if identity is None:
         return None
-    digest = blake2b(repr((_code(), identity, tuple(how))).encode("utf-8", "surrogateescape"), digest_size=16)
+    digest = blake2b(repr((_code(), identity, tuple(key))).encode("utf-8", "surrogateescape"), digest_size=16)
     try:
         return cache_folder() / f"{digest.hexdigest()}.rank"
     except RuntimeError:  # no home folder
@@ -111,7 +111,7 @@ def _code() -> str:
     return digest.hexdigest()
 
 
-def _make_room(newest: Path) -> None:
+def _evict(newest: Path) -> None:
     entries = []
     for path in newest.parent.glob(".*.part"):  # left by a process that was killed
         with suppress(OSError):

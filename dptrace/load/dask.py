@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from dptrace.core.subprocess_pool import cores
+from dptrace.core.subprocess_pool import available_cores
 from dptrace.errors import DptraceError, MissingExtraError
-from dptrace.load.options import Reading
+from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import RankFile, load_rank_file
 from dptrace.readers.sources.source import Source
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["LOCAL", "on_cluster", "read_there"]
+__all__ = ["LOCAL", "read_on_cluster", "read_on_worker"]
 
 LOCAL = "local"
 """Instead of a scheduler's address: a cluster of this machine's cores, for as long as the reading takes."""
@@ -24,7 +24,9 @@ _PATIENCE = 30
 """Seconds within which a scheduler answers and a cluster has its first worker."""
 
 
-def on_cluster(sources: Sequence[Source], reading: Reading) -> Iterator[tuple[int, RankFile | DptraceError]]:
+def read_on_cluster(
+    sources: Sequence[Source], read_options: ReadOptions
+) -> Iterator[tuple[int, RankFile | DptraceError]]:
     """Read the files on the workers of ``reading.dask``; give each one's index and figures as they come.
 
     A worker that dies costs the files it was at another try on another worker.
@@ -32,13 +34,13 @@ def on_cluster(sources: Sequence[Source], reading: Reading) -> Iterator[tuple[in
     Raises:
         DptraceError: no scheduler or no worker is there, or the cluster's workers lack dptrace.
     """
-    assert reading.dask is not None
-    with _client(reading.dask) as client:
+    assert read_options.dask is not None
+    with _client(read_options.dask) as client:
         from distributed import as_completed
 
         # Their own folder is not this one.
         there = [source.absolute() for source in sources]
-        futures = client.map(read_there, there, reading=reading, pure=False)
+        futures = client.map(read_on_worker, there, read_options=read_options, pure=False)
         index = {future.key: number for number, future in enumerate(futures)}
         for future in as_completed(futures):
             number = index[future.key]
@@ -46,10 +48,10 @@ def on_cluster(sources: Sequence[Source], reading: Reading) -> Iterator[tuple[in
             future.release()
 
 
-def read_there(source: Source, reading: Reading) -> RankFile | DptraceError:
+def read_on_worker(source: Source, read_options: ReadOptions) -> RankFile | DptraceError:
     """Read one file on a worker; what is wrong with it is an answer, not a failure that is tried again."""
     try:
-        return load_rank_file(source, reading)[0].only_communication()
+        return load_rank_file(source, read_options)[0].only_communication()
     except DptraceError as error:
         return error
 
@@ -57,7 +59,7 @@ def read_there(source: Source, reading: Reading) -> RankFile | DptraceError:
 def _as_named(result: RankFile | DptraceError, there: str, here: str) -> RankFile | DptraceError:
     """Call the file what the user calls it."""
     if isinstance(result, RankFile):
-        return result.at(here)
+        return result.with_path(here)
     result.args = (str(result).replace(there, here),)
     return result
 
@@ -90,7 +92,9 @@ def _client(address: str) -> Iterator[Client]:
 def _local(make: Callable[..., Any]) -> Any:
     """Start a cluster of this machine's cores, which nobody else can reach."""
     try:
-        return make(n_workers=cores(), threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0")
+        return make(
+            n_workers=available_cores(), threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0"
+        )
     except RuntimeError as error:
         raise DptraceError(
             f"A Dask cluster can't be started here: {error} A script that starts one must keep what it does under "

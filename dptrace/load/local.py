@@ -9,66 +9,68 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from dptrace.core.array_file import Damaged
-from dptrace.core.subprocess_pool import cores, spread
+from dptrace.core.array_file import CorruptArrayFile
+from dptrace.core.subprocess_pool import available_cores, run_parallel
 from dptrace.errors import DptraceError
 from dptrace.load import cache
-from dptrace.load.options import Reading
+from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import RankFile, load_rank_file, read_rank_file
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
 
-__all__ = ["gather"]
+__all__ = ["read_files"]
 
-_PAYS = 2 << 20
+_BYTES_PER_PROCESS = 2 << 20
 """Compressed bytes whose reading takes about as long as a further process takes to start."""
 
 
-def gather(sources: Sequence[Source], reading: Reading) -> Iterator[tuple[int, RankFile | DptraceError]]:
+def read_files(sources: Sequence[Source], read_options: ReadOptions) -> Iterator[tuple[int, RankFile | DptraceError]]:
     """Read the files; give each one's index, and what it came to or what is wrong with it, as they come.
 
     Raises:
         DptraceError: nothing could be read for a reason that is no file's, such as a Dask cluster that isn't there.
     """
-    if reading.dask is not None:
-        from dptrace.load.dask import on_cluster
+    if read_options.dask is not None:
+        from dptrace.load.dask import read_on_cluster
 
-        yield from on_cluster(sources, reading)
+        yield from read_on_cluster(sources, read_options)
         return
     # What passes through a pipe reaches this process alone.
-    jobs = 1 if any(source.passing for source in sources) else reading.jobs or _paying(sources)
+    jobs = 1 if any(source.single_pass for source in sources) else read_options.jobs or _process_count(sources)
     with ExitStack() as stack:
         # Only arrays that come back from other processes need a folder.
-        shared = jobs > 1 and len(sources) > 1 and not reading.figures_only
+        shared = jobs > 1 and len(sources) > 1 and not read_options.figures_only
         folder = stack.enter_context(_temporary()) if shared else ""
-        tasks = [_Task(source, reading, folder, os.getpid(), jobs if len(sources) == 1 else 1) for source in sources]
-        for index, result in spread(_work, tasks, jobs):
-            yield index, _mapped(result, tasks[index]) if isinstance(result, Path) else result
+        tasks = [
+            _Task(source, read_options, folder, os.getpid(), jobs if len(sources) == 1 else 1) for source in sources
+        ]
+        for index, result in run_parallel(_read_task, tasks, jobs):
+            yield index, _map_result(result, tasks[index]) if isinstance(result, Path) else result
 
 
 def _temporary() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="dptrace.", ignore_cleanup_errors=True)
 
 
-def _mapped(entry: Path, task: _Task) -> RankFile:
+def _map_result(entry: Path, task: _Task) -> RankFile:
     """Map the arrays that another process left."""
     try:
-        return cache.read(entry, RankFile).at(task.source.address)
-    except (OSError, Damaged):  # no room left to write them, or the cache was emptied meanwhile
-        return read_rank_file(task.source, task.reading)
+        return cache.read(entry, RankFile).with_path(task.source.address)
+    except (OSError, CorruptArrayFile):  # no room left to write them, or the cache was emptied meanwhile
+        return read_rank_file(task.source, task.read_options)
 
 
-def _paying(sources: Sequence[Source]) -> int:
+def _process_count(sources: Sequence[Source]) -> int:
     """Give how many processes shorten the reading."""
     if len(sources) == 1:
-        return cores()
+        return available_cores()
     size = sum(_weight(source) for source in sources)
-    return max(1, min(cores(), len(sources), size // _PAYS))
+    return max(1, min(available_cores(), len(sources), size // _BYTES_PER_PROCESS))
 
 
 def _weight(source: Source) -> int:
     identity = file_identity(source)
-    size = identity[1] if identity else _PAYS
+    size = identity[1] if identity else _BYTES_PER_PROCESS
     assert isinstance(size, int)
     return size if source.name.endswith(".gz") else size // 12
 
@@ -76,21 +78,21 @@ def _weight(source: Source) -> int:
 @dataclass(frozen=True, slots=True)
 class _Task:
     source: Source
-    reading: Reading
+    read_options: ReadOptions
     folder: str
-    asker: int
+    parent_pid: int
     jobs: int
 
     def __str__(self) -> str:
         return self.source.address
 
 
-def _work(task: _Task) -> RankFile | Path:
+def _read_task(task: _Task) -> RankFile | Path:
     """Read one file; in another process than the asker's, leave the arrays in a file that the asker maps."""
-    file, entry = load_rank_file(task.source, task.reading, task.jobs)
-    if task.reading.figures_only:
+    file, entry = load_rank_file(task.source, task.read_options, task.jobs)
+    if task.read_options.figures_only:
         return file.only_communication()
-    if os.getpid() == task.asker:
+    if os.getpid() == task.parent_pid:
         return file
     if entry is None:
         entry = Path(task.folder, f"{os.getpid()}.{id(task)}")

@@ -8,13 +8,13 @@ from itertools import islice
 from typing import Any
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 from dptrace.errors import DptraceError
-from dptrace.load.local import gather
-from dptrace.load.options import Reading
+from dptrace.load.local import read_files
+from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import RankFile
 from dptrace.readers.sources.discovery import Sources, assign_ranks, find
-from dptrace.readers.sources.url import shown
+from dptrace.readers.sources.url import redact
 from dptrace.run.run import Run
 from dptrace.timeline.collectives import communication_names
 
@@ -25,27 +25,27 @@ _ELSEWHERE = re.compile(r"\d+ of \d+ ranks are here; copy the others' traces bes
 """The recorder's note on a machine that shares no folder with the others (dptrace.record.launch.manifest)."""
 
 
-def open_run(paths: Sequence[str], reading: Reading | None = None, progress: Progress | None = None) -> Run:
+def open_run(paths: Sequence[str], read_options: ReadOptions | None = None, progress: Progress | None = None) -> Run:
     """Read a run; see :func:`dptrace.open`.
 
     Args:
         progress: called before the first file and after each with the number done, the number in all, and the name
             of the file that was done (of the first: that is begun).
     """
-    reading = reading or Reading()
-    communication_names((), reading.comm_patterns)  # a bad pattern is told before a long read
+    read_options = read_options or ReadOptions()
+    communication_names((), read_options.comm_patterns)  # a bad pattern is told before a long read
     sources = find(paths)
-    files, notes = _read_all(sources, reading, progress)
+    files, notes = _read_all(sources, read_options, progress)
     ranks, guesses = assign_ranks(files)
     pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
-    devices = tuple(device.of_rank(rank) for rank, file in pairs for device in file.devices)
-    devices = _whole_steps(devices, sources.info)
+    devices = tuple(device.with_rank(rank) for rank, file in pairs for device in file.devices)
+    devices = _drop_unfinished_steps(devices, sources.metadata)
     world_size = max([file.world_size for file in files] + [max(ranks) + 1])
     # Damage first: it bears on every figure.
     notes = [damage for file in files for damage in file.damage] + notes
     notes += [
         *_contradictions(ranks, [file.world_size for file in files]),
-        *_recorded(sources.info),
+        *_recorder_notes(sources.metadata),
         *guesses,
         *_missing(ranks, world_size),
     ]
@@ -55,37 +55,39 @@ def open_run(paths: Sequence[str], reading: Reading | None = None, progress: Pro
         gloo = ", communication is gloo's" if any(timeline.collectives for timeline in timelines) else ""
         notes.append(f"No GPU work here: compute is the CPU's operators{gloo}.")
     return Run(
-        legible(" ".join(map(shown, paths))),
+        sanitize(" ".join(map(redact, paths))),
         timelines,
-        sources.info,
-        tuple(_grouped(notes)),
+        sources.metadata,
+        tuple(_merge_notes(notes)),
         world_size,
         devices,
-        reading.figures_only,
+        read_options.figures_only,
         sources,
     )
 
 
-def _whole_steps(devices: tuple[DeviceFigures, ...], info: dict[str, Any]) -> tuple[DeviceFigures, ...]:
+def _drop_unfinished_steps(devices: tuple[DeviceFigures, ...], info: dict[str, Any]) -> tuple[DeviceFigures, ...]:
     """Leave out the step in which the training ended or failed, where run.json counts only those before it."""
-    told = info.get("ranks")
+    rank_entries = info.get("ranks")
     whole = {
         entry["rank"]: entry["recorded_steps"]
-        for entry in (told if isinstance(told, list) else [])
+        for entry in (rank_entries if isinstance(rank_entries, list) else [])
         if isinstance(entry, dict) and type(entry.get("rank")) is int and type(entry.get("recorded_steps")) is int
     }
     return tuple(device.first_steps(whole.get(device.timeline.rank, 0)) for device in devices)
 
 
-def _read_all(sources: Sources, reading: Reading, progress: Progress | None) -> tuple[list[RankFile], list[str]]:
+def _read_all(
+    sources: Sources, read_options: ReadOptions, progress: Progress | None
+) -> tuple[list[RankFile], list[str]]:
     """Read the files; one that can't be read is an error if the user named it, else a note."""
     results: dict[int, RankFile | DptraceError] = {}
     count = len(sources.files)
     if progress is not None and count:
         progress(0, count, sources.files[0].name)
-    for index, result in gather(sources.files, reading):
+    for index, result in read_files(sources.files, read_options):
         results[index] = result
-        if isinstance(result, DptraceError) and _matters(result, index, sources, reading):
+        if isinstance(result, DptraceError) and _is_fatal(result, index, sources, read_options):
             raise result
         if progress is not None:
             progress(len(results), count, sources.files[index].name)
@@ -97,13 +99,18 @@ def _read_all(sources: Sources, reading: Reading, progress: Progress | None) -> 
     return files, notes
 
 
-def _matters(error: DptraceError, index: int, sources: Sources, reading: Reading) -> bool:
+def _is_fatal(error: DptraceError, index: int, sources: Sources, read_options: ReadOptions) -> bool:
     """Tell whether an error in one file is one of the whole reading."""
     alone = len(sources.files) == 1
-    return reading.strict or alone or sources.files[index] in sources.named or error.exit_code != DptraceError.exit_code
+    return (
+        read_options.strict
+        or alone
+        or sources.files[index] in sources.named
+        or error.exit_code != DptraceError.exit_code
+    )
 
 
-def _grouped(notes: Sequence[str]) -> list[str]:
+def _merge_notes(notes: Sequence[str]) -> list[str]:
     """Say once what holds for many files: notes that differ only in file and numbers become one."""
     groups: dict[str, list[str]] = {}
     for note in notes:
@@ -115,10 +122,10 @@ def _grouped(notes: Sequence[str]) -> list[str]:
     ]
 
 
-def _recorded(info: dict[str, Any]) -> list[str]:
+def _recorder_notes(info: dict[str, Any]) -> list[str]:
     """Give what the recorder itself noted, and that the run failed, if it did."""
-    told = info.get("notes")
-    notes = [note for note in told if isinstance(note, str)] if isinstance(told, list) else []
+    notes_json = info.get("notes")
+    notes = [note for note in notes_json if isinstance(note, str)] if isinstance(notes_json, list) else []
     # True where it was written; whether traces are missing here is told by those that are here.
     notes = [note for note in notes if not _ELSEWHERE.fullmatch(note)]
     failure = info.get("failure")
@@ -130,12 +137,14 @@ def _recorded(info: dict[str, Any]) -> list[str]:
 
 def _contradictions(ranks: Sequence[int], worlds: Sequence[int]) -> list[str]:
     """Say where files can't be of one job, by what they tell of it."""
-    told = sorted({world for world in worlds if world})
-    if len(told) > 1:
-        sizes = " and ".join(map(str, told))
+    world_sizes = sorted({world for world in worlds if world})
+    if len(world_sizes) > 1:
+        sizes = " and ".join(map(str, world_sizes))
         return [f"The files tell of jobs of {sizes} ranks: they are not of one run."]
-    outside = [rank for rank in ranks if told and rank >= told[0]]
-    return [f"Rank {outside[0]} is none of a job of {told[0]} ranks: are the files of one run?"] if outside else []
+    outside = [rank for rank in ranks if world_sizes and rank >= world_sizes[0]]
+    return (
+        [f"Rank {outside[0]} is none of a job of {world_sizes[0]} ranks: are the files of one run?"] if outside else []
+    )
 
 
 def _missing(ranks: Sequence[int], world_size: int) -> list[str]:

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from dptrace.errors import UsageError
 
-__all__ = ["Reading"]
+__all__ = ["ReadOptions"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """The choices, with what holds when nothing is chosen."""
 
     comm_patterns: tuple[str, ...] = ()

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 from dptrace.errors import TraceError
 from dptrace.load import cache
-from dptrace.load.options import Reading
+from dptrace.load.options import ReadOptions
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
@@ -30,7 +30,7 @@ class RankFile:
     damage: tuple[str, ...] = field(default=())
     """What was cut off, repaired or dropped while reading, a sentence each."""
 
-    def refuse_damage(self) -> None:
+    def raise_if_damaged(self) -> None:
         """Make an error of what was cut off, repaired or dropped.
 
         Raises:
@@ -39,9 +39,9 @@ class RankFile:
         if self.damage:
             raise TraceError(f"{self.path}: is refused, since --strict was given: {' '.join(self.damage)}")
 
-    def at(self, address: str) -> RankFile:
+    def with_path(self, address: str) -> RankFile:
         """Give the same under the name that the user has for the file today."""
-        path = legible(address)
+        path = sanitize(address)
         devices = tuple(replace(d, timeline=replace(d.timeline, path=path)) for d in self.devices)
         return replace(self, path=path, devices=devices)
 
@@ -50,7 +50,7 @@ class RankFile:
         return replace(self, devices=tuple(device.only_communication() for device in self.devices))
 
 
-def read_rank_file(source: Source, reading: Reading, jobs: int = 1) -> RankFile:
+def read_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> RankFile:
     """Read a file and compute its figures.
 
     Raises:
@@ -58,27 +58,27 @@ def read_rank_file(source: Source, reading: Reading, jobs: int = 1) -> RankFile:
     """
     trace = read_trace(source, jobs)
     file = RankFile(trace.path, trace.rank, trace.world_size or 0, (), trace.damage)
-    if reading.strict:
-        file.refuse_damage()
-    timelines = build_timelines(trace, trace.rank or 0, reading.comm_patterns)
+    if read_options.strict:
+        file.raise_if_damaged()
+    timelines = build_timelines(trace, trace.rank or 0, read_options.comm_patterns)
     devices = tuple(figures_of(timeline) for timeline in timelines)
     return replace(file, devices=devices)
 
 
-def load_rank_file(source: Source, reading: Reading, jobs: int = 1) -> tuple[RankFile, Path | None]:
+def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> tuple[RankFile, Path | None]:
     """Return a file's figures from the cache, else read the file and cache it; also return the cache entry, if any.
 
     Raises:
         TraceError: what is wrong with the file.
     """
-    if not reading.cache:
-        return read_rank_file(source, reading, jobs), None
-    how, identity = (source.name, reading.comm_patterns), file_identity(source)
-    found, entry = cache.fetch(source, how, RankFile)
+    if not read_options.cache:
+        return read_rank_file(source, read_options, jobs), None
+    key, identity = (source.name, read_options.comm_patterns), file_identity(source)
+    found, entry = cache.fetch(source, key, RankFile)
     if found is None:
-        file = read_rank_file(source, reading, jobs)
-        return file, cache.store(source, how, file, identity)
-    file = found.at(source.address)
-    if reading.strict:
-        file.refuse_damage()
+        file = read_rank_file(source, read_options, jobs)
+        return file, cache.store(source, key, file, identity)
+    file = found.with_path(source.address)
+    if read_options.strict:
+        file.raise_if_damaged()
     return file, entry

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Fit", "Line", "Piece", "explained", "fit", "line_through", "pieces"]
+__all__ = ["Fit", "Line", "Segment", "fit", "line_through", "pieces", "r_squared"]
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +51,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Segment:
     """A line, and the sizes that it holds for."""
 
     line: Line
@@ -75,7 +75,7 @@ class Fit:
     """Median distance of a median from the line, as a share of the line."""
     worst: float
     """The largest such distance."""
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Segment, ...]
     """Several lines where one does not explain the medians; else none."""
     r2_pieces: float | None
     """As ``r2_above``, about those lines, adjusted for the numbers that they take; None where there are none, or fewer
@@ -139,8 +139,8 @@ def fit(sizes: Sequence[int], samples: Sequence[ArrayLike], seed: int = 0) -> Fi
         line=line,
         alpha_range_s=_range(alphas, line.alpha_s),
         beta_range_s_per_byte=_range(betas, line.beta_s_per_byte),
-        r2=explained(medians, expected, medians**-2),
-        r2_above=explained(medians[above], expected[above]) if enough else None,
+        r2=r_squared(medians, expected, medians**-2),
+        r2_above=r_squared(medians[above], expected[above]) if enough else None,
         deviation=float(np.median(off)),
         worst=float(off.max()),
         pieces=found,
@@ -152,11 +152,11 @@ def fit(sizes: Sequence[int], samples: Sequence[ArrayLike], seed: int = 0) -> Fi
     free = int(above.sum()) - (3 * len(found) - 1)
     if free < 1:
         return whole
-    left = 1 - explained(medians[above], by_piece)
+    left = 1 - r_squared(medians[above], by_piece)
     return replace(whole, r2_pieces=1 - left * (int(above.sum()) - 1) / free)
 
 
-def explained(seconds: Floats, expected: Floats, weight: Floats | None = None) -> float:
+def r_squared(seconds: Floats, expected: Floats, weight: Floats | None = None) -> float:
     """Give R²: 1 less the share of the variance that is left about *expected*."""
     weight = np.ones_like(seconds) if weight is None else weight
     mean = float((weight * seconds).sum() / weight.sum())
@@ -165,7 +165,7 @@ def explained(seconds: Floats, expected: Floats, weight: Floats | None = None) -
     return 1 - left / spread if spread > 0 else float(left == 0)
 
 
-def pieces(sizes: ArrayLike, seconds: ArrayLike, error: ArrayLike, most: int = 3) -> tuple[Piece, ...]:
+def pieces(sizes: ArrayLike, seconds: ArrayLike, error: ArrayLike, most: int = 3) -> tuple[Segment, ...]:
     """Cut the sizes where another line holds, as where NCCL goes from LL to LL128 to Simple, or a cache is full.
 
     Of one to *most* lines, those with the least Bayesian information criterion are taken, three numbers being paid
@@ -201,7 +201,7 @@ def pieces(sizes: ArrayLike, seconds: ArrayLike, error: ArrayLike, most: int = 3
         start = best[k][end][1]
         part = slice(start, end)
         alpha, beta = _solve(x[None, part], y[None, part], 1 / (y * sigma)[None, part])
-        found.append(Piece(Line(float(alpha[0]), float(beta[0])), int(x[start]), int(x[end - 1])))
+        found.append(Segment(Line(float(alpha[0]), float(beta[0])), int(x[start]), int(x[end - 1])))
         end = start
     return tuple(reversed(found))
 

@@ -22,11 +22,11 @@ from itertools import accumulate
 
 from dptrace.model.alpha_beta import Line
 
-__all__ = ["Choice", "best_cap", "caps", "exposed_s", "fill", "pipelined_bytes", "predict"]
+__all__ = ["CapPrediction", "best_cap", "bucket_ends", "candidate_caps", "exposed_s", "pipelined_bytes", "predict"]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class CapPrediction:
     """What the model says of one cap."""
 
     cap_bytes: int
@@ -35,7 +35,7 @@ class Choice:
     exposed_s: float
 
 
-def fill(sizes: Sequence[int], cap_bytes: float) -> list[int]:
+def bucket_ends(sizes: Sequence[int], cap_bytes: float) -> list[int]:
     """Give where each bucket ends: how many gradients are in it and in those before it.
 
     >>> fill([3, 1, 4, 1, 5], 4)  # a bucket closes when it reaches the cap, and may exceed it
@@ -69,7 +69,7 @@ def exposed_s(buckets: Sequence[int], ready_s: Sequence[float], line: Line) -> f
     return end - ready_s[-1] if buckets else 0.0
 
 
-def predict(sizes: Sequence[int], ready_s: Sequence[float], cap_bytes: float, line: Line) -> Choice:
+def predict(sizes: Sequence[int], ready_s: Sequence[float], cap_bytes: float, line: Line) -> CapPrediction:
     """Say what a cap gives.
 
     Args:
@@ -79,13 +79,13 @@ def predict(sizes: Sequence[int], ready_s: Sequence[float], cap_bytes: float, li
     return _predict([0, *accumulate(sizes)], ready_s, cap_bytes, line)
 
 
-def _predict(sums: Sequence[int], ready_s: Sequence[float], cap_bytes: float, line: Line) -> Choice:
+def _predict(sums: Sequence[int], ready_s: Sequence[float], cap_bytes: float, line: Line) -> CapPrediction:
     ends = _fill(sums, cap_bytes)
     filled = [sums[end] - sums[begin] for begin, end in zip([0, *ends], ends, strict=False)]
-    return Choice(round(cap_bytes), tuple(filled), exposed_s(filled, [ready_s[end - 1] for end in ends], line))
+    return CapPrediction(round(cap_bytes), tuple(filled), exposed_s(filled, [ready_s[end - 1] for end in ends], line))
 
 
-def caps(sizes: Sequence[int]) -> list[int]:
+def candidate_caps(sizes: Sequence[int]) -> list[int]:
     """Give every cap that makes other buckets than the next smaller one: the sums of neighbouring gradients."""
     sums = [0, *accumulate(sizes)]
     return sorted({high - low for i, low in enumerate(sums) for high in sums[i + 1 :]})
@@ -97,7 +97,7 @@ def best_cap(
     line: Line,
     among: Iterable[float] | None = None,
     slack: float = 0.0,
-) -> Choice:
+) -> CapPrediction:
     """Choose the cap that exposes least; of several alike the one with the fewest buckets, of those the larger.
 
     Args:
@@ -107,7 +107,7 @@ def best_cap(
         slack: by which share more than the least a cap may expose and still be alike.
     """
     sums = [0, *accumulate(sizes)]
-    choices = [_predict(sums, ready_s, cap, line) for cap in (caps(sizes) if among is None else among)]
+    choices = [_predict(sums, ready_s, cap, line) for cap in (candidate_caps(sizes) if among is None else among)]
     # Sums in another order differ in their last digits.
     most = min(choice.exposed_s for choice in choices) * (1 + slack) + 1e-12
     alike = [choice for choice in choices if choice.exposed_s <= most]

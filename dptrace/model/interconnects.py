@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["INTERCONNECTS", "Interconnect", "Likeness", "nearest"]
+__all__ = ["INTERCONNECTS", "Interconnect", "InterconnectMatch", "nearest_interconnect"]
 
 _LATENCY_COUNTS = 0.25
 """Weight of a factor in latency against the same factor in bandwidth: software's share in latency varies widely."""
@@ -27,7 +27,7 @@ class Interconnect:
 
 
 @dataclass(frozen=True, slots=True)
-class Likeness:
+class InterconnectMatch:
     """The known interconnect that a measured one is most like."""
 
     interconnect: Interconnect
@@ -67,7 +67,7 @@ INTERCONNECTS = (
 )
 
 
-def nearest(bytes_per_s: float, alpha_s: float, media: Sequence[str]) -> Likeness:
+def nearest_interconnect(bytes_per_s: float, alpha_s: float, media: Sequence[str]) -> InterconnectMatch:
     """Find what a link is most like: by the factor in bandwidth, and a quarter as much by that in latency.
 
     Args:
@@ -84,4 +84,4 @@ def nearest(bytes_per_s: float, alpha_s: float, media: Sequence[str]) -> Likenes
         return abs(math.log(bytes_per_s / one.bytes_per_s)) + _LATENCY_COUNTS * latency
 
     found = min((one for one in INTERCONNECTS if one.medium in media), key=distance)
-    return Likeness(found, bytes_per_s / found.bytes_per_s, alpha_s / found.alpha_s if alpha_s > 0 else None)
+    return InterconnectMatch(found, bytes_per_s / found.bytes_per_s, alpha_s / found.alpha_s if alpha_s > 0 else None)

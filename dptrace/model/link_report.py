@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from dptrace.model.alpha_beta import Fit, Line, Piece, fit
+from dptrace.model.alpha_beta import Fit, Line, Segment, fit
 from dptrace.model.collectives import COUNTED, Algorithm, algorithm_of, bus_factor
-from dptrace.model.interconnects import nearest
+from dptrace.model.interconnects import nearest_interconnect
 
-__all__ = ["SCHEMA", "STATISTIC", "links"]
+__all__ = ["SCHEMA", "STATISTIC", "link_report"]
 
 SCHEMA = 1
 """Version of what :func:`links` gives; docs/links.md describes it."""
@@ -22,7 +22,7 @@ _POOR = 0.15
 """Median deviation from the line, as a share of it, above which it is said that one line does not explain the data."""
 
 
-def links(measured: Mapping[str, Any]) -> dict[str, Any]:
+def link_report(measured: Mapping[str, Any]) -> dict[str, Any]:
     """Make the contents of links.json.
 
     Args:
@@ -71,7 +71,7 @@ def _collective(kind: str, backend: str, ranks: int, samples: Sequence[Mapping[s
     for row in rows:
         row["fitted_s"] = fitted.seconds(row["bytes"])
     algorithm = algorithm_of(backend, kind)
-    told = {"fit": _told(fitted), "link": _link(fitted.line, algorithm, backend, ranks)}
+    told = {"fit": _fit_dict(fitted), "link": _link(fitted.line, algorithm, backend, ranks)}
     return {**about, **told, "measured": rows, "unfitted": ""}
 
 
@@ -92,7 +92,7 @@ def _row(sample: Mapping[str, Any], factor: float) -> dict[str, Any]:
     }
 
 
-def _told(fitted: Fit) -> dict[str, Any]:
+def _fit_dict(fitted: Fit) -> dict[str, Any]:
     line = fitted.line
     return {
         "alpha_s": line.alpha_s,
@@ -110,7 +110,7 @@ def _told(fitted: Fit) -> dict[str, Any]:
     }
 
 
-def _piece(piece: Piece) -> dict[str, Any]:
+def _piece(piece: Segment) -> dict[str, Any]:
     line = piece.line
     told = {"from_bytes": piece.from_bytes, "to_bytes": piece.to_bytes, "alpha_s": line.alpha_s}
     return told | {"beta_s_per_byte": line.beta_s_per_byte}
@@ -165,7 +165,7 @@ def _nearest(measured: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]
         media = ["network"] if several else ["nvlink", "pcie"]
     else:
         media = ["network"] if several else ["network", "memory"]
-    like = nearest(1 / lines[kind]["beta_s_per_byte"], lines[kind]["alpha_s"], media)
+    like = nearest_interconnect(1 / lines[kind]["beta_s_per_byte"], lines[kind]["alpha_s"], media)
     inside = "All ranks are on one machine: no network is in between." if not several else ""
     return {
         "by": kind,

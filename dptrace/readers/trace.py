@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 
-__all__ = ["UNTOLD", "Category", "CommArgs", "Trace"]
+__all__ = ["UNKNOWN_GROUP", "Category", "CommArgs", "Trace"]
 
-UNTOLD = "?"
+UNKNOWN_GROUP = "?"
 """Name of a group that is one of several, and nothing tells which."""
 
 
@@ -91,6 +91,6 @@ class Trace:
         match = np.fromiter((name.startswith(prefixes) for name in self.names), np.bool_, len(self.names))
         return match[self.name] if len(self.names) else np.zeros(len(self), np.bool_)
 
-    def having(self, names: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def events_named(self, names: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Turn a verdict per entry of the string table into a verdict per event."""
         return names[self.name] if len(self.names) else np.zeros(len(self), np.bool_)

@@ -15,7 +15,7 @@ from dptrace.record.launch.checkpoint_folder import checkpoint_steps
 
 __all__ = ["Checkpoints"]
 
-_KEPT = 2
+_KEEP_NEWEST = 2
 """The last ones: where the newest is damaged, one before it is there."""
 SCHEMA = 1
 
@@ -48,24 +48,24 @@ class Checkpoints:
             DptraceError: it can't be written.
         """
         path = self.path(step)
-        beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             for stale in self.folder.glob(".step-*.part"):
                 stale.unlink(missing_ok=True)  # of a rank that died while it wrote
-            with beside.open("wb") as file:
+            with temporary.open("wb") as file:
                 torch.save({"schema": SCHEMA, "step": step, "facts": self.facts, **content}, file)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(beside, path)
-            for old in self.steps()[:-_KEPT]:
+            os.replace(temporary, path)
+            for old in self.steps()[:-_KEEP_NEWEST]:
                 self.path(old).unlink(missing_ok=True)
         except (OSError, RuntimeError) as error:
             with suppress(OSError):
-                beside.unlink()
+                temporary.unlink()
             raise DptraceError(f"{path}: the checkpoint can't be written: {error}.") from None
 
-    def newest(self, before: int, device: torch.device) -> dict[str, Any] | None:
+    def load_newest(self, before: int, device: torch.device) -> dict[str, Any] | None:
         """Read the newest checkpoint after fewer than *before* steps; where it is damaged, the one before it.
 
         Raises:
@@ -84,7 +84,7 @@ class Checkpoints:
                     f"{self.path(step)} ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
                 )
                 continue
-            self._same(content["facts"], self.path(step))
+            self._check_same_training(content["facts"], self.path(step))
             return content
         if self.damaged:
             raise DptraceError(
@@ -100,15 +100,15 @@ class Checkpoints:
         if broken is not None:
             raise ValueError(f"{broken} in it is damaged")
 
-    def _same(self, facts: dict[str, Any], path: Path) -> None:
+    def _check_same_training(self, facts: dict[str, Any], path: Path) -> None:
         for name in self.facts.keys() | facts.keys():
             there, here = facts.get(name), self.facts.get(name)
             if there != here:
                 raise UsageError(
-                    f"{path}: is of another training: {name.replace('_', '-')} {_told(there)} there, {_told(here)} "
-                    "here. Name another folder with --checkpoints."
+                    f"{path}: belongs to another training: {name.replace('_', '-')} {_display(there)}, not "
+                    f"{_display(here)}. Name another folder with --checkpoints."
                 )
 
 
-def _told(value: object) -> str:
+def _display(value: object) -> str:
     return "none" if value is None else str(value)

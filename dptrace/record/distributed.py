@@ -22,14 +22,14 @@ from torch import nn
 
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record.launch import messages
-from dptrace.record.launch.process_tree import AGENT, end_with_parent
+from dptrace.record.launch.process_tree import AGENT_PID_ENV, end_with_parent
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-__all__ = ["Meeting", "World", "assert_in_sync", "check_finite", "plain_name", "process_group", "save_parameters"]
+__all__ = ["RankStore", "World", "assert_in_sync", "check_finite", "process_group", "save_parameters", "unwrapped_name"]
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,41 +48,41 @@ def process_group() -> Iterator[World]:
     Reads what torchrun puts into the environment; started by plain ``python``, the process is a group of its own.
     An exception ends a rank of several at once, without the leave-taking in which peers would hang.
     """
-    if messages.Assignment.mine() is not None:
+    if messages.LauncherSettings.from_environment() is not None:
         # Started by hand, a process may outlive the shell that started it.
-        end_with_parent(signal.SIGKILL, os.environ.get(AGENT))
+        end_with_parent(signal.SIGKILL, os.environ.get(AGENT_PID_ENV))
     try:
-        world = _join()
-        _same_job(world)
+        world = _init_process_group()
+        _check_same_command(world)
         yield world
     except Exception as error:
         messages.report_failure(error)
         if isinstance(error, DptraceError):
             print(f"Error: {error}", file=sys.stderr)
-            leave_now(error.exit_code)
+            exit_now(error.exit_code)
         if messages.world_size() == 1:
             raise
         traceback.print_exc()
-        leave_now(1)
+        exit_now(1)
     # DDP's cycles of references keep the group; left to the interpreter's end, torch 2.13 now and then aborts there.
     gc.collect()
     dist.destroy_process_group()
 
 
-def _same_job(world: World) -> None:
+def _check_same_command(world: World) -> None:
     """Make sure, on several machines, that all launchers were given the same command.
 
     Raises:
         UsageError: they were not; the message says what differs.
     """
-    if messages.Assignment.mine() is None or int(os.environ.get("GROUP_WORLD_SIZE", "1")) < 2:
+    if messages.LauncherSettings.from_environment() is None or int(os.environ.get("GROUP_WORLD_SIZE", "1")) < 2:
         return
-    meeting = Meeting("command")
+    rank_store = RankStore("command")
     mine = [Path(sys.argv[0]).name, *sorted(sys.argv[1:])]
     if world.rank == 0:
-        meeting.tell("command", json.dumps(mine))
+        rank_store.publish("command", json.dumps(mine))
         return
-    first = json.loads(meeting.hear("command"))
+    first = json.loads(rank_store.receive("command"))
     if mine != first:
         here, there = (
             " ".join(word for word in a if word not in b) or "nothing" for a, b in ((mine, first), (first, mine))
@@ -90,14 +90,14 @@ def _same_job(world: World) -> None:
         raise UsageError(f"The machines were given different commands: {here} on rank {world.rank}, {there} on rank 0.")
 
 
-def leave_now(code: int) -> NoReturn:
+def exit_now(code: int) -> NoReturn:
     """End this process without its exit handlers: NCCL's would wait for peers that wait for us."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
-def _join() -> World:
+def _init_process_group() -> World:
     device = _device()
     # torch documents its stores, but does not list them in __all__.
     alone = None if "RANK" in os.environ else dist.HashStore()  # type: ignore[attr-defined]
@@ -134,7 +134,7 @@ def _device() -> torch.device:
     return torch.device("cuda", index)
 
 
-def assert_in_sync(model: nn.Module, besides: Container[str] = (), group: dist.ProcessGroup | None = None) -> None:
+def assert_in_sync(model: nn.Module, exclude: Container[str] = (), group: dist.ProcessGroup | None = None) -> None:
     """Prove that ranks that hold the same parameters hold them bit for bit alike, and that all are finite.
 
     A parameter in shards (DTensor) is compared among the ranks that hold the same shard; any other among all ranks.
@@ -148,11 +148,11 @@ def assert_in_sync(model: nn.Module, besides: Container[str] = (), group: dist.P
         RecordingError: they do not; the message names the first parameter that differs, and by how much.
     """
     for name, parameter in model.named_parameters():
-        if name in besides:
+        if name in exclude:
             continue
         held = parameter.detach()
-        own = held.to_local() if _in_shards(held) else held
-        differs, broken = _difference(own, _replicas(held, group)), ~torch.isfinite(own).all()
+        own = held.to_local() if _is_sharded(held) else held
+        differs, broken = _max_difference(own, _replica_groups(held, group)), ~torch.isfinite(own).all()
         # Told to all, so that all end here, and none waits for one that has.
         worst = torch.stack([differs, broken.double()])
         dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=group)
@@ -162,20 +162,20 @@ def assert_in_sync(model: nn.Module, besides: Container[str] = (), group: dist.P
             raise RecordingError(f"The replicas drifted apart: parameter {name} differs by {apart:.3g} between ranks.")
 
 
-def _in_shards(tensor: torch.Tensor) -> TypeGuard[DTensor]:
+def _is_sharded(tensor: torch.Tensor) -> TypeGuard[DTensor]:
     # Told without its class, whose import takes long, and which older torch has elsewhere.
     return hasattr(tensor, "full_tensor")
 
 
-def _replicas(parameter: torch.Tensor, group: dist.ProcessGroup | None) -> list[dist.ProcessGroup | None]:
+def _replica_groups(parameter: torch.Tensor, group: dist.ProcessGroup | None) -> list[dist.ProcessGroup | None]:
     """Give the groups of ranks that hold the same of a parameter; None is the group of all."""
-    if not _in_shards(parameter):
+    if not _is_sharded(parameter):
         return [group]
     mesh = parameter.device_mesh
     return [mesh.get_group(dim) for dim, placement in enumerate(parameter.placements) if placement.is_replicate()]
 
 
-def _difference(own: torch.Tensor, groups: list[dist.ProcessGroup | None]) -> torch.Tensor:
+def _max_difference(own: torch.Tensor, groups: list[dist.ProcessGroup | None]) -> torch.Tensor:
     """Give how far a tensor is from that of any rank of the groups; above 0 where it differs at all."""
     if not own.numel():  # the shard of one of more ranks than there are rows
         return own.double().sum()
@@ -188,7 +188,9 @@ def _difference(own: torch.Tensor, groups: list[dist.ProcessGroup | None]) -> to
     return torch.nan_to_num(apart, 0.0, 0.0, 0.0).max()
 
 
-def save_parameters(model: nn.Module, path: str | None, whole: Mapping[str, torch.Tensor] | None = None) -> None:
+def save_parameters(
+    model: nn.Module, path: str | None, full_parameters: Mapping[str, torch.Tensor] | None = None
+) -> None:
     """Save all parameters by their names, as the single process has them; nothing when *path* is None.
 
     Rank 0 writes, but all ranks must call: the shards of a parameter are gathered. Call it after
@@ -201,16 +203,18 @@ def save_parameters(model: nn.Module, path: str | None, whole: Mapping[str, torc
         return
     import numpy as np
 
-    tensors = dict(model.named_parameters()) if whole is None else whole
+    tensors = dict(model.named_parameters()) if full_parameters is None else full_parameters
     # NumPy has no bfloat16; float32 holds every value of the smaller formats.
-    arrays = {plain_name(name): _whole(tensor.detach()).float().cpu().numpy() for name, tensor in tensors.items()}
+    arrays = {
+        unwrapped_name(name): _full_tensor(tensor.detach()).float().cpu().numpy() for name, tensor in tensors.items()
+    }
     if messages.rank() != 0:
         return
     target = Path(path)
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    with beside.open("wb") as file:
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
+    with temporary.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for allow_pickle
-    os.replace(beside, target)
+    os.replace(temporary, target)
 
 
 def check_finite(name: str, broken: bool) -> None:
@@ -226,16 +230,16 @@ def check_finite(name: str, broken: bool) -> None:
         raise RecordingError(f"Parameter {name} is no longer finite: training diverged. Try a smaller --lr.")
 
 
-def plain_name(name: str) -> str:
+def unwrapped_name(name: str) -> str:
     """Give a parameter's name in the model itself, without what wrappers put before it."""
     for wrapper in ("_orig_mod.", "_checkpoint_wrapped_module."):
         name = name.replace(wrapper, "")
     return name.removeprefix("module.")
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
+def _full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Gather a tensor that lies in shards on the ranks."""
-    return tensor.full_tensor() if _in_shards(tensor) else tensor
+    return tensor.full_tensor() if _is_sharded(tensor) else tensor
 
 
 def _store() -> Any:
@@ -244,13 +248,13 @@ def _store() -> Any:
     if host and port:
         # A connection of our own: one that waits keeps all others of its process waiting.
         return dist.TCPStore(host, int(port), is_master=False)  # type: ignore[attr-defined]
-    if messages.group() is None:
+    if messages.initialized_process_group() is None:
         raise UsageError("MASTER_ADDR and MASTER_PORT are not set: start the script with torchrun.")
     # Scripts that hand an address or a file to init_process_group(). torch names no public way to the store.
     return dist.distributed_c10d._get_default_store()
 
 
-class Meeting:
+class RankStore:
     """A place where ranks wait for each other without a collective, so that none shows in a trace or times out."""
 
     def __init__(self, name: str) -> None:
@@ -261,29 +265,29 @@ class Meeting:
         if self.size > 1:
             self._store = _store()
 
-    def wait(self, place: str, timeout: timedelta) -> bool:
+    def barrier(self, barrier_name: str, timeout: timedelta) -> bool:
         """Wait until all ranks are here; tell whether they came in time."""
         if self._store is None:
             return True
         try:
-            self.leave(place)
-            self._store.wait([f"{self._prefix}/{place}/all"], timeout)
+            self.arrive(barrier_name)
+            self._store.wait([f"{self._prefix}/{barrier_name}/all"], timeout)
         except RuntimeError:
             return False
         return True
 
-    def watch(self, place: str, timeout: timedelta) -> bool:
+    def barrier_unless_failed(self, barrier_name: str, timeout: timedelta) -> bool:
         """Wait as :meth:`wait` does, for hours, but no longer than until a rank tells that it ``failed``."""
         if self._store is None:
             return True
         until = time.monotonic() + timeout.total_seconds()
         try:
-            self.leave(place)
+            self.arrive(barrier_name)
             # Asked again and again, since torch logs a warning each time that a wait ends without the key.
-            while not self._store.check([f"{self._prefix}/{place}/all"]):
+            while not self._store.check([f"{self._prefix}/{barrier_name}/all"]):
                 if time.monotonic() > until or self._store.check([f"{self._prefix}/failed"]):
                     return False
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
         except RuntimeError:  # the store is gone, and with it the process that kept it
             return False
         return True
@@ -292,20 +296,20 @@ class Meeting:
         """Give what a rank told as ``failed``; None when none has."""
         try:
             told = self._store is not None and self._store.check([f"{self._prefix}/failed"])
-            return self.hear("failed") if told else None
+            return self.receive("failed") if told else None
         except RuntimeError:
             return None
 
-    def leave(self, place: str) -> None:
+    def arrive(self, barrier_name: str) -> None:
         """Be counted at a place without waiting there."""
-        if self._store is not None and self._store.add(f"{self._prefix}/{place}", 1) == self.size:
-            self._store.set(f"{self._prefix}/{place}/all", "1")
+        if self._store is not None and self._store.add(f"{self._prefix}/{barrier_name}", 1) == self.size:
+            self._store.set(f"{self._prefix}/{barrier_name}/all", "1")
 
-    def tell(self, what: str, text: str) -> None:
+    def publish(self, what: str, text: str) -> None:
         """Leave a text for the others."""
         if self._store is not None:
             self._store.set(f"{self._prefix}/{what}", text)
 
-    def hear(self, what: str) -> str:
+    def receive(self, what: str) -> str:
         """Wait for a text that another rank leaves."""
         return str(self._store.get(f"{self._prefix}/{what}").decode())

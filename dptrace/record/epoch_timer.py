@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from dptrace.record.distributed import Meeting
+from dptrace.record.distributed import RankStore
 from dptrace.record.environment import device_name, versions
 from dptrace.record.launch.messages import RESULTS
 from dptrace.record.profiler import Stopwatch, device_of
 
-__all__ = ["Timing", "results"]
+__all__ = ["EpochTimer", "results"]
 
 
-class Timing:
+class EpochTimer:
     """Stands where a recording stands in a trainer, and times whole epochs instead.
 
     Args:
@@ -39,10 +39,10 @@ class Timing:
         self.parameters = sum(parameter.numel() for parameter in parameters)
         self.parameter_bytes = [parameter.numel() * parameter.element_size() for parameter in parameters]
         self.device = device_of(parameters)
-        self.meeting = Meeting("timing")
+        self.rank_store = RankStore("timing")
         self.stopwatch = Stopwatch(self.device)
         self.losses: list[torch.Tensor] = []
-        self.more: dict[str, Any] = {}
+        self.extra_results: dict[str, Any] = {}
         """What a trainer adds to the results."""
 
     @property
@@ -50,7 +50,7 @@ class Timing:
         """Count all steps."""
         return self.warmup + self.epochs * self.steps_per_epoch
 
-    def __enter__(self) -> Timing:
+    def __enter__(self) -> EpochTimer:
         self.stopwatch.begin()
         return self
 
@@ -66,33 +66,33 @@ class Timing:
     ) -> None:
         if error is not None:
             return
-        mine = self._mine()
-        self.meeting.tell(f"laps/{self.meeting.rank}", json.dumps(mine))
-        if self.meeting.rank == 0:
-            ranks = [mine] + [json.loads(self.meeting.hear(f"laps/{r}")) for r in range(1, self.meeting.size)]
-            print(RESULTS, json.dumps(results(ranks, self.about(), self.epochs, self.steps_per_epoch)), flush=True)
+        mine = self._rank_results()
+        self.rank_store.publish(f"laps/{self.rank_store.rank}", json.dumps(mine))
+        if self.rank_store.rank == 0:
+            ranks = [mine] + [json.loads(self.rank_store.receive(f"laps/{r}")) for r in range(1, self.rank_store.size)]
+            print(RESULTS, json.dumps(results(ranks, self.metadata(), self.epochs, self.steps_per_epoch)), flush=True)
 
-    def _mine(self) -> dict[str, Any]:
+    def _rank_results(self) -> dict[str, Any]:
         losses = torch.stack([loss.reshape(()) for loss in self.losses]).double().tolist() if self.losses else []
-        return {"laps": self.stopwatch.laps()[self.warmup :], "losses": losses[self.warmup :]}
+        return {"laps": self.stopwatch.durations_ns()[self.warmup :], "losses": losses[self.warmup :]}
 
-    def about(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """Say what was trained, where, and with what."""
         # A trainer's own notes may be tensors, which stay on their device until now.
-        told = {key: one.tolist() if isinstance(one, torch.Tensor) else one for key, one in self.options.items()}
+        options = {key: one.tolist() if isinstance(one, torch.Tensor) else one for key, one in self.options.items()}
         return {
-            **told,
-            "gpus": self.meeting.size,
+            **options,
+            "gpus": self.rank_store.size,
             "parameters": self.parameters,
             "parameter_bytes": self.parameter_bytes,
             "device": device_name(self.device),
             "versions": versions(),
-            **self.more,
+            **self.extra_results,
         }
 
 
 def results(
-    ranks: Sequence[dict[str, Any]], about: dict[str, Any], epochs: int, steps_per_epoch: int
+    ranks: Sequence[dict[str, Any]], metadata: dict[str, Any], epochs: int, steps_per_epoch: int
 ) -> dict[str, Any]:
     """Put the results together.
 
@@ -110,12 +110,12 @@ def results(
         [rank["laps"][i * steps_per_epoch : (i + 1) * steps_per_epoch] for rank in ranks] for i in range(epochs)
     ]
     epoch_s = [max(map(sum, laps)) / 1e9 for laps in by_epoch]
-    samples = about["batch_size"] * steps_per_epoch
-    told = [rank["losses"] for rank in ranks if rank["losses"]]
-    means = [fmean(losses) for losses in zip(*told, strict=False)]
+    samples = metadata["batch_size"] * steps_per_epoch
+    losses_by_rank = [rank["losses"] for rank in ranks if rank["losses"]]
+    means = [fmean(losses) for losses in zip(*losses_by_rank, strict=False)]
     return {
         "schema": 1,
-        **about,
+        **metadata,
         "epochs": epochs,
         "steps_per_epoch": steps_per_epoch,
         "epoch_s": epoch_s,

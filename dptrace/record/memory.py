@@ -13,12 +13,12 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-__all__ = ["Memory"]
+__all__ = ["MemoryTracker"]
 
 _KINDS = ("parameters", "gradients", "optimizer")
 
 
-class Memory:
+class MemoryTracker:
     """Count what is held when an optimizer has stepped, before the gradients are forgotten.
 
     Shards count as what lies on this rank, and what several tensors share counts once. Activations, a model's
@@ -33,10 +33,10 @@ class Memory:
         self._held: dict[str, int] = {}
         self._seen: dict[str, dict[int, int]] = defaultdict(dict)
 
-    def watch(self) -> None:
+    def start(self) -> None:
         """Begin to count."""
-        global _watching
-        _watching = self
+        global _active
+        _active = self
 
     def end_step(self) -> None:
         """Keep what was counted in this step: several optimizers may have stepped in it."""
@@ -44,17 +44,17 @@ class Memory:
             self._held = {kind: sum(self._seen[kind].values()) for kind in _KINDS}
             self._seen.clear()
 
-    def measure(self) -> None:
+    def reset_peak(self) -> None:
         """End counting, which costs time, and begin to look for the peak on the GPU."""
-        self.forget()
+        self.stop()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
 
-    def forget(self) -> None:
+    def stop(self) -> None:
         """End counting, and let go of the model."""
-        global _watching
-        if _watching is self:
-            _watching = None
+        global _active
+        if _active is self:
+            _active = None
         self.model = None
         self._seen.clear()
 
@@ -75,7 +75,7 @@ class Memory:
                 storage = own.untyped_storage()
                 found[storage.data_ptr()] = storage.nbytes()
 
-    def told(self) -> dict[str, int | None]:
+    def to_dict(self) -> dict[str, int | None]:
         """Give what was found, in bytes; None for what was not seen, and for a GPU's peaks where none trains."""
         found: dict[str, int | None] = {f"{kind}_bytes": self._held.get(kind) for kind in _KINDS}
         on_gpu = self.device.type == "cuda"
@@ -86,18 +86,18 @@ class Memory:
         return found
 
 
-_watching: Memory | None = None
+_active: MemoryTracker | None = None
 
 
-def _stepped(optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-    if _watching is None:
+def _on_optimizer_step(optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
+    if _active is None:
         return
     try:
-        _watching.count(optimizer)
+        _active.count(optimizer)
     except Exception:
         # Tensors without a storage, say: what a rank holds is then not told, and training goes on.
-        _watching.forget()
+        _active.stop()
 
 
 # Here and not when a recording begins: that may be in a hook of this kind, and torch lets none be added there.
-register_optimizer_step_post_hook(_stepped)
+register_optimizer_step_post_hook(_on_optimizer_step)

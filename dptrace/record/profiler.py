@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch.profiler import profile
 
-from dptrace.record.distributed import Meeting
+from dptrace.record.distributed import RankStore
 from dptrace.record.gloo_threads import gloo_threads
 
 __all__ = ["AlignedProfile", "Stopwatch", "device_of"]
 
-_PATIENCE = timedelta(seconds=10)
+_BARRIER_TIMEOUT = timedelta(seconds=10)
 """How long a rank waits for the others before it records without them: processes that do not train together."""
 
 
@@ -39,16 +39,16 @@ class AlignedProfile(profile):
     would show the difference as time waited for a peer.
     """
 
-    def __init__(self, meeting: Meeting, **settings: Any) -> None:
+    def __init__(self, rank_store: RankStore, **settings: Any) -> None:
         super().__init__(**settings)
-        self._meeting = meeting
+        self._rank_store = rank_store
 
     def start_trace(self) -> None:
         """Switch to recording, then wait for the other ranks; the first ``ProfilerStep`` begins after that."""
         super().start_trace()
         if threads := gloo_threads():
             self.add_metadata_json("gloo_threads", json.dumps(threads))
-        self._meeting.wait("recording", _PATIENCE)
+        self._rank_store.barrier("recording", _BARRIER_TIMEOUT)
 
     def finish(self) -> None:
         """Stop, wherever in its schedule it is."""
@@ -60,7 +60,7 @@ class Stopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._on_gpu = device, device.type == "cuda"
-        self._laps: list[tuple[Any, Any]] = []
+        self._step_events: list[tuple[Any, Any]] = []
         self._begun: Any = None
 
     def _now(self) -> Any:
@@ -78,11 +78,11 @@ class Stopwatch:
 
     def end(self) -> None:
         """End the step."""
-        self._laps.append((self._begun, self._now()))
+        self._step_events.append((self._begun, self._now()))
 
-    def laps(self) -> list[int]:
+    def durations_ns(self) -> list[int]:
         """Give the wall time of each step in ns."""
         if not self._on_gpu:
-            return [end - begin for begin, end in self._laps]
+            return [end - begin for begin, end in self._step_events]
         torch.cuda.synchronize(self._device)
-        return [round(begin.elapsed_time(end) * 1e6) for begin, end in self._laps]
+        return [round(begin.elapsed_time(end) * 1e6) for begin, end in self._step_events]

@@ -18,16 +18,16 @@ from torch import nn
 from torch.profiler import ProfilerActivity, record_function, schedule
 
 from dptrace.record.environment import device_name, versions
-from dptrace.record.epoch_timer import Timing
+from dptrace.record.epoch_timer import EpochTimer
 from dptrace.record.launch import messages
 from dptrace.record.launch.run_folder import trace_name
-from dptrace.record.memory import Memory
+from dptrace.record.memory import MemoryTracker
 from dptrace.record.options.parse import Schedule
-from dptrace.record.output import Host, open_host
+from dptrace.record.output import RecordingOutput, open_output
 from dptrace.record.profiler import AlignedProfile, Stopwatch, device_of
 from dptrace.record.rank_metadata import ddp_logging, local_rank, losses_as_floats, node_rank, plain_value
 
-__all__ = ["Recording", "failed", "latest", "phase", "record"]
+__all__ = ["Recording", "is_failure", "latest", "phase", "record"]
 
 _latest: Recording | None = None
 """The recording that this process made last; it may be over."""
@@ -38,7 +38,7 @@ def latest() -> Recording | None:
     return _latest
 
 
-def failed(error: BaseException | None) -> bool:
+def is_failure(error: BaseException | None) -> bool:
     """Tell failures from the ways to end a training that are none: sys.exit(0), Ctrl-C."""
     if isinstance(error, SystemExit):
         return error.code not in (None, 0)
@@ -63,15 +63,15 @@ def record(
     model: nn.Module | None = None,
     options: dict[str, Any] | None = None,
     epochs: None = None,
-    first: int = 0,
-    lost: Sequence[str] = (),
+    first_step: int = 0,
+    damaged_checkpoints: Sequence[str] = (),
 ) -> Recording: ...
 
 
 @overload
 def record(
     *, warmup: int = 3, model: nn.Module | None = None, options: dict[str, Any] | None = None, epochs: tuple[int, int]
-) -> Timing: ...
+) -> EpochTimer: ...
 
 
 def record(
@@ -84,9 +84,9 @@ def record(
     model: nn.Module | None = None,
     options: dict[str, Any] | None = None,
     epochs: tuple[int, int] | None = None,
-    first: int = 0,
-    lost: Sequence[str] = (),
-) -> Recording | Timing:
+    first_step: int = 0,
+    damaged_checkpoints: Sequence[str] = (),
+) -> Recording | EpochTimer:
     """Record the loop inside; call ``step()`` at the end of each pass.
 
     Under ``dptrace record`` the launcher decides: its folder, and its --steps, --warmup and --wait where given.
@@ -113,14 +113,14 @@ def record(
         UsageError: the folder holds something already, or the numbers make no schedule.
     """
     if epochs is not None:
-        return Timing(*epochs, warmup, model, options or {})
-    assignment = messages.Assignment.mine()
+        return EpochTimer(*epochs, warmup, model, options or {})
+    assignment = messages.LauncherSettings.from_environment()
     if assignment is not None:
         steps, warmup, wait = assignment.schedule(steps, warmup, wait)
     recording = Recording(
-        Schedule.of(steps, warmup, wait).after(first), open_host(out, force), model, options or {}, first
+        Schedule.of(steps, warmup, wait).after(first_step), open_output(out, force), model, options or {}, first_step
     )
-    recording.notes += [f"{one}: could not be read, and was passed over." for one in lost]
+    recording.notes += [f"{one}: could not be read, and was passed over." for one in damaged_checkpoints]
     return recording
 
 
@@ -128,19 +128,24 @@ class Recording:
     """A recording of this rank's steps; see :func:`record`."""
 
     def __init__(
-        self, plan: Schedule, host: Host, model: nn.Module | None, options: dict[str, Any], first: int = 0
+        self,
+        plan: Schedule,
+        output: RecordingOutput,
+        model: nn.Module | None,
+        options: dict[str, Any],
+        first_step: int = 0,
     ) -> None:
-        self.first = first
-        self.plan, self.host, self.model, self.options = plan, host, model, options
+        self.first_step = first_step
+        self.schedule, self.output, self.model, self.options = plan, output, model, options
         self.parameters: int | None = None
         self.device = device_of(())
-        self.memory = Memory(model, self.device)
+        self.memory = MemoryTracker(model, self.device)
         if model is not None:
-            self.trains(model.parameters())
+            self.set_parameters(model.parameters())
         self.steps_done = 0
         self.notes: list[str] = []
-        if first:
-            self.notes.append(f"The training went on from step {first}, where its last checkpoint was.")
+        if first_step:
+            self.notes.append(f"The training went on from step {first_step}, where its last checkpoint was.")
             if plan.warmup < 2:
                 self.notes.append(
                     f"Steps of warm-up that were left before the recorded ones: {plan.warmup}; they may be slower."
@@ -149,44 +154,44 @@ class Recording:
         self.stopwatch = Stopwatch(self.device)
         self._profile: AlignedProfile | None = None
         self._writer: threading.Thread | None = None
-        self._idle = False
-        self._trouble: str | None = None
+        self._inactive = False
+        self._error: str | None = None
 
-    def trains(self, parameters: Iterable[torch.Tensor]) -> None:
+    def set_parameters(self, parameters: Iterable[torch.Tensor]) -> None:
         """Be told, before the first step, what is trained: how many numbers, and where."""
         trained = list(parameters)
         with suppress(ValueError):  # lazy modules know their sizes only after the first step
             self.parameters = sum(parameter.numel() for parameter in trained)
         self.device = device_of(trained)
-        self.memory = Memory(self.model, self.device)
+        self.memory = MemoryTracker(self.model, self.device)
 
     @property
     def total_steps(self) -> int:
         """Count the steps that a whole recording takes, from the first of the training."""
-        return self.first + self.plan.total
+        return self.first_step + self.schedule.total
 
     @property
     def recorded_steps(self) -> int:
         """Count the recorded steps that came to their end."""
-        return min(max(self.steps_done - self.plan.wait - self.plan.warmup, 0), self.plan.steps)
+        return min(max(self.steps_done - self.schedule.wait - self.schedule.warmup, 0), self.schedule.steps)
 
     def __enter__(self) -> Recording:
         global _latest
-        if _latest is not None and (_latest.under_way or messages.Assignment.mine() is not None):
-            self._stand_back(_latest)
+        if _latest is not None and (_latest.is_active or messages.LauncherSettings.from_environment() is not None):
+            self._defer_to(_latest)
             return self
-        self.host.begin()
+        self.output.begin()
         _latest = self
         self.stopwatch = Stopwatch(self.device)
         activities = [ProfilerActivity.CPU]
         if self.device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
-        plan = schedule(wait=self.plan.wait, warmup=self.plan.warmup, active=self.plan.steps, repeat=1)
+        plan = schedule(wait=self.schedule.wait, warmup=self.schedule.warmup, active=self.schedule.steps, repeat=1)
         self._profile = AlignedProfile(
-            self.host.meeting, activities=activities, schedule=plan, record_shapes=self._needs_shapes()
+            self.output.rank_store, activities=activities, schedule=plan, record_shapes=self._needs_shapes()
         )
         self._profile.start()
-        self._look_at_memory()
+        self._update_memory()
         self.stopwatch.begin()
         return self
 
@@ -200,41 +205,41 @@ class Recording:
         return dist.is_available() and dist.is_initialized() and "cuda:nccl" not in dist.get_backend_config()
 
     @property
-    def under_way(self) -> bool:
+    def is_active(self) -> bool:
         """Tell whether steps are still to come."""
         return self._profile is not None
 
-    def _stand_back(self, other: Recording) -> None:
+    def _defer_to(self, other: Recording) -> None:
         """Do nothing: there is one profiler in a process, and one recording in a launcher's folder."""
-        self._idle = True
+        self._inactive = True
         other.notes.append("The script began another recording; only the first was kept.")
 
     def step(self, loss: torch.Tensor | float | None = None) -> None:
         """End a step. *loss* stays on its device, so that no step waits for it, and is averaged over ranks later."""
         if self._profile is None:
             return
-        with self._harmless():
+        with self._contain_errors():
             self.stopwatch.end()
             if loss is not None:
                 self.losses.append(torch.as_tensor(loss).detach())
             self._profile.step()
             self.steps_done += 1
-            self._look_at_memory()
-            self.host.progress(self.steps_done, self.plan.total)
-            if self.steps_done == self.plan.total:
+            self._update_memory()
+            self.output.progress(self.steps_done, self.schedule.total)
+            if self.steps_done == self.schedule.total:
                 self._finish()
             self.stopwatch.begin()
 
-    def _look_at_memory(self) -> None:
+    def _update_memory(self) -> None:
         """Count what is held in the warm-up before the recorded steps, where no time is taken; then the peak."""
         self.memory.end_step()
-        if self.steps_done == self.plan.wait:
-            self.memory.watch()
-        if self.steps_done == self.plan.wait + self.plan.warmup:
-            self.memory.measure()
+        if self.steps_done == self.schedule.wait:
+            self.memory.start()
+        if self.steps_done == self.schedule.wait + self.schedule.warmup:
+            self.memory.reset_peak()
 
     @contextmanager
-    def _harmless(self) -> Iterator[None]:
+    def _contain_errors(self) -> Iterator[None]:
         """Give the recording up for an error of its own: it must not end the user's training.
 
         Told when the recording is closed, after what ended the training: that may be the cause, as a CUDA error is
@@ -244,105 +249,106 @@ class Recording:
             yield
         except Exception as error:
             self._profile = None
-            self._trouble = self._trouble or f"The recording failed: {messages.describe(error)}"
+            self._error = self._error or f"The recording failed: {messages.error_text(error)}"
 
     def _finish(self) -> None:
         """Write on a thread of its own: training may go on for hours, and no collective waits for a file."""
         assert self._profile is not None
         profile, self._profile = self._profile, None
         profile.finish()
-        self.memory.forget()
+        self.memory.stop()
         if self.recorded_steps == 0:
-            self.host.complain(self._too_short())
+            self.output.report_error(self._too_short_message())
             return
-        if self.recorded_steps < self.plan.steps:
+        if self.recorded_steps < self.schedule.steps:
             self.notes.append(
-                f"The training ended after {self.recorded_steps} of {self.plan.steps} recorded steps; "
+                f"The training ended after {self.recorded_steps} of {self.schedule.steps} recorded steps; "
                 f"ProfilerStep#{self.steps_done} in the traces is what came after."
             )
-        piece = self.describe()
+        metadata = self.describe()
         self.model = None  # so that its owner can free it, and with it DDP's process group
-        self._writer = threading.Thread(target=self._write, args=(profile, piece), name="dptrace_writer")
+        self._writer = threading.Thread(target=self._write, args=(profile, metadata), name="dptrace_writer")
         self._writer.start()
 
     def describe(self) -> dict[str, Any]:
         """Return this rank's part of run.json; times in ns, steps counted from the first of the recording."""
-        plan, meeting = self.plan, self.host.meeting
-        laps = self._kept("The steps' times", self.stopwatch.laps, [])
+        schedule, rank_store = self.schedule, self.output.rank_store
+        laps = self._read_or_default("The steps' times", self.stopwatch.durations_ns, [])
         return {
-            "rank": meeting.rank,
+            "rank": rank_store.rank,
             "node": node_rank(),
-            "local_rank": local_rank(self.device, meeting.rank),
+            "local_rank": local_rank(self.device, rank_store.rank),
             "host": platform.node(),
             "device": device_name(self.device),
             "threads": torch.get_num_threads(),
             "recorded_steps": self.recorded_steps,
-            "unprofiled_ns": laps[plan.warmup : plan.wait],
-            "profiled_ns": laps[plan.wait + plan.warmup : plan.total],
-            "losses": self._kept("The losses", lambda: losses_as_floats(self.losses), []),
-            "memory": self._kept("What was seen of memory", self.memory.told, None),
-            "ddp": self._kept("DDP's logging data", lambda: ddp_logging(self.model), None),
+            "unprofiled_ns": laps[schedule.warmup : schedule.wait],
+            "profiled_ns": laps[schedule.wait + schedule.warmup : schedule.total],
+            "losses": self._read_or_default("The losses", lambda: losses_as_floats(self.losses), []),
+            "memory": self._read_or_default("What was seen of memory", self.memory.to_dict, None),
+            "ddp": self._read_or_default("DDP's logging data", lambda: ddp_logging(self.model), None),
             "notes": self.notes,
             "model": self.options.get("model"),
             "parameters": self.parameters,
             "options": {key: plain_value(value) for key, value in self.options.items() if key != "model"},
-            "schedule": {"wait": plan.wait, "warmup": plan.warmup, "steps": plan.steps},
-            "world_size": meeting.size,
+            "schedule": {"wait": schedule.wait, "warmup": schedule.warmup, "steps": schedule.steps},
+            "world_size": rank_store.size,
             "backend": dist.get_backend() if dist.is_available() and dist.is_initialized() else None,
             "versions": versions(),
         }
 
-    def _kept(self, what: str, read: Callable[[], Any], otherwise: Any) -> Any:
+    def _read_or_default(self, what: str, read: Callable[[], Any], otherwise: Any) -> Any:
         """Read a value; a failure becomes a note, since the trace is worth keeping without it."""
         try:
             return read()
         except Exception as error:
-            self.notes.append(f"{what} could not be kept: {messages.describe(error)}")
+            self.notes.append(f"{what} could not be kept: {messages.error_text(error)}")
             return otherwise
 
-    def _too_short(self) -> str:
-        before = self.plan.wait + self.plan.warmup
-        sooner = ", or give --wait 0" if self.plan.wait else ""
+    def _too_short_message(self) -> str:
+        before = self.schedule.wait + self.schedule.warmup
+        sooner = ", or give --wait 0" if self.schedule.wait else ""
         return (
             f"Nothing was recorded: the training made {self.steps_done} steps, and recording begins after "
-            f"{before} (wait {self.plan.wait}, warmup {self.plan.warmup}). Train longer, record fewer --steps{sooner}."
+            f"{before} (wait {self.schedule.wait}, warmup {self.schedule.warmup}). "
+            f"Train longer, record fewer --steps{sooner}."
         )
 
-    def _write(self, profile: AlignedProfile, piece: dict[str, Any]) -> None:
-        path = self.host.folder / trace_name(self.host.meeting.rank)
+    def _write(self, profile: AlignedProfile, metadata: dict[str, Any]) -> None:
+        path = self.output.folder / trace_name(self.output.rank_store.rank)
         plain, packed = (path.with_name(f".{path.name}.{end}") for end in ("json", "part"))
         try:
             profile.export_chrome_trace(str(plain))
             with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
                 shutil.copyfileobj(source, target, 1 << 20)
             os.replace(packed, path)
-            piece_name = f"rank{self.host.meeting.rank}.piece.json"
-            messages.write_json(self.host.folder / piece_name, piece | {"file": path.name})
+            piece_name = f"rank{self.output.rank_store.rank}.piece.json"
+            messages.write_json(self.output.folder / piece_name, metadata | {"file": path.name})
         except Exception as error:
-            self.host.complain(f"{path}: can't be written: {error}.")
+            self.output.report_error(f"{path}: can't be written: {error}.")
         finally:
             plain.unlink(missing_ok=True)
             packed.unlink(missing_ok=True)
 
     def close(self, error: BaseException | None = None) -> None:
         """End the recording, early or not; the files are written when this returns."""
-        if self._idle:
+        if self._inactive:
             return
         failure = None
-        if error is not None and failed(error):
-            failure = messages.describe(error)
-            with self._harmless():
+        if error is not None and is_failure(error):
+            failure = messages.error_text(error)
+            with self._contain_errors():
                 messages.report_failure(error)
-        with self._harmless():
+        with self._contain_errors():
             if self._profile is not None:
                 self._finish()
             if self._writer is not None:
                 self._writer.join()
-        with self._harmless():
-            self.host.end(failure)
-        if self._trouble is not None:
+        with self._contain_errors():
+            self.output.end(failure)
+        if self._error is not None:
             with suppress(OSError):
-                self.host.complain(self._trouble)
+                self.output.report_error(self._error)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

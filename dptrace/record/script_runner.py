@@ -24,10 +24,10 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from dptrace.errors import RecordingError
-from dptrace.record.distributed import leave_now
+from dptrace.record.distributed import exit_now
 from dptrace.record.launch import messages
-from dptrace.record.launch.process_tree import AGENT, end_with_parent
-from dptrace.record.recording import Recording, failed, latest, record
+from dptrace.record.launch.process_tree import AGENT_PID_ENV, end_with_parent
+from dptrace.record.recording import Recording, is_failure, latest, record
 
 __all__ = ["OptimizerSteps", "main"]
 
@@ -40,7 +40,7 @@ class OptimizerSteps:
         self.process = os.getpid()
         """A child that the script forks has our hook too, and must leave the recording alone."""
         self._recording: Recording | None = None
-        self._counted: weakref.ref[Optimizer] | None = None
+        self._counted_optimizer: weakref.ref[Optimizer] | None = None
 
     def __call__(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
         """Be told, as a hook, that an optimizer has stepped."""
@@ -50,15 +50,15 @@ class OptimizerSteps:
         if latest() is not None and latest() is not self._recording:
             return  # the script records itself, with a record() of its own
         if self._recording is None:
-            self._counted = weakref.ref(optimizer)
+            self._counted_optimizer = weakref.ref(optimizer)
             self._recording = record()
-            self._recording.trains(p for group in optimizer.param_groups for p in group["params"])
+            self._recording.set_parameters(p for group in optimizer.param_groups for p in group["params"])
             self._recording.__enter__()
             return
-        assert self._counted is not None
-        if self._counted() is None:
-            self._counted = weakref.ref(optimizer)  # a script may go on with another one
-        if self._counted() is optimizer:
+        assert self._counted_optimizer is not None
+        if self._counted_optimizer() is None:
+            self._counted_optimizer = weakref.ref(optimizer)  # a script may go on with another one
+        if self._counted_optimizer() is optimizer:
             self._recording.step()
 
     @property
@@ -77,7 +77,7 @@ class OptimizerSteps:
 
 def main() -> None:
     """Run ``sys.argv[1]`` as Python would."""
-    end_with_parent(signal.SIGKILL, os.environ.get(AGENT))
+    end_with_parent(signal.SIGKILL, os.environ.get(AGENT_PID_ENV))
     sys.argv = sys.argv[1:]
     script = sys.argv[0]
     sys.path[0] = str(Path(script).resolve().parent)
@@ -85,12 +85,12 @@ def main() -> None:
     register_optimizer_step_post_hook(steps)
     code = _run(script, steps)
     if code:
-        leave_now(code)
+        exit_now(code)
     gc.collect()  # see process_group: DDP models that live until the interpreter ends
-    _end_well()
+    _exit_after_threads()
 
 
-def _end_well() -> NoReturn:
+def _exit_after_threads() -> NoReturn:
     """Do what the interpreter does at its end, all but tearing itself down.
 
     With threads of gloo's or the profiler's still at their end, that now and then aborts a rank (``terminate called
@@ -100,7 +100,7 @@ def _end_well() -> NoReturn:
         if thread is not threading.main_thread() and not thread.daemon:
             thread.join()
     atexit._run_exitfuncs()
-    leave_now(0)
+    exit_now(0)
 
 
 def _run(script: str, steps: OptimizerSteps) -> int:
@@ -108,20 +108,20 @@ def _run(script: str, steps: OptimizerSteps) -> int:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as stop:
         if steps.forked:
-            leave_now(stop.code if isinstance(stop.code, int) else int(stop.code is not None))
-        if failed(stop):
+            exit_now(stop.code if isinstance(stop.code, int) else int(stop.code is not None))
+        if is_failure(stop):
             if isinstance(stop.code, str):
                 print(stop.code, file=sys.stderr)
             _fail(steps, stop, stop.code if isinstance(stop.code, int) else 1)
     except Exception as error:
         if steps.forked:
             traceback.print_exc()
-            leave_now(1)
+            exit_now(1)
         traceback.print_exception(error.with_traceback(_own_frames(error.__traceback__, script)))
         _fail(steps, error, 1)
     if steps.forked:
         # At once: the threads of the profiler are not in a forked child, and the interpreter's end waits for them.
-        leave_now(0)
+        exit_now(0)
     steps.close(None)
     if not steps.seen and latest() is None:
         messages.report_failure(
@@ -139,7 +139,7 @@ def _fail(steps: OptimizerSteps, error: BaseException, code: int) -> NoReturn:
     try:
         steps.close(error)
     finally:
-        leave_now(code)
+        exit_now(code)
 
 
 def _own_frames(trace: TracebackType | None, script: str) -> TracebackType | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta, alpha_beta
 from dptrace.analysis.cross_rank.clocks import Clocks, estimate
-from dptrace.analysis.cross_rank.ddp_buckets import Buckets, buckets, names
+from dptrace.analysis.cross_rank.ddp_buckets import Buckets, buckets, instance_names
 from dptrace.analysis.cross_rank.latency import Latency, latencies
 from dptrace.analysis.cross_rank.stragglers import Stragglers, stragglers
 from dptrace.analysis.cross_rank.transfers import Timing, timing
@@ -43,13 +43,13 @@ class CrossRankAnalysis:
 
     def collectives(self) -> list[dict[str, Any]]:
         """Give each collective across ranks, with a row for each rank under ``members``; times in ns, rates in GB/s."""
-        matches, told = self.matches, self.timing
+        matches, timing = self.matches, self.timing
         members = self._members()
         rows = []
-        for row, what in enumerate(matches.what):
+        for row, what in enumerate(matches.collectives):
             group = matches.groups[matches.group[row]]
-            busbw, algbw = (_gigabytes(float(rate[row])) for rate in (told.busbw, told.algbw))
-            last = int(told.last[row])
+            busbw, algbw = (_gigabytes(float(rate[row])) for rate in (timing.busbw, timing.algbw))
+            last = int(timing.last[row])
             rows.append(
                 {
                     "kind": str(matches.kind[row]),
@@ -63,32 +63,32 @@ class CrossRankAnalysis:
                     "step": matches.step[row] or None,
                     "phase": Phase(matches.phase[row]).name.lower(),
                     "complete": bool(matches.complete[row]),
-                    "transfer_ns": int(told.transfer_ns[row]),
+                    "transfer_ns": int(timing.transfer_ns[row]),
                     "algbw_gbps": algbw,
                     "busbw_gbps": busbw,
-                    "last_rank": matches.places[last][0] if last >= 0 else None,
+                    "last_rank": matches.device_ids[last][0] if last >= 0 else None,
                     "members": members[matches.first[row] : matches.first[row + 1]],
                 }
             )
         return rows
 
     def _members(self) -> list[dict[str, Any]]:
-        matches, told = self.matches, self.timing
+        matches, timing = self.matches, self.timing
         exposures = [(d.exposed_ns[at], d.overlapped_ns[at]) for d in self.devices for at in (_communication(d),)]
         columns = zip(
             matches.device.tolist(),
             matches.index.tolist(),
             matches.start_ns.tolist(),
             matches.end_ns.tolist(),
-            told.wait_ns.tolist(),
-            told.late_ns.tolist(),
-            told.late_known.tolist(),
+            timing.wait_ns.tolist(),
+            timing.late_ns.tolist(),
+            timing.late_known.tolist(),
             strict=True,
         )
         return [
             {
-                "rank": matches.places[device][0],
-                "device": matches.places[device][1],
+                "rank": matches.device_ids[device][0],
+                "device": matches.device_ids[device][1],
                 "start_ns": start,
                 "end_ns": end,
                 "exposed_ns": int(exposures[device][0][index]),
@@ -102,10 +102,10 @@ class CrossRankAnalysis:
     def clock_rows(self) -> list[dict[str, Any]]:
         """Give each rank's clock against the first's; nothing where no collective connects them."""
         clocks, rows = self.clocks, []
-        for number, (rank, device) in enumerate(self.matches.places):
+        for number, (rank, device) in enumerate(self.matches.device_ids):
             other = int(clocks.reference[number])
             known = number == 0 or other != number
-            row: dict[str, Any] = {"rank": rank, "device": device, "reference_rank": self.matches.places[other][0]}
+            row: dict[str, Any] = {"rank": rank, "device": device, "reference_rank": self.matches.device_ids[other][0]}
             row["offset_ns"] = int(clocks.offset_ns[number]) if known else None
             row["uncertainty_ns"] = int(clocks.uncertainty_ns[number]) if known else None
             row |= {"drift_ppm": float(clocks.drift_ppm[number]), "corrected": bool(clocks.corrected[number])}
@@ -114,19 +114,19 @@ class CrossRankAnalysis:
 
     def straggler_rows(self) -> list[dict[str, Any]]:
         """Give each collective at which a rank kept the others waiting."""
-        late, matches = self.stragglers, self.matches
+        stragglers, matches = self.stragglers, self.matches
         rows = zip(
-            late.instance.tolist(),
-            late.device.tolist(),
-            late.late_ns.tolist(),
-            late.cost_ns.tolist(),
-            late.cause,
+            stragglers.instance.tolist(),
+            stragglers.device.tolist(),
+            stragglers.late_ns.tolist(),
+            stragglers.cost_ns.tolist(),
+            stragglers.cause,
             strict=True,
         )
         return [
             {
-                "rank": matches.places[device][0],
-                "device": matches.places[device][1],
+                "rank": matches.device_ids[device][0],
+                "device": matches.device_ids[device][1],
                 "step": matches.step[instance] or None,
                 "collective": instance,
                 "kind": str(matches.kind[instance]),
@@ -143,7 +143,7 @@ class CrossRankAnalysis:
             "collectives": self.collectives(),
             "unmatched": [
                 {"rank": rank, "device": device, "count": len(rest)}
-                for (rank, device), rest in zip(self.matches.places, self.matches.unmatched, strict=True)
+                for (rank, device), rest in zip(self.matches.device_ids, self.matches.unmatched, strict=True)
             ],
             "clocks": self.clock_rows(),
             "stragglers": self.straggler_rows(),
@@ -157,7 +157,7 @@ _RAW = "Times are as each rank's own clock showed them (--no-align)."
 
 
 def analyze_cross_rank(
-    devices: Sequence[DeviceFigures], world_size: int = 0, info: Mapping[str, Any] | None = None, align: bool = True
+    devices: Sequence[DeviceFigures], world_size: int = 0, metadata: Mapping[str, Any] | None = None, align: bool = True
 ) -> CrossRankAnalysis:
     """Put a run's ranks side by side.
 
@@ -168,27 +168,27 @@ def analyze_cross_rank(
         align: whether clocks that are off are corrected; otherwise times are taken as the ranks' clocks showed them.
     """
     matches = match(devices, world_size)
-    clocks = estimate(matches, devices, info)
+    clocks = estimate(matches, devices, metadata)
     if not align:
         clocks = replace(clocks, corrected=np.zeros_like(clocks.corrected), notes=(*clocks.notes, _RAW))
-    told = timing(matches, clocks)
-    found = buckets(matches, info or {})
-    named = names(matches, found)
-    fits = alpha_beta(matches, told)
+    transfer_timing = timing(matches, clocks)
+    found = buckets(matches, metadata or {})
+    named = instance_names(matches, found)
+    fits = alpha_beta(matches, transfer_timing)
     # Times that are not aligned tell nothing of who came late; waits do.
-    late = stragglers(matches, devices, told if align else None, clocks)
-    like = latencies(matches, told, named)
+    found_stragglers = stragglers(matches, devices, transfer_timing if align else None, clocks)
+    like = latencies(matches, transfer_timing, named)
     return CrossRankAnalysis(
         devices=tuple(devices),
         matches=matches,
         clocks=clocks,
-        timing=told,
+        timing=transfer_timing,
         buckets=found,
         names=tuple(named),
         latencies=like,
         fits=fits,
-        stragglers=late,
-        findings=findings(devices, matches, late, told, fits, like, named, info, clocks),
+        stragglers=found_stragglers,
+        findings=findings(devices, matches, found_stragglers, transfer_timing, fits, like, named, metadata, clocks),
         notes=(*matches.notes, *(clocks.notes if len(devices) > 1 else ()), *(found.notes if found else ())),
     )
 

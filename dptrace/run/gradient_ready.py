@@ -9,27 +9,27 @@ from dptrace.core.intervals import Int64
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 
-__all__ = ["alone_ns", "ready_before_last", "ready_ns", "sent"]
+__all__ = ["exclusive_ns", "gradient_transfers", "ready_before_last", "ready_ns"]
 
 
-def sent(told: CrossRankAnalysis) -> tuple[tuple[int, float], ...]:
+def gradient_transfers(cross_rank: CrossRankAnalysis) -> tuple[tuple[int, float], ...]:
     """Give bytes and seconds of each all-reduce in backward of which all ranks are here, as if it had run alone."""
-    matches = told.matches
+    matches = cross_rank.matches
     if not len(matches):
         return ()
     wanted = (matches.kind == "all_reduce") & (matches.phase == Phase.BACKWARD)
     wanted &= matches.complete & (matches.bytes > 0) & (matches.size > 1)
     alone = np.zeros(len(matches.device))
-    for device in range(len(told.devices)):
+    for device in range(len(cross_rank.devices)):
         mine = matches.device == device
-        alone[mine] = alone_ns(matches.start_ns[mine], matches.end_ns[mine])
+        alone[mine] = exclusive_ns(matches.start_ns[mine], matches.end_ns[mine])
     # Of the rank that did not wait for the others.
     shortest = np.minimum.reduceat(alone, matches.first[:-1])
     wanted &= shortest > 0
     return tuple(zip(matches.bytes[wanted].tolist(), (shortest[wanted] / 1e9).tolist(), strict=True))
 
 
-def alone_ns(start_ns: Int64, end_ns: Int64) -> NDArray[np.float64]:
+def exclusive_ns(start_ns: Int64, end_ns: Int64) -> NDArray[np.float64]:
     """Give how long each would have taken alone: of time in which k run at once, each gets a k-th.
 
     Gloo works on two collectives at once, which share the link and the cores.
@@ -64,19 +64,19 @@ def ready_ns(timeline: Timeline) -> Int64:
     return np.where(known, latest, ready)
 
 
-def ready_before_last(told: CrossRankAnalysis) -> tuple[float, ...]:
+def ready_before_last(cross_rank: CrossRankAnalysis) -> tuple[float, ...]:
     """Give when each of DDP's buckets was ready, in s before the last of its step was, so 0 or less.
 
     Medians over ranks and over the steps in which all buckets were found; nothing where there is no such step.
     """
-    if told.buckets is None:
+    if cross_rank.buckets is None:
         return ()
-    matches, count = told.matches, len(told.buckets.buckets)
-    ready = [ready_ns(device.timeline) for device in told.devices]
-    bucket, step = told.buckets.bucket[matches.instance], matches.step[matches.instance]
+    matches, count = cross_rank.matches, len(cross_rank.buckets.buckets)
+    ready = [ready_ns(device.timeline) for device in cross_rank.devices]
+    bucket, step = cross_rank.buckets.bucket[matches.instance], matches.step[matches.instance]
     lines = []
     for name in dict.fromkeys(matches.step.tolist()):
-        for device in range(len(told.devices)):
+        for device in range(len(cross_rank.devices)):
             rows = np.flatnonzero((matches.device == device) & (step == name) & (bucket >= 0))
             if sorted(bucket[rows].tolist()) == list(range(count)):
                 times = ready[device][matches.index[rows]][np.argsort(bucket[rows])]

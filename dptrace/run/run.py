@@ -20,7 +20,7 @@ from dptrace.timeline.model import Timeline
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dptrace.api import Comparison, Shown
+    from dptrace.api import Comparison, NotebookPage
     from dptrace.run.cross_rank import CrossRankAnalysis
 
 __all__ = ["SCHEMA", "Run"]
@@ -249,7 +249,7 @@ class Run:
 
         return compare(self, after)
 
-    def show(self, view: str = "gantt", height: int = 640) -> Shown:
+    def show(self, view: str = "gantt", height: int = 640) -> NotebookPage:
         """Show the run in a notebook; see :func:`dptrace.show`."""
         from dptrace.api import show
 
@@ -323,7 +323,7 @@ class Run:
         _warn("diff()", "compare()")
         return self.compare(other)
 
-    def view(self, name: str = "gantt", height: int = 640) -> Shown:
+    def view(self, name: str = "gantt", height: int = 640) -> NotebookPage:
         """Return :meth:`show`; deprecated."""
         _warn("view()", "show()")
         return self.show(name, height)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.errors import DptraceError
 from dptrace.timeline.model import Timeline
-from dptrace.timeline.steps import between
+from dptrace.timeline.steps import select_steps
 
 __all__ = ["selected_devices"]
 
@@ -51,4 +51,4 @@ def _steps(timeline: Timeline, first: int, last: int) -> Timeline | None:
     """Cut a timeline to the steps whose numbers are selected; None where it has none of them."""
     numbers = [_number(name) for name in timeline.windows.names]
     kept = [index for index, number in enumerate(numbers) if number is not None and first <= number <= last]
-    return between(timeline, kept[0], kept[-1]) if kept else None
+    return select_steps(timeline, kept[0], kept[-1]) if kept else None

@@ -14,7 +14,7 @@ from dptrace.core.intervals import Int64, IntervalSet, union
 from dptrace.errors import TraceError
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.collectives import collectives_of, communication_names, labels_of
-from dptrace.timeline.gloo import asked_for, enqueued
+from dptrace.timeline.gloo import enqueuing_operator, requested_collective
 from dptrace.timeline.launches import holding, launches, outermost
 from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, Kind, Phase, Timeline
 from dptrace.timeline.phases import WRAPPER, phases
@@ -70,12 +70,16 @@ def _on_gpus(
     known = launch >= 0
     time, thread = trace.start_ns[launch], trace.thread[launch]
     launched = np.where(known, time, UNKNOWN)
-    step = np.where(known, steps.at(time), BEFORE_FIRST).astype(np.int32) if len(steps) else np.zeros(len(events), int)
+    step = (
+        np.where(known, steps.index_at(time), BEFORE_FIRST).astype(np.int32)
+        if len(steps)
+        else np.zeros(len(events), int)
+    )
     phase = np.where(known, phases(trace, steps, thread, time), Phase.OTHER).astype(np.uint8)
     again = known & recomputed(trace, thread, time)
     communicates = communication_names(trace.names, patterns)
     kernel = trace.category[events] == Category.KERNEL
-    comm = kernel & (trace.having(communicates)[events] | np.isin(events, list(trace.comm)))
+    comm = kernel & (trace.events_named(communicates)[events] | np.isin(events, list(trace.comm)))
     kind = np.where(comm, Kind.COMMUNICATION, np.where(kernel, Kind.COMPUTE, Kind.MEMORY)).astype(np.uint8)
     notes += [*_no_operators_note(trace, known), *_orphan_notes(trace, known)]
     timelines: list[Timeline] = []
@@ -141,12 +145,12 @@ def _timeline(
         path=trace.path,
         notes=tuple(notes),
         launch_ns=launch,
-        loading=_when(trace, "enumerate(DataLoader)"),
-        searching=_when(trace, "torch.distributed.ddp.reducer::search_unused_parameters"),
+        data_loading=_host_intervals(trace, "enumerate(DataLoader)"),
+        parameter_search=_host_intervals(trace, "torch.distributed.ddp.reducer::search_unused_parameters"),
     )
 
 
-def _when(trace: Trace, prefix: str) -> IntervalSet:
+def _host_intervals(trace: Trace, prefix: str) -> IntervalSet:
     """Give when the host was in what is called so."""
     on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
     named = trace.named(prefix) & on_cpu
@@ -156,18 +160,18 @@ def _when(trace: Trace, prefix: str) -> IntervalSet:
 def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timeline:
     """Take operators for compute and gloo's annotations for communication, where there is no GPU to look at."""
     comm = np.flatnonzero((trace.category == Category.ANNOTATION) & trace.named("gloo:"))
-    asked = enqueued(trace, comm)
+    operator = enqueuing_operator(trace, comm)
     ops = np.flatnonzero((trace.category == Category.CPU_OP) & ~trace.named(*_NO_COMPUTE))
     # What asks for a collective and ends after it, such as an autograd function of the user's own, waits for it: the
     # operators in it compute, and it does not.
-    known = asked != comm
-    compute = outermost(trace, ops[~holding(trace, ops, asked[known], trace.end_ns[comm[known]])])
+    known = operator != comm
+    compute = outermost(trace, ops[~holding(trace, ops, operator[known], trace.end_ns[comm[known]])])
     events = np.sort(np.concatenate((compute, comm)))
     if not len(events):
         raise TraceError(f"{trace.path}: has neither GPU work nor operators: there is nothing to split.")
     is_comm = np.isin(events, comm)
     launch = events.copy()
-    launch[is_comm] = asked
+    launch[is_comm] = operator
     time, thread = trace.start_ns[launch], trace.thread[launch]
     if trace.device_names:
         notes.append(
@@ -183,13 +187,13 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timel
         (
             np.where(is_comm, Kind.COMMUNICATION, Kind.COMPUTE).astype(np.uint8),
             phases(trace, steps, thread, time),
-            steps.at(time),
+            steps.index_at(time),
             trace.thread[events].astype(np.int64),
             time,
         ),
         tuple(
             map(
-                partial(asked_for, trace),
+                partial(requested_collective, trace),
                 events[is_comm].tolist(),
                 launch[is_comm].tolist(),
                 labels_of(trace, launch[is_comm]),

@@ -9,19 +9,19 @@ from dataclasses import replace
 import numpy as np
 
 from dptrace.core.intervals import Int64
-from dptrace.readers.kineto.comm_metadata import MOST_BYTES
-from dptrace.readers.kineto.event_schema import ENQUEUED
+from dptrace.readers.kineto.comm_metadata import MAX_BYTES
+from dptrace.readers.kineto.event_schema import C10D_PREFIX
 from dptrace.readers.trace import Category, CommArgs, Trace
 from dptrace.timeline.collectives import described, kind_of
 from dptrace.timeline.model import Collective
 
-__all__ = ["asked_for", "enqueued"]
+__all__ = ["enqueuing_operator", "requested_collective"]
 
 _CARRIED_OUT_AS = {"reduce_scatter": "all_reduce"}
 """Gloo knows no reduce-scatter: it reduces everything everywhere, and each rank copies its share."""
 
 
-def enqueued(trace: Trace, comm: Int64) -> Int64:
+def enqueuing_operator(trace: Trace, comm: Int64) -> Int64:
     """Give for each of gloo's events the operator that asked for it, or itself where that can't be told.
 
     Each process group has a queue and threads of its own, and the file says of no event whose it is. But of those
@@ -31,7 +31,7 @@ def enqueued(trace: Trace, comm: Int64) -> Int64:
     Args:
         comm: gloo's events, ascending.
     """
-    ops = np.flatnonzero((trace.category == Category.CPU_OP) & trace.named(ENQUEUED))
+    ops = np.flatnonzero((trace.category == Category.CPU_OP) & trace.named(C10D_PREFIX))
     found = comm.copy()
     for exactly in (True, False):
         free = np.flatnonzero(found == comm)
@@ -64,7 +64,7 @@ def _asked(trace: Trace, op: int, exactly: bool) -> tuple[str, int]:
     return _CARRIED_OUT_AS.get(kind, kind), inside if exactly else 0
 
 
-def asked_for(trace: Trace, event: int, op: int, label: str) -> Collective:
+def requested_collective(trace: Trace, event: int, op: int, label: str) -> Collective:
     """Give the collective that an operator asked gloo for: what is told is what was asked for, not how it was done.
 
     Args:
@@ -78,5 +78,5 @@ def asked_for(trace: Trace, event: int, op: int, label: str) -> Collective:
     size = done.bytes // done.elements * asked.elements if larger else done.bytes
     if kind == "all_gather" and not larger:
         size *= max(done.group_size, 1)
-    whole = replace(done, bytes=min(size, MOST_BYTES), group_size=done.group_size or asked.group_size, peer=asked.peer)
+    whole = replace(done, bytes=min(size, MAX_BYTES), group_size=done.group_size or asked.group_size, peer=asked.peer)
     return described(kind, whole, label)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet
-from dptrace.readers.trace import UNTOLD
+from dptrace.readers.trace import UNKNOWN_GROUP
 
 __all__ = [
     "AFTER_LAST",
@@ -18,7 +18,7 @@ __all__ = [
     "COLUMNS",
     "NO_ACTIONS",
     "UNKNOWN",
-    "UNTOLD",
+    "UNKNOWN_GROUP",
     "Action",
     "Actions",
     "Collective",
@@ -116,7 +116,7 @@ class Actions:
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    def having(self, chosen: NDArray[Any]) -> Actions:
+    def filter(self, chosen: NDArray[Any]) -> Actions:
         """Keep some of the actions, or put them in another order."""
         return Actions(*(getattr(self, column.name)[chosen] for column in fields(self)))
 
@@ -171,9 +171,9 @@ class Timeline:
     notes: tuple[str, ...] = field(default=())
     launch_ns: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     """When the call that launched it began; UNKNOWN where the file does not say, and everywhere when not given."""
-    loading: IntervalSet = EMPTY
+    data_loading: IntervalSet = EMPTY
     """When the host was in a DataLoader's next: starts and ends in ns, disjoint and sorted."""
-    searching: IntervalSet = EMPTY
+    parameter_search: IntervalSet = EMPTY
     """When the host searched for parameters that the loss does not depend on (DDP's find_unused_parameters)."""
     recompute: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     """Whether it is compute of forward that is done again in backward, as far as that can be told; nowhere when not
@@ -193,7 +193,7 @@ class Timeline:
     def __len__(self) -> int:
         return len(self.start_ns)
 
-    def having(self, chosen: NDArray[np.bool_]) -> Timeline:
+    def filter(self, chosen: NDArray[np.bool_]) -> Timeline:
         """Keep some of the intervals; steps, names and collectives stay as they are."""
         return replace(self, **{column: getattr(self, column)[chosen] for column in COLUMNS})
 

@@ -43,7 +43,7 @@ def phases(trace: Trace, steps: CpuSteps, thread: NDArray[np.int32], time: Int64
     phase[enclosing(trace, backward, thread, time) >= 0] = Phase.BACKWARD
     phase[enclosing(trace, on_cpu & trace.named("Optimizer."), thread, time) >= 0] = Phase.OPTIMIZER
     labels = {f"{MARK}{phase.name.lower()}": phase for phase in Phase}
-    marks = on_cpu & trace.having(np.array([name in labels for name in trace.names], np.bool_))
+    marks = on_cpu & trace.events_named(np.array([name in labels for name in trace.names], np.bool_))
     mark = enclosing(trace, marks, thread, time)
     marked = np.flatnonzero(mark >= 0)
     meaning = np.array([labels.get(name, Phase.OTHER) for name in trace.names], np.uint8)
@@ -57,7 +57,7 @@ def _backward_functions(trace: Trace) -> NDArray[np.bool_]:
     if wrapped.any():
         return wrapped
     # Before torch 1.9 the engine's own event did not exist: the nodes' ops stand for it.
-    return ops & trace.having(np.array([bool(_NODE.search(name)) for name in trace.names], np.bool_))
+    return ops & trace.events_named(np.array([bool(_NODE.search(name)) for name in trace.names], np.bool_))
 
 
 def _by_order(trace: Trace, steps: CpuSteps, backward: Int64, time: Int64) -> NDArray[np.uint8]:
@@ -66,5 +66,5 @@ def _by_order(trace: Trace, steps: CpuSteps, backward: Int64, time: Int64) -> ND
         return np.full(len(time), Phase.FORWARD, np.uint8)
     # The time before the first step and after the last are two further steps, last and last but one.
     last_end = np.full(len(steps) + 2, np.iinfo(np.int64).min, np.int64)
-    np.maximum.at(last_end, steps.at(trace.start_ns[backward]), trace.end_ns[backward])
-    return np.where(time < last_end[steps.at(time)], Phase.FORWARD, Phase.OTHER).astype(np.uint8)
+    np.maximum.at(last_end, steps.index_at(trace.start_ns[backward]), trace.end_ns[backward])
+    return np.where(time < last_end[steps.index_at(time)], Phase.FORWARD, Phase.OTHER).astype(np.uint8)

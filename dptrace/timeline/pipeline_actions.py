@@ -28,7 +28,7 @@ _RUNTIME = "PP:"
 _PLAIN = re.compile(r"(Forward|Backward) (\d{1,6})")
 
 
-class _Said(NamedTuple):
+class _LabeledAction(NamedTuple):
     """One action that a label names."""
 
     stage: int
@@ -36,23 +36,23 @@ class _Said(NamedTuple):
     micro_batch: int
 
 
-def _read(name: str) -> tuple[_Said, ...]:
+def _read(name: str) -> tuple[_LabeledAction, ...]:
     """Give the actions that a label names: one, or a forward and a backward that overlap; else none.
 
     >>> _read("PP:(3F1;2B0)OVERLAP_F_B")
     (_Said(stage=3, kind=<Action.F: 0>, micro_batch=1), _Said(stage=2, kind=<Action.B: 1>, micro_batch=0))
     """
     if name.startswith(_RUNTIME):
-        return tuple(_Said(int(s), Action[kind], int(m)) for s, kind, m in _ACTION.findall(name))
+        return tuple(_LabeledAction(int(s), Action[kind], int(m)) for s, kind, m in _ACTION.findall(name))
     if plain := _PLAIN.fullmatch(name):
-        return (_Said(-1, Action[plain[1][0]], int(plain[2])),)
+        return (_LabeledAction(-1, Action[plain[1][0]], int(plain[2])),)
     return ()
 
 
-def _labels(trace: Trace) -> dict[int, tuple[_Said, ...]]:
+def _labels(trace: Trace) -> dict[int, tuple[_LabeledAction, ...]]:
     """Give what the names in the string table say of actions; those that name no stage only where none names one."""
-    found = {i: said for i, name in enumerate(trace.names) if (said := _read(name))}
-    named = {i: said for i, said in found.items() if said[0].stage >= 0}
+    found = {i: labeled for i, name in enumerate(trace.names) if (labeled := _read(name))}
+    named = {i: labeled for i, labeled in found.items() if labeled[0].stage >= 0}
     return named or found
 
 
@@ -64,7 +64,7 @@ def _marks(trace: Trace, names: list[int]) -> NDArray[np.bool_]:
 
 def backward_actions(trace: Trace) -> NDArray[np.bool_]:
     """Tell which events are labels of backward actions and of nothing else: W is the weights' part of backward."""
-    names = [i for i, said in _labels(trace).items() if all(action.kind != Action.F for action in said)]
+    names = [i for i, labeled in _labels(trace).items() if all(action.kind != Action.F for action in labeled)]
     return _marks(trace, names) if names else np.zeros(len(trace), np.bool_)
 
 
@@ -84,12 +84,12 @@ def actions_of(trace: Trace, timeline: Timeline) -> Actions:
     before and sent after is not part of it. Under a label of two actions, backward's compute is the backward's.
     """
     labels = _labels(trace)
-    named = any(said[0].stage >= 0 for said in labels.values())
+    named = any(labeled[0].stage >= 0 for labeled in labels.values())
     if not labels or not (named or any(c.kind in MESSAGES for c in timeline.collectives)):
         return NO_ACTIONS
     events = np.flatnonzero(_marks(trace, list(labels)))
-    said = [(event, action) for event in events.tolist() for action in labels[int(trace.name[event])]]
-    owner = _owners(trace, timeline, said)
+    labeled = [(event, action) for event in events.tolist() for action in labels[int(trace.name[event])]]
+    owner = _owners(trace, timeline, labeled)
     used, action = np.unique(owner[owner >= 0], return_inverse=True)
     compute = owner >= 0
     start, end = timeline.start_ns[compute], timeline.end_ns[compute]
@@ -98,7 +98,7 @@ def actions_of(trace: Trace, timeline: Timeline) -> Actions:
     np.maximum.at(high, action, end)
     step = np.zeros(len(used), np.int32)
     step[action] = timeline.step[compute]
-    chosen = [said[i] for i in used.tolist()]
+    chosen = [labeled[i] for i in used.tolist()]
     kind = np.array([action.kind for _, action in chosen], np.uint8)
     at = np.array([event for event, _ in chosen], np.int64)
     table = Actions(
@@ -112,19 +112,19 @@ def actions_of(trace: Trace, timeline: Timeline) -> Actions:
         called_ns=trace.start_ns[at],
         returned_ns=trace.end_ns[at],
     )
-    return table.having(np.lexsort((high, low)))
+    return table.filter(np.lexsort((high, low)))
 
 
-def _owners(trace: Trace, timeline: Timeline, said: list[tuple[int, _Said]]) -> Int64:
+def _owners(trace: Trace, timeline: Timeline, labeled: list[tuple[int, _LabeledAction]]) -> Int64:
     """Give for each interval the place in *said* of the action that launched it; -1 for what is not compute of any.
 
     Labels of one process follow each other: of those that have begun it is the last.
     """
-    called = trace.start_ns[[event for event, _ in said]]
-    returned = trace.end_ns[[event for event, _ in said]]
+    called = trace.start_ns[[event for event, _ in labeled]]
+    returned = trace.end_ns[[event for event, _ in labeled]]
     begun = np.searchsorted(called, timeline.launch_ns, side="right")
     place = np.maximum(begun - 1, 0)
-    forward = np.array([action.kind == Action.F for _, action in said], np.bool_)
+    forward = np.array([action.kind == Action.F for _, action in labeled], np.bool_)
     # A label of two actions stands twice, the second place being found.
     twin = np.append(False, called[1:] == called[:-1])[place]
     backward = timeline.phase == Phase.BACKWARD

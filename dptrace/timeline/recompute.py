@@ -46,11 +46,13 @@ def recomputed(trace: Trace, thread: NDArray[np.int32], time: Int64) -> NDArray[
     forward = np.array([name in _FORWARD or name == _COMPILED for name in trace.names], np.bool_)
     reentrant = np.array([name.startswith(WRAPPER) and name.endswith(_REENTRANT) for name in trace.names], np.bool_)
     nodes = ops & trace.named(WRAPPER)
-    checkpoint = nodes & trace.having(reentrant)
-    again = np.flatnonzero(ops & trace.having(forward))
+    checkpoint = nodes & trace.events_named(reentrant)
+    again = np.flatnonzero(ops & trace.events_named(forward))
     inside = enclosing(trace, nodes, trace.thread[again], trace.start_ns[again])
     generated = np.array([bool(_GENERATED.search(name)) for name in trace.names], np.bool_)
-    shown = (inside >= 0) & (trace.having(generated)[inside] | (trace.having(forward) & trace.named(_COMPILED))[again])
+    shown = (inside >= 0) & (
+        trace.events_named(generated)[inside] | (trace.events_named(forward) & trace.named(_COMPILED))[again]
+    )
     if not (checkpoint.any() or shown.any()):
         return np.zeros(len(time), np.bool_)
     until = np.full(len(trace), np.iinfo(np.int64).min)

@@ -14,9 +14,9 @@ from dptrace.core.intervals import Int64
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.model import AFTER_LAST, BEFORE_FIRST, Timeline, Windows
 
-__all__ = ["WHOLE", "CpuSteps", "between", "cpu_steps", "device_windows", "part"]
+__all__ = ["WHOLE_TRACE", "CpuSteps", "cpu_steps", "device_windows", "select_steps", "select_steps_with_mask"]
 
-WHOLE = "whole trace"
+WHOLE_TRACE = "whole trace"
 """Name of the one window of a trace without step marks."""
 
 
@@ -32,7 +32,7 @@ class CpuSteps:
     def __len__(self) -> int:
         return len(self.names)
 
-    def at(self, times: Int64) -> NDArray[np.int32]:
+    def index_at(self, times: Int64) -> NDArray[np.int32]:
         """Tell the step in which each time lies, BEFORE_FIRST or AFTER_LAST outside them all."""
         if not len(self):
             return np.zeros(len(times), np.int32)
@@ -65,7 +65,7 @@ def device_windows(cpu: CpuSteps, start: Int64, end: Int64, step: NDArray[np.int
         step: the step that launched each.
     """
     if not len(cpu):
-        return Windows((WHOLE,), np.array([start.min(), end.max()], np.int64))
+        return Windows((WHOLE_TRACE,), np.array([start.min(), end.max()], np.int64))
     count = len(cpu)
     never = np.iinfo(np.int64)
     first = np.full(count, never.max, np.int64)
@@ -80,16 +80,16 @@ def device_windows(cpu: CpuSteps, start: Int64, end: Int64, step: NDArray[np.int
     return Windows(cpu.names, np.append(bounds, final))
 
 
-def between(timeline: Timeline, low: int, high: int) -> Timeline:
+def select_steps(timeline: Timeline, low: int, high: int) -> Timeline:
     """Keep the steps from index *low* to *high*, both included, and the intervals that matter to them.
 
     Those are the steps' own, what touches the steps, and what touches an interval of theirs: a collective that runs
     on into the next step may be hidden there, under that step's compute.
     """
-    return part(timeline, low, high)[0]
+    return select_steps_with_mask(timeline, low, high)[0]
 
 
-def part(timeline: Timeline, low: int, high: int) -> tuple[Timeline, NDArray[np.bool_]]:
+def select_steps_with_mask(timeline: Timeline, low: int, high: int) -> tuple[Timeline, NDArray[np.bool_]]:
     """Do as :func:`between`, and tell which of the intervals were kept."""
     windows = Windows(timeline.windows.names[low : high + 1], timeline.windows.bounds[low : high + 2])
     step = timeline.step
@@ -99,6 +99,6 @@ def part(timeline: Timeline, low: int, high: int) -> tuple[Timeline, NDArray[np.
     begin = min([int(windows.bounds[0]), *timeline.start_ns[own][:1].tolist()])
     end = max(int(windows.bounds[-1]), int(timeline.end_ns[own].max(initial=windows.bounds[-1])))
     chosen = own | ((timeline.start_ns < end) & (timeline.end_ns > begin))
-    actions = timeline.actions.having((timeline.actions.step >= low) & (timeline.actions.step <= high))
+    actions = timeline.actions.filter((timeline.actions.step >= low) & (timeline.actions.step <= high))
     actions = replace(actions, step=(actions.step - low).astype(np.int32))
-    return replace(timeline, windows=windows, step=moved, actions=actions).having(chosen), chosen
+    return replace(timeline, windows=windows, step=moved, actions=actions).filter(chosen), chosen

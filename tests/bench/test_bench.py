@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dptrace.bench.execute import BenchRun, Settings, parse_results, timed
-from dptrace.bench.matrix import Cell, matrix
+from dptrace.bench.execute import BenchRunError, Settings, parse_results, run_timed
+from dptrace.bench.matrix import BenchConfig, matrix
 from dptrace.bench.schedule import Job, jobs, results, run_all
 from dptrace.bench.store import Store
 from dptrace.bench.table import Row, frame, rows, rows_from_csv
@@ -23,16 +23,16 @@ def test_four_gpus_make_twenty_eight_runs() -> None:
     """Four models, one GPU alone, three modes on two and on four GPUs; nothing is left out."""
     cells, left_out = matrix(MLPS, FOUR, [1, 2, 4], 4)
 
-    assert 28 == len(cells) == len(set(cells)) == len({cell.name for cell in cells})
+    assert 28 == len(cells) == len(set(cells)) == len({config.name for config in cells})
     assert [] == left_out
-    assert Cell("small", "single", 1) == cells[0]
+    assert BenchConfig("small", "single", 1) == cells[0]
 
 
 def test_what_the_machine_lacks_is_left_out_and_said() -> None:
     """On two GPUs the runs on four are not there, and a sentence says why."""
     cells, left_out = matrix(["small"], FOUR, [1, 2, 4], 2)
 
-    assert [1, 2, 2, 2] == [cell.gpus for cell in cells]
+    assert [1, 2, 2, 2] == [config.gpus for config in cells]
     assert ["4 GPUs: this machine has 2."] == left_out
 
 
@@ -54,7 +54,7 @@ def test_a_folder_is_not_overwritten_and_goes_on_only_with_the_same_plan(tmp_pat
     """Without --resume or --force it is refused; --resume with another plan says what differs."""
     store = Store(tmp_path / "bench")
     store.begin({"epochs": 5, "cells": ("a",)}, False, False)
-    store.keep("a.0", {"epoch_s": [1.0]})
+    store.save("a.0", {"epoch_s": [1.0]})
 
     with pytest.raises(UsageError, match="--resume goes on"):
         store.begin({"epochs": 5, "cells": ("a",)}, False, False)
@@ -96,7 +96,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 )
 def test_results_that_are_none_are_told(printed: str, says: str) -> None:
     """As the reason in the run's row."""
-    with pytest.raises(BenchRun, match=says):
+    with pytest.raises(BenchRunError, match=says):
         parse_results(printed)
 
 
@@ -110,7 +110,7 @@ def test_the_last_line_of_results_counts() -> None:
 
 def test_all_cells_are_timed_before_one_is_timed_again_and_recorded_last() -> None:
     """A machine that slows down slows all alike."""
-    a, b = Cell("small", "single", 1), Cell("small", "ddp", 2)
+    a, b = BenchConfig("small", "single", 1), BenchConfig("small", "ddp", 2)
 
     assert [Job(a, 0), Job(b, 0), Job(a, 1), Job(b, 1), Job(a, -1), Job(b, -1)] == jobs([a, b], 2)
     assert [Job(a, 0)] == jobs([a], 1, profile=False)
@@ -122,7 +122,7 @@ def result(seconds: list[float], **more: Any) -> dict[str, Any]:
 
 def test_the_table_compares_with_one_gpu() -> None:
     """Medians over repetitions; speedup, efficiency, communication of an epoch, Amdahl's ceiling, Gustafson's."""
-    one, two = Cell("small", "single", 1), Cell("small", "naive", 2)
+    one, two = BenchConfig("small", "single", 1), BenchConfig("small", "naive", 2)
     split = {"comm_s": 0.05, "overlap_percent": 0.0, "exposed_share": 0.4}
     found = {
         one: [result([1.0, 3.0]), result([2.0, 2.0])],
@@ -139,7 +139,7 @@ def test_the_table_compares_with_one_gpu() -> None:
 
 def test_a_run_that_failed_is_a_row_that_says_why() -> None:
     """The others keep their figures; one good repetition is enough for them."""
-    a, b, c = Cell("small", "single", 1), Cell("small", "ddp", 2), Cell("small", "naive", 2)
+    a, b, c = BenchConfig("small", "single", 1), BenchConfig("small", "ddp", 2), BenchConfig("small", "naive", 2)
     found = {a: [result([1.0])], b: [{"failed": "out of memory"}], c: [{"failed": "x"}, result([1.0])]}
     made = rows([a, b, c], found)
 
@@ -151,7 +151,7 @@ def test_a_run_that_failed_is_a_row_that_says_why() -> None:
 
 def test_a_script_names_its_own_mode_and_accuracy_is_the_last() -> None:
     """In its results; a trainer of ours can't be called another."""
-    script, ours = Cell("mine", "script", 2), Cell("small", "ddp", 2)
+    script, ours = BenchConfig("mine", "script", 2), BenchConfig("small", "ddp", 2)
     found = {
         script: [result([1.0], mode="zero", accuracy=[0.1, 0.9])],
         ours: [result([1.0], mode="zero", accuracy=0.5)],
@@ -163,7 +163,10 @@ def test_a_script_names_its_own_mode_and_accuracy_is_the_last() -> None:
 
 def test_options_of_a_sweep_are_columns_and_compare_with_their_own_baseline() -> None:
     """Rows with other options are other trainings."""
-    a, b = Cell("small", "single", 1, (("batch-size", "8"),)), Cell("small", "ddp", 2, (("batch-size", "16"),))
+    a, b = (
+        BenchConfig("small", "single", 1, (("batch-size", "8"),)),
+        BenchConfig("small", "ddp", 2, (("batch-size", "16"),)),
+    )
     made = rows([a, b], {a: [result([1.0])], b: [result([1.0])]})
 
     assert made[1].speedup is None
@@ -216,18 +219,18 @@ def test_a_benchmark_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Mo
     """What has a result is not run again, what failed is; each result is on disk before the next run begins."""
     from dptrace.bench import schedule
 
-    a, b = Cell("small", "single", 1), Cell("small", "ddp", 2)
+    a, b = BenchConfig("small", "single", 1), BenchConfig("small", "ddp", 2)
     store = Store(tmp_path)
     store.begin({}, False, False)
-    store.keep("small_single_1.0", result([1.0]))
-    store.keep("small_ddp_2.0", {"failed": "once"})
+    store.save("small_single_1.0", result([1.0]))
+    store.save("small_ddp_2.0", {"failed": "once"})
     ran: list[str] = []
 
-    def fake(cell: Cell, settings: Settings) -> dict[str, Any]:
-        ran.append(cell.name)
+    def fake(config: BenchConfig, settings: Settings) -> dict[str, Any]:
+        ran.append(config.name)
         return result([3.0])
 
-    monkeypatch.setattr(schedule, "timed", fake)
+    monkeypatch.setattr(schedule, "run_timed", fake)
     told: list[tuple[str, bool]] = []
     run_all(jobs([a, b], 1, profile=False), Settings(), store, lambda job, done: told.append((job.name, done)))
 
@@ -248,14 +251,14 @@ def test_a_strangers_script_is_benched_and_its_failure_is_told(tmp_path: Path) -
         "if os.environ['RANK'] == '0': print('RESULTS_JSON: {\"epoch_s\": [0.25], \"ranks\": ' + size + '}')\n"
     )
     pytest.importorskip("torch")
-    cell = Cell("mine", "script", 2)
+    config = BenchConfig("mine", "script", 2)
 
-    good = timed(cell, Settings(script=str(script), arguments=("go",)))
+    good = run_timed(config, Settings(script=str(script), arguments=("go",)))
     assert ([0.25], 2) == (good["epoch_s"], good["ranks"])
-    with pytest.raises(BenchRun, match=r"KeyError: 'weights'"):
-        timed(cell, Settings(script=str(script), arguments=("die",)))
-    with pytest.raises(BenchRun, match="longer than 4 s"):
-        timed(cell, Settings(script=str(script), arguments=("hang",), timeout_s=4))
+    with pytest.raises(BenchRunError, match=r"KeyError: 'weights'"):
+        run_timed(config, Settings(script=str(script), arguments=("die",)))
+    with pytest.raises(BenchRunError, match="longer than 4 s"):
+        run_timed(config, Settings(script=str(script), arguments=("hang",), timeout_s=4))
 
 
 def test_the_plan_in_the_folder_is_plain_json(tmp_path: Path) -> None:
@@ -306,6 +309,6 @@ def test_a_damaged_result_is_made_again(tmp_path: Path) -> None:
     store.begin({}, False, False)
     store.path("x.0").write_text("{")
 
-    assert store.readable("x.0") is None
+    assert store.result_if_readable("x.0") is None
     with pytest.raises(DptraceError, match="is no JSON"):
         store.result("x.0")

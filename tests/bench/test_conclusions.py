@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from dptrace.bench.conclusions import CHARTS, Chart, doubts, read
-from dptrace.bench.scaling import beyond_ideal, by_size, savings, shares, usable
+from dptrace.bench.conclusions import CHARTS, ChartText, conclusions, warnings_about
+from dptrace.bench.scaling import models_by_size, savings, shares, superlinear_row, usable
 from dptrace.bench.table import Row, with_speedup
 from tests.support.bench_tables import WORKSHOP, bench
 
 
-def said(rows: list[Row], name: str, local_loss: bool = False) -> Chart:
-    return next(chart for chart in read(rows, local_loss=local_loss) if chart.name == name)
+def said(rows: list[Row], name: str, local_loss: bool = False) -> ChartText:
+    return next(chart for chart in conclusions(rows, local_loss=local_loss) if chart.name == name)
 
 
 def test_the_workshops_table_tells_the_workshops_story() -> None:
     """Small is slower than one GPU, xlarge reaches 2.4 times on four, communication is 47 % of small's epoch."""
-    text = " ".join(sentence for chart in read(WORKSHOP) for sentence in chart.sentences)
+    text = " ".join(sentence for chart in conclusions(WORKSHOP) for sentence in chart.sentences)
 
     assert "On this machine DDP pays off from 8.4 M parameters on" in text
     assert "small: one GPU is the fastest; the best of the others is DDP on 2 GPUs, 0.83×." in text
@@ -31,7 +31,7 @@ def test_the_workshops_table_tells_the_workshops_story() -> None:
     assert "from 50.1 ms to 74.4 ms (+49 %)" in text
     assert "xlarge, interleaved on 4 GPUs: 131,844 samples/s, where one GPU does 55,016." in text
     assert "4 GPUs can save 27.1 ms of one GPU's epoch by sharing it out; communicating adds 30.7 ms, more than" in text
-    assert doubts(WORKSHOP) == []
+    assert warnings_about(WORKSHOP) == []
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_what_is_missing_is_said_in_the_charts_place() -> None:
     assert "no other mode" in said([bench("a", "naive", 2, 1.0)], "saving").missing
     assert "hold no losses" in said(parallel, "loss").missing
     assert "samples per second" in said(parallel, "throughput").missing
-    assert [] == [chart for chart in read(failed) if not chart.missing]
-    assert list(CHARTS) == [chart.name for chart in read([])]
+    assert [] == [chart for chart in conclusions(failed) if not chart.missing]
+    assert list(CHARTS) == [chart.name for chart in conclusions([])]
 
 
 def test_equal_losses_prove_equal_mathematics() -> None:
@@ -101,10 +101,10 @@ def test_local_losses_are_told_to_be_an_artefact() -> None:
 def test_more_than_the_ideal_is_doubted() -> None:
     """Two GPUs can't be three times as fast: something else was."""
     rows = with_speedup([bench("a", "single", 1, 3.0), bench("a", "ddp", 2, 1.0)])
-    row = beyond_ideal(rows)
+    row = superlinear_row(rows)
 
     assert row is rows[1]
-    assert doubts(rows)[0].startswith("3.00× with 2 GPUs (a, DDP) is more than they can bring")
+    assert warnings_about(rows)[0].startswith("3.00× with 2 GPUs (a, DDP) is more than they can bring")
     assert "ceiling" not in said(rows, "speedup").sentences[0]
 
 
@@ -138,4 +138,4 @@ def test_rows_that_are_there_twice_count_once() -> None:
     ]
 
     assert [1.0, 2.0] == [row.epoch_s for row in usable(rows)]
-    assert ["a", "b"] == by_size(rows)
+    assert ["a", "b"] == models_by_size(rows)

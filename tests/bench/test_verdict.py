@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from dptrace.bench.conclusions import read
+from dptrace.bench.conclusions import conclusions
 from dptrace.bench.table import Row, with_speedup
-from dptrace.bench.verdict import surely_faster, verdict
+from dptrace.bench.verdict import significantly_faster, verdict
 from tests.support.bench_tables import bench
 
 
@@ -51,13 +51,13 @@ def test_models_that_are_not_told_apart_are_named() -> None:
 
 def test_a_run_without_a_baseline_is_not_judged() -> None:
     """Nothing is known of one GPU."""
-    assert surely_faster(bench("a", "ddp", 2, 1.0), []) is None
+    assert significantly_faster(bench("a", "ddp", 2, 1.0), []) is None
 
 
 def test_processes_on_cpu_are_called_so() -> None:
     """They share the cores: of no chart a sentence speaks of GPUs, and what sharing out saves is not told."""
     measured = [*rows(5, 0.01, a=1.5), replace(bench("a", "naive", 2, 1.6), comm_s=0.1, epochs=5)]
-    text = " ".join(said for chart in read(measured, on_cpu=True) for said in (chart.title, *chart.sentences))
+    text = " ".join(said for chart in conclusions(measured, on_cpu=True) for said in (chart.title, *chart.sentences))
 
     assert "nothing pays off: one process is the fastest" in text
     assert "GPU" not in text

@@ -132,13 +132,13 @@ def test_png_without_a_browser_is_refused_before_any_run(here: Path, monkeypatch
 
 def test_numbers_of_gpus_are_powers_of_two_by_default() -> None:
     """As many as there are; an order and repetitions do not matter."""
-    from dptrace.commands.bench import counts
+    from dptrace.commands.bench import parse_gpu_counts
 
-    assert [1, 2, 4, 8] == counts(None, 8)
-    assert [1, 2, 4] == counts(None, 6)
-    assert [1, 2] == counts("2,1,2", 8)
+    assert [1, 2, 4, 8] == parse_gpu_counts(None, 8)
+    assert [1, 2, 4] == parse_gpu_counts(None, 6)
+    assert [1, 2] == parse_gpu_counts("2,1,2", 8)
     with pytest.raises(UsageError, match="from 1 on"):
-        counts("-2", 8)
+        parse_gpu_counts("-2", 8)
 
 
 _SMALL = ("--models", "small", "--modes", "single,naive,ddp", "--gpus", "2", "--epochs", "1", "--batch-size", "16384")

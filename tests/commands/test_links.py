@@ -14,7 +14,7 @@ from dptrace.commands import links as verb
 from dptrace.commands.shared.main import cli
 from dptrace.errors import UsageError
 from dptrace.model.collectives import KINDS
-from dptrace.model.link_report import links
+from dptrace.model.link_report import link_report
 from tests.support.links_samples import measured
 
 
@@ -25,7 +25,7 @@ def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("COLUMNS", "132")
     path = tmp_path / "links.json"
-    path.write_text(json.dumps(links(measured())))
+    path.write_text(json.dumps(link_report(measured())))
     return path
 
 

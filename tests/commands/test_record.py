@@ -101,7 +101,7 @@ def test_what_this_machine_cannot_do_is_refused(
     arguments: str, gpus: int, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More GPUs than there are, and a batch that the ranks cannot share."""
-    monkeypatch.setattr("dptrace.record.launch.launcher.gpus_here", lambda: gpus)
+    monkeypatch.setattr("dptrace.record.launch.launcher.local_gpu_count", lambda: gpus)
 
     assert says == str(_refused(*arguments.split()))[: len(says)]
 
@@ -165,7 +165,7 @@ def test_restarts_without_checkpoints_are_told_to_begin_anew(
 
 def test_what_resnet18_trained_on_is_told() -> None:
     """Made-up images must not be taken for CIFAR-10; run.json says it in the same words."""
-    told = parse_options("", "single", ["--model", "resnet18"]).recording["options"]["data"]
+    told = parse_options("", "single", ["--model", "resnet18"]).record_arguments["options"]["data"]
 
     assert "made-up images of CIFAR-10's shape" == told
     assert f"It trained on {told}." == _data({"mode": "ddp", "model": "resnet18", "options": {"data": told}})

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dptrace.bench import schedule as bench_run
-from dptrace.bench.execute import BenchRun, Settings
-from dptrace.bench.matrix import Cell
-from dptrace.bench.sweep.points import CAP
+from dptrace.bench.execute import BenchRunError, Settings
+from dptrace.bench.matrix import BenchConfig
+from dptrace.bench.sweep.points import BUCKET_CAP
 from dptrace.commands import sweep as verb
 from dptrace.commands.shared.main import cli
-from dptrace.model.link_report import links
+from dptrace.model.link_report import link_report
 from tests.support.links_samples import measured
 from tests.support.sweeps import read, result
 
@@ -37,21 +37,21 @@ def ran(here: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Runs that end at once, and the names of those that were started."""
     names: list[str] = []
 
-    def timed(cell: Cell, settings: Settings) -> dict[str, Any]:
-        names.append(cell.name)
-        if dict(cell.options).get(CAP) == "2":
-            raise BenchRun("out of memory")
-        return result(0.2 if dict(cell.options).get(CAP) == "1" else 0.1)
+    def timed(config: BenchConfig, settings: Settings) -> dict[str, Any]:
+        names.append(config.name)
+        if dict(config.options).get(BUCKET_CAP) == "2":
+            raise BenchRunError("out of memory")
+        return result(0.2 if dict(config.options).get(BUCKET_CAP) == "1" else 0.1)
 
-    def profiled(cell: Cell, settings: Settings, out: Path) -> dict[str, Any]:
-        names.append(f"{cell.name} recorded")
+    def profiled(config: BenchConfig, settings: Settings, out: Path) -> dict[str, Any]:
+        names.append(f"{config.name} recorded")
         return {"comm_s": 1.0}
 
-    monkeypatch.setattr(bench_run, "timed", timed)
-    monkeypatch.setattr(bench_run, "profiled", profiled)
+    monkeypatch.setattr(bench_run, "run_timed", timed)
+    monkeypatch.setattr(bench_run, "run_profiled", profiled)
     monkeypatch.setattr("dptrace.load.open.open_run", lambda paths: Path(paths[0]).name)
     monkeypatch.setattr(
-        "dptrace.bench.sweep.result.recorded", lambda name: read(float(name.split("=")[1].split("_")[0]))
+        "dptrace.bench.sweep.result.recorded_figures", lambda name: read(float(name.split("=")[1].split("_")[0]))
     )
     return names
 
@@ -80,7 +80,7 @@ def run(*arguments: str) -> Result:
 )
 def test_what_can_not_be_swept_is_refused(here: Path, ran: list[str], arguments: list[str], says: str) -> None:
     """In one line, before any process and any file."""
-    (here / "links4.json").write_text(json.dumps(links(measured(ranks=4))))
+    (here / "links4.json").write_text(json.dumps(link_report(measured(ranks=4))))
     done = run(*arguments)
 
     assert done.exit_code in (1, 2)
@@ -99,13 +99,13 @@ def test_the_folder_gets_everything(here: Path, ran: list[str]) -> None:
     assert "4 MiB is best here: 50 % less time per step than 1 MiB" in done.stdout
     content = json.loads((here / "sweep" / "sweep.json").read_text())
     assert content["schema"] == 1
-    assert content["swept"] == [CAP]
+    assert content["swept"] == [BUCKET_CAP]
     with (here / "sweep" / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert [row[CAP] for row in rows] == ["1", "4"]
+    assert [row[BUCKET_CAP] for row in rows] == ["1", "4"]
     assert float(rows[1]["step_p50_s"]) == pytest.approx(0.1)
     with (here / "sweep" / "buckets.csv").open() as file:
-        assert {row[CAP] for row in csv.DictReader(file)} == {"1", "4"}
+        assert {row[BUCKET_CAP] for row in csv.DictReader(file)} == {"1", "4"}
 
 
 def test_it_goes_on_where_it_was_and_a_failed_run_is_tried_again(here: Path, ran: list[str]) -> None:
@@ -133,7 +133,7 @@ def test_where_every_run_failed_the_exit_code_says_so(here: Path, ran: list[str]
 
 def test_a_measured_line_chooses(here: Path, ran: list[str]) -> None:
     """Its file is named in the sentence."""
-    (here / "links.json").write_text(json.dumps(links(measured(ranks=2))))
+    (here / "links.json").write_text(json.dumps(link_report(measured(ranks=2))))
     done = run("--bucket-cap-mb", "1,4", "--links", "links.json", "--no-checkpoints")
 
     assert "from links.json" in done.stdout

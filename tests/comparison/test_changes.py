@@ -16,14 +16,14 @@ from dptrace.comparison.changes import (
     overlap_change,
     percent_of,
 )
-from dptrace.comparison.samples import Side, places, side
+from dptrace.comparison.samples import RunSample, devices_by_id, sample_run
 from dptrace.run.run import Run
 from tests.support.builders import TimelineBuilder
 from tests.support.jobs import job, run_of
 
 
-def whole(run: Run) -> Side:
-    return side(run, places(run))
+def whole(run: Run) -> RunSample:
+    return sample_run(run, devices_by_id(run))
 
 
 @settings(max_examples=40, deadline=None)
@@ -92,9 +92,9 @@ def test_collectives_are_compared_by_kind_group_and_size() -> None:
     """Count, bytes and times in a step; where the groups' names differ they are left out."""
     a = TimelineBuilder().all_reduce(0, 10, bytes=100).all_reduce(20, 30, bytes=100).build()
     b = TimelineBuilder().all_reduce(0, 15, bytes=100).all_reduce(20, 26, bytes=700).compute(0, 5).build()
-    rows = {r.sort.bytes: r for r in collective_changes(whole(run_of([a])), whole(run_of([b])), 0)}
+    rows = {r.collective.bytes: r for r in collective_changes(whole(run_of([a])), whole(run_of([b])), 0)}
 
-    assert (2, 1, "default_pg") == (rows[100].a_count, rows[100].b_count, rows[100].sort.group)
+    assert (2, 1, "default_pg") == (rows[100].a_count, rows[100].b_count, rows[100].collective.group)
     told = rows[100].to_dict()
     assert (20, 10, -10) == (told["a_exposed_ns"], told["b_exposed_ns"], told["delta_exposed_ns"])
     assert (0, 5) == (told["a_overlapped_ns"], told["b_overlapped_ns"])

@@ -14,10 +14,10 @@ from dptrace.comparison.changes import PARTS
 from dptrace.comparison.compare import Comparison, compare, milliseconds
 from dptrace.errors import DptraceError
 from dptrace.load.open import open_run
-from dptrace.load.options import Reading
+from dptrace.load.options import ReadOptions
 from dptrace.run.run import Run
 from dptrace.timeline.model import COLUMNS, Timeline, Windows
-from dptrace.timeline.steps import between
+from dptrace.timeline.steps import select_steps
 from tests.support.jobs import job, run_of
 from tests.support.real_traces import needs_real_traces, real
 
@@ -40,8 +40,8 @@ def half(timeline: Timeline, odd: int) -> Timeline:
     names: list[str] = []
     parts: list[Timeline] = []
     for k in range(odd, len(timeline.windows), 2):
-        one = between(timeline, k, k)
-        own = one.having(one.step >= 0)
+        one = select_steps(timeline, k, k)
+        own = one.filter(one.step >= 0)
         by = bounds[-1] - int(own.windows.bounds[0])
         step = np.full(len(own), len(names), np.int32)
         parts.append(replace(own, start_ns=own.start_ns + by, end_ns=own.end_ns + by, step=step))
@@ -67,7 +67,7 @@ def test_a_run_against_itself(name: str) -> None:
     assert "No difference beyond noise: every figure is the same to the nanosecond." == found.summary()
     assert {"same"} == {change.verdict for change in found.changes}
     assert {0} == {row.time.delta for row in found.kernel_changes}
-    assert () == found.differs
+    assert () == found.differences
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -99,7 +99,7 @@ def test_halves_of_a_real_run(name: str) -> None:
     found = halves(run)
 
     assert {} == named(found)
-    assert found.few is not None
+    assert found.too_few_steps is not None
 
 
 def test_naive_against_interleaved() -> None:
@@ -113,7 +113,7 @@ def test_naive_against_interleaved() -> None:
     assert not found.change("forward_ns").beyond
     assert "exposed communication −24.4 ms" in found.summary()
     assert "overlapped communication +29.8 ms" in found.summary()
-    assert ("Mode: A naive, B interleaved.",) == found.differs
+    assert ("Mode: A naive, B interleaved.",) == found.differences
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -139,7 +139,7 @@ def test_three_steps_are_no_claim() -> None:
     assert "cannot tell" == found.change("backward_ns").verdict
     assert found.summary().startswith("Cannot tell, with 3 steps a run: B was ")
     assert "backward +" in found.summary()
-    assert "3 and 2 steps" == compare(job(steps=3), job(steps=2)).few
+    assert "3 and 2 steps" == compare(job(steps=3), job(steps=2)).too_few_steps
 
 
 def test_a_slow_first_step_is_no_difference() -> None:
@@ -158,7 +158,7 @@ def test_runs_of_different_sizes_are_compared_rank_for_rank_on_average() -> None
 
     assert found.change("wall_ns").delta_percent == pytest.approx(0, abs=1)
     assert [(0, 0), (1, 0)] == [place for place, _ in found.by_rank]
-    assert "A had 2 ranks, B 4" in found.differs[0]
+    assert "A had 2 ranks, B 4" in found.differences[0]
 
 
 def test_ranks_that_one_run_lacks_are_left_out_of_the_other() -> None:
@@ -166,15 +166,15 @@ def test_ranks_that_one_run_lacks_are_left_out_of_the_other() -> None:
     b = job(ranks=4, seed=1)
     found = compare(job(ranks=4), replace(b, timelines=b.timelines[1:], devices=()))
 
-    assert ((1, 0), (2, 0), (3, 0)) == found.a.places == found.b.places
-    assert "3 of 4 ranks" in found.differs[0]
+    assert ((1, 0), (2, 0), (3, 0)) == found.a.device_ids == found.b.device_ids
+    assert "3 of 4 ranks" in found.differences[0]
 
 
 def test_cpu_against_gpu_is_compared_and_said() -> None:
     """By figures; kernels have no name in common."""
     cpu = run_of([replace(timeline, device=-1, device_name="CPU") for timeline in job().timelines])
 
-    assert "operators on CPUs" in compare(cpu, job()).differs[0]
+    assert "operators on CPUs" in compare(cpu, job()).differences[0]
 
 
 def test_the_dictionary_holds_everything_as_json() -> None:
@@ -225,7 +225,7 @@ def test_frames_without_rows_have_their_columns() -> None:
 def test_a_run_opened_for_its_figures_has_no_kernels_to_compare() -> None:
     """The rest is the same, and it is said."""
     path = str(TRACES / "naive_cpu_2ranks")
-    blind = open_run([path], Reading(figures_only=True))
+    blind = open_run([path], ReadOptions(figures_only=True))
     found, full = (
         compare(blind, recorded("interleaved_cpu_2ranks")),
         compare(recorded("naive_cpu_2ranks"), recorded("interleaved_cpu_2ranks")),
@@ -247,7 +247,7 @@ def test_milliseconds(ns: float, text: str) -> None:
 
 def test_intervals_are_needed_for_no_figure() -> None:
     """The figures of a run that was opened for them are those of the whole."""
-    blind = open_run([str(TRACES / "single_cpu")], Reading(figures_only=True))
+    blind = open_run([str(TRACES / "single_cpu")], ReadOptions(figures_only=True))
 
     with pytest.raises(DptraceError):
         blind.kernels()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.comparison.differences import beside_each_other, differences, incomparable
+from dptrace.comparison.differences import differences, drawn_differences, incomparable
 from tests.support.builders import TimelineBuilder
 from tests.support.jobs import job, run_of
 
@@ -67,10 +67,10 @@ def test_what_is_drawn_beside_each_other_tells_ranks_that_are_missing() -> None:
     a = job(ranks=4, metadata=info())
     few = replace(a, timelines=a.timelines[:1], devices=())
 
-    assert [] == beside_each_other(a, a)
-    assert ["B: 1 of its 4 ranks are drawn; those that are not may be slower."] == beside_each_other(a, few)
+    assert [] == drawn_differences(a, a)
+    assert ["B: 1 of its 4 ranks are drawn; those that are not may be slower."] == drawn_differences(a, few)
     other = job(ranks=2, metadata=info(model="large"))
-    assert ["A had 4 ranks, B 2.", "Model: A small, B large."] == beside_each_other(a, other)
+    assert ["A had 4 ranks, B 2.", "Model: A small, B large."] == drawn_differences(a, other)
 
 
 def test_only_another_work_is_incomparable() -> None:

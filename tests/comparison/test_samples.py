@@ -8,7 +8,7 @@ import numpy as np
 
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES
-from dptrace.comparison.samples import kernel_name, places, side
+from dptrace.comparison.samples import devices_by_id, kernel_name, sample_run
 from dptrace.timeline.model import Windows
 from tests.support.jobs import job, run_of
 
@@ -16,7 +16,7 @@ from tests.support.jobs import job, run_of
 def test_figures_are_those_of_the_split() -> None:
     """By rank and step, and the causes of idling with them."""
     run = job(steps=4)
-    one = side(run, places(run))
+    one = sample_run(run, devices_by_id(run))
 
     assert {*FIGURES, *CAUSES} == set(one.figures)
     assert (2, 4) == one.figures["wall_ns"].shape
@@ -26,7 +26,7 @@ def test_figures_are_those_of_the_split() -> None:
 def test_kernels_add_up_to_the_phases() -> None:
     """One stream without overlap: the compute kernels' time is the step's compute time."""
     run = job(steps=4)
-    one = side(run, places(run))
+    one = sample_run(run, devices_by_id(run))
     kernels = one.kernels()
     compute = sum(one.figures[name].mean(axis=0) for name in FIGURES[:4])
 
@@ -38,7 +38,7 @@ def test_kernels_add_up_to_the_phases() -> None:
 def test_collectives_add_up_to_the_communication() -> None:
     """Exposed and overlapped time of the one sort of collective are the step's."""
     run = job(steps=4)
-    one = side(run, places(run))
+    one = sample_run(run, devices_by_id(run))
     ((sort, values),) = one.collectives().items()
 
     assert ("all_reduce", 4096, -1) == (sort.kind, sort.bytes, sort.seq)
@@ -53,7 +53,7 @@ def test_only_the_steps_that_all_ranks_have_are_taken() -> None:
     a, b = job(steps=6).timelines
     b = replace(b, windows=Windows(b.windows.names[:4], b.windows.bounds[:5]), step=np.where(b.step > 3, -2, b.step))
     run = run_of([a, b])
-    one = side(run, places(run))
+    one = sample_run(run, devices_by_id(run))
 
     assert ("ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6", "ProfilerStep#7") == one.steps
     assert "Only the 4 steps" in one.notes[0]
@@ -64,7 +64,7 @@ def test_steps_without_a_common_name_are_taken_by_their_order() -> None:
     """As when each rank counts from where its own recording began."""
     a, b = job(steps=3).timelines
     b = replace(b, windows=replace(b.windows, names=("x", "y", "z")))
-    one = side(run_of([a, b]), {(0, 0), (1, 0)})
+    one = sample_run(run_of([a, b]), {(0, 0), (1, 0)})
 
     assert 3 == len(one.steps)
     assert "by their order" in one.notes[0]
@@ -73,7 +73,7 @@ def test_steps_without_a_common_name_are_taken_by_their_order() -> None:
 def test_an_outlier_is_left_out_unless_asked_for() -> None:
     """With its length."""
     run = job(steps=6, first=2)
-    one, whole = side(run, places(run)), side(run, places(run), every_step=True)
+    one, whole = sample_run(run, devices_by_id(run)), sample_run(run, devices_by_id(run), every_step=True)
 
     assert ["ProfilerStep#4"] == [name for name, _ in one.left_out]
     assert 5 == len(one.steps)
@@ -86,7 +86,7 @@ def test_several_gpus_of_a_rank_are_told_apart() -> None:
     a, b = job(steps=3).timelines
     run = run_of([a, replace(b, rank=0)])
 
-    assert [(0, 0), (0, 1)] == list(places(run))
+    assert [(0, 0), (0, 1)] == list(devices_by_id(run))
 
 
 def test_names_are_compared_without_what_compilers_spell_differently() -> None:

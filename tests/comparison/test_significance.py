@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from dptrace.comparison.significance import Float, can_tell, judge, spread, steady
+from dptrace.comparison.significance import Float, has_enough_steps, judge, standard_deviation, steady
 
 FIGURES = 8
 
@@ -49,7 +49,7 @@ def test_three_steps_each_tell_nothing() -> None:
 
     assert ["cannot tell", "within noise", "same"] == [one.verdict for one in judge(a, b, 0.1)]
     assert [None] * 3 == [one.p for one in judge(a, b, 0.1)]
-    assert not can_tell(3, 3)
+    assert not has_enough_steps(3, 3)
 
 
 def test_one_step_has_no_spread() -> None:
@@ -57,7 +57,7 @@ def test_one_step_has_no_spread() -> None:
     one = np.array([[100.0], [100.0]])
 
     assert ["cannot tell", "same"] == [j.verdict for j in judge(one, np.array([[101.0], [100.0]]), 0.1)]
-    assert spread(one[0]) is None
+    assert standard_deviation(one[0]) is None
 
 
 def test_what_the_steps_themselves_differ_by_is_not_named() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dptrace.comparison.step_alignment import Paced, align_steps, paced
+from dptrace.comparison.step_alignment import RunSteps, align_steps, run_steps
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
@@ -41,10 +41,10 @@ def walked(run: Run, count: int) -> list[tuple[int, int]]:
 @given(runs(), runs())
 def test_steps_begin_together(a: Run, b: Run) -> None:
     """Each pair at one place, as long as the longer; what is freed is the difference, and all of it adds up."""
-    found = align_steps(paced(a), paced(b))
+    found = align_steps(run_steps(a), run_steps(b))
     count = min(len(one.timelines[0].windows) for one in (a, b))
 
-    place, freed, shares = 0, [], []
+    place, time_saved, shares = 0, [], []
     for k, spans in enumerate(zip(walked(a, count), walked(b, count), strict=True)):
         lengths = [end - begin for begin, end in spans]
         assert place == found.slots_ns[k]
@@ -54,20 +54,20 @@ def test_steps_begin_together(a: Run, b: Run) -> None:
                 assert place + begin - spans[which][0] == begin + found.shifts(which)[device, k]
         if lengths[0] != lengths[1]:
             short = int(lengths[0] > lengths[1])
-            freed.append((short, place + min(lengths), place + max(lengths), lengths[0] - lengths[1]))
+            time_saved.append((short, place + min(lengths), place + max(lengths), lengths[0] - lengths[1]))
             shares.append((lengths[0] - lengths[1]) / lengths[0])
         place += max(lengths)
     assert place == found.slots_ns[-1]
-    assert freed == [(one.run, one.from_ns, one.to_ns, one.saved_ns) for one in found.freed()]
-    assert found.saved_ns() == sum(one.saved_ns for one in found.freed())
-    assert shares == [one.share for one in found.freed()]
+    assert time_saved == [(one.run, one.from_ns, one.to_ns, one.saved_ns) for one in found.time_saved()]
+    assert found.saved_ns() == sum(one.saved_ns for one in found.time_saved())
+    assert shares == [one.share for one in found.time_saved()]
 
 
 @settings(max_examples=80, deadline=None)
 @given(runs(), runs())
 def test_no_step_lies_over_the_next(a: Run, b: Run) -> None:
     """On no device, so that the figures of a window count nothing twice."""
-    found = align_steps(paced(a), paced(b))
+    found = align_steps(run_steps(a), run_steps(b))
 
     for which, one in enumerate(found.runs):
         begins, ends = one.start_ns + found.shifts(which), one.end_ns + found.shifts(which)
@@ -80,7 +80,7 @@ def test_no_step_lies_over_the_next(a: Run, b: Run) -> None:
 @given(runs(), runs())
 def test_runs_can_begin_together_only(a: Run, b: Run) -> None:
     """Then each goes on as it ran, and one stretch is freed at the end."""
-    found = align_steps(paced(a), paced(b), by_step=False)
+    found = align_steps(run_steps(a), run_steps(b), by_step=False)
     count = min(len(one.timelines[0].windows) for one in (a, b))
     spans = [walked(run, count) for run in (a, b)]
     whole = [max(end for _, end in one) - one[0][0] for one in spans]
@@ -89,34 +89,36 @@ def test_runs_can_begin_together_only(a: Run, b: Run) -> None:
         assert [begin - one[0][0] for begin, _ in one] == found.place_ns[which].tolist()
         assert 1 == len(set(found.shifts(which).ravel().tolist()))
     if abs(whole[0] - whole[1]):
-        (freed,) = found.freed()
-        assert (found.saved_ns(), freed.to_ns) == (freed.saved_ns, max(found.took_ns()))
+        (time_saved,) = found.time_saved()
+        assert (found.saved_ns(), time_saved.to_ns) == (time_saved.saved_ns, max(found.total_ns()))
     assert found.slots_ns[-1] == max(whole)
 
 
 def test_what_one_run_lacks_is_left_out_and_said() -> None:
     """Steps are paired in their order, as many as both have."""
-    found = align_steps(paced(job(steps=8)), paced(job(steps=5, seed=1)))
+    found = align_steps(run_steps(job(steps=8)), run_steps(job(steps=5, seed=1)))
 
     assert (5, 5) == (len(found.a.names), len(found.b.names))
     assert "A has 8 steps and B has 5: paired in their order, the first 5 of each." == found.notes[0]
-    (lasts,) = align_steps(paced(job()), paced(job(seed=1))).notes
+    (lasts,) = align_steps(run_steps(job()), run_steps(job(seed=1))).notes
     assert "from its first rank's start to its last rank's end" in lasts
-    assert () == align_steps(paced(job(ranks=1)), paced(job(ranks=1, seed=1))).notes
+    assert () == align_steps(run_steps(job(ranks=1)), run_steps(job(ranks=1, seed=1))).notes
 
 
 def test_another_work_saves_nothing() -> None:
     """Runs of two models are drawn beside each other, and neither is ahead."""
-    found = align_steps(paced(job(metadata={"model": "small"})), paced(job(seed=1, metadata={"model": "large"})))
+    found = align_steps(
+        run_steps(job(metadata={"model": "small"})), run_steps(job(seed=1, metadata={"model": "large"}))
+    )
 
     assert "A trained the model small, B large" == found.incomparable
     assert found.saved_ns() != 0
-    assert () == found.freed()
+    assert () == found.time_saved()
 
 
 def test_runs_of_different_size_stand_beside_each_other() -> None:
     """Each by its own ranks."""
-    found = align_steps(paced(job(ranks=4)), paced(job(ranks=1, seed=1, factors={"exposed": 0.5})))
+    found = align_steps(run_steps(job(ranks=4)), run_steps(job(ranks=1, seed=1, factors={"exposed": 0.5})))
 
     assert (4, 1) == (len(found.a.devices), len(found.b.devices))
     assert found.saved_ns() > 0
@@ -125,10 +127,10 @@ def test_runs_of_different_size_stand_beside_each_other() -> None:
 def test_clocks_that_lie_apart_begin_each_step_together() -> None:
     """And that is said; otherwise a step would last for years."""
     one, two = job().timelines
-    found = align_steps(paced(run_of([one, _later(two, 10**15)])), paced(job(seed=1)))
+    found = align_steps(run_steps(run_of([one, _later(two, 10**15)])), run_steps(job(seed=1)))
 
-    assert found.a.apart
-    assert not found.b.apart
+    assert found.a.clocks_apart
+    assert not found.b.clocks_apart
     assert any("A: its ranks' clocks lie apart" in note for note in found.notes)
     assert found.a.length_ns.max() < 10**9
     begins = found.a.start_ns + found.shifts(0)
@@ -142,15 +144,15 @@ def _later(timeline: Timeline, by: int) -> Timeline:
 
 def test_chosen_steps_are_paired() -> None:
     """By their names, in the order in which they ran."""
-    chosen: Paced = paced(job(), wanted={"ProfilerStep#9", "ProfilerStep#6"})
+    chosen: RunSteps = run_steps(job(), step_names={"ProfilerStep#9", "ProfilerStep#6"})
 
     assert ("ProfilerStep#6", "ProfilerStep#9") == chosen.names
-    assert [[2, 5], [2, 5]] == chosen.at.tolist()
+    assert [[2, 5], [2, 5]] == chosen.step_index.tolist()
 
 
 def test_a_run_without_steps_is_refused() -> None:
     """In words that name it; and so is one of which no step is wanted."""
     with pytest.raises(DptraceError, match="runs/job: there is no step"):
-        paced(run_of([TimelineBuilder(0, bounds=()).build()]))
+        run_steps(run_of([TimelineBuilder(0, bounds=()).build()]))
     with pytest.raises(DptraceError, match="no step in common"):
-        paced(job(), wanted={"nothing"})
+        run_steps(job(), step_names={"nothing"})

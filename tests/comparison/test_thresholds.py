@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.comparison.compare import WORDS, Comparison, compare
+from dptrace.comparison.compare import FIGURE_NAMES, Comparison, compare
 from dptrace.comparison.thresholds import parse
 from dptrace.errors import UsageError
 from tests.support.builders import TimelineBuilder
@@ -99,10 +99,10 @@ def test_overlap_without_communication_is_kept() -> None:
     assert "no communication" in crossing.text
 
 
-@pytest.mark.parametrize("name", WORDS)
+@pytest.mark.parametrize("name", FIGURE_NAMES)
 def test_every_figure_has_its_names(name: str) -> None:
     """As in JSON, without its unit, and in words."""
-    assert {name} == {parse(f"{word} > 1ms").figure for word in (name, name.removesuffix("_ns"), WORDS[name])}
+    assert {name} == {parse(f"{word} > 1ms").figure for word in (name, name.removesuffix("_ns"), FIGURE_NAMES[name])}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dptrace.core.array_file import Damaged, load, loads, pack
+from dptrace.core.array_file import CorruptArrayFile, dumps, load, loads
 from dptrace.core.intervals import Int64
 
 
@@ -50,7 +50,7 @@ def test_what_is_packed_comes_back(times: list[int]) -> None:
     """Values, names and arrays of any length are those that went in; the arrays are read-only."""
     value = outer(times)
 
-    back = loads(b"".join(pack(value)), Outer)
+    back = loads(b"".join(dumps(value)), Outer)
 
     assert same(value, back)
     assert not back.inner[0].times.flags.writeable
@@ -59,7 +59,7 @@ def test_what_is_packed_comes_back(times: list[int]) -> None:
 def test_a_file_is_mapped(tmp_path: Path) -> None:
     """A file of the parts gives the same, after it is gone, too."""
     value, path = outer([3, 1, 2]), tmp_path / "x"
-    path.write_bytes(b"".join(pack(value)))
+    path.write_bytes(b"".join(dumps(value)))
 
     back = load(path, Outer)
     path.unlink()
@@ -70,10 +70,10 @@ def test_a_file_is_mapped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("position", [0, 9, 17, 30, 70, 130, 200, -1])
 def test_no_changed_byte_is_believed(position: int) -> None:
     """One bit wrong anywhere, and nothing is given."""
-    data = bytearray(b"".join(pack(outer([1, 2, 3]))))
+    data = bytearray(b"".join(dumps(outer([1, 2, 3]))))
     data[position] ^= 4
 
-    with pytest.raises(Damaged):
+    with pytest.raises(CorruptArrayFile):
         loads(bytes(data), Outer)
 
 
@@ -81,13 +81,13 @@ def test_no_changed_byte_is_believed(position: int) -> None:
 def test_a_cut_file_is_damaged(length: int, tmp_path: Path) -> None:
     """Half a file, or none of it, is told apart from a whole one."""
     path = tmp_path / "x"
-    path.write_bytes(b"".join(pack(outer([1, 2, 3])))[:length])
+    path.write_bytes(b"".join(dumps(outer([1, 2, 3])))[:length])
 
-    with pytest.raises(Damaged):
+    with pytest.raises(CorruptArrayFile):
         load(path, Outer)
 
 
 def test_bytes_of_another_type_are_damaged() -> None:
     """What was packed as one thing is not read as another."""
-    with pytest.raises(Damaged):
-        loads(b"".join(pack(outer([1]))), Inner)
+    with pytest.raises(CorruptArrayFile):
+        loads(b"".join(dumps(outer([1]))), Inner)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dptrace.core.files import check_output, replacing
+from dptrace.core.files import atomic_write, check_output
 from dptrace.errors import DptraceError, UsageError
 
 
@@ -15,7 +15,7 @@ def test_replacing_leaves_nothing_when_the_writer_fails(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
 
-    with pytest.raises(ZeroDivisionError), replacing(path) as beside:
+    with pytest.raises(ZeroDivisionError), atomic_write(path) as beside:
         beside.write_text("half")
         raise ZeroDivisionError
 
@@ -24,7 +24,7 @@ def test_replacing_leaves_nothing_when_the_writer_fails(tmp_path: Path) -> None:
 
 def test_replacing_turns_a_full_disk_into_advice(tmp_path: Path) -> None:
     """An operating system error names the file."""
-    with pytest.raises(DptraceError, match=r"a\.txt: can't be written"), replacing(tmp_path / "a.txt"):
+    with pytest.raises(DptraceError, match=r"a\.txt: can't be written"), atomic_write(tmp_path / "a.txt"):
         raise OSError(28, "No space left on device")
 
 
@@ -55,7 +55,7 @@ def test_a_link_is_followed_and_a_device_written_to(tmp_path: Path) -> None:
     (tmp_path / "device").symlink_to("/dev/null")
     for name in ("link.txt", "device"):
         check_output(tmp_path / name, force=True)
-        with replacing(tmp_path / name) as beside:
+        with atomic_write(tmp_path / name) as beside:
             beside.write_text("new")
 
     assert "new" == (tmp_path / "real.txt").read_text()
@@ -66,7 +66,7 @@ def test_a_link_is_followed_and_a_device_written_to(tmp_path: Path) -> None:
 def test_a_name_as_long_as_a_name_may_be_is_written(tmp_path: Path) -> None:
     """The file beside needs no longer name than the file."""
     path = tmp_path / ("a" * 250 + ".txt")
-    with replacing(path) as beside:
+    with atomic_write(path) as beside:
         beside.write_text("x")
 
     assert [path] == list(tmp_path.iterdir())

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from dptrace.core.subprocess_pool import start
+from dptrace.core.subprocess_pool import start_python
 
 
 def test_it_finds_our_packages_and_has_pipes_descriptors_and_a_session_of_its_own() -> None:
     """What it is asked it answers, with the modules that this process would import."""
     read, write = os.pipe()
     code = f"import os, dptrace; print(dptrace.__file__, os.getsid(0) == os.getpid(), input()); os.write({write}, b'!')"
-    with start(code, (write,)) as process:
+    with start_python(code, (write,)) as process:
         answer, _ = process.communicate(b"asked\n", timeout=60)
 
     assert [sys.modules["dptrace"].__file__, "True", "asked"] == answer.decode().split()

@@ -1,4 +1,4 @@
-"""Work spread over processes."""
+"""Work run_parallel over processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dptrace.core.subprocess_pool import cores, spread
+from dptrace.core.subprocess_pool import available_cores, run_parallel
 from dptrace.errors import DptraceError, MissingExtraError
 
 
@@ -48,7 +48,7 @@ def elsewhere(item: tuple[int, int]) -> int:
 @pytest.mark.processes
 def test_items_are_done_by_several_processes_and_all_come_back() -> None:
     """Every item is answered once, under its own number, by more than one process."""
-    results = dict(spread(double, range(40), 3))
+    results = dict(run_parallel(double, range(40), 3))
 
     assert {i: 2 * i for i in range(40)} == {i: r[0] for i, r in results.items() if not isinstance(r, DptraceError)}
     assert 1 < len({r[1] for r in results.values() if not isinstance(r, DptraceError)}) <= 3
@@ -56,14 +56,14 @@ def test_items_are_done_by_several_processes_and_all_come_back() -> None:
 
 def test_one_job_is_this_process() -> None:
     """Nothing is started for one item, or one job."""
-    assert [(0, (6, os.getpid()))] == list(spread(double, [3], 8))
-    assert {os.getpid()} == {r[1] for _, r in spread(double, [1, 2], 1) if not isinstance(r, DptraceError)}
+    assert [(0, (6, os.getpid()))] == list(run_parallel(double, [3], 8))
+    assert {os.getpid()} == {r[1] for _, r in run_parallel(double, [1, 2], 1) if not isinstance(r, DptraceError)}
 
 
 @pytest.mark.processes
 def test_an_error_of_the_user_is_a_result_and_a_dead_process_costs_a_retry() -> None:
     """A DptraceError comes back as it was raised; what a killed process was at is done in this one."""
-    results = spread(elsewhere, [(number, os.getpid()) for number in (1, 2, 0)], 3)
+    results = run_parallel(elsewhere, [(number, os.getpid()) for number in (1, 2, 0)], 3)
     seen = dict(results)
 
     assert "pip install 'dptrace[record]'" in str(seen[0])
@@ -73,13 +73,13 @@ def test_an_error_of_the_user_is_a_result_and_a_dead_process_costs_a_retry() -> 
 def test_a_mistake_of_ours_is_raised() -> None:
     """What is no DptraceError is not taken for one."""
     with pytest.raises(ZeroDivisionError):
-        list(spread(fails, [3], 2))
+        list(run_parallel(fails, [3], 2))
 
 
 @pytest.mark.processes
 def test_what_is_printed_meanwhile_does_no_harm(capfd: pytest.CaptureFixture[str]) -> None:
     """Answers and output of libraries do not mix."""
-    assert {i: i for i in range(30)} == dict(spread(prints, range(30), 2))
+    assert {i: i for i in range(30)} == dict(run_parallel(prints, range(30), 2))
 
 
 @pytest.mark.processes
@@ -91,9 +91,9 @@ def test_a_script_without_a_main_guard_works_and_leaves_no_process(tmp_path: Pat
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys, time; sys.path.insert(0, '.')\n"
         "from tests.core.test_subprocess_pool import double\n"
-        "from dptrace.core.subprocess_pool import spread\n"
+        "from dptrace.core.subprocess_pool import run_parallel\n"
         "print('once', flush=True)\n"
-        "for i, r in spread(double, range(2000), 2): print(r[1], flush=True)\n"
+        "for i, r in run_parallel(double, range(2000), 2): print(r[1], flush=True)\n"
     )
     root = Path(__file__).parents[2]
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, cwd=root, text=True) as process:
@@ -111,4 +111,4 @@ def test_a_script_without_a_main_guard_works_and_leaves_no_process(tmp_path: Pat
 
 def test_cores_are_those_that_may_be_used() -> None:
     """At least one, at most what the machine has."""
-    assert 1 <= cores() <= (os.cpu_count() or 1)
+    assert 1 <= available_cores() <= (os.cpu_count() or 1)

@@ -11,7 +11,7 @@ from dptrace.analysis.cross_rank.clocks import estimate
 from dptrace.analysis.cross_rank.transfers import timing
 from dptrace.analysis.matching.match import match
 from dptrace.core.intervals import Int64
-from dptrace.export.aligned_run import Joined, Shift, apart, join, members_of, shifts_of
+from dptrace.export.aligned_run import AlignedRun, Shift, align_run, members_of, shifts_of, without_alignment
 from dptrace.run.run import Run
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 
@@ -82,8 +82,8 @@ def test_members_know_each_other_and_their_share() -> None:
         assert [wait] * 2 == members.wait_ns.tolist()
         assert [30_000] * 2 == members.transfer_ns.tolist()
         assert [round(4096 / 30_000, 6)] * 2 == members.busbw_gbps.tolist()
-        assert not np.any(members.bound)
-        places = members.places(len(run.timelines[0]))
+        assert not np.any(members.is_upper_bound)
+        places = members.row_of_interval(len(run.timelines[0]))
         assert [0, 1] == places[members.interval].tolist()
         assert {0, 1, 2} == set(places.tolist())
 
@@ -109,8 +109,8 @@ def test_without_a_rank_the_wait_is_a_bound() -> None:
         world_size=3,
     )
 
-    for members in join(run, align=True).members:
-        assert members.bound.tolist() == (members.instance > 0).tolist()
+    for members in align_run(run, align=True).members:
+        assert members.is_upper_bound.tolist() == (members.instance > 0).tolist()
 
 
 def test_joining_moves_a_clock_that_is_off() -> None:
@@ -122,12 +122,12 @@ def test_joining_moves_a_clock_that_is_off() -> None:
             build.all_reduce(begin + rank * 5_000_000, 10**6 * k + 500_000 + rank * 5_000_000)
     run = Run("made", tuple(build.build() for build in steady))
 
-    aligned, raw = join(run, align=True), join(run, align=False)
+    aligned, raw = align_run(run, align=True), align_run(run, align=False)
 
     assert [0, -5_000_000] == [int(shift(np.zeros(1, np.int64))[0]) for shift in aligned.shifts]
-    assert aligned.told.startswith("clocks aligned: rank 1 by -5.00 ms ± 1 µs")
+    assert aligned.clock_summary.startswith("clocks aligned: rank 1 by -5.00 ms ± 1 µs")
     assert [None, None] == [shift.move for shift in raw.shifts]
-    assert "no offset between ranks was corrected" in raw.told
+    assert "no offset between ranks was corrected" in raw.clock_summary
     for one, other in zip(aligned.members, raw.members, strict=True):
         assert one.wait_ns.tolist() == other.wait_ns.tolist()
         assert list(range(1, 21)) == one.instance.tolist()
@@ -135,28 +135,34 @@ def test_joining_moves_a_clock_that_is_off() -> None:
 
 def test_one_rank_has_nothing_to_be_joined_with() -> None:
     """A single GPU is left alone."""
-    assert "no offset between ranks was corrected" in join(Run("made", two_rank_timelines()[:1]), align=True).told
+    assert (
+        "no offset between ranks was corrected"
+        in align_run(Run("made", two_rank_timelines()[:1]), align=True).clock_summary
+    )
 
 
 @pytest.mark.parametrize(
     ("joined", "told"),
     [
-        (apart(Run("made", two_rank_timelines())), "clocks as recorded: no offset between ranks was corrected"),
-        (Joined((Shift(0), Shift(1, 5, 9)), (), True), AS_RECORDED),
         (
-            Joined((Shift(0), Shift(1, 5, 9), Shift(2, 12, 9, np.abs), Shift(2, 12, 9, np.abs)), (), True),
+            without_alignment(Run("made", two_rank_timelines())),
+            "clocks as recorded: no offset between ranks was corrected",
+        ),
+        (AlignedRun((Shift(0), Shift(1, 5, 9)), (), True), AS_RECORDED),
+        (
+            AlignedRun((Shift(0), Shift(1, 5, 9), Shift(2, 12, 9, np.abs), Shift(2, 12, 9, np.abs)), (), True),
             "clocks aligned: rank 2 by +12 ns ± 9 ns",
         ),
         (
-            Joined(tuple(Shift(k, -2_500_000, 12_345, np.abs) for k in range(12)), (), True),
+            AlignedRun(tuple(Shift(k, -2_500_000, 12_345, np.abs) for k in range(12)), (), True),
             "clocks aligned: " + ", ".join(f"rank {k} by -2.50 ms ± 12 µs" for k in range(8)) + " and 4 more",
         ),
         (
-            Joined((Shift(0), Shift(1)), (), True, unknown=(1,)),
+            AlignedRun((Shift(0), Shift(1)), (), True, unconnected_ranks=(1,)),
             f"{AS_RECORDED}; no collective tells how far those of rank 1 are off",
         ),
     ],
 )
-def test_what_is_told(joined: Joined, told: str) -> None:
+def test_what_is_told(joined: AlignedRun, told: str) -> None:
     """One line says which clocks were moved, by how much and how surely."""
-    assert told == joined.told
+    assert told == joined.clock_summary

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dptrace.analysis.per_gpu.split import exposure
-from dptrace.export.aligned_run import Joined, Members, Shift, apart
+from dptrace.export.aligned_run import AlignedRun, Members, Shift, without_alignment
 from dptrace.export.counters import counters
 from dptrace.export.formats import FORMATS, write_trace
 from dptrace.run.run import Run
@@ -24,7 +24,7 @@ def suffix(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def linked(run: Run, *shifts: Shift) -> Joined:
+def linked(run: Run, *shifts: Shift) -> AlignedRun:
     """Match the k-th communication of all ranks with each other, and move the clocks."""
     members = []
     for timeline in run.timelines:
@@ -34,14 +34,14 @@ def linked(run: Run, *shifts: Shift) -> Joined:
         members.append(
             Members(interval, number, number + 2, told, told + 5, (number * 12.25).astype(np.float64), number > 9)
         )
-    return Joined(shifts or apart(run).shifts, tuple(members), bool(shifts))
+    return AlignedRun(shifts or without_alignment(run).shifts, tuple(members), bool(shifts))
 
 
 def test_members_of_a_collective_are_linked(tmp_path: Path, suffix: str) -> None:
     """A collective's slices on all ranks share a number, say what they waited, and nothing else is linked."""
     run = Run("made", two_rank_timelines())
     path = tmp_path / f"x{suffix}"
-    write_trace(run, path, suffix, joined=linked(run))
+    write_trace(run, path, suffix, aligned_run=linked(run))
 
     rows = [track for track in read_back(path) if track.name == "stream 20 (communication)"]
 
@@ -62,7 +62,7 @@ def test_arrows_follow_the_order_of_arrival(tmp_path: Path) -> None:
     run = Run("made", (*timelines, TimelineBuilder(3).all_reduce(5, 5).build()))
     shifts = tuple(Shift(rank, by, 0, lambda times, by=by: times + by) for rank, by in enumerate((0, 0, -15, 0)))  # type: ignore[misc]
 
-    write_trace(run, tmp_path / "x.json", ".json", joined=linked(run, *shifts))
+    write_trace(run, tmp_path / "x.json", ".json", aligned_run=linked(run, *shifts))
 
     events = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["traceEvents"]
     flows = sorted((event["ts"], event["ph"], event["pid"]) for event in events if event["ph"] in "stf")
@@ -74,8 +74,8 @@ def test_clocks_are_moved(tmp_path: Path, suffix: str) -> None:
     run = Run("made", two_rank_timelines())
     moved = linked(run, Shift(0), Shift(1, -400, 9, lambda times: times - 400))
     paths = [tmp_path / f"{name}{suffix}" for name in ("raw", "moved")]
-    for path, joined in zip(paths, (apart(run), moved), strict=True):
-        write_trace(run, path, suffix, joined=joined)
+    for path, joined in zip(paths, (without_alignment(run), moved), strict=True):
+        write_trace(run, path, suffix, aligned_run=joined)
 
     for before, after in zip(*map(read_back, paths), strict=True):
         by = -400 if before.process.startswith("rank 1") else 0
@@ -112,8 +112,8 @@ def test_bounds_are_named_so(tmp_path: Path, suffix: str) -> None:
     """Where a rank is missing, the file says at least and at most, and never the plain word."""
     run = Run("made", two_rank_timelines())
     joined = linked(run)
-    joined = replace(joined, members=tuple(replace(each, bound=each.instance > 0) for each in joined.members))
-    write_trace(run, tmp_path / f"x{suffix}", suffix, joined=joined)
+    joined = replace(joined, members=tuple(replace(each, is_upper_bound=each.instance > 0) for each in joined.members))
+    write_trace(run, tmp_path / f"x{suffix}", suffix, aligned_run=joined)
 
     args = [each.args for track in read_back(tmp_path / f"x{suffix}") for each in track.slices if each.link]
     assert 4 == len(args)
@@ -129,7 +129,7 @@ def test_drift_keeps_slices_apart(tmp_path: Path, suffix: str) -> None:
         build.compute(start, start + 7)
     run = Run("made", (build.build(),))
     shift = Shift(0, 0, 0, lambda times: times + np.rint(3e-3 * times).astype(np.int64))
-    write_trace(run, tmp_path / f"x{suffix}", suffix, joined=replace(apart(run), shifts=(shift,)))
+    write_trace(run, tmp_path / f"x{suffix}", suffix, aligned_run=replace(without_alignment(run), shifts=(shift,)))
 
     for track in read_back(tmp_path / f"x{suffix}"):
         assert all(one.end_ns == other.start_ns for one, other in zip(track.slices, track.slices[1:], strict=False))

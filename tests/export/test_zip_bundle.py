@@ -17,7 +17,7 @@ import pytest
 
 from dptrace.errors import DptraceError
 from dptrace.export import zip_bundle
-from dptrace.export.aligned_run import Shift, apart
+from dptrace.export.aligned_run import Shift, without_alignment
 from dptrace.export.zip_bundle import MANIFEST, write_bundle
 from dptrace.run.run import Run
 from tests.support.builders import TimelineBuilder
@@ -52,7 +52,7 @@ def written(files: dict[str, bytes], shifts: Sequence[int] = (), ranks: Sequence
     run = Run("made", timelines)
     moves = tuple(Shift(rank, by, 1, np.abs if by else None) for rank, by in enumerate(shifts or [0] * len(paths)))
     file = io.BytesIO()
-    write_bundle(run, replace(apart(run), shifts=moves), file, opener(files), lambda done: None)
+    write_bundle(run, replace(without_alignment(run), shifts=moves), file, opener(files), lambda done: None)
     return file.getvalue()
 
 
@@ -165,7 +165,7 @@ def test_gpus_of_one_file_share_it() -> None:
     file, told = io.BytesIO(), list[float]()
     files = {"both.json": kineto(), "again.json": kineto(), "third.json": kineto()}
 
-    names = write_bundle(run, apart(run), file, opener(files), told.append)
+    names = write_bundle(run, without_alignment(run), file, opener(files), told.append)
 
     with zipfile.ZipFile(file) as archive:
         manifest = json.loads(archive.read(MANIFEST))["perfetto_manifest"]
@@ -215,7 +215,7 @@ def test_files_are_streamed(tmp_path: Path) -> None:
 
     run = Run("made", (replace(TimelineBuilder(0).compute(0, 9).build(), path="a.json"),))
     with (tmp_path / "x.zip").open("wb") as file:
-        write_bundle(run, apart(run), file, lambda path: BufferedReader(Endless()), lambda done: None)
+        write_bundle(run, without_alignment(run), file, lambda path: BufferedReader(Endless()), lambda done: None)
 
     assert max(asked) <= 1 << 20
     with zipfile.ZipFile(tmp_path / "x.zip") as archive:

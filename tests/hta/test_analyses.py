@@ -12,7 +12,7 @@ import pytest
 
 from dptrace.errors import DptraceError, UsageError
 from dptrace.hta.options import ANALYSES, Options
-from dptrace.hta.silence import quiet
+from dptrace.hta.silence import silence_hta
 from dptrace.readers.sources.discovery import find
 from tests.support.hta_own import needs_hta, paths_of
 from tests.support.kineto_files import KinetoFile, training_step
@@ -53,7 +53,7 @@ def test_every_analysis_gives_tables_and_pictures(run: list[str], capfd: pytest.
 
     assert any(len(frame) for frame in result.tables.values())
     assert all(isinstance(column, str) for frame in result.tables.values() for column in frame.columns)
-    assert ANALYSES[name].draws == bool(result.figures)
+    assert ANALYSES[name].has_plots == bool(result.figures)
     assert ("", "") == capfd.readouterr()
 
 
@@ -143,7 +143,7 @@ def test_the_log_is_given_back() -> None:
     logger = logging.getLogger("hta")
     before = (logger.handlers[:], logger.level, logger.propagate)
 
-    with quiet() as errors:
+    with silence_hta() as errors:
         logger.error("something")
 
     assert ["something"] == errors

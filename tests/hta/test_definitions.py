@@ -11,6 +11,7 @@ import pytest
 
 from dptrace.errors import DptraceError, TraceError
 from dptrace.hta.definitions import HtaCompat, hta_compat
+from dptrace.hta.silence import silence_hta
 from dptrace.readers.sources.discovery import find
 from tests.support.hta_own import RUNS, both, needs_hta, paths_of
 from tests.support.kineto_files import KinetoFile
@@ -18,9 +19,8 @@ from tests.support.real_traces import needs_real_traces, real
 
 
 def htas_own(analysis: Any) -> pd.DataFrame:
-    from dptrace.hta.silence import quiet
 
-    with quiet():
+    with silence_hta():
         frame = analysis.get_temporal_breakdown(visualize=False)
         overlap = analysis.get_comm_comp_overlap(visualize=False)
     return pd.DataFrame(frame).assign(comp_comm_overlap_pctg=overlap["comp_comm_overlap_pctg"])

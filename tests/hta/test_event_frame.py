@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dptrace.errors import TraceError
-from dptrace.hta.event_frame import Argument, read_wide
+from dptrace.hta.event_frame import ArgColumn, read_event_frame
 from tests.support.kineto_files import KinetoFile
 
-ARGUMENTS = (Argument("stream", "stream", -1), Argument("shape", "Input Dims", "-1"))
+ARGUMENTS = (ArgColumn("stream", "stream", -1), ArgColumn("shape", "Input Dims", "-1"))
 
 
 def test_a_row_for_each_event_with_a_category_and_a_duration(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_a_row_for_each_event_with_a_category_and_a_duration(tmp_path: Path) -> 
     file.events.append({"ph": "s", "cat": "ac2g", "name": "ac2g", "pid": 10, "tid": 1, "ts": 2, "id": 1})
     file.kernel("gemm", 5, 9, launch=None, stream=7)
 
-    wide = read_wide(file.write(tmp_path / "t.json"), ARGUMENTS)
+    wide = read_event_frame(file.write(tmp_path / "t.json"), ARGUMENTS)
 
     assert [1, 3] == wide.frame.index.tolist() == wide.frame["index"].tolist()
     assert ["aten::add", "gemm"] == [wide.symbols[i] for i in wide.frame["name"]]
@@ -38,7 +38,7 @@ def test_fractions_are_rounded_out_of_an_event(tmp_path: Path) -> None:
     """Starts go up and ends go down, so that an event within one µs gets a negative duration; or they stay."""
     file = KinetoFile().op("aten::add", 1.25, 4.75).op("aten::mul", 5.25, 5.75).write(tmp_path / "t.json")
 
-    rounded, exact = read_wide(file, ARGUMENTS).frame, read_wide(file, ARGUMENTS, round_out=False).frame
+    rounded, exact = read_event_frame(file, ARGUMENTS).frame, read_event_frame(file, ARGUMENTS, round_out=False).frame
 
     assert [(2, 2), (6, -1)] == list(zip(rounded["ts"], rounded["dur"], strict=True))
     assert [(1.25, 3.5), (5.25, 0.5)] == list(zip(exact["ts"], exact["dur"], strict=True))
@@ -46,7 +46,7 @@ def test_fractions_are_rounded_out_of_an_event(tmp_path: Path) -> None:
 
 def test_whole_numbers_are_left_whole(tmp_path: Path) -> None:
     """Where every event has a whole time and duration, both are as narrow integers as hold them."""
-    frame = read_wide(KinetoFile().op("aten::add", 1000, 1004).write(tmp_path / "t.json"), ARGUMENTS).frame
+    frame = read_event_frame(KinetoFile().op("aten::add", 1000, 1004).write(tmp_path / "t.json"), ARGUMENTS).frame
 
     assert ["int16", "int8"] == [str(frame[column].dtype) for column in ("ts", "dur")]
 
@@ -55,7 +55,7 @@ def test_a_stream_that_is_an_address_is_none(tmp_path: Path) -> None:
     """HIP copies give the stream of their launch in hex."""
     file = KinetoFile().event("hip_runtime", "hipMemcpyAsync", 0, 1, stream="0x55d0").kernel("gemm", 2, 3, None)
 
-    assert [-1, 7] == read_wide(file.write(tmp_path / "t.json"), ARGUMENTS).frame["stream"].tolist()
+    assert [-1, 7] == read_event_frame(file.write(tmp_path / "t.json"), ARGUMENTS).frame["stream"].tolist()
 
 
 def test_counters_become_columns(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_counters_become_columns(tmp_path: Path) -> None:
     file = KinetoFile().op("aten::add", 0, 1)
     file.event("cuda_profiler_range", "gemm", 2, 3, smsp__inst=12, dram__bytes=4.5)
 
-    frame = read_wide(file.write(tmp_path / "t.json"), ARGUMENTS).frame
+    frame = read_event_frame(file.write(tmp_path / "t.json"), ARGUMENTS).frame
 
     assert [-1, 12] == frame["smsp__inst"].tolist()
     assert [-1, 4.5] == frame["dram__bytes"].tolist()
@@ -75,7 +75,7 @@ def test_damage_is_told(tmp_path: Path) -> None:
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(data[: data.rindex(b"aten::mul")]))
 
-    wide = read_wide(path, ARGUMENTS)
+    wide = read_event_frame(path, ARGUMENTS)
 
     assert 1 == len(wide.frame)
     assert "it ends in the middle" in wide.damage[0]
@@ -86,4 +86,4 @@ def test_a_file_without_events_is_an_error(tmp_path: Path) -> None:
     path = KinetoFile().write(tmp_path / "t.json")
 
     with pytest.raises(TraceError, match=r"t\.json: holds no event"):
-        read_wide(path, ARGUMENTS)
+        read_event_frame(path, ARGUMENTS)

@@ -12,7 +12,7 @@ import pytest
 
 import dptrace
 from dptrace.errors import DptraceError, MissingExtraError
-from dptrace.hta.silence import captured_figures, quiet
+from dptrace.hta.silence import captured_figures, silence_hta
 from dptrace.hta.trace_analysis import hta_analysis, hta_of, parsed_trace
 from dptrace.readers.sources.discovery import find
 from tests.support.hta_own import RUNS, both, needs_hta, own_trace
@@ -42,7 +42,7 @@ def assert_same(own: Any, ours: Any) -> None:
 
 def outcome(call: Callable[[Any], Any], analysis: Any) -> Any:
     """Give what a call returns, or the kind of what it raises: HTA fails on some recordings."""
-    with quiet(), captured_figures():
+    with silence_hta(), captured_figures():
         try:
             return call(analysis)
         except Exception as error:
@@ -122,7 +122,7 @@ def test_trace_diff_equals_that_with_htas_loader() -> None:
     from tests.support.hta_own import paths_of
 
     found = [find(paths_of(run)) for run in ("ddp_a100", "ns_v100")]
-    with quiet():
+    with silence_hta():
         ours = [parsed_trace(files) for files in found]
         own = [Trace(trace_files=dict(trace.trace_files), trace_dir="/") for trace in ours]
         frames = [TraceDiff.compare_traces(*traces) for traces in (own, ours)]
@@ -165,7 +165,7 @@ def test_a_run_gives_htas_object(tmp_path: Path) -> None:
     """`run.hta()` in a notebook: the object has HTA's methods and the run's ranks."""
     analysis = hta_of(dptrace.open(steps_file(tmp_path / "t.json")))
 
-    with quiet():
+    with silence_hta():
         assert [0, 1, 2] == analysis.get_profiler_steps()
         assert 280 == analysis.get_temporal_breakdown(visualize=False)["kernel_time(us)"][0]
     with_last = hta_of(dptrace.open(tmp_path / "t.json"), include_last_profiler_step=True)

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 import dptrace
 from dptrace.commands.shared.main import cli
 from dptrace.errors import DptraceError
-from dptrace.load.dask import on_cluster
-from dptrace.load.options import Reading
+from dptrace.load.dask import read_on_cluster
+from dptrace.load.options import ReadOptions
 from dptrace.readers.sources.source import Source
 from tests.support.kineto_files import KinetoFile, training_step
 
@@ -76,7 +76,7 @@ def test_a_worker_that_dies_costs_a_retry(address: str, folder: Path) -> None:
     with distributed.Client(address) as client:
         client.wait_for_workers(2, timeout=60)
         pids = list(client.run(os.getpid).values())
-    results = on_cluster(sources, Reading(dask=address, figures_only=True, cache=False))
+    results = read_on_cluster(sources, ReadOptions(dask=address, figures_only=True, cache=False))
     got = [next(results)]
     os.kill(pids[0], signal.SIGKILL)
     got += list(results)
@@ -90,9 +90,9 @@ def test_no_scheduler_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dptrace.load.dask._PATIENCE", 1)
     begin = time.monotonic()
     with pytest.raises(DptraceError, match=r"no Dask scheduler answers there.*--dask local"):
-        list(on_cluster([], Reading(dask=f"tcp://127.0.0.1:{free_port()}", figures_only=True)))
+        list(read_on_cluster([], ReadOptions(dask=f"tcp://127.0.0.1:{free_port()}", figures_only=True)))
     with pytest.raises(DptraceError, match="no Dask scheduler"):
-        list(on_cluster([], Reading(dask="nonsense://x", figures_only=True)))
+        list(read_on_cluster([], ReadOptions(dask="nonsense://x", figures_only=True)))
 
     assert time.monotonic() - begin < 20
 

@@ -9,8 +9,8 @@ import pytest
 
 from dptrace.core.files import cache_folder
 from dptrace.errors import DptraceError
-from dptrace.load import cache, local
-from dptrace.load.options import Reading
+from dptrace.load import cache, local, rank_file
+from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import RankFile
 from dptrace.readers.sources.source import Source
 from tests.support.kineto_files import KinetoFile, training_step
@@ -24,10 +24,10 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Source]:
     return [Source.of(path) for path in (*paths, tmp_path / "bad.json")]
 
 
-def totals(sources: list[Source], reading: Reading) -> dict[int, object]:
+def totals(sources: list[Source], read_options: ReadOptions) -> dict[int, object]:
     return {
         index: result.devices[0].split.total() if isinstance(result, RankFile) else type(result)
-        for index, result in local.gather(sources, reading)
+        for index, result in local.read_files(sources, read_options)
     }
 
 
@@ -36,12 +36,12 @@ def totals(sources: list[Source], reading: Reading) -> dict[int, object]:
 @pytest.mark.parametrize("cached", [False, True])
 def test_processes_give_what_one_gives(figures_only: bool, cached: bool, sources: list[Source]) -> None:
     """Whoever reads, and wherever the arrays come from, the figures and intervals are the same; faults are results."""
-    one = totals(sources, Reading(jobs=1, cache=False))
-    reading = Reading(jobs=3, cache=cached, figures_only=figures_only)
+    one = totals(sources, ReadOptions(jobs=1, cache=False))
+    read_options = ReadOptions(jobs=3, cache=cached, figures_only=figures_only)
 
     for _ in range(2):
-        assert one == totals(sources, reading)
-        for _, result in local.gather(sources[:6], reading):
+        assert one == totals(sources, read_options)
+        for _, result in local.read_files(sources[:6], read_options):
             assert isinstance(result, RankFile)
             assert (1 if figures_only else 4) == len(result.devices[0].timeline)
     assert cached == any(cache_folder().glob("*.rank"))
@@ -49,15 +49,15 @@ def test_processes_give_what_one_gives(figures_only: bool, cached: bool, sources
 
 def test_a_second_look_reads_nothing(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
     """What is cached is not parsed; with the cache off it is; a file that changed is."""
-    first = totals(sources[:1], Reading())
+    first = totals(sources[:1], ReadOptions())
     monkeypatch.setattr(rank_file, "read_rank_file", lambda *_: pytest.fail("was read again"))
 
-    assert first == totals(sources[:1], Reading())
+    assert first == totals(sources[:1], ReadOptions())
     with pytest.raises(pytest.fail.Exception):
-        totals(sources[:1], Reading(cache=False))
+        totals(sources[:1], ReadOptions(cache=False))
     os.utime(sources[0].address, ns=(1, 1))
     with pytest.raises(pytest.fail.Exception):
-        totals(sources[:1], Reading())
+        totals(sources[:1], ReadOptions())
 
 
 def test_damage_is_refused_from_the_cache_too(tmp_path: Path) -> None:
@@ -67,9 +67,9 @@ def test_damage_is_refused_from_the_cache_too(tmp_path: Path) -> None:
     path.write_text(text[: int(len(text) * 0.9)])
     source = Source.of(path)
 
-    assert 1 == len(dict(local.gather([source], Reading())))
+    assert 1 == len(dict(local.read_files([source], ReadOptions())))
     for _ in range(2):
-        ((_, refused),) = local.gather([source], Reading(strict=True))
+        ((_, refused),) = local.read_files([source], ReadOptions(strict=True))
         assert isinstance(refused, DptraceError)
         assert "--strict" in str(refused)
 
@@ -77,6 +77,6 @@ def test_damage_is_refused_from_the_cache_too(tmp_path: Path) -> None:
 def test_an_emptied_cache_costs_a_reading(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays that were to be mapped and are gone are read from the trace."""
     monkeypatch.setattr(cache, "read", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
-    task = local._Task(sources[2], Reading(), "", 0, 1)
+    task = local._Task(sources[2], ReadOptions(), "", 0, 1)
 
-    assert 2 == local._mapped(Path("gone"), task).rank
+    assert 2 == local._map_result(Path("gone"), task).rank

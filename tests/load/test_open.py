@@ -63,9 +63,9 @@ def test_what_the_recorder_noted_stands_with_the_figures(folder: Path) -> None:
 
 def test_traces_copied_from_other_machines_are_no_longer_asked_for(folder: Path) -> None:
     """run.json of the first machine says that some are missing; that holds only until they are beside it."""
-    from dptrace.record.launch.manifest import elsewhere
+    from dptrace.record.launch.manifest import missing_ranks_note
 
-    (folder / "run.json").write_text(json.dumps({"notes": [elsewhere(1, 2)]}))
+    (folder / "run.json").write_text(json.dumps({"notes": [missing_ranks_note(1, 2)]}))
     assert () == dptrace.open(folder).notes
 
     (folder / "r1.json.gz").unlink()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.load.options import Reading
+from dptrace.load.options import ReadOptions
 
 
 @pytest.mark.parametrize(
@@ -14,5 +14,5 @@ from dptrace.load.options import Reading
 def test_what_makes_no_sense_is_refused(choices: dict[str, object]) -> None:
     """No process reads nothing, and a cluster sends no intervals."""
     with pytest.raises(UsageError):
-        Reading(**choices)  # type: ignore[arg-type]
-    assert "local" == Reading(dask="local", figures_only=True).dask
+        ReadOptions(**choices)  # type: ignore[arg-type]
+    assert "local" == ReadOptions(dask="local", figures_only=True).dask

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dptrace.core.array_file import loads, pack
+from dptrace.core.array_file import dumps, loads
 from dptrace.errors import TraceError
-from dptrace.load.options import Reading
+from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import RankFile, read_rank_file
 from dptrace.readers.sources.source import Source
 from tests.support.kineto_files import KinetoFile, training_step
@@ -21,8 +21,8 @@ def source(tmp_path: Path) -> Source:
 
 def test_a_file_is_its_devices_rank_and_world(source: Source) -> None:
     """All that is needed of it, with nothing of its columns; it comes back from bytes."""
-    file = read_rank_file(source, Reading())
-    back = loads(b"".join(pack(file)), RankFile)
+    file = read_rank_file(source, ReadOptions())
+    back = loads(b"".join(dumps(file)), RankFile)
 
     assert (3, 4, 1, ()) == (file.rank, file.world_size, len(file.devices), file.damage)
     assert file.devices[0].split.total() == back.devices[0].split.total()
@@ -31,7 +31,7 @@ def test_a_file_is_its_devices_rank_and_world(source: Source) -> None:
 
 def test_a_file_goes_by_the_name_it_has_today(source: Source) -> None:
     """Found again under another address, messages use that."""
-    moved = read_rank_file(source, Reading()).at("elsewhere/t.json")
+    moved = read_rank_file(source, ReadOptions()).with_path("elsewhere/t.json")
 
     assert ("elsewhere/t.json", "elsewhere/t.json") == (moved.path, moved.devices[0].timeline.path)
 
@@ -41,6 +41,6 @@ def test_a_damaged_file_is_refused_when_strict(source: Source, tmp_path: Path) -
     text = (tmp_path / "t.json").read_text()
     (tmp_path / "t.json").write_text(text.replace('"dur": 20', '"dur": "x"', 1))
 
-    assert 1 == len(read_rank_file(source, Reading()).damage)
+    assert 1 == len(read_rank_file(source, ReadOptions()).damage)
     with pytest.raises(TraceError, match=r"t\.json: is refused, since --strict was given.*1 event left out"):
-        read_rank_file(source, Reading(strict=True))
+        read_rank_file(source, ReadOptions(strict=True))

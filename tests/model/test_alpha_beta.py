@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dptrace.model.alpha_beta import Line, explained, fit, line_through, pieces
+from dptrace.model.alpha_beta import Line, fit, line_through, pieces, r_squared
 
 SIZES = [1024 << k for k in range(17)]
 ALPHAS, BETAS = st.floats(1e-6, 1e-2), st.floats(1e-12, 1e-8)
@@ -119,5 +119,5 @@ def test_r2_is_the_share_of_the_variance() -> None:
     """1 on the line, 0 for the mean, and 0 for anything but the truth where nothing varies."""
     values = np.array([1.0, 2.0, 3.0])
 
-    assert [1, 0] == [explained(values, values), explained(values, np.full(3, 2.0))]
-    assert [1, 0] == [explained(np.ones(3), np.ones(3)), explained(np.ones(3), values)]
+    assert [1, 0] == [r_squared(values, values), r_squared(values, np.full(3, 2.0))]
+    assert [1, 0] == [r_squared(np.ones(3), np.ones(3)), r_squared(np.ones(3), values)]

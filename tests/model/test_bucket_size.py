@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from dptrace.model.alpha_beta import Line
-from dptrace.model.bucket_size import best_cap, caps, exposed_s, fill, pipelined_bytes, predict
+from dptrace.model.bucket_size import best_cap, bucket_ends, candidate_caps, exposed_s, pipelined_bytes, predict
 
 LINE = Line(2.0, 0.5)
 
@@ -65,10 +65,10 @@ def test_the_best_cap_is_the_best_of_all(seed: int) -> None:
 def test_caps_between_two_make_the_buckets_of_the_larger() -> None:
     """So trying those alone misses none."""
     sizes = [3, 1, 4, 1, 5]
-    known = caps(sizes)
+    known = candidate_caps(sizes)
 
     for cap in range(1, sum(sizes) + 1):
-        assert fill(sizes, cap) == fill(sizes, min(one for one in known if one >= cap))
+        assert bucket_ends(sizes, cap) == bucket_ends(sizes, min(one for one in known if one >= cap))
 
 
 def test_without_latency_small_buckets_win_and_without_bytes_large_ones() -> None:

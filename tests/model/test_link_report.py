@@ -7,7 +7,7 @@ import json
 import pytest
 
 from dptrace.model.collectives import KINDS, bus_factor
-from dptrace.model.link_report import links
+from dptrace.model.link_report import link_report
 from tests.support.links_samples import ALPHA_S, BETA_S, measured
 
 
@@ -15,7 +15,7 @@ from tests.support.links_samples import ALPHA_S, BETA_S, measured
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_one_links_alpha_and_beta_come_back_from_every_collective(backend: str, ranks: int) -> None:
     """What the algorithms made of them is taken apart by the same formulas."""
-    found = links(measured(ranks, backend))["collectives"]
+    found = link_report(measured(ranks, backend))["collectives"]
 
     assert list(KINDS) == list(found)
     for one in found.values():
@@ -28,7 +28,7 @@ def test_one_links_alpha_and_beta_come_back_from_every_collective(backend: str, 
 
 def test_bandwidths_are_those_of_nccl_tests() -> None:
     """algbw is bytes over the median, busbw that times the factor; the best is told, by kind and for all-reduce."""
-    content = links(measured())
+    content = link_report(measured())
     one = content["collectives"]["all_reduce"]
     row = one["measured"][-1]
 
@@ -41,7 +41,7 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
 
 def test_the_content_is_json_and_holds_what_the_ranks_told() -> None:
     """Whole, with no NaN, without the single repetitions, each row with its spread."""
-    content = links(measured())
+    content = link_report(measured())
 
     assert content == json.loads(json.dumps(content, allow_nan=False))
     assert (1, "links", 4, "gloo") == tuple(content[key] for key in ("schema", "kind", "ranks", "backend"))
@@ -53,7 +53,7 @@ def test_the_content_is_json_and_holds_what_the_ranks_told() -> None:
 def test_too_few_sizes_leave_the_measurement_without_a_fit() -> None:
     """The times are told, and why there is no line."""
     raw = measured(kinds=("send_recv",))
-    content = links(raw | {"samples": raw["samples"][:1]})
+    content = link_report(raw | {"samples": raw["samples"][:1]})
     one = content["collectives"]["send_recv"]
 
     assert (None, None, None) == (one["fit"], one["link"], content["nearest"])
@@ -66,7 +66,7 @@ def test_too_few_sizes_leave_the_measurement_without_a_fit() -> None:
 def test_a_known_interconnect_is_named_only_where_it_can_be() -> None:
     """No NVLink by gloo, no network between GPUs of one machine; between machines, the network."""
     near = [
-        links(measured(backend=backend, nodes=nodes))["nearest"]
+        link_report(measured(backend=backend, nodes=nodes))["nearest"]
         for backend, nodes in (("gloo", 1), ("nccl", 1), ("nccl", 2))
     ]
 
@@ -84,12 +84,12 @@ def test_what_a_line_does_not_explain_is_said() -> None:
     for sample in raw["samples"]:
         if sample["bytes"] >= 2**22:
             sample["seconds"] = [3 * value for value in sample["seconds"]]
-    (note,) = links(raw)["notes"]
+    (note,) = link_report(raw)["notes"]
 
     assert note.startswith("Another line holds for all_reduce from 4,194,304 bytes on")
     for k, sample in enumerate(raw["samples"]):
         sample["seconds"] = [
             value * (0.5 if k % 2 else 2) for value in measured(kinds=("all_reduce",))["samples"][k]["seconds"]
         ]
-    (note,) = links(raw)["notes"]
+    (note,) = link_report(raw)["notes"]
     assert "Measure again" in note

@@ -28,14 +28,14 @@ def test_the_last_two_are_kept_and_the_newest_is_found(tmp_path: Path) -> None:
     from dptrace.record.checkpoints import Checkpoints
 
     found = Checkpoints(tmp_path / "new", {"model": "small"})
-    assert found.newest(100, CPU) is None
+    assert found.load_newest(100, CPU) is None
     for step in (5, 10, 15):
         found.save(step, {"model": {"w": torch.full((2,), float(step))}})
 
     assert [10, 15] == found.steps()
-    assert 15 == (found.newest(100, CPU) or {})["step"]
-    assert 10 == (found.newest(15, CPU) or {})["step"]
-    assert [10.0, 10.0] == (found.newest(15, CPU) or {})["model"]["w"].tolist()
+    assert 15 == (found.load_newest(100, CPU) or {})["step"]
+    assert 10 == (found.load_newest(15, CPU) or {})["step"]
+    assert [10.0, 10.0] == (found.load_newest(15, CPU) or {})["model"]["w"].tolist()
     assert {"step-00000010.pt", "step-00000015.pt"} == {path.name for path in (tmp_path / "new").iterdir()}
 
 
@@ -47,10 +47,10 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) 
     for step in (5, 10):
         found.save(step, {})
     found.path(10).write_bytes(found.path(10).read_bytes()[:100])
-    assert 5 == (found.newest(100, CPU) or {})["step"]
+    assert 5 == (found.load_newest(100, CPU) or {})["step"]
     found.path(5).write_bytes(b"")
     with pytest.raises(DptraceError, match=rf"(?s)No checkpoint can be read.*remove {tmp_path} or name another folder"):
-        found.newest(100, CPU)
+        found.load_newest(100, CPU)
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
@@ -59,9 +59,9 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
 
     Checkpoints(tmp_path, {"lr": 0.1, "batch_size": 8}).save(5, {})
     with pytest.raises(UsageError, match=r"batch-size 8 there, 16 here"):
-        Checkpoints(tmp_path, {"lr": 0.1, "batch_size": 16}).newest(100, CPU)
+        Checkpoints(tmp_path, {"lr": 0.1, "batch_size": 16}).load_newest(100, CPU)
     with pytest.raises(UsageError, match="compress none there, fp16 here"):
-        Checkpoints(tmp_path, {"lr": 0.1, "batch_size": 8, "compress": "fp16"}).newest(100, CPU)
+        Checkpoints(tmp_path, {"lr": 0.1, "batch_size": 8, "compress": "fp16"}).load_newest(100, CPU)
 
 
 def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
     found = Checkpoints(tmp_path, {})
     found.path(5).write_bytes(pickle.dumps({"step": 5, "facts": Evil()}))
     with pytest.raises(DptraceError, match="No checkpoint can be read"):
-        found.newest(100, CPU)
+        found.load_newest(100, CPU)
     assert not (tmp_path / "ran").exists()
 
 
@@ -173,7 +173,7 @@ def test_numbers_that_changed_on_the_disk_are_not_trained_on(tmp_path: Path) -> 
     content[middle : middle + 400] = bytes(400)
     found.path(10).write_bytes(content)
 
-    assert 5 == (found.newest(100, CPU) or {})["step"]
+    assert 5 == (found.load_newest(100, CPU) or {})["step"]
     assert 1 == len(found.damaged)
     assert "step-00000010.pt" in found.damaged[0]
 

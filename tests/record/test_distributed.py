@@ -17,15 +17,15 @@ torch = pytest.importorskip("torch", reason="recording needs torch")
 
 from dptrace.errors import RecordingError, UsageError  # noqa: E402
 from dptrace.record.distributed import (  # noqa: E402
-    Meeting,
+    RankStore,
     World,
     _device,
-    _join,
+    _init_process_group,
     assert_in_sync,
     process_group,
     save_parameters,
 )
-from dptrace.record.launch.messages import Assignment  # noqa: E402
+from dptrace.record.launch.messages import LauncherSettings  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +108,7 @@ def test_saved_parameters_are_arrays_by_their_names(tmp_path: Path) -> None:
 
 def test_a_meeting_of_one_waits_for_nobody() -> None:
     """Alone, there is no store and no wait."""
-    assert Meeting("x").wait("place", timedelta(seconds=0))
+    assert RankStore("x").barrier("place", timedelta(seconds=0))
 
 
 def test_several_ranks_without_torchrun_are_told_to_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_several_ranks_without_torchrun_are_told_to_use_it(monkeypatch: pytest.M
     monkeypatch.setenv("WORLD_SIZE", "2")
 
     with pytest.raises(UsageError, match="start the script with torchrun"):
-        Meeting("x")
+        RankStore("x")
 
 
 @pytest.mark.parametrize(("visible", "count", "index"), [("3", 1, 0), ("0,1", 2, 1), ("", 2, 1)])
@@ -151,7 +151,7 @@ def test_ranks_that_share_a_gpu_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("torch.cuda.set_device", lambda index: None)
     monkeypatch.setattr("torch.distributed.init_process_group", refuse)
     with pytest.raises(UsageError, match="given the same GPU"):
-        _join()
+        _init_process_group()
 
 
 @pytest.mark.parametrize(("launched", "tied"), [(True, [signal.SIGKILL]), (False, [])])
@@ -162,7 +162,7 @@ def test_only_what_the_launcher_started_ends_with_its_parent(
     ties: list[int] = []
     monkeypatch.setattr("dptrace.record.distributed.end_with_parent", lambda number, *_: ties.append(number))
     monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
-    for name, value in Assignment("f", "s").environment().items() if launched else ():
+    for name, value in LauncherSettings("f", "s").environment().items() if launched else ():
         monkeypatch.setenv(name, value)
     with process_group():
         assert tied == ties
@@ -179,15 +179,15 @@ def test_machines_that_were_given_different_commands_are_told_so(monkeypatch: py
         def __init__(self, name: str) -> None:
             assert name == "command"
 
-        def hear(self, what: str) -> str:
+        def receive(self, what: str) -> str:
             return told[what]
 
-    monkeypatch.setattr(world, "Meeting", Beside)
-    monkeypatch.setattr(messages.Assignment, "mine", classmethod(lambda cls: cls("", "")))
+    monkeypatch.setattr(world, "RankStore", Beside)
+    monkeypatch.setattr(messages.LauncherSettings, "from_environment", classmethod(lambda cls: cls("", "")))
     monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
     here = world.World(3, 4, torch.device("cpu"))
     monkeypatch.setattr(sys, "argv", ["/x/ddp.py", "--model=small", "--lr=0.5"])
-    world._same_job(here)
+    world._check_same_command(here)
     monkeypatch.setattr(sys, "argv", ["/y/naive.py", "--model=small", "--lr=0.1"])
     with pytest.raises(UsageError, match=r"naive.py --lr=0.1 on rank 3, ddp.py --lr=0.5 on rank 0"):
-        world._same_job(here)
+        world._check_same_command(here)

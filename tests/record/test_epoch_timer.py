@@ -46,20 +46,20 @@ def test_losses_that_are_not_finite_are_told_as_nothing() -> None:
 
 def test_notes_of_a_trainer_may_be_tensors() -> None:
     """Such as an expert's load; and what a trainer counts itself holds, as of a model that no rank has whole."""
-    from dptrace.record.epoch_timer import Timing
+    from dptrace.record.epoch_timer import EpochTimer
 
-    timing = Timing(1, 1, 0, torch.nn.Linear(2, 1), {"expert_load": torch.tensor([1, 2])})
+    timing = EpochTimer(1, 1, 0, torch.nn.Linear(2, 1), {"expert_load": torch.tensor([1, 2])})
     timing.parameters = 99
 
-    assert ([1, 2], 99) == (timing.about()["expert_load"], timing.about()["parameters"])
-    json.dumps(timing.about())
+    assert ([1, 2], 99) == (timing.metadata()["expert_load"], timing.metadata()["parameters"])
+    json.dumps(timing.metadata())
 
 
 def test_accuracy_is_among_the_results_where_there_is_validation() -> None:
     """Of the images that the model classifies rightly; other models, and recordings, have none."""
     from types import SimpleNamespace
 
-    from dptrace.record.epoch_timer import Timing
+    from dptrace.record.epoch_timer import EpochTimer
     from dptrace.trainers.parts.task import Task
 
     class Four:
@@ -72,13 +72,13 @@ def test_accuracy_is_among_the_results_where_there_is_validation() -> None:
     model = torch.nn.Sequential(torch.nn.Identity())
     options: Any = SimpleNamespace(dtype="float32")
     world: Any = SimpleNamespace(rank=0, size=1, device=torch.device("cpu"))
-    timing = Timing(1, 1, 0, None, {})
+    timing = EpochTimer(1, 1, 0, None, {})
     Task(model, Four(), options, world).validate(timing)
-    assert {} == timing.more
+    assert {} == timing.extra_results
 
     Task(model, Four(), options, world, Four()).validate(timing)
-    assert {"accuracy": 0.75} == timing.more
-    assert 0.75 == timing.about()["accuracy"]
+    assert {"accuracy": 0.75} == timing.extra_results
+    assert 0.75 == timing.metadata()["accuracy"]
 
 
 @pytest.mark.processes

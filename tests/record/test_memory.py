@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.modes import ADAMW, CASES, Case, parameters_of, reference, run_of
+from tests.support.modes import ADAMW, CASES, ModeCase, parameters_of, reference, run_of
 
 torch = pytest.importorskip("torch", reason="recording needs torch")
 
-from dptrace.record.memory import Memory  # noqa: E402
+from dptrace.record.memory import MemoryTracker  # noqa: E402
 from dptrace.record.recording import record  # noqa: E402
 
 CPU = torch.device("cpu")
 HELD = ("parameters_bytes", "gradients_bytes", "optimizer_bytes")
 
 
-def _step(memory: Memory, model: Any, optimizer: Any) -> tuple[int | None, ...]:
-    memory.watch()
+def _step(memory: MemoryTracker, model: Any, optimizer: Any) -> tuple[int | None, ...]:
+    memory.start()
     model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
     memory.end_step()
-    return tuple(memory.told()[kind] for kind in HELD)
+    return tuple(memory.to_dict()[kind] for kind in HELD)
 
 
 def test_parameters_gradients_and_state_are_counted() -> None:
@@ -34,9 +34,9 @@ def test_parameters_gradients_and_state_are_counted() -> None:
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.AdamW(model.parameters())
 
-    assert (80, 80, 168) == _step(Memory(model, CPU), model, optimizer)
-    assert (80, 80, 168) == _step(Memory(None, CPU), model, optimizer)
-    assert (80, 80, 0) == _step(Memory(model, CPU), model, torch.optim.SGD(model.parameters()))
+    assert (80, 80, 168) == _step(MemoryTracker(model, CPU), model, optimizer)
+    assert (80, 80, 168) == _step(MemoryTracker(None, CPU), model, optimizer)
+    assert (80, 80, 0) == _step(MemoryTracker(model, CPU), model, torch.optim.SGD(model.parameters()))
 
 
 def test_what_shares_its_memory_counts_once() -> None:
@@ -44,23 +44,23 @@ def test_what_shares_its_memory_counts_once() -> None:
     model, buffer = torch.nn.Linear(4, 4, bias=False), torch.zeros(20)
     model.weight.data = buffer[:16].view(4, 4)
 
-    assert (80, 64, 0) == _step(Memory(model, CPU), model, torch.optim.SGD([model.weight]))
+    assert (80, 64, 0) == _step(MemoryTracker(model, CPU), model, torch.optim.SGD([model.weight]))
 
 
 def test_nothing_is_counted_out_of_season() -> None:
     """Not before the warm-up, and not after: the recorded steps pay nothing for it."""
     model = torch.nn.Linear(4, 4)
-    memory, optimizer = Memory(model, CPU), torch.optim.SGD(model.parameters())
+    memory, optimizer = MemoryTracker(model, CPU), torch.optim.SGD(model.parameters())
     model(torch.ones(1, 4)).sum().backward()
     optimizer.step()
     memory.end_step()
-    assert memory.told()["parameters_bytes"] is None
-    memory.watch()
-    memory.measure()
+    assert memory.to_dict()["parameters_bytes"] is None
+    memory.start()
+    memory.reset_peak()
     optimizer.step()
     memory.end_step()
-    assert memory.told()["parameters_bytes"] is None
-    assert (memory.told()["peak_process_bytes"] or 0) > 10_000_000
+    assert memory.to_dict()["parameters_bytes"] is None
+    assert (memory.to_dict()["peak_process_bytes"] or 0) > 10_000_000
 
 
 def test_what_cannot_be_counted_ends_no_training() -> None:
@@ -69,7 +69,7 @@ def test_what_cannot_be_counted_ends_no_training() -> None:
     optimizer = torch.optim.SGD(model.parameters())
     optimizer.state["odd"] = 5
 
-    assert (None, None, None) == _step(Memory(model, CPU), model, optimizer)
+    assert (None, None, None) == _step(MemoryTracker(model, CPU), model, optimizer)
 
 
 @pytest.mark.parametrize("wait", [0, 3])
@@ -92,8 +92,8 @@ def test_a_recording_counts_in_its_warm_up(wait: int, tmp_path: Path, monkeypatc
 RANKS = 4
 
 
-def _case(mode: str) -> Case:
-    return next(case for case in CASES if (case.mode, case.also, case.ranks) == (mode, ADAMW, RANKS))
+def _case(mode: str) -> ModeCase:
+    return next(case for case in CASES if (case.mode, case.extra_options, case.ranks) == (mode, ADAMW, RANKS))
 
 
 def _held(mode: str) -> list[list[int]]:

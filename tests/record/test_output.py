@@ -11,18 +11,18 @@ import pytest
 torch = pytest.importorskip("torch", reason="recording needs torch")
 
 from dptrace.errors import UsageError  # noqa: E402
-from dptrace.record.distributed import Meeting  # noqa: E402
-from dptrace.record.launch.messages import Assignment, write_json  # noqa: E402
+from dptrace.record.distributed import RankStore  # noqa: E402
+from dptrace.record.launch.messages import LauncherSettings, write_json  # noqa: E402
 from dptrace.record.options.parse import Schedule  # noqa: E402
-from dptrace.record.output import LaunchedHost, OwnHost, open_host  # noqa: E402
+from dptrace.record.output import LauncherOutput, StandaloneOutput, open_output  # noqa: E402
 from dptrace.record.recording import Recording  # noqa: E402
 
 
 def test_alone_the_folder_is_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a launcher the run is prepared beside its place, and refused where something stands."""
     monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
-    host = open_host(tmp_path / "mine", force=False)
-    assert isinstance(host, OwnHost)
+    host = open_output(tmp_path / "mine", force=False)
+    assert isinstance(host, StandaloneOutput)
     host.begin()
     assert host.folder.is_dir()
     assert not (tmp_path / "mine").exists()
@@ -30,13 +30,13 @@ def test_alone_the_folder_is_the_callers(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "taken" / "thesis.tex").write_text("")
 
     with pytest.raises(UsageError):
-        open_host(tmp_path / "taken", force=True).begin()
+        open_output(tmp_path / "taken", force=True).begin()
 
 
 def test_nothing_recorded_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A recording that ends before its first file leaves no folder."""
     monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
-    host = open_host(tmp_path / "mine", force=False)
+    host = open_output(tmp_path / "mine", force=False)
     host.begin()
     host.end(None)
 
@@ -48,14 +48,14 @@ def test_under_the_launcher_its_folder_is_used(
 ) -> None:
     """The script's own folder is named as not used, and rank 0 tells how far it is."""
     monkeypatch.setattr("dptrace.record.output.end_with_parent", lambda signal: None)
-    for name, value in Assignment(str(tmp_path / "stage"), "runs/x", progress=True).environment().items():
+    for name, value in LauncherSettings(str(tmp_path / "stage"), "runs/x", progress=True).environment().items():
         monkeypatch.setenv(name, value)
 
-    host = open_host("elsewhere", force=False)
+    host = open_output("elsewhere", force=False)
     host.begin()
     host.progress(3, 9)
 
-    assert isinstance(host, LaunchedHost)
+    assert isinstance(host, LauncherOutput)
     assert "runs/x, not in elsewhere" in capsys.readouterr().err
     assert "3 9" == (tmp_path / "stage" / "progress").read_text()
 
@@ -71,7 +71,7 @@ def test_rank_0_waits_no_longer_than_until_another_fails(
     hosts = []
     for rank in (0, 1):
         monkeypatch.setenv("RANK", str(rank))
-        hosts.append(OwnHost(tmp_path / "mine", False, Meeting("x")))
+        hosts.append(StandaloneOutput(tmp_path / "mine", False, RankStore("x")))
         hosts[-1].begin()
     piece = Recording(Schedule(0, 2, 1), hosts[0], None, {}).describe()
     write_json(hosts[0].folder / "rank0.piece.json", piece | {"file": "rank0.pt.trace.json.gz"})

@@ -40,7 +40,7 @@ def test_what_cannot_be_told_is_a_note(monkeypatch: pytest.MonkeyPatch, tmp_path
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("dptrace.record.recording.ddp_logging", fail)
-    monkeypatch.setattr("dptrace.record.profiler.Stopwatch.laps", fail)
+    monkeypatch.setattr("dptrace.record.profiler.Stopwatch.durations_ns", fail)
     told = record("run", model=torch.nn.LazyLinear(4)).describe()
 
     assert (None, [], []) == (told["ddp"], told["unprofiled_ns"], told["profiled_ns"])

@@ -187,7 +187,7 @@ def test_what_is_recorded_fits_where_training_is(
     asked: dict[str, Any] = {}
 
     class Profile:
-        def __init__(self, meeting: object, **settings: Any) -> None:
+        def __init__(self, rank_store: object, **settings: Any) -> None:
             asked.update(settings)
 
         def start(self) -> None: ...
@@ -202,7 +202,7 @@ def test_what_is_recorded_fits_where_training_is(
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 1)
     monkeypatch.setattr("torch.distributed.get_backend_config", lambda: backends)
     recording = record("x", steps=1, warmup=2, wait=0)
-    recording.trains([SimpleNamespace(device=torch.device(device), numel=lambda: 7)])  # type: ignore[list-item]
+    recording.set_parameters([SimpleNamespace(device=torch.device(device), numel=lambda: 7)])  # type: ignore[list-item]
     with recording:
         pass
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.record.launch.messages import Assignment
+from dptrace.record.launch.messages import LauncherSettings
 
 torch = pytest.importorskip("torch")
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # torch's own, which differ 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The folder that a launcher assigned to this process, for one recorded step after two of warm-up."""
-    assignment = Assignment(str(tmp_path), "runs/x", steps=1, warmup=2, wait=0)
+    assignment = LauncherSettings(str(tmp_path), "runs/x", steps=1, warmup=2, wait=0)
     for name, value in assignment.environment().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("dptrace.record.recording._latest", None)
@@ -111,7 +111,7 @@ def test_a_rank_that_failed_ends_whatever_its_recording_does(monkeypatch: pytest
     def fail(self: object, error: BaseException | None) -> None:
         raise RuntimeError("disk full")
 
-    monkeypatch.setattr(script_runner, "leave_now", leave)
+    monkeypatch.setattr(script_runner, "exit_now", leave)
     monkeypatch.setattr(script_runner.OptimizerSteps, "close", fail)
     (tmp_path / "train.py").write_text("raise ValueError")
 

@@ -10,7 +10,7 @@ import pytest
 
 from dptrace.load.open import open_run
 from dptrace.run.cross_rank import analyze_cross_rank
-from dptrace.run.gradient_ready import alone_ns, ready_before_last, ready_ns, sent
+from dptrace.run.gradient_ready import exclusive_ns, gradient_transfers, ready_before_last, ready_ns
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 from tests.support.builders import TimelineBuilder
 from tests.support.rank_cases import rank, reduce
@@ -30,7 +30,7 @@ def test_what_runs_at_once_shares_the_time(seed: int) -> None:
         running = (start <= at) & (at < end)
         plainly += running / max(running.sum(), 1)
 
-    assert alone_ns(start, end) == pytest.approx(plainly)
+    assert exclusive_ns(start, end) == pytest.approx(plainly)
 
 
 def launched(*calls: tuple[int, int, Kind, int]) -> Timeline:
@@ -91,10 +91,10 @@ def test_without_buckets_nothing_is_known_of_them() -> None:
 def test_what_was_sent_is_told_with_its_own_time() -> None:
     """Never longer than the shortest of its ranks' durations; all of our recording's, by their sizes."""
     told = open_run([TRACE]).cross_rank
-    found = sent(told)
+    found = gradient_transfers(told)
 
     assert {size for size, _ in found} == {10512424, 16785408, 6430720}
     assert len(found) == 12
     for (_, seconds), transfer in zip(found, told.timing.transfer_ns.tolist(), strict=True):
         assert 0 < seconds <= transfer / 1e9
-    assert sent(analyze_cross_rank([rank(0, [])], 1, {}, True)) == ()
+    assert gradient_transfers(analyze_cross_rank([rank(0, [])], 1, {}, True)) == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import dptrace
-from dptrace.run.notable_ranks import telling_ranks
+from dptrace.run.notable_ranks import notable_ranks
 from dptrace.run.run import Run
 from tests.support.builders import TimelineBuilder
 from tests.support.jobs import job, run_of
@@ -17,7 +17,7 @@ def test_the_one_that_stands_out_comes_first() -> None:
     timelines = [TimelineBuilder(rank, bounds=(0, 1000)).compute(0, 700 + rank).build() for rank in range(6)]
     timelines[4] = TimelineBuilder(4, bounds=(0, 1500)).compute(0, 1400).build()
 
-    found = telling_ranks(run_of(timelines))
+    found = notable_ranks(run_of(timelines))
 
     assert 4 == found[0].index
     assert "slowest" in found[0].why
@@ -29,7 +29,7 @@ def test_the_one_that_stands_out_comes_first() -> None:
 
 def test_ranks_that_are_alike_keep_their_order() -> None:
     """But for the one that is called typical."""
-    found = telling_ranks(run_of([replace(job(ranks=1).timelines[0], rank=rank) for rank in range(4)]))
+    found = notable_ranks(run_of([replace(job(ranks=1).timelines[0], rank=rank) for rank in range(4)]))
 
     assert ["typical", "", "", ""] == [one.why for one in found]
     assert [0, 1, 2, 3] == [one.index for one in found]
@@ -39,15 +39,15 @@ def test_a_rank_without_steps_is_left_out() -> None:
     """And a run without ranks has none to tell of."""
     none = TimelineBuilder(1, bounds=()).compute(1, 3).build()
 
-    assert [0] == [one.index for one in telling_ranks(run_of([job(ranks=1).timelines[0], none]))]
-    assert () == telling_ranks(Run("x", ()))
+    assert [0] == [one.index for one in notable_ranks(run_of([job(ranks=1).timelines[0], none]))]
+    assert () == notable_ranks(Run("x", ()))
 
 
 @needs_real_traces
 def test_a_known_straggler_is_first() -> None:
     """Rank 2 slept before a collective, in the recording made for that."""
     run = dptrace.open(real("straggler_v100_4ranks"))
-    first = telling_ranks(run)[0]
+    first = notable_ranks(run)[0]
 
     assert 2 == run.timelines[first.index].rank
     assert "held others up" in first.why

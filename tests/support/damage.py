@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["damaged", "misled"]
+__all__ = ["damaged", "mutated_document"]
 
 Event = dict[str, Any]
 
@@ -56,7 +56,7 @@ _INSIDE = (
 _AROUND = ("traceEvents", "baseTimeNanoseconds", "distributedInfo", "deviceProperties", "schemaVersion", "other")
 
 
-def misled(rng: random.Random, document: Event) -> tuple[Event, bytes]:
+def mutated_document(rng: random.Random, document: Event) -> tuple[Event, bytes]:
     """Give a document with events and metadata that say other things, and its text."""
     document = {**document, "traceEvents": list(document["traceEvents"])}
     for _ in range(rng.choice((1, 1, 2, 5, 40))):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Numbers", "clipped", "dp_tp", "mesh_3d", "tp", "tp_decoder", "tp_sp"]
+__all__ = ["ModelSizes", "clipped", "dp_tp", "mesh_3d", "tp", "tp_decoder", "tp_sp"]
 
 
 @dataclass(frozen=True)
-class Numbers:
+class ModelSizes:
     """What a formula for the bytes of a step may ask."""
 
     parameter_bytes: tuple[int, ...]
@@ -32,7 +32,7 @@ _ACTIVATIONS = 128 * 64 * 128 * 4
 """Bytes of gpt-tiny's activations between two layers: batch x tokens x width x 4."""
 
 
-def tp_decoder(numbers: Numbers) -> dict[str, tuple[int, int]]:
+def tp_decoder(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """Four all-reduces of the activations in each of four blocks: attention and MLP, forward and backward.
 
     The 4 of "4 x 2(T-1)/T x B x S x H" for each layer (the guide's chapter 9.5; Shoeybi et al. 2019, section 3).
@@ -45,11 +45,11 @@ def _tp_pairs(batch: int) -> list[int]:
     return [batch * width * 4 for width in (512, 10, 512)]
 
 
-def tp(numbers: Numbers) -> dict[str, tuple[int, int]]:
+def tp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     return {"all_reduce": (3, sum(_tp_pairs(128)))}
 
 
-def tp_sp(numbers: Numbers) -> dict[str, tuple[int, int]]:
+def tp_sp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """For each all-reduce of tp an all-gather and a reduce-scatter (Korthikanti et al. 2022, section 4.2.2).
 
     Beside them one all-gather for the head, one for the gradient of the embedding, and an all-reduce of what is
@@ -64,36 +64,36 @@ def tp_sp(numbers: Numbers) -> dict[str, tuple[int, int]]:
 
 
 def clipped(
-    formula: Callable[[Numbers], dict[str, tuple[int, int]]],
-) -> Callable[[Numbers], dict[str, tuple[int, int]]]:
+    formula: Callable[[ModelSizes], dict[str, tuple[int, int]]],
+) -> Callable[[ModelSizes], dict[str, tuple[int, int]]]:
     """Beside what a formula says, ranks that hold different parameters agree on the norm of all gradients."""
 
-    def moves(numbers: Numbers) -> dict[str, tuple[int, int]]:
+    def expected_traffic(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
         found = formula(numbers)
         count, size = found["all_reduce"]
         return found | {"all_reduce": (count + 1, size + 4)}
 
-    return moves
+    return expected_traffic
 
 
 def _of_some(name: str) -> bool:
     return "_norm." in name or name.endswith(("attention.out.bias", "mlp.down.bias"))
 
 
-def dp_tp(numbers: Numbers) -> dict[str, tuple[int, int]]:
+def dp_tp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """In a row what tp moves for half the batch; in a column ddp's two buckets, of half of all but the rows' biases."""
     pairs = zip(numbers.names, numbers.parameter_bytes, strict=True)
     own = [size if name in ("2.bias", "6.bias") else size // 2 for name, size in pairs]
     return {"all_reduce": (3 + 2, sum(_tp_pairs(64)) + sum(own))}
 
 
-def mesh_3d(tensor: int, replicas: int) -> Callable[[Numbers], dict[str, tuple[int, int]]]:
+def mesh_3d(tensor: int, replicas: int) -> Callable[[ModelSizes], dict[str, tuple[int, int]]]:
     """Of eight equal blocks in two stages, for four micro-batches: what tp and pp move, and the gradients at once.
 
     Each block all-reduces its activations forward and their gradients backward, and the stages pass them on once.
     """
 
-    def moves(numbers: Numbers) -> dict[str, tuple[int, int]]:
+    def expected_traffic(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
         activations = 128 // replicas * 784 * 4
         pairs = list(zip(numbers.names, numbers.parameter_bytes, strict=True))[: len(numbers.names) // 2]
         whole = ("norm.weight", "norm.bias", "down.bias")
@@ -101,4 +101,4 @@ def mesh_3d(tensor: int, replicas: int) -> Callable[[Numbers], dict[str, tuple[i
         passed_on = (4, activations)
         return {"all_reduce": (4 * 4 * 2 + 1, 4 * 2 * activations + own), "send": passed_on, "recv": passed_on}
 
-    return moves
+    return expected_traffic

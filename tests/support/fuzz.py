@@ -28,7 +28,7 @@ import dptrace
 import dptrace.readers.kineto.json_stream
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import Trace
-from tests.support.damage import damaged, misled
+from tests.support.damage import damaged, mutated_document
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.real_traces import REAL
 
@@ -79,7 +79,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Made:
+class FuzzInput:
     """A damaged file, and what is known of it."""
 
     kind: str
@@ -114,12 +114,12 @@ class Fuzzer:
         ]
         self.results: Counter[str] = Counter()
 
-    def make(self, number: int) -> Made:
+    def make(self, number: int) -> FuzzInput:
         """Give one damaged file."""
         rng = random.Random(self.seed * 1_000_003 + number)
         kind, sure = "bytes", 0
         if rng.random() < 0.5:
-            document, data = misled(rng, rng.choice(self.documents))
+            document, data = mutated_document(rng, rng.choice(self.documents))
             kind, sure = "structure", sum(map(_is_sure, _listed(document["traceEvents"])))
         if kind == "bytes" or rng.random() < 0.1:
             data, sure = damaged(rng, rng.choice(self.texts) if kind == "bytes" else data, self.texts), 0
@@ -127,7 +127,7 @@ class Fuzzer:
             data = gzip.compress(data, 1, mtime=0)
             if rng.random() < 0.6:
                 kind, data, sure = "gzip", damaged(rng, data, [data]), 0
-        return Made(kind, data, sure)
+        return FuzzInput(kind, data, sure)
 
     def run(self, numbers: Iterator[int], until: float = float("inf")) -> Iterator[Finding]:
         """Make and read one file after the other; give those that broke something."""

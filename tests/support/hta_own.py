@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.hta.silence import quiet
+from dptrace.hta.silence import silence_hta
 from dptrace.hta.trace_analysis import analysis_of
 from tests.support.real_traces import real
 
@@ -39,7 +39,7 @@ def own_trace(files: dict[int, str]) -> Any:
     """Load files by rank with HTA's loader, parsed and filtered."""
     import hta.common.trace as module
 
-    with quiet(), pytest.MonkeyPatch.context() as patch:
+    with silence_hta(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "transform_correlation_to_index", _roomy(module.transform_correlation_to_index))
         trace = module.Trace(trace_files=dict(files), trace_dir="/")
         trace.load_traces(use_multiprocessing=False)

@@ -17,10 +17,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.support.formulas import Numbers, clipped, dp_tp, mesh_3d, tp, tp_decoder, tp_sp
+from tests.support.formulas import ModelSizes, clipped, dp_tp, mesh_3d, tp, tp_decoder, tp_sp
 from tests.support.recordings import environment, scratch
 
-__all__ = ["CASES", "Case", "Numbers", "parameters_of", "reference", "run_of"]
+__all__ = ["CASES", "ModeCase", "ModelSizes", "parameters_of", "reference", "run_of"]
 
 COMMON = ("--steps", "2", "--warmup", "2", "--wait", "2", "--batch-size", "128", "--optimizer", "sgd", "--lr", "0.1")
 ADAMW = ("--optimizer", "adamw", "--lr", "0.001")
@@ -29,7 +29,7 @@ CLIPPED = ("--clip-grad", "0.05")
 
 
 @dataclass(frozen=True)
-class Case:
+class ModeCase:
     """A mode, with options, on some ranks."""
 
     mode: str
@@ -38,44 +38,46 @@ class Case:
     model: str = "small"
     against: str = "single"
     """The mode that it is compared with, on one process."""
-    also: tuple[str, ...] = ()
+    extra_options: tuple[str, ...] = ()
     """Options that the single process takes too: what it is to be equal to."""
-    moves: Callable[[Numbers], Mapping[str, tuple[int, int | None]]] | None = field(default=None, compare=False)
+    expected_traffic: Callable[[ModelSizes], Mapping[str, tuple[int, int | None]]] | None = field(
+        default=None, compare=False
+    )
     """What each rank moves in a step: by kind of collective, how often and how many bytes, as the trace counts them;
     None for bytes that hang on the data."""
-    apart: float = 1e-4
+    tolerance: float = 1e-4
     """How far from the single process's the parameters may be, relative to the largest of a tensor."""
-    loss_apart: float | None = None
+    loss_tolerance: float | None = None
     """For modes that are not exact: how far, as a share, the last loss may be from the single process's."""
 
     @property
     def name(self) -> str:
         """Name the case's folder."""
         return "_".join(
-            [self.mode, str(self.ranks), self.model, *(o.strip("-") for o in (*self.also, *self.options))]
+            [self.mode, str(self.ranks), self.model, *(o.strip("-") for o in (*self.extra_options, *self.options))]
         ).replace("/", "-")
 
     @property
     def batch(self) -> tuple[int, bool]:
         """Tell the cases apart that are run together; those with AdamW are for tests of their own."""
-        return self.ranks, self.also == ADAMW
+        return self.ranks, self.extra_options == ADAMW
 
     @property
     def arguments(self) -> list[str]:
         """Give the trainer's command line."""
-        return ["--model", self.model, *COMMON, *self.also, *self.options]
+        return ["--model", self.model, *COMMON, *self.extra_options, *self.options]
 
 
-def _ddp(numbers: Numbers) -> dict[str, tuple[int, int]]:
+def _ddp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     # 5.9 MB with DDP's own buckets: the first of 1 MiB and the rest in one.
     return {"all_reduce": (2, numbers.total)}
 
 
-def _per_parameter(numbers: Numbers) -> dict[str, tuple[int, int]]:
+def _per_parameter(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     return {"all_reduce": (len(numbers.parameter_bytes), numbers.total)}
 
 
-def _ring(numbers: Numbers) -> dict[str, tuple[int, int]]:
+def _ring(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """2 (n-1) messages each way, 2 (n-1)/n of the bytes (Patarasuk and Yuan 2009), up to an element for each message.
 
     In either half a rank sends all chunks but one, and receives all but one.
@@ -90,56 +92,56 @@ def _ring(numbers: Numbers) -> dict[str, tuple[int, int]]:
     }
 
 
-def _in_pairs(numbers: Numbers) -> dict[str, tuple[int, int]]:
+def _in_pairs(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """Inside a node of two ranks once there and once back; only the leaders speak across nodes."""
     whole = (1, numbers.total)
     across = {"all_reduce": whole} if numbers.rank % 2 == 0 else {}
     return {"reduce": whole, **across, "broadcast": whole}
 
 
-def _searching(numbers: Numbers) -> dict[str, tuple[int, int]]:
+def _searching(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """Beside its two buckets DDP reduces an int32 for each parameter: whether any rank used it."""
     return {"all_reduce": (3, numbers.total + 4 * len(numbers.parameter_bytes))}
 
 
-def _half(numbers: Numbers) -> dict[str, tuple[int, int]]:
+def _half(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     return {"all_reduce": (2, numbers.total // 2)}
 
 
-def _int8(numbers: Numbers) -> dict[str, tuple[int, int]]:
+def _int8(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """Of each rank a byte for each number, and 4 for each of two buckets; of an all-gather, the whole is counted."""
     return {"all_gather": (2, numbers.ranks * (numbers.total // 4 + 8))}
 
 
-def _topk(numbers: Numbers) -> dict[str, tuple[int, int]]:
+def _topk(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """Of each rank 4 bytes of value and 4 of place for a tenth of the numbers, of the one bucket."""
     return {"all_gather": (1, numbers.ranks * 8 * int(0.1 * (numbers.total // 4)))}
 
 
-def _powersgd(rank: int) -> Callable[[Numbers], dict[str, tuple[int, int]]]:
+def _powersgd(rank: int) -> Callable[[ModelSizes], dict[str, tuple[int, int]]]:
     """An n × m matrix as (n + m) × rank numbers (Vogels, Karimireddy and Jaggi 2019); vectors as they are.
 
     Three all-reduces for each of two buckets: of what is not compressed, then of one factor, then of the other.
     """
 
-    def moves(numbers: Numbers) -> dict[str, tuple[int, int]]:
+    def expected_traffic(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
         sent = [rank * sum(shape) if len(shape) == 2 else sum(shape) for shape in numbers.shapes]
         return {"all_reduce": (6, 4 * sum(sent))}
 
-    return moves
+    return expected_traffic
 
 
-def _blocks(numbers: Numbers) -> list[list[tuple[int, ...]]]:
+def _blocks(numbers: ModelSizes) -> list[list[tuple[int, ...]]]:
     """Give the shapes of each block's parameters: an MLP's blocks are its layers, of a weight and a bias."""
     return [list(pair) for pair in zip(numbers.shapes[::2], numbers.shapes[1::2], strict=True)]
 
 
-def _zero1(numbers: Numbers) -> dict[str, tuple[int, int]]:
+def _zero1(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """ddp's all-reduces, and from each rank a broadcast of its parameters (Rajbhandari et al. 2020, P_os)."""
     return _ddp(numbers) | {"broadcast": (numbers.ranks, numbers.total)}
 
 
-def _zero2(numbers: Numbers) -> dict[str, tuple[int, int]]:
+def _zero2(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """A reduce-scatter and an all-gather of each block, filled up to parts of one size (P_os+g)."""
     sizes = [sum(math.prod(shape) for shape in block) for block in _blocks(numbers)]
     moved = len(sizes), sum(4 * numbers.ranks * math.ceil(size / numbers.ranks) for size in sizes)
@@ -157,22 +159,22 @@ def _fully_sharded(blocks: list[list[tuple[int, ...]]], shards: int, gathers: in
     return {"all_gather": (gathers * count, gathers * padded), "reduce_scatter": (count, padded)}
 
 
-def _fsdp(numbers: Numbers) -> dict[str, tuple[int, int]]:
+def _fsdp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     return _fully_sharded(_blocks(numbers), numbers.ranks)
 
 
-def _fsdp_kept(numbers: Numbers) -> dict[str, tuple[int, int]]:
+def _fsdp_kept(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     return _fully_sharded(_blocks(numbers), numbers.ranks, gathers=1)
 
 
-def _hsdp(numbers: Numbers) -> dict[str, tuple[int, int]]:
+def _hsdp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """In nodes of two what fsdp moves there, and an all-reduce of each block's shard across nodes."""
     inside = _fully_sharded(_blocks(numbers), 2)
     count, size = inside["reduce_scatter"]
     return inside | {"all_reduce": (count, size // 2)}
 
 
-def _moe(numbers: Numbers) -> dict[str, tuple[int, int | None]]:
+def _moe(numbers: ModelSizes) -> dict[str, tuple[int, int | None]]:
     # In each of four blocks: counts, dispatch, combine, and the two again in backward. How many bytes a rank moves
     # hangs on what its tokens' router chose. All-reduced: common gradients, and each block's tokens per expert (int64).
     pairs = zip(numbers.names, numbers.parameter_bytes, strict=True)
@@ -180,85 +182,96 @@ def _moe(numbers: Numbers) -> dict[str, tuple[int, int | None]]:
     return {"all_to_all": (4 * 5, None), "all_reduce": (len(common) + 4, sum(common) + 4 * 8 * 8)}
 
 
-def _compressed(ranks: int, how: str, *options: str, **expected: Any) -> Case:
+def _compressed(ranks: int, how: str, *options: str, **expected: Any) -> ModeCase:
     # At this rate six steps lower the loss by 4 %, so that one that is near is no accident.
-    return Case("ddp", ranks, ("--compress", how, *options), "gpt-tiny", also=("--lr", "0.5"), **expected)
+    return ModeCase("ddp", ranks, ("--compress", how, *options), "gpt-tiny", extra_options=("--lr", "0.5"), **expected)
 
 
 _TENTH = ("--topk-ratio", "0.1", "--bucket-cap-mb", "64")
 
 
-def _passed_on(*widths: int) -> Callable[[Numbers], dict[str, tuple[int, int]]]:
+def _passed_on(*widths: int) -> Callable[[ModelSizes], dict[str, tuple[int, int]]]:
     """At each boundary between stages every sample's activations once forth, their gradients once back (4 messages).
 
     Twice batch x width x 4 bytes for each boundary, as the guide has it; stages are dealt out to the ranks in turn.
     """
 
-    def moves(numbers: Numbers) -> dict[str, tuple[int, int]]:
+    def expected_traffic(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
         touched = [w for i, w in enumerate(widths) if numbers.rank in (i % numbers.ranks, (i + 1) % numbers.ranks)]
         moved = (4 * len(touched), 128 * 4 * sum(touched))
         return {"send": moved, "recv": moved}
 
-    return moves
+    return expected_traffic
 
 
-def _pipeline(ranks: int, schedule: str, *options: str, **about: Any) -> Case:
-    return Case("pp", ranks, ("--schedule", schedule, "--micro-batches", "4", *options), **about)
+def _pipeline(ranks: int, schedule: str, *options: str, **about: Any) -> ModeCase:
+    return ModeCase("pp", ranks, ("--schedule", schedule, "--micro-batches", "4", *options), **about)
 
 
-def _3d_of(ranks: int, tensor: int, replicas: int) -> Case:
+def _3d_of(ranks: int, tensor: int, replicas: int) -> ModeCase:
     # Clipped, since steps that are not throw this model about, so that what is rounded soon shows.
     options = ("--pp", "2", "--tp", str(tensor), "--micro-batches", "4")
-    return Case("3d", ranks, options, "balanced", also=CLIPPED, moves=clipped(mesh_3d(tensor, replicas)))
+    return ModeCase(
+        "3d", ranks, options, "balanced", extra_options=CLIPPED, expected_traffic=clipped(mesh_3d(tensor, replicas))
+    )
 
 
-CASES: tuple[Case, ...] = (
-    Case("naive", 2, moves=_per_parameter),
-    Case("naive", 4, moves=_per_parameter),
-    Case("interleaved", 2, moves=_per_parameter),
-    Case("interleaved", 4, moves=_per_parameter),
-    Case("ddp", 2, moves=_ddp),
-    Case("ddp", 4, moves=_ddp),
-    Case("ddp", 2, model="gpt-tiny", also=("--checkpoint-activations",)),
-    Case("naive", 2, model="gpt-tiny", also=("--clip-grad", "0.05")),
-    Case("interleaved", 2, ("--amp", "bf16"), model="gpt-tiny", loss_apart=0.01),
-    Case("naive", 2, ("--amp", "fp16"), loss_apart=0.01),
-    *(Case("async-after", ranks, moves=_per_parameter) for ranks in (2, 4)),
-    Case("accumulate", 2, ("--micro-batches", "2"), moves=_ddp),
-    Case("accumulate", 4, moves=_ddp),
-    *(Case("ring", ranks, moves=_ring) for ranks in (2, 4)),
-    *(Case("hierarchical", ranks, ("--ranks-per-node", "2"), moves=_in_pairs) for ranks in (2, 4)),
-    Case("ddp", 2, ("--static-graph", "--gradient-as-bucket-view"), moves=_ddp),
-    Case("ddp", 2, ("--find-unused-parameters",), moves=_searching),
-    *(_compressed(ranks, "fp16", moves=_half, loss_apart=1e-3) for ranks in (2, 4)),
-    _compressed(2, "bf16", moves=_half, loss_apart=1e-3),
-    *(_compressed(ranks, "int8", moves=_int8, loss_apart=1e-3) for ranks in (2, 4)),
-    *(_compressed(ranks, "topk", *_TENTH, moves=_topk, loss_apart=0.01) for ranks in (2, 4)),
-    _compressed(2, "powersgd", moves=_powersgd(2), loss_apart=0.03),
-    *(_compressed(ranks, "powersgd", "--powersgd-rank", "8", moves=_powersgd(8), loss_apart=0.022) for ranks in (2, 4)),
-    Case("accumulate", 2, ("--compress", "int8", "--amp", "fp16"), loss_apart=0.01),
-    *(_pipeline(2, schedule, moves=_passed_on(1024)) for schedule in ("naive", "gpipe", "1f1b", "zero-bubble")),
-    *(_pipeline(4, schedule, moves=_passed_on(1024, 512, 256)) for schedule in ("gpipe", "1f1b", "zero-bubble")),
-    _pipeline(2, "interleaved", moves=_passed_on(1024, 512, 256)),
-    _pipeline(4, "interleaved", model="balanced", moves=_passed_on(*[784] * 7)),
-    _pipeline(2, "1f1b", model="gpt-tiny", also=("--clip-grad", "0.05")),
-    _pipeline(2, "gpipe", "--amp", "fp16", loss_apart=0.01),
-    *(Case(mode, 4, also=ADAMW, apart=1e-3) for mode in ("ddp", "zero1", "zero2", "fsdp")),
-    *(Case("zero1", ranks, moves=_zero1) for ranks in (2, 4)),
-    *(Case("zero2", ranks, moves=_zero2) for ranks in (2, 4)),
-    *(Case("fsdp", ranks, moves=_fsdp) for ranks in (2, 4)),
-    *(Case("hsdp", ranks, ("--ranks-per-node", "2"), moves=_hsdp) for ranks in (2, 4)),
-    Case("fsdp", 2, ("--prefetch", "explicit", "--reshard-after-forward", "no"), moves=_fsdp_kept),
-    Case("fsdp", 2, ("--prefetch", "none"), moves=_fsdp),
-    *(Case(mode, 2, model="gpt-tiny", also=("--clip-grad", "0.05")) for mode in ("zero2", "fsdp")),
-    *(Case(mode, 2, ("--amp", "fp16"), loss_apart=0.01) for mode in ("zero2", "fsdp")),
-    Case("moe", 2, model="gpt-tiny", against="moe", moves=_moe),
-    Case("moe", 4, ("--experts", "8", "--top-k", "2"), model="gpt-tiny", against="moe", moves=_moe),
-    Case("tp", 2, moves=tp),
-    Case("tp", 2, model="gpt-tiny", also=CLIPPED, moves=clipped(tp_decoder)),
-    Case("tp", 4, ("--amp", "fp16"), loss_apart=0.01),
-    Case("tp-sp", 2, model="gpt-tiny", also=CLIPPED, moves=clipped(tp_sp)),
-    Case("dp-tp", 4, ("--tp", "2"), also=CLIPPED, moves=clipped(dp_tp), apart=1e-3),
+CASES: tuple[ModeCase, ...] = (
+    ModeCase("naive", 2, expected_traffic=_per_parameter),
+    ModeCase("naive", 4, expected_traffic=_per_parameter),
+    ModeCase("interleaved", 2, expected_traffic=_per_parameter),
+    ModeCase("interleaved", 4, expected_traffic=_per_parameter),
+    ModeCase("ddp", 2, expected_traffic=_ddp),
+    ModeCase("ddp", 4, expected_traffic=_ddp),
+    ModeCase("ddp", 2, model="gpt-tiny", extra_options=("--checkpoint-activations",)),
+    ModeCase("naive", 2, model="gpt-tiny", extra_options=("--clip-grad", "0.05")),
+    ModeCase("interleaved", 2, ("--amp", "bf16"), model="gpt-tiny", loss_tolerance=0.01),
+    ModeCase("naive", 2, ("--amp", "fp16"), loss_tolerance=0.01),
+    *(ModeCase("async-after", ranks, expected_traffic=_per_parameter) for ranks in (2, 4)),
+    ModeCase("accumulate", 2, ("--micro-batches", "2"), expected_traffic=_ddp),
+    ModeCase("accumulate", 4, expected_traffic=_ddp),
+    *(ModeCase("ring", ranks, expected_traffic=_ring) for ranks in (2, 4)),
+    *(ModeCase("hierarchical", ranks, ("--ranks-per-node", "2"), expected_traffic=_in_pairs) for ranks in (2, 4)),
+    ModeCase("ddp", 2, ("--static-graph", "--gradient-as-bucket-view"), expected_traffic=_ddp),
+    ModeCase("ddp", 2, ("--find-unused-parameters",), expected_traffic=_searching),
+    *(_compressed(ranks, "fp16", expected_traffic=_half, loss_tolerance=1e-3) for ranks in (2, 4)),
+    _compressed(2, "bf16", expected_traffic=_half, loss_tolerance=1e-3),
+    *(_compressed(ranks, "int8", expected_traffic=_int8, loss_tolerance=1e-3) for ranks in (2, 4)),
+    *(_compressed(ranks, "topk", *_TENTH, expected_traffic=_topk, loss_tolerance=0.01) for ranks in (2, 4)),
+    _compressed(2, "powersgd", expected_traffic=_powersgd(2), loss_tolerance=0.03),
+    *(
+        _compressed(ranks, "powersgd", "--powersgd-rank", "8", expected_traffic=_powersgd(8), loss_tolerance=0.022)
+        for ranks in (2, 4)
+    ),
+    ModeCase("accumulate", 2, ("--compress", "int8", "--amp", "fp16"), loss_tolerance=0.01),
+    *(
+        _pipeline(2, schedule, expected_traffic=_passed_on(1024))
+        for schedule in ("naive", "gpipe", "1f1b", "zero-bubble")
+    ),
+    *(
+        _pipeline(4, schedule, expected_traffic=_passed_on(1024, 512, 256))
+        for schedule in ("gpipe", "1f1b", "zero-bubble")
+    ),
+    _pipeline(2, "interleaved", expected_traffic=_passed_on(1024, 512, 256)),
+    _pipeline(4, "interleaved", model="balanced", expected_traffic=_passed_on(*[784] * 7)),
+    _pipeline(2, "1f1b", model="gpt-tiny", extra_options=("--clip-grad", "0.05")),
+    _pipeline(2, "gpipe", "--amp", "fp16", loss_tolerance=0.01),
+    *(ModeCase(mode, 4, extra_options=ADAMW, tolerance=1e-3) for mode in ("ddp", "zero1", "zero2", "fsdp")),
+    *(ModeCase("zero1", ranks, expected_traffic=_zero1) for ranks in (2, 4)),
+    *(ModeCase("zero2", ranks, expected_traffic=_zero2) for ranks in (2, 4)),
+    *(ModeCase("fsdp", ranks, expected_traffic=_fsdp) for ranks in (2, 4)),
+    *(ModeCase("hsdp", ranks, ("--ranks-per-node", "2"), expected_traffic=_hsdp) for ranks in (2, 4)),
+    ModeCase("fsdp", 2, ("--prefetch", "explicit", "--reshard-after-forward", "no"), expected_traffic=_fsdp_kept),
+    ModeCase("fsdp", 2, ("--prefetch", "none"), expected_traffic=_fsdp),
+    *(ModeCase(mode, 2, model="gpt-tiny", extra_options=("--clip-grad", "0.05")) for mode in ("zero2", "fsdp")),
+    *(ModeCase(mode, 2, ("--amp", "fp16"), loss_tolerance=0.01) for mode in ("zero2", "fsdp")),
+    ModeCase("moe", 2, model="gpt-tiny", against="moe", expected_traffic=_moe),
+    ModeCase("moe", 4, ("--experts", "8", "--top-k", "2"), model="gpt-tiny", against="moe", expected_traffic=_moe),
+    ModeCase("tp", 2, expected_traffic=tp),
+    ModeCase("tp", 2, model="gpt-tiny", extra_options=CLIPPED, expected_traffic=clipped(tp_decoder)),
+    ModeCase("tp", 4, ("--amp", "fp16"), loss_tolerance=0.01),
+    ModeCase("tp-sp", 2, model="gpt-tiny", extra_options=CLIPPED, expected_traffic=clipped(tp_sp)),
+    ModeCase("dp-tp", 4, ("--tp", "2"), extra_options=CLIPPED, expected_traffic=clipped(dp_tp), tolerance=1e-3),
     _3d_of(4, tensor=2, replicas=1),
     _3d_of(4, tensor=1, replicas=2),
 )
@@ -266,7 +279,7 @@ CASES: tuple[Case, ...] = (
 
 
 @cache
-def run_of(case: Case) -> Path:
+def run_of(case: ModeCase) -> Path:
     """Record a case, together with all others on as many ranks, and give its run folder."""
     folder = scratch() / "modes" / case.name
     if not folder.exists():
@@ -275,7 +288,7 @@ def run_of(case: Case) -> Path:
 
 
 @cache
-def reference(case: Case) -> Path:
+def reference(case: ModeCase) -> Path:
     """Train a case's model on one process, in the same way, and give its run folder."""
     alone = _alone(case)
     folder = scratch() / "modes" / alone.name
@@ -285,8 +298,8 @@ def reference(case: Case) -> Path:
     return folder
 
 
-def _alone(case: Case) -> Case:
-    return Case(case.against, 1, model=case.model, also=case.also)
+def _alone(case: ModeCase) -> ModeCase:
+    return ModeCase(case.against, 1, model=case.model, extra_options=case.extra_options)
 
 
 def parameters_of(run: Path) -> Path:
@@ -294,7 +307,7 @@ def parameters_of(run: Path) -> Path:
     return run.with_name(f"{run.name}.npz")
 
 
-def _launch(cases: Sequence[Case], ranks: int) -> None:
+def _launch(cases: Sequence[ModeCase], ranks: int) -> None:
     """Run cases one after the other in one set of processes.
 
     Raises:
@@ -327,7 +340,7 @@ def _work(cases: list[tuple[str, str, list[str]]], root: Path) -> None:
                 raise
 
 
-def row(case: Case) -> dict[str, Any]:
+def row(case: ModeCase) -> dict[str, Any]:
     """Give what is known of a case after its run: a row of the table."""
     import numpy as np
 
@@ -335,11 +348,18 @@ def row(case: Case) -> dict[str, Any]:
 
     run = dptrace.open(run_of(case))
     mine, single = np.load(parameters_of(run_of(case))), np.load(parameters_of(reference(case)))
-    apart = max(float(np.abs(mine[k] - single[k]).max() / (np.abs(single[k]).max() or 1)) for k in single.files)
+    tolerance = max(float(np.abs(mine[k] - single[k]).max() / (np.abs(single[k]).max() or 1)) for k in single.files)
     losses = [json.loads((r / "run.json").read_text())["losses"] for r in (run_of(case), reference(case))]
     comm = run.splits[0].comm
     moved = {kind: (int(c.count[-1]), int(c.bytes[-1])) for kind, c in comm.items()}
-    return {"case": case, "apart": apart, "loss": losses[0][-1], "single": losses[1][-1], "moved": moved, "run": run}
+    return {
+        "case": case,
+        "apart": tolerance,
+        "loss": losses[0][-1],
+        "single": losses[1][-1],
+        "moved": moved,
+        "run": run,
+    }
 
 
 def _print(modes: list[str]) -> None:

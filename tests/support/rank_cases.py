@@ -116,12 +116,12 @@ def shifted(device: DeviceFigures, ahead_ns: int, ppm: float = 0.0) -> DeviceFig
     timeline = device.timeline
     origin = int(timeline.start_ns[0])
 
-    def shown(times: Int64) -> Int64:
+    def redact(times: Int64) -> Int64:
         moved: Int64 = times + ahead_ns + np.rint((times - origin) * (ppm * 1e-6)).astype(np.int64)
         return moved
 
-    windows = Windows(timeline.windows.names, shown(timeline.windows.bounds))
-    timeline = replace(timeline, start_ns=shown(timeline.start_ns), end_ns=shown(timeline.end_ns), windows=windows)
+    windows = Windows(timeline.windows.names, redact(timeline.windows.bounds))
+    timeline = replace(timeline, start_ns=redact(timeline.start_ns), end_ns=redact(timeline.end_ns), windows=windows)
     return replace(device, timeline=timeline)
 
 
@@ -133,7 +133,7 @@ def without(device: DeviceFigures, *communications: int) -> DeviceFigures:
     kept[comm[list(communications)]] = False
     return replace(
         device,
-        timeline=timeline.having(kept),
+        timeline=timeline.filter(kept),
         exposed_ns=device.exposed_ns[kept],
         overlapped_ns=device.overlapped_ns[kept],
         spent_ns=np.delete(device.spent_ns, list(communications), axis=0),
@@ -149,7 +149,7 @@ def instances(matches: Matches, shown: int = 0, by: int = -1) -> set[frozenset[t
     found = []
     for i in range(len(matches)):
         part = slice(matches.first[i], matches.first[i + 1])
-        ranks = [matches.places[d][0] for d in matches.device[part].tolist()]
+        ranks = [matches.device_ids[d][0] for d in matches.device[part].tolist()]
         starts = matches.start_ns[part].tolist()
         found.append(frozenset((r, t - shown if r == by else t) for r, t in zip(ranks, starts, strict=True)))
     assert len(found) == len(set(found))

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from dptrace.bench.matrix import Cell
+from dptrace.bench.matrix import BenchConfig
 from dptrace.bench.schedule import Job
 from dptrace.bench.store import Store
-from dptrace.bench.sweep.points import CAP, cells
-from dptrace.bench.sweep.recorded import Recorded
-from dptrace.bench.sweep.result import Asked, Outcome, outcome
+from dptrace.bench.sweep.points import BUCKET_CAP, configs
+from dptrace.bench.sweep.recorded import RecordedFigures
+from dptrace.bench.sweep.result import SweepRequest, SweepResult, sweep_result
 from dptrace.model.alpha_beta import Line
-from dptrace.model.bucket_size import fill, predict
+from dptrace.model.bucket_size import bucket_ends, predict
 
-__all__ = ["GRADIENTS", "LINE", "Made", "made", "read", "result"]
+__all__ = ["GRADIENTS", "LINE", "SweepFixture", "make_sweep", "read", "result"]
 
 MIB = 1 << 20
 GRADIENTS = [MIB // 4] * 40
@@ -33,9 +33,9 @@ def result(step_s: float, steps: int = 30, epochs: int = 1, **more: Any) -> dict
     return {**about, "step_s": times, "steps_per_epoch": steps, "epoch_s": [sum(times)] * epochs, **more}
 
 
-def read(cap_mb: float, line: Line = LINE) -> Recorded:
+def read(cap_mb: float, line: Line = LINE) -> RecordedFigures:
     """Give what a recording of that cap tells where all-reduces take what *line* says."""
-    ends = fill(GRADIENTS, cap_mb * MIB)
+    ends = bucket_ends(GRADIENTS, cap_mb * MIB)
     filled = [sum(GRADIENTS[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
     ready = [(end - len(GRADIENTS)) * 1e-3 for end in ends]
     exposed = predict(GRADIENTS, [k * 1e-3 for k in range(len(GRADIENTS))], cap_mb * MIB, line).exposed_s
@@ -45,14 +45,14 @@ def read(cap_mb: float, line: Line = LINE) -> Recorded:
         | {"exposed_s": 0.0}
         for k, size in enumerate(filled)
     ]
-    return Recorded(
+    return RecordedFigures(
         compute_s=0.1,
         comm_s=comm,
         exposed_s=exposed,
         collectives=len(filled),
         bytes=sum(filled),
         order=tuple(reversed(range(len(GRADIENTS)))),
-        filled=tuple(filled),
+        bucket_bytes=tuple(filled),
         ready_s=tuple(ready),
         sent=tuple((size, line.seconds(size)) for size in filled for _ in range(3)),
         buckets=tuple(rows),
@@ -60,37 +60,37 @@ def read(cap_mb: float, line: Line = LINE) -> Recorded:
 
 
 @dataclass
-class Made:
+class SweepFixture:
     """A sweep's folder whose runs have ended, and its outcome."""
 
-    asked: Asked
+    asked: SweepRequest
     store: Store
-    told: Outcome
+    result: SweepResult
 
 
-def made(
+def make_sweep(
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
     chosen: Mapping[str, Sequence[str]],
     steps: Mapping[str, dict[str, Any]],
     epochs: int = 1,
     mode: str = "ddp",
-) -> Made:
+) -> SweepFixture:
     """Make a sweep with these results, by the cells' names without their model; recordings are made up from the cap."""
-    found = cells(mode, "resnet18", 2, chosen)
-    asked = Asked(found, chosen, epochs, 1)
+    found = configs(mode, "resnet18", 2, chosen)
+    asked = SweepRequest(found, chosen, epochs, 1)
     store = Store(folder)
     store.begin({}, False, False)
-    for cell in found:
-        key = ",".join(value for _, value in cell.options)
-        store.keep(Job(cell, 0).name, steps[key])
+    for config in found:
+        key = ",".join(value for _, value in config.options)
+        store.save(Job(config, 0).name, steps[key])
         good = "failed" not in steps[key]
-        store.keep(Job(cell, -1).name, {"comm_s": 1.0} if good else {"failed": "not recorded: its timed run failed"})
-    _recordings(monkeypatch, {cell: read(float(dict(cell.options).get(CAP, 25))) for cell in found})
-    return Made(asked, store, outcome(asked, store))
+        store.save(Job(config, -1).name, {"comm_s": 1.0} if good else {"failed": "not recorded: its timed run failed"})
+    _recordings(monkeypatch, {config: read(float(dict(config.options).get(BUCKET_CAP, 25))) for config in found})
+    return SweepFixture(asked, store, sweep_result(asked, store))
 
 
-def _recordings(monkeypatch: pytest.MonkeyPatch, known: Mapping[Cell, Recorded]) -> None:
-    by_name = {cell.name: one for cell, one in known.items()}
+def _recordings(monkeypatch: pytest.MonkeyPatch, known: Mapping[BenchConfig, RecordedFigures]) -> None:
+    by_name = {config.name: one for config, one in known.items()}
     monkeypatch.setattr("dptrace.load.open.open_run", lambda paths: Path(paths[0]).name)
-    monkeypatch.setattr("dptrace.bench.sweep.result.recorded", lambda name: by_name[name])
+    monkeypatch.setattr("dptrace.bench.sweep.result.recorded_figures", lambda name: by_name[name])

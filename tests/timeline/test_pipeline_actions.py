@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptrace.core.array_file import loads, pack
+from dptrace.core.array_file import dumps, loads
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import Trace
 from dptrace.timeline.build import build_timelines
 from dptrace.timeline.model import NO_ACTIONS, Action, Actions, Phase, Timeline
 from dptrace.timeline.pipeline_actions import actions_of, with_actions
-from dptrace.timeline.steps import between
+from dptrace.timeline.steps import select_steps
 from tests.support.builders import TimelineBuilder
 from tests.support.kineto_files import KinetoFile, training_step
 
@@ -129,8 +129,8 @@ def test_actions_go_with_the_steps_and_into_the_cache(tmp_path: Path) -> None:
         file.label(f"ProfilerStep#{step}", at, at + 100).label(f"PP:0F{step}", at + 10, at + 30)
         file.kernel("gemm", at + 20, at + 40, at + 12)
     timeline = build(file, tmp_path)
-    last = between(timeline, 1, 2)
-    again = loads(b"".join(bytes(part) for part in pack(timeline)), Timeline)
+    last = select_steps(timeline, 1, 2)
+    again = loads(b"".join(bytes(part) for part in dumps(timeline)), Timeline)
 
     assert ["0F1", "0F2"] == [row.name for row in rows(last)]
     assert [0, 1] == last.actions.step.tolist()
@@ -228,4 +228,4 @@ def test_actions_of_no_pipeline_are_empty() -> None:
     empty = NO_ACTIONS
 
     assert isinstance(empty, Actions)
-    assert 0 == len(empty.having(np.zeros(0, np.bool_)))
+    assert 0 == len(empty.filter(np.zeros(0, np.bool_)))

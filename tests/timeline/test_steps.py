@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.timeline.model import AFTER_LAST, BEFORE_FIRST
-from dptrace.timeline.steps import WHOLE, CpuSteps, cpu_steps, device_windows
+from dptrace.timeline.steps import WHOLE_TRACE, CpuSteps, cpu_steps, device_windows
 from tests.support.kineto_files import BASE_NS, KinetoFile
 
 
@@ -41,7 +41,7 @@ def test_a_time_lies_in_the_step_that_began_last() -> None:
     """Between two marks the earlier step still runs; before the first and after the last there is none."""
     steps = steps_of([10, 20], 30)
 
-    assert [BEFORE_FIRST, 0, 0, 1, AFTER_LAST] == steps.at(np.array([9, 10, 19, 29, 30])).tolist()
+    assert [BEFORE_FIRST, 0, 0, 1, AFTER_LAST] == steps.index_at(np.array([9, 10, 19, 29, 30])).tolist()
 
 
 def test_work_that_runs_behind_the_cpu_counts_in_its_own_step() -> None:
@@ -68,7 +68,7 @@ def test_without_marks_the_whole_trace_is_one_window() -> None:
     """From the first device start to the last end."""
     cut = device_windows(steps_of([], 0), np.array([5, 7]), np.array([50, 9]), np.zeros(2, np.int32))
 
-    assert ((WHOLE,), [5, 50]) == (cut.names, cut.bounds.tolist())
+    assert ((WHOLE_TRACE,), [5, 50]) == (cut.names, cut.bounds.tolist())
 
 
 rows = st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 400), st.integers(0, 100)), min_size=1, max_size=12)

@@ -17,7 +17,7 @@ import dptrace
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.record.options.modes import MODES, trainer
 from dptrace.timeline.model import Kind, Phase
-from tests.support.modes import CASES, COMMON, Case, Numbers, parameters_of, reference, run_of
+from tests.support.modes import CASES, COMMON, ModeCase, ModelSizes, parameters_of, reference, run_of
 from tests.support.recordings import STEPS, WAIT, WARMUP, recorded
 
 torch = pytest.importorskip("torch")
@@ -77,40 +77,40 @@ def _events(path: Path) -> list[dict[str, Any]]:
     return sorted(events, key=lambda event: float(event["ts"]))
 
 
-def _numbers(case: Case) -> Numbers:
+def _numbers(case: ModeCase) -> ModelSizes:
     saved = np.load(parameters_of(reference(case)))
     arrays = list(saved.values())
     sizes, shapes = tuple(array.nbytes for array in arrays), tuple(array.shape for array in arrays)
-    return Numbers(sizes, case.ranks, shapes, tuple(saved.files))
+    return ModelSizes(sizes, case.ranks, shapes, tuple(saved.files))
 
 
 @pytest.mark.processes
 @each_case
-def test_a_mode_ends_with_the_parameters_of_a_single_process(case: Case) -> None:
+def test_a_mode_ends_with_the_parameters_of_a_single_process(case: ModeCase) -> None:
     """Parallelism changes how the gradient of the batch is computed, and not what it is."""
-    if case.loss_apart is not None:
+    if case.loss_tolerance is not None:
         pytest.skip("compressed: its loss is compared instead")
     single, parallel = (np.load(parameters_of(run)) for run in (reference(case), run_of(case)))
 
     assert sorted(single.files) == sorted(parallel.files)
     for name in single.files:
         most = np.abs(single[name]).max()
-        np.testing.assert_allclose(parallel[name], single[name], rtol=0, atol=case.apart * most, err_msg=name)
+        np.testing.assert_allclose(parallel[name], single[name], rtol=0, atol=case.tolerance * most, err_msg=name)
 
 
 @pytest.mark.processes
 @each_case
-def test_the_loss_is_that_of_the_whole_batch(case: Case) -> None:
+def test_the_loss_is_that_of_the_whole_batch(case: ModeCase) -> None:
     """Averaged over ranks, the losses of all modes are those of a single process; compressed ones come near them."""
     single, parallel = (json.loads((run / "run.json").read_text())["losses"] for run in (reference(case), run_of(case)))
 
     assert len(single) == len(parallel) == 6
-    assert pytest.approx(single, rel=case.loss_apart or 1e-4) == parallel
+    assert pytest.approx(single, rel=case.loss_tolerance or 1e-4) == parallel
 
 
 @pytest.mark.processes
 @each_case
-def test_the_split_of_every_mode_adds_up(case: Case) -> None:
+def test_the_split_of_every_mode_adds_up(case: ModeCase) -> None:
     """On every rank, the parts of every step sum to its wall time, and there is a forward and a backward."""
     run = dptrace.open(run_of(case))
 
@@ -124,14 +124,14 @@ def test_the_split_of_every_mode_adds_up(case: Case) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("case", [case for case in CASES if case.moves], ids=lambda case: case.name)
-def test_every_mode_moves_the_bytes_of_its_formula(case: Case) -> None:
+@pytest.mark.parametrize("case", [case for case in CASES if case.expected_traffic], ids=lambda case: case.name)
+def test_every_mode_moves_the_bytes_of_its_formula(case: ModeCase) -> None:
     """Kinds, counts and bytes of a step's collectives are those that the mode's description says."""
-    assert case.moves is not None
+    assert case.expected_traffic is not None
     numbers = _numbers(case)
 
     for split in dptrace.open(run_of(case)).splits:
-        expected = case.moves(replace(numbers, rank=split.rank))
+        expected = case.expected_traffic(replace(numbers, rank=split.rank))
         moved = {kind: (int(comm.count[-1]), int(comm.bytes[-1])) for kind, comm in split.comm.items()}
         known = {
             kind: (count, moved.get(kind, (0, 0))[1] if size is None else size)
@@ -143,7 +143,10 @@ def test_every_mode_moves_the_bytes_of_its_formula(case: Case) -> None:
 @pytest.mark.processes
 def test_forward_that_is_done_again_is_told_apart_from_backward_proper() -> None:
     """Checkpointed blocks are computed again in backward: some of it, and not all; without, nothing is."""
-    checkpointed, plain = Case("ddp", 2, model="gpt-tiny", also=("--checkpoint-activations",)), Case("ddp", 2)
+    checkpointed, plain = (
+        ModeCase("ddp", 2, model="gpt-tiny", extra_options=("--checkpoint-activations",)),
+        ModeCase("ddp", 2),
+    )
     assert {checkpointed, plain} <= set(CASES)
 
     for device in dptrace.open(run_of(checkpointed)).devices:
@@ -156,11 +159,11 @@ def test_forward_that_is_done_again_is_told_apart_from_backward_proper() -> None
 def test_training_moves_the_parameters() -> None:
     """The comparison above would hold as well if nothing was trained."""
     from dptrace.record import World, parse_options
-    from dptrace.trainers.parts.task import task
+    from dptrace.trainers.parts.task import build_task
 
     options = parse_options("", "single", ["--model", "small", *COMMON])
-    fresh = dict(task(options, World(0, 1, torch.device("cpu"))).model.named_parameters())
-    trained = np.load(parameters_of(reference(Case("naive", 2))))
+    fresh = dict(build_task(options, World(0, 1, torch.device("cpu"))).model.named_parameters())
+    trained = np.load(parameters_of(reference(ModeCase("naive", 2))))
 
     assert set(fresh) == set(trained.files)
     assert all(np.abs(trained[name] - fresh[name].detach().numpy()).max() > 1e-6 for name in fresh)
@@ -193,7 +196,7 @@ def test_ddp_is_told_of_buckets_only_where_the_user_chose(
 def test_accumulation_shows_a_forward_and_a_backward_for_each_micro_batch() -> None:
     """On every rank, in every step: by turns, and one update after the last."""
     phases = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
-    for timeline in dptrace.open(run_of(Case("accumulate", 2, ("--micro-batches", "2")))).timelines:
+    for timeline in dptrace.open(run_of(ModeCase("accumulate", 2, ("--micro-batches", "2")))).timelines:
         for step in range(2):
             shown = (timeline.kind == Kind.COMPUTE) & (timeline.step == step) & np.isin(timeline.phase, phases)
             turns = timeline.phase[shown][np.argsort(timeline.start_ns[shown], kind="stable")]

@@ -28,7 +28,7 @@ __all__ = ["compress"]
 
 _FIRST_LOW_RANK = 2
 """Step from which PowerSGD compresses, the earliest that torch allows: DDP rebuilds its buckets after the first."""
-_NEARLY_NOTHING = 1e-7
+_EPSILON = 1e-7
 """Added to norms, so that a gradient of zeros does not become one of NaN; float16 can hold it."""
 
 
@@ -58,16 +58,14 @@ def _hook(model: DistributedDataParallel, options: Options) -> Hook | None:
         return ErrorFeedback(Int8()).average
     if options.compress == "powersgd":
         options.powersgd_rank = rank = options.powersgd_rank or POWERSGD_RANK
-        state = PowerSGDState(
-            group, rank, start_powerSGD_iter=_FIRST_LOW_RANK, orthogonalization_epsilon=_NEARLY_NOTHING
-        )
+        state = PowerSGDState(group, rank, start_powerSGD_iter=_FIRST_LOW_RANK, orthogonalization_epsilon=_EPSILON)
         if next(model.parameters()).device.type == "cpu":
-            state.process_group = _Waiting(group)
+            state.process_group = _BlockingProcessGroup(group)
         return partial(powerSGD_hook, state)
     return None
 
 
-class _Waiting(dist.ProcessGroup):
+class _BlockingProcessGroup(dist.ProcessGroup):
     """A group whose all-reduces are done when the call returns, which torch's PowerSGD needs on CPU.
 
     Its callbacks start further all-reduces and wait for them. Gloo runs callbacks on the two threads that also do its

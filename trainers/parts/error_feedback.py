@@ -12,10 +12,10 @@ from torch.futures import Future
 
 from dptrace.trainers.parts.shards import all_gather
 
-__all__ = ["ErrorFeedback", "Int8", "Message", "TopK"]
+__all__ = ["Compressor", "ErrorFeedback", "Int8", "TopK"]
 
 
-class Message(Protocol):
+class Compressor(Protocol):
     """A way to write numbers in fewer bytes."""
 
     def pack(self, numbers: Tensor) -> Tensor:
@@ -55,30 +55,30 @@ class Int8:
 class ErrorFeedback:
     """A hook that averages messages, and adds what each left out to the next gradient of the same parameter."""
 
-    def __init__(self, message: Message) -> None:
-        self.message = message
-        self.left_out: dict[Tensor, Tensor] = {}
+    def __init__(self, compressor: Compressor) -> None:
+        self.compressor = compressor
+        self.residual: dict[Tensor, Tensor] = {}
 
-    def shorten(self, gradient: Tensor, parameters: list[Tensor]) -> Tensor:
+    def compress_gradient(self, gradient: Tensor, parameters: list[Tensor]) -> Tensor:
         """Write a bucket's gradient and what was left out before as a message, and keep what that leaves out.
 
         Args:
             gradient: those of all *parameters*, one after the other.
         """
         # By parameter: DDP puts them into other buckets after the first step.
-        kept = [self.left_out[p] if p in self.left_out else p.new_zeros(p.numel()).float() for p in parameters]
+        kept = [self.residual[p] if p in self.residual else p.new_zeros(p.numel()).float() for p in parameters]
         whole = gradient.float() + torch.cat(kept)
-        message = self.message.pack(whole)
+        message = self.compressor.pack(whole)
         sent = torch.zeros_like(whole)
-        self.message.unpack(message, sent)
+        self.compressor.unpack(message, sent)
         # An overflow, by which --amp fp16 finds its scale, must pass and not stay.
         missing = (whole - sent).nan_to_num_(0.0, 0.0, 0.0)
-        self.left_out |= zip(parameters, missing.split([p.numel() for p in parameters]), strict=True)
+        self.residual |= zip(parameters, missing.split([p.numel() for p in parameters]), strict=True)
         return message
 
     def average(self, bucket: GradBucket) -> Future[Tensor]:
         """Average a bucket over the ranks."""
-        message, ranks = self.shorten(bucket.buffer(), bucket.parameters()), dist.get_world_size()
+        message, ranks = self.compress_gradient(bucket.buffer(), bucket.parameters()), dist.get_world_size()
         gathered = message.new_empty(ranks * len(message))
         work = all_gather(gathered, message, async_op=True)
 
@@ -90,7 +90,7 @@ class ErrorFeedback:
             messages = torch.cat(future.value()).view(ranks, -1)
             # Rank by rank, so that the sum comes out the same everywhere; copied, as a row may begin at any byte.
             for other in messages:
-                self.message.unpack(other.clone(), total)
+                self.compressor.unpack(other.clone(), total)
             return buffer.copy_(total / ranks)
 
         future: Future[Tensor] = work.get_future().then(restore)

@@ -21,7 +21,7 @@ from dptrace.record import World
 from dptrace.record.distributed import check_finite
 from dptrace.trainers.parts.gpt import FeedForward
 
-__all__ = ["Experts", "own", "whole"]
+__all__ = ["Experts", "full_parameters", "local_parameter_names"]
 
 
 class _Exchange(torch.autograd.Function):
@@ -74,13 +74,13 @@ class Experts(nn.Module):
         weight, chosen = probability.topk(self.top_k)
         weight = weight / weight.sum(-1, keepdim=True)
         counts = torch.bincount(chosen.flatten(), minlength=self.count)
-        self._account(counts, probability)
+        self._update_load(counts, probability)
 
         order = chosen.flatten().argsort(stable=True)
-        here = self._shares(counts)
+        here = self._token_counts(counts)
         sent, received = counts.view(-1, self.local).sum(1).tolist(), here.sum(1).tolist()
         arrived = self._move(tokens[order // self.top_k], sent, received, "dispatch")
-        answers = self._move(self._answer(arrived, here), received, sent, "combine")
+        answers = self._move(self._run_local_experts(arrived, here), received, sent, "combine")
 
         sorted_back = torch.empty_like(answers).index_copy(0, order, answers)
         mixed = (sorted_back.view(-1, self.top_k, tokens.shape[-1]) * weight.unsqueeze(-1).to(answers.dtype)).sum(1)
@@ -93,7 +93,7 @@ class Experts(nn.Module):
         moved: Tensor = _Exchange.apply(rows, sent, received, f"MoE::{what} ({self.label})")
         return moved
 
-    def _shares(self, counts: Tensor) -> Tensor:
+    def _token_counts(self, counts: Tensor) -> Tensor:
         """Tell how many tokens come from each rank for each expert here: an array of ranks by experts."""
         if self.world.size == 1:
             return counts.view(1, -1)
@@ -102,7 +102,7 @@ class Experts(nn.Module):
             dist.all_to_all_single(coming, counts)
         return coming.view(self.world.size, self.local)
 
-    def _answer(self, rows: Tensor, here: Tensor) -> Tensor:
+    def _run_local_experts(self, rows: Tensor, here: Tensor) -> Tensor:
         """Apply each expert to its rows, which are ordered by rank and, within a rank, by expert."""
         owner = torch.arange(self.local, device=rows.device).repeat(len(here)).repeat_interleave(here.flatten())
         answers = rows.new_empty(rows.shape)
@@ -111,7 +111,7 @@ class Experts(nn.Module):
             answers = answers.index_copy(0, mine, expert(rows[mine]).to(rows.dtype))
         return answers
 
-    def _account(self, counts: Tensor, probability: Tensor) -> None:
+    def _update_load(self, counts: Tensor, probability: Tensor) -> None:
         """Compute the load-balancing loss E·Σ fᵢ·Pᵢ, share of tokens times mean probability (Switch Transformer, 2021).
 
         The shares are those of all ranks, so that the mean of the ranks' losses is the loss of the whole batch.
@@ -125,12 +125,12 @@ class Experts(nn.Module):
         self.balance = self.count * (share * probability.mean(0)).sum()
 
 
-def own(model: nn.Module) -> set[str]:
+def local_parameter_names(model: nn.Module) -> set[str]:
     """Return the names of the parameters that this rank alone holds: its experts'."""
     return {name for name, _ in model.named_parameters() if ".experts." in name}
 
 
-def whole(model: nn.Module) -> dict[str, Tensor]:
+def full_parameters(model: nn.Module) -> dict[str, Tensor]:
     """Gather the parameters of all experts beside the common ones; all ranks must call.
 
     Raises:

@@ -12,9 +12,9 @@ from dptrace.errors import UsageError
 from dptrace.record import Options, phase
 from dptrace.record.checkpoints import Checkpoints
 from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_folder
-from dptrace.record.launch.messages import rank, restarts
+from dptrace.record.launch.messages import rank, restart_count
 
-__all__ = ["Learner", "checkpoints_of", "optimizer_of"]
+__all__ = ["OptimizerWrapper", "checkpoints_of", "optimizer_of"]
 
 
 def optimizer_of(parameters: Iterable[Tensor], options: Options) -> torch.optim.Optimizer:
@@ -24,7 +24,7 @@ def optimizer_of(parameters: Iterable[Tensor], options: Options) -> torch.optim.
     return torch.optim.SGD(parameters, lr=options.lr, weight_decay=options.weight_decay)
 
 
-class Learner:
+class OptimizerWrapper:
     """The update of a model's parameters: gradients scaled for float16, clipped, applied.
 
     Args:
@@ -39,17 +39,22 @@ class Learner:
         model: nn.Module,
         options: Options,
         optimizer: torch.optim.Optimizer | None = None,
-        spread: dist.ProcessGroup | None = None,
-        copies: Mapping[Tensor, int] | None = None,
+        shard_group: dist.ProcessGroup | None = None,
+        replica_counts: Mapping[Tensor, int] | None = None,
     ) -> None:
-        self.model, self.options, self.spread, self.copies = model, options, spread, copies or {}
+        self.model, self.options, self.shard_group, self.replica_counts = (
+            model,
+            options,
+            shard_group,
+            replica_counts or {},
+        )
         self.optimizer = optimizer_of(model.parameters(), options) if optimizer is None else optimizer
         device = next(model.parameters()).device.type
         self.scaler = torch.amp.GradScaler(device, enabled=options.amp == "fp16")
         self.steps_done = 0
         self._checkpoints = checkpoints_of(options)
         if self._checkpoints is not None:
-            self._go_on(self._checkpoints)
+            self._resume(self._checkpoints)
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradients."""
@@ -77,23 +82,25 @@ class Learner:
 
     def _clip(self, most: float) -> None:
         """Scale the gradients down to a norm over all parameters, wherever they lie."""
-        if self.spread is None:
+        if self.shard_group is None:
             nn.utils.clip_grad_norm_(self.model.parameters(), most)
             return
-        learned = [(p.grad, self.copies.get(p, 1)) for p in self.model.parameters() if p.grad is not None]
-        squared = torch.stack([gradient.float().norm() ** 2 / copies for gradient, copies in learned]).sum()
-        dist.all_reduce(squared, group=self.spread)
+        learned = [(p.grad, self.replica_counts.get(p, 1)) for p in self.model.parameters() if p.grad is not None]
+        squared = torch.stack(
+            [gradient.float().norm() ** 2 / replica_counts for gradient, replica_counts in learned]
+        ).sum()
+        dist.all_reduce(squared, group=self.shard_group)
         factor = (most / (squared.sqrt() + 1e-6)).clamp(max=1.0)
         for gradient, _ in learned:
             gradient.mul_(factor.to(gradient.dtype))
 
     def _agree_on_overflow(self) -> None:
         """Make an overflow that one rank sees seen by all that hold other gradients: all skip the step, or none."""
-        if self.spread is None:
+        if self.shard_group is None:
             return
         gradients = self._gradients()
         finite = torch.stack([torch.isfinite(gradient).all() for gradient in gradients]).all().float()
-        dist.all_reduce(finite, dist.ReduceOp.MIN, group=self.spread)
+        dist.all_reduce(finite, dist.ReduceOp.MIN, group=self.shard_group)
         gradients[0].masked_fill_(finite == 0, torch.inf)
 
     def _save(self, checkpoints: Checkpoints) -> None:
@@ -106,11 +113,11 @@ class Learner:
             }
             checkpoints.save(self.steps_done, content)
 
-    def _go_on(self, checkpoints: Checkpoints) -> None:
+    def _resume(self, checkpoints: Checkpoints) -> None:
         """Go on from the newest checkpoint, after a restart or where that was asked for."""
         device = next(self.model.parameters()).device
-        found = checkpoints.newest(self.options.steps_in_all, device)
-        self.options.lost = tuple(checkpoints.damaged)
+        found = checkpoints.load_newest(self.options.total_steps, device)
+        self.options.damaged_checkpoints = tuple(checkpoints.damaged)
         if found is None:
             return
         self.model.load_state_dict(found["model"])
@@ -129,14 +136,14 @@ def checkpoints_of(options: Options) -> Checkpoints | None:
     """
     if options.checkpoint_every is None and not options.resume:
         return None
-    found = Checkpoints(checkpoint_folder(options.mode, options.checkpoints), options.training)
+    found = Checkpoints(checkpoint_folder(options.mode, options.checkpoints), options.checkpoint_settings)
     there = found.steps()
-    if restarts() == 0 and not options.resume and there:
+    if restart_count() == 0 and not options.resume and there:
         raise UsageError(
             f"{found.folder} holds checkpoints, of step {there[-1]} and before. Go on from them with --resume; or, to "
             "train from the start, remove the folder or name another with --checkpoints."
         )
-    if restarts() == 0 and options.resume and not there:
+    if restart_count() == 0 and options.resume and not there:
         raise UsageError(f"{found.folder} holds no checkpoint to go on from: leave --resume out.")
     if options.checkpoint_every is not None and rank() == 0:
         check_writable(found.folder)

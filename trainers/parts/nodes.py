@@ -41,15 +41,15 @@ class Nodes:
         self.leads = world.rank == self.leader
         self.across, self.inside = mesh.get_group("across"), mesh.get_group("inside")
 
-    def add_up(self, tensor: Tensor) -> None:
+    def reduce_within_node(self, tensor: Tensor) -> None:
         """Sum over the node, on its leader; on the others *tensor* is then of no use."""
         dist.reduce(tensor, self.leader, group=self.inside)
 
-    def all_reduce_across(self, tensor: Tensor) -> None:
+    def all_reduce_across_nodes(self, tensor: Tensor) -> None:
         """Sum over the leaders; the other ranks have nothing to do."""
         if self.leads:
             dist.all_reduce(tensor, group=self.across)
 
-    def hand_out(self, tensor: Tensor) -> None:
+    def broadcast_within_node(self, tensor: Tensor) -> None:
         """Give all ranks of the node what its leader has."""
         dist.broadcast(tensor, self.leader, group=self.inside)

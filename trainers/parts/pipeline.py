@@ -16,7 +16,7 @@ from torch.profiler import record_function
 from dptrace.errors import UsageError
 from dptrace.record.distributed import check_finite
 
-__all__ = ["Cut", "NamedStage", "cut"]
+__all__ = ["NamedStage", "PipelineStages", "split_into_stages"]
 
 
 def _weight(block: nn.Module) -> int:
@@ -36,7 +36,7 @@ def _groups(model: nn.Sequential) -> list[list[tuple[str, nn.Module]]]:
     return groups
 
 
-def _evenly(weights: Sequence[int], parts: int) -> list[int]:
+def _balanced_split(weights: Sequence[int], parts: int) -> list[int]:
     """Give where each part begins, so that the heaviest is as light as can be."""
 
     @cache
@@ -58,21 +58,21 @@ class NamedStage(PipelineStage):
     GPipe's own labels name no stage, and 1F1B has none.
     """
 
-    before = 0
+    micro_batch_offset = 0
     """Micro-batches of this step that were done before those that the schedule knows of."""
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """Do one micro-batch's forward."""
-        with record_function(f"PP:{self.stage_index}F{self.before + fwd_chunk_id}"):
+        with record_function(f"PP:{self.stage_index}F{self.micro_batch_offset + fwd_chunk_id}"):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """Do one micro-batch's backward."""
-        with record_function(f"PP:{self.stage_index}B{self.before + bwd_chunk_id}"):
+        with record_function(f"PP:{self.stage_index}B{self.micro_batch_offset + bwd_chunk_id}"):
             return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
 
-class Cut:
+class PipelineStages:
     """This rank's stages of a model, as one module, and where all the parameters are."""
 
     def __init__(self, stages: Sequence[nn.Sequential], group: dist.ProcessGroup | None) -> None:
@@ -91,7 +91,7 @@ class Cut:
         ]
         self.parameters = sum(shape.numel() for _, shape, _, _ in self._owners)
 
-    def whole(self) -> dict[str, Tensor]:
+    def full_parameters(self) -> dict[str, Tensor]:
         """Gather the parameters of all stages, by the names that they have in the whole model; all ranks must call.
 
         Raises:
@@ -108,7 +108,9 @@ class Cut:
         return found
 
 
-def cut(model: nn.Sequential, virtual_stages: int = 1, group: dist.ProcessGroup | None = None) -> Cut:
+def split_into_stages(
+    model: nn.Sequential, virtual_stages: int = 1, group: dist.ProcessGroup | None = None
+) -> PipelineStages:
     """Cut a model into stages of about equal work, *virtual_stages* for each rank of *group*, dealt out in turn.
 
     Raises:
@@ -120,10 +122,10 @@ def cut(model: nn.Sequential, virtual_stages: int = 1, group: dist.ProcessGroup 
             f"This model has {len(blocks)} blocks, too few for {count} stages: take fewer ranks, fewer "
             "--virtual-stages, or a deeper --model."
         )
-    begins = _evenly([sum(_weight(block) for _, block in blocks_of) for blocks_of in blocks], count)
+    begins = _balanced_split([sum(_weight(block) for _, block in blocks_of) for blocks_of in blocks], count)
     ends = [*begins[1:], len(blocks)]
     stages = [
         nn.Sequential(OrderedDict(named for group_of in blocks[first:last] for named in group_of))
         for first, last in zip(begins, ends, strict=True)
     ]
-    return Cut(stages, group)
+    return PipelineStages(stages, group)

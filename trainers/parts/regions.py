@@ -26,25 +26,27 @@ from dptrace.trainers.parts.shards import all_gather, reduce_scatter
 __all__ = ["Region", "SequenceRegion"]
 
 
-class _ThereAndBack(torch.autograd.Function):
+class _CustomGradient(torch.autograd.Function):
     """One function of the activations forward, another of their gradients backward."""
 
     @staticmethod
-    def forward(context: Any, x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:
-        context.back = back
-        return there(x)
+    def forward(
+        context: Any, x: Tensor, forward_op: Callable[[Tensor], Tensor], backward_op: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        context.backward_op = backward_op
+        return forward_op(x)
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return context.back(gradients[0]), None, None
+        return context.backward_op(gradients[0]), None, None
 
 
-def _apply(x: Tensor, there: Callable[[Tensor], Tensor], back: Callable[[Tensor], Tensor]) -> Tensor:
-    output: Tensor = _ThereAndBack.apply(x, there, back)
+def _apply(x: Tensor, forward_op: Callable[[Tensor], Tensor], backward_op: Callable[[Tensor], Tensor]) -> Tensor:
+    output: Tensor = _CustomGradient.apply(x, forward_op, backward_op)
     return output
 
 
-def _same(x: Tensor) -> Tensor:
+def _identity(x: Tensor) -> Tensor:
     return x.view_as(x)
 
 
@@ -59,17 +61,17 @@ class Region:
         self.group, self.label = group, label
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
 
-    def begin_at(self, module: nn.Module) -> None:
+    def attach(self, module: nn.Module) -> None:
         """Let the part begin where *module* does."""
         module.register_forward_pre_hook(lambda _, inputs: (self.enter(inputs[0]),))
 
     def enter(self, x: Tensor) -> Tensor:
         """Give x to the ranks' shares; its gradient is the sum of theirs."""
-        return _apply(x, _same, self._all_reduce)
+        return _apply(x, _identity, self._all_reduce)
 
     def leave(self, share: Tensor) -> Tensor:
         """Add up the ranks' shares, in the place of this one's."""
-        return _apply(share, self._all_reduce, _same)
+        return _apply(share, self._all_reduce, _identity)
 
     def _all_reduce(self, x: Tensor) -> Tensor:
         # In place: this is what a linear layer has just computed, forward or backward, and nothing else holds it.
@@ -93,11 +95,11 @@ class SequenceRegion(Region):
         """Add up the ranks' shares, and keep this rank's tokens."""
         return _apply(share, self._scatter, self._gather)
 
-    def spread(self, x: Tensor) -> Tensor:
+    def split_tokens(self, x: Tensor) -> Tensor:
         """Keep this rank's tokens of what all ranks have."""
         return _apply(x, self._own, self._gather)
 
-    def collect(self, x: Tensor) -> Tensor:
+    def gather_tokens(self, x: Tensor) -> Tensor:
         """Gather all tokens for what all ranks compute alike, and so with the same gradient."""
         return _apply(x, self._gather, self._own)
 

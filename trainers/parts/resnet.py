@@ -18,7 +18,7 @@ _RECORD = 1 + 3 * 32 * 32
 """Bytes of an image in CIFAR-10's binary files: its class, then red, green and blue."""
 _TRAINING = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 _VALIDATION = ("test_batch.bin",)
-_MADE_UP = 2_048
+_VALIDATION_SAMPLES = 2_048
 """Made-up images to validate with."""
 
 
@@ -31,13 +31,13 @@ class BasicBlock(nn.Module):
         self.norm1 = nn.BatchNorm2d(outputs)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.norm2 = nn.BatchNorm2d(outputs)
-        self.past: nn.Module = nn.Identity()
+        self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.past = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm2(self.conv2(relu(self.norm1(self.conv1(x)))))
-        return relu(y + self.past(x))
+        return relu(y + self.shortcut(x))
 
 
 def build() -> nn.Sequential:
@@ -84,14 +84,14 @@ def _records(path: Path) -> NDArray[np.uint8]:
     return content.reshape(-1, _RECORD)
 
 
-class MadeUp:
+class SyntheticImages:
     """Images that are each the pattern of their class under noise: there is something to learn and to validate."""
 
     def __init__(self, seed: int, validation: bool = False) -> None:
         random = torch.Generator().manual_seed(seed)
         # Patterns of 8 × 8 patches, so that convolutions have something to see.
         self.patterns = torch.rand(CLASSES, 3, 8, 8, generator=random).repeat_interleave(4, 2).repeat_interleave(4, 3)
-        self.first, self.count, self.seed = (SAMPLES, _MADE_UP, seed) if validation else (0, SAMPLES, seed)
+        self.first, self.count, self.seed = (SAMPLES, _VALIDATION_SAMPLES, seed) if validation else (0, SAMPLES, seed)
 
     def __len__(self) -> int:
         return self.count

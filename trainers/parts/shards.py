@@ -28,17 +28,17 @@ class Sharded:
     def __init__(self, block: nn.Module, world: World) -> None:
         self.parameters = list(block.parameters())
         part = math.ceil(sum(p.numel() for p in self.parameters) / world.size)
-        self._whole = self.parameters[0].new_zeros(part * world.size)
-        for parameter, place in zip(self.parameters, self._places(self._whole), strict=True):
+        self._full_buffer = self.parameters[0].new_zeros(part * world.size)
+        for parameter, place in zip(self.parameters, self._parameter_views(self._full_buffer), strict=True):
             place.copy_(parameter.detach())
             parameter.data = place
-        self.own = nn.Parameter(self._whole[world.rank * part : (world.rank + 1) * part])
-        self._waiting = len(self.parameters)
-        self._underway: tuple[dist.Work, Tensor] | None = None
+        self.own = nn.Parameter(self._full_buffer[world.rank * part : (world.rank + 1) * part])
+        self._gradients_left = len(self.parameters)
+        self._pending: tuple[dist.Work, Tensor] | None = None
         for parameter in self.parameters:
             parameter.register_post_accumulate_grad_hook(self._ready)
 
-    def _places(self, buffer: Tensor) -> list[Tensor]:
+    def _parameter_views(self, buffer: Tensor) -> list[Tensor]:
         """Give the part of a buffer that each parameter fills, in its shape."""
         sizes = [parameter.numel() for parameter in self.parameters]
         places = torch.split(buffer[: sum(sizes)], sizes)
@@ -46,26 +46,26 @@ class Sharded:
 
     def _ready(self, parameter: Tensor) -> None:
         """Be told that a gradient is there; with the block's last one they are added up over the ranks."""
-        self._waiting -= 1
-        if self._waiting:
+        self._gradients_left -= 1
+        if self._gradients_left:
             return
-        self._waiting = len(self.parameters)
-        gradients = torch.zeros_like(self._whole)
-        for parameter, place in zip(self.parameters, self._places(gradients), strict=True):
+        self._gradients_left = len(self.parameters)
+        gradients = torch.zeros_like(self._full_buffer)
+        for parameter, place in zip(self.parameters, self._parameter_views(gradients), strict=True):
             assert parameter.grad is not None
             place.copy_(parameter.grad)
             parameter.grad = None
         self.own.grad = torch.empty_like(self.own)
         # The buffer is kept until the message is through: nothing else holds it.
-        self._underway = reduce_scatter(self.own.grad, gradients, async_op=True), gradients
+        self._pending = reduce_scatter(self.own.grad, gradients, async_op=True), gradients
 
     def wait(self) -> None:
         """Wait until this rank's part of the gradients is there, added up over the ranks."""
-        assert self._underway is not None, "a parameter had no gradient"
-        self._underway[0].wait()
-        self._underway = None
+        assert self._pending is not None, "a parameter had no gradient"
+        self._pending[0].wait()
+        self._pending = None
 
     def gather(self) -> dist.Work:
         """Begin to give all ranks what each of them has updated."""
-        gathering: dist.Work = all_gather(self._whole, self.own.detach(), async_op=True)
+        gathering: dist.Work = all_gather(self._full_buffer, self.own.detach(), async_op=True)
         return gathering

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dptrace.record import Options, Recording, World
-from dptrace.record.epoch_timer import Timing
-from dptrace.record.options.parse import MADE_UP, check_batch
+from dptrace.record.epoch_timer import EpochTimer
+from dptrace.record.options.parse import SYNTHETIC_IMAGES, check_batch
 from dptrace.trainers.parts import gpt, mlp, resnet
 from dptrace.trainers.parts.blocks import prepare
 
-__all__ = ["Data", "Task", "task"]
+__all__ = ["Data", "Task", "build_task"]
 
 
-_AT_ONCE = 128
+_VALIDATION_BATCH = 128
 """Samples that a rank validates at a time."""
 
 
@@ -87,8 +87,8 @@ class Task:
         right = torch.zeros(1, device=self.world.device)
         model.eval()
         with torch.no_grad():
-            for first in range(self.world.rank, len(self.validation), _AT_ONCE * self.world.size):
-                rows = slice(first, first + _AT_ONCE * self.world.size, self.world.size)
+            for first in range(self.world.rank, len(self.validation), _VALIDATION_BATCH * self.world.size):
+                rows = slice(first, first + _VALIDATION_BATCH * self.world.size, self.world.size)
                 x, y = self._on_device(*self.validation[rows])
                 right += (model(x).argmax(-1) == y).sum()
         model.train()
@@ -96,22 +96,22 @@ class Task:
             dist.all_reduce(right)
         return float(right) / len(self.validation)
 
-    def validate(self, recording: Recording | Timing) -> None:
+    def validate(self, recording: Recording | EpochTimer) -> None:
         """Put the model's accuracy into the results of a timing, after its last epoch; a recording has none."""
-        if self.validation is not None and isinstance(recording, Timing):
-            recording.more["accuracy"] = self.accuracy(self.model)
+        if self.validation is not None and isinstance(recording, EpochTimer):
+            recording.extra_results["accuracy"] = self.accuracy(self.model)
 
 
-def task(options: Options, world: World, split: Callable[[nn.Sequential], None] | None = None) -> Task:
+def build_task(options: Options, world: World, split: Callable[[nn.Sequential], None] | None = None) -> Task:
     """Build the model and its data; the seed is the same on all ranks, and so are the parameters.
 
     Args:
         split: what replaces layers of the model, in place, before anything is put around its blocks.
     """
     torch.manual_seed(options.seed)
-    model, data, validation = _made(options)
+    model, data, validation = _model_and_data(options)
     if world.rank == 0 and options.model == "resnet18":
-        where = f"CIFAR-10 from {options.data}" if options.data else MADE_UP
+        where = f"CIFAR-10 from {options.data}" if options.data else SYNTHETIC_IMAGES
         print(f"Training on {where}.", file=sys.stderr)
     model = model.to(world.device, getattr(torch, options.dtype))
     if split is not None:
@@ -120,7 +120,7 @@ def task(options: Options, world: World, split: Callable[[nn.Sequential], None] 
     return Task(model, data, options, world, validation)
 
 
-def _made(options: Options) -> tuple[nn.Sequential, Data, Data | None]:
+def _model_and_data(options: Options) -> tuple[nn.Sequential, Data, Data | None]:
     if options.model in mlp.WIDTHS:
         return mlp.build(options.model), mlp.Images(options.seed), None
     if options.model == "balanced":
@@ -129,4 +129,4 @@ def _made(options: Options) -> tuple[nn.Sequential, Data, Data | None]:
         return gpt.build(options.model), gpt.Text(options.model, options.seed), None
     if options.data:
         return resnet.build(), resnet.Cifar10(options.data), resnet.Cifar10(options.data, validation=True)
-    return resnet.build(), resnet.MadeUp(options.seed), resnet.MadeUp(options.seed, validation=True)
+    return resnet.build(), resnet.SyntheticImages(options.seed), resnet.SyntheticImages(options.seed, validation=True)

@@ -25,34 +25,34 @@ from dptrace.trainers.parts.regions import Region, SequenceRegion
 __all__ = ["TensorParallel"]
 
 
-class Columns(nn.Module):
+class ColumnParallelLinear(nn.Module):
     """A linear layer of which this rank computes some of the outputs: columns, in y = xW."""
 
-    cuts: ClassVar = {"weight": 0, "bias": 0}
+    sharded_dims: ClassVar = {"weight": 0, "bias": 0}
     """Dimension in which each parameter is cut."""
 
     def __init__(self, layer: nn.Linear, region: Region) -> None:
         super().__init__()
-        self.weight, self.bias = _share(layer.weight, 0, region), _share(layer.bias, 0, region)
+        self.weight, self.bias = _shard(layer.weight, 0, region), _shard(layer.bias, 0, region)
 
     def forward(self, x: Tensor) -> Tensor:
         return linear(x, self.weight, self.bias)
 
 
-class Rows(nn.Module):
+class RowParallelLinear(nn.Module):
     """A linear layer of which this rank has some of the inputs: rows, in y = xW. The ranks' outputs are added up."""
 
-    cuts: ClassVar = {"weight": 1}
+    sharded_dims: ClassVar = {"weight": 1}
 
     def __init__(self, layer: nn.Linear, region: Region) -> None:
         super().__init__()
-        self.region, self.weight, self.bias = region, _share(layer.weight, 1, region), layer.bias
+        self.region, self.weight, self.bias = region, _shard(layer.weight, 1, region), layer.bias
 
     def forward(self, x: Tensor) -> Tensor:
         return self.region.leave(linear(x, self.weight)) + self.bias
 
 
-def _share(parameter: Tensor, dimension: int, region: Region) -> nn.Parameter:
+def _shard(parameter: Tensor, dimension: int, region: Region) -> nn.Parameter:
     return nn.Parameter(parameter.detach().chunk(region.size, dimension)[region.rank].clone())
 
 
@@ -72,7 +72,7 @@ class TensorParallel:
 
     def __init__(self, group: dist.ProcessGroup, sequence: bool = False) -> None:
         self.group, self.size, self.kind = group, dist.get_world_size(group), SequenceRegion if sequence else Region
-        self.cuts: dict[str, int] = {}
+        self.sharded_dims: dict[str, int] = {}
         self.partial = nn.ParameterList()
         self.parameters = 0
 
@@ -83,51 +83,53 @@ class TensorParallel:
             if isinstance(block, gpt.Block):
                 self._decoder_block(name, block)
             elif isinstance(block, mlp.Block):
-                self._pair(block, ["up"], "down", name).begin_at(block.up)
+                self._parallelize_pair(block, ["up"], "down", name).attach(block.up)
         layers = [name for name, layer in model.named_children() if isinstance(layer, nn.Linear)]
         for first, second in zip(layers[::2], layers[1::2], strict=False):
-            self._pair(model, [first], second, f"{first}+{second}").begin_at(model.get_submodule(first))
+            self._parallelize_pair(model, [first], second, f"{first}+{second}").attach(model.get_submodule(first))
         if self.kind is SequenceRegion:
             self._spread_tokens(model)
         for prefix, module in model.named_modules():
-            cuts = module.cuts if isinstance(module, (Columns, Rows)) else {}
-            self.cuts |= {f"{prefix}.{name}": dimension for name, dimension in cuts.items()}
+            sharded_dims = module.sharded_dims if isinstance(module, (ColumnParallelLinear, RowParallelLinear)) else {}
+            self.sharded_dims |= {f"{prefix}.{name}": dimension for name, dimension in sharded_dims.items()}
 
     def _decoder_block(self, name: str, block: gpt.Block) -> None:
-        self._pair(block.attention, ["query", "key", "value"], "out", f"{name}.attention").begin_at(block.attention)
-        self._pair(block.mlp, ["up"], "down", f"{name}.mlp").begin_at(block.mlp)
+        self._parallelize_pair(block.attention, ["query", "key", "value"], "out", f"{name}.attention").attach(
+            block.attention
+        )
+        self._parallelize_pair(block.mlp, ["up"], "down", f"{name}.mlp").attach(block.mlp)
 
-    def _pair(self, holder: nn.Module, columns: list[str], rows: str, label: str) -> Region:
+    def _parallelize_pair(self, holder: nn.Module, columns: list[str], rows: str, label: str) -> Region:
         region = self.kind(self.group, label)
         for name in columns:
-            setattr(holder, name, Columns(getattr(holder, name), region))
-        setattr(holder, rows, Rows(getattr(holder, rows), region))
+            setattr(holder, name, ColumnParallelLinear(getattr(holder, name), region))
+        setattr(holder, rows, RowParallelLinear(getattr(holder, rows), region))
         return region
 
     def _spread_tokens(self, model: nn.Sequential) -> None:
         """Let each rank have its tokens only, from the embedding to the head."""
         embedding, *blocks, head = model
         tokens = SequenceRegion(self.group, "tokens")
-        embedding.register_forward_hook(lambda module, inputs, output: tokens.spread(output))
-        head.register_forward_pre_hook(lambda module, inputs: (tokens.collect(inputs[0]),))
+        embedding.register_forward_hook(lambda module, inputs, output: tokens.split_tokens(output))
+        head.register_forward_pre_hook(lambda module, inputs: (tokens.gather_tokens(inputs[0]),))
         for layer in (layer for block in blocks for layer in block.modules()):
             if isinstance(layer, nn.LayerNorm):
                 self.partial.extend([layer.weight, layer.bias])
-            elif isinstance(layer, Rows):
+            elif isinstance(layer, RowParallelLinear):
                 self.partial.append(layer.bias)
 
-    def copies(self, model: nn.Module, replicas: int = 1) -> dict[Tensor, int]:
+    def replica_counts(self, model: nn.Module, replicas: int = 1) -> dict[Tensor, int]:
         """Tell on how many ranks each parameter lies, of a mesh that has the split model *replicas* times."""
-        return {p: replicas * (1 if name in self.cuts else self.size) for name, p in model.named_parameters()}
+        return {p: replicas * (1 if name in self.sharded_dims else self.size) for name, p in model.named_parameters()}
 
-    def whole(self, parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    def full_parameters(self, parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
         """Put the parts of parameters together again; all ranks of the group must call.
 
         Raises:
             RecordingError: one is no longer finite.
         """
         found = {name: parameter.detach() for name, parameter in parameters}
-        for name, dimension in self.cuts.items():
+        for name, dimension in self.sharded_dims.items():
             parts = [torch.empty_like(found[name]) for _ in range(self.size)]
             dist.all_gather(parts, found[name].contiguous(), group=self.group)
             found[name] = torch.cat(parts, dimension)

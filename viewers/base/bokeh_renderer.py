@@ -9,10 +9,10 @@ from bokeh.models import Axis as BokehAxis
 from bokeh.models import ColumnDataSource, FixedTicker, HoverTool, LinearAxis, LogAxis, Range1d
 from bokeh.plotting import figure
 
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Label, Line
 from dptrace.viewers.base.svg_canvas import FONT, hatched, shortened, text_width
-from dptrace.viewers.base.theme import at_night, ink_at_night
+from dptrace.viewers.base.theme import dark_color, dark_ink
 
 __all__ = ["bokeh_figure"]
 
@@ -26,7 +26,7 @@ _QUIET, _GRID, _INK, _PAPER, _AXIS = "#5B6472", "#E3E7EC", "#374151", "#FFFFFF",
 _ANCHORS = {"right": ("left", 6), "left": ("right", -6), "center": ("center", 0)}
 
 
-def bokeh_figure(drawing: Drawing, night: bool = False) -> figure:
+def bokeh_figure(drawing: Drawing, dark: bool = False) -> figure:
     """Make a figure as wide as its page.
 
     Args:
@@ -34,7 +34,7 @@ def bokeh_figure(drawing: Drawing, night: bool = False) -> figure:
 
     Names of a trace stand in it as data that no part of Bokeh reads as HTML, as TeX or as a script.
     """
-    drawing = _darkened(drawing) if night else drawing
+    drawing = _darkened(drawing) if dark else drawing
     scale: dict[str, Any] = {
         "x_axis_type": "log" if drawing.x.log else "linear",
         "y_axis_type": "log" if drawing.y.log else "linear",
@@ -62,9 +62,9 @@ def bokeh_figure(drawing: Drawing, night: bool = False) -> figure:
     plot.ygrid.grid_line_color = _GRID if drawing.y.grid else None
     _boxes(plot, drawing)
     _lines(plot, drawing)
-    _dots(plot, drawing, at_night(_PAPER) if night else _PAPER)
+    _dots(plot, drawing, dark_color(_PAPER) if dark else _PAPER)
     _labels(plot, drawing)
-    if night:
+    if dark:
         _darken(plot)
     return plot
 
@@ -72,8 +72,8 @@ def bokeh_figure(drawing: Drawing, night: bool = False) -> figure:
 def _darkened(drawing: Drawing) -> Drawing:
     def other(mark: Box | Dot | Line | Label) -> Box | Dot | Line | Label:
         if not isinstance(mark, Box):
-            return replace(mark, color=at_night(mark.color))
-        color, ink = mark.night or (at_night(mark.color), ink_at_night(mark.color, mark.ink))
+            return replace(mark, color=dark_color(mark.color))
+        color, ink = mark.dark or (dark_color(mark.color), dark_ink(mark.color, mark.ink))
         return replace(mark, color=color, ink=ink)
 
     return replace(drawing, marks=tuple(map(other, drawing.marks)))
@@ -82,12 +82,12 @@ def _darkened(drawing: Drawing) -> Drawing:
 def _darken(plot: figure) -> None:
     """Exchange the colours of what is no mark for those of a dark page."""
     for axis in plot.axis:
-        axis.update(axis_label_text_color=at_night(_QUIET), major_label_text_color=at_night(_INK))
+        axis.update(axis_label_text_color=dark_color(_QUIET), major_label_text_color=dark_color(_INK))
         if axis.axis_line_color is not None:
-            axis.axis_line_color = at_night(_AXIS)
+            axis.axis_line_color = dark_color(_AXIS)
     for grid in plot.grid:
         if grid.grid_line_color is not None:
-            grid.grid_line_color = at_night(_GRID)
+            grid.grid_line_color = dark_color(_GRID)
 
 
 def _end(drawing: Drawing) -> float:
@@ -100,17 +100,17 @@ def _untex(text: str) -> str:
     """Keep a label from being set as TeX."""
     for sign in ("$$", "\\(", "\\["):
         text = text.replace(sign, f"{sign[0]} {sign[1]}")
-    return legible(text)
+    return sanitize(text)
 
 
-def _axis(axis: BokehAxis, told: Axis, room: float) -> None:
-    axis.ticker = FixedTicker(ticks=[value for value, _ in told.ticks])
-    axis.major_label_overrides = {value: _untex(shortened(text, room)) for value, text in told.ticks}
+def _axis(axis: BokehAxis, axis_data: Axis, room: float) -> None:
+    axis.ticker = FixedTicker(ticks=[value for value, _ in axis_data.ticks])
+    axis.major_label_overrides = {value: _untex(shortened(text, room)) for value, text in axis_data.ticks}
     axis.update(
-        axis_label=told.title or None,
+        axis_label=axis_data.title or None,
         axis_label_text_font_style="normal",
         axis_label_text_color=_QUIET,
-        axis_line_color=_AXIS if told.grid else None,
+        axis_line_color=_AXIS if axis_data.grid else None,
         major_tick_line_color=None,
         minor_tick_line_color=None,
         major_label_text_font=FONT,
@@ -131,7 +131,7 @@ def _boxes(plot: figure, drawing: Drawing) -> None:
         {
             **{side: [getattr(box, side) for box in boxes] for side in ("left", "right", "top", "bottom")},
             "color": [box.color for box in boxes],
-            "tip": [legible(box.tip) for box in boxes],
+            "tip": [sanitize(box.tip) for box in boxes],
             "hatch": ["/" if hatched(box.color) else " " for box in boxes],
             "text": [_fitting(box, drawing) for box in boxes],
             "ink": [box.ink for box in boxes],
@@ -187,7 +187,7 @@ def _dots(plot: figure, drawing: Drawing, paper: str) -> None:
             "color": [dot.color for dot in dots],
             "fill": [paper if dot.hollow else dot.color for dot in dots],
             "marker": [dot.shape for dot in dots],
-            "tip": [legible(dot.tip) for dot in dots],
+            "tip": [sanitize(dot.tip) for dot in dots],
         }
     )
     drawn = plot.scatter(
@@ -205,7 +205,7 @@ def _labels(plot: figure, drawing: Drawing) -> None:
             {
                 "x": [label.x for label in labels],
                 "y": [label.y for label in labels],
-                "text": [legible(label.text) for label in labels],
+                "text": [sanitize(label.text) for label in labels],
                 "color": [label.color for label in labels],
                 "style": ["bold" if label.bold else "normal" for label in labels],
             }

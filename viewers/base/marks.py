@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 
 __all__ = [
     "HEAD",
@@ -21,9 +21,9 @@ __all__ = [
     "linear_axis",
     "log_axis",
     "message",
-    "parted",
+    "split_by_height",
     "time_axis",
-    "untold",
+    "without_tips",
 ]
 
 
@@ -44,7 +44,7 @@ class Box:
     texts: tuple[str, ...] = ()
     """The best first: the first one that fits is written in it."""
     ink: str = "#111827"
-    night: tuple[str, str] | None = None
+    dark: tuple[str, str] | None = None
     """Its colour and its text's on a dark page, where these are not the palette's."""
 
 
@@ -141,10 +141,10 @@ _NOWHERE = Axis(0, 1, grid=False)
 
 def message(title: str, text: str) -> Drawing:
     """Say in a picture's place why there is none."""
-    return Drawing(legible(title), "", _NOWHERE, _NOWHERE, 60, (), message=legible(text))
+    return Drawing(sanitize(title), "", _NOWHERE, _NOWHERE, 60, (), message=sanitize(text))
 
 
-def parted(drawing: Drawing, tallest: float) -> list[Drawing]:
+def split_by_height(drawing: Drawing, tallest: float) -> list[Drawing]:
     """Cut a drawing of rows, whose y axis is in pixels, between rows into some that fit on a page each."""
     if drawing.height <= tallest or (drawing.y.low, drawing.y.high) != (0, drawing.height):
         return [drawing]
@@ -188,7 +188,7 @@ def _middle(mark: Box | Dot | Line | Label) -> float:
     return mark.points[0][1] if isinstance(mark, Line) else mark.y
 
 
-def untold(drawing: Drawing) -> Drawing:
+def without_tips(drawing: Drawing) -> Drawing:
     """Leave out what the pointer would be told: on paper there is none."""
     return replace(drawing, marks=tuple(replace(m, tip="") if isinstance(m, Box | Dot) else m for m in drawing.marks))
 

@@ -17,7 +17,7 @@ from bokeh.resources import Resources
 from jinja2 import Environment
 from markupsafe import Markup
 
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 from dptrace.version import __version__
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.theme import css
@@ -102,7 +102,7 @@ def render(
         bundle("gantt", "gantt.js"),
     ]
     # Signs that turn the direction of text are spelled out; islands and what is HTML already are not touched.
-    environment = Environment(autoescape=True, finalize=lambda value: legible(value) if type(value) is str else value)
+    environment = Environment(autoescape=True, finalize=lambda value: sanitize(value) if type(value) is str else value)
     # Bokeh's document defines a model where it first stands and refers to it later: the order of keys matters.
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
     template = environment.from_string(static("gantt", "gantt.html"))

@@ -11,14 +11,14 @@ from bokeh.resources import Resources
 from jinja2 import Environment
 from markupsafe import Markup
 
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 from dptrace.version import __version__
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.page import bundle, policy, static
-from dptrace.viewers.base.table import Cells
+from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.base.theme import CHROME, css
 
-__all__ = ["Section", "bokeh_script", "environment", "live", "plain_page", "sections"]
+__all__ = ["Section", "bokeh_script", "environment", "live_figure", "section_page", "sections"]
 
 _NOTHING = Markup("")
 FEW_ROWS = 12
@@ -33,7 +33,7 @@ class Section:
     title: str
     picture: Markup = _NOTHING
     """SVG or a place for a figure; everything in it is escaped already."""
-    cells: Cells | None = None
+    cells: TextTable | None = None
     about: str = ""
     open: bool = False
     """Whether the table stands open however long it is."""
@@ -47,7 +47,7 @@ class Section:
 @cache
 def environment() -> Environment:
     """Give templates that escape all that is put in, and whose islands keep Bokeh's order of keys."""
-    made = Environment(autoescape=True, finalize=lambda value: legible(value) if type(value) is str else value)
+    made = Environment(autoescape=True, finalize=lambda value: sanitize(value) if type(value) is str else value)
     made.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
     return made
 
@@ -57,7 +57,7 @@ def sections(parts: Sequence[Section]) -> Markup:
     return Markup(environment().from_string(static("base", "sections.html")).render(sections=parts))
 
 
-def live(legend: str, still: str) -> Markup:
+def live_figure(legend: str, still: str) -> Markup:
     """Give the place of the figure under its legend; and a picture for paper.
 
     Args:
@@ -73,14 +73,14 @@ def bokeh_script() -> list[str]:
     return list(Resources(mode="inline", components=["bokeh"], minified=True, log_level="error").js_raw)
 
 
-def _follow() -> str:
+def _dark_rule() -> str:
     """Give the colours of a dark page that no script has to choose, and none of paper."""
     colors = "".join(f"--{key}:{value};" for key, value in CHROME["dark"].items())
     rule = f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme]){{color-scheme:dark;{colors}}}}}"
     return f"{rule}\n"
 
 
-def plain_page(head: Headline, content: Markup, plots: Mapping[str, Any] | None = None) -> str:
+def section_page(head: Headline, content: Markup, plots: Mapping[str, Any] | None = None) -> str:
     """Fill the page, which is dark where the system asks for it.
 
     Args:
@@ -97,7 +97,7 @@ def plain_page(head: Headline, content: Markup, plots: Mapping[str, Any] | None 
             plots=plots or {},
             version=__version__,
             policy=policy(scripts) if scripts else "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
-            styles=Markup(css() + _follow() + static("base", "plain.css")),
+            styles=Markup(css() + _dark_rule() + static("base", "plain.css")),
             scripts=[Markup(script) for script in scripts],
         )
     )

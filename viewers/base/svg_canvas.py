@@ -6,9 +6,9 @@ import re
 import unicodedata
 from html import escape as _escape
 
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 from dptrace.viewers.base import theme
-from dptrace.viewers.base.theme import at_night, ink_at_night
+from dptrace.viewers.base.theme import dark_color, dark_ink
 
 __all__ = ["FONT", "Canvas", "escape", "hatched", "number", "shortened", "text_width"]
 
@@ -35,7 +35,7 @@ def escape(text: str) -> str:
     >>> escape('</svg><script>"\u202e')
     '&lt;/svg&gt;&lt;script&gt;&quot;\\u202e'
     """
-    return _escape(_UNFIT.sub("\ufffd", legible(text)))
+    return _escape(_UNFIT.sub("\ufffd", sanitize(text)))
 
 
 def number(value: float) -> str:
@@ -63,7 +63,7 @@ def shortened(text: str, room: float, size: float = 12) -> str:
     >>> shortened("bucket 0", 400), shortened("FSDP::all_gather (layers.3.attention)", 120)
     ('bucket 0', 'FSDP::all_…s.3.attention)')
     """
-    text = legible(text)
+    text = sanitize(text)
     if text_width(text, size) <= room:
         return text
     for kept in range(len(text) - 1, 1, -1):
@@ -85,14 +85,14 @@ class Canvas:
     One with *night* tells of each shape its colour on a dark page, as the properties --n (fill) and --s (stroke).
     """
 
-    def __init__(self, width: float, height: float, title: str, night: bool = False) -> None:
-        self.width, self.height, self.night = width, height, night
+    def __init__(self, width: float, height: float, title: str, dark: bool = False) -> None:
+        self.width, self.height, self.dark = width, height, dark
         size = f'width="{number(width)}" height="{number(height)}"'
         self._parts = [
             f'<svg {_ATTRIBUTES} viewBox="0 0 {number(width)} {number(height)}" {size} font-family="{escape(FONT)}">',
             f"<title>{escape(title)}</title>",
             f"<defs>{_HATCH.format(color=theme.EXPOSED)}</defs>",
-            f'<rect width="{number(width)}" height="{number(height)}" fill="#FFFFFF"{self._at_night("#FFFFFF")}/>',
+            f'<rect width="{number(width)}" height="{number(height)}" fill="#FFFFFF"{self._dark_style("#FFFFFF")}/>',
         ]
         self.shapes = 0
         """How many rectangles, lines and dots there are."""
@@ -103,13 +103,13 @@ class Canvas:
             f"<{tag} {attributes}><title>{escape(tip)}</title></{tag}>" if tip else f"<{tag} {attributes}/>"
         )
 
-    def _at_night(self, fill: str = "", stroke: str = "", night: str = "") -> str:
-        shades = ("--n", fill, night or at_night(fill)), ("--s", stroke, at_night(stroke))
-        told = ";".join(f"{name}:{dark}" for name, light, dark in shades if dark != light)
-        return f' style="{escape(told)}"' if self.night and told else ""
+    def _dark_style(self, fill: str = "", stroke: str = "", dark: str = "") -> str:
+        shades = ("--n", fill, dark or dark_color(fill)), ("--s", stroke, dark_color(stroke))
+        properties = ";".join(f"{name}:{dark}" for name, light, dark in shades if dark != light)
+        return f' style="{escape(properties)}"' if self.dark and properties else ""
 
-    def _fill(self, color: str, night: str = "") -> str:
-        return 'fill="url(#hatch)"' if hatched(color) else f'fill="{escape(color)}"{self._at_night(color, night=night)}'
+    def _fill(self, color: str, dark: str = "") -> str:
+        return 'fill="url(#hatch)"' if hatched(color) else f'fill="{escape(color)}"{self._dark_style(color, dark=dark)}'
 
     def rect(
         self,
@@ -120,7 +120,7 @@ class Canvas:
         color: str,
         tip: str = "",
         round_: float = 0,
-        night: str = "",
+        dark: str = "",
     ) -> None:
         """Draw a rectangle; what lies to the right of its left edge by nothing is not drawn.
 
@@ -131,7 +131,7 @@ class Canvas:
             return
         corners = f' rx="{number(round_)}"' if round_ else ""
         size = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"{corners}'
-        self._add("rect", f"{size} {self._fill(color, night)}", tip)
+        self._add("rect", f"{size} {self._fill(color, dark)}", tip)
 
     def rects(self, boxes: list[tuple[float, float, float, float]], color: str) -> None:
         """Draw many rectangles of one colour (x, y, width, height) as one path."""
@@ -148,7 +148,7 @@ class Canvas:
         """Draw lines from point to point."""
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
         path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
-        shade = self._at_night(stroke=color)
+        shade = self._dark_style(stroke=color)
         self._add(
             "polyline",
             f'points="{path}" fill="none" stroke="{color}" stroke-width="{number(width)}"{dashed}{shade}',
@@ -158,7 +158,7 @@ class Canvas:
     def dot(self, x: float, y: float, color: str, shape: str = "circle", hollow: bool = False, tip: str = "") -> None:
         """Draw a dot of a shape, or its outline."""
         look = f'fill="#FFFFFF" stroke="{color}" stroke-width="1.5"' if hollow else f'fill="{color}" fill-opacity=".75"'
-        look += self._at_night("#FFFFFF", color) if hollow else self._at_night(color)
+        look += self._dark_style("#FFFFFF", color) if hollow else self._dark_style(color)
         around = _SHAPES.get(shape)
         if around is None:
             self._add("circle", f'cx="{number(x)}" cy="{number(y)}" r="4" {look}', tip)
@@ -177,7 +177,7 @@ class Canvas:
         bold: bool = False,
         upright: bool = False,
         on: str = "",
-        night: str = "",
+        dark: str = "",
     ) -> None:
         """Write a text, centred on *y*; *anchor* is start, middle or end; *upright* turns it to run upwards.
 
@@ -188,7 +188,7 @@ class Canvas:
         style = f' text-anchor="{anchor}"' if anchor != "start" else ""
         style += f' font-size="{number(size)}"' if size != 12 else ""
         style += ' font-weight="700"' if bold else ""
-        shade = self._at_night(color, night=night or (ink_at_night(on, color) if on else ""))
+        shade = self._dark_style(color, dark=dark or (dark_ink(on, color) if on else ""))
         style += f' transform="rotate(-90 {number(x)} {number(y)})"' if upright else ""
         self._parts.append(
             f'<text x="{number(x)}" y="{number(y + size * 0.36)}" fill="{color}"{style}{shade}>{escape(text)}</text>'

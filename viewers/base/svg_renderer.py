@@ -15,7 +15,7 @@ _ABOVE, _TALL = 16.0, 700.0
 _QUIET, _GRID, _AXIS = "#5B6472", "#E3E7EC", "#9CA3AF"
 
 
-def svg(drawing: Drawing, heading: bool = True, night: bool = False, run: str = "") -> str:
+def svg(drawing: Drawing, heading: bool = True, dark: bool = False, run: str = "") -> str:
     """Draw as SVG text.
 
     Args:
@@ -29,7 +29,7 @@ def svg(drawing: Drawing, heading: bool = True, night: bool = False, run: str = 
     legend = _legend_rows(drawing, WIDTH - left)
     top += 22 * len(legend) + (_ABOVE if _tall(drawing) else 0)
     bottom = _BOTTOM + (18 if drawing.x.title else 0) if drawing.x.ticks or drawing.x.title else 8
-    canvas = Canvas(WIDTH, top + drawing.height + bottom, drawing.title, night)
+    canvas = Canvas(WIDTH, top + drawing.height + bottom, drawing.title, dark)
     y = _TOP
     if run:
         canvas.text(16, y + 1, shortened(run, WIDTH - 32, 13), _QUIET, size=13)
@@ -51,10 +51,10 @@ def svg(drawing: Drawing, heading: bool = True, night: bool = False, run: str = 
     return canvas.finish()
 
 
-def legend_svg(drawing: Drawing, night: bool = False) -> str:
+def legend_svg(drawing: Drawing, dark: bool = False) -> str:
     """Draw the legend alone, for a picture that is drawn otherwise."""
     rows = _legend_rows(drawing, WIDTH)
-    canvas = Canvas(WIDTH, 22 * len(rows) + 4, "Legend", night)
+    canvas = Canvas(WIDTH, 22 * len(rows) + 4, "Legend", dark)
     for number, row in enumerate(rows):
         _legend(canvas, row, 4, 13 + 22 * number)
     return canvas.finish()
@@ -131,12 +131,12 @@ def _marks(canvas: Canvas, drawing: Drawing, left: float, top: float, inner: flo
         if isinstance(mark, Box):
             x, y, width, height = across(mark.left), down(mark.top), 0.0, down(mark.bottom) - down(mark.top)
             width = across(mark.right) - x
-            color, ink = mark.night or ("", "")
-            canvas.rect(x, y, width, height, mark.color, mark.tip, night=color)
+            color, ink = mark.dark or ("", "")
+            canvas.rect(x, y, width, height, mark.color, mark.tip, dark=color)
             size = 12 if height >= 15 else 10
             fitting = next((text for text in mark.texts if text_width(text, size) + 6 <= width), "")
             if fitting and height >= 11:
-                canvas.text(x + width / 2, y + height / 2, fitting, mark.ink, size, "middle", on=mark.color, night=ink)
+                canvas.text(x + width / 2, y + height / 2, fitting, mark.ink, size, "middle", on=mark.color, dark=ink)
         elif isinstance(mark, Dot):
             canvas.dot(across(mark.x), down(mark.y), mark.color, mark.shape, mark.hollow, mark.tip)
         elif isinstance(mark, Line):

@@ -22,9 +22,9 @@ __all__ = [
     "OVERLAPPED",
     "PART_COLORS",
     "PART_ORDER",
-    "at_night",
     "css",
-    "ink_at_night",
+    "dark_color",
+    "dark_ink",
     "ink_on",
 ]
 
@@ -179,11 +179,11 @@ _NIGHT = {
 }
 
 
-def at_night(color: str) -> str:
+def dark_color(color: str) -> str:
     """Give the colour that stands for one on a dark page; most of the data's are the same there."""
     return _NIGHT.get(color, color)
 
 
-def ink_at_night(color: str, ink: str) -> str:
+def dark_ink(color: str, ink: str) -> str:
     """Give the colour of a text on a box of *color*, where it is *ink* on a light page."""
     return theme.DARK[color][1] if color in theme.DARK else ink

@@ -6,7 +6,7 @@ from dptrace.comparison.step_alignment import AlignedSteps
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 
-__all__ = ["duration", "freed_words", "notes_of_both", "saving", "titles"]
+__all__ = ["duration", "notes_of_both", "time_saved_sentence", "time_saved_text", "titles"]
 
 
 def duration(ns: float) -> str:
@@ -22,7 +22,7 @@ def duration(ns: float) -> str:
     return f"{ns:.0f} ns"
 
 
-def share(of: float) -> str:
+def percent_text(of: float) -> str:
     """Give a share as per cent: one digit below ten, none above.
 
     >>> share(0.203), share(0.0456), share(0.0001)
@@ -33,11 +33,11 @@ def share(of: float) -> str:
     return f"{100 * of:.{1 if of < 0.0995 else 0}f} %"
 
 
-def freed_words(ns: int, of: float) -> str:
+def time_saved_text(ns: int, of: float) -> str:
     """Say what B saves or loses: ``31.5 ms saved (20 %)``."""
     if ns == 0:
         return "the same"
-    return f"{duration(abs(ns))} {'saved' if ns > 0 else 'lost'} ({share(abs(of))})"
+    return f"{duration(abs(ns))} {'saved' if ns > 0 else 'lost'} ({percent_text(abs(of))})"
 
 
 def notes_of_both(a: Run, b: Run) -> list[str]:
@@ -52,9 +52,9 @@ def titles(aligned: AlignedSteps) -> tuple[str, str]:
     return headline(aligned.a.run).title, headline(aligned.b.run).title
 
 
-def saving(aligned: AlignedSteps) -> str:
+def time_saved_sentence(aligned: AlignedSteps) -> str:
     """Say in a sentence what both runs took, and what B saves; or why that can't be said."""
-    count, (a, b) = len(aligned.a.names), aligned.took_ns()
+    count, (a, b) = len(aligned.a.names), aligned.total_ns()
     steps = "its step" if count == 1 else f"{count} steps"
     if aligned.incomparable:
         return (
@@ -65,5 +65,5 @@ def saving(aligned: AlignedSteps) -> str:
     if saved == 0:
         return f"A and B take {duration(a)} each for {steps}."
     verb = "saves" if saved > 0 else "loses"
-    of = share(abs(saved) / a) if a else "–"
+    of = percent_text(abs(saved) / a) if a else "–"
     return f"B {verb} {duration(abs(saved))} ({of}) in {steps}: {duration(b)} against A's {duration(a)}."

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Entry, Label, Line, linear_axis, log_axis, message
 from dptrace.viewers.benchmarks.bench_table import seconds
-from dptrace.viewers.views.bars import Rows
+from dptrace.viewers.views.bars import RowLayout
 
 __all__ = ["COMPUTE", "draw", "style"]
 
@@ -88,7 +88,7 @@ class _Bench:
         self.counts = sorted({row.gpus for row in rows})
 
     def _entries(self, modes: Sequence[str]) -> tuple[Entry, ...]:
-        return tuple(Entry(color, legible(self._mode(m)), mark) for m in modes for color, mark in [self._style(m)])
+        return tuple(Entry(color, sanitize(self._mode(m)), mark) for m in modes for color, mark in [self._style(m)])
 
     def _mode(self, mode: str) -> str:
         return "one process" if self.on_cpu and mode == "single" else _LABELS.get(mode, mode)
@@ -131,7 +131,7 @@ class _Bench:
                     ticks.append((x + len(group) / 2, str(gpus) if self.on_cpu else self._count(gpus)))
                     x += len(group) + 0.5
             marks.append(
-                Label((begun + x - 0.5) / 2, high - 9 * pixel, legible(self._titled(model)), _INK, "center", True)
+                Label((begun + x - 0.5) / 2, high - 9 * pixel, sanitize(self._titled(model)), _INK, "center", True)
             )
             x += 0.9
         own = linear_axis(0, high, unit, wanted=6)
@@ -162,7 +162,7 @@ class _Bench:
     def _lines(
         self,
         values: Callable[[Any], float | None],
-        told: Callable[[float], str],
+        format_value: Callable[[float], str],
         above: Callable[[float], float],
         log: bool = False,
     ) -> tuple[list[Any], list[Any]]:
@@ -186,12 +186,12 @@ class _Bench:
                     marks.append(Line(line, color, width=2))
                 for row in mine:
                     value = values(row) or 0
-                    tip = f"{self._name(row)}: {told(value)}"
+                    tip = f"{self._name(row)}: {format_value(value)}"
                     marks.append(Dot(self._across(panel, row.gpus, log), value, color, tip, shape=mark))
             if best is not None:
                 value = values(best) or 0
                 place = self._across(panel, best.gpus, log)
-                marks.append(Label(place, above(value), told(value), _INK, "center", True))
+                marks.append(Label(place, above(value), format_value(value), _INK, "center", True))
         return marks, ticks
 
     def _width(self, values: Callable[[Any], float | None]) -> float:
@@ -228,9 +228,9 @@ class _Bench:
         def values(row: Any) -> float | None:
             return row.samples_per_s or None
 
-        told = [row for row in self.rows if row.samples_per_s]
-        rates = [row.samples_per_s for row in told]
-        ideals = [row.samples_per_s * self.counts[-1] for row in told if row.gpus == 1]
+        with_rates = [row for row in self.rows if row.samples_per_s]
+        rates = [row.samples_per_s for row in with_rates]
+        ideals = [row.samples_per_s * self.counts[-1] for row in with_rates if row.gpus == 1]
         low, high = min(rates) / 1.5, max([*rates, *ideals]) * 1.7
         pixel = (high / low) ** (1 / 330)
         marks, ticks = self._lines(values, lambda value: f"{value:,.0f}/s", lambda value: value * pixel**15, True)
@@ -251,21 +251,21 @@ class _Bench:
 
     def communication(self) -> _Drawn:
         """A bar for each naive run, computing and communicating end to end."""
-        rows = Rows(20)
+        rows = RowLayout(20)
         marks: list[Box | Dot | Line | Label] = []
         shares = self.compared.shares
         high = max(share.compute_s + share.comm_s for share in shares) * _NS
         for model in dict.fromkeys(share.row.model for share in shares):
-            rows.head(legible(self._titled(model)))
+            rows.head(sanitize(self._titled(model)))
             for share in (one for one in shares if one.row.model == model):
                 top, gpus = rows.row(self._count(share.row.gpus)), share.row.gpus
                 of, whole = f"{model}, {self._count(gpus)}", share.compute_s + share.comm_s
                 compute, end = share.compute_s * _NS, whole * _NS
-                told = f"{of}: computing {seconds(share.compute_s)} of {seconds(whole)}"
-                marks.append(Box(0, compute, top, top + 20, COMPUTE, told, (seconds(share.compute_s),), "#FFFFFF"))
+                tip = f"{of}: computing {seconds(share.compute_s)} of {seconds(whole)}"
+                marks.append(Box(0, compute, top, top + 20, COMPUTE, tip, (seconds(share.compute_s),), "#FFFFFF"))
                 said = f"{seconds(share.comm_s)} · {100 * share.fraction:.0f} %"
-                told = f"{of}: communicating {said} of {seconds(whole)}"
-                marks.append(Box(compute, end, top, top + 20, theme.EXPOSED, told, (), theme.ink_on(theme.EXPOSED)))
+                tip = f"{of}: communicating {said} of {seconds(whole)}"
+                marks.append(Box(compute, end, top, top + 20, theme.EXPOSED, tip, (), theme.ink_on(theme.EXPOSED)))
                 marks.append(
                     Label(end, top + 10, f"{100 * share.fraction:.0f} % communication, {seconds(share.comm_s)}")
                 )
@@ -277,17 +277,17 @@ class _Bench:
 
     def saving(self) -> _Drawn:
         """Bars right of zero where a mode is faster than naive, and left of it where it is slower."""
-        rows, savings = Rows(16), self.compared.savings
+        rows, savings = RowLayout(16), self.compared.savings
         low = min(0.0, *(one.percent for one in savings))
         high = max(0.0, *(one.percent for one in savings))
         room = 0.14 * (high - low or 1)
         marks: list[Any] = []
         modes = list(dict.fromkeys(one.row.mode for one in savings))
         for model in dict.fromkeys(one.row.model for one in savings):
-            rows.head(legible(self._titled(model)))
+            rows.head(sanitize(self._titled(model)))
             for one in (one for one in savings if one.row.model == model):
                 label = f"{self._count(one.row.gpus)}, {self._mode(one.row.mode)}"
-                top, color = rows.row(legible(label)), self._style(one.row.mode)[0]
+                top, color = rows.row(sanitize(label)), self._style(one.row.mode)[0]
                 rounded = round(one.percent)
                 said = f"{'+' if rounded > 0 else '−' if rounded < 0 else '±'}{abs(rounded)} %"
                 tip = f"{self._name(one.row)}: {said} of naive's epoch"
@@ -298,7 +298,7 @@ class _Bench:
         ticks = tuple((at, text.replace("-", "−")) for at, text in x.ticks)
         marks.insert(0, Line(((0.0, 0.0), (0.0, rows.y)), _QUIET))
         axis = Axis(x.low, x.high, ticks, "shorter than naive's epoch (+) or longer (−)")
-        entries = tuple(Entry(self._style(mode)[0], legible(_LABELS.get(mode, mode))) for mode in modes)
+        entries = tuple(Entry(self._style(mode)[0], sanitize(_LABELS.get(mode, mode))) for mode in modes)
         return _Drawn(axis, rows.axis(), rows.y, tuple(marks), entries)
 
     def loss(self) -> _Drawn:
@@ -310,15 +310,15 @@ class _Bench:
         return self._losses(lambda row: row.local_losses)
 
     def _losses(self, curve: Callable[[Any], Sequence[float | None]]) -> _Drawn:
-        told = [row for row in self.rows if any(value is not None for value in curve(row))]
-        values = [value for row in told for value in curve(row) if value is not None]
+        with_losses = [row for row in self.rows if any(value is not None for value in curve(row))]
+        values = [value for row in with_losses for value in curve(row) if value is not None]
         low, high = min(values), max(values)
         low, high = low - 0.04 * (high - low or 1), high + 0.16 * (high - low or 1)
         marks: list[Any] = []
         ticks: list[tuple[float, str]] = []
-        models = list(dict.fromkeys(row.model for row in told))
+        models = list(dict.fromkeys(row.model for row in with_losses))
         for panel, model in enumerate(models):
-            own = [row for row in told if row.model == model]
+            own = [row for row in with_losses if row.model == model]
             last = max(len(curve(row)) for row in own)
             ticks += [(panel * _PANEL, "step 1"), (panel * _PANEL + 1, f"{last}")][: 1 + (last > 1)]
             for n, row in enumerate(own):
@@ -341,10 +341,10 @@ class _Bench:
                 )
             marks.append(_head(panel, self._titled(model), high - (high - low) * 10 / 330))
         y = Axis(high, low, linear_axis(low, high, "", wanted=6).ticks, "loss")
-        modes = [mode for mode in self.modes if any(row.mode == mode for row in told)]
+        modes = [mode for mode in self.modes if any(row.mode == mode for row in with_losses)]
         x = Axis(0, len(models) * _PANEL - (_PANEL - 1), tuple(ticks), grid=False)
         return _Drawn(x, y, 330, tuple(marks), self._entries(modes), right=40)
 
 
 def _head(panel: int, text: str, y: float) -> Label:
-    return Label(panel * _PANEL + 0.5, y, legible(text), _INK, "center", True)
+    return Label(panel * _PANEL + 0.5, y, sanitize(text), _INK, "center", True)

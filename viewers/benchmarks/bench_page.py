@@ -1,6 +1,6 @@
 """The page of a benchmark: what its figures say, six charts, the table; one file without network.
 
-from dptrace.viewers import bench_page
+from dptrace.viewers.benchmarks import bench_page
 page = bench_page.document(content)
 """
 
@@ -16,7 +16,7 @@ from bokeh.models import BoxZoomTool, ColumnDataSource, NoOverlap, ResetTool
 from bokeh.plotting import figure
 from markupsafe import Markup
 
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 from dptrace.version import __version__
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.bokeh_renderer import bokeh_figure
@@ -146,7 +146,7 @@ def document(content: Content) -> str:
             parts=parts,
             plots=plots,
             headings=headings,
-            table=[(bench_table.whole(row, headings), row.failed) for row in content.rows],
+            table=[(bench_table.full_row(row, headings), row.failed) for row in content.rows],
             failures=bench_table.failures(content.rows),
             policy=policy(scripts),
             styles=Markup(_colors() + static("benchmarks", "bench.css")),
@@ -168,7 +168,7 @@ def _colors() -> str:
 
 def _key(entry: Entry) -> tuple[str, str, str, str]:
     sign = "┄" if entry.name.startswith("dashed") else "○" if entry.name.startswith("ring") else _SIGNS[entry.shape]
-    return entry.color, _DARK.get(entry.color, entry.color), sign, legible(entry.name)
+    return entry.color, _DARK.get(entry.color, entry.color), sign, sanitize(entry.name)
 
 
 def _darkened(drawing: Drawing) -> Drawing:

@@ -11,9 +11,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 
-__all__ = ["HEADINGS", "cells", "failures", "headings", "markdown", "seconds", "table", "whole"]
+__all__ = ["HEADINGS", "cells", "failures", "full_row", "headings", "markdown", "seconds", "table"]
 
 HEADINGS = (
     *("model", "mode", "GPUs", "parameters", "epoch", "± spread", "comm", "samples/s"),
@@ -61,49 +61,49 @@ def headings(rows: Sequence[Any]) -> tuple[str, ...]:
     return (*HEADINGS, *dict.fromkeys(name for row in rows for name in row.options))
 
 
-def whole(row: Any, names: Sequence[str]) -> list[str]:
+def full_row(row: Any, names: Sequence[str]) -> list[str]:
     """Give a row as texts, its options too; *names* are the table's headings."""
     return cells(row) + [row.options.get(name, "–") or "yes" for name in names[len(HEADINGS) :]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Fitting:
+class _FittingTable:
     """A table of as many columns as the terminal has room for."""
 
     rows: Sequence[Any]
     title: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        gone: list[str] = []
-        made = self.of(gone)
+        dropped_columns: list[str] = []
+        table_to_print = self.of(dropped_columns)
         for name in _LEAVING:
-            if Measurement.get(console, options.update(max_width=10_000), made).maximum <= options.max_width:
+            if Measurement.get(console, options.update(max_width=10_000), table_to_print).maximum <= options.max_width:
                 break
-            gone.append(name)
-            made = self.of(gone)
-        yield made
-        if gone:
-            yield Text(f"Too narrow for {', '.join(gone)}; the files have all columns.", style="dim")
+            dropped_columns.append(name)
+            table_to_print = self.of(dropped_columns)
+        yield table_to_print
+        if dropped_columns:
+            yield Text(f"Too narrow for {', '.join(dropped_columns)}; the files have all columns.", style="dim")
 
-    def of(self, gone: Sequence[str]) -> Table:
+    def of(self, dropped_columns: Sequence[str]) -> Table:
         names = headings(self.rows)
-        kept = [i for i, name in enumerate(names) if i >= len(HEADINGS) or name not in gone]
-        made = Table(title=Text(legible(self.title)), title_justify="left", title_style="bold")
+        kept = [i for i, name in enumerate(names) if i >= len(HEADINGS) or name not in dropped_columns]
+        table_to_print = Table(title=Text(sanitize(self.title)), title_justify="left", title_style="bold")
         for i in kept:
-            made.add_column(names[i], justify="left" if i < _TEXTS else "right", no_wrap=True)
+            table_to_print.add_column(names[i], justify="left" if i < _TEXTS else "right", no_wrap=True)
         before = None
         for row in self.rows:
             if before not in (None, row.model):
-                made.add_section()
+                table_to_print.add_section()
             before = row.model
-            texts = whole(row, names)
-            made.add_row(*(Text(legible(texts[i])) for i in kept), style="dim" if row.failed else None)
-        return made
+            texts = full_row(row, names)
+            table_to_print.add_row(*(Text(sanitize(texts[i])) for i in kept), style="dim" if row.failed else None)
+        return table_to_print
 
 
 def table(rows: Sequence[Any], title: str) -> RenderableType:
     """Give the table for a terminal, without the least important columns where that is narrow."""
-    return _Fitting(rows, title)
+    return _FittingTable(rows, title)
 
 
 def failures(rows: Sequence[Any]) -> list[str]:
@@ -124,7 +124,7 @@ def markdown(rows: Sequence[Any], title: str, notes: Sequence[str] = ()) -> str:
         _line(names),
         "|" + "".join("--|" if i < _TEXTS else "--:|" for i in range(len(names))),
     ]
-    lines += [_line(whole(row, names)) for row in rows]
+    lines += [_line(full_row(row, names)) for row in rows]
     below = [*notes, *failures(rows)]
     return "\n".join([*lines, *([""] if below else []), *(f"- {_escaped(note)}" for note in below)]) + "\n"
 
@@ -135,5 +135,5 @@ def _line(texts: Sequence[str]) -> str:
 
 def _escaped(text: str) -> str:
     # Names come from scripts of others: what means something in Markdown or HTML is made plain.
-    plain = legible(text).replace("\\", "\\\\").replace("|", "\\|")
+    plain = sanitize(text).replace("\\", "\\\\").replace("|", "\\|")
     return plain.replace("<", "&lt;").replace("[", "\\[").replace("\n", " ")

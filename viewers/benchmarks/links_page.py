@@ -1,6 +1,6 @@
 """The page of measured links: time and bus bandwidth over message size, both on log axes, one file without network.
 
-from dptrace.viewers import links_page
+from dptrace.viewers.benchmarks import links_page
 page = links_page.document(json.load(open("links.json")))
 """
 
@@ -17,10 +17,10 @@ from bokeh.resources import Resources
 from jinja2 import Environment
 from markupsafe import Markup
 
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 from dptrace.version import __version__
 from dptrace.viewers.base.page import policy, static
-from dptrace.viewers.benchmarks.links_table import COLUMNS, LABELS, facts, likeness, rows, size, topology
+from dptrace.viewers.benchmarks.links_table import COLUMNS, LABELS, facts, nearest_link_sentence, rows, size, topology
 
 __all__ = ["columns", "document", "figures"]
 
@@ -72,7 +72,7 @@ def figures(content: Mapping[str, Any]) -> tuple[figure, figure]:
     drawn: dict[str, list[Any]] = {"time": [], "rate": []}
     for kind, found in content["collectives"].items():
         color, mark = _STYLE.get(kind, ("#000000", "x"))
-        label = LABELS.get(kind, legible(kind))
+        label = LABELS.get(kind, sanitize(kind))
         # A source each: the two charts are two documents.
         source, other = ColumnDataSource(columns(found)), ColumnDataSource(columns(found))
         common: dict[str, Any] = {"color": color, "legend_label": label}
@@ -156,14 +156,14 @@ def document(content: Mapping[str, Any]) -> str:
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
     time, rate = figures(content)
     return environment.from_string(static("benchmarks", "links.html")).render(
-        facts=[legible(fact) for fact in facts(content)],
-        answer=likeness(content),
+        facts=[sanitize(fact) for fact in facts(content)],
+        answer=nearest_link_sentence(content),
         topology=list(topology(content)),
-        notes=[legible(note) for note in content["notes"]],
+        notes=[sanitize(note) for note in content["notes"]],
         headings=[heading.replace("\n", " ") for heading in COLUMNS.values()],
         rows=[list(row.values()) for row in rows(content)],
         links=[
-            (LABELS.get(kind, legible(kind)), found["link"], found["counted"])
+            (LABELS.get(kind, sanitize(kind)), found["link"], found["counted"])
             for kind, found in content["collectives"].items()
             if found["link"]
         ],

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 
-__all__ = ["LABELS", "facts", "likeness", "rows", "size", "table", "topology"]
+__all__ = ["LABELS", "facts", "nearest_link_sentence", "rows", "size", "table", "topology"]
 
 LABELS = {
     "all_reduce": "all-reduce",
@@ -69,7 +69,7 @@ def rows(content: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """Give the cells of each collective, by the keys of COLUMNS."""
     for kind, found in content["collectives"].items():
         fit, link, measured = found["fit"], found["link"], found["measured"]
-        cells = {"collective": LABELS.get(kind, legible(kind)), "largest": size(measured[-1]["bytes"])}
+        cells = {"collective": LABELS.get(kind, sanitize(kind)), "largest": size(measured[-1]["bytes"])}
         cells |= {"algbw": f"{found['algbw_gbps']:.3g}", "busbw": f"{found['busbw_gbps']:.3g}"}
         cells["at"] = size(found["busbw_at_bytes"])
         if fit is not None:
@@ -100,7 +100,7 @@ def _r2(fit: Mapping[str, Any]) -> str:
     return one if fit["r2_pieces"] is None else f"{one}; {fit['r2_pieces']:.3f} by {len(fit['pieces'])} lines"
 
 
-def likeness(content: Mapping[str, Any]) -> str:
+def nearest_link_sentence(content: Mapping[str, Any]) -> str:
     """Say which known interconnect a link is like, and how far off; empty where there is no fit."""
     near = content["nearest"]
     if near is None:
@@ -122,12 +122,12 @@ def topology(content: Mapping[str, Any]) -> Iterator[str]:
         listed = ", ".join(f"{one['node']}: {one['cores']}" for one in numa)
         parts.append(f"NUMA nodes with their cores {listed}" if numa else "NUMA nodes not told")
         links = machine.get("gpu_links") or {}
-        told = " ".join(f"{pair} {link}" for pair, link in links.items())
-        parts.append(f"GPU links {told}" if links else "no GPU links told (nvidia-smi topo -m gives none here)")
-        yield legible(f"{machine['host']}: {'; '.join(parts)}.")
+        link_list = " ".join(f"{pair} {link}" for pair, link in links.items())
+        parts.append(f"GPU links {link_list}" if links else "no GPU links told (nvidia-smi topo -m gives none here)")
+        yield sanitize(f"{machine['host']}: {'; '.join(parts)}.")
     gpus = [name for name in content["gpus"] if name]
     if gpus:
-        yield legible("GPUs by rank: " + ", ".join(gpus) + ".")
+        yield sanitize("GPUs by rank: " + ", ".join(gpus) + ".")
 
 
 def table(content: Mapping[str, Any]) -> Table:

@@ -1,6 +1,6 @@
 """The page of a sweep: seconds of a step and exposed communication over the swept value; one file without network.
 
-from dptrace.viewers import sweep_page
+from dptrace.viewers.benchmarks import sweep_page
 page = sweep_page.document(json.load(open("sweep/sweep.json")))
 """
 
@@ -17,10 +17,10 @@ from markupsafe import Markup
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.bokeh_renderer import bokeh_figure
 from dptrace.viewers.base.headline import Headline
-from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, linear_axis, message, untold
-from dptrace.viewers.base.section_page import Section, live, plain_page, sections
+from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, linear_axis, message, without_tips
+from dptrace.viewers.base.section_page import Section, live_figure, section_page, sections
 from dptrace.viewers.base.svg_renderer import legend_svg, svg
-from dptrace.viewers.benchmarks.sweep_table import best_word, cells, headline
+from dptrace.viewers.benchmarks.sweep_table import best_label, cells, headline
 
 __all__ = ["document", "exposed", "steps"]
 
@@ -57,8 +57,8 @@ def steps(content: Mapping[str, Any]) -> Drawing:
         x, middle = chart.x(point), point["step_p50_s"] * scale[id(point)]
         chart.marks.append(Line(((x, middle), (x, point["step_p95_s"] * scale[id(point)])), chart.color(point)))
     tips = "{:.4g} ms a step (p95 {:.4g}), {:,.0f} samples/s"
-    told = [tips.format(1e3 * p["step_p50_s"], 1e3 * p["step_p95_s"], p["samples_per_s"]) for p in good]
-    chart.curves([point["step_p50_s"] * scale[id(point)] for point in good], told)
+    tip_texts = [tips.format(1e3 * p["step_p50_s"], 1e3 * p["step_p95_s"], p["samples_per_s"]) for p in good]
+    chart.curves([point["step_p50_s"] * scale[id(point)] for point in good], tip_texts)
     chart.fit()
     about = "Medians of the last 20 steps of each timed run, without the profiler; bars go up to the 95th percentile."
     about += " The axis does not begin at 0." if chart.y.high > 0 else ""
@@ -82,11 +82,11 @@ def exposed(content: Mapping[str, Any]) -> Drawing:
         for point, place in zip(mine, places, strict=True):
             tip = f"{point['label']}: {place[1]:.3g} ms by the fit, in {point['predicted_collectives']} all-reduces"
             chart.marks.append(Dot(*place, _FIT, tip, hollow=True))
-    told = [
+    tip_texts = [
         f"{1e3 * p['exposed_s']:.3g} ms exposed, {p['collectives']:.4g} collectives of {p['bytes'] / 1e6:.4g} MB in all"
         for p in good
     ]
-    chart.curves([1e3 * point["exposed_s"] for point in good], told)
+    chart.curves([1e3 * point["exposed_s"] for point in good], tip_texts)
     chart.fit()
     about = "Means over ranks and recorded steps."
     about += " Dashed: what alpha + beta·n says of these caps, buckets sent one after the other." if said else ""
@@ -114,7 +114,7 @@ class _Chart:
         self.colors = {name: _COLORS[at % len(_COLORS)] for at, name in enumerate(self.series)}
         self.shapes = {name: _SHAPES[at % len(_SHAPES)] for at, name in enumerate(self.series)}
         self.values: list[str] = list(content["values"][self.option])
-        self.first = best_word(content)
+        self.first = best_label(content)
         self.words = self.option == "compress"
         self.marks: list[Dot | Line | Label] = []
 
@@ -181,8 +181,8 @@ def document(content: Mapping[str, Any]) -> str:
     """Draw a sweep, as sweep.json has it, as one HTML page."""
     drawn = [steps(content), exposed(content)]
     shown = [drawing for drawing in drawn if not drawing.message]
-    stills = "".join(svg(untold(drawing), heading=False) for drawing in shown)
-    place = live(legend_svg(shown[-1], night=True), stills) if shown else Markup("")
+    stills = "".join(svg(without_tips(drawing), heading=False) for drawing in shown)
+    place = live_figure(legend_svg(shown[-1], dark=True), stills) if shown else Markup("")
     about = " ".join(drawing.message or f"{drawing.title}: {drawing.subtitle}" for drawing in drawn)
     parts = [
         Section("charts", " · ".join(drawing.title for drawing in drawn), place, None, about),
@@ -192,11 +192,11 @@ def document(content: Mapping[str, Any]) -> str:
     said = Markup("").join(Markup("<p><strong>{}</strong></p>").format(text) for text in content["reading"])
     head = Headline(headline(content), "sweep", tuple(filter(None, facts)), tuple(content["notes"]))
     plots = {
-        look: json_item(column([bokeh_figure(one, night) for one in shown], sizing_mode="stretch_width"), ID("figure"))
-        for look, night in (("light", False), ("dark", True))
+        look: json_item(column([bokeh_figure(one, dark) for one in shown], sizing_mode="stretch_width"), ID("figure"))
+        for look, dark in (("light", False), ("dark", True))
     }
     above = Markup('<section class="part">{}</section>').format(said)
-    return plain_page(head, above + sections(parts), plots if shown else None)
+    return section_page(head, above + sections(parts), plots if shown else None)
 
 
 def _count(number: int, what: str) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from dptrace.core.text import legible
-from dptrace.viewers.base.table import Cells
+from dptrace.core.text import sanitize
+from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.terminal.split_tables import quantity
 
-__all__ = ["best_word", "cells", "headline", "markdown", "table"]
+__all__ = ["best_label", "cells", "headline", "markdown", "table"]
 
 _COLUMNS = (
     *("", "step p50 ms", "p95 ms", "samples/s", "s %", "exposed ms", "by the fit ms"),
@@ -31,7 +31,7 @@ def headline(content: Mapping[str, Any]) -> str:
 
 
 def _rows(content: Mapping[str, Any]) -> Iterator[list[str]]:
-    first = best_word(content)
+    first = best_label(content)
     for point in content["points"]:
         if point["failed"]:
             yield [point["label"], "failed", *["–"] * (len(_COLUMNS) - 2)]
@@ -51,7 +51,7 @@ def _rows(content: Mapping[str, Any]) -> Iterator[list[str]]:
         ]
 
 
-def best_word(content: Mapping[str, Any]) -> str:
+def best_label(content: Mapping[str, Any]) -> str:
     """Call the first one the best only where the steps' scatter tells it from the others."""
     return "fastest" if any(point["as_good"] for point in content["points"]) else "best"
 
@@ -64,7 +64,7 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f}"
 
 
-def cells(content: Mapping[str, Any]) -> Cells:
+def cells(content: Mapping[str, Any]) -> TextTable:
     """Give the table; columns of what no point has are left out."""
     rows = list(_rows(content))
     empty = {at for at in (_BY_THE_FIT, _ACCURACY) if all(row[at] == "–" for row in rows)}
@@ -72,27 +72,32 @@ def cells(content: Mapping[str, Any]) -> Cells:
     note = "Steps: the last 20 of each timed run. s = communication / (computation + communication), of recorded steps."
     if any(point["as_good"] for point in content["points"]):
         note += " ≈: not told apart from the fastest as the steps scatter."
-    return Cells(tuple(_COLUMNS[at] for at in kept), tuple(tuple(row[at] for at in kept) for row in rows), 1, note)
+    return TextTable(tuple(_COLUMNS[at] for at in kept), tuple(tuple(row[at] for at in kept) for row in rows), 1, note)
 
 
 def table(content: Mapping[str, Any]) -> Table:
     """Give the table for a terminal."""
-    told = cells(content)
-    made = Table(title=Text(legible(headline(content))), title_justify="left", title_style="bold", box=None)
-    for at, column in enumerate(told.columns):
-        made.add_column(column, justify="left" if at < told.words else "right", no_wrap=at < told.words)
-    for row, point in zip(told.rows, content["points"], strict=True):
+    cells_table = cells(content)
+    made = Table(title=Text(sanitize(headline(content))), title_justify="left", title_style="bold", box=None)
+    for at, column in enumerate(cells_table.columns):
+        made.add_column(
+            column, justify="left" if at < cells_table.text_columns else "right", no_wrap=at < cells_table.text_columns
+        )
+    for row, point in zip(cells_table.rows, content["points"], strict=True):
         style = "bold" if point["best"] else "dim" if point["failed"] else None
-        made.add_row(*(Text(legible(text)) for text in row), style=style)
+        made.add_row(*(Text(sanitize(text)) for text in row), style=style)
     return made
 
 
 def markdown(content: Mapping[str, Any]) -> str:
     """Give the table as Markdown, what it says above it and its notes below."""
-    told = cells(content)
+    cells_table = cells(content)
     lines = [f"# {_escaped(headline(content))}", "", *(_escaped(said) + "\n" for said in content["reading"])]
-    lines += [_line(told.columns), "|" + "--|" * told.words + "--:|" * (len(told.columns) - told.words)]
-    lines += [*map(_line, told.rows), "", _escaped(told.note)]
+    lines += [
+        _line(cells_table.columns),
+        "|" + "--|" * cells_table.text_columns + "--:|" * (len(cells_table.columns) - cells_table.text_columns),
+    ]
+    lines += [*map(_line, cells_table.rows), "", _escaped(cells_table.note)]
     notes = [f"- {_escaped(note)}" for note in content["notes"]]
     return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
 
@@ -103,5 +108,5 @@ def _line(texts: tuple[str, ...]) -> str:
 
 def _escaped(text: str) -> str:
     # Notes come from runs that failed: what means something in Markdown or HTML is made plain.
-    plain = legible(text).replace("\\", "\\\\").replace("|", "\\|")
+    plain = sanitize(text).replace("\\", "\\\\").replace("|", "\\|")
     return plain.replace("<", "&lt;").replace("[", "\\[").replace("\n", " ")

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.idle import CAUSES, Account, idle
-from dptrace.analysis.per_gpu.split import Part, Pieces, claims, exposure, partition
+from dptrace.analysis.per_gpu.split import Part, Segments, exposure, part_intervals_of, partition
 from dptrace.core.intervals import Int64, IntervalSet
 from dptrace.run.run import Run
 from dptrace.timeline.model import Action, Collective, Kind, Phase, Timeline
@@ -61,7 +61,7 @@ class Role(str, Enum):
     COLLECTIVES = "collectives"
     MEMORY = "memory"
     IDLE = "idle"
-    STRETCHES = "stretches"
+    PHASE_LABELS = "stretches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +185,8 @@ def _lanes(
 ) -> list[Lane]:
     """Make one GPU's lanes; *names* and *collectives* grow by what is new in it."""
     name_of = np.array([names[name] for name in timeline.names], np.int64)
-    claimed = claims(timeline)
-    parts, exposed = partition(timeline, claimed), exposure(timeline)
+    part_intervals = part_intervals_of(timeline)
+    parts, exposed = partition(timeline, part_intervals), exposure(timeline)
     kinds = {kind: drawn_intervals(timeline, origin, end, kind) for kind in Kind}
 
     def recorded(role: Role, kind: Kind, category: NDArray[np.uint8]) -> Lane:
@@ -200,16 +200,16 @@ def _lanes(
     entry = _entries(timeline, kinds[Kind.COMMUNICATION], collectives)
     return [
         _drawn(track, Role.PHASES, _busy(parts), origin, end),
-        _drawn(track, Role.STRETCHES, *_labelled(timeline, parts, names, origin, end)),
+        _drawn(track, Role.PHASE_LABELS, *_labelled(timeline, parts, names, origin, end)),
         recorded(Role.COMPUTE, Kind.COMPUTE, _PART_OF[timeline.phase]),
         _drawn(track, Role.EXPOSURE, _as_categories(exposed), origin, end, entry),
         _collectives(timeline, track, kinds[Kind.COMMUNICATION], exposed, origin, entry),
         recorded(Role.MEMORY, Kind.MEMORY, memory),
-        _drawn(track, Role.IDLE, _idle(timeline, claimed), origin, end),
+        _drawn(track, Role.IDLE, _idle(timeline, part_intervals), origin, end),
     ]
 
 
-def _drawn(track: int, role: Role, pieces: Pieces, origin: int, end: int, entry: Int64 | None = None) -> Lane:
+def _drawn(track: int, role: Role, pieces: Segments, origin: int, end: int, entry: Int64 | None = None) -> Lane:
     """Make a lane of pieces, which have no name of their own; *entry* gives them that of the interval they are of."""
     inside = (pieces.start_ns < end) & (pieces.end_ns > origin)
     starts, ends = pieces.start_ns[inside], pieces.end_ns[inside]
@@ -218,26 +218,26 @@ def _drawn(track: int, role: Role, pieces: Pieces, origin: int, end: int, entry:
     return Lane(track, role, starts - origin, ends - starts, pieces.part[inside], name, zeros, zeros[:0])
 
 
-def _idle(timeline: Timeline, claimed: list[IntervalSet]) -> Pieces:
+def _idle(timeline: Timeline, part_intervals: list[IntervalSet]) -> Segments:
     """Give the idle stretches with their causes as categories."""
-    sets = idle(timeline, claimed).sets[Account.DATA_LOADING :]
+    sets = idle(timeline, part_intervals).sets[Account.DATA_LOADING :]
     causes = [cause_category(cause) for cause in CAUSES]
     start, end = (np.concatenate([one[side] for one in sets]) for side in (0, 1))
     cause = np.repeat(np.array(causes, np.uint8), [len(one[0]) for one in sets])
     order = np.argsort(start, kind="stable")
-    return Pieces(start[order], end[order], cause[order], np.zeros(len(order), np.int32))
+    return Segments(start[order], end[order], cause[order], np.zeros(len(order), np.int32))
 
 
-def _busy(parts: Pieces) -> Pieces:
+def _busy(parts: Segments) -> Segments:
     """Leave idle out: on the phases row it is what no other part has claimed."""
     kept = parts.part != Part.IDLE
-    return Pieces(parts.start_ns[kept], parts.end_ns[kept], parts.part[kept], parts.source[kept])
+    return Segments(parts.start_ns[kept], parts.end_ns[kept], parts.part[kept], parts.source[kept])
 
 
-def _as_categories(exposed: Pieces) -> Pieces:
+def _as_categories(exposed: Segments) -> Segments:
     """Turn the exposure's yes and no into categories."""
     category = np.where(exposed.part == 1, Part.EXPOSED_COMM, OVERLAPPED).astype(np.uint8)
-    return Pieces(exposed.start_ns, exposed.end_ns, category, exposed.source)
+    return Segments(exposed.start_ns, exposed.end_ns, category, exposed.source)
 
 
 def _entries(timeline: Timeline, at: NDArray[np.intp], table: _Table[_Known]) -> Int64:
@@ -251,7 +251,7 @@ def _entries(timeline: Timeline, at: NDArray[np.intp], table: _Table[_Known]) ->
 
 
 def _collectives(
-    timeline: Timeline, track: int, at: NDArray[np.intp], exposed: Pieces, origin: int, entry: Int64
+    timeline: Timeline, track: int, at: NDArray[np.intp], exposed: Segments, origin: int, entry: Int64
 ) -> Lane:
     """Make the lane of whole collectives, each with the sum of its exposed stretches."""
     per_interval = np.zeros(len(timeline), np.int64)
@@ -271,7 +271,7 @@ def _collectives(
     )
 
 
-def _stretches(parts: Pieces, bounds: Int64) -> Pieces:
+def _phase_label_spans(parts: Segments, bounds: Int64) -> Segments:
     """Join pieces of one part and step over idle and over short pieces of other parts.
 
     ``F.F.F|B.B o B.B|X`` becomes ``F---F|B-----B|X``: one place for one label.
@@ -289,17 +289,17 @@ def _stretches(parts: Pieces, bounds: Int64) -> Pieces:
         last = np.concatenate((first[1:], [len(start)])) - 1
         time = np.add.reduceat(time, first)
         start, end, part, step = start[first], end[last], part[first], step[first]
-    return Pieces(start, end, part, step)
+    return Segments(start, end, part, step)
 
 
 def _labelled(
-    timeline: Timeline, parts: Pieces, names: _Table[str], origin: int, end: int
-) -> tuple[Pieces, int, int, Int64]:
+    timeline: Timeline, parts: Segments, names: _Table[str], origin: int, end: int
+) -> tuple[Segments, int, int, Int64]:
     """Give the stretches that bear labels; in a pipeline forward and backward are its actions, each named.
 
     With the stretches come the origin, the end, and for each source the index of its name plus 1: 0 is no name.
     """
-    plain, actions = _stretches(parts, timeline.windows.bounds), timeline.actions
+    plain, actions = _phase_label_spans(parts, timeline.windows.bounds), timeline.actions
     kept = np.ones(len(plain.part), bool) if not len(actions) else ~np.isin(plain.part, (Part.FORWARD, Part.BACKWARD))
     several = len(set(actions.stage.tolist())) > 1
     texts = [
@@ -310,7 +310,7 @@ def _labelled(
     start = np.concatenate((plain.start_ns[kept], actions.start_ns))
     order = np.argsort(start, kind="stable")
     source = np.concatenate((np.zeros(int(kept.sum()), np.int32), np.arange(len(actions), dtype=np.int32) + 1))
-    pieces = Pieces(
+    pieces = Segments(
         start[order],
         np.concatenate((plain.end_ns[kept], actions.end_ns))[order],
         np.concatenate((plain.part[kept], part))[order],

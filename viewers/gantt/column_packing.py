@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 
-__all__ = ["Store", "pack", "set_aside", "unpack"]
+__all__ = ["ColumnStore", "pack", "pack_to_store", "unpack"]
 
-Store = dict[str, bytes]
+ColumnStore = dict[str, bytes]
 """Columns that stand beside a page, by the names under which it fetches them."""
 
 _TYPES: tuple[tuple[str, type[np.unsignedinteger[Any]]], ...] = (
@@ -41,7 +41,7 @@ def pack(values: Int64) -> dict[str, Any]:
     return {"type": name, "data": base64.b64encode(packed).decode("ascii"), "escapes": escapes}
 
 
-def set_aside(name: str, parts: Sequence[NDArray[Any]], store: Store) -> dict[str, Any]:
+def pack_to_store(name: str, parts: Sequence[NDArray[Any]], store: ColumnStore) -> dict[str, Any]:
     """Put a column, given in parts, into a store, as it is; and give what a page must know to fetch it from there."""
     kind, narrow, escapes = _narrow(parts)
     store[name] = narrow.tobytes()

@@ -17,18 +17,18 @@ from dptrace.timeline.model import UNKNOWN, Kind
 from dptrace.viewers.gantt.chart import Chart, drawn_intervals
 from dptrace.viewers.gantt.column_packing import pack
 
-__all__ = ["MOST_LAUNCHES", "details"]
+__all__ = ["MAX_LAUNCHES", "details"]
 
-MOST_LAUNCHES = 500_000
+MAX_LAUNCHES = 500_000
 """Intervals of a page up to which it holds when each was launched; above that, a page would grow by a third."""
 
 
 def details(run: Run, chart: Chart) -> dict[str, Any]:
     """Give the columns for a chart of a run, unchanged since ``chart.chart`` made it."""
-    told = {"launch": pack(_launch_delays(run, chart))} if len(chart) <= MOST_LAUNCHES else {}
+    page_data = {"launch": pack(_launch_delays(run, chart))} if len(chart) <= MAX_LAUNCHES else {}
     if chart.collectives:
-        told |= _members(run.cross_rank, run, chart)
-    return told
+        page_data |= _members(run.cross_rank, run, chart)
+    return page_data
 
 
 def _shown(run: Run, chart: Chart, kind: Kind) -> list[Any]:
@@ -80,7 +80,7 @@ def _instances(together: CrossRankAnalysis) -> dict[str, Any]:
         "busbw": _rate(timing.busbw),
         "last": timing.last.astype(np.int64) + 1,
         "bytes": matches.bytes,
-        "seq": np.array([max(one.seq, -1) + 1 for one in matches.what], np.int64),
+        "seq": np.array([max(one.seq, -1) + 1 for one in matches.collectives], np.int64),
         "group": matches.group.astype(np.int64),
         "name": np.array([place[name] for name in together.names], np.int64),
     }

@@ -31,7 +31,7 @@ from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.page import render
 from dptrace.viewers.gantt.chart import Chart, chart
-from dptrace.viewers.gantt.column_packing import Store
+from dptrace.viewers.gantt.column_packing import ColumnStore
 from dptrace.viewers.gantt.interval_details import details
 from dptrace.viewers.gantt.page_data import scene
 
@@ -54,7 +54,7 @@ _HIGHEST = 640
 _MINIMAP_ROW, _MINIMAP_LOWEST, _MINIMAP_HIGHEST = 6, 24, 64
 
 
-def document(run: Run, laid_out: Chart | None = None) -> str:
+def document(run: Run, gantt_chart: Chart | None = None) -> str:
     """Draw a run as one HTML page.
 
     Args:
@@ -63,21 +63,25 @@ def document(run: Run, laid_out: Chart | None = None) -> str:
     Raises:
         DptraceError: when there is no step to draw, or more than a page can hold.
     """
-    laid_out = _checked(run, laid_out, MAX_INTERVALS)
-    told = scene(laid_out, details(run, laid_out))
+    gantt_chart = _checked(run, gantt_chart, MAX_INTERVALS)
+    page_data = scene(gantt_chart, details(run, gantt_chart))
     head = headline(run)
-    return render(replace(head, notes=(*head.notes, *_clocks(laid_out))), told, json_item(figures(told), ID("figure")))
+    return render(
+        replace(head, notes=(*head.notes, *_clocks(gantt_chart))),
+        page_data,
+        json_item(figures(page_data), ID("figure")),
+    )
 
 
-def _clocks(laid_out: Chart) -> list[str]:
+def _clocks(gantt_chart: Chart) -> list[str]:
     """Say why a picture is mostly empty, where the ranks' recordings lie apart."""
-    longest = max(int(track.bounds_ns[-1] - track.bounds_ns[0]) for track in laid_out.tracks)
-    if laid_out.end_ns < _APART * longest:
+    longest = max(int(track.bounds_ns[-1] - track.bounds_ns[0]) for track in gantt_chart.tracks)
+    if gantt_chart.end_ns < _APART * longest:
         return []
     return ["The ranks' times lie far apart. They are drawn as recorded: the keys [ and ] go from step to step."]
 
 
-def served(run: Run, laid_out: Chart | None = None) -> tuple[str, Store]:
+def served(run: Run, gantt_chart: Chart | None = None) -> tuple[str, ColumnStore]:
     """Draw a run as a page that fetches its columns from beside it; give page and columns for a server.
 
     Args:
@@ -86,40 +90,46 @@ def served(run: Run, laid_out: Chart | None = None) -> tuple[str, Store]:
     Raises:
         DptraceError: when there is no step to draw, or more than a browser holds.
     """
-    laid_out = _checked(run, laid_out, MAX_SERVED)
-    store: Store = {}
-    told = scene(laid_out, details(run, laid_out), store) | {"served": True}
+    gantt_chart = _checked(run, gantt_chart, MAX_SERVED)
+    store: ColumnStore = {}
+    page_data = scene(gantt_chart, details(run, gantt_chart), store) | {"served": True}
     head = headline(run)
-    notes = (*head.notes, *_clocks(laid_out))
-    return render(replace(head, notes=notes), told, json_item(figures(told), ID("figure")), served=True), store
+    notes = (*head.notes, *_clocks(gantt_chart))
+    return render(
+        replace(head, notes=notes), page_data, json_item(figures(page_data), ID("figure")), served=True
+    ), store
 
 
-def _checked(run: Run, laid_out: Chart | None, most: int) -> Chart:
+def _checked(run: Run, gantt_chart: Chart | None, most: int) -> Chart:
     """Refuse what would be an empty picture, or none."""
-    laid_out = laid_out or chart(run)
-    if not laid_out.tracks:
+    gantt_chart = gantt_chart or chart(run)
+    if not gantt_chart.tracks:
         raise DptraceError(f"{run.path}: there is no step and no interval to draw.")
-    if len(laid_out) > most:
-        raise DptraceError(_too_many(run, laid_out, most))
-    return laid_out
+    if len(gantt_chart) > most:
+        raise DptraceError(_too_many(run, gantt_chart, most))
+    return gantt_chart
 
 
-def _too_many(run: Run, laid_out: Chart, most: int) -> str:
-    steps = max(len(track.steps) for track in laid_out.tracks)
-    ranks = len({track.rank for track in laid_out.tracks})
-    other = "" if len(laid_out) > MAX_SERVED else " Or look at all of it without a file: leave -o out, or add --serve."
+def _too_many(run: Run, gantt_chart: Chart, most: int) -> str:
+    steps = max(len(track.steps) for track in gantt_chart.tracks)
+    ranks = len({track.rank for track in gantt_chart.tracks})
+    other = (
+        "" if len(gantt_chart) > MAX_SERVED else " Or look at all of it without a file: leave -o out, or add --serve."
+    )
     return (
-        f"{run.path}: {len(laid_out):,} intervals to draw ({ranks} ranks, {steps} steps), and one page holds "
+        f"{run.path}: {len(gantt_chart):,} intervals to draw ({ranks} ranks, {steps} steps), and one page holds "
         f"{most:,}. Draw fewer ranks or steps, for example: --ranks 0,1 or --steps FIRST:LAST.{other}"
     )
 
 
-def figures(told: dict[str, Any]) -> Model:
+def figures(page_data: dict[str, Any]) -> Model:
     """Make the Bokeh figures for a scene: the Gantt's frame with its axes, and the minimap above it."""
-    pad = max(told["end"] // 250, _SHORTEST_VIEW)
-    low, high = -pad, told["end"] + pad
+    pad = max(page_data["end"] // 250, _SHORTEST_VIEW)
+    low, high = -pad, page_data["end"] + pad
     shared = Range1d(start=low, end=high, bounds=(low, high), min_interval=_SHORTEST_VIEW)
-    return column(_minimap(told, shared, low, high), _main(told, shared), sizing_mode="stretch_width", spacing=2)
+    return column(
+        _minimap(page_data, shared, low, high), _main(page_data, shared), sizing_mode="stretch_width", spacing=2
+    )
 
 
 def _frame(name: str, height: int, left: int, x_range: Range1d, **options: Any) -> figure:
@@ -144,8 +154,8 @@ def _frame(name: str, height: int, left: int, x_range: Range1d, **options: Any) 
     return plot
 
 
-def _main(told: dict[str, Any], shared: Range1d) -> figure:
-    layout = told["layout"]
+def _main(page_data: dict[str, Any], shared: Range1d) -> figure:
+    layout = page_data["layout"]
     height = min(layout["height"], _HIGHEST)
     plot = _frame("main", height, layout["left"], shared, x_axis_location="above")
     wheel, pan = WheelZoomTool(dimensions="width", speed=1 / 450), PanTool(dimensions="width")
@@ -167,9 +177,9 @@ def _main(told: dict[str, Any], shared: Range1d) -> figure:
     return plot
 
 
-def _minimap(told: dict[str, Any], shared: Range1d, low: int, high: int) -> figure:
-    height = min(max(_MINIMAP_ROW * len(told["tracks"]), _MINIMAP_LOWEST), _MINIMAP_HIGHEST)
-    mini = _frame("mini", height, told["layout"]["left"], Range1d(start=low, end=high))
+def _minimap(page_data: dict[str, Any], shared: Range1d, low: int, high: int) -> figure:
+    height = min(max(_MINIMAP_ROW * len(page_data["tracks"]), _MINIMAP_LOWEST), _MINIMAP_HIGHEST)
+    mini = _frame("mini", height, page_data["layout"]["left"], Range1d(start=low, end=high))
     mini.xaxis.visible = mini.yaxis.visible = False
     mini.grid.grid_line_color = None
     window = RangeTool(x_range=shared)

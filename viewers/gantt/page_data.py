@@ -14,7 +14,7 @@ from dptrace.analysis.per_gpu.split import Part
 from dptrace.timeline.model import Collective
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.chart import OVERLAPPED, Chart, Lane, Role, cause_category
-from dptrace.viewers.gantt.column_packing import Store, pack, set_aside
+from dptrace.viewers.gantt.column_packing import ColumnStore, pack, pack_to_store
 
 __all__ = ["MANY_TRACKS", "categories", "layout", "scene"]
 
@@ -92,7 +92,7 @@ def layout(chart: Chart) -> dict[str, Any]:
     return {"rows": rows, "strips": strips, "blocks": blocks, "height": height, "left": left, "collapsed": collapsed}
 
 
-def scene(chart: Chart, details: dict[str, Any] | None = None, store: Store | None = None) -> dict[str, Any]:
+def scene(chart: Chart, details: dict[str, Any] | None = None, store: ColumnStore | None = None) -> dict[str, Any]:
     """Give all that the page's scripts need, as one object that JSON can hold.
 
     Args:
@@ -137,9 +137,9 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, store: Store | No
 
 
 def _collective(name: str, known: Collective) -> dict[str, Any]:
-    told = {"name": name, "kind": known.kind, "bytes": known.bytes, "dtype": known.dtype, "group": known.group}
-    told["size"] = known.group_size
-    return told | ({"label": known.label} if known.label else {})
+    entry = {"name": name, "kind": known.kind, "bytes": known.bytes, "dtype": known.dtype, "group": known.group}
+    entry["size"] = known.group_size
+    return entry | ({"label": known.label} if known.label else {})
 
 
 def _first(lane: Lane) -> int:
@@ -150,7 +150,7 @@ def _distinct(lane: Lane) -> NDArray[np.intp]:
     return np.flatnonzero(np.bincount(lane.category, minlength=1))
 
 
-def _columns(chart: Chart, store: Store | None) -> dict[str, Any]:
+def _columns(chart: Chart, store: ColumnStore | None) -> dict[str, Any]:
     """Pack the columns of all lanes, one after the other; starts as steps from the one before."""
     lanes = chart.lanes
     ids, streams = _streams(lanes)
@@ -163,7 +163,7 @@ def _columns(chart: Chart, store: Store | None) -> dict[str, Any]:
         "stream": streams,
     }
     if store is not None:
-        return {key: set_aside(key, parts, store) for key, parts in columns.items()} | {"streams": ids}
+        return {key: pack_to_store(key, parts, store) for key, parts in columns.items()} | {"streams": ids}
     none = [np.zeros(0, np.int64)]
     packed = {key: pack(np.concatenate([*none, *parts])) for key, parts in columns.items()}
     return {**packed, "streams": ids}

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from dptrace.comparison.step_alignment import AlignedSteps, Paced
+from dptrace.comparison.step_alignment import AlignedSteps, RunSteps
 from dptrace.core.intervals import Int64
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.gantt.chart import Chart, Lane, Role, Strip, Track, chart
 from dptrace.viewers.gantt.page_data import scene
@@ -60,10 +60,10 @@ def paired_chart(aligned: AlignedSteps) -> Chart:
 def _side(aligned: AlignedSteps, which: int) -> Chart:
     """Lay one of the runs out, and move it to its places."""
     one, shifts = aligned.runs[which], aligned.shifts(which)
-    laid_out = chart(one.run)
-    begin, end = one.start_ns - laid_out.origin_ns, one.end_ns - laid_out.origin_ns
-    by = shifts + laid_out.origin_ns
-    lanes = tuple(_moved(lane, begin[lane.track], end[lane.track], by[lane.track]) for lane in laid_out.lanes)
+    gantt_chart = chart(one.run)
+    begin, end = one.start_ns - gantt_chart.origin_ns, one.end_ns - gantt_chart.origin_ns
+    by = shifts + gantt_chart.origin_ns
+    lanes = tuple(_moved(lane, begin[lane.track], end[lane.track], by[lane.track]) for lane in gantt_chart.lanes)
     tracks = tuple(
         _Paired(
             t.rank,
@@ -74,9 +74,9 @@ def _side(aligned: AlignedSteps, which: int) -> Chart:
             "AB"[which],
             end[i] + by[i],
         )
-        for i, t in enumerate(laid_out.tracks)
+        for i, t in enumerate(gantt_chart.tracks)
     )
-    return replace(laid_out, tracks=tracks, lanes=lanes)
+    return replace(gantt_chart, tracks=tracks, lanes=lanes)
 
 
 def _moved(lane: Lane, begin: Int64, end: Int64, by: Int64) -> Lane:
@@ -111,38 +111,39 @@ def _renumbered(lane: Lane, tracks: int, names: int, collectives: int) -> Lane:
     of_collectives = lane.role in (Role.COLLECTIVES, Role.EXPOSURE)
     by = collectives if of_collectives else names if lane.role in _WHOLE else 0
     # Labels of stretches are numbered from 1; 0 is none.
-    name = np.where(lane.name > 0, lane.name + names, 0) if lane.role is Role.STRETCHES else lane.name + by
+    name = np.where(lane.name > 0, lane.name + names, 0) if lane.role is Role.PHASE_LABELS else lane.name + by
     return replace(lane, track=lane.track + tracks, name=name)
 
 
 def paired_scene(aligned: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
     """Give the chart of two runs, and what the page is told of it."""
-    laid_out = paired_chart(aligned)
-    told = scene(laid_out)
-    for number, track in enumerate(laid_out.tracks):
+    gantt_chart = paired_chart(aligned)
+    page_data = scene(gantt_chart)
+    for number, track in enumerate(gantt_chart.tracks):
         assert isinstance(track, _Paired)
-        told["tracks"][number]["ends"] = track.ends_ns.tolist()
-    for which, strip in enumerate(told["strips"]):
+        page_data["tracks"][number]["ends"] = track.ends_ns.tolist()
+    for which, strip in enumerate(page_data["strips"]):
         one, place = aligned.runs[which], aligned.place_ns[which]
         ends = place + one.length_ns
         strip |= {"title": _title(one), "bounds": [*place.tolist(), int(ends[-1])], "ends": ends.tolist()}
-        told["layout"]["strips"][which]["label"] = f"step{'s' if len(one.names) > 1 else ''} of {'AB'[which]}"
-    told["groups"] = [
+        page_data["layout"]["strips"][which]["label"] = f"step{'s' if len(one.names) > 1 else ''} of {'AB'[which]}"
+    page_data["groups"] = [
         {"label": f"{letter} · {_whose(one)}", "tracks": list(strip.tracks)}
-        for letter, one, strip in zip("AB", aligned.runs, laid_out.strips, strict=True)
+        for letter, one, strip in zip("AB", aligned.runs, gantt_chart.strips, strict=True)
     ]
     if aligned.by_step:
-        told["slots"] = aligned.slots_ns.tolist()
-    told["freed"] = [
-        {"strip": f.run, "from": f.from_ns, "to": f.to_ns, "ns": f.saved_ns, "share": f.share} for f in aligned.freed()
+        page_data["slots"] = aligned.slots_ns.tolist()
+    page_data["freed"] = [
+        {"strip": f.run, "from": f.from_ns, "to": f.to_ns, "ns": f.saved_ns, "share": f.share}
+        for f in aligned.time_saved()
     ]
-    return laid_out, told
+    return gantt_chart, page_data
 
 
-def _title(one: Paced) -> str:
+def _title(one: RunSteps) -> str:
     return headline(one.run).title
 
 
-def _whose(one: Paced) -> str:
+def _whose(one: RunSteps) -> str:
     """Name the run, or its step where that is the only one."""
-    return _title(one) if len(one.names) > 1 else f"step {step_label(legible(one.names[0]))}"
+    return _title(one) if len(one.names) > 1 else f"step {step_label(sanitize(one.names[0]))}"

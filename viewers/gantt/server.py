@@ -20,18 +20,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dptrace.errors import DptraceError
-from dptrace.viewers.gantt.column_packing import Store
+from dptrace.viewers.gantt.column_packing import ColumnStore
 
 __all__ = ["LOOPBACK", "PageServer", "tunnel"]
 
 LOOPBACK = "127.0.0.1"
 _OWN_NAMES = frozenset((LOOPBACK, "localhost", "::1"))
 
-GRACE = 5.0
+GRACE_S = 5.0
 """Seconds without a tab after which it ends: a tab that is loaded anew is back before."""
-_SIGN_OF_LIFE = 15.0
+_HEARTBEAT_S = 15.0
 """Seconds between two signs that a proxy or a tunnel may want to keep a connection."""
-_LOOK = 0.2
+_POLL_S = 0.2
 
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -58,10 +58,10 @@ class _Tabs:
             self._open += by
             self._left = None if self._open else time.monotonic()
 
-    def gone(self) -> bool:
+    def all_closed(self) -> bool:
         """Tell whether there was one, and none has been for a while."""
         with self._lock:
-            return self._left is not None and time.monotonic() - self._left > GRACE
+            return self._left is not None and time.monotonic() - self._left > GRACE_S
 
 
 class _Server(ThreadingHTTPServer):
@@ -93,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with a file, or hold the line that tells of an open tab."""
         token, _, name = self.path.removeprefix("/").partition("/")
-        if not self._asked_by_name():
+        if not self._host_is_allowed():
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "Ask by the address that dptrace printed.")
         elif not secrets.compare_digest(token.encode(), self.server.token.encode()):
             self._refuse(HTTPStatus.FORBIDDEN, "The address is not complete: use the one that dptrace printed.")
@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "There is nothing here.")
 
-    def _asked_by_name(self) -> bool:
+    def _host_is_allowed(self) -> bool:
         """Tell whether the request names this machine: a foreign name that leads here is somebody's trick."""
         try:
             name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
@@ -136,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             while True:
                 self.wfile.write(b":\n\n")
-                ready, _, _ = select.select([self.connection], [], [], _SIGN_OF_LIFE)
+                ready, _, _ = select.select([self.connection], [], [], _HEARTBEAT_S)
                 if ready and not self.connection.recv(1024):
                     return
         finally:
@@ -161,7 +161,7 @@ class PageServer:
         DptraceError: the address can't be listened at.
     """
 
-    def __init__(self, page: str, columns: Store, host: str = LOOPBACK, port: int = 0) -> None:
+    def __init__(self, page: str, columns: ColumnStore, host: str = LOOPBACK, port: int = 0) -> None:
         files = {"": ("text/html; charset=utf-8", page.encode())}
         files |= {f"columns/{name}": ("application/octet-stream", data) for name, data in columns.items()}
         try:
@@ -170,7 +170,7 @@ class PageServer:
             reason = getattr(error, "strerror", None) or error
             raise DptraceError(_refused(host, port, str(reason), isinstance(error, socket.gaierror))) from None
         self.host, self.port = host, int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(_LOOK,), daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), daemon=True)
         self._thread.start()
 
     @property
@@ -182,8 +182,8 @@ class PageServer:
 
     def wait(self) -> None:
         """Return when the last tab was closed; KeyboardInterrupt passes."""
-        while not self._server.tabs.gone():
-            time.sleep(_LOOK)
+        while not self._server.tabs.all_closed():
+            time.sleep(_POLL_S)
 
     def close(self) -> None:
         """Stop answering."""

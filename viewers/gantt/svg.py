@@ -16,7 +16,7 @@ from dptrace.analysis.per_gpu.split import Part
 from dptrace.analysis.per_gpu.step_grid import middle_step
 from dptrace.core.intervals import Int64
 from dptrace.run.run import Run
-from dptrace.timeline.steps import between
+from dptrace.timeline.steps import select_steps
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.marks import message, time_axis
@@ -24,13 +24,13 @@ from dptrace.viewers.base.svg_canvas import Canvas, shortened, text_width
 from dptrace.viewers.base.svg_renderer import svg as message_svg
 from dptrace.viewers.gantt.chart import OVERLAPPED, Lane, Role, chart
 from dptrace.viewers.gantt.level_of_detail import Intervals, Lod
-from dptrace.viewers.gantt.svg_layout import RIGHT, STRIP, WIDTH, Plan, Row, plan
+from dptrace.viewers.gantt.svg_layout import RIGHT, STRIP, WIDTH, Row, SvgLayout, svg_layout
 from dptrace.viewers.terminal.split_tables import milliseconds, quantity, step_label
 from dptrace.viewers.terminal.summary import sentence
 
-__all__ = ["MOST_SHAPES", "gantt_svg", "of_middle_step"]
+__all__ = ["MAX_SHAPES", "gantt_svg", "middle_step_run"]
 
-MOST_SHAPES = 5_000
+MAX_SHAPES = 5_000
 """Rectangles of short intervals; beyond these the columns are made wider."""
 
 _COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
@@ -41,7 +41,7 @@ _FINE = 14.0
 _MIXED = 0.03
 """Share of another colour that a label bears under it."""
 _ROW_NAMES = {Role.PHASES: "phases", Role.COMPUTE: "compute", Role.EXPOSURE: "communication", Role.MEMORY: "memory"}
-_LABELS = {Role.PHASES: Role.STRETCHES, Role.EXPOSURE: Role.COLLECTIVES}
+_LABELS = {Role.PHASES: Role.PHASE_LABELS, Role.EXPOSURE: Role.COLLECTIVES}
 _QUIET, _EDGE = "#5B6472", "#8593A8"
 _ORDER = (*theme.PART_ORDER[:5], OVERLAPPED, *theme.PART_ORDER[5:])
 _COLORS = {**{int(part): color for part, color in theme.PART_COLORS.items()}, OVERLAPPED: theme.OVERLAPPED}
@@ -50,47 +50,47 @@ _NAMES = {**{int(part): name for part, name in PART_LABELS.items()}, OVERLAPPED:
 _Box: TypeAlias = tuple[float, float, float, float]
 
 
-def of_middle_step(run: Run) -> Run:
+def middle_step_run(run: Run) -> Run:
     """Keep of a run the step of median length, for a picture of a run that is too large."""
     name = middle_step(run.devices)
     places = [
         (timeline, timeline.windows.names.index(name)) for timeline in run.timelines if name in timeline.windows.names
     ]
-    return replace(run, timelines=tuple(between(timeline, at, at) for timeline, at in places), devices=())
+    return replace(run, timelines=tuple(select_steps(timeline, at, at) for timeline, at in places), devices=())
 
 
-def gantt_svg(run: Run, heading: bool = True, night: bool = False) -> str:
+def gantt_svg(run: Run, heading: bool = True, dark: bool = False) -> str:
     """Draw a run as SVG text.
 
     Args:
         heading: whether name, facts and sentence stand above; a page has them already.
         night: whether it tells its colours on a dark page, too.
     """
-    laid_out = chart(run)
+    gantt_chart = chart(run)
     head = headline(run)
-    if not laid_out.tracks or laid_out.end_ns <= 0:
-        return message_svg(message(head.title or "Gantt chart", "There is no step in this run."), heading, night)
-    where = plan(laid_out, 106 if heading else 50)
-    canvas = Canvas(WIDTH, where.bottom + 12, head.title, night)
+    if not gantt_chart.tracks or gantt_chart.end_ns <= 0:
+        return message_svg(message(head.title or "Gantt chart", "There is no step in this run."), heading, dark)
+    layout = svg_layout(gantt_chart, 106 if heading else 50)
+    canvas = Canvas(WIDTH, layout.bottom + 12, head.title, dark)
     if heading:
         canvas.text(16, 20, shortened(head.title, 500, 18), size=17, bold=True)
         facts = shortened(" · ".join(head.facts), WIDTH - 600)
         canvas.text(WIDTH - RIGHT, 20, facts, _QUIET, anchor="end")
         canvas.text(16, 44, shortened(sentence(run).plain, WIDTH - 32, 13), size=13)
-    _legend(canvas, where, where.top - 36)
-    _frame(canvas, where)
-    lods = _lods(where)
-    _short(canvas, where, lods)
-    for row, lod in zip(where.rows, lods, strict=True):
-        _whole(canvas, where, row, lod)
-        _label(canvas, where, row)
+    _legend(canvas, layout, layout.top - 36)
+    _frame(canvas, layout)
+    lods = _lods(layout)
+    _short(canvas, layout, lods)
+    for row, lod in zip(layout.rows, lods, strict=True):
+        _whole(canvas, layout, row, lod)
+        _label(canvas, layout, row)
     return canvas.finish()
 
 
-def _legend(canvas: Canvas, where: Plan, y: float) -> None:
-    lanes = [where.lane(row.track, row.role) for row in where.rows]
+def _legend(canvas: Canvas, layout: SvgLayout, y: float) -> None:
+    lanes = [layout.lane(row.track, row.role) for row in layout.rows]
     used = {int(c) for lane in lanes if lane for c in np.unique(lane.category)} | {int(Part.IDLE)}
-    x = where.left
+    x = layout.left
     for category in _ORDER:
         if int(category) in used:
             name = _NAMES[int(category)]
@@ -99,32 +99,32 @@ def _legend(canvas: Canvas, where: Plan, y: float) -> None:
             x += text_width(name) + 36
 
 
-def _frame(canvas: Canvas, where: Plan) -> None:
+def _frame(canvas: Canvas, layout: SvgLayout) -> None:
     """Draw the axis, the step strips, the steps' edges, the names of GPUs and rows, and what is idle."""
-    tracks = where.laid_out.tracks
-    for value, label in time_axis(where.laid_out.end_ns).ticks:
-        canvas.line(where.x(value), where.top, where.x(value), where.bottom, "#E3E7EC")
-        canvas.text(where.x(value), where.top - 9, label, "#374151", anchor="middle")
-    canvas.line(where.left, where.top, where.left + where.width, where.top, "#9CA3AF")
-    for y, number in where.strips:
-        _strip(canvas, where, y, number)
-    several = len({row.role for row in where.rows}) > 2
-    for row in where.rows:
+    tracks = layout.gantt_chart.tracks
+    for value, label in time_axis(layout.gantt_chart.end_ns).ticks:
+        canvas.line(layout.x(value), layout.top, layout.x(value), layout.bottom, "#E3E7EC")
+        canvas.text(layout.x(value), layout.top - 9, label, "#374151", anchor="middle")
+    canvas.line(layout.left, layout.top, layout.left + layout.width, layout.top, "#9CA3AF")
+    for y, number in layout.strips:
+        _strip(canvas, layout, y, number)
+    several = len({row.role for row in layout.rows}) > 2
+    for row in layout.rows:
         track, middle = tracks[row.track], row.y + row.height / 2
         if row.role is Role.PHASES:
             canvas.text(16, middle, track.label, size=13 if row.height > 12 else 10, bold=True)
-            low, high = where.x(float(track.bounds_ns[0])), where.x(float(track.bounds_ns[-1]))
+            low, high = layout.x(float(track.bounds_ns[0])), layout.x(float(track.bounds_ns[-1]))
             canvas.rect(low, row.y, high - low, row.height, theme.IDLE)
         if several:
-            canvas.text(where.left - 8, middle, _ROW_NAMES[row.role], _QUIET, 10 if row.height < 12 else 12, "end")
+            canvas.text(layout.left - 8, middle, _ROW_NAMES[row.role], _QUIET, 10 if row.height < 12 else 12, "end")
 
 
-def _strip(canvas: Canvas, where: Plan, y: float, number: int) -> None:
-    strip = where.laid_out.strips[number]
-    bounds = where.laid_out.tracks[strip.tracks[0]].bounds_ns.tolist()
-    low = max((row.y + row.height for row in where.rows if row.track in strip.tracks), default=y)
+def _strip(canvas: Canvas, layout: SvgLayout, y: float, number: int) -> None:
+    strip = layout.gantt_chart.strips[number]
+    bounds = layout.gantt_chart.tracks[strip.tracks[0]].bounds_ns.tolist()
+    low = max((row.y + row.height for row in layout.rows if row.track in strip.tracks), default=y)
     for step, name in enumerate(strip.steps):
-        left, right = where.x(bounds[step]), where.x(bounds[step + 1])
+        left, right = layout.x(bounds[step]), layout.x(bounds[step + 1])
         canvas.rect(left, y, right - left - (1 if right - left > 4 else 0), STRIP, "#D3DBE7" if step % 2 else "#E4E9F0")
         short = step_label(name)
         length = milliseconds(bounds[step + 1] - bounds[step])
@@ -132,41 +132,41 @@ def _strip(canvas: Canvas, where: Plan, y: float, number: int) -> None:
         fitting = next((text for text in texts if text_width(text) + 8 <= right - left), "")
         if fitting:
             canvas.text((left + right) / 2, y + STRIP / 2, fitting, "#2B3544", anchor="middle")
-    if (where.x(bounds[-1]) - where.x(bounds[0])) > 4 * len(bounds):
+    if (layout.x(bounds[-1]) - layout.x(bounds[0])) > 4 * len(bounds):
         for bound in bounds:
-            canvas.line(where.x(bound), y, where.x(bound), low, _EDGE, dash="3 3")
+            canvas.line(layout.x(bound), y, layout.x(bound), low, _EDGE, dash="3 3")
 
 
-def _lods(where: Plan) -> list[Lod]:
+def _lods(layout: SvgLayout) -> list[Lod]:
     found = []
-    for row in where.rows:
-        lane = where.lane(row.track, row.role)
+    for row in layout.rows:
+        lane = layout.lane(row.track, row.role)
         nothing = np.zeros(0, np.int64)
         of = Intervals(lane.start_ns, lane.duration_ns, lane.category) if lane else Intervals(nothing, nothing, nothing)
         found.append(Lod([of], len(_COLORS)))
     return found
 
 
-def _short(canvas: Canvas, where: Plan, lods: list[Lod]) -> None:
+def _short(canvas: Canvas, layout: SvgLayout, lods: list[Lod]) -> None:
     """Draw what is too short to be drawn whole as stacks of time shares, as fine as the number of shapes allows."""
-    least = _WHOLE * where.laid_out.end_ns / where.width
+    least = _WHOLE * layout.gantt_chart.end_ns / layout.width
     brief = []
     for lod in lods:
         (lane,) = lod.lanes
         kept = lane.duration_ns < least
         brief.append(Lod([Intervals(lane.start_ns[kept], lane.duration_ns[kept], lane.category[kept])], lod.categories))
     for wide in _COLUMNS:
-        drawn = [_stacks(where, row, lod, wide) for row, lod in zip(where.rows, brief, strict=True)]
-        if sum(len(boxes) for row in drawn for boxes in row.values()) <= MOST_SHAPES:
+        drawn = [_stacks(layout, row, lod, wide) for row, lod in zip(layout.rows, brief, strict=True)]
+        if sum(len(boxes) for row in drawn for boxes in row.values()) <= MAX_SHAPES:
             break
     for row in drawn:
         for category, boxes in row.items():
             canvas.rects(boxes, _COLORS[category])
 
 
-def _stacks(where: Plan, row: Row, lod: Lod, wide: int) -> dict[int, list[_Box]]:
-    columns = max(where.width // wide, 1)
-    (share,) = lod.density(0, where.laid_out.end_ns, columns, [0])
+def _stacks(layout: SvgLayout, row: Row, lod: Lod, wide: int) -> dict[int, list[_Box]]:
+    columns = max(layout.width // wide, 1)
+    (share,) = lod.density(0, layout.gantt_chart.end_ns, columns, [0])
     fit = row.height / np.maximum(1, share.sum(axis=0))
     finest = 0.5 if row.height >= _FINE else row.height / 6
     at = np.zeros(columns)
@@ -178,49 +178,49 @@ def _stacks(where: Plan, row: Row, lod: Lod, wide: int) -> dict[int, list[_Box]]
         # Copies are short and rare: what is there at all shall be seen.
         if row.role is Role.MEMORY:
             high = np.where(share[category] > 0, np.maximum(high, low + min(4, row.height)), high)
-        if boxes := _runs(low, np.minimum(high, row.height), where, row):
+        if boxes := _runs(low, np.minimum(high, row.height), layout, row):
             found[category] = boxes
     return found
 
 
-def _runs(low: NDArray[np.float64], high: NDArray[np.float64], where: Plan, row: Row) -> list[_Box]:
+def _runs(low: NDArray[np.float64], high: NDArray[np.float64], layout: SvgLayout, row: Row) -> list[_Box]:
     """Join neighbouring columns of one height."""
     changed = np.flatnonzero((np.diff(low) != 0) | (np.diff(high) != 0)) + 1
     first = np.concatenate(([0], changed))
     last = np.concatenate((changed, [len(low)]))
-    wide = where.width / len(low)
+    wide = layout.width / len(low)
     return [
-        (where.left + begin * wide, row.y + row.height - high[begin], (end - begin) * wide, high[begin] - low[begin])
+        (layout.left + begin * wide, row.y + row.height - high[begin], (end - begin) * wide, high[begin] - low[begin])
         for begin, end in zip(first.tolist(), last.tolist(), strict=True)
         if high[begin] > low[begin]
     ]
 
 
-def _whole(canvas: Canvas, where: Plan, row: Row, lod: Lod) -> None:
+def _whole(canvas: Canvas, layout: SvgLayout, row: Row, lod: Lod) -> None:
     (lane,) = lod.lanes
-    end = where.laid_out.end_ns
+    end = layout.gantt_chart.end_ns
     boxes: dict[int, list[_Box]] = {}
     apart = row.role in (Role.COMPUTE, Role.EXPOSURE)
-    for index in lod.long(0, 0, end, _WHOLE * end / where.width).tolist():
+    for index in lod.long(0, 0, end, _WHOLE * end / layout.width).tolist():
         start = int(lane.start_ns[index])
-        left, right = where.x(start), where.x(start + int(lane.duration_ns[index]))
+        left, right = layout.x(start), layout.x(start + int(lane.duration_ns[index]))
         line = 0.8 if apart and right - left > _SEPARATED else 0.0
         boxes.setdefault(int(lane.category[index]), []).append((left, row.y, right - left - line, row.height))
     for category in sorted(boxes.keys() & _COLORS.keys()):
         canvas.rects(boxes[category], _COLORS[category])
 
 
-def _label(canvas: Canvas, where: Plan, row: Row) -> None:
+def _label(canvas: Canvas, layout: SvgLayout, row: Row) -> None:
     """Write phases and collectives into what is wide enough for them."""
-    lane = where.lane(row.track, _LABELS[row.role]) if row.role in _LABELS else None
+    lane = layout.lane(row.track, _LABELS[row.role]) if row.role in _LABELS else None
     if lane is None or row.height < 12:
         return
     reach = 0.0
-    for index in np.flatnonzero(lane.duration_ns >= 30 * where.laid_out.end_ns / where.width).tolist():
+    for index in np.flatnonzero(lane.duration_ns >= 30 * layout.gantt_chart.end_ns / layout.width).tolist():
         start, length = int(lane.start_ns[index]), int(lane.duration_ns[index])
-        left, right = max(where.x(start), reach), where.x(start + length)
+        left, right = max(layout.x(start), reach), layout.x(start + length)
         phase, category = row.role is Role.PHASES, int(lane.category[index])
-        texts = _phase_texts(where, row, category, start, length) if phase else _texts(where, lane, index)
+        texts = _phase_texts(layout, row, category, start, length) if phase else _texts(layout, lane, index)
         fitting = next((text for text in texts if text_width(text, 11) + 10 <= right - left), "")
         if not fitting:
             continue
@@ -229,18 +229,18 @@ def _label(canvas: Canvas, where: Plan, row: Row) -> None:
             # Where a stretch is idle in part, its label would stand half on idle: a tag of its own colour under it.
             canvas.rect(left + 1, row.y + 1, width, row.height - 2, _COLORS[category], round_=3)
             canvas.text(left + 5, middle, fitting, theme.ink_on(_COLORS[category]), 11, on=_COLORS[category])
-        elif found := _on_one_color(where, row, left, right, width):
+        elif found := _on_one_color(layout, row, left, right, width):
             canvas.text(found[0] + 4, middle, fitting, theme.ink_on(found[1]), 11, on=found[1])
         reach = left + width + 2
 
 
-def _on_one_color(where: Plan, row: Row, left: float, right: float, width: float) -> tuple[float, str] | None:
+def _on_one_color(layout: SvgLayout, row: Row, left: float, right: float, width: float) -> tuple[float, str] | None:
     """Find a place at either end of a collective where one colour lies under the whole text; give x and colour."""
-    lane = where.lane(row.track, row.role)
+    lane = layout.lane(row.track, row.role)
     assert lane is not None
-    to_ns = where.laid_out.end_ns / where.width
+    to_ns = layout.gantt_chart.end_ns / layout.width
     for x in (left, right - width):
-        low, high = round((x - where.left) * to_ns), round((x + width - where.left) * to_ns)
+        low, high = round((x - layout.left) * to_ns), round((x + width - layout.left) * to_ns)
         share = _covered(lane, int(Part.EXPOSED_COMM), low, high) / max(high - low, 1)
         if share > 1 - _MIXED:
             return x, theme.EXPOSED
@@ -249,9 +249,9 @@ def _on_one_color(where: Plan, row: Row, left: float, right: float, width: float
     return None
 
 
-def _phase_texts(where: Plan, row: Row, category: int, start: int, length: int) -> tuple[str, ...]:
+def _phase_texts(layout: SvgLayout, row: Row, category: int, start: int, length: int) -> tuple[str, ...]:
     name = _NAMES[category]
-    lane = where.lane(row.track, Role.PHASES)
+    lane = layout.lane(row.track, Role.PHASES)
     assert lane is not None
     ns = _covered(lane, category, start, start + length)
     return f"{name} {milliseconds(ns)} ms", name, name.split()[0]
@@ -265,7 +265,7 @@ def _covered(lane: Lane, category: int, start: int, end: int) -> int:
     return int(inside.sum())
 
 
-def _texts(where: Plan, lane: Lane, index: int) -> tuple[str, ...]:
-    name, known = where.laid_out.collectives[int(lane.name[index])]
+def _texts(layout: SvgLayout, lane: Lane, index: int) -> tuple[str, ...]:
+    name, known = layout.gantt_chart.collectives[int(lane.name[index])]
     word = known.kind if known.kind not in ("", "other") else shortened(name, 150, 11)
     return (f"{word} {quantity(known.bytes)}", word) if known.bytes else (word,)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dptrace.viewers.base.svg_canvas import text_width
 from dptrace.viewers.gantt.chart import Chart, Lane, Role
 
-__all__ = ["RIGHT", "STRIP", "WIDTH", "Plan", "Row", "plan"]
+__all__ = ["RIGHT", "STRIP", "WIDTH", "Row", "SvgLayout", "svg_layout"]
 
 WIDTH, RIGHT = 1400.0, 24.0
 """Of the picture, and of its right margin, in pixels."""
@@ -34,10 +34,10 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SvgLayout:
     """Where everything stands, in pixels."""
 
-    laid_out: Chart
+    gantt_chart: Chart
     left: float
     top: float
     rows: tuple[Row, ...]
@@ -52,22 +52,22 @@ class Plan:
 
     def x(self, ns: float) -> float:
         """Give where a time stands."""
-        return self.left + min(max(ns / max(self.laid_out.end_ns, 1), 0), 1) * self.width
+        return self.left + min(max(ns / max(self.gantt_chart.end_ns, 1), 0), 1) * self.width
 
     def lane(self, track: int, role: Role) -> Lane | None:
         """Find a lane; nothing where the chart does not have it."""
-        return next((lane for lane in self.laid_out.lanes if lane.track == track and lane.role is role), None)
+        return next((lane for lane in self.gantt_chart.lanes if lane.track == track and lane.role is role), None)
 
 
-def plan(laid_out: Chart, top: float) -> Plan:
+def svg_layout(gantt_chart: Chart, top: float) -> SvgLayout:
     """Place the rows of a chart below *top*: fewer and flatter ones where there are many GPUs."""
-    heights = next(rows for most, rows in _HEIGHTS.items() if len(laid_out.tracks) <= most)
-    shown = {role: height for role, height in heights.items() if role is Role.PHASES or laid_out.has(role)}
+    heights = next(rows for most, rows in _HEIGHTS.items() if len(gantt_chart.tracks) <= most)
+    shown = {role: height for role, height in heights.items() if role is Role.PHASES or gantt_chart.has(role)}
     names = _ROW_NAME if len(shown) > 2 else 16
-    left = max(text_width(track.label, 13) for track in laid_out.tracks) + names + 20
+    left = max(text_width(track.label, 13) for track in gantt_chart.tracks) + names + 20
     rows, strips, y = [], [], top + 6
-    for number, strip in enumerate(laid_out.strips):
-        if len(laid_out.strips) <= _MOST_STRIPS:
+    for number, strip in enumerate(gantt_chart.strips):
+        if len(gantt_chart.strips) <= _MOST_STRIPS:
             strips.append((y, number))
             y += STRIP + 5
         for track in strip.tracks:
@@ -75,4 +75,4 @@ def plan(laid_out: Chart, top: float) -> Plan:
                 rows.append(Row(track, role, y, height))
                 y += height + 2
             y += _BETWEEN if len(shown) > 1 else 0
-    return Plan(laid_out, left, top, tuple(rows), tuple(strips), y)
+    return SvgLayout(gantt_chart, left, top, tuple(rows), tuple(strips), y)

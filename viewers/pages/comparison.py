@@ -19,16 +19,15 @@ from markupsafe import Markup
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.comparison.changes import CollectiveChange, KernelChange
-from dptrace.comparison.compare import WORDS, Comparison
-from dptrace.comparison.samples import Side
-from dptrace.comparison.step_alignment import align_steps, paced
-from dptrace.core.text import legible
+from dptrace.comparison.compare import FIGURE_NAMES, Comparison
+from dptrace.comparison.samples import RunSample
+from dptrace.comparison.step_alignment import align_steps, run_steps
+from dptrace.core.text import sanitize
 from dptrace.errors import DptraceError
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.page import static
 from dptrace.viewers.gantt.pair_page import picture
 from dptrace.viewers.terminal.comparison import (
-    beside,
     count,
     overlap_cells,
     percent,
@@ -40,12 +39,13 @@ from dptrace.viewers.terminal.comparison import (
     sort_name,
     texts_below,
     verdict_word,
+    worst_verdict,
 )
 from dptrace.viewers.terminal.split_tables import milliseconds, quantity
 
 __all__ = ["document"]
 
-MOST_ROWS = 25
+MAX_ROWS = 25
 """Of kernels and of collectives that are on the page."""
 
 _NAME_WIDTH = 90
@@ -73,12 +73,12 @@ def document(found: Comparison, steps: tuple[int, int] | None = None) -> str:
     """
     sides = found.a, found.b
     wanted = [_step(one, None if steps is None else steps[i]) for i, one in enumerate(sides)]
-    a, b = (paced(one.run, {step}, one.devices) for one, step in zip(sides, wanted, strict=True))
+    a, b = (run_steps(one.run, {step}, one.devices) for one, step in zip(sides, wanted, strict=True))
     aligned = align_steps(a, b)
     return picture(aligned, (*aligned.notes, *texts_below(found)), _above(found), _below(found))
 
 
-def _step(one: Side, number: int | None) -> str:
+def _step(one: RunSample, number: int | None) -> str:
     """Choose the step whose length is nearest to the median, or the one with that number."""
     if number is None:
         wall = one.figures["wall_ns"].mean(axis=0)
@@ -96,7 +96,7 @@ def _above(found: Comparison) -> Markup:
     lines = [
         Markup('<p class="runs"><b>{}</b> {}</p>').format(x, side_line(s)) for x, s in (("A", found.a), ("B", found.b))
     ]
-    differs = Markup("").join(Markup("<li>{}</li>").format(legible(text)) for text in found.differs)
+    differs = Markup("").join(Markup("<li>{}</li>").format(sanitize(text)) for text in found.differences)
     listed = Markup('<ul class="differs">{}</ul>').format(differs) if differs else Markup("")
     answer = Markup('<p class="answer">{}</p>').format(found.summary())
     styles = Markup("<style>{}</style>\n").format(Markup(static("base", "compare.css")))
@@ -114,7 +114,7 @@ def _table(title: str, note: str, columns: Sequence[str], rows: Sequence[dict[st
 
 
 def _row(name: str, cells: Sequence[str], style: str = "", color: str = "", title: str = "") -> dict[str, Any]:
-    return {"name": legible(name), "cells": list(cells), "style": style, "color": color, "title": legible(title)}
+    return {"name": sanitize(name), "cells": list(cells), "style": style, "color": color, "title": sanitize(title)}
 
 
 def _moved(verdict: str) -> str:
@@ -130,7 +130,7 @@ def _figure_table(found: Comparison) -> dict[str, Any]:
         )
         style = f"{place} {_moved(change.verdict)}"
         color = _COLORS.get(change.name, "")
-        rows.append(_row(WORDS[change.name], (*cells, verdict_word(change.verdict)), style, color))
+        rows.append(_row(FIGURE_NAMES[change.name], (*cells, verdict_word(change.verdict)), style, color))
     if (overlap := found.overlap) is not None:
         rows.append(_row("overlap", (*overlap_cells(overlap), verdict_word(overlap.verdict)), _moved(overlap.verdict)))
     note = "ms, mean of the steps and the ranks: the parts add up to the wall"
@@ -143,31 +143,31 @@ def _median_table(found: Comparison) -> dict[str, Any]:
     for change in shown_changes(found):
         values = [getattr(change, f"{x}_{word}") for x in "ab" for word in ("median", "step_spread", "rank_spread")]
         cells = ["–" if value is None else milliseconds(value) for value in values]
-        rows.append(_row(WORDS[change.name], cells, "cause" if change.name in CAUSES else ""))
+        rows.append(_row(FIGURE_NAMES[change.name], cells, "cause" if change.name in CAUSES else ""))
     return _table("Medians and spread", "ms, with the standard deviation over steps and over ranks", columns, rows)
 
 
 def _most(rows: Sequence[CollectiveChange] | Sequence[KernelChange]) -> str:
-    return f", the {MOST_ROWS} of {len(rows):,} that changed most" if len(rows) > MOST_ROWS else ""
+    return f", the {MAX_ROWS} of {len(rows):,} that changed most" if len(rows) > MAX_ROWS else ""
 
 
 def _collective_table(found: Comparison) -> dict[str, Any]:
     rows = []
-    for row in found.collective_changes[:MOST_ROWS]:
+    for row in found.collective_changes[:MAX_ROWS]:
         shown = (
-            *(quantity(row.sort.bytes), count(row.a_count, row.b_count)),
+            *(quantity(row.collective.bytes), count(row.a_count, row.b_count)),
             *(milliseconds(row.duration.a), milliseconds(row.duration.b)),
             *(milliseconds(row.exposed.a), milliseconds(row.exposed.b), signed(row.exposed.delta)),
             *(signed(row.overlapped.delta), row_verdict(row)),
         )
-        rows.append(_row(sort_name(row), shown, _moved(beside(row))))
+        rows.append(_row(sort_name(row), shown, _moved(worst_verdict(row))))
     columns = ("bytes", "count", "A", "B", "exposed A", "exposed B", "B − A", "overlapped B − A", "verdict")
     return _table("Collectives", f"ms per rank and step{_most(found.collective_changes)}", columns, rows)
 
 
 def _kernel_table(found: Comparison) -> dict[str, Any]:
     rows = []
-    for row in found.kernel_changes[:MOST_ROWS]:
+    for row in found.kernel_changes[:MAX_ROWS]:
         cells = count(row.a_count, row.b_count), milliseconds(row.time.a), milliseconds(row.time.b)
         name = short_kernel(row.time.name, _NAME_WIDTH)
         shown = (*cells, signed(row.time.delta), row_verdict(row))

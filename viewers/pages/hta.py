@@ -17,7 +17,7 @@ from dptrace.viewers.terminal.data_frame import cell
 
 __all__ = ["plotly_page"]
 
-MOST_ROWS = 200
+MAX_ROWS = 200
 """Rows of a table that are on the page; a file of a million helps nobody."""
 
 _LONGEST_LABEL = 60
@@ -97,7 +97,7 @@ def _plotly_js() -> str:
 
 def _table(name: str, frame: pd.DataFrame) -> tuple[str, list[str], list[bool], list[list[str]], str]:
     numbers = [pd.api.types.is_numeric_dtype(frame[column]) for column in frame.columns]
-    rows = [[cell(value) for value in row] for row in frame.head(MOST_ROWS).itertuples(index=False)]
+    rows = [[cell(value) for value in row] for row in frame.head(MAX_ROWS).itertuples(index=False)]
     more = len(frame) - len(rows)
     return name.replace("_", " "), list(map(str, frame.columns)), numbers, rows, f"{more:,}" if more else ""
 

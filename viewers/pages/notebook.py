@@ -10,13 +10,13 @@ from dptrace.run.run import Run
 from dptrace.viewers.pages.view import document
 from dptrace.viewers.views.registry import view_named
 
-__all__ = ["Shown", "show"]
+__all__ = ["NotebookPage", "show"]
 
 _NAME = "{}: {} of {} ({:.1f} MB); a notebook shows it, save(path) writes it."
 
 
 @dataclass(frozen=True)
-class Shown:
+class NotebookPage:
     """A page that a notebook shows where it is the last value of a cell."""
 
     view: str
@@ -41,11 +41,11 @@ class Shown:
         Path(path).write_text(self.page, encoding="utf-8")
 
 
-def show(run: Run, name: str, height: int) -> Shown:
+def show(run: Run, name: str, height: int) -> NotebookPage:
     """Draw a view of a run for a notebook.
 
     Raises:
         UsageError: there is no view of that name.
         DptraceError: there is nothing to draw, or too much for a page.
     """
-    return Shown(name, run.path, document(view_named(name), run), height)
+    return NotebookPage(name, run.path, document(view_named(name), run), height)

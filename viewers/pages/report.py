@@ -12,27 +12,27 @@ from bokeh.embed import json_item
 from bokeh.models import WheelZoomTool
 from markupsafe import Markup
 
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.marks import parted
+from dptrace.viewers.base.marks import split_by_height
 from dptrace.viewers.base.page import render, static
-from dptrace.viewers.base.section_page import Section, environment, plain_page, sections
+from dptrace.viewers.base.section_page import Section, environment, section_page, sections
 from dptrace.viewers.base.svg_renderer import svg
-from dptrace.viewers.base.table import MOST_ROWS
+from dptrace.viewers.base.table import MAX_ROWS
 from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.interval_details import details
 from dptrace.viewers.gantt.page import figures
 from dptrace.viewers.gantt.page_data import scene
-from dptrace.viewers.gantt.svg import gantt_svg, of_middle_step
+from dptrace.viewers.gantt.svg import gantt_svg, middle_step_run
 from dptrace.viewers.terminal.split_tables import milliseconds
 from dptrace.viewers.terminal.summary import sentence
 from dptrace.viewers.views.registry import VIEWS
 
-__all__ = ["MOST_CHARACTERS", "MOST_INTERVALS", "document"]
+__all__ = ["MAX_CHARACTERS", "MAX_REPORT_INTERVALS", "document"]
 
-MOST_INTERVALS = 1_000_000
-MOST_CHARACTERS = 9_500_000
+MAX_REPORT_INTERVALS = 1_000_000
+MAX_CHARACTERS = 9_500_000
 """What the interactive chart of a report holds, and what it may weigh, so that the file stays below 10 MB."""
 TALLEST = 2_000
 """Pixels of the chart's rows that stand on the page; beyond these they scroll within it."""
@@ -64,34 +64,34 @@ def document(run: Run) -> str:
 
     A run that is too large for one page is shown by a static picture of its step of median length.
     """
-    laid_out = chart(run)
+    gantt_chart = chart(run)
     parts = [_section(run, name) for name in _BELOW]
     styles = Markup("<style>{}</style>\n").format(Markup(static("base", "plain.css")))
-    above = Markup('<p class="answer">{}</p>\n').format(legible(sentence(run).plain)) + _findings(run)
+    above = Markup('<p class="answer">{}</p>\n').format(sanitize(sentence(run).plain)) + _findings(run)
     below = sections(parts) + _facts(run) + _definitions()
     # On paper these stand on the first page, so that the chart has the second one with its legend.
     above += Markup('<div class="cover">{}</div>\n').format(_facts(run, "cover-") + _definitions("cover-"))
     head = headline(run)
-    head = replace(head, notes=(*head.notes, *(run.cross_rank.notes if laid_out.tracks else ())))
-    if laid_out.tracks and len(laid_out) <= MOST_INTERVALS:
-        page = render(head, *_chart(run, laid_out), styles + above + _HINT, below)
-        if len(page) <= MOST_CHARACTERS:
+    head = replace(head, notes=(*head.notes, *(run.cross_rank.notes if gantt_chart.tracks else ())))
+    if gantt_chart.tracks and len(gantt_chart) <= MAX_REPORT_INTERVALS:
+        page = render(head, *_chart(run, gantt_chart), styles + above + _HINT, below)
+        if len(page) <= MAX_CHARACTERS:
             return page
-    picture = sections([_still(run, len(laid_out))] if laid_out.tracks else [])
-    return plain_page(head, above + picture + below)
+    picture = sections([_still(run, len(gantt_chart))] if gantt_chart.tracks else [])
+    return section_page(head, above + picture + below)
 
 
 _HINT = Markup('<p class="hint">The wheel scrolls the page; with Ctrl it zooms the chart.</p>\n')
 
 
-def _chart(run: Run, laid_out: Chart) -> tuple[dict[str, Any], Any]:
+def _chart(run: Run, gantt_chart: Chart) -> tuple[dict[str, Any], Any]:
     """Give the Gantt chart as the page wants it: the page scrolls, so all rows stand, and the wheel needs Ctrl."""
-    told = scene(laid_out, details(run, laid_out))
-    told["layout"]["whole"] = told["layout"]["height"] <= TALLEST
-    drawn = figures(told)
+    page_data = scene(gantt_chart, details(run, gantt_chart))
+    page_data["layout"]["whole"] = page_data["layout"]["height"] <= TALLEST
+    drawn = figures(page_data)
     for wheel in drawn.select({"type": WheelZoomTool}):
         wheel.update(modifiers={"ctrl": True})
-    return told, json_item(drawn, ID("figure"))
+    return page_data, json_item(drawn, ID("figure"))
 
 
 def _section(run: Run, name: str) -> Section:
@@ -99,22 +99,22 @@ def _section(run: Run, name: str) -> Section:
     view = VIEWS[name]
     assert view.draw is not None
     drawing, cells = view.draw(run), view.table(run)
-    shown = cells.first(MOST_ROWS) if cells.rows else None
+    shown = cells.truncated(MAX_ROWS) if cells.rows else None
     if drawing.message:
         return Section(name, view.title, cells=shown, about=drawing.message)
-    pieces = (Markup(svg(part, heading=False, night=True)) for part in parted(drawing, PAPER))
+    pieces = (Markup(svg(part, heading=False, dark=True)) for part in split_by_height(drawing, PAPER))
     picture = Markup("").join(Markup('<div class="piece">{}</div>').format(piece) for piece in pieces)
     return Section(name, drawing.title, picture, shown, drawing.subtitle)
 
 
 def _still(run: Run, count: int) -> Section:
-    middle = of_middle_step(run)
+    middle = middle_step_run(run)
     names = sorted({name for timeline in middle.timelines for name in timeline.windows.names})
     about = (
         f"The run has {count:,} intervals, too many for a page to be attached: this is its step of median length, "
         f"{', '.join(names)}. To look at all of it: dptrace view."
     )
-    return Section("gantt", VIEWS["gantt"].title, Markup(gantt_svg(middle, heading=False, night=True)), None, about)
+    return Section("gantt", VIEWS["gantt"].title, Markup(gantt_svg(middle, heading=False, dark=True)), None, about)
 
 
 def _findings(run: Run) -> Markup:
@@ -125,7 +125,7 @@ def _findings(run: Run) -> Markup:
         '<li><span class="cost"><b>{} ms</b>{} of the step</span><div><p>{}</p><p class="advice">→ {}</p></div></li>\n'
     )
     entries = (
-        entry.format(milliseconds(f.cost_ns), f"{100 * f.share:.1f} %", legible(f.text), legible(f.advice))
+        entry.format(milliseconds(f.cost_ns), f"{100 * f.share:.1f} %", sanitize(f.text), sanitize(f.advice))
         for f in found
     )
     return Markup('<ol class="findings">\n{}</ol>\n').format(Markup("").join(entries))
@@ -133,11 +133,11 @@ def _findings(run: Run) -> Markup:
 
 def _facts(run: Run, place: str = "") -> Markup:
     """List what run.json tells: how, where and with what the run was recorded."""
-    facts = [("Trace", run.path), *_told(run.metadata)]
+    facts = [("Trace", run.path), *_fact_rows(run.metadata)]
     return _list(f"{place}facts", "How it was recorded", facts)
 
 
-def _told(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _fact_rows(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for name, value in info.items():
         if name in _LEFT_OUT or value is None or value == "":
             continue

@@ -11,8 +11,8 @@ from markupsafe import Markup
 from dptrace.run.run import Run
 from dptrace.viewers.base.bokeh_renderer import bokeh_figure
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.marks import untold
-from dptrace.viewers.base.section_page import Section, live, plain_page, sections
+from dptrace.viewers.base.marks import without_tips
+from dptrace.viewers.base.section_page import Section, live_figure, section_page, sections
 from dptrace.viewers.base.svg_renderer import legend_svg, svg
 from dptrace.viewers.gantt import page
 from dptrace.viewers.gantt.svg import gantt_svg
@@ -34,15 +34,17 @@ def document(view: View, run: Run) -> str:
     place = (
         Markup("")
         if drawing.message
-        else live(legend_svg(drawing, night=True) if drawing.legend else "", svg(untold(drawing), heading=False))
+        else live_figure(
+            legend_svg(drawing, dark=True) if drawing.legend else "", svg(without_tips(drawing), heading=False)
+        )
     )
     about = drawing.message or drawing.subtitle
     cells = view.table(run)
     # What the table would say in its note is said already where there is no picture.
     part = Section(view.name, drawing.title, place, cells if cells.rows else None, about, open=True)
     looks = {} if drawing.message else {"light": False, "dark": True}
-    plots = {name: json_item(bokeh_figure(drawing, night), ID("figure")) for name, night in looks.items()}
-    return plain_page(head, sections([part]), plots)
+    plots = {name: json_item(bokeh_figure(drawing, dark), ID("figure")) for name, dark in looks.items()}
+    return section_page(head, sections([part]), plots)
 
 
 def _further(view: View, run: Run) -> tuple[str, ...]:
@@ -54,5 +56,5 @@ def picture(view: View, run: Run) -> str:
     """Draw a run as SVG, which needs no browser."""
     if view.draw is None:
         return gantt_svg(run)
-    told = headline(run)
-    return svg(view.draw(run), run=" · ".join((told.title, *told.facts)))
+    head = headline(run)
+    return svg(view.draw(run), run=" · ".join((head.title, *head.facts)))

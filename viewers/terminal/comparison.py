@@ -11,15 +11,14 @@ from rich.text import Text
 
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.comparison.changes import PARTS, Change, CollectiveChange, KernelChange
-from dptrace.comparison.compare import WORDS, Comparison
-from dptrace.comparison.samples import Place, Side
-from dptrace.core.text import legible
+from dptrace.comparison.compare import FIGURE_NAMES, Comparison
+from dptrace.comparison.samples import DeviceId, RunSample
+from dptrace.core.text import sanitize
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.terminal.split_tables import HEADINGS, milliseconds, plain, quantity
 
 __all__ = [
     "ROWS",
-    "beside",
     "count",
     "overlap_cells",
     "percent",
@@ -32,12 +31,13 @@ __all__ = [
     "sort_name",
     "texts_below",
     "verdict_word",
+    "worst_verdict",
 ]
 
 ROWS = (*PARTS, *CAUSES, "wall_ns", "overlapped_comm_ns")
 """The figures in the order of the tables: the parts, what idling was for, their sum, and what lies under compute."""
 
-MOST_ROWS = 5
+MAX_ROWS = 5
 _NARROWEST_NAME = 12
 
 Row = TypeVar("Row", KernelChange, CollectiveChange)
@@ -67,16 +67,16 @@ def verdict_word(verdict: str) -> str:
     return {"same": "=", "within noise": "in noise", "beyond noise": "moved", "cannot tell": "can't tell"}[verdict]
 
 
-def side_line(one: Side) -> str:
+def side_line(one: RunSample) -> str:
     """Name a run and tell how it was recorded; its steps are those that are compared."""
-    told = headline(one.run)
+    head = headline(one.run)
     steps = f"{len(one.steps)} step{'' if len(one.steps) == 1 else 's'}"
-    return " · ".join((told.title, *told.facts[:-1], steps))
+    return " · ".join((head.title, *head.facts[:-1], steps))
 
 
 def sort_name(row: CollectiveChange) -> str:
     """Name the kind and the group of a collective."""
-    return f"{row.sort.kind} · {row.sort.group}" if row.sort.group else row.sort.kind
+    return f"{row.collective.kind} · {row.collective.group}" if row.collective.group else row.collective.kind
 
 
 def short_kernel(name: str, width: int) -> str:
@@ -87,7 +87,7 @@ def short_kernel(name: str, width: int) -> str:
     >>> short_kernel("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", 25)
     'ampere_bf16_…tages_32x5_tn'
     """
-    text = legible(name)
+    text = sanitize(name)
     if text.endswith(")") and len(text) > width:
         depth = 0
         for place in range(len(text) - 1, 0, -1):
@@ -107,7 +107,7 @@ def row_verdict(row: KernelChange | CollectiveChange) -> str:
     if isinstance(row, KernelChange):
         return verdict_word(row.time.verdict)
     moved = [name for name, change in (("exp.", row.exposed), ("overl.", row.overlapped)) if change.beyond]
-    return f"{moved[0]} moved" if len(moved) == 1 else verdict_word(beside(row))
+    return f"{moved[0]} moved" if len(moved) == 1 else verdict_word(worst_verdict(row))
 
 
 def _style(verdict: str) -> str:
@@ -125,7 +125,7 @@ def _table(title: str, first: str, *headings: str) -> Table:
 
 
 def _label(name: str) -> str:
-    return f"  {WORDS[name]}" if name in CAUSES else WORDS[name]
+    return f"  {FIGURE_NAMES[name]}" if name in CAUSES else FIGURE_NAMES[name]
 
 
 def shown_changes(found: Comparison) -> list[Change]:
@@ -165,7 +165,7 @@ def _medians(found: Comparison) -> Table:
     return table
 
 
-def _ranks(by_rank: Sequence[tuple[Place, tuple[Change, ...]]]) -> Table:
+def _ranks(by_rank: Sequence[tuple[DeviceId, tuple[Change, ...]]]) -> Table:
     table = _table("B − A of each rank, ms per step (bold: moved)", "rank", *HEADINGS.values())
     for (rank, gpu), changes in by_rank:
         known = {change.name: change for change in changes}
@@ -177,7 +177,7 @@ def _ranks(by_rank: Sequence[tuple[Place, tuple[Change, ...]]]) -> Table:
 def _top(rows: Sequence[Row], verdicts: Sequence[str], every: bool) -> tuple[Sequence[Row], str]:
     """Choose the rows that are shown, and say how many are not."""
     moved = [row for row, verdict in zip(rows, verdicts, strict=True) if verdict != "same"]
-    shown = rows if every else moved[:MOST_ROWS]
+    shown = rows if every else moved[:MAX_ROWS]
     left = len(rows) - len(shown)
     return shown, f"{left:,} more; --all shows them." if left else ""
 
@@ -189,20 +189,20 @@ def count(a: float, b: float) -> str:
 
 def _collectives(found: Comparison, every: bool) -> Iterator[RenderableType]:
     rows = found.collective_changes
-    shown, more = _top(rows, [beside(row) for row in rows], every)
+    shown, more = _top(rows, [worst_verdict(row) for row in rows], every)
     if not shown:
         return
     heads = ("bytes", "count", "exposed A", "B", "B − A", "overl.\nB − A", "verdict")
     table = _table("collectives, per rank and step, ms", "kind", *heads)
     for row in shown:
         exposed = milliseconds(row.exposed.a), milliseconds(row.exposed.b), signed(row.exposed.delta)
-        cells = quantity(row.sort.bytes), count(row.a_count, row.b_count), *exposed, signed(row.overlapped.delta)
-        table.add_row(plain(sort_name(row)), *cells, row_verdict(row), style=_style(beside(row)))
+        cells = quantity(row.collective.bytes), count(row.a_count, row.b_count), *exposed, signed(row.overlapped.delta)
+        table.add_row(plain(sort_name(row)), *cells, row_verdict(row), style=_style(worst_verdict(row)))
     yield table
     yield Text(more, style="dim")
 
 
-def beside(row: CollectiveChange) -> str:
+def worst_verdict(row: CollectiveChange) -> str:
     """Give the verdict on a row of collectives: the stronger of those on exposed and overlapped time."""
     order = ("beyond noise", "cannot tell", "within noise", "same")
     return min((row.exposed.verdict, row.overlapped.verdict), key=order.index)
@@ -229,8 +229,8 @@ def _kernels(found: Comparison, width: int, every: bool) -> Iterator[RenderableT
 
 def texts_below(found: Comparison) -> list[str]:
     """Give what must be known to believe the figures: of A, of B, and of the comparison."""
-    told = [*(f"A: {note}" for note in found.a.run.notes), *(f"B: {note}" for note in found.b.run.notes)]
-    return [*told, *found.notes]
+    run_notes = [*(f"A: {note}" for note in found.a.run.notes), *(f"B: {note}" for note in found.b.run.notes)]
+    return [*run_notes, *found.notes]
 
 
 def print_comparison(found: Comparison, console: Console, every: bool = False, per_rank: bool = False) -> None:
@@ -243,7 +243,7 @@ def print_comparison(found: Comparison, console: Console, every: bool = False, p
     parts: list[RenderableType] = [
         Text("A  ", style="bold").append_text(plain(side_line(found.a))),
         Text("B  ", style="bold").append_text(plain(side_line(found.b))),
-        *(Text("≠ ", style="yellow").append_text(plain(text)) for text in found.differs),
+        *(Text("≠ ", style="yellow").append_text(plain(text)) for text in found.differences),
         Text(found.summary(), style="bold"),
         "",
         _figures(found),

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dptrace.analysis.cross_rank.latency import Latency, summed, titled
+from dptrace.analysis.cross_rank.latency import Latency, merge_groups, with_phase_in_name
 from dptrace.analysis.findings.detect import Finding
 from dptrace.analysis.matching.match import Matches
 from dptrace.run.cross_rank import CrossRankAnalysis
@@ -56,8 +56,8 @@ def timing_table(together: CrossRankAnalysis, every: bool = False) -> Table | No
     transfer = ("transfer\np50 ms", "\np90 ms", "\nmax ms")
     for heading in ("count", "bytes", *transfer, "mean\nwait ms", "busbw\nGB/s", "slow"):
         table.add_column(heading, justify="right", no_wrap=True)
-    rows = together.latencies if every else summed(together.latencies, together.matches, together.timing)
-    shown = titled(rows)[: None if every else _MOST_ROWS]
+    rows = together.latencies if every else merge_groups(together.latencies, together.matches, together.timing)
+    shown = with_phase_in_name(rows)[: None if every else _MOST_ROWS]
     for latency in shown:
         slow = int(latency.slow.sum())
         table.add_row(

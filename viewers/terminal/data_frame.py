@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 
-__all__ = ["MOST_ROWS", "cell", "print_frame"]
+__all__ = ["MAX_ROWS", "cell", "print_frame"]
 
-MOST_ROWS = 20
+MAX_ROWS = 20
 _LONGEST = 72
 """Letters of a name that are shown; kernels have names of a thousand."""
 
@@ -28,18 +28,18 @@ def cell(value: object) -> str:
         return "–"
     if isinstance(value, float):
         return f"{value:.6f}".rstrip("0").rstrip(".")
-    return legible(str(value))
+    return sanitize(str(value))
 
 
 def print_frame(frame: pd.DataFrame, title: str, console: Console, every: bool = False) -> None:
     """Print the first rows of a frame, or every row, and how many more there are."""
-    rows = frame if every else frame.head(MOST_ROWS)
+    rows = frame if every else frame.head(MAX_ROWS)
     texts = [[_short(cell(value)) for value in row] for row in rows.itertuples(index=False)]
     table = Table(title=Text(title), title_justify="left", title_style="bold")
     for i, name in enumerate(frame.columns):
         number = pd.api.types.is_numeric_dtype(frame[name])
         # A heading may be folded where there is a blank, a number nowhere.
-        heading = legible(str(name)).replace("_", " ").replace("(", " (")
+        heading = sanitize(str(name)).replace("_", " ").replace("(", " (")
         width = max((len(row[i]) for row in texts), default=0) if number else None
         table.add_column(Text(heading), justify="right" if number else "left", min_width=width)
     for row in texts:

@@ -12,34 +12,34 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.comparison.differences import beside_each_other
-from dptrace.comparison.step_alignment import AlignedSteps, align_steps, paced
-from dptrace.run.notable_ranks import Telling, telling_ranks
+from dptrace.comparison.differences import drawn_differences
+from dptrace.comparison.step_alignment import AlignedSteps, align_steps, run_steps
+from dptrace.run.notable_ranks import NotableRank, notable_ranks
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.time_saved import notes_of_both, saving
+from dptrace.viewers.base.time_saved import notes_of_both, time_saved_sentence
 from dptrace.viewers.terminal.gantt_figures import causes, kinds, saved_by_step, shares, split_figures
-from dptrace.viewers.terminal.gantt_picture import LEAST_CELLS_PER_STEP, Block, Scale, legend_lines, print_picture
+from dptrace.viewers.terminal.gantt_picture import MIN_CELLS_PER_STEP, Block, Scale, legend_lines, print_picture
 from dptrace.viewers.terminal.gantt_rows import Row, paired_rows, row_of
-from dptrace.viewers.terminal.pen import LEGEND, Look, Pen, freed_look, pen_for
+from dptrace.viewers.terminal.pen import LEGEND, Look, Pen, pen_for, time_saved_look
 
-__all__ = ["MOST_RANKS", "USUAL_WIDTH", "print_gantt", "print_pair"]
+__all__ = ["DEFAULT_WIDTH", "MAX_RANKS", "print_gantt", "print_pair"]
 
-USUAL_WIDTH = 80
+DEFAULT_WIDTH = 80
 """Of what goes to a pipe or a file."""
-MOST_RANKS = 16
+MAX_RANKS = 16
 """Ranks drawn where no screen says how many fit; more would push the first ones off it."""
 LINES_BELOW = 16
 """About how many lines stand above and below the rows."""
-MOST_REASONS = 4
+MAX_REASONS = 4
 
 
 def print_gantt(run: Run, console: Console) -> None:
     """Draw *run* as wide as the console: each cell shows the part that holds most of its time."""
     pen = pen_for(console)
     _print_title(run, pen, console)
-    chosen, telling = _chosen(run, _most_ranks(console, 1))
+    chosen, notable = _chosen(run, _most_ranks(console, 1))
     if not chosen:
         console.print("No steps to draw.")
     else:
@@ -57,10 +57,10 @@ def print_gantt(run: Run, console: Console) -> None:
             any(len(device.timeline.collectives) for device in chosen),
         )
         scale = print_picture([block], span, pen, console)
-        told = [*_remarks(run, chosen, telling), *_of_scale(scale, len(first), shared)]
+        remarks = [*_remarks(run, chosen, notable), *_of_scale(scale, len(first), shared)]
         numbers = [*causes(run, pen), *kinds(run, pen)]
         rows = {label: shares(device.split) for label, device in zip(labels, chosen, strict=True)}
-        _print_below(LEGEND, told, [*split_figures(rows, pen, console.width), *numbers], pen, console)
+        _print_below(LEGEND, remarks, [*split_figures(rows, pen, console.width), *numbers], pen, console)
     _print_notes(run.notes, pen, console)
 
 
@@ -74,28 +74,28 @@ def print_pair(a: Run, b: Run, console: Console, by_step: bool = True) -> None:
         DptraceError: one of the runs has no step.
     """
     pen, most = pen_for(console), _most_ranks(console, 2)
-    aligned = align_steps(paced(a), paced(b), by_step)
+    aligned = align_steps(run_steps(a), run_steps(b), by_step)
     for letter, run in (("A", a), ("B", b)):
         _print_title(run, pen, console, f"{letter}  ")
-    console.print(Text(pen.text(saving(aligned)), style=_verdict(aligned)), highlight=False)
-    _print_notes(beside_each_other(a, b), pen, console)
+    console.print(Text(pen.text(time_saved_sentence(aligned)), style=_verdict(aligned)), highlight=False)
+    _print_notes(drawn_differences(a, b), pen, console)
     chosen = [_chosen(run, most) for run in (a, b)]
     rows = paired_rows(aligned)
     blocks = [_paired_block(aligned, which, own, rows[which]) for which, (own, _) in enumerate(chosen)]
     scale = print_picture(blocks, int(aligned.slots_ns[-1]), pen, console)
-    told = [*aligned.notes, *_of_scale(scale, len(aligned.a.names), True)]
+    remarks = [*aligned.notes, *_of_scale(scale, len(aligned.a.names), True)]
     numbers: list[RenderableType] = ["", *saved_by_step(aligned, pen, console.width)]
     figures: dict[str, dict[str, str]] = {}
-    for letter, run, block, (own, telling) in zip("AB", (a, b), blocks, chosen, strict=True):
-        told += [f"{letter}: {remark}" for remark in _remarks(run, own, telling)]
+    for letter, run, block, (own, notable) in zip("AB", (a, b), blocks, chosen, strict=True):
+        remarks += [f"{letter}: {remark}" for remark in _remarks(run, own, notable)]
         most_steps = max(len(device.timeline.windows) for device in own)
         if most_steps > len(aligned.a.names):
-            told.append(f"{letter}: its shares and its wall below are of all its {most_steps} steps.")
+            remarks.append(f"{letter}: its shares and its wall below are of all its {most_steps} steps.")
         numbers += [*causes(run, pen, f"{letter}  "), *kinds(run, pen, f"{letter}  ")]
         figures |= {label: shares(device.split) for label, device in zip(block.labels, own, strict=True)}
-    verbs = sorted({gap.saved_ns > 0 for gap in aligned.freed()}, reverse=True)
-    legend = (*LEGEND, *(freed_look("Saved by B" if saved else "Lost by B", saved) for saved in verbs))
-    _print_below(legend, told, [*split_figures(figures, pen, console.width), *numbers], pen, console)
+    verbs = sorted({gap.saved_ns > 0 for gap in aligned.time_saved()}, reverse=True)
+    legend = (*LEGEND, *(time_saved_look("Saved by B" if saved else "Lost by B", saved) for saved in verbs))
+    _print_below(legend, remarks, [*split_figures(figures, pen, console.width), *numbers], pen, console)
     _print_notes(notes_of_both(a, b), pen, console)
 
 
@@ -112,14 +112,14 @@ def _paired_block(aligned: AlignedSteps, which: int, chosen: Sequence[DeviceFigu
     timelines = [device.timeline for device in chosen]
     shown = [row_by_device[id(device)] for device in chosen]
     # The words on what is freed stand once, and so in the first row, whichever rank that is.
-    shown[0] = replace(shown[0], freed=rows[0].freed)
+    shown[0] = replace(shown[0], time_saved=rows[0].time_saved)
     return Block(
         f"{'AB'[which]} steps",
         one.names,
         place,
         place[-1] + int(one.length_ns[-1]),
         [f"{'AB'[which]} {label}" for label in _labels(timelines)],
-        [shown[0], *(replace(row, freed=()) for row in shown[1:])],
+        [shown[0], *(replace(row, time_saved=()) for row in shown[1:])],
         [0] * len(shown),
         any(len(timeline.collectives) for timeline in timelines),
     )
@@ -128,30 +128,30 @@ def _paired_block(aligned: AlignedSteps, which: int, chosen: Sequence[DeviceFigu
 def _most_ranks(console: Console, runs: int) -> int:
     """Give how many ranks of each run are drawn: those that fit on the screen, if there is one."""
     if not console.is_terminal:
-        return MOST_RANKS // runs
-    return max((console.height - LINES_BELOW) // (2 * runs), MOST_RANKS // runs)
+        return MAX_RANKS // runs
+    return max((console.height - LINES_BELOW) // (2 * runs), MAX_RANKS // runs)
 
 
-def _chosen(run: Run, most: int) -> tuple[list[DeviceFigures], tuple[Telling, ...]]:
+def _chosen(run: Run, most: int) -> tuple[list[DeviceFigures], tuple[NotableRank, ...]]:
     """Choose the devices to draw, by rank; where there are more than fit, those that tell most, these first."""
     with_steps = [device for device in run.devices if len(device.timeline.windows)]
-    telling = telling_ranks(run) if len(with_steps) > 2 else ()
+    notable = notable_ranks(run) if len(with_steps) > 2 else ()
     if len(with_steps) <= most:
-        return with_steps, telling
-    return [run.devices[one.index] for one in telling[:most]], telling
+        return with_steps, notable
+    return [run.devices[one.index] for one in notable[:most]], notable
 
 
 def _print_title(run: Run, pen: Pen, console: Console, before: str = "") -> None:
-    told = headline(run)
-    words = before + " · ".join((told.title, *told.facts))
+    head = headline(run)
+    words = before + " · ".join((head.title, *head.facts))
     console.print(Text(pen.text(words), style="bold"), highlight=False)
 
 
 def _print_below(
     legend: Sequence[Look], remarks: Sequence[str], numbers: Sequence[RenderableType], pen: Pen, console: Console
 ) -> None:
-    told = [Text(pen.text(remark)) for remark in remarks]
-    console.print(*legend_lines(legend, pen, console.width), *told, *numbers, sep="\n", highlight=False)
+    texts = [Text(pen.text(remark)) for remark in remarks]
+    console.print(*legend_lines(legend, pen, console.width), *texts, *numbers, sep="\n", highlight=False)
 
 
 def _print_notes(notes: Sequence[str], pen: Pen, console: Console) -> None:
@@ -159,15 +159,15 @@ def _print_notes(notes: Sequence[str], pen: Pen, console: Console) -> None:
         console.print(Text(pen.text(f"! {note}")), highlight=False)
 
 
-def _remarks(run: Run, chosen: Sequence[DeviceFigures], telling: Sequence[Telling]) -> Iterator[str]:
+def _remarks(run: Run, chosen: Sequence[DeviceFigures], notable: Sequence[NotableRank]) -> Iterator[str]:
     """Say what the picture does not show, and where to look in it."""
     empty = [timeline for timeline in run.timelines if not len(timeline.windows)]
     if empty:
         yield f"Without a step, and so not drawn: {', '.join(_labels(empty))}."
     names = _labels(run.timelines)
     more = len(run.timelines) - len(empty) - len(chosen)
-    reasons = [f"{names[one.index]} ({one.why})" for one in telling if one.why][:MOST_REASONS]
-    if more or [one.why for one in telling if one.why] != ["typical"]:
+    reasons = [f"{names[one.index]} ({one.why})" for one in notable if one.why][:MAX_REASONS]
+    if more or [one.why for one in notable if one.why] != ["typical"]:
         yield from [f"Look at: {', '.join(reasons)}."] if reasons else []
     if more:
         yield f"{more} more rank{'s' if more > 1 else ''} not drawn: choose which with --ranks, such as --ranks 8-15."
@@ -177,7 +177,7 @@ def _of_scale(scale: Scale, steps: int, shared: bool) -> Iterator[str]:
     """Say what the axis can't show."""
     if not shared:
         yield "Each rank is drawn from its own first step: the clocks lie too far apart for one axis."
-    if steps * LEAST_CELLS_PER_STEP > scale.cells:
+    if steps * MIN_CELLS_PER_STEP > scale.cells:
         yield "Many steps for this width: a cell shows only what fills most of it. Choose some with --steps FIRST:LAST."
 
 

@@ -11,38 +11,38 @@ from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES, Split, by_kind, overlap_percent
 from dptrace.comparison.step_alignment import AlignedSteps
 from dptrace.run.run import Run
-from dptrace.viewers.base.time_saved import duration, freed_words
+from dptrace.viewers.base.time_saved import duration, time_saved_text
 from dptrace.viewers.terminal.pen import Pen
 from dptrace.viewers.terminal.split_tables import quantity, step_label
 
-__all__ = ["LEAST_WIDTH_OF_TABLE", "causes", "kinds", "saved_by_step", "shares", "split_figures"]
+__all__ = ["MIN_TABLE_WIDTH", "causes", "kinds", "saved_by_step", "shares", "split_figures"]
 
-LEAST_WIDTH_OF_TABLE = 80
-MOST_PAIRS = 12
+MIN_TABLE_WIDTH = 80
+MAX_PAIRS = 12
 
 
 def shares(split: Split) -> dict[str, str]:
     """Write the nine figures: shares of the wall time, and that time."""
     total = split.total()
     wall = total["wall_ns"]
-    told = {name: f"{100 * total[name] / wall:.1f}%" if wall else "-" for name in FIGURES}
-    return told | {"wall_ns": _four_digits(wall)}
+    cells = {name: f"{100 * total[name] / wall:.1f}%" if wall else "-" for name in FIGURES}
+    return cells | {"wall_ns": _four_digits(wall)}
 
 
 def split_figures(rows: Mapping[str, Mapping[str, str]], pen: Pen, width: int) -> Iterator[str | Text | Table]:
     """List the figures by rank: a table, or sentences where a table would be cut."""
-    if width < LEAST_WIDTH_OF_TABLE:
-        for label, told in rows.items():
-            words = (f"{name.removesuffix('_ns').replace('_', ' ')} {value}" for name, value in told.items())
-            yield Text(pen.known(f"{label}: {', '.join(words)}"))
+    if width < MIN_TABLE_WIDTH:
+        for label, cells in rows.items():
+            words = (f"{name.removesuffix('_ns').replace('_', ' ')} {value}" for name, value in cells.items())
+            yield Text(pen.encodable(f"{label}: {', '.join(words)}"))
         return
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="")
     table.add_column("share\nof wall", no_wrap=True)
     for name in FIGURES:
         heading = name.removesuffix("_ns").replace("overlapped_comm", "over-_lapped").replace("_", "\n")
         table.add_column(heading, justify="right", no_wrap=True)
-    for label, told in rows.items():
-        table.add_row(label, *map(pen.known, told.values()))
+    for label, cells in rows.items():
+        table.add_row(label, *map(pen.encodable, cells.values()))
     yield ""
     yield table
 
@@ -80,27 +80,27 @@ def kinds(run: Run, pen: Pen, whose: str = "") -> Iterator[Text]:
 def saved_by_step(aligned: AlignedSteps, pen: Pen, width: int) -> Iterator[Table | Text]:
     """Put each pair of steps beside each other, with what is saved: a table, or sentences where it would be cut."""
 
-    def told(a: int, b: int) -> str:
-        return "–" if aligned.incomparable else freed_words(a - b, (a - b) / max(a, 1))
+    def saved_text(a: int, b: int) -> str:
+        return "–" if aligned.incomparable else time_saved_text(a - b, (a - b) / max(a, 1))
 
     lengths = zip(aligned.a.length_ns.tolist(), aligned.b.length_ns.tolist(), strict=True)
     rows = [
-        (step_label(name), duration(a), step_label(other), duration(b), told(a, b))
+        (step_label(name), duration(a), step_label(other), duration(b), saved_text(a, b))
         for name, other, (a, b) in zip(aligned.a.names, aligned.b.names, lengths, strict=True)
     ]
     if len(rows) < 2:
         return
-    more = f"{len(rows) - MOST_PAIRS} more pairs of steps" if len(rows) > MOST_PAIRS else ""
-    if width < LEAST_WIDTH_OF_TABLE:
+    more = f"{len(rows) - MAX_PAIRS} more pairs of steps" if len(rows) > MAX_PAIRS else ""
+    if width < MIN_TABLE_WIDTH:
         yield from (
             _line(f"A step {a} {took}, B step {b} {other}: {saved}", pen)
-            for a, took, b, other, saved in rows[:MOST_PAIRS]
+            for a, took, b, other, saved in rows[:MAX_PAIRS]
         )
     else:
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="")
         for heading in ("step of A", "A", "step of B", "B", "B against A"):
             table.add_column(heading, justify="right", no_wrap=True)
-        for row in rows[:MOST_PAIRS]:
+        for row in rows[:MAX_PAIRS]:
             table.add_row(*map(pen.text, row))
         yield table
     if more:
@@ -112,7 +112,7 @@ def _some(ns: float) -> str:
 
 
 def _line(text: str, pen: Pen) -> Text:
-    return Text(pen.known(text))
+    return Text(pen.encodable(text))
 
 
 def _four_digits(ns: int) -> str:

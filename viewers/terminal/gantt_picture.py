@@ -14,10 +14,10 @@ from dptrace.core.intervals import Int64
 from dptrace.viewers.terminal.gantt_rows import Row
 from dptrace.viewers.terminal.pen import Look, Pen
 
-__all__ = ["LEAST_CELLS_PER_STEP", "Block", "Scale", "legend_lines", "print_picture"]
+__all__ = ["MIN_CELLS_PER_STEP", "Block", "Scale", "legend_lines", "print_picture"]
 
-LEAST_CELLS = 16
-LEAST_CELLS_PER_STEP = 6
+MIN_CELLS = 16
+MIN_CELLS_PER_STEP = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ class Block:
 
 def print_picture(blocks: Sequence[Block], span: int, pen: Pen, console: Console) -> Scale:
     margin = max(len(label) for block in blocks for label in (*block.labels, block.heading)) + 2
-    scale = Scale(max(span, 1), max(console.width - margin, LEAST_CELLS))
+    scale = Scale(max(span, 1), max(console.width - margin, MIN_CELLS))
     for block in blocks:
         for line in _lines(block, margin, scale, pen):
             console.print(line, highlight=False, no_wrap=True, overflow="crop")
     for axis in _axis(scale, pen.ascii):
-        console.print(Text(" " * margin + pen.known(axis)), highlight=False, no_wrap=True, overflow="crop")
+        console.print(Text(" " * margin + pen.encodable(axis)), highlight=False, no_wrap=True, overflow="crop")
     return scale
 
 
@@ -75,7 +75,7 @@ def _lines(block: Block, margin: int, scale: Scale, pen: Pen) -> Iterator[Text]:
 def _steps(block: Block, scale: Scale, pen: Pen) -> Text:
     """Write the steps' names where they begin, and only every 2nd, 5th, 10th … when there is no room for more."""
     names = block.names
-    every = next(n for n in _nice() if scale.cells * n >= LEAST_CELLS_PER_STEP * len(names))
+    every = next(n for n in _nice() if scale.cells * n >= MIN_CELLS_PER_STEP * len(names))
     places = [scale.cell(start) for start in block.starts_ns[::every]]
     after = [*places[1:], scale.cell(block.end_ns)]
     rooms = [max(end - place, 0) for place, end in zip(places, after, strict=True)]
@@ -118,10 +118,10 @@ def _axis(scale: Scale, ascii_only: bool) -> Iterator[str]:
 def legend_lines(looks: Sequence[Look], pen: Pen, width: int) -> Iterator[Text]:
     line = Text()
     for look in looks:
-        entry = Text.assemble((pen.known(f" {look.glyph} "), pen.style(look)), f" {look.label}  ")
+        entry = Text.assemble((pen.encodable(f" {look.glyph} "), pen.style(look)), f" {look.label}  ")
         if line and len(line) + len(entry) > width:
             yield line
             line = Text()
         line += entry
     yield line
-    yield Text(pen.known(" f b o c x m  the same, in a cell that is idle for most of its time"))
+    yield Text(pen.encodable(" f b o c x m  the same, in a cell that is idle for most of its time"))

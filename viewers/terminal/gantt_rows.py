@@ -11,14 +11,14 @@ from dptrace.analysis.per_gpu.split import Part, exposure, partition
 from dptrace.comparison.step_alignment import AlignedSteps
 from dptrace.core.intervals import Int64, IntervalSet, covered, subtract, union
 from dptrace.timeline.model import Timeline
-from dptrace.viewers.base.time_saved import freed_words
+from dptrace.viewers.base.time_saved import time_saved_text
 from dptrace.viewers.gantt.chart import OVERLAPPED, Chart, Lane, Role
 from dptrace.viewers.gantt.pair_chart import paired_chart
-from dptrace.viewers.terminal.pen import EXPOSED, FAINT, IDLE, LOOKS, NOTHING, OVERLAP, Look, freed_look
+from dptrace.viewers.terminal.pen import EXPOSED, FAINT, IDLE, LOOKS, NOTHING, OVERLAP, Look, time_saved_look
 
 __all__ = ["Row", "paired_rows", "row_of"]
 
-LEAST_SEEN = 0.1
+MIN_VISIBLE_SHARE = 0.1
 """Share of an idle cell from which its largest part is seen in it."""
 
 
@@ -30,16 +30,16 @@ class Row:
     """By :class:`Part`."""
     communication: tuple[IntervalSet, IntervalSet]
     """Exposed, overlapped."""
-    freed: tuple[tuple[IntervalSet, Look], ...] = ()
+    time_saved: tuple[tuple[IntervalSet, Look], ...] = ()
     """Stretches in which the GPU's run is done and the other is not."""
 
     def phases(self, edges: Int64) -> list[Look]:
         """Give for each cell between two edges the part that holds most of it."""
-        freed = [stretch for stretch, _ in self.freed]
-        looks = [*(LOOKS[part] for part in Part), *(look for _, look in self.freed)]
-        cells = _most([*self.parts, *freed], looks, edges)
+        time_saved = [stretch for stretch, _ in self.time_saved]
+        looks = [*(LOOKS[part] for part in Part), *(look for _, look in self.time_saved)]
+        cells = _most([*self.parts, *time_saved], looks, edges)
         held = np.array([np.diff(covered(each, edges)) for each in self.parts[: Part.IDLE]])
-        seen = held.max(axis=0) >= LEAST_SEEN * np.diff(edges)
+        seen = held.max(axis=0) >= MIN_VISIBLE_SHARE * np.diff(edges)
         # A GPU that idles most of the time would else show nothing of what it does.
         largest = [FAINT[Part(part)] for part in held.argmax(axis=0)]
         return [
@@ -61,38 +61,42 @@ def _most(sets: Sequence[IntervalSet], looks: Sequence[Look], edges: Int64) -> l
 
 def row_of(timeline: Timeline) -> Row:
     """Give a GPU's row, in its own time."""
-    pieces, told = partition(timeline), exposure(timeline)
+    pieces, exposures = partition(timeline), exposure(timeline)
     parts = [union(pieces.start_ns[pieces.part == part], pieces.end_ns[pieces.part == part]) for part in Part]
-    exposed, overlapped = (union(told.start_ns[told.part == x], told.end_ns[told.part == x]) for x in (1, 0))
+    exposed, overlapped = (
+        union(exposures.start_ns[exposures.part == x], exposures.end_ns[exposures.part == x]) for x in (1, 0)
+    )
     return Row(tuple(parts), (exposed, overlapped))
 
 
 def paired_rows(aligned: AlignedSteps) -> tuple[list[Row], list[Row]]:
     """Give the rows of A's and of B's GPUs, on their common axis."""
     drawn = paired_chart(aligned)
-    freed: tuple[list[tuple[IntervalSet, Look]], ...] = ([], [])
-    for gap in aligned.freed():
+    time_saved: tuple[list[tuple[IntervalSet, Look]], ...] = ([], [])
+    for gap in aligned.time_saved():
         stretch = np.array([gap.from_ns], np.int64), np.array([gap.to_ns], np.int64)
-        freed[gap.run].append((stretch, freed_look(freed_words(gap.saved_ns, gap.share), gap.saved_ns > 0)))
+        time_saved[gap.run].append(
+            (stretch, time_saved_look(time_saved_text(gap.saved_ns, gap.share), gap.saved_ns > 0))
+        )
     rows: tuple[list[Row], list[Row]] = ([], [])
     for which, one in enumerate(aligned.runs):
         shifts = aligned.shifts(which)
         for device in range(len(one.devices)):
             spans = one.start_ns[device] + shifts[device], one.end_ns[device] + shifts[device]
             track = device + which * len(aligned.a.devices)
-            rows[which].append(_row(drawn, track, union(*spans), tuple(freed[which]) if device == 0 else ()))
+            rows[which].append(_row(drawn, track, union(*spans), tuple(time_saved[which]) if device == 0 else ()))
     return rows
 
 
-def _row(drawn: Chart, track: int, spans: IntervalSet, freed: tuple[tuple[IntervalSet, Look], ...]) -> Row:
-    phases, told = (
+def _row(drawn: Chart, track: int, spans: IntervalSet, time_saved: tuple[tuple[IntervalSet, Look], ...]) -> Row:
+    phases, exposure_lane = (
         next(lane for lane in drawn.lanes if lane.track == track and lane.role is role)
         for role in (Role.PHASES, Role.EXPOSURE)
     )
     parts = [_of(phases, part) for part in Part]
     busy = union(phases.start_ns, phases.start_ns + phases.duration_ns)
     parts[Part.IDLE] = subtract(spans, busy)
-    return Row(tuple(parts), (_of(told, Part.EXPOSED_COMM), _of(told, OVERLAPPED)), freed)
+    return Row(tuple(parts), (_of(exposure_lane, Part.EXPOSED_COMM), _of(exposure_lane, OVERLAPPED)), time_saved)
 
 
 def _of(lane: Lane, category: int) -> IntervalSet:

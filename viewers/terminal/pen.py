@@ -13,10 +13,22 @@ from rich.text import Text
 
 from dptrace.analysis.per_gpu.labels import OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 from dptrace.viewers.base.theme import OVERLAPPED, PART_COLORS, PART_ORDER, ink_on
 
-__all__ = ["EXPOSED", "FAINT", "IDLE", "LEGEND", "LOOKS", "NOTHING", "OVERLAP", "Look", "Pen", "freed_look", "pen_for"]
+__all__ = [
+    "EXPOSED",
+    "FAINT",
+    "IDLE",
+    "LEGEND",
+    "LOOKS",
+    "NOTHING",
+    "OVERLAP",
+    "Look",
+    "Pen",
+    "pen_for",
+    "time_saved_look",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +38,7 @@ class Look:
     glyph: str
     label: str
     color: str = ""
-    sixteen: str = ""
+    ansi_16: str = ""
     """The style where there are but the terminal's own sixteen colours."""
     fill: str = " "
     ink: str = ""
@@ -42,8 +54,8 @@ _GLYPHS = {
     Part.EXPOSED_MEMORY: ("M", "white on magenta"),
 }
 LOOKS = {
-    part: Look(glyph, PART_LABELS[part], PART_COLORS[part], sixteen, fill="/" if part == Part.EXPOSED_COMM else " ")
-    for part, (glyph, sixteen) in _GLYPHS.items()
+    part: Look(glyph, PART_LABELS[part], PART_COLORS[part], ansi_16, fill="/" if part == Part.EXPOSED_COMM else " ")
+    for part, (glyph, ansi_16) in _GLYPHS.items()
 }
 EXPOSED = LOOKS[Part.EXPOSED_COMM]
 OVERLAP = Look("=", OVERLAPPED_LABEL, OVERLAPPED, "black on green")
@@ -57,7 +69,7 @@ LEGEND = (*(LOOKS[part] for part in PART_ORDER), OVERLAP)
 _IN_ASCII = str.maketrans({"·": ".", "µ": "u", "×": "x", "–": "-", "−": "-", "…": "...", "→": "->"})
 
 
-def freed_look(words: str, saved: bool) -> Look:
+def time_saved_look(words: str, saved: bool) -> Look:
     """Make the look of time that one of two runs has left; *words* stand in it where they fit."""
     return Look("-", words, fill="-", ink="bold green" if saved else "bold red")
 
@@ -67,18 +79,18 @@ class Pen:
     """What the console can show."""
 
     colored: bool
-    sixteen: bool
+    ansi_16: bool
     ascii: bool
     encoding: str
 
     def text(self, text: str) -> str:
         """Make a name from a trace harmless: escapes and turned directions are spelled out, as everywhere."""
         kept = "".join(
-            c for c in legible(text) if unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+            c for c in sanitize(text) if unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
         )
-        return self.known(kept)
+        return self.encodable(kept)
 
-    def known(self, text: str) -> str:
+    def encodable(self, text: str) -> str:
         """Write what the encoding has no sign for with one that it has."""
         text = text.translate(_IN_ASCII) if self.ascii else text
         return text.encode(self.encoding, "replace").decode(self.encoding)
@@ -91,7 +103,7 @@ class Pen:
             return look.ink
         if not look.color:
             return ""
-        return look.sixteen if self.sixteen else f"{ink_on(look.color)} on {look.color}"
+        return look.ansi_16 if self.ansi_16 else f"{ink_on(look.color)} on {look.color}"
 
     def bar(self, cells: Sequence[Look]) -> Text:
         """Draw one row: in colour with the part's name or letter in each stretch, else as its letter repeated."""
@@ -99,7 +111,7 @@ class Pen:
         for look, group in groupby(cells):
             width = len(list(group))
             captioned = look.ink or (self.colored and look.color)
-            row.append(self.known(_caption(look, width) if captioned else look.glyph * width), self.style(look))
+            row.append(self.encodable(_caption(look, width) if captioned else look.glyph * width), self.style(look))
         return row
 
 

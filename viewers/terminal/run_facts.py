@@ -10,7 +10,7 @@ from typing import Any
 from dptrace.analysis.per_gpu.expert_load import expert_loads
 from dptrace.viewers.terminal.split_tables import quantity
 
-__all__ = ["MOST_LAYERS", "expert_lines", "memory_sentence"]
+__all__ = ["MAX_LAYERS", "expert_lines", "memory_sentence"]
 
 _HELD = {
     "parameters_bytes": "of parameters",
@@ -26,7 +26,7 @@ def memory_sentence(info: Mapping[str, Any]) -> str:
         info: the contents of run.json.
     """
     ranks = info.get("ranks")
-    listed = [rank["memory"] for rank in ranks if _tells(rank)] if isinstance(ranks, list) else []
+    listed = [rank["memory"] for rank in ranks if _has_memory(rank)] if isinstance(ranks, list) else []
     held = {what: values for key, what in _HELD.items() if (values := _values(listed, key))}
     said = []
     if held:
@@ -41,15 +41,15 @@ def memory_sentence(info: Mapping[str, Any]) -> str:
     return f"Memory: {'; '.join(said)}." if said else ""
 
 
-def _tells(rank: object) -> bool:
+def _has_memory(rank: object) -> bool:
     return isinstance(rank, dict) and isinstance(rank.get("memory"), dict)
 
 
 def _values(listed: Sequence[Mapping[str, Any]], key: str) -> list[int]:
-    return [value for told in listed if type(value := told.get(key)) is int and value >= 0]
+    return [value for memory in listed if type(value := memory.get(key)) is int and value >= 0]
 
 
-MOST_LAYERS = 8
+MAX_LAYERS = 8
 
 
 def expert_lines(info: Mapping[str, Any], every: bool = False) -> list[str]:
@@ -62,13 +62,13 @@ def expert_lines(info: Mapping[str, Any], every: bool = False) -> list[str]:
     loads = expert_loads(info)
     if not loads:
         return []
-    even = f"{100 * loads[0].even:.1f} %"
+    even = f"{100 * loads[0].even_share:.1f} %"
     lines = [f"Tokens of each expert, in all steps (alike: {even} each):"]
     lines += [
-        f"  layer {load.layer}: most {100 * load.shares[load.most]:.1f} % (expert {load.most}), "
-        f"least {100 * load.shares[load.least]:.1f} % (expert {load.least})"
-        for load in (loads if every else loads[:MOST_LAYERS])
+        f"  layer {load.layer}: most {100 * load.shares[load.most_loaded]:.1f} % (expert {load.most_loaded}), "
+        f"least {100 * load.shares[load.least_loaded]:.1f} % (expert {load.least_loaded})"
+        for load in (loads if every else loads[:MAX_LAYERS])
     ]
-    if not every and len(loads) > MOST_LAYERS:
-        lines.append(f"  {len(loads) - MOST_LAYERS:,} more layers; --all shows them.")
+    if not every and len(loads) > MAX_LAYERS:
+        lines.append(f"  {len(loads) - MAX_LAYERS:,} more layers; --all shows them.")
     return lines

@@ -12,14 +12,14 @@ from rich.text import Text
 
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES, Split, by_kind, overlap_percent
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 
 __all__ = [
-    "MOST_RANKS",
-    "MOST_RANKS_IN_ONE",
-    "MOST_STEPS",
+    "MAX_RANKS",
+    "MAX_STEPS",
+    "MAX_TABLE_RANKS",
     "collective_table",
     "idle_table",
     "milliseconds",
@@ -43,14 +43,14 @@ HEADINGS = {
 }
 """The parts in the order in which a step is told, their sum, and beside it what lies under compute."""
 
-MOST_STEPS = 12
-MOST_RANKS = 4
-MOST_RANKS_IN_ONE = 32
+MAX_STEPS = 12
+MAX_RANKS = 4
+MAX_TABLE_RANKS = 32
 
 
 def plain(text: str) -> Text:
     """Show a text from a trace as it is: no markup, no control characters that a terminal would obey."""
-    return Text(legible(text))
+    return Text(sanitize(text))
 
 
 def milliseconds(ns: float) -> str:
@@ -111,7 +111,7 @@ def _heading(timeline: Timeline) -> Text:
 def _rank_table(timeline: Timeline, figures: Split, every: bool) -> Table:
     """One rank: a row for each step, the median, and each part's share of the wall time."""
     table = _table(_heading(timeline), "step")
-    shown = range(len(figures.names)) if every or len(figures.names) <= MOST_STEPS else range(MOST_STEPS // 2)
+    shown = range(len(figures.names)) if every or len(figures.names) <= MAX_STEPS else range(MAX_STEPS // 2)
     for k in shown:
         table.add_row(
             plain(step_label(figures.names[k])), *_row({name: int(figures.figures[name][k]) for name in FIGURES})
@@ -137,7 +137,7 @@ def rank_label(run: Run, timeline: Timeline) -> str:
 def _ranks_table(run: Run, every: bool) -> Table:
     """Many ranks: a row for each, its medians over the steps."""
     table = _table(Text("median of the steps, ms", style="bold"), "rank")
-    shown = len(run.splits) if every else min(len(run.splits), MOST_RANKS_IN_ONE)
+    shown = len(run.splits) if every else min(len(run.splits), MAX_TABLE_RANKS)
     for timeline, figures in list(zip(run.timelines, run.splits, strict=True))[:shown]:
         table.add_row(rank_label(run, timeline), *_row(figures.median()))
     if shown < len(run.splits):
@@ -151,7 +151,7 @@ def step_tables(run: Run, every: bool = False) -> Iterator[RenderableType]:
     Args:
         every: leave no row out, however many there are.
     """
-    if len(run.splits) > MOST_RANKS and not every:
+    if len(run.splits) > MAX_RANKS and not every:
         yield _ranks_table(run, every)
         return
     for timeline, figures in zip(run.timelines, run.splits, strict=True):
@@ -170,14 +170,14 @@ def collective_table(run: Run) -> Table | None:
     table.add_column("kind", no_wrap=True)
     for heading in ("count", "bytes", "exposed ms", "overlapped ms", "overlap"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for told in kinds:
-        percent = told.overlap_percent
+    for kind_figures in kinds:
+        percent = kind_figures.overlap_percent
         table.add_row(
-            told.kind,
-            f"{told.count:.4g}",
-            quantity(told.bytes),
-            milliseconds(told.exposed_ns),
-            milliseconds(told.overlapped_ns),
+            kind_figures.kind,
+            f"{kind_figures.count:.4g}",
+            quantity(kind_figures.bytes),
+            milliseconds(kind_figures.exposed_ns),
+            milliseconds(kind_figures.overlapped_ns),
             "–" if percent is None else f"{percent:.1f} %",
         )
     return table
@@ -204,14 +204,14 @@ def idle_table(run: Run, every: bool = False) -> Table | None:
     title = Text("idle by cause, mean of the steps, ms", style="bold")
     table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
     # Only a pipeline has bubbles.
-    told = [cause for cause in CAUSES if cause != "bubble_ns" or any(len(d.timeline.actions) for d in devices)]
-    for heading in ("rank", *(CAUSE_HEADINGS[cause] for cause in told), "idle"):
+    shown_causes = [cause for cause in CAUSES if cause != "bubble_ns" or any(len(d.timeline.actions) for d in devices)]
+    for heading in ("rank", *(CAUSE_HEADINGS[cause] for cause in shown_causes), "idle"):
         table.add_column(heading, justify="right" if heading != "rank" else "left", no_wrap=True)
-    shown = devices if every else devices[:MOST_RANKS_IN_ONE]
+    shown = devices if every else devices[:MAX_TABLE_RANKS]
     for device in shown:
         means = device.mean_idle()
-        cells = (means[cause] for cause in told)
+        cells = (means[cause] for cause in shown_causes)
         table.add_row(rank_label(run, device.timeline), *map(milliseconds, (*cells, sum(means.values()))))
     if len(shown) < len(devices):
-        table.add_row("…", *["…"] * (len(told) + 1))
+        table.add_row("…", *["…"] * (len(shown_causes) + 1))
     return table

@@ -15,8 +15,8 @@ from dptrace.viewers.base.headline import headline
 from dptrace.viewers.terminal.cross_rank_tables import findings_list, timing_table
 from dptrace.viewers.terminal.run_facts import expert_lines, memory_sentence
 from dptrace.viewers.terminal.split_tables import (
-    MOST_RANKS,
-    MOST_STEPS,
+    MAX_RANKS,
+    MAX_STEPS,
     collective_table,
     idle_table,
     milliseconds,
@@ -30,7 +30,7 @@ from dptrace.viewers.views.pipeline import bubble_table
 
 __all__ = ["notes", "print_collectives", "print_run", "sentence"]
 
-MOST_COLLECTIVES = 60
+MAX_COLLECTIVES = 60
 
 
 def sentence(run: Run) -> Text:
@@ -52,8 +52,8 @@ def sentence(run: Run) -> Text:
 
 def _description(run: Run) -> Text:
     """Name the run and tell how it was recorded."""
-    told = headline(run)
-    return plain(" · ".join((told.title, *told.facts)))
+    head = headline(run)
+    return plain(" · ".join((head.title, *head.facts)))
 
 
 def notes(run: Run, further: tuple[str, ...] = ()) -> RenderableType:
@@ -69,7 +69,7 @@ def print_run(run: Run, console: Console, every: bool = False, align: bool = Tru
         align: whether clocks that are off are corrected before ranks are compared.
     """
     parts: list[RenderableType] = [_description(run), sentence(run), "", *_spaced(step_tables(run, every))]
-    if not every and (len(run.splits) > MOST_RANKS or any(len(f.names) > MOST_STEPS for f in run.splits)):
+    if not every and (len(run.splits) > MAX_RANKS or any(len(f.names) > MAX_STEPS for f in run.splits)):
         parts += [Text("--all shows every rank and every step.", style="dim"), ""]
     if (collectives := collective_table(run)) is not None:
         parts += [collectives, ""]
@@ -102,7 +102,7 @@ def print_collectives(run: Run, console: Console, every: bool = False) -> None:
     for heading in ("rank", "step", "kind", "phase", "bytes", "start\nms", "ms", "exposed\nms", "overl.\nms"):
         table.add_column(heading, justify="left" if heading in ("step", "kind", "phase") else "right", no_wrap=True)
     rows = run.collectives()
-    shown = rows if every else rows.head(MOST_COLLECTIVES)
+    shown = rows if every else rows.head(MAX_COLLECTIVES)
     origin = min(int(timeline.windows.bounds[0]) for timeline in run.timelines)
     labels = {(timeline.rank, timeline.device): rank_label(run, timeline) for timeline in run.timelines}
     for row in shown.to_dict("records"):

@@ -11,7 +11,7 @@ from dptrace.analysis.matching.match import Matches
 from dptrace.core.intervals import Int64
 from dptrace.run.run import Run
 from dptrace.viewers.base.marks import Dot, Drawing, Entry, Line, log_axis, message
-from dptrace.viewers.base.table import Cells
+from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.terminal.split_tables import milliseconds, quantity
 from dptrace.viewers.views.bars import NO_COMMUNICATION
 
@@ -31,36 +31,36 @@ _FIT_POINTS = 40
 
 def bandwidth(run: Run) -> Drawing:
     """Draw the bus bandwidth of every collective by its size."""
-    matches, told = run.cross_rank.matches, run.cross_rank.timing
-    known = np.flatnonzero((matches.bytes > 0) & (told.busbw > 0))
+    matches, timing = run.cross_rank.matches, run.cross_rank.timing
+    known = np.flatnonzero((matches.bytes > 0) & (timing.busbw > 0))
     if not len(known):
         return message(TITLE, NOT_KNOWN if len(matches) else NO_COMMUNICATION)
     kinds = sorted(set(matches.kind[known].tolist()))
     looks = {kind: _LOOKS[index % len(_LOOKS)] for index, kind in enumerate(kinds)}
     x = log_axis(matches.bytes[known].tolist(), quantity, "message size")
-    y = log_axis((told.busbw[known] / 1e9).tolist(), lambda value: f"{value:g}", "bus bandwidth, GB/s", upwards=True)
+    y = log_axis((timing.busbw[known] / 1e9).tolist(), lambda value: f"{value:g}", "bus bandwidth, GB/s", upwards=True)
     lines = [line for fit in run.cross_rank.fits for line in _line(fit, matches, looks)]
     legend = tuple(Entry(looks[kind][0], kind, looks[kind][1]) for kind in kinds)
     text = "As nccl-tests counts it, from the time in which data moved."
     text += " Dashed: latency + time per byte, as fitted." if lines else ""
-    text += " Rings: ranks are missing here, so it may have been faster." if told.upper_bound[known].any() else ""
+    text += " Rings: ranks are missing here, so it may have been faster." if timing.upper_bound[known].any() else ""
     return Drawing(TITLE, text, x, y, 340, (*lines, *_dots(run, known, looks)), legend)
 
 
 def _dots(run: Run, known: Int64, looks: dict[str, tuple[str, str]]) -> Iterator[Dot]:
     """Draw the collectives, one dot for those of a kind that would lie on each other."""
-    matches, told = run.cross_rank.matches, run.cross_rank.timing
-    size, rate = matches.bytes[known].astype(np.float64), told.busbw[known] / 1e9
+    matches, timing = run.cross_rank.matches, run.cross_rank.timing
+    size, rate = matches.bytes[known].astype(np.float64), timing.busbw[known] / 1e9
     kinds, code = np.unique(matches.kind[known].astype(str), return_inverse=True)
     places = [np.rint(np.log10(values) * _FINEST / 3) for values in (size, rate)]
-    cells = np.stack((code, *places, told.upper_bound[known]))
+    cells = np.stack((code, *places, timing.upper_bound[known]))
     _, first, count = np.unique(cells, axis=1, return_index=True, return_counts=True)
     for at, many in zip(first.tolist(), count.tolist(), strict=True):
         kind, row = str(kinds[code[at]]), int(known[at])
         color, shape = looks[kind]
-        about = f"{kind}, {quantity(size[at])}: {rate[at]:.3g} GB/s, {milliseconds(float(told.transfer_ns[row]))} ms"
+        about = f"{kind}, {quantity(size[at])}: {rate[at]:.3g} GB/s, {milliseconds(float(timing.transfer_ns[row]))} ms"
         about += f", {matches.step[row]}" if matches.step[row] and many == 1 else f" ({many} like it)"
-        yield Dot(float(size[at]), float(rate[at]), color, about, bool(told.upper_bound[row]), shape)
+        yield Dot(float(size[at]), float(rate[at]), color, about, bool(timing.upper_bound[row]), shape)
 
 
 def _line(fit: AlphaBeta, matches: Matches, looks: dict[str, tuple[str, str]]) -> Iterator[Line]:
@@ -73,7 +73,7 @@ def _line(fit: AlphaBeta, matches: Matches, looks: dict[str, tuple[str, str]]) -
     yield Line(tuple(points), looks[fit.kind][0], "5 4")
 
 
-def bandwidth_table(run: Run) -> Cells:
+def bandwidth_table(run: Run) -> TextTable:
     """Give what was fitted to each kind and group: latency, bandwidth, and from which size on data is most of it."""
     rows = []
     for fit in run.cross_rank.fits:
@@ -83,8 +83,8 @@ def bandwidth_table(run: Run) -> Cells:
             continue
         beta, crossover = fit.beta_s_per_byte, fit.crossover_bytes
         rate = f"{1e-9 / beta:.3g}" if beta else "–"
-        told = f"{fit.alpha_s * 1e6:.1f}", rate, quantity(crossover) if crossover else "–"
-        rows.append((*about, *told, "–" if fit.r2 is None else f"{fit.r2:.2f}", ""))
+        fit_cells = f"{fit.alpha_s * 1e6:.1f}", rate, quantity(crossover) if crossover else "–"
+        rows.append((*about, *fit_cells, "–" if fit.r2 is None else f"{fit.r2:.2f}", ""))
     columns = ("kind", "group", "ranks", "count", "latency µs", "GB/s", "half at", "R²", "why not")
     note = "Transfer time = latency + bytes / rate, fitted to collectives of which all ranks are here."
-    return Cells(columns, tuple(rows), 2, note if rows else NO_COMMUNICATION)
+    return TextTable(columns, tuple(rows), 2, note if rows else NO_COMMUNICATION)

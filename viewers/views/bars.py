@@ -9,7 +9,7 @@ from dptrace.run.run import Run
 from dptrace.viewers.base.marks import HEAD, Axis, Box
 from dptrace.viewers.terminal.split_tables import milliseconds, rank_label
 
-__all__ = ["NO_COMMUNICATION", "NO_STEP", "Rows", "place_labels", "share", "stack", "with_steps"]
+__all__ = ["NO_COMMUNICATION", "NO_STEP", "RowLayout", "rank_labels", "share", "stack", "with_steps"]
 
 NO_STEP = "There is no step in this run."
 NO_COMMUNICATION = "There is no communication in this run."
@@ -31,7 +31,7 @@ def share(part: float, whole: float) -> str:
     return "< 0.1 %" if 0 < percent < 0.05 else f"{percent:.1f} %"
 
 
-def place_labels(run: Run, devices: Sequence[DeviceFigures]) -> list[str]:
+def rank_labels(run: Run, devices: Sequence[DeviceFigures]) -> list[str]:
     """Name the GPUs as all views do: ``rank 0``, or ``rank 0 GPU 1`` where a rank has several."""
     return [f"rank {rank_label(run, device.timeline)}" for device in devices]
 
@@ -41,7 +41,7 @@ def with_steps(run: Run) -> list[DeviceFigures]:
     return [device for device in run.devices if len(device.timeline.windows)]
 
 
-class Rows:
+class RowLayout:
     """Lay rows out from the top, in pixels, and collect their labels."""
 
     def __init__(self, height: float) -> None:
@@ -74,8 +74,8 @@ def stack(parts: Sequence[tuple[str, float, str, str]], top: float, height: floa
     for name, ns, color, ink in parts:
         if ns <= 0:
             continue
-        told = f"{name} {milliseconds(ns)} ms, {share(ns, whole)}"
+        tip = f"{name} {milliseconds(ns)} ms, {share(ns, whole)}"
         texts = (f"{milliseconds(ns)} ms · {share(ns, whole)}", share(ns, whole))
-        boxes.append(Box(at, at + ns, top, top + height, color, f"{of}: {told}", texts, ink))
+        boxes.append(Box(at, at + ns, top, top + height, color, f"{of}: {tip}", texts, ink))
         at += ns
     return boxes

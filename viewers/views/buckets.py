@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dptrace.analysis.cross_rank.latency import Latency, titled
+from dptrace.analysis.cross_rank.latency import Latency, with_phase_in_name
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Line, log_axis, message, time_axis
-from dptrace.viewers.base.table import Cells
+from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.terminal.split_tables import milliseconds, quantity
-from dptrace.viewers.views.bars import NO_COMMUNICATION, Rows
+from dptrace.viewers.views.bars import NO_COMMUNICATION, RowLayout
 
 __all__ = ["buckets", "buckets_table"]
 
 TITLE = "Time of each bucket and of like collectives"
 MISSING = "Not all ranks of any collective are here, so how much of its time was waiting is not known."
-MOST_ROWS = 24
+MAX_ROWS = 24
 _NORMAL, _SLOW = "#0072B2", theme.EXPOSED
 _SPREAD = 40
 """Between the shortest and the longest: beyond this factor the axis is logarithmic."""
@@ -28,17 +28,17 @@ _FINEST = 400
 
 def buckets(run: Run) -> Drawing:
     """Draw the transfer time of each instance in a row for each bucket, those that took longest in all first."""
-    told = titled(run.cross_rank.latencies)
-    if not told:
+    latencies = with_phase_in_name(run.cross_rank.latencies)
+    if not latencies:
         return message(TITLE, MISSING if len(run.cross_rank.matches) else NO_COMMUNICATION)
-    shown = [latency for latency in told if latency.transfer_ns.max() > 0][:MOST_ROWS]
+    shown = [latency for latency in latencies if latency.transfer_ns.max() > 0][:MAX_ROWS]
     if not shown:
         return message(TITLE, MISSING)
     times = np.concatenate([latency.transfer_ns for latency in shown])
     times = times[times > 0]
     low, high = float(times.min()), float(times.max())
     axis = log_axis([low, high], _time) if high > _SPREAD * low else time_axis(high * 1.02)
-    rows = Rows(18)
+    rows = RowLayout(18)
     marks: list[Dot | Line] = []
     for latency in shown:
         y = rows.row(_name(latency)) + 9
@@ -48,8 +48,8 @@ def buckets(run: Run) -> Drawing:
     legend: tuple[Entry, ...] = (Entry(_NORMAL, "one collective", "circle"),)
     legend += (Entry(_SLOW, "slow: over 1.5 times the median of its row", "diamond"),) if slow else ()
     text = "Time in which data moved, without waiting for the last rank; the line is the median."
-    if len(told) > len(shown):
-        text += f" {len(told) - len(shown)} rows that took less in all are not shown."
+    if len(latencies) > len(shown):
+        text += f" {len(latencies) - len(shown)} rows that took less in all are not shown."
     return Drawing(TITLE, text, axis, rows.axis(), rows.y, tuple(marks), legend)
 
 
@@ -74,9 +74,9 @@ def _dots(latency: Latency, y: float, axis: Axis) -> Iterator[Dot]:
             yield Dot(ns, y, *look, shape="diamond" if slow else "circle")
 
 
-def buckets_table(run: Run) -> Cells:
+def buckets_table(run: Run) -> TextTable:
     """Give count, size, transfer times, waiting and bandwidth of each bucket, or of each kind and size."""
-    told = run.cross_rank
+    cross_rank = run.cross_rank
     rows = tuple(
         (
             latency.kind,
@@ -88,10 +88,10 @@ def buckets_table(run: Run) -> Cells:
             "–" if latency.busbw is None else f"{latency.busbw / 1e9:.3g}",
             str(int(latency.slow.sum())),
         )
-        for latency in titled(told.latencies)
+        for latency in with_phase_in_name(cross_rank.latencies)
     )
     times = "least ms", "p50 ms", "p90 ms", "most ms", "mean wait ms"
     columns = ("kind", "bucket", "count", "bytes", *times, "busbw GB/s", "slow")
-    nothing = MISSING if len(told.matches) else NO_COMMUNICATION
+    nothing = MISSING if len(cross_rank.matches) else NO_COMMUNICATION
     note = "Transfer times: of each collective that of the rank which did not wait."
-    return Cells(columns, rows, 2, note if rows else nothing)
+    return TextTable(columns, rows, 2, note if rows else nothing)

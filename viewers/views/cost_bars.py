@@ -6,11 +6,11 @@ from dptrace.analysis.findings.finding import Finding
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.labels import CAUSE_LABELS, OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part, by_kind
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Box, Drawing, Entry, Label, message, time_axis
-from dptrace.viewers.base.table import Cells
+from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.terminal.split_tables import milliseconds, quantity, step_label
 from dptrace.viewers.views.bars import (
     DENSE,
@@ -18,15 +18,19 @@ from dptrace.viewers.views.bars import (
     NO_COMMUNICATION,
     NO_STEP,
     TALL,
-    Rows,
-    place_labels,
+    RowLayout,
+    rank_labels,
     stack,
     with_steps,
 )
 
 __all__ = ["communication", "communication_table", "findings", "findings_table", "idle", "idle_table"]
 
-CAUSES_TITLE, KINDS, COSTS = "Idle time by cause", "Communication by kind", "Findings by what each costs of a step"
+IDLE_TITLE, COMMUNICATION_TITLE, FINDINGS_TITLE = (
+    "Idle time by cause",
+    "Communication by kind",
+    "Findings by what each costs of a step",
+)
 NO_FINDING = "Nothing was found that costs a hundredth of the step."
 NOT_IDLE = "No GPU was idle in a step of this run."
 _COST = "#5B6472"
@@ -46,10 +50,10 @@ def idle(run: Run) -> Drawing:
     """Draw what each rank's idle time was for: the mean of its steps, by cause."""
     devices = with_steps(run)
     if not any(device.split.figures["idle_ns"].any() for device in devices):
-        return message(CAUSES_TITLE, NOT_IDLE if devices else NO_STEP)
-    rows, longest = Rows(TALL if len(devices) <= DENSE else FLAT), 0.0
+        return message(IDLE_TITLE, NOT_IDLE if devices else NO_STEP)
+    rows, longest = RowLayout(TALL if len(devices) <= DENSE else FLAT), 0.0
     marks: list[Box | Label] = []
-    for label, device in zip(place_labels(run, devices), devices, strict=True):
+    for label, device in zip(rank_labels(run, devices), devices, strict=True):
         means, top = device.mean_idle(), rows.row(label)
         whole = sum(means.values())
         parts = [(_cause(c), means[c], _cause_color(c), theme.ink_on(_cause_color(c))) for c in CAUSES]
@@ -58,27 +62,27 @@ def idle(run: Run) -> Drawing:
         longest = max(longest, whole)
     used = {mark.color for mark in marks if isinstance(mark, Box)}
     legend = tuple(Entry(_cause_color(c), _cause(c)) for c in CAUSES if _cause_color(c) in used)
-    told = "Of each rank's mean step; shares are of its idle time."
-    return Drawing(CAUSES_TITLE, told, time_axis(longest), rows.axis(), rows.y, tuple(marks), legend, right=76)
+    subtitle = "Of each rank's mean step; shares are of its idle time."
+    return Drawing(IDLE_TITLE, subtitle, time_axis(longest), rows.axis(), rows.y, tuple(marks), legend, right=76)
 
 
-def idle_table(run: Run) -> Cells:
+def idle_table(run: Run) -> TextTable:
     """Give each rank's idle time by cause, in ms."""
     devices = with_steps(run)
     rows = []
-    for label, device in zip(place_labels(run, devices), devices, strict=True):
+    for label, device in zip(rank_labels(run, devices), devices, strict=True):
         means = device.mean_idle()
         rows.append((label, *(milliseconds(means[cause]) for cause in CAUSES), milliseconds(sum(means.values()))))
     columns = ("rank", *map(_cause, CAUSES), "idle")
-    return Cells(columns, tuple(rows), 1, "In ms, means over the steps." if rows else NO_STEP)
+    return TextTable(columns, tuple(rows), 1, "In ms, means over the steps." if rows else NO_STEP)
 
 
 def communication(run: Run) -> Drawing:
     """Draw each kind of collective: what of it was exposed and what lay under compute, per GPU and step."""
     kinds = by_kind(run.splits)
     if not kinds:
-        return message(KINDS, NO_COMMUNICATION)
-    rows, longest = Rows(TALL), 0.0
+        return message(COMMUNICATION_TITLE, NO_COMMUNICATION)
+    rows, longest = RowLayout(TALL), 0.0
     marks: list[Box | Label] = []
     for kind in sorted(kinds, key=lambda kind: -(kind.exposed_ns + kind.overlapped_ns)):
         top = rows.row(kind.kind)
@@ -92,12 +96,14 @@ def communication(run: Run) -> Drawing:
         marks.append(Label(whole, top + rows.height / 2, f"{milliseconds(whole)} ms · {kind.count:.4g} of them{size}"))
         longest = max(longest, whole)
     used = {mark.color for mark in marks if isinstance(mark, Box)}
-    told = "Mean of all ranks and steps; shares are of the kind's own time."
+    subtitle = "Mean of all ranks and steps; shares are of the kind's own time."
     legend = tuple(Entry(color, name) for name, color in _COMMUNICATION if color in used)
-    return Drawing(KINDS, told, time_axis(longest), rows.axis(), rows.y, tuple(marks), legend, right=220)
+    return Drawing(
+        COMMUNICATION_TITLE, subtitle, time_axis(longest), rows.axis(), rows.y, tuple(marks), legend, right=220
+    )
 
 
-def communication_table(run: Run) -> Cells:
+def communication_table(run: Run) -> TextTable:
     """Give count, bytes and times of each kind of collective, per GPU and step."""
     rows = tuple(
         (
@@ -111,15 +117,15 @@ def communication_table(run: Run) -> Cells:
         for kind in by_kind(run.splits)
     )
     columns = ("kind", "count", "bytes", "exposed ms", "overlapped ms", "overlap")
-    return Cells(columns, rows, 1, "Per rank and step, on average." if rows else NO_COMMUNICATION)
+    return TextTable(columns, rows, 1, "Per rank and step, on average." if rows else NO_COMMUNICATION)
 
 
 def findings(run: Run) -> Drawing:
     """Draw what each finding costs of a step, the dearest first."""
     found = run.cross_rank.findings
     if not found:
-        return message(COSTS, NO_FINDING if with_steps(run) else NO_STEP)
-    rows = Rows(TALL)
+        return message(FINDINGS_TITLE, NO_FINDING if with_steps(run) else NO_STEP)
+    rows = RowLayout(TALL)
     marks: list[Box | Label] = []
     for finding in found:
         top = rows.row(_place(finding))
@@ -128,8 +134,8 @@ def findings(run: Run) -> Drawing:
         marks.append(Box(0, finding.cost_ns, top, top + rows.height, _COST, tip))
         marks.append(Label(finding.cost_ns, top + rows.height / 2, text))
     longest = max(finding.cost_ns for finding in found)
-    told = "By rank and step where each costs most. Costs do not add up: some tell why a part of another is there."
-    return Drawing(COSTS, told, time_axis(longest), rows.axis(), rows.y, tuple(marks), right=220)
+    subtitle = "By rank and step where each costs most. Costs do not add up: some tell why a part of another is there."
+    return Drawing(FINDINGS_TITLE, subtitle, time_axis(longest), rows.axis(), rows.y, tuple(marks), right=220)
 
 
 def _place(finding: Finding) -> str:
@@ -143,13 +149,13 @@ def _place(finding: Finding) -> str:
     rank, step = where.get("rank"), where.get("step")
     places = [f"rank {rank}"] if rank is not None else []
     places += [f"step {step_label(step)}"] if step else []
-    return legible(" · ".join([*words, *([", ".join(places)] if places else [])]))
+    return sanitize(" · ".join([*words, *([", ".join(places)] if places else [])]))
 
 
-def findings_table(run: Run) -> Cells:
+def findings_table(run: Run) -> TextTable:
     """Give each finding with its cost, what it is, and what to do."""
     rows = tuple(
         (f"{milliseconds(f.cost_ns)} ms", f"{100 * f.share:.1f} %", f.text, f.advice) for f in run.cross_rank.findings
     )
     nothing = NO_FINDING if with_steps(run) else NO_STEP
-    return Cells(("cost", "of the step", "what", "what to do"), rows, 4, "" if rows else nothing)
+    return TextTable(("cost", "of the step", "what", "what to do"), rows, 4, "" if rows else nothing)

@@ -7,13 +7,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.per_gpu.step_grid import Grid, grid
+from dptrace.analysis.per_gpu.step_grid import StepGrid, step_grid
 from dptrace.run.run import Run
 from dptrace.viewers.base.marks import Axis, Box, Drawing, Label, message
-from dptrace.viewers.base.table import Cells
-from dptrace.viewers.base.theme import at_night
+from dptrace.viewers.base.table import TextTable
+from dptrace.viewers.base.theme import dark_color
 from dptrace.viewers.terminal.split_tables import milliseconds, step_label
-from dptrace.viewers.views.bars import NO_STEP, place_labels, with_steps
+from dptrace.viewers.views.bars import NO_STEP, rank_labels, with_steps
 
 __all__ = ["heatmap", "heatmap_table"]
 
@@ -26,7 +26,7 @@ _PALE = (244, 246, 249)
 _DARK = {"wall_ns": (27, 79, 156), "exposed_comm_ns": (190, 36, 24), "idle_ns": (55, 65, 81)}
 _DIM = (31, 38, 48)
 _BRIGHT = {"wall_ns": (127, 178, 245), "exposed_comm_ns": (255, 122, 107), "idle_ns": (190, 199, 210)}
-_MISSING: _Look = ("#FFFFFF", "#9CA3AF", (at_night("#FFFFFF"), at_night("#9CA3AF")))
+_MISSING: _Look = ("#FFFFFF", "#9CA3AF", (dark_color("#FFFFFF"), dark_color("#9CA3AF")))
 _NAMES = {"wall_ns": "Wall time", "exposed_comm_ns": "Exposed communication", "idle_ns": "Idle"}
 _HEAD = 26.0
 _GAP = 0.06
@@ -43,8 +43,8 @@ def heatmap(run: Run) -> Drawing:
     devices = with_steps(run)
     if not devices:
         return message(TITLE, NO_STEP)
-    told, labels = grid(devices), place_labels(run, devices)
-    if not told.total("wall_ns"):
+    rank_step_grid, labels = step_grid(devices), rank_labels(run, devices)
+    if not rank_step_grid.total("wall_ns"):
         return message(TITLE, "The steps of this run have no length.")
     height = 24.0 if len(labels) <= 32 else 12.0 if len(labels) <= 128 else 6.0
     every = 1 if height >= 12 else 4
@@ -52,35 +52,35 @@ def heatmap(run: Run) -> Drawing:
     bottom = _HEAD + height * len(labels)
     marks: list[Box | Label] = []
     for index, name in enumerate(_NAMES):
-        marks += _map(told, labels, name, index * (1 + _GAP), height)
+        marks += _map(rank_step_grid, labels, name, index * (1 + _GAP), height)
     y = Axis(0, bottom, tuple(ticks), grid=False)
     text = "Each map for itself: the stronger the color, the more. Shares are of the step's wall time."
-    return Drawing(TITLE, text, _steps(told), y, bottom, tuple(marks), right=16)
+    return Drawing(TITLE, text, _steps(rank_step_grid), y, bottom, tuple(marks), right=16)
 
 
-def _steps(told: Grid) -> Axis:
-    count = len(told.steps)
+def _steps(rank_step_grid: StepGrid) -> Axis:
+    count = len(rank_step_grid.steps)
     every = -(-count // _MOST_NAMES)
     ticks = [
         (index * (1 + _GAP) + (step + 0.5) / count, step_label(name))
         for index in range(len(_NAMES))
-        for step, name in enumerate(told.steps)
+        for step, name in enumerate(rank_step_grid.steps)
         if step % every == 0
     ]
     return Axis(0, 3 + 2 * _GAP, tuple(ticks), "step", grid=False)
 
 
-def _map(told: Grid, labels: list[str], name: str, left: float, height: float) -> list[Box | Label]:
-    values = told.figures["wall_ns"].astype(np.float64) if name == "wall_ns" else told.share(name)
-    values = np.where(told.there, values, np.nan)
+def _map(rank_step_grid: StepGrid, labels: list[str], name: str, left: float, height: float) -> list[Box | Label]:
+    values = rank_step_grid.figures["wall_ns"].astype(np.float64) if name == "wall_ns" else rank_step_grid.share(name)
+    values = np.where(rank_step_grid.present, values, np.nan)
     low, high = _span(name, values)
     ends = _words(name, float(np.nanmin(values))), _words(name, float(np.nanmax(values)))
     heading = f"{_NAMES[name]}: {ends[0]}" + (f" to {ends[1]}" if ends[0] != ends[1] else "")
     marks: list[Box | Label] = [Label(left - 0.005, 12, heading, "#111827", bold=True)]
-    width = 1 / len(told.steps)
+    width = 1 / len(rank_step_grid.steps)
     for row, label in enumerate(labels):
         top = _HEAD + row * height
-        for step, step_name in enumerate(told.steps):
+        for step, step_name in enumerate(rank_step_grid.steps):
             at, value = left + step * width, values[row, step]
             missing = bool(np.isnan(value))
             look = _MISSING if missing else _color(name, (value - low) / (high - low))
@@ -116,20 +116,22 @@ def _mixed(none: _Rgb, all_: _Rgb, share: float, light_from: int) -> tuple[str, 
     return "#" + "".join(f"{channel:02X}" for channel in mixed), "#111827" if light > light_from else "#FFFFFF"
 
 
-def heatmap_table(run: Run) -> Cells:
+def heatmap_table(run: Run) -> TextTable:
     """Give a row for each rank: its wall time in each step, and the shares of the whole."""
     devices = with_steps(run)
-    told = grid(devices)
+    rank_step_grid = step_grid(devices)
     rows = []
-    for row, label in enumerate(place_labels(run, devices)):
-        steps = zip(told.figures["wall_ns"][row].tolist(), told.there[row].tolist(), strict=True)
+    for row, label in enumerate(rank_labels(run, devices)):
+        steps = zip(rank_step_grid.figures["wall_ns"][row].tolist(), rank_step_grid.present[row].tolist(), strict=True)
         walls = (milliseconds(wall) if there else "–" for wall, there in steps)
-        shares = (_words(name, _of_all(told, name, row)) for name in ("exposed_comm_ns", "idle_ns"))
+        shares = (_words(name, _of_all(rank_step_grid, name, row)) for name in ("exposed_comm_ns", "idle_ns"))
         rows.append((label, *walls, *shares))
-    columns = ("rank", *map(step_label, told.steps), "exposed", "idle")
-    return Cells(columns, tuple(rows), 1, "Wall time of each step in ms; shares are of all steps." if rows else NO_STEP)
+    columns = ("rank", *map(step_label, rank_step_grid.steps), "exposed", "idle")
+    return TextTable(
+        columns, tuple(rows), 1, "Wall time of each step in ms; shares are of all steps." if rows else NO_STEP
+    )
 
 
-def _of_all(told: Grid, name: str, row: int) -> float:
-    wall = told.mean("wall_ns")[row]
-    return float(told.mean(name)[row] / wall) if wall else float("nan")
+def _of_all(rank_step_grid: StepGrid, name: str, row: int) -> float:
+    wall = rank_step_grid.mean("wall_ns")[row]
+    return float(rank_step_grid.mean(name)[row] / wall) if wall else float("nan")

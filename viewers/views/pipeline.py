@@ -8,16 +8,16 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from dptrace.analysis.cross_rank.pipeline_bubble import Lap, Pipeline
+from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline, PipelineStep
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.intervals import Int64
 from dptrace.run.run import Run
 from dptrace.timeline.model import Action, Actions
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Box, Drawing, Entry, Label, message, time_axis
-from dptrace.viewers.base.table import Cells
+from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.terminal.split_tables import milliseconds, rank_label, step_label
-from dptrace.viewers.views.bars import TALL, Rows
+from dptrace.viewers.views.bars import TALL, RowLayout
 
 __all__ = ["TITLE", "bubble_table", "labels", "schedule", "schedule_table", "schedule_text"]
 
@@ -33,30 +33,32 @@ def labels(actions: Actions, stages: int = 1) -> list[str]:
     return [f"{stage if stages > 1 else ''}{Action(kind).name}{micro}" for stage, kind, micro in columns]
 
 
-def _typical(pipeline: Pipeline) -> Lap:
+def _typical(pipeline: Pipeline) -> PipelineStep:
     """Choose the step whose bubble is nearest to the median."""
-    return min(pipeline.laps, key=lambda lap: abs(lap.bubble_percent - pipeline.bubble_percent))
+    return min(pipeline.steps, key=lambda pipeline_step: abs(pipeline_step.bubble_percent - pipeline.bubble_percent))
 
 
-def _row(run: Run, pipeline: Pipeline, lap: Lap, place: int) -> tuple[str, Int64, Int64, list[str], list[int]]:
+def _row(
+    run: Run, pipeline: Pipeline, pipeline_step: PipelineStep, place: int
+) -> tuple[str, Int64, Int64, list[str], list[int]]:
     """Give one rank's actions in a step: its name, their starts and ends from the schedule's begin, labels, kinds."""
-    share, stages = lap.shares[place], pipeline.stages[place]
+    share, stages = pipeline_step.shares[place], pipeline.stages[place]
     timeline = run.timelines[share.device]
     actions = timeline.actions
-    own = actions.having(actions.step == timeline.windows.names.index(lap.step))
+    own = actions.filter(actions.step == timeline.windows.names.index(pipeline_step.step))
     # The rank's clock to the first's: by what its first action differs.
-    moved = share.start_ns - int(own.start_ns.min()) - min(one.start_ns for one in lap.shares)
+    moved = share.start_ns - int(own.start_ns.min()) - min(one.start_ns for one in pipeline_step.shares)
     name = f"rank {rank_label(run, timeline)} · stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}"
     return name, own.start_ns + moved, own.end_ns + moved, labels(own, len(stages)), own.kind.tolist()
 
 
-def _told(pipeline: Pipeline, lap: Lap) -> str:
+def _caption(pipeline: Pipeline, pipeline_step: PipelineStep) -> str:
     """Say in a line what is drawn, and its bubble."""
     by_formula = pipeline.formula_percent
     beside = "" if by_formula is None else f"; the formula of equal stages says {by_formula:.1f} %"
     return (
-        f"{pipeline.schedule}, {pipeline.micro_batches} micro-batches, step {step_label(lap.step)}: bubble "
-        f"{lap.bubble_percent:.1f} %{beside}"
+        f"{pipeline.schedule}, {pipeline.micro_batches} micro-batches, step {step_label(pipeline_step.step)}: bubble "
+        f"{pipeline_step.bubble_percent:.1f} %{beside}"
     )
 
 
@@ -64,12 +66,12 @@ def schedule(run: Run) -> Drawing:
     """Draw a typical step of each pipeline."""
     if not run.pipelines:
         return message(TITLE, NO_PIPELINE)
-    rows, marks, told = Rows(TALL), list[Box | Label](), []
+    rows, marks, captions = RowLayout(TALL), list[Box | Label](), []
     for pipeline in run.pipelines:
-        lap = _typical(pipeline)
-        told.append(_told(pipeline, lap))
+        pipeline_step = _typical(pipeline)
+        captions.append(_caption(pipeline, pipeline_step))
         for place in range(len(pipeline.devices)):
-            name, start, end, texts, kinds = _row(run, pipeline, lap, place)
+            name, start, end, texts, kinds = _row(run, pipeline, pipeline_step, place)
             top = rows.row(name)
             for text, left, right, kind in zip(texts, start.tolist(), end.tolist(), kinds, strict=True):
                 color = _FORWARD if kind == Action.F else _BACKWARD
@@ -77,20 +79,20 @@ def schedule(run: Run) -> Drawing:
                 marks.append(Box(left, right, top, top + TALL, color, tip, (text,), theme.ink_on(color)))
     longest = max(_typical(pipeline).span_ns for pipeline in run.pipelines)
     legend = (Entry(_FORWARD, "Forward"), Entry(_BACKWARD, "Backward (B), of the inputs (I), of the weights (W)"))
-    return Drawing(TITLE, ". ".join(told), time_axis(longest), rows.axis(), rows.y, tuple(marks), legend)
+    return Drawing(TITLE, ". ".join(captions), time_axis(longest), rows.axis(), rows.y, tuple(marks), legend)
 
 
-def schedule_table(run: Run) -> Cells:
+def schedule_table(run: Run) -> TextTable:
     """Give each action of a typical step of each pipeline, in the order of their starts; times in ms."""
     rows = []
     for pipeline in run.pipelines:
-        lap = _typical(pipeline)
+        pipeline_step = _typical(pipeline)
         for place in range(len(pipeline.devices)):
-            name, start, end, texts, _ = _row(run, pipeline, lap, place)
+            name, start, end, texts, _ = _row(run, pipeline, pipeline_step, place)
             for text, left, right in zip(texts, start.tolist(), end.tolist(), strict=True):
                 rows.append((name, text, f"{left / 1e6:.3f}", f"{(right - left) / 1e6:.3f}"))
     note = "Of a typical step; times in ms from the begin of its schedule." if rows else NO_PIPELINE
-    return Cells(("rank", "action", "start ms", "ms"), tuple(rows), 2, note)
+    return TextTable(("rank", "action", "start ms", "ms"), tuple(rows), 2, note)
 
 
 def schedule_text(run: Run, width: int = 100) -> list[str]:
@@ -100,13 +102,13 @@ def schedule_text(run: Run, width: int = 100) -> list[str]:
     """
     lines = []
     for pipeline in run.pipelines:
-        lap = _typical(pipeline)
-        lines.append(_told(pipeline, lap))
-        rows = [_row(run, pipeline, lap, place) for place in range(len(pipeline.devices))]
+        pipeline_step = _typical(pipeline)
+        lines.append(_caption(pipeline, pipeline_step))
+        rows = [_row(run, pipeline, pipeline_step, place) for place in range(len(pipeline.devices))]
         left = max(len(name) for name, *_ in rows)
         room = max(width - left - 1, 20)
         for name, start, end, texts, _ in rows:
-            lines.append(f"{name:{left}} {_drawn(start, end, texts, lap.span_ns, room)}".rstrip())
+            lines.append(f"{name:{left}} {_drawn(start, end, texts, pipeline_step.span_ns, room)}".rstrip())
     return lines
 
 
@@ -117,8 +119,8 @@ def _drawn(start: Int64, end: Int64, texts: list[str], span: int, room: int) -> 
     cells = [_GAP] * room
     for text, low, high in zip(texts, first, last, strict=True):
         high = min(max(high, low + 1), room)
-        told = text if len(text) <= high - low else text.lstrip("0123456789")[0]
-        cells[low:high] = list(told.ljust(high - low, "-"))
+        cell_text = text if len(text) <= high - low else text.lstrip("0123456789")[0]
+        cells[low:high] = list(cell_text.ljust(high - low, "-"))
     return "".join(cells)
 
 
@@ -134,10 +136,13 @@ def bubble_table(run: Run) -> Table | None:
         )
     for pipeline in run.pipelines:
         for place, (i, stages) in enumerate(zip(pipeline.devices, pipeline.stages, strict=True)):
-            shares = [(lap, lap.shares[place]) for lap in pipeline.laps]
+            shares = [(pipeline_step, pipeline_step.shares[place]) for pipeline_step in pipeline.steps]
             busy, bubble = (
                 median(values)
-                for values in ([share.busy_ns for _, share in shares], [lap.of(share) for lap, share in shares])
+                for values in (
+                    [share.busy_ns for _, share in shares],
+                    [pipeline_step.rank_bubble_percent(share) for pipeline_step, share in shares],
+                )
             )
             numbers = milliseconds(busy), f"{bubble:.1f}", ""
             table.add_row(rank_label(run, run.timelines[i]), ", ".join(map(str, stages)), "", "", *numbers)

@@ -11,7 +11,7 @@ from dptrace.errors import UsageError
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.marks import Drawing
-from dptrace.viewers.base.table import Cells, print_cells
+from dptrace.viewers.base.table import TextTable, print_text_table
 from dptrace.viewers.terminal.split_tables import plain
 from dptrace.viewers.views import bandwidth, buckets, heatmap, pipeline
 from dptrace.viewers.views import cost_bars as costs
@@ -27,7 +27,7 @@ class View:
 
     name: str
     title: str
-    table: Callable[[Run], Cells]
+    table: Callable[[Run], TextTable]
     draw: Callable[[Run], Drawing] | None = None
     """The picture; nothing for the Gantt chart, which ``gantt.page`` and ``gantt_svg`` draw."""
 
@@ -39,15 +39,15 @@ class View:
 
 _ALL = (
     View("gantt", "Gantt chart", steps.summary_table),
-    View("summary", steps.MEANS, steps.summary_table, steps.summary),
-    View("breakdown", steps.EACH, steps.breakdown_table, steps.breakdown),
+    View("summary", steps.SUMMARY_TITLE, steps.summary_table, steps.summary),
+    View("breakdown", steps.BREAKDOWN_TITLE, steps.breakdown_table, steps.breakdown),
     View("heatmap", heatmap.TITLE, heatmap.heatmap_table, heatmap.heatmap),
-    View("communication", costs.KINDS, costs.communication_table, costs.communication),
+    View("communication", costs.COMMUNICATION_TITLE, costs.communication_table, costs.communication),
     View("bandwidth", bandwidth.TITLE, bandwidth.bandwidth_table, bandwidth.bandwidth),
     View("buckets", buckets.TITLE, buckets.buckets_table, buckets.buckets),
-    View("idle", costs.CAUSES_TITLE, costs.idle_table, costs.idle),
+    View("idle", costs.IDLE_TITLE, costs.idle_table, costs.idle),
     View("pipeline", pipeline.TITLE, pipeline.schedule_table, pipeline.schedule),
-    View("findings", costs.COSTS, costs.findings_table, costs.findings),
+    View("findings", costs.FINDINGS_TITLE, costs.findings_table, costs.findings),
 )
 VIEWS: dict[str, View] = {view.name: view for view in _ALL}
 """By name, in the order in which they are listed."""
@@ -66,8 +66,8 @@ def view_named(name: str) -> View:
 
 def print_view(view: View, run: Run, console: Console) -> None:
     """Print what the run is and the view's table; the Gantt chart is the terminal's own."""
-    told = headline(run)
-    console.print(plain(" · ".join((told.title, *told.facts))), style="bold")
-    print_cells(view.table(run), view.title, console)
+    head = headline(run)
+    console.print(plain(" · ".join((head.title, *head.facts))), style="bold")
+    print_text_table(view.table(run), view.title, console)
     for note in run.notes:
         console.print(plain(f"! {note}"))

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 
 from dptrace.analysis.per_gpu.labels import OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part, overlap_percent
-from dptrace.analysis.per_gpu.step_grid import grid
+from dptrace.analysis.per_gpu.step_grid import step_grid
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Box, Drawing, Entry, Label, message, time_axis
-from dptrace.viewers.base.table import Cells
+from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.terminal.split_tables import milliseconds, step_label
-from dptrace.viewers.views.bars import DENSE, FLAT, NO_STEP, TALL, Rows, place_labels, stack, with_steps
+from dptrace.viewers.views.bars import DENSE, FLAT, NO_STEP, TALL, RowLayout, rank_labels, stack, with_steps
 
 __all__ = ["breakdown", "breakdown_table", "summary", "summary_table"]
 
-EACH, MEANS = "Breakdown of each step", "Mean step of each rank"
-MOST_BARS = 96
+BREAKDOWN_TITLE, SUMMARY_TITLE = "Breakdown of each step", "Mean step of each rank"
+MAX_BARS = 96
 """Beyond these a bar stands for a rank's mean step, not for one step."""
 _UNDER = 4.0
 """Height in pixels of what lies under compute."""
@@ -62,13 +62,13 @@ def breakdown(run: Run) -> Drawing:
     """Draw a bar for each rank and step; for a rank's mean step where there would be too many."""
     devices = with_steps(run)
     if not devices:
-        return message(EACH, NO_STEP)
+        return message(BREAKDOWN_TITLE, NO_STEP)
     bars = sum(len(device.split.names) for device in devices)
-    if bars > MOST_BARS:
+    if bars > MAX_BARS:
         return summary(run, f"{bars} steps of all ranks are too many for a bar each: a bar is the mean of a rank's.")
-    rows, longest = Rows(TALL if bars <= DENSE else FLAT + 3), 0.0
+    rows, longest = RowLayout(TALL if bars <= DENSE else FLAT + 3), 0.0
     marks: list[Box | Label] = []
-    for label, device in zip(place_labels(run, devices), devices, strict=True):
+    for label, device in zip(rank_labels(run, devices), devices, strict=True):
         split = device.split
         if len(split.names) > 1:
             rows.head(label)
@@ -78,27 +78,29 @@ def breakdown(run: Run) -> Drawing:
             figures = {key: float(values[k]) for key, values in split.figures.items()}
             marks += _step_bar(figures, f"{label}, {step}", top, rows.height)
             longest = max(longest, figures["wall_ns"])
-    told = "Parts of each step, which add up to its wall time."
-    return Drawing(EACH, told, time_axis(longest), rows.axis(), rows.y, tuple(marks), _legend(marks), right=76)
+    subtitle = "Parts of each step, which add up to its wall time."
+    return Drawing(
+        BREAKDOWN_TITLE, subtitle, time_axis(longest), rows.axis(), rows.y, tuple(marks), _legend(marks), right=76
+    )
 
 
 def summary(run: Run, note: str = "") -> Drawing:
     """Draw a bar for each rank: the mean of its steps."""
     devices = with_steps(run)
     if not devices:
-        return message(MEANS, NO_STEP)
-    told = grid(devices)
-    rows, longest = Rows(TALL if len(devices) <= DENSE else FLAT), 0.0
+        return message(SUMMARY_TITLE, NO_STEP)
+    rank_step_grid = step_grid(devices)
+    rows, longest = RowLayout(TALL if len(devices) <= DENSE else FLAT), 0.0
     marks: list[Box | Label] = []
-    means = {name: told.mean(name) for name in told.figures}
+    means = {name: rank_step_grid.mean(name) for name in rank_step_grid.figures}
     every = 1 if len(devices) <= DENSE * 2 else 4
-    for row, label in enumerate(place_labels(run, devices)):
+    for row, label in enumerate(rank_labels(run, devices)):
         top = rows.row(label if row % every == 0 else "")
         figures = {name: float(values[row]) for name, values in means.items()}
         marks += _step_bar(figures, label, top, rows.height)
         longest = max(longest, figures["wall_ns"])
     text = note or "Means over the steps: the parts add up to the mean wall time."
-    return Drawing(MEANS, text, time_axis(longest), rows.axis(), rows.y, tuple(marks), _legend(marks), right=76)
+    return Drawing(SUMMARY_TITLE, text, time_axis(longest), rows.axis(), rows.y, tuple(marks), _legend(marks), right=76)
 
 
 _SHORT = {
@@ -119,26 +121,26 @@ def _step_cells(figures: dict[str, float]) -> tuple[str, ...]:
     return *(milliseconds(figures[name]) for name in _SHORT), "–" if percent is None else f"{percent:.1f} %"
 
 
-def breakdown_table(run: Run) -> Cells:
+def breakdown_table(run: Run) -> TextTable:
     """Give the nine figures of each rank and step, in ms."""
     devices = with_steps(run)
     rows = [
         (label, step_label(name), *_step_cells({key: float(v[k]) for key, v in device.split.figures.items()}))
-        for label, device in zip(place_labels(run, devices), devices, strict=True)
+        for label, device in zip(rank_labels(run, devices), devices, strict=True)
         for k, name in enumerate(device.split.names)
     ]
     columns = ("rank", "step", *_SHORT.values(), "overlap")
-    return Cells(columns, tuple(rows), 2, "In ms. The parts up to idle add up to wall." if rows else NO_STEP)
+    return TextTable(columns, tuple(rows), 2, "In ms. The parts up to idle add up to wall." if rows else NO_STEP)
 
 
-def summary_table(run: Run) -> Cells:
+def summary_table(run: Run) -> TextTable:
     """Give the nine figures of each rank's mean step, in ms."""
     devices = with_steps(run)
-    told = grid(devices)
-    means = {name: told.mean(name) for name in told.figures}
+    rank_step_grid = step_grid(devices)
+    means = {name: rank_step_grid.mean(name) for name in rank_step_grid.figures}
     rows = [
         (label, *_step_cells({name: float(values[row]) for name, values in means.items()}))
-        for row, label in enumerate(place_labels(run, devices))
+        for row, label in enumerate(rank_labels(run, devices))
     ]
     columns = ("rank", *_SHORT.values(), "overlap")
-    return Cells(columns, tuple(rows), 1, "In ms, means over the steps." if rows else NO_STEP)
+    return TextTable(columns, tuple(rows), 1, "In ms, means over the steps." if rows else NO_STEP)

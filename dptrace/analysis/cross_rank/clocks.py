@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.message_bounds import connect
-from dptrace.analysis.cross_rank.shared_clock import join, sharing
+from dptrace.analysis.cross_rank.message_bounds import connect_by_messages
+from dptrace.analysis.cross_rank.shared_clock import shared_clock_devices, unify_shared_clocks
 from dptrace.analysis.matching.match import Matches
-from dptrace.analysis.matching.offsets import Offset, walk
+from dptrace.analysis.matching.offsets import Offset, estimate_offsets
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64
 
@@ -58,13 +58,13 @@ class Clocks:
         connected = self.reference[first] == self.reference[second]
         return np.where(first == second, 0, np.where(connected, apart, UNKNOWN_NS))
 
-    def tell(self, figure_ns: int, first: int, second: int) -> int | None:
+    def resolve(self, figure_ns: int, first: int, second: int) -> int | None:
         """Give a difference between two devices' times, or nothing when their clocks are not told as closely."""
         open_ns = int(self.between(np.array([first], np.int32), np.array([second], np.int32))[0])
         return figure_ns if open_ns != UNKNOWN_NS and abs(figure_ns) > open_ns else None
 
 
-def estimate(matches: Matches, devices: Sequence[DeviceFigures], info: Mapping[str, Any] | None = None) -> Clocks:
+def estimate(matches: Matches, devices: Sequence[DeviceFigures], metadata: Mapping[str, Any] | None = None) -> Clocks:
     """Compare the clocks of a run's devices.
 
     Collectives that no rank can leave before all have come end on all ranks nearly together, however late one came:
@@ -75,20 +75,20 @@ def estimate(matches: Matches, devices: Sequence[DeviceFigures], info: Mapping[s
     Args:
         info: the contents of ``run.json``, which tells where each rank ran.
     """
-    together = matches.together[matches.instance]
-    offsets, reference = walk(
+    together = matches.synchronizing[matches.instance]
+    offsets, reference = estimate_offsets(
         matches.instance[together],
         matches.device[together],
         matches.start_ns[together],
         matches.end_ns[together],
         len(devices),
     )
-    shared = sharing(devices, info or {})
-    join(offsets, reference, shared)
+    shared = shared_clock_devices(devices, metadata or {})
+    unify_shared_clocks(offsets, reference, shared)
     misfits = [i for i, other in enumerate(reference) if other != i and _misfit(offsets[i]) and shared[i] == i]
     for i in misfits:
         offsets[i], reference[i] = replace(offsets[i], ahead_ns=0.0, drift=0.0, uncertainty_ns=0.0, count=0), i
-    by_messages = connect(matches, devices, offsets, reference, misfits)
+    by_messages = connect_by_messages(matches, devices, offsets, reference, misfits)
     ahead = np.array([offset.ahead_ns for offset in offsets])
     uncertainty = np.array([offset.uncertainty_ns for offset in offsets])
     drift = np.array([offset.drift for offset in offsets])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.matching.match import Matches
 from dptrace.timeline.model import Phase
 
-__all__ = ["Bucket", "Buckets", "buckets", "names"]
+__all__ = ["Bucket", "Buckets", "buckets", "instance_names"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Buckets:
     """Where the collectives in the trace are not those that DDP tells of, a sentence each."""
 
 
-def buckets(matches: Matches, info: Mapping[str, Any]) -> Buckets | None:
+def buckets(matches: Matches, metadata: Mapping[str, Any]) -> Buckets | None:
     """Name the buckets of each step; give nothing for a run of which DDP's logging data is not known.
 
     DDP reduces its buckets in order, so those are the all-reduces of a backward pass that have their sizes in turn.
@@ -49,13 +49,13 @@ def buckets(matches: Matches, info: Mapping[str, Any]) -> Buckets | None:
     Args:
         info: the contents of ``run.json``.
     """
-    told = _told(info)
-    if not told:
+    buckets_logged = _ddp_logging_buckets(metadata)
+    if not buckets_logged:
         return None
     bucket = np.full(len(matches), -1, np.int32)
     wanted = (matches.kind == "all_reduce") & (matches.phase == Phase.BACKWARD) & (matches.step != "")
     # What has a label is another's: layers that ranks share are reduced in backward, too.
-    wanted &= np.array([not what.label for what in matches.what], np.bool_)
+    wanted &= np.array([not what.label for what in matches.collectives], np.bool_)
     missed = []
     for step in dict.fromkeys(matches.step[wanted].tolist()):
         last = -1
@@ -64,20 +64,20 @@ def buckets(matches: Matches, info: Mapping[str, Any]) -> Buckets | None:
             rows = np.flatnonzero(wanted & (matches.step == step) & (matches.group == group))
             # In the order in which they began: two that run at once may end in another.
             rows = rows[np.argsort(matches.start_ns[matches.first[rows]], kind="stable")]
-            found = list(_in_turn([told_.bytes for told_ in told], matches.bytes[rows].tolist()))
+            found = list(_in_turn([logged.bytes for logged in buckets_logged], matches.bytes[rows].tolist()))
             bucket[rows] = found
             last = max(last, *found)
-        if last < len(told) - 1:
+        if last < len(buckets_logged) - 1:
             missed.append(str(step))
     notes = []
     if missed:
-        sizes = ", ".join(f"{told_.bytes:,}" for told_ in told)
+        sizes = ", ".join(f"{logged.bytes:,}" for logged in buckets_logged)
         steps = missed[0] + (f" and {len(missed) - 1} more" if len(missed) > 1 else "")
         notes.append(
             f"DDP tells of buckets of {sizes} bytes, but not all of them were found in {steps}: they were made "
             "anew, or a communication hook reduces something else."
         )
-    return Buckets(told, bucket, tuple(notes))
+    return Buckets(buckets_logged, bucket, tuple(notes))
 
 
 def _in_turn(sizes: list[int], seen: list[int]) -> Iterator[int]:
@@ -91,18 +91,18 @@ def _in_turn(sizes: list[int], seen: list[int]) -> Iterator[int]:
             yield -1
 
 
-def names(matches: Matches, found: Buckets | None) -> list[str]:
+def instance_names(matches: Matches, found: Buckets | None) -> list[str]:
     """Give each instance's own name: its bucket's, else the trainer's label where it was launched, else nothing."""
-    labels = [what.label for what in matches.what]
+    labels = [what.label for what in matches.collectives]
     if found is None:
         return labels
     return [found.buckets[i].name if i >= 0 else label for i, label in zip(found.bucket.tolist(), labels, strict=True)]
 
 
-def _told(info: Mapping[str, Any]) -> tuple[Bucket, ...]:
+def _ddp_logging_buckets(metadata: Mapping[str, Any]) -> tuple[Bucket, ...]:
     """Read DDP's logging data: of the run, or of the first rank that has it."""
-    ranks = info.get("ranks")
-    entries = [info, *(ranks if isinstance(ranks, list) else [])]
+    ranks = metadata.get("ranks")
+    entries = [metadata, *(ranks if isinstance(ranks, list) else [])]
     data: Mapping[str, Any] = next(
         (e["ddp"] for e in entries if isinstance(e, Mapping) and isinstance(e.get("ddp"), Mapping)), {}
     )

@@ -13,9 +13,9 @@ from dptrace.analysis.matching.match import Matches
 from dptrace.core.intervals import Int64
 from dptrace.timeline.model import Phase
 
-__all__ = ["UNTOLD_PHASE", "Latency", "latencies", "summed", "titled"]
+__all__ = ["UNKNOWN_PHASE", "Latency", "latencies", "merge_groups", "with_phase_in_name"]
 
-UNTOLD_PHASE = -1
+UNKNOWN_PHASE = -1
 _FEWEST = 5
 """Of fewer, none can be told to be slow."""
 _ALIKE = 1.25
@@ -43,7 +43,7 @@ class Latency:
     """Median bus bandwidth in bytes per second; nothing where the bytes are not known."""
     slow: NDArray[np.bool_]
     """Of each: whether it took over 1.5 times the median, and over five times the usual deviation more."""
-    phase: int = UNTOLD_PHASE
+    phase: int = UNKNOWN_PHASE
     """What those with a name were launched for, a ``model.Phase``; UNTOLD_PHASE of those without."""
 
     def quantile(self, share: float) -> int:
@@ -65,23 +65,23 @@ def latencies(matches: Matches, timing: Timing, names: Sequence[str] | None = No
     Args:
         names: what tells instances apart beside kind, group and size: one per instance of the matches.
     """
-    told = np.array(names if names is not None else [""] * len(matches), object)
+    instance_names = np.array(names if names is not None else [""] * len(matches), object)
     chosen = np.flatnonzero(matches.complete & (matches.size > 1))
     kinds = np.unique(matches.kind[chosen].astype(str), return_inverse=True)[1]
-    called = np.unique(told[chosen].astype(str), return_inverse=True)[1]
-    named = told[chosen] != ""
+    called = np.unique(instance_names[chosen].astype(str), return_inverse=True)[1]
+    named = instance_names[chosen] != ""
     # What has a name may be of any size, and the same in forward and in backward: FSDP gathers a unit in both.
     size = np.where(named, 0, matches.bytes[chosen])
-    phase = np.where(named, matches.phase[chosen].astype(np.int64), UNTOLD_PHASE)
+    phase = np.where(named, matches.phase[chosen].astype(np.int64), UNKNOWN_PHASE)
     keys = np.stack((kinds, matches.group[chosen], size, called, phase), axis=1).astype(np.int64)
     which = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
     order = np.argsort(which, kind="stable")
     parts = np.split(chosen[order], np.flatnonzero(np.diff(which[order])) + 1) if len(chosen) else []
-    found = [_latency(matches, timing, part, str(told[part[0]])) for part in parts]
+    found = [_latency(matches, timing, part, str(instance_names[part[0]])) for part in parts]
     return tuple(sorted(found, key=lambda latency: -int(latency.transfer_ns.sum())))
 
 
-def summed(found: Sequence[Latency], matches: Matches, timing: Timing) -> tuple[Latency, ...]:
+def merge_groups(found: Sequence[Latency], matches: Matches, timing: Timing) -> tuple[Latency, ...]:
     """Put together what differs in its group alone, and the layers of what varies in size, the longest first.
 
     Groups are alike that serve one purpose (``mesh_tp`` of each replica) and have as many ranks.
@@ -106,7 +106,7 @@ def summed(found: Sequence[Latency], matches: Matches, timing: Timing) -> tuple[
     return tuple(sorted(rows, key=lambda latency: -int(latency.transfer_ns.sum())))
 
 
-def titled(found: Sequence[Latency]) -> tuple[Latency, ...]:
+def with_phase_in_name(found: Sequence[Latency]) -> tuple[Latency, ...]:
     """Add the phase to the names of those that have one name in several."""
     phases: dict[tuple[str, str], set[int]] = {}
     for one in found:
@@ -146,5 +146,5 @@ def _latency(matches: Matches, timing: Timing, part: Int64, name: str) -> Latenc
         wait_ns=float(waited.mean()),
         busbw=float(np.median(rates)) if len(rates) else None,
         slow=slow,
-        phase=int(matches.phase[one]) if name else UNTOLD_PHASE,
+        phase=int(matches.phase[one]) if name else UNKNOWN_PHASE,
     )

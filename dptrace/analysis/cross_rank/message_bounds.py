@@ -12,7 +12,7 @@ from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.matching.offsets import Offset
 from dptrace.analysis.per_gpu.device import DeviceFigures
 
-__all__ = ["connect"]
+__all__ = ["connect_by_messages"]
 
 _MOST = 512
 """Sets of ranks that are compared with each other; the work grows with the third power."""
@@ -20,7 +20,7 @@ _BELIEVED = 100
 """Of so many messages the one that bounds most is not believed: a wrong bound would be worse than a loose one."""
 
 
-def connect(
+def connect_by_messages(
     matches: Matches,
     devices: Sequence[DeviceFigures],
     offsets: list[Offset],
@@ -74,7 +74,7 @@ def _bounds(
         if sum(sender) != 1 or not {reference[one], reference[other]} <= set(heads):
             continue
         began, ended = matches.start_ns[source : source + 1], matches.end_ns[target : target + 1]
-        own, theirs = float(offsets[one].at(began)[0]), float(offsets[other].at(ended)[0])
+        own, theirs = float(offsets[one].ahead_at(began)[0]), float(offsets[other].ahead_at(ended)[0])
         open_ns = offsets[one].uncertainty_ns + offsets[other].uncertainty_ns
         ahead = float(ended[0] - began[0]) - theirs + own + open_ns
         pairs.setdefault((heads.index(reference[one]), heads.index(reference[other])), []).append(ahead)
@@ -87,8 +87,8 @@ def _bounds(
 def _sends(device: DeviceFigures) -> NDArray[np.bool_]:
     """Tell of each of a device's communication intervals whether it is a send."""
     timeline = device.timeline
-    told = timeline.collective[timeline.collective >= 0].tolist()
-    return np.array([timeline.collectives[i].kind == "send" for i in told], np.bool_)
+    collective_ids = timeline.collective[timeline.collective >= 0].tolist()
+    return np.array([timeline.collectives[i].kind == "send" for i in collective_ids], np.bool_)
 
 
 def _closed(bounds: NDArray[np.float64]) -> NDArray[np.float64]:

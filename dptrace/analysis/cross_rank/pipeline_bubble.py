@@ -23,11 +23,11 @@ from dptrace.timeline.model import Action, Timeline
 __all__ = [
     "ACTION_COLUMNS",
     "COLUMNS",
-    "Lap",
     "Pipeline",
-    "Share",
+    "PipelineStep",
+    "RankSpan",
     "action_rows",
-    "formula",
+    "bubble_formula",
     "pipelines",
     "rows",
     "to_dict",
@@ -48,7 +48,7 @@ _MESSAGES = ("send", "recv", "send_recv")
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class RankSpan:
     """One rank's part in one step of a schedule."""
 
     device: int
@@ -62,11 +62,11 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Lap:
+class PipelineStep:
     """One step of a pipeline."""
 
     step: str
-    shares: tuple[Share, ...]
+    shares: tuple[RankSpan, ...]
 
     @property
     def span_ns(self) -> int:
@@ -78,7 +78,7 @@ class Lap:
         """Give what of the ranks' time within the span was no compute of an action."""
         return _bubble(sum(share.busy_ns for share in self.shares), self.span_ns * len(self.shares))
 
-    def of(self, share: Share) -> float:
+    def rank_bubble_percent(self, share: RankSpan) -> float:
         """Give the same of one rank."""
         return _bubble(share.busy_ns, self.span_ns)
 
@@ -99,7 +99,7 @@ class Pipeline:
     schedule: str
     """``naive``, ``gpipe``, ``1f1b``, ``interleaved``, ``zero-bubble``, ``forward-only`` or ``v-shaped``: told from
     the order of the actions."""
-    laps: tuple[Lap, ...]
+    steps: tuple[PipelineStep, ...]
 
     @property
     def ranks(self) -> int:
@@ -114,16 +114,16 @@ class Pipeline:
     @property
     def bubble_percent(self) -> float:
         """Give the median of the steps' bubbles."""
-        return median(lap.bubble_percent for lap in self.laps)
+        return median(pipeline_step.bubble_percent for pipeline_step in self.steps)
 
     @property
     def formula_percent(self) -> float | None:
         """Give what the formula says of stages that take equally long; nothing for schedules that have none."""
-        share = formula(self.schedule, self.ranks, self.micro_batches, self.virtual_stages)
+        share = bubble_formula(self.schedule, self.ranks, self.micro_batches, self.virtual_stages)
         return None if share is None else 100 * share
 
 
-def formula(schedule: str, ranks: int, micro_batches: int, virtual_stages: int = 1) -> float | None:
+def bubble_formula(schedule: str, ranks: int, micro_batches: int, virtual_stages: int = 1) -> float | None:
     """Give the bubble's share of the time by the formula, for stages that take equally long.
 
     With p ranks, m micro-batches and v stages on each rank, a step's work takes m·v times a stage's, and the first
@@ -152,11 +152,11 @@ def pipelines(devices: Sequence[DeviceFigures], clock: Clocks) -> tuple[Pipeline
         timelines = {i: devices[i].timeline for i in members}
         stages = _stages(timelines)
         order = sorted(members, key=lambda i: (stages[i], i))
-        laps = _laps({i: timelines[i] for i in order}, clock)
-        if laps:
+        pipeline_steps = _pipeline_steps({i: timelines[i] for i in order}, clock)
+        if pipeline_steps:
             counts = [int(timelines[i].actions.micro_batch.max()) + 1 for i in order]
             kind = _schedule([timelines[i] for i in order], [stages[i] for i in order])
-            found.append(Pipeline(tuple(order), tuple(stages[i] for i in order), max(counts), kind, laps))
+            found.append(Pipeline(tuple(order), tuple(stages[i] for i in order), max(counts), kind, pipeline_steps))
     return tuple(found)
 
 
@@ -192,10 +192,10 @@ def _stages(timelines: dict[int, Timeline]) -> dict[int, tuple[int, ...]]:
     return named
 
 
-def _laps(timelines: dict[int, Timeline], clock: Clocks) -> tuple[Lap, ...]:
+def _pipeline_steps(timelines: dict[int, Timeline], clock: Clocks) -> tuple[PipelineStep, ...]:
     """Give the steps that all the devices have, in order."""
     names = [t.windows.names for t in timelines.values()]
-    laps = []
+    pipeline_steps = []
     for name in names[0]:
         if not all(name in others for others in names):
             continue
@@ -205,10 +205,10 @@ def _laps(timelines: dict[int, Timeline], clock: Clocks) -> tuple[Lap, ...]:
             own = actions.step == timeline.windows.names.index(name)
             if own.any():
                 first, last = clock.align(i, np.array([actions.start_ns[own].min(), actions.end_ns[own].max()]))
-                shares.append(Share(i, int(first), int(last), int(actions.busy_ns[own].sum())))
+                shares.append(RankSpan(i, int(first), int(last), int(actions.busy_ns[own].sum())))
         if len(shares) == len(timelines):
-            laps.append(Lap(name, tuple(shares)))
-    return tuple(laps)
+            pipeline_steps.append(PipelineStep(name, tuple(shares)))
+    return tuple(pipeline_steps)
 
 
 def _schedule(timelines: Sequence[Timeline], stages: Sequence[tuple[int, ...]]) -> str:
@@ -248,20 +248,20 @@ def to_dict(pipeline: Pipeline, timelines: Sequence[Timeline]) -> dict[str, Any]
         "formula_percent": pipeline.formula_percent,
         "steps": [
             {
-                "step": lap.step,
-                "span_ns": lap.span_ns,
-                "bubble_percent": lap.bubble_percent,
+                "step": pipeline_step.step,
+                "span_ns": pipeline_step.span_ns,
+                "bubble_percent": pipeline_step.bubble_percent,
                 "ranks": [
                     {
                         **place,
                         "busy_ns": share.busy_ns,
                         "own_span_ns": share.end_ns - share.start_ns,
-                        "bubble_percent": lap.of(share),
+                        "bubble_percent": pipeline_step.rank_bubble_percent(share),
                     }
-                    for place, share in zip(places, lap.shares, strict=True)
+                    for place, share in zip(places, pipeline_step.shares, strict=True)
                 ],
             }
-            for lap in pipeline.laps
+            for pipeline_step in pipeline.steps
         ],
     }
 
@@ -271,11 +271,25 @@ def rows(found: Sequence[Pipeline], timelines: Sequence[Timeline]) -> list[dict[
     table = []
     for number, pipeline in enumerate(found):
         whole = pipeline.schedule, pipeline.micro_batches
-        for lap in pipeline.laps:
-            for share, stages in zip(lap.shares, pipeline.stages, strict=True):
+        for pipeline_step in pipeline.steps:
+            for share, stages in zip(pipeline_step.shares, pipeline.stages, strict=True):
                 place = timelines[share.device].rank, timelines[share.device].device
-                own = share.busy_ns, share.end_ns - share.start_ns, lap.span_ns, lap.of(share)
-                values = (number, *whole, *place, stages, lap.step, *own, lap.bubble_percent, pipeline.formula_percent)
+                own = (
+                    share.busy_ns,
+                    share.end_ns - share.start_ns,
+                    pipeline_step.span_ns,
+                    pipeline_step.rank_bubble_percent(share),
+                )
+                values = (
+                    number,
+                    *whole,
+                    *place,
+                    stages,
+                    pipeline_step.step,
+                    *own,
+                    pipeline_step.bubble_percent,
+                    pipeline.formula_percent,
+                )
                 table.append(dict(zip(COLUMNS, values, strict=True)))
     return table
 

@@ -36,7 +36,7 @@ CAUSES = (
 """What a rank was longer at than the others, by ``idle.Account``; ``passed_on`` is a wait for a third."""
 
 _UNKNOWN = len(Account)
-_TOLD_NS = 20_000
+_MIN_LATE_NS = 20_000
 """Arrivals nearer to each other than this are together: kernels launched at once on several GPUs differ by as much."""
 _EXPLAINED = 0.25
 """An account that holds less of the lateness than this is not its cause."""
@@ -86,7 +86,7 @@ def _sets(matches: Matches, clocks: Clocks | None) -> Iterator[tuple[Int64, Int6
     fits = np.ones(len(matches), np.bool_)
     if clocks is not None and len(matches):
         fits = ~np.logical_or.reduceat(clocks.misfit[matches.device], matches.first[:-1])
-    wanted = np.flatnonzero(matches.together & fits & (size > 1))
+    wanted = np.flatnonzero(matches.synchronizing & fits & (size > 1))
     by_set: dict[bytes, list[int]] = {}
     for row in wanted.tolist():
         by_set.setdefault(matches.device[matches.first[row] : matches.first[row + 1]].tobytes(), []).append(row)
@@ -120,9 +120,9 @@ def _of_set(
         computed[:, column] = _computed(own, mine)
     cost = (np.minimum(wait, exposed) * others).sum(axis=1) // count
     cause = _causes(spent, computed, last, others, typical)
-    told = typical >= _TOLD_NS
+    late_enough = typical >= _MIN_LATE_NS
     device_of = matches.device[members[np.arange(len(rows)), last]].astype(np.int64)
-    return rows[told], device_of[told], late[told], cost[told], cause[told]
+    return rows[late_enough], device_of[late_enough], late[late_enough], cost[late_enough], cause[late_enough]
 
 
 def _causes(spent: Int64, computed: Int64, last: Int64, others: NDArray[np.bool_], late: Int64) -> Int64:

@@ -65,7 +65,7 @@ def timing(matches: Matches, clocks: Clocks) -> Timing:
         wait_ns=length - transfer[matches.instance],
         late_ns=late,
         late_known=(unsure != UNKNOWN_NS) & ((late > unsure) | (matches.device == matches.device[earliest])),
-        last=_last(matches, clocks, np.where(matches.together[matches.instance], length, -start)),
+        last=_last(matches, clocks, np.where(matches.synchronizing[matches.instance], length, -start)),
         algbw=algbw,
         busbw=algbw * _factors(matches),
     )
@@ -75,8 +75,8 @@ def _aligned(matches: Matches, clocks: Clocks) -> Int64:
     """Give when each member began, on its reference's clock."""
     start = matches.start_ns.copy()
     by_device = np.argsort(matches.device, kind="stable")
-    bounds = np.searchsorted(matches.device[by_device], np.arange(len(matches.places) + 1))
-    for device in range(len(matches.places)):
+    bounds = np.searchsorted(matches.device[by_device], np.arange(len(matches.device_ids) + 1))
+    for device in range(len(matches.device_ids)):
         own = by_device[bounds[device] : bounds[device + 1]]
         start[own] = clocks.align(device, start[own])
     return start
@@ -90,8 +90,8 @@ def _last(matches: Matches, clocks: Clocks, sooner: Int64) -> NDArray[np.int32]:
     low = matches.first[:-1][several]
     one, other = order[low], order[low + 1]
     unsure = clocks.between(matches.device[one], matches.device[other])
-    told = (unsure != UNKNOWN_NS) & (sooner[other] - sooner[one] > unsure)
-    last[several] = np.where(told, matches.device[one], -1)
+    certain = (unsure != UNKNOWN_NS) & (sooner[other] - sooner[one] > unsure)
+    last[several] = np.where(certain, matches.device[one], -1)
     return last
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dptrace.analysis.findings.finding import Case
+from dptrace.analysis.findings.finding import FindingContext
 from dptrace.timeline.model import Phase
 
 __all__ = ["GRADIENTS", "first_bucket_advice", "for_exposed"]
@@ -24,7 +24,7 @@ _CAP_BYTES = 25 << 20
 
 
 def for_exposed(
-    case: Case, kind: str, tail: float, hidden: int, exposed: int, count: float, size: float
+    context: FindingContext, kind: str, tail: float, hidden: int, exposed: int, count: float, size: float
 ) -> tuple[str, str]:
     """Say what of a kind of collective is exposed, and what to do about it.
 
@@ -45,23 +45,23 @@ def for_exposed(
     if gradients and tail >= _TAIL:
         return text, "What is left is the tail of the last bucket: try a smaller bucket_cap_mb, or fewer bytes (bf16)."
     if kind == "all_gather":
-        return text, _for_gathers(case)
-    if kind == "broadcast" and _ddp_may_be(case) and _mostly_in_forward(case, kind):
+        return text, _for_gathers(context)
+    if kind == "broadcast" and _ddp_may_be(context) and _mostly_in_forward(context, kind):
         return (
             text,
             "DistributedDataParallel broadcasts buffers each step: broadcast_buffers=False where they need not be.",
         )
-    if kind in ("send", "recv", "send_recv") and case.pipelines:
+    if kind in ("send", "recv", "send_recv") and context.pipelines:
         return text, "In a pipeline this is waiting for another stage rather than transfer: see its bubble."
     return text, _ANY
 
 
-def _for_gathers(case: Case) -> str:
+def _for_gathers(context: FindingContext) -> str:
     """Say what to do about FSDP's all-gathers, and only of what was not done yet."""
-    gathers = [c for d in case.devices for c in d.timeline.collectives if c.kind == "all_gather"]
+    gathers = [c for d in context.devices for c in d.timeline.collectives if c.kind == "all_gather"]
     if not any(c.label.startswith("FSDP::") for c in gathers):
         return _ANY
-    options = _mapping(case.info.get("options"))
+    options = _mapping(context.metadata.get("options"))
     todo = []
     if options.get("prefetch") != "explicit":
         todo.append("prefetch earlier (FSDP: set_modules_to_forward_prefetch)")
@@ -75,22 +75,22 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _ddp(case: Case) -> Mapping[str, Any]:
+def _ddp(context: FindingContext) -> Mapping[str, Any]:
     """Give DDP's logging data, of the run or of the first rank that has it; nothing without any."""
-    ranks = case.info.get("ranks")
-    entries = [case.info, *(ranks if isinstance(ranks, list) else [])]
+    ranks = context.metadata.get("ranks")
+    entries = [context.metadata, *(ranks if isinstance(ranks, list) else [])]
     return next((found for entry in entries if (found := _mapping(_mapping(entry).get("ddp")))), {})
 
 
-def _ddp_may_be(case: Case) -> bool:
+def _ddp_may_be(context: FindingContext) -> bool:
     """Tell whether DDP trains: dptrace's recorder would have kept its logging data."""
-    return not case.info or bool(_ddp(case))
+    return not context.metadata or bool(_ddp(context))
 
 
-def _mostly_in_forward(case: Case, kind: str) -> bool:
+def _mostly_in_forward(context: FindingContext, kind: str) -> bool:
     """Tell whether most of a kind was launched in forward, where DDP broadcasts buffers."""
     forward = whole = 0
-    for device in case.devices:
+    for device in context.devices:
         timeline = device.timeline
         comm = np.flatnonzero(timeline.collective >= 0)
         own = np.array([timeline.collectives[i].kind == kind for i in timeline.collective[comm].tolist()], np.bool_)
@@ -99,12 +99,12 @@ def _mostly_in_forward(case: Case, kind: str) -> bool:
     return 2 * forward > whole
 
 
-def first_bucket_advice(case: Case) -> str:
+def first_bucket_advice(context: FindingContext) -> str:
     """Say how to make the first bucket smaller, by what is known of how it was set."""
-    if not _ddp_may_be(case):
+    if not _ddp_may_be(context):
         return "Make the first message smaller, so that it sets out earlier."
-    options = _mapping(case.info.get("options"))
-    given = options["bucket_cap_mb"] if "bucket_cap_mb" in options else _ddp(case).get("bucket_cap_bytes", 0)
+    options = _mapping(context.metadata.get("options"))
+    given = options["bucket_cap_mb"] if "bucket_cap_mb" in options else _ddp(context).get("bucket_cap_bytes", 0)
     if given in (None, _CAP_BYTES):
         return "Make the first bucket smaller: lower bucket_cap_mb."
     return "Make the first bucket smaller: leave bucket_cap_mb unset (DDP's first is 1 MiB then), or lower it."

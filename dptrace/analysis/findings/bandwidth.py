@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.findings.finding import Case, Finding, megabytes, milliseconds
+from dptrace.analysis.findings.finding import Finding, FindingContext, megabytes, milliseconds
 
 __all__ = ["low_bandwidth", "slow_collectives"]
 
@@ -26,20 +26,20 @@ _ADVICE = (
 )
 
 
-def low_bandwidth(case: Case) -> list[Finding]:
+def low_bandwidth(context: FindingContext) -> list[Finding]:
     """Large messages against what the links were measured at, or else groups against each other."""
-    if case.timing is None:
+    if context.timing is None:
         return []
-    large = _large(case)
-    return _against_link(case, large) if _link(case.info) else _against_each_other(case, large)
+    large = _large(context)
+    return _against_link(context, large) if _link(context.metadata) else _against_each_other(context, large)
 
 
-def _link(info: Mapping[str, Any], kind: str = "") -> float:
+def _link(metadata: Mapping[str, Any], kind: str = "") -> float:
     """Give the bandwidth that the links were measured at, in bytes per second; 0 where that is not known.
 
     By the collective's own kind where ``dptrace links`` measured it, else by the one figure for all.
     """
-    links = info.get("links")
+    links = metadata.get("links")
     by_kind = links.get("busbw_gbps_by_kind") if isinstance(links, Mapping) else None
     rate = by_kind.get(kind) if isinstance(by_kind, Mapping) else None
     if rate is None:
@@ -47,57 +47,59 @@ def _link(info: Mapping[str, Any], kind: str = "") -> float:
     return float(rate) * 1e9 if isinstance(rate, int | float) and rate > 0 else 0.0
 
 
-def _large(case: Case) -> NDArray[np.bool_]:
-    assert case.timing is not None
-    matches = case.matches
+def _large(context: FindingContext) -> NDArray[np.bool_]:
+    assert context.timing is not None
+    matches = context.matches
     least = np.full(len(matches), float(_LARGE))
-    for fit in case.fits:
+    for fit in context.fits:
         if fit.crossover_bytes:
             of_fit = (matches.kind == fit.kind) & (matches.group == fit.group)
             least[of_fit] = min(_ABOVE * fit.crossover_bytes, _LARGE)
-    known = matches.complete & (matches.size > 1) & (matches.step != "") & np.isfinite(case.timing.busbw)
+    known = matches.complete & (matches.size > 1) & (matches.step != "") & np.isfinite(context.timing.busbw)
     large: NDArray[np.bool_] = known & (matches.bytes >= least)
     return large
 
 
-def _lost(case: Case, rows: NDArray[np.bool_], rate: float) -> float:
+def _lost(context: FindingContext, rows: NDArray[np.bool_], rate: float) -> float:
     """Give by how much the members would have been exposed for less at *rate*, in ns over all of them."""
-    assert case.timing is not None
-    members = case.members(rows)
-    instance = case.matches.instance[members]
-    gain = case.timing.transfer_ns[instance] * (1 - np.minimum(case.timing.busbw[instance] / rate, 1))
-    return float(np.minimum(case.net_ns[members], gain).sum())
+    assert context.timing is not None
+    members = context.members(rows)
+    instance = context.matches.instance[members]
+    gain = context.timing.transfer_ns[instance] * (1 - np.minimum(context.timing.busbw[instance] / rate, 1))
+    return float(np.minimum(context.net_ns[members], gain).sum())
 
 
-def _one_machine(case: Case) -> NDArray[np.bool_]:
+def _one_machine(context: FindingContext) -> NDArray[np.bool_]:
     """Tell of each group whether all its ranks are on one machine: others use other links."""
-    ranks = [entry for entry in case.info.get("ranks") or [] if isinstance(entry, Mapping) and "rank" in entry]
+    ranks = [entry for entry in context.metadata.get("ranks") or [] if isinstance(entry, Mapping) and "rank" in entry]
     node: dict[int, object] = {entry["rank"]: entry.get("node") for entry in ranks}
-    nodes = [{node.get(rank) for rank in group.ranks or tuple(node)} for group in case.matches.groups]
+    nodes = [{node.get(rank) for rank in group.ranks or tuple(node)} for group in context.matches.groups]
     return np.array([len(found) <= 1 for found in nodes], np.bool_)
 
 
-def _against_link(case: Case, large: NDArray[np.bool_]) -> list[Finding]:
-    assert case.timing is not None
-    matches, found = case.matches, []
-    inside = large & _one_machine(case)[matches.group] if len(matches) else large
+def _against_link(context: FindingContext, large: NDArray[np.bool_]) -> list[Finding]:
+    assert context.timing is not None
+    matches, found = context.matches, []
+    inside = large & _one_machine(context)[matches.group] if len(matches) else large
     for kind in sorted(set(matches.kind[inside].tolist())):
-        rows, link = inside & (matches.kind == kind), _link(case.info, str(kind))
-        middle = float(np.median(case.timing.busbw[rows]))
+        rows, link = inside & (matches.kind == kind), _link(context.metadata, str(kind))
+        middle = float(np.median(context.timing.busbw[rows]))
         if middle >= _REACHED * link:
             continue
         text = (
             f"{kind} of large messages ({megabytes(float(np.median(matches.bytes[rows])))}) reaches "
             f"{100 * middle / link:.0f} % of the {link / 1e9:.3g} GB/s that this machine's links were measured at."
         )
-        found.append(case.finding("low_bandwidth", text, _ADVICE, _lost(case, rows, link), _where(case, rows, middle)))
+        found.append(
+            context.finding("low_bandwidth", text, _ADVICE, _lost(context, rows, link), _where(context, rows, middle))
+        )
     return found
 
 
-def _against_each_other(case: Case, large: NDArray[np.bool_]) -> list[Finding]:
+def _against_each_other(context: FindingContext, large: NDArray[np.bool_]) -> list[Finding]:
     """Compare the groups that have messages of one kind, one number of ranks and like size."""
-    assert case.timing is not None
-    matches, busbw, found = case.matches, case.timing.busbw, []
+    assert context.timing is not None
+    matches, busbw, found = context.matches, context.timing.busbw, []
     places = np.flatnonzero(large)
     doublings = np.log2(np.maximum(matches.bytes[places], 1)).astype(int).tolist()
     alike: dict[tuple[str, int, int], list[int]] = {}
@@ -120,32 +122,32 @@ def _against_each_other(case: Case, large: NDArray[np.bool_]) -> list[Finding]:
             f"{kind} among {who} reaches {middles[slowest] / 1e9:.1f} GB/s, "
             f"{100 * middles[slowest] / others:.0f} % of what other groups of as many ranks reach with like messages."
         )
-        where = _where(case, chosen, middles[slowest])
-        found.append(case.finding("low_bandwidth", text, _ADVICE, _lost(case, chosen, others), where))
+        evidence = _where(context, chosen, middles[slowest])
+        found.append(context.finding("low_bandwidth", text, _ADVICE, _lost(context, chosen, others), evidence))
     return found
 
 
-def _where(case: Case, rows: NDArray[np.bool_], busbw: float) -> dict[str, Any]:
-    assert case.timing is not None
-    matches = case.matches
-    worst = int(np.flatnonzero(rows)[np.argmin(case.timing.busbw[rows])])
-    where = {"collective": str(matches.kind[worst]), "group": matches.groups[matches.group[worst]].name}
-    where |= {"busbw_gbps": round(busbw / 1e9, 3), "count": int(rows.sum())}
-    return where | {"step": matches.step[worst] or None, "instance": worst, "bytes": int(matches.bytes[worst])}
+def _where(context: FindingContext, rows: NDArray[np.bool_], busbw: float) -> dict[str, Any]:
+    assert context.timing is not None
+    matches = context.matches
+    worst = int(np.flatnonzero(rows)[np.argmin(context.timing.busbw[rows])])
+    evidence = {"collective": str(matches.kind[worst]), "group": matches.groups[matches.group[worst]].name}
+    evidence |= {"busbw_gbps": round(busbw / 1e9, 3), "count": int(rows.sum())}
+    return evidence | {"step": matches.step[worst] or None, "instance": worst, "bytes": int(matches.bytes[worst])}
 
 
-def slow_collectives(case: Case) -> list[Finding]:
+def slow_collectives(context: FindingContext) -> list[Finding]:
     """Single collectives that took far longer than their like, waiting left out."""
     cost, slow, count = 0.0, 0, 0
     worst, excess = None, 0.0
-    for latency in case.latencies:
+    for latency in context.latencies:
         # A stage that has nothing to do yet waits in its messages: that is the schedule's.
-        if not latency.slow.any() or (latency.kind == "send_recv" and case.pipelines):
+        if not latency.slow.any() or (latency.kind == "send_recv" and context.pipelines):
             continue
         middle = float(np.median(latency.transfer_ns))
         for row, transfer in zip(latency.instances[latency.slow], latency.transfer_ns[latency.slow], strict=True):
-            members = slice(int(case.matches.first[row]), int(case.matches.first[row + 1]))
-            cost += float(np.minimum(case.net_ns[members], transfer - middle).sum())
+            members = slice(int(context.matches.first[row]), int(context.matches.first[row + 1]))
+            cost += float(np.minimum(context.net_ns[members], transfer - middle).sum())
             if transfer - middle > excess:
                 worst, excess = (latency, int(row)), float(transfer) - middle
         slow, count = slow + int(latency.slow.sum()), count + len(latency.slow)
@@ -155,8 +157,8 @@ def slow_collectives(case: Case) -> list[Finding]:
     named = f"{like.name}, {megabytes(like.bytes)}" if like.name else f"{like.kind} of {megabytes(like.bytes)}"
     text = (
         f"{slow} of {count} collectives took over 1.5 times as long as their like, all ranks being there; the worst "
-        f"{milliseconds(excess)} longer ({named}, {case.matches.step[row] or 'outside all steps'})."
+        f"{milliseconds(excess)} longer ({named}, {context.matches.step[row] or 'outside all steps'})."
     )
-    where = {"collective": like.kind, "instance": row, "step": case.matches.step[row] or None, "count": slow}
+    evidence = {"collective": like.kind, "instance": row, "step": context.matches.step[row] or None, "count": slow}
     advice = "If they come at random, look for other traffic on the links; if always there, at what runs beside them."
-    return [case.finding("slow_collectives", text, advice, cost, where | {"ns": int(excess)})]
+    return [context.finding("slow_collectives", text, advice, cost, evidence | {"ns": int(excess)})]

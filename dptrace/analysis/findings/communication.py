@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dptrace.analysis.findings.advice import GRADIENTS, first_bucket_advice, for_exposed
-from dptrace.analysis.findings.finding import Case, Finding, exposures, megabytes, milliseconds
+from dptrace.analysis.findings.finding import Finding, FindingContext, exposures, megabytes, milliseconds
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64
 from dptrace.timeline.model import Phase
@@ -15,9 +15,9 @@ from dptrace.timeline.model import Phase
 __all__ = ["exposed", "first_bucket", "small_messages"]
 
 
-def exposed(case: Case) -> list[Finding]:
+def exposed(context: FindingContext) -> list[Finding]:
     """Communication that no compute hides, waiting for late ranks left out, for each kind of collective."""
-    devices, steps, waits = case.devices, case.steps, case.waits
+    devices, steps, waits = context.devices, context.steps, context.waits
     found = []
     for kind in sorted({kind for device in devices for kind in device.split.comm}):
         naked = waited = tail = hidden = count = size = 0
@@ -30,9 +30,9 @@ def exposed(case: Case) -> list[Finding]:
             hidden += int(figures.overlapped_ns.sum())
             count += int(figures.count.sum())
             size += int(figures.bytes.sum())
-            mine, after = _of_kind(device, kind)
-            waited += int(waits[number][mine].sum())
-            own = exposures(device)[mine]
+            gradient_rows, after = _of_kind(device, kind)
+            waited += int(waits[number][gradient_rows].sum())
+            own = exposures(device)[gradient_rows]
             tail += int(own[after].sum())
             top = int(figures.exposed_ns.argmax())
             if int(figures.exposed_ns[top]) > worst[0]:
@@ -41,16 +41,16 @@ def exposed(case: Case) -> list[Finding]:
         if not naked:
             continue
         late = min(tail / naked, 1.0)  # where two run at once, each has the same exposed time
-        text, advice = for_exposed(case, kind, late, hidden, naked, count / steps, size / max(count, 1))
+        text, advice = for_exposed(context, kind, late, hidden, naked, count / steps, size / max(count, 1))
         evidence: dict[str, Any] = {"collective": kind, "step": worst[1], "rank": worst[2], "exposed_ns": worst[0]}
         evidence |= {"after_backward_share": round(late, 3), "count": count / steps, "bytes": size / steps}
-        last = _last(case, kind)
+        last = _last_gradients(context, kind)
         if tail and last:
             evidence["last"] = last
             called = f"{last['name']}, " if last["name"] else ""
             text += f" The last in a step is {called}{megabytes(last['bytes'])}."
-        text += _missing(case, kind)
-        found.append(case.finding("exposed_comm", text, advice, cost, evidence))
+        text += _missing_ranks_text(context, kind)
+        found.append(context.finding("exposed_comm", text, advice, cost, evidence))
     return found
 
 
@@ -59,11 +59,11 @@ def _of_kind(device: DeviceFigures, kind: str) -> tuple[np.ndarray[Any, Any], np
     timeline = device.timeline
     comm = np.flatnonzero(timeline.collective >= 0)
     kinds = np.array([timeline.collectives[i].kind for i in timeline.collective[comm].tolist()], object)
-    mine = np.flatnonzero(kinds == kind)
-    step = timeline.step[comm[mine]]
+    gradient_rows = np.flatnonzero(kinds == kind)
+    step = timeline.step[comm[gradient_rows]]
     ends = np.append(device.backward_end_ns, 0)
     end = ends[np.where(step >= 0, step, len(ends) - 1)]
-    return mine, (end > 0) & (timeline.end_ns[comm[mine]] > end)
+    return gradient_rows, (end > 0) & (timeline.end_ns[comm[gradient_rows]] > end)
 
 
 def _gradients(device: DeviceFigures, kinds: tuple[str, ...]) -> Int64:
@@ -76,29 +76,29 @@ def _gradients(device: DeviceFigures, kinds: tuple[str, ...]) -> Int64:
     return np.flatnonzero(wanted & (timeline.phase[comm] == Phase.BACKWARD) & (timeline.step[comm] >= 0))
 
 
-def _last(case: Case, kind: str) -> dict[str, Any]:
+def _last_gradients(context: FindingContext, kind: str) -> dict[str, Any]:
     """Tell of the last gradients to be reduced in a step, on the first device that reduces any."""
     if kind not in GRADIENTS:
         return {}
-    for number, device in enumerate(case.devices):
-        if len(mine := _gradients(device, (kind,))):
+    for number, device in enumerate(context.devices):
+        if len(gradient_rows := _gradients(device, (kind,))):
             timeline = device.timeline
-            comm = np.flatnonzero(timeline.collective >= 0)[mine]
+            comm = np.flatnonzero(timeline.collective >= 0)[gradient_rows]
             last = int(np.flatnonzero(timeline.step[comm] == timeline.step[comm[-1]])[-1])
             size = timeline.collectives[timeline.collective[comm[last]]].bytes
-            name = case.name(int(case.instances(number)[mine[last]]))
+            name = context.name(int(context.instances(number)[gradient_rows[last]]))
             return {"name": name, "bytes": size, "step": timeline.windows.names[timeline.step[comm[last]]]}
     return {}
 
 
-def _missing(case: Case, kind: str) -> str:
+def _missing_ranks_text(context: FindingContext, kind: str) -> str:
     """Say which ranks are not here, so that waiting for them can't be told from transferring."""
-    matches = case.matches
+    matches = context.matches
     paired = "send_recv" if kind in ("send", "recv") else kind
     rows = np.flatnonzero(((matches.kind == kind) | (matches.kind == paired)) & ~matches.complete)
     if not len(rows):
         return ""
-    here = {rank for rank, _ in matches.places}
+    here = {rank for rank, _ in matches.device_ids}
     absent = {rank for group in set(matches.group[rows].tolist()) for rank in matches.groups[group].ranks} - here
     wanted = int(matches.size[rows].max())
     if not absent and wanted <= len(here):
@@ -116,21 +116,21 @@ _LATE = 0.3
 """Share of backward before the first gradients set out beyond which they are late."""
 
 
-def first_bucket(case: Case) -> list[Finding]:
+def first_bucket(context: FindingContext) -> list[Finding]:
     """Gradients that set out late since the first bucket is large: later ones queue up behind it."""
     cost = delay = length = 0
     told: dict[str, Any] = {}
-    for number, device in enumerate(case.devices):
-        mine = _gradients(device, GRADIENTS)
-        for step, rows in _by_step(device, mine):
+    for number, device in enumerate(context.devices):
+        gradient_rows = _gradients(device, GRADIENTS)
+        for step, rows in _by_step(device, gradient_rows):
             if len(rows) < 2:  # that a single message comes late is told with its exposed time
                 continue
-            late, whole, saved, size, share = _start(case, number, device, step, rows)
+            late, whole, saved, size, share = _first_bucket_delay(context, number, device, step, rows)
             if not _LATE * whole <= late < whole or share < _TOO_LARGE:
                 continue
             cost, delay, length = cost + saved, delay + late, length + whole
             if saved > told.get("ns", -1):
-                name = case.name(int(case.instances(number)[rows[0]]))
+                name = context.name(int(context.instances(number)[rows[0]]))
                 told = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": saved}
                 told |= {"name": name, "bytes": size, "share_of_gradients": round(share, 3), "delay_ns": late}
     if not cost:
@@ -140,25 +140,27 @@ def first_bucket(case: Case) -> list[Finding]:
         f"The first gradients set out {100 * delay / length:.0f} % into backward: {called}{megabytes(told['bytes'])}, "
         f"{100 * told['share_of_gradients']:.0f} % of all; what follows queues up behind it."
     )
-    return [case.finding("first_bucket", text, first_bucket_advice(case), cost, told)]
+    return [context.finding("first_bucket", text, first_bucket_advice(context), cost, told)]
 
 
-def _by_step(device: DeviceFigures, mine: Int64) -> list[tuple[int, Int64]]:
+def _by_step(device: DeviceFigures, gradient_rows: Int64) -> list[tuple[int, Int64]]:
     """Put a device's collectives together by step."""
-    step = device.timeline.step[device.timeline.collective >= 0][mine]
+    step = device.timeline.step[device.timeline.collective >= 0][gradient_rows]
     order = np.argsort(step, kind="stable")
     cuts = np.flatnonzero(np.diff(step[order])) + 1
-    return [(int(step[part[0]]), mine[part]) for part in np.split(order, cuts) if len(part)]
+    return [(int(step[part[0]]), gradient_rows[part]) for part in np.split(order, cuts) if len(part)]
 
 
-def _start(case: Case, number: int, device: DeviceFigures, step: int, rows: Int64) -> tuple[int, int, int, int, float]:
+def _first_bucket_delay(
+    context: FindingContext, number: int, device: DeviceFigures, step: int, rows: Int64
+) -> tuple[int, int, int, int, float]:
     """Tell of a step's gradients: delay, backward's length, time to be saved, bytes of the first, its share of all."""
     timeline = device.timeline
     comm = np.flatnonzero(timeline.collective >= 0)[rows]
     sizes = [timeline.collectives[i].bytes for i in timeline.collective[comm].tolist()]
     began = int(device.backward_start_ns[step])
     late = max(int(timeline.start_ns[comm[0]]) - began, 0)
-    net = (exposures(device) - case.waits[number])[rows]
+    net = (exposures(device) - context.waits[number])[rows]
     # The last bucket has to come after backward's end, however the others are cut.
     queued = int(net[:-1].sum())
     whole = int(device.backward_end_ns[step]) - began
@@ -169,10 +171,10 @@ _FITS = 0.5
 """A line that explains less of the variance than this tells nothing of the latency."""
 
 
-def small_messages(case: Case) -> list[Finding]:
+def small_messages(context: FindingContext) -> list[Finding]:
     """Messages below the size at which latency and transfer take equally long: each pays the latency once."""
-    matches, found = case.matches, []
-    for fit in case.fits:
+    matches, found = context.matches, []
+    for fit in context.fits:
         if not fit.crossover_bytes or fit.alpha_s is None or (fit.r2 or 0) < _FITS:
             continue
         rows = (matches.kind == fit.kind) & (matches.group == fit.group) & matches.complete & (matches.step != "")
@@ -183,7 +185,7 @@ def small_messages(case: Case) -> list[Finding]:
         count, size = int(rows.sum()) / steps, int(matches.bytes[rows].sum()) / steps
         wanted = max(int(np.ceil(size / fit.crossover_bytes)), 1)
         alpha = fit.alpha_s * 1e9
-        paid = np.minimum(case.net_ns[case.members(rows)], alpha).sum() * max(1 - wanted / count, 0)
+        paid = np.minimum(context.net_ns[context.members(rows)], alpha).sum() * max(1 - wanted / count, 0)
         text = (
             f"{count:.0f} {fit.kind} in a step are smaller than the {megabytes(fit.crossover_bytes)} at which latency "
             f"and transfer take equally long here ({megabytes(size / count)} on average): each pays "
@@ -191,8 +193,8 @@ def small_messages(case: Case) -> list[Finding]:
         )
         advice = f"Put them together: {wanted} message{'s' if wanted > 1 else ''} of that size would carry the same."
         worst = int(np.flatnonzero(rows)[0])
-        where = {"collective": fit.kind, "group": matches.groups[fit.group].name, "count": count}
-        where |= {"bytes": size, "crossover_bytes": fit.crossover_bytes, "alpha_ns": alpha}
-        where |= {"step": matches.step[worst], "instance": worst, "part_of": "exposed_comm"}
-        found.append(case.finding("small_messages", text, advice, float(paid), where))
+        evidence = {"collective": fit.kind, "group": matches.groups[fit.group].name, "count": count}
+        evidence |= {"bytes": size, "crossover_bytes": fit.crossover_bytes, "alpha_ns": alpha}
+        evidence |= {"step": matches.step[worst], "instance": worst, "part_of": "exposed_comm"}
+        found.append(context.finding("small_messages", text, advice, float(paid), evidence))
     return found

@@ -18,7 +18,7 @@ from dptrace.analysis.cross_rank.stragglers import Stragglers
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.findings.bandwidth import low_bandwidth, slow_collectives
 from dptrace.analysis.findings.communication import exposed, first_bucket, small_messages
-from dptrace.analysis.findings.finding import Case, Finding
+from dptrace.analysis.findings.finding import Finding, FindingContext
 from dptrace.analysis.findings.host import idle, recompute, unused_parameters
 from dptrace.analysis.findings.pipeline import bubbles
 from dptrace.analysis.findings.stragglers import stragglers
@@ -27,10 +27,10 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 
 __all__ = ["Finding", "findings"]
 
-_WORTH = 0.01
+_MIN_SHARE = 0.01
 """Share of the step below which nothing is said."""
-_ACROSS = (stragglers, exposed, small_messages, first_bucket, low_bandwidth, slow_collectives)
-_ALONE = (bubbles, idle, recompute, unused_parameters)
+_CROSS_RANK_DETECTORS = (stragglers, exposed, small_messages, first_bucket, low_bandwidth, slow_collectives)
+_PER_GPU_DETECTORS = (bubbles, idle, recompute, unused_parameters)
 
 
 def findings(
@@ -41,7 +41,7 @@ def findings(
     fits: Sequence[AlphaBeta] = (),
     latencies: Sequence[Latency] = (),
     names: Sequence[str] = (),
-    info: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
     clocks: Clocks | None = None,
 ) -> tuple[Finding, ...]:
     """Say what matters, the dearest first.
@@ -61,6 +61,6 @@ def findings(
     if not known:
         return ()
     formed = pipelines(devices, clocks) if clocks and any(len(d.timeline.actions) for d in devices) else ()
-    case = Case(known, matches, late, timing, tuple(fits), tuple(latencies), names, info or {}, formed)
-    found = [finding for finder in (*_ACROSS, *_ALONE) for finding in finder(case)]
-    return tuple(sorted((f for f in found if f.share >= _WORTH), key=lambda finding: -finding.cost_ns))
+    context = FindingContext(known, matches, late, timing, tuple(fits), tuple(latencies), names, metadata or {}, formed)
+    found = [finding for finder in (*_CROSS_RANK_DETECTORS, *_PER_GPU_DETECTORS) for finding in finder(context)]
+    return tuple(sorted((f for f in found if f.share >= _MIN_SHARE), key=lambda finding: -finding.cost_ns))

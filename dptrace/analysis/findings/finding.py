@@ -19,7 +19,7 @@ from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64
 
-__all__ = ["Case", "Finding", "exposures", "megabytes", "milliseconds"]
+__all__ = ["Finding", "FindingContext", "exposures", "megabytes", "milliseconds"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +41,24 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """Give the finding as plain data."""
-        told = ("kind", "text", "advice", "cost_ns", "share", "evidence")
-        return {name: getattr(self, name) for name in told}
+        names = ("kind", "text", "advice", "cost_ns", "share", "evidence")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True)
-class Case:
+class FindingContext:
     """What is known of a run, and what several findings ask of it."""
 
     devices: tuple[DeviceFigures, ...]
     """Those with steps."""
     matches: Matches
-    late: Stragglers
+    stragglers: Stragglers
     timing: Timing | None = None
     fits: tuple[AlphaBeta, ...] = ()
     latencies: tuple[Latency, ...] = ()
     names: Sequence[str] = ()
     """Of each instance of the matches; none at all where they are not known."""
-    info: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     """The contents of ``run.json``."""
     pipelines: tuple[Pipeline, ...] = ()
     """Those that the devices form, by their places in the matches."""
@@ -81,10 +81,10 @@ class Case:
         return Finding(kind, text, advice, cost, cost / self.wall if self.wall else 0.0, evidence or {})
 
     @cached_property
-    def places(self) -> NDArray[np.int32]:
+    def device_of_match(self) -> NDArray[np.int32]:
         """Give for each device of the matches which of ``devices`` it is, or -1."""
         own = {(d.timeline.rank, d.timeline.device): number for number, d in enumerate(self.devices)}
-        return np.array([own.get(place, -1) for place in self.matches.places], np.int32)
+        return np.array([own.get(place, -1) for place in self.matches.device_ids], np.int32)
 
     @cached_property
     def waits(self) -> list[Int64]:
@@ -95,8 +95,8 @@ class Case:
             return waits
         length = matches.end_ns - matches.start_ns
         shortest = np.minimum.reduceat(length, matches.first[:-1])[matches.instance]
-        wait = np.where(matches.together[matches.instance], length - shortest, 0)
-        for number, own in enumerate(self.places.tolist()):
+        wait = np.where(matches.synchronizing[matches.instance], length - shortest, 0)
+        for number, own in enumerate(self.device_of_match.tolist()):
             if own >= 0:
                 members = matches.device == number
                 index = matches.index[members]
@@ -107,7 +107,7 @@ class Case:
     def net_ns(self) -> Int64:
         """Give, per member of the matches, the exposed time that is not waiting for later ranks."""
         net = np.zeros(len(self.matches.device), np.int64)
-        for number, own in enumerate(self.places.tolist()):
+        for number, own in enumerate(self.device_of_match.tolist()):
             if own >= 0:
                 members = self.matches.device == number
                 net[members] = (exposures(self.devices[own]) - self.waits[own])[self.matches.index[members]]
@@ -121,7 +121,7 @@ class Case:
     def instances(self, device: int) -> Int64:
         """Give, for each collective of one of ``devices``, the instance that it belongs to, or -1."""
         found = np.full(len(exposures(self.devices[device])), -1, np.int64)
-        for number in np.flatnonzero(self.places == device).tolist():
+        for number in np.flatnonzero(self.device_of_match == device).tolist():
             members = self.matches.device == number
             found[self.matches.index[members]] = self.matches.instance[members]
         return found

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dptrace.analysis.findings.finding import Case, Finding, milliseconds
+from dptrace.analysis.findings.finding import Finding, FindingContext, milliseconds
 
 __all__ = ["idle", "recompute", "unused_parameters"]
 
@@ -40,9 +40,9 @@ _IDLE = {
 }
 
 
-def idle(case: Case) -> list[Finding]:
+def idle(context: FindingContext) -> list[Finding]:
     """Idle time by cause, and copies that nothing hides."""
-    devices, found = case.devices, []
+    devices, found = context.devices, []
     per_cause = {name: [device.idle_causes[name] for device in devices] for name in _IDLE}
     per_cause["copies"] = [device.split.figures["exposed_memory_ns"] for device in devices]
     copies = (
@@ -64,19 +64,19 @@ def idle(case: Case) -> list[Finding]:
         if len(devices) > 1 and means[most] > 1.5 * np.median(means):
             text += f", most on rank {device.timeline.rank} ({milliseconds(means[most])} of a step)"
         evidence = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": int(values[most][step])}
-        found.append(case.finding(kind, f"{text}.", advice, total, evidence))
+        found.append(context.finding(kind, f"{text}.", advice, total, evidence))
     return found
 
 
-def recompute(case: Case) -> list[Finding]:
+def recompute(context: FindingContext) -> list[Finding]:
     """Forward work done again in backward."""
-    spent = [device.recompute_ns for device in case.devices]
+    spent = [device.recompute_ns for device in context.devices]
     total = sum(int(values.sum()) for values in spent)
     if not total:
         return []
-    backward = sum(int(device.split.figures["backward_ns"].sum()) for device in case.devices)
+    backward = sum(int(device.split.figures["backward_ns"].sum()) for device in context.devices)
     most = int(np.argmax([float(values.mean()) for values in spent]))
-    device, step = case.devices[most], int(spent[most].argmax())
+    device, step = context.devices[most], int(spent[most].argmax())
     text = (
         f"Forward work is done again in backward (activation checkpointing): {100 * total / max(backward, 1):.0f} % of "
         "backward's compute."
@@ -85,30 +85,31 @@ def recompute(case: Case) -> list[Finding]:
         "Checkpoint fewer blocks if memory allows, or keep what is dear to compute and cheap to store (selective "
         "checkpointing)."
     )
-    where = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": int(spent[most][step])}
-    return [case.finding("recompute", text, advice, total, where)]
+    evidence = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": int(spent[most][step])}
+    return [context.finding("recompute", text, advice, total, evidence)]
 
 
-def unused_parameters(case: Case) -> list[Finding]:
+def unused_parameters(context: FindingContext) -> list[Finding]:
     """DDP's search for parameters that the loss does not depend on: what of it no GPU work hides."""
-    host = sum(int(device.searching_ns.sum()) for device in case.devices)
+    host = sum(int(device.parameter_search_ns.sum()) for device in context.devices)
     if not host:
         return []
-    cost = [device.searching_idle_ns for device in case.devices]
+    cost = [device.parameter_search_idle_ns for device in context.devices]
     most = int(np.argmax([float(values.mean()) for values in cost]))
-    device, step = case.devices[most], int(cost[most].argmax())
+    device, step = context.devices[most], int(cost[most].argmax())
     text = (
-        f"DistributedDataParallel searches for unused parameters, {milliseconds(host / case.steps)} of each host's step"
+        "DistributedDataParallel searches for unused parameters, "
+        f"{milliseconds(host / context.steps)} of each host's step"
     )
-    data = _ddp(case)
+    data = _ddp(context)
     needless = bool(data.get("find_unused_parameters")) and data.get("unused_parameter_size") == 0
     text += ", though all parameters were used." if needless else "; the cost is what no GPU work hides."
     advice = "find_unused_parameters=False where all parameters are used, else static_graph=True if they never change."
-    where = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": int(cost[most][step])}
-    where |= {"host_ns": host // case.steps, "all_used": needless or None}
-    return [case.finding("unused_parameters", text, advice, sum(int(values.sum()) for values in cost), where)]
+    evidence = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": int(cost[most][step])}
+    evidence |= {"host_ns": host // context.steps, "all_used": needless or None}
+    return [context.finding("unused_parameters", text, advice, sum(int(values.sum()) for values in cost), evidence)]
 
 
-def _ddp(case: Case) -> Mapping[str, Any]:
-    data = case.info.get("ddp")
+def _ddp(context: FindingContext) -> Mapping[str, Any]:
+    data = context.metadata.get("ddp")
     return data if isinstance(data, Mapping) else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
-from dptrace.analysis.findings.finding import Case, Finding, milliseconds
+from dptrace.analysis.findings.finding import Finding, FindingContext, milliseconds
 
 __all__ = ["bubbles"]
 
@@ -11,26 +11,29 @@ _UNEVEN = 1.25
 """A stage that computes so much longer than the mean sets the pace of all."""
 
 
-def bubbles(case: Case) -> list[Finding]:
+def bubbles(context: FindingContext) -> list[Finding]:
     """One finding per pipeline: what its ranks did not compute while its schedule ran."""
     found = []
-    for pipeline in case.pipelines:
-        lost = [lap.span_ns * len(lap.shares) - sum(share.busy_ns for share in lap.shares) for lap in pipeline.laps]
+    for pipeline in context.pipelines:
+        lost = [
+            pipeline_step.span_ns * len(pipeline_step.shares) - sum(share.busy_ns for share in pipeline_step.shares)
+            for pipeline_step in pipeline.steps
+        ]
         worst = max(range(len(lost)), key=lost.__getitem__)
         cost = sum(lost)
         own = pipeline.formula_percent
-        per_step = cost / (len(pipeline.laps) * len(pipeline.devices))
+        per_step = cost / (len(pipeline.steps) * len(pipeline.devices))
         text = (
             f"The pipeline's bubble takes {milliseconds(per_step)} of a step: {pipeline.bubble_percent:.1f} % of its "
             "ranks' time" + (f"; the schedule's own ({pipeline.schedule}) is {own:.1f} %." if own is not None else ".")
         )
-        slowest, times = _slowest(case, pipeline)
+        slowest, times = _slowest(context, pipeline)
         if times > _UNEVEN:
             text += f" Rank {slowest}'s stages compute {times:.1f} times as long as the mean."
-        where = {"step": pipeline.laps[worst].step, "rank": _idlest(case, pipeline, worst), "ns": lost[worst]}
-        where |= {"bubble_percent": pipeline.bubble_percent, "formula_percent": own}
-        where |= {"schedule": pipeline.schedule, "micro_batches": pipeline.micro_batches}
-        found.append(case.finding("bubble", text, _advice(pipeline, times), cost, where))
+        evidence = {"step": pipeline.steps[worst].step, "rank": _idlest(context, pipeline, worst), "ns": lost[worst]}
+        evidence |= {"bubble_percent": pipeline.bubble_percent, "formula_percent": own}
+        evidence |= {"schedule": pipeline.schedule, "micro_batches": pipeline.micro_batches}
+        found.append(context.finding("bubble", text, _advice(pipeline, times), cost, evidence))
     return found
 
 
@@ -46,13 +49,16 @@ def _advice(pipeline: Pipeline, times: float) -> str:
     return f"{told[0].upper()}{told[1:]}."
 
 
-def _slowest(case: Case, pipeline: Pipeline) -> tuple[int, float]:
+def _slowest(context: FindingContext, pipeline: Pipeline) -> tuple[int, float]:
     """Give the rank that computes longest, and how many times as long as the mean."""
-    busy = [sum(lap.shares[place].busy_ns for lap in pipeline.laps) for place in range(len(pipeline.devices))]
+    busy = [
+        sum(pipeline_step.shares[place].busy_ns for pipeline_step in pipeline.steps)
+        for place in range(len(pipeline.devices))
+    ]
     most = max(range(len(busy)), key=busy.__getitem__)
-    return case.matches.places[pipeline.devices[most]][0], busy[most] * len(busy) / max(sum(busy), 1)
+    return context.matches.device_ids[pipeline.devices[most]][0], busy[most] * len(busy) / max(sum(busy), 1)
 
 
-def _idlest(case: Case, pipeline: Pipeline, lap: int) -> int:
-    least = min(pipeline.laps[lap].shares, key=lambda share: share.busy_ns)
-    return case.matches.places[least.device][0]
+def _idlest(context: FindingContext, pipeline: Pipeline, pipeline_step: int) -> int:
+    least = min(pipeline.steps[pipeline_step].shares, key=lambda share: share.busy_ns)
+    return context.matches.device_ids[least.device][0]

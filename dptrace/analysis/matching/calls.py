@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64
-from dptrace.timeline.model import UNTOLD, Collective, Kind
-from dptrace.timeline.steps import WHOLE
+from dptrace.timeline.model import UNKNOWN_GROUP, Collective, Kind
+from dptrace.timeline.steps import WHOLE_TRACE
 
-__all__ = ["NO_LABEL", "Calls", "Group", "calls_of", "distinct"]
+__all__ = ["NO_STEP", "Calls", "Group", "calls_of", "distinct"]
 
-NO_LABEL = -1
+NO_STEP = -1
 """Label of a call outside all steps."""
 
-_TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
+_SYNCHRONIZING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 """No rank can leave these before all have come, so all leave about together."""
 _SIZED = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "send", "recv"})
 """Kinds in which all ranks see the same bytes; what is gathered, scattered or exchanged may be cut unevenly."""
@@ -53,30 +53,30 @@ class Calls:
     end_ns: Int64
     launch_ns: Int64
     """When it was launched, or UNKNOWN, which is before all."""
-    label: NDArray[np.int32]
+    step_index: NDArray[np.int32]
     """Index into ``labels``, or NO_LABEL."""
-    labels: tuple[str, ...]
-    has: NDArray[np.bool_]
+    step_names: tuple[str, ...]
+    device_has_step: NDArray[np.bool_]
     """Labels by devices: whether the device's trace has that step."""
-    sort: NDArray[np.int32]
+    signature: NDArray[np.int32]
     """Equal where two ranks can tell the same of one collective: kind, group, bytes, dtype, and who sends to whom."""
     family: NDArray[np.int32]
     """Equal where what is left of a collective can be the same when the launch is not in the file: kernel and group."""
     group: NDArray[np.int32]
     """Index into ``groups``."""
     groups: tuple[Group, ...]
-    told: NDArray[np.bool_]
+    described: NDArray[np.bool_]
     """Whether the trace tells more than the kernel."""
-    together: NDArray[np.bool_]
+    synchronizing: NDArray[np.bool_]
     """Whether its kind ends on all ranks about together."""
     seq: Int64
     """Sequence number in its group, or -1; those of sends and receives are each rank's own and left out."""
     phase: NDArray[np.uint8]
-    what: tuple[Collective, ...]
+    collectives: tuple[Collective, ...]
     bytes: Int64
-    ends: NDArray[np.int32]
+    endpoints: NDArray[np.int32]
     """Of a send and a receive: the ranks it goes from and to; -1 in all others, and where that is not told."""
-    alone: NDArray[np.bool_]
+    unmatchable: NDArray[np.bool_]
     """Whether nothing can be matched with it: several groups have its group's name, and their ranks are not listed, or
     it is sent or received and nothing tells which of several ranks is at the other end."""
     on_cpu: NDArray[np.bool_]
@@ -93,7 +93,7 @@ def distinct(first: NDArray[Any], second: NDArray[Any]) -> tuple[Int64, Int64]:
     return pairs // width, pairs % width
 
 
-class _Numbers(dict[tuple[Any, ...], int]):
+class _Ids(dict[tuple[Any, ...], int]):
     def __missing__(self, key: tuple[Any, ...]) -> int:
         return self.setdefault(key, len(self))
 
@@ -103,52 +103,52 @@ _ABOUT = attrgetter("kind", "bytes", "dtype", "group", "group_size", "ranks", "d
 
 def calls_of(devices: Sequence[DeviceFigures]) -> Calls:
     """Make the table."""
-    numbers = _Numbers(), _Numbers(), _Numbers()
-    labels, has = _labels(devices)
-    tables, what = [_EMPTY], list[Collective]()
+    numbers = _Ids(), _Ids(), _Ids()
+    step_names, device_has_step = _labels(devices)
+    tables, collectives = [_EMPTY], list[Collective]()
     for place, device in enumerate(devices):
-        columns, own = _columns(device, place, {label: i for i, label in enumerate(labels)}, numbers)
+        columns, own = _columns(device, place, {step_name: i for i, step_name in enumerate(step_names)}, numbers)
         tables.append(columns)
-        what += own
+        collectives += own
     table = {name: np.concatenate([columns[name] for columns in tables]) for name in _EMPTY}
     groups = tuple(Group(*key) for key in numbers[2])
-    alone = _alone(groups, table["group"], table["device"], table.pop("blind"))
+    unmatchable = _unmatchable(groups, table["group"], table["device"], table.pop("blind"))
     return Calls(
         **table,
-        labels=labels,
-        has=has,
+        step_names=step_names,
+        device_has_step=device_has_step,
         groups=groups,
-        what=tuple(what),
-        alone=alone,
+        collectives=tuple(collectives),
+        unmatchable=unmatchable,
         on_cpu=np.array([device.timeline.on_cpu for device in devices], np.bool_),
     )
 
 
 _TYPES = {
-    **dict.fromkeys(("device", "index", "label", "sort", "family", "group"), np.int32),
+    **dict.fromkeys(("device", "index", "step_index", "signature", "family", "group"), np.int32),
     **dict.fromkeys(("start_ns", "end_ns", "launch_ns", "seq", "bytes"), np.int64),
-    **dict.fromkeys(("told", "together", "blind"), np.bool_),
+    **dict.fromkeys(("described", "synchronizing", "blind"), np.bool_),
     "phase": np.uint8,
 }
 _EMPTY: dict[str, NDArray[Any]] = {name: np.empty(0, kind) for name, kind in _TYPES.items()}
-_EMPTY["ends"] = np.empty((0, 2), np.int32)
+_EMPTY["endpoints"] = np.empty((0, 2), np.int32)
 
 
 def _columns(
-    device: DeviceFigures, place: int, number: dict[str, int], numbers: tuple[_Numbers, _Numbers, _Numbers]
+    device: DeviceFigures, place: int, number: dict[str, int], numbers: tuple[_Ids, _Ids, _Ids]
 ) -> tuple[dict[str, NDArray[Any]], list[Collective]]:
     """Make one device's rows, and give the collective of each."""
     timeline = device.timeline
     comm = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
     own = [timeline.collectives[i] if i >= 0 else _UNKNOWN for i in timeline.collective[comm].tolist()]
-    steps = [number.get(name, NO_LABEL) for name in timeline.windows.names] + [NO_LABEL, NO_LABEL]
+    steps = [number.get(name, NO_STEP) for name in timeline.windows.names] + [NO_STEP, NO_STEP]
     columns = {
         "device": np.full(len(comm), place),
         "index": np.arange(len(comm)),
         "start_ns": timeline.start_ns[comm],
         "end_ns": timeline.end_ns[comm],
         "launch_ns": timeline.launch_ns[comm],
-        "label": np.array(steps)[timeline.step[comm]],
+        "step_index": np.array(steps)[timeline.step[comm]],
         "seq": np.array([c.seq if c.kind not in _POINT_TO_POINT else -1 for c in own], np.int64),
         "bytes": np.array([c.bytes for c in own], np.int64),
         "phase": timeline.phase[comm],
@@ -157,17 +157,17 @@ def _columns(
     return {name: column.astype(_TYPES.get(name, np.int32), copy=False) for name, column in columns.items()}, own
 
 
-def _alone(
+def _unmatchable(
     groups: Sequence[Group], group: NDArray[np.int32], device: NDArray[np.int32], blind: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
     """Tell which calls nothing can be matched with; *blind* are those that don't tell who is at the other end."""
     used = np.bincount(distinct(group, device)[0], minlength=len(groups))
     shared = [
-        g.name == UNTOLD or bool(g.size and not g.ranks and n > g.size)
+        g.name == UNKNOWN_GROUP or bool(g.size and not g.ranks and n > g.size)
         for g, n in zip(groups, used.tolist(), strict=True)
     ]
-    alone: NDArray[np.bool_] = np.array(shared, np.bool_)[group] | (blind & (used[group] > _PAIR))
-    return alone
+    unmatchable: NDArray[np.bool_] = np.array(shared, np.bool_)[group] | (blind & (used[group] > _PAIR))
+    return unmatchable
 
 
 _UNKNOWN = Collective("other")
@@ -176,18 +176,18 @@ _UNKNOWN = Collective("other")
 def _labels(devices: Sequence[DeviceFigures]) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
     """Give the steps' names, and which device has which; a trace without marks is a step only where none has marks."""
     names = [device.timeline.windows.names for device in devices]
-    if any(own != (WHOLE,) for own in names):
-        names = [() if own == (WHOLE,) else own for own in names]
-    labels = tuple(dict.fromkeys(label for own in names for label in own))
-    found = np.zeros((len(labels), len(devices)), np.bool_)
-    place = {label: i for i, label in enumerate(labels)}
+    if any(own != (WHOLE_TRACE,) for own in names):
+        names = [() if own == (WHOLE_TRACE,) else own for own in names]
+    step_names = tuple(dict.fromkeys(step_name for own in names for step_name in own))
+    found = np.zeros((len(step_names), len(devices)), np.bool_)
+    place = {step_name: i for i, step_name in enumerate(step_names)}
     for device, own in enumerate(names):
-        found[[place[label] for label in own], device] = True
-    return labels, found
+        found[[place[step_name] for step_name in own], device] = True
+    return step_names, found
 
 
 def _keys(
-    own: list[Collective], rank: int, lanes: list[int], numbers: tuple[_Numbers, _Numbers, _Numbers]
+    own: list[Collective], rank: int, lanes: list[int], numbers: tuple[_Ids, _Ids, _Ids]
 ) -> dict[str, NDArray[Any]]:
     """Number what makes calls alike, and tell what their kinds mean.
 
@@ -204,30 +204,39 @@ def _keys(
             row = known[about, lane] = _numbered(about, lane_group.get(lane, _NO_GROUP), rank, numbers)
         rows.append(row)
     table = np.array(rows, np.int32).reshape(-1, 8)
-    names = "sort", "family", "group", "told", "together", "blind"
-    return {**{name: table[:, i] for i, name in enumerate(names)}, "ends": table[:, 6:]}
+    names = "signature", "family", "group", "described", "synchronizing", "blind"
+    return {**{name: table[:, i] for i, name in enumerate(names)}, "endpoints": table[:, 6:]}
 
 
 _NO_GROUP = ("", 0, (), "")
 
 
 def _numbered(
-    about: tuple[Any, ...], lane_group: tuple[Any, ...], rank: int, numbers: tuple[_Numbers, _Numbers, _Numbers]
+    about: tuple[Any, ...], lane_group: tuple[Any, ...], rank: int, numbers: tuple[_Ids, _Ids, _Ids]
 ) -> tuple[int, ...]:
     kind, size, dtype, *group, peer = about
-    sorts, families, groups = numbers
+    signatures, families, groups = numbers
     told = bool(size or dtype or group[0] or group[2])
     name, members, ranks, description = group if told else lane_group
     point_to_point = kind in ("send", "recv")
-    ends = _ends(kind, peer, rank, ranks) if point_to_point else (-1, -1)
+    endpoints = _endpoints(kind, peer, rank, ranks) if point_to_point else (-1, -1)
     # Of several sends and receives in one kernel no more is known than that they are that.
-    told = told and (kind != "send_recv" and (not point_to_point or ends[0] >= 0))
+    told = told and (kind != "send_recv" and (not point_to_point or endpoints[0] >= 0))
     counted = size if told and kind in _SIZED else 0
-    sort = ("send_recv" if point_to_point else kind, counted, dtype, name, ranks, ends)
+    signature = ("send_recv" if point_to_point else kind, counted, dtype, name, ranks, endpoints)
     family = (_FAMILY.get(kind, kind), name, ranks)
     key = (name, ranks, members or len(ranks), description)
-    blind = point_to_point and ends[0] < 0
-    return sorts[sort], families[family], groups[key], told, kind in _TOGETHER, blind, ends[0], ends[1]
+    blind = point_to_point and endpoints[0] < 0
+    return (
+        signatures[signature],
+        families[family],
+        groups[key],
+        told,
+        kind in _SYNCHRONIZING,
+        blind,
+        endpoints[0],
+        endpoints[1],
+    )
 
 
 def _lane_groups(abouts: list[tuple[Any, ...]], lanes: list[int]) -> dict[int, tuple[Any, ...]]:
@@ -242,7 +251,7 @@ def _lane_groups(abouts: list[tuple[Any, ...]], lanes: list[int]) -> dict[int, t
     return {lane: found.pop() for lane, found in by_lane.items() if len(found) == 1}
 
 
-def _ends(kind: str, peer: int, rank: int, ranks: tuple[int, ...]) -> tuple[int, int]:
+def _endpoints(kind: str, peer: int, rank: int, ranks: tuple[int, ...]) -> tuple[int, int]:
     """Give which rank a send or a receive goes from and to, where that is told."""
     if peer < 0 and len(ranks) == 2 and rank in ranks:
         peer = ranks[1 - ranks.index(rank)]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.matching.calls import Calls, Group, calls_of
 from dptrace.analysis.matching.pairing import pair
-from dptrace.analysis.matching.unmatched import sizes, tell
+from dptrace.analysis.matching.unmatched import instance_sizes, report_unmatched
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64
 from dptrace.timeline.model import Collective
@@ -32,9 +32,9 @@ Value = TypeVar("Value", bound=np.generic)
 class Matches:
     """One row per collective instance, in order of time; and one per member of one, instance by instance."""
 
-    places: tuple[tuple[int, int], ...]
+    device_ids: tuple[tuple[int, int], ...]
     """Rank and GPU of each device, in the order given."""
-    what: tuple[Collective, ...]
+    collectives: tuple[Collective, ...]
     """What is known of each instance: kind, bytes, dtype, group, seq, label, from the member that tells most."""
     kind: NDArray[np.object_]
     bytes: Int64
@@ -44,7 +44,7 @@ class Matches:
     step: NDArray[np.object_]
     """Name of the step that launched it (``ProfilerStep#5``); nothing where no member's launch was in a step."""
     phase: NDArray[np.uint8]
-    together: NDArray[np.bool_]
+    synchronizing: NDArray[np.bool_]
     """Whether it is of a kind that all ranks leave about together."""
     size: NDArray[np.int32]
     """How many ranks take part, as far as is known."""
@@ -65,7 +65,7 @@ class Matches:
     """What could not be matched, counted, a sentence each."""
 
     def __len__(self) -> int:
-        return len(self.what)
+        return len(self.collectives)
 
     @cached_property
     def instance(self) -> Int64:
@@ -75,11 +75,11 @@ class Matches:
     @cached_property
     def member(self) -> NDArray[np.int32]:
         """Give, instances by devices, which of the device's communication intervals it is; -1 where it has none."""
-        return self.spread(self.index, -1)
+        return self.to_table(self.index, -1)
 
-    def spread(self, values: NDArray[Value], missing: float) -> NDArray[Value]:
+    def to_table(self, values: NDArray[Value], missing: float) -> NDArray[Value]:
         """Lay values of members out as a table of instances by devices."""
-        table = np.full((len(self), len(self.places)), missing, values.dtype)
+        table = np.full((len(self), len(self.device_ids)), missing, values.dtype)
         table[self.instance, self.device] = values
         return table
 
@@ -110,27 +110,31 @@ def _matches(
 ) -> Matches:
     """Describe the instances; *order* holds the calls of each, one instance after the other."""
     instance = np.repeat(np.arange(len(first) - 1), np.diff(first))
-    teller = _teller(calls, order, instance)
-    what = [calls.what[i] for i in teller.tolist()]
-    wanted = np.maximum(sizes(calls, order, first, world_size), 1)
+    best_described = _best_described_member(calls, order, instance)
+    what = [calls.collectives[i] for i in best_described.tolist()]
+    wanted = np.maximum(instance_sizes(calls, order, first, world_size), 1)
     kinds, size = _across(calls, order, first, what)
     # Gloo's annotation tells one rank's share of what is gathered, where nothing tells of the group.
-    share = (kinds == "all_gather") & np.array([d.timeline.on_cpu for d in devices], np.bool_)[calls.device[teller]]
+    share = (kinds == "all_gather") & np.array([d.timeline.on_cpu for d in devices], np.bool_)[
+        calls.device[best_described]
+    ]
     share &= np.array([not one.group_size for one in what], np.bool_)
     size = np.where(share, size * wanted, size)
-    labels = np.array([*calls.labels, ""], object)
+    labels = np.array([*calls.step_names, ""], object)
     places = tuple((device.timeline.rank, device.timeline.device) for device in devices)
-    notes, unmatched = tell(calls, order, first, time, [rank for rank, _ in places], world_size)
+    notes, unmatched = report_unmatched(calls, order, first, time, [rank for rank, _ in places], world_size)
     return Matches(
-        places=places,
-        what=tuple(what),
+        device_ids=places,
+        collectives=tuple(what),
         kind=kinds,
         bytes=size,
-        group=calls.group[teller],
+        group=calls.group[best_described],
         groups=calls.groups,
-        step=labels[_most(calls.label, order, first)],
-        phase=calls.phase[teller],
-        together=np.logical_and.reduceat(calls.together[order], first[:-1]) if len(what) else np.empty(0, np.bool_),
+        step=labels[_max_per_instance(calls.step_index, order, first)],
+        phase=calls.phase[best_described],
+        synchronizing=np.logical_and.reduceat(calls.synchronizing[order], first[:-1])
+        if len(what)
+        else np.empty(0, np.bool_),
         size=np.maximum(wanted, np.diff(first)).astype(np.int32),
         complete=np.diff(first) >= wanted,
         first=first,
@@ -143,13 +147,13 @@ def _matches(
     )
 
 
-def _teller(calls: Calls, order: Int64, instance: Int64) -> Int64:
+def _best_described_member(calls: Calls, order: Int64, instance: Int64) -> Int64:
     """Give, for each instance, the member that tells most of it."""
-    ranked = order[np.lexsort((np.arange(len(order)), ~calls.told[order], instance))]
+    ranked = order[np.lexsort((np.arange(len(order)), ~calls.described[order], instance))]
     return ranked[np.unique(np.sort(instance), return_index=True)[1]]
 
 
-def _most(values: NDArray[np.int32], order: Int64, first: Int64) -> NDArray[np.int32]:
+def _max_per_instance(values: NDArray[np.int32], order: Int64, first: Int64) -> NDArray[np.int32]:
     return np.maximum.reduceat(values[order], first[:-1]) if len(first) > 1 else np.empty(0, np.int32)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 
-__all__ = ["Offset", "Shared", "fit", "line", "walk"]
+__all__ = ["Offset", "Shared", "estimate_drift", "estimate_offset", "estimate_offsets"]
 
 _FLOOR_NS = 1_000
 """No two clocks are told closer than this: older files round to whole microseconds."""
@@ -31,12 +31,12 @@ class Offset:
     count: int
     """Of how many collectives it is the median."""
 
-    def at(self, times: Int64) -> NDArray[np.float64]:
+    def ahead_at(self, times: Int64) -> NDArray[np.float64]:
         """Give by how much the clock is ahead at times it shows, in ns."""
         ahead: NDArray[np.float64] = self.ahead_ns + self.drift * (times - self.at_ns).astype(np.float64)
         return ahead
 
-    def then(self, other: Offset) -> Offset:
+    def chain(self, other: Offset) -> Offset:
         """Chain: from A to B, then from B to C."""
         count = min(self.count, other.count) if self.count else other.count
         ahead = self.ahead_ns + other.ahead_ns + self.drift * (other.at_ns - self.at_ns)
@@ -54,7 +54,7 @@ class Shared:
     other_end_ns: Int64
 
 
-def fit(shared: Shared) -> Offset:
+def estimate_offset(shared: Shared) -> Offset:
     """Tell by how much the other's clock is ahead.
 
     The ends agree but for what a transfer's last chunk takes to arrive, so the offset is the median of their
@@ -66,7 +66,7 @@ def fit(shared: Shared) -> Offset:
     quiet = _quiet(shared)
     time = shared.other_end_ns
     difference = (time - shared.end_ns).astype(np.float64)
-    ahead, drift, middle = line(time[quiet], difference[quiet])
+    ahead, drift, middle = estimate_drift(time[quiet], difference[quiet])
     moment = (time - middle).astype(np.float64)
     level = (difference - drift * moment)[quiet]
     scatter = 2 * _scatter(level) * (1 + 4 / len(level)) if len(level) >= _FEW else np.inf
@@ -90,7 +90,7 @@ def _quiet(shared: Shared) -> NDArray[np.bool_]:
     return quiet
 
 
-def line(time: Int64, difference: NDArray[np.float64]) -> tuple[float, float, int]:
+def estimate_drift(time: Int64, difference: NDArray[np.float64]) -> tuple[float, float, int]:
     """Give the level of differences at the middle of the time, their slope if it is beyond doubt, and that middle."""
     middle = (int(time.min()) + int(time.max())) // 2
     moment = (time - middle).astype(np.float64)
@@ -132,7 +132,7 @@ def _drift(moment: NDArray[np.float64], difference: NDArray[np.float64]) -> floa
     return slope if certain else 0.0
 
 
-def walk(
+def estimate_offsets(
     instance: Int64, device: NDArray[np.int32], start_ns: Int64, end_ns: Int64, devices: int
 ) -> tuple[list[Offset], list[int]]:
     """Compare the devices' clocks, through others where two share nothing.
@@ -172,7 +172,7 @@ def _next_level(level: Sequence[int], rows: Sequence[Int64], table: _Table, foun
         base = found[hub]
         assert base is not None
         for other, shared in _neighbours(rows[hub], table, found):
-            chained = base.then(fit(shared))
+            chained = base.chain(estimate_offset(shared))
             if other not in fresh or chained.uncertainty_ns < fresh[other].uncertainty_ns:
                 fresh[other] = chained
     for other, offset in fresh.items():

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.matching.calls import NO_LABEL, Calls
-from dptrace.analysis.matching.offsets import line, walk
+from dptrace.analysis.matching.calls import NO_STEP, Calls
+from dptrace.analysis.matching.offsets import estimate_drift, estimate_offsets
 from dptrace.analysis.matching.sequence_alignment import align, vote
 from dptrace.core.intervals import Int64
 
@@ -44,9 +44,9 @@ def _by_place(calls: Calls) -> tuple[Int64, Int64]:
     """
     row = np.full(len(calls), _OPEN, np.int64)
     _, seq = np.unique(calls.seq, return_inverse=True)
-    label = np.where(calls.seq >= 0, seq + len(calls.labels), calls.label).astype(np.int64)
-    chosen = np.flatnonzero((label >= 0) & ~calls.alone)
-    keys = calls.sort[chosen] * (label.max(initial=0) + 1) + label[chosen]
+    label = np.where(calls.seq >= 0, seq + len(calls.step_names), calls.step_index).astype(np.int64)
+    chosen = np.flatnonzero((label >= 0) & ~calls.unmatchable)
+    keys = calls.signature[chosen] * (label.max(initial=0) + 1) + label[chosen]
     _, cls = np.unique(keys, return_inverse=True)
     order = np.lexsort((calls.launch_ns[chosen], calls.device[chosen], cls))
     chosen, cls = chosen[order], cls[order]
@@ -87,14 +87,16 @@ class _Clock:
 
     @classmethod
     def of(cls, calls: Calls, row: Int64) -> _Clock:
-        devices = calls.has.shape[1]
-        sure = np.flatnonzero((row != _OPEN) & calls.together)
-        offsets, reference = walk(row[sure], calls.device[sure], calls.start_ns[sure], calls.end_ns[sure], devices)
+        devices = calls.device_has_step.shape[1]
+        sure = np.flatnonzero((row != _OPEN) & calls.synchronizing)
+        offsets, reference = estimate_offsets(
+            row[sure], calls.device[sure], calls.start_ns[sure], calls.end_ns[sure], devices
+        )
         time = calls.end_ns.copy()
         bounds = np.searchsorted(calls.device, np.arange(devices + 1))
         for device, offset in enumerate(offsets):
             own = slice(bounds[device], bounds[device + 1])
-            time[own] -= np.rint(offset.at(time[own])).astype(np.int64)
+            time[own] -= np.rint(offset.ahead_at(time[own])).astype(np.int64)
         reach = [max(_REACH_NS, int(5 * offset.uncertainty_ns)) for offset in offsets]
         return cls(time, np.array(reference, np.int64), np.array(reach, np.int64))
 
@@ -105,7 +107,7 @@ def _doubtful(calls: Calls, row: Int64, place: Int64, clock: _Clock) -> NDArray[
     Two ranks may have as many and yet not the same: each lacks another one. All of the rank's calls of that class are
     doubtful then. Not so on a CPU: its file lacks nothing within a step, and when a thread leaves tells little.
     """
-    known = np.flatnonzero((row != _OPEN) & calls.together)
+    known = np.flatnonzero((row != _OPEN) & calls.synchronizing)
     by_row = known[np.lexsort((calls.device[known], row[known]))]
     first = by_row[np.diff(row[by_row], prepend=-1) > 0]
     padded = np.full(len(place) + 2, np.iinfo(np.int64).min // 2)
@@ -125,7 +127,7 @@ def _doubtful(calls: Calls, row: Int64, place: Int64, clock: _Clock) -> NDArray[
     ]
     if not len(bad):
         return np.zeros(len(calls), np.bool_)
-    devices = calls.has.shape[1]
+    devices = calls.device_has_step.shape[1]
     classes = np.append(place, -1)[row] * devices + calls.device
     doubtful: NDArray[np.bool_] = np.isin(classes, classes[bad]) & (row != _OPEN)
     return doubtful
@@ -145,7 +147,7 @@ class _Instances:
     def complete(self) -> None:
         """Place every open call, device by device: in an instance that lacks the device, or in one of its own."""
         calls = self.calls
-        bounds = np.searchsorted(calls.device, np.arange(calls.has.shape[1] + 1))
+        bounds = np.searchsorted(calls.device, np.arange(calls.device_has_step.shape[1] + 1))
         for device in range(len(bounds) - 1):
             own = np.arange(bounds[device], bounds[device + 1])
             still = own[self.row[own] == _OPEN]
@@ -156,7 +158,7 @@ class _Instances:
         calls, clock = self.calls, self.clock
         free = np.ones(len(self.stands), np.bool_)
         free[self.row[own[self.row[own] != _OPEN]]] = False
-        wanted = still[~calls.alone[still]]
+        wanted = still[~calls.unmatchable[still]]
         free &= np.isin(calls.family[self.stands], calls.family[wanted])
         for other in np.unique(clock.reference[calls.device[self.stands[free]]]):
             if other != clock.reference[device]:
@@ -177,7 +179,7 @@ class _Instances:
             theirs = free[calls.family[self.stands[free]] == family]
             mine = mine[np.argsort(time[mine], kind="stable")]
             theirs = theirs[np.argsort(time[self.stands[theirs]], kind="stable")]
-            reach = int(self.clock.reach[device]) * (1 if calls.together[mine].all() else _LOOSE)
+            reach = int(self.clock.reach[device]) * (1 if calls.synchronizing[mine].all() else _LOOSE)
             fits = _Fits(calls, mine, self.stands[theirs])
             a, b = align(time[mine], time[self.stands[theirs]], reach, fits)
             found.append((mine[a], theirs[b]))
@@ -208,7 +210,7 @@ class _Instances:
                 return
             paired = len(a)
             differences = clock.time[a] - clock.time[self.stands[b]]
-            offset, drift, middle = line(clock.time[a], differences.astype(np.float64))
+            offset, drift, middle = estimate_drift(clock.time[a], differences.astype(np.float64))
             clock.time[moved] -= np.rint(offset + drift * (clock.time[moved] - middle)).astype(np.int64)
 
 
@@ -220,19 +222,23 @@ class _Fits:
 
     def __call__(self, a: Int64, b: Int64) -> NDArray[np.bool_]:
         calls, mine, theirs = self.calls, self.mine[a], self.theirs[b]
-        sorts = (calls.sort[mine] == calls.sort[theirs]) | ~calls.told[mine] | ~calls.told[theirs]
+        sorts = (calls.signature[mine] == calls.signature[theirs]) | ~calls.described[mine] | ~calls.described[theirs]
         numbers = (calls.seq[mine] == calls.seq[theirs]) | (calls.seq[mine] < 0) | (calls.seq[theirs] < 0)
-        steps = self._apart(mine, theirs) | (calls.label[mine] == calls.label[theirs])
+        steps = self._apart(mine, theirs) | (calls.step_index[mine] == calls.step_index[theirs])
         fits: NDArray[np.bool_] = sorts & numbers & steps
         return fits
 
     def _apart(self, mine: Int64, theirs: Int64) -> NDArray[np.bool_]:
         """Tell where one has no step, and its capture does not have the other's either."""
         calls = self.calls
-        if not len(calls.labels):
+        if not len(calls.step_names):
             return np.ones(np.broadcast_shapes(mine.shape, theirs.shape), np.bool_)
-        mine_open = (calls.label[mine] == NO_LABEL) & ~calls.has[calls.label[theirs], calls.device[mine]]
-        theirs_open = (calls.label[theirs] == NO_LABEL) & ~calls.has[calls.label[mine], calls.device[theirs]]
+        mine_open = (calls.step_index[mine] == NO_STEP) & ~calls.device_has_step[
+            calls.step_index[theirs], calls.device[mine]
+        ]
+        theirs_open = (calls.step_index[theirs] == NO_STEP) & ~calls.device_has_step[
+            calls.step_index[mine], calls.device[theirs]
+        ]
         apart: NDArray[np.bool_] = mine_open | theirs_open
         return apart
 

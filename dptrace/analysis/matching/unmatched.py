@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.matching.calls import NO_LABEL, Calls, distinct
+from dptrace.analysis.matching.calls import NO_STEP, Calls, distinct
 from dptrace.core.intervals import Int64
-from dptrace.timeline.model import UNTOLD
+from dptrace.timeline.model import UNKNOWN_GROUP
 
-__all__ = ["sizes", "tell"]
+__all__ = ["instance_sizes", "report_unmatched"]
 
 
-def sizes(calls: Calls, order: Int64, first: Int64, world_size: int) -> Int64:
+def instance_sizes(calls: Calls, order: Int64, first: Int64, world_size: int) -> Int64:
     """Give how many ranks take part in each instance: as many as are here where nothing is told.
 
     Args:
@@ -29,7 +29,7 @@ def sizes(calls: Calls, order: Int64, first: Int64, world_size: int) -> Int64:
     by_group = np.array(
         [group.size or (0 if group.name else world_size) or here[i] for i, group in enumerate(calls.groups)], np.int64
     )
-    wanted = np.where(calls.ends[order, 0] >= 0, 2, by_group[calls.group[order]])
+    wanted = np.where(calls.endpoints[order, 0] >= 0, 2, by_group[calls.group[order]])
     size: Int64 = np.maximum.reduceat(wanted, first[:-1])
     return size
 
@@ -39,7 +39,7 @@ def _devices_by_group(calls: Calls) -> Counter[int]:
     return Counter(distinct(calls.group, calls.device)[0].tolist())
 
 
-def tell(
+def report_unmatched(
     calls: Calls, order: Int64, first: Int64, time: Int64, ranks: Sequence[int], world_size: int
 ) -> tuple[tuple[str, ...], tuple[NDArray[np.int32], ...]]:
     """Say what could not be matched, a sentence each, and which calls of each device have no partner that is here.
@@ -50,15 +50,15 @@ def tell(
         ranks: of each device.
     """
     size = np.repeat(np.diff(first), np.diff(first))
-    lonely = order[(size == 1) & _partner_here(calls, ranks)[order]]
-    alone = by_device(calls.device[lonely], len(ranks))
-    unmatched = tuple(calls.index[np.sort(lonely[at])] for at in alone)
+    single = order[(size == 1) & _has_recorded_partner(calls, ranks)[order]]
+    alone = by_device(calls.device[single], len(ranks))
+    unmatched = tuple(calls.index[np.sort(single[at])] for at in alone)
     notes = [*_absent(calls, order, first, ranks, world_size), *_ambiguous(calls)]
     calls_of, taken = by_device(calls.device, len(ranks)), by_device(calls.device[order], len(ranks))
     number = np.repeat(np.arange(len(first) - 1), np.diff(first))
-    label = np.maximum.reduceat(calls.label[order], first[:-1]) if len(order) else np.empty(0, np.int64)
+    label = np.maximum.reduceat(calls.step_index[order], first[:-1]) if len(order) else np.empty(0, np.int64)
     for device, rank in enumerate(ranks):
-        notes += _unmatched(calls, lonely[alone[device]], rank)
+        notes += _unmatched(calls, single[alone[device]], rank)
         if len(calls_of[device]):
             has = np.zeros(len(first) - 1, np.bool_)
             has[number[taken[device]]] = True
@@ -72,13 +72,13 @@ def by_device(device: NDArray[Any], count: int) -> list[NDArray[np.intp]]:
     return np.split(order, np.searchsorted(device[order], np.arange(1, count))) if count else []
 
 
-def _partner_here(calls: Calls, ranks: Sequence[int]) -> NDArray[np.bool_]:
+def _has_recorded_partner(calls: Calls, ranks: Sequence[int]) -> NDArray[np.bool_]:
     """Tell of each call whether another device that is here takes part in such."""
     here = _devices_by_group(calls)
     several = np.array([here[i] > 1 for i in range(len(calls.groups))], np.bool_)
     by_group = several[calls.group] if len(calls) else np.empty(0, np.bool_)
-    both = np.isin(calls.ends, np.array(ranks)).all(axis=1)
-    return np.where(calls.ends[:, 0] >= 0, both, by_group)
+    both = np.isin(calls.endpoints, np.array(ranks)).all(axis=1)
+    return np.where(calls.endpoints[:, 0] >= 0, both, by_group)
 
 
 def _listed(values: Iterable[int]) -> str:
@@ -117,9 +117,9 @@ def _absent(calls: Calls, order: Int64, first: Int64, ranks: Sequence[int], worl
 
 def _ambiguous(calls: Calls) -> list[str]:
     """Say what can't be matched since the traces don't tell between whom it was."""
-    found = Counter(calls.group[calls.alone].tolist())
+    found = Counter(calls.group[calls.unmatchable].tolist())
     devices = _devices_by_group(calls)
-    untold = [i for i in found if calls.groups[i].name == UNTOLD]
+    untold = [i for i in found if calls.groups[i].name == UNKNOWN_GROUP]
     shared = [i for i in found if not calls.groups[i].ranks and 0 < calls.groups[i].size < devices[i]]
     shared = [i for i in shared if i not in untold]
     blind = sum(count for i, count in found.items() if i not in (*shared, *untold))
@@ -137,10 +137,10 @@ def _ambiguous(calls: Calls) -> list[str]:
 
 
 def _unmatched(calls: Calls, own: Int64, rank: int) -> list[str]:
-    own = own[~calls.alone[own]]
+    own = own[~calls.unmatchable[own]]
     if not len(own):
         return []
-    outside = int((calls.label[own] == NO_LABEL).sum())
+    outside = int((calls.step_index[own] == NO_STEP).sum())
     why = f", {outside:,} of them launched outside the recorded steps" if outside else ""
     word = "has" if len(own) == 1 else "have"
     return [f"Rank {rank}: {_collectives(len(own))} {word} no counterpart on any other rank{why}."]
@@ -163,14 +163,14 @@ def _lacking(
         own: the device's calls; *has*: which instances they are in.
     """
     device = int(calls.device[own[0]])
-    step = np.append(calls.has[:, device], False)[label]
+    step = np.append(calls.device_has_step[:, device], False)[label]
     during = (time[stands] > time[own].min()) & (time[stands] < time[own].max())
-    chosen = (size > 1) & ~has & step & during & (calls.ends[stands, 0] < 0)
+    chosen = (size > 1) & ~has & step & during & (calls.endpoints[stands, 0] < 0)
     chosen &= np.isin(calls.family[stands], calls.family[own])
     missing = np.flatnonzero(chosen)
     if not len(missing):
         return []
     one = stands[missing[0]]
-    which = f"{calls.what[one].kind} in {calls.labels[label[missing[0]]]}"
+    which = f"{calls.collectives[one].kind} in {calls.step_names[label[missing[0]]]}"
     first_of = which if len(missing) == 1 else f"the first: {which}"
     return [f"Rank {rank} lacks {_collectives(len(missing))} that others recorded while it did too ({first_of})."]

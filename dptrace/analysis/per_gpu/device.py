@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dptrace.analysis.per_gpu.idle import Account, idle
-from dptrace.analysis.per_gpu.split import Split, claims, collective_exposure, merged, split
+from dptrace.analysis.per_gpu.split import Split, collective_exposure, part_intervals_of, split, union_all
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, union
 from dptrace.timeline.model import Kind, Phase, Timeline
-from dptrace.timeline.steps import part
+from dptrace.timeline.steps import select_steps_with_mask
 
 __all__ = ["DeviceFigures", "figures_of"]
 
@@ -35,9 +35,9 @@ class DeviceFigures:
     """When the last of each step's backward kernels ended; 0 in a step without any."""
     recompute_ns: Int64
     """Forward's compute done again in backward, in each step: a part of backward's."""
-    searching_ns: Int64
+    parameter_search_ns: Int64
     """How long the host searched for unused parameters in each step."""
-    searching_idle_ns: Int64
+    parameter_search_idle_ns: Int64
     """The part of it in which the GPU was idle; on a CPU all of it, since the host is what computes."""
 
     def mean_idle(self) -> dict[str, float]:
@@ -49,10 +49,10 @@ class DeviceFigures:
         comm = self.timeline.collective >= 0
         exposed, step = self.exposed_ns[comm], self.timeline.step[comm]
         inside = step >= 0
-        told = np.zeros(len(self.timeline.windows), np.int64)
-        np.add.at(told, step[inside], exposed[inside])
+        exposed_per_step = np.zeros(len(self.timeline.windows), np.int64)
+        np.add.at(exposed_per_step, step[inside], exposed[inside])
         whole = self.split.figures["exposed_comm_ns"]
-        share = np.append(np.minimum(whole / np.maximum(told, 1), 1.0), 1.0)
+        share = np.append(np.minimum(whole / np.maximum(exposed_per_step, 1), 1.0), 1.0)
         shared: Int64 = np.floor(exposed * share[np.where(inside, step, -1)]).astype(np.int64)
         return shared
 
@@ -61,7 +61,7 @@ class DeviceFigures:
         chosen = self.timeline.kind == Kind.COMMUNICATION
         return replace(
             self,
-            timeline=self.timeline.having(chosen),
+            timeline=self.timeline.filter(chosen),
             exposed_ns=self.exposed_ns[chosen],
             overlapped_ns=self.overlapped_ns[chosen],
         )
@@ -70,7 +70,7 @@ class DeviceFigures:
         """Keep the first *count* steps, with the figures that they have in the whole."""
         if not 0 < count < len(self.timeline.windows):
             return self
-        timeline, kept = part(self.timeline, 0, count - 1)
+        timeline, kept = select_steps_with_mask(self.timeline, 0, count - 1)
         return DeviceFigures(
             timeline,
             self.split.first(count),
@@ -79,34 +79,34 @@ class DeviceFigures:
             {name: values[:count] for name, values in self.idle_causes.items()},
             self.spent_ns[kept[self.timeline.kind == Kind.COMMUNICATION]],
             *(column[:count] for column in (self.backward_start_ns, self.backward_end_ns, self.recompute_ns)),
-            *(column[:count] for column in (self.searching_ns, self.searching_idle_ns)),
+            *(column[:count] for column in (self.parameter_search_ns, self.parameter_search_idle_ns)),
         )
 
-    def of_rank(self, rank: int) -> DeviceFigures:
+    def with_rank(self, rank: int) -> DeviceFigures:
         """Give the same as another rank's."""
         return replace(self, timeline=replace(self.timeline, rank=rank), split=replace(self.split, rank=rank))
 
 
 def figures_of(timeline: Timeline) -> DeviceFigures:
     """Compute what a timeline tells by itself."""
-    claimed = claims(timeline)
+    part_intervals = part_intervals_of(timeline)
     exposed, overlapped = collective_exposure(timeline)
-    why = idle(timeline, claimed)
+    why = idle(timeline, part_intervals)
     comm = timeline.kind == Kind.COMMUNICATION
     spent = np.stack((why.spent(timeline.start_ns[comm]), why.spent(timeline.end_ns[comm])), axis=1)
     flagged = timeline.recompute & (timeline.kind == Kind.COMPUTE)
-    idle_time = intersect(timeline.searching, merged([*why.sets[Account.DATA_LOADING :]]))
+    idle_time = intersect(timeline.parameter_search, union_all([*why.sets[Account.DATA_LOADING :]]))
     return DeviceFigures(
         timeline,
-        split(timeline, claimed),
+        split(timeline, part_intervals),
         exposed,
         overlapped,
         why.causes,
         spent,
         *_backward(timeline),
         recompute_ns=_per_step(timeline, union(timeline.start_ns[flagged], timeline.end_ns[flagged])),
-        searching_ns=_per_step(timeline, timeline.searching),
-        searching_idle_ns=_per_step(timeline, timeline.searching if timeline.on_cpu else idle_time),
+        parameter_search_ns=_per_step(timeline, timeline.parameter_search),
+        parameter_search_idle_ns=_per_step(timeline, timeline.parameter_search if timeline.on_cpu else idle_time),
     )
 
 

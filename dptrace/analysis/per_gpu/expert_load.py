@@ -18,30 +18,30 @@ class ExpertLoad:
     shares: tuple[float, ...]
 
     @property
-    def most(self) -> int:
+    def most_loaded(self) -> int:
         """Give the expert that got the most tokens; the first of equals."""
         return self.shares.index(max(self.shares))
 
     @property
-    def least(self) -> int:
+    def least_loaded(self) -> int:
         """Give the expert that got the fewest tokens; the first of equals."""
         return self.shares.index(min(self.shares))
 
     @property
-    def even(self) -> float:
+    def even_share(self) -> float:
         """Give the share that each would have if all were alike."""
         return 1 / len(self.shares)
 
 
-def expert_loads(info: Mapping[str, Any]) -> tuple[ExpertLoad, ...]:
+def expert_loads(metadata: Mapping[str, Any]) -> tuple[ExpertLoad, ...]:
     """Give each layer's load; nothing for runs without experts, and no layer whose entry is no list of counts.
 
     Args:
         info: the contents of run.json, whoever wrote it.
     """
-    options = info.get("options")
-    told = options.get("expert_load") if isinstance(options, dict) else None
-    layers = enumerate(told if isinstance(told, list) else [])
+    options = metadata.get("options")
+    load = options.get("expert_load") if isinstance(options, dict) else None
+    layers = enumerate(load if isinstance(load, list) else [])
     return tuple(ExpertLoad(layer, _shares(counts)) for layer, counts in layers if _are_counts(counts))
 
 

@@ -16,7 +16,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.per_gpu.split import Part, claims, merged
+from dptrace.analysis.per_gpu.split import Part, part_intervals_of, union_all
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union
 from dptrace.timeline.model import UNKNOWN, Timeline
 
@@ -61,24 +61,28 @@ class Idle:
         return np.stack([covered(part, times) for part in self.sets], axis=1)
 
 
-def idle(timeline: Timeline, claimed: list[IntervalSet] | None = None) -> Idle:
+def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) -> Idle:
     """Tell the cause of every nanosecond of idle time.
 
     Args:
-        claimed: what ``split.claims`` says of the timeline, if it was asked already.
+        part_intervals: what ``split.part_intervals_of`` says of the timeline, if it was asked already.
     """
-    claimed = claims(timeline) if claimed is None else claimed
+    part_intervals = part_intervals_of(timeline) if part_intervals is None else part_intervals
     bounds = timeline.windows.bounds
     window: IntervalSet = (bounds[:1], bounds[-1:]) if len(bounds) and bounds[0] < bounds[-1] else (bounds[:0],) * 2
-    gaps = subtract(window, merged(claimed))
+    gaps = subtract(window, union_all(part_intervals))
     late, latency = _causes(timeline, gaps)
-    loading = intersect(_some(gaps, late), timeline.loading)
+    loading = intersect(_some(gaps, late), timeline.data_loading)
     waiting = _some(gaps, ~late & ~latency)
     bubble = _bubble(timeline, subtract(_some(gaps, late), loading), waiting)
-    host = subtract(_some(gaps, late), merged([loading, bubble]))
+    host = subtract(_some(gaps, late), union_all([loading, bubble]))
     idle_sets = (loading, host, _some(gaps, ~late & latency), subtract(waiting, bubble), bubble)
     causes = {name: np.diff(covered(part, bounds)) for name, part in zip(CAUSES, idle_sets, strict=True)}
-    busy = [merged(claimed[: Part.EXPOSED_COMM]), claimed[Part.EXPOSED_COMM], claimed[Part.EXPOSED_MEMORY]]
+    busy = [
+        union_all(part_intervals[: Part.EXPOSED_COMM]),
+        part_intervals[Part.EXPOSED_COMM],
+        part_intervals[Part.EXPOSED_MEMORY],
+    ]
     return Idle(causes, (*(intersect(part, window) for part in busy), *idle_sets))
 
 
@@ -97,7 +101,7 @@ def _bubble(timeline: Timeline, late: IntervalSet, waiting: IntervalSet) -> Inte
         np.minimum.reduceat(actions.called_ns[order], starts), np.maximum.reduceat(actions.end_ns[order], starts)
     )
     between = subtract(schedule, union(actions.start_ns, actions.end_ns))
-    return merged([intersect(late, timeline.receiving), intersect(waiting, between)])
+    return union_all([intersect(late, timeline.receiving), intersect(waiting, between)])
 
 
 def _some(intervals: IntervalSet, chosen: NDArray[np.bool_]) -> IntervalSet:

@@ -30,16 +30,16 @@ __all__ = [
     "CommFigures",
     "KindFigures",
     "Part",
-    "Pieces",
+    "Segments",
     "Split",
     "by_kind",
-    "claims",
     "collective_exposure",
     "exposure",
-    "merged",
     "overlap_percent",
+    "part_intervals_of",
     "partition",
     "split",
+    "union_all",
 ]
 
 FIGURES = (
@@ -77,7 +77,7 @@ _PHASE_OF = {
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class Segments:
     """Stretches of time on one device, sorted by start; one entry per stretch in each column."""
 
     start_ns: Int64
@@ -136,18 +136,18 @@ def _sets(timeline: Timeline) -> list[IntervalSet]:
     return [union(start[mask], end[mask]) for mask in masks]
 
 
-def merged(sets: list[IntervalSet]) -> IntervalSet:
+def union_all(sets: list[IntervalSet]) -> IntervalSet:
     """Give the time that any of the sets claims."""
     return union(np.concatenate([s for s, _ in sets]), np.concatenate([e for _, e in sets]))
 
 
-def claims(timeline: Timeline) -> list[IntervalSet]:
+def part_intervals_of(timeline: Timeline) -> list[IntervalSet]:
     """Give the disjoint sets of the parts, idle left out, over all time."""
     found: list[IntervalSet] = []
     taken: IntervalSet | None = None
     for wanted in _sets(timeline):
         found.append(wanted if taken is None else subtract(wanted, taken))
-        taken = wanted if taken is None else merged([taken, wanted])
+        taken = wanted if taken is None else union_all([taken, wanted])
     return found
 
 
@@ -156,14 +156,14 @@ def _compute(timeline: Timeline) -> IntervalSet:
     return union(timeline.start_ns[mask], timeline.end_ns[mask])
 
 
-def split(timeline: Timeline, claimed: list[IntervalSet] | None = None) -> Split:
+def split(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) -> Split:
     """Account for every nanosecond of every step exactly once.
 
     Args:
         claimed: what :func:`claims` says of the timeline, if it was asked already.
     """
     bounds = timeline.windows.bounds
-    per_part = [np.diff(covered(claim, bounds)) for claim in claimed or claims(timeline)]
+    per_part = [np.diff(covered(claim, bounds)) for claim in part_intervals or part_intervals_of(timeline)]
     wall = np.diff(bounds)
     figures = dict(zip(("backward_ns", "forward_ns", "optimizer_ns", "other_ns"), per_part[:4], strict=True))
     comm = timeline.kind == Kind.COMMUNICATION
@@ -213,7 +213,7 @@ def collective_exposure(timeline: Timeline) -> tuple[Int64, Int64]:
     return np.where(comm, timeline.end_ns - timeline.start_ns - hidden, 0), hidden
 
 
-def partition(timeline: Timeline, claimed: list[IntervalSet] | None = None) -> Pieces:
+def partition(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) -> Segments:
     """Cut the steps into stretches of one part each, with no gap: the Gantt row whose sums the split gives.
 
     Args:
@@ -221,29 +221,29 @@ def partition(timeline: Timeline, claimed: list[IntervalSet] | None = None) -> P
     """
     bounds = timeline.windows.bounds
     if len(bounds) < 2 or bounds[0] == bounds[-1]:
-        return _pieces([], [], [], [])
+        return _segments([], [], [], [])
     window: IntervalSet = (bounds[:1], bounds[-1:])
-    sets = [intersect(claim, window) for claim in claimed or claims(timeline)]
-    sets.append(subtract(window, merged(sets)))
+    sets = [intersect(claim, window) for claim in part_intervals or part_intervals_of(timeline)]
+    sets.append(subtract(window, union_all(sets)))
     starts = np.concatenate([s for s, _ in sets])
     ends = np.concatenate([e for _, e in sets])
     parts = np.repeat(np.arange(len(sets)), [len(s) for s, _ in sets])
     return _cut(starts, ends, parts, bounds)
 
 
-def _cut(starts: Int64, ends: Int64, parts: NDArray[np.int64], bounds: Int64) -> Pieces:
+def _cut(starts: Int64, ends: Int64, parts: NDArray[np.int64], bounds: Int64) -> Segments:
     """Cut stretches that run over the edge of a step, and say which step each is in."""
     first = np.searchsorted(bounds, starts, side="right") - 1
     last = np.searchsorted(bounds, ends, side="left") - 1
     times = last - first + 1
     index = np.repeat(np.arange(len(starts)), times)
     step = np.arange(len(index)) - np.repeat(np.cumsum(times) - times, times) + first[index]
-    return _pieces(
+    return _segments(
         np.maximum(starts[index], bounds[step]), np.minimum(ends[index], bounds[step + 1]), parts[index], step
     )
 
 
-def exposure(timeline: Timeline) -> Pieces:
+def exposure(timeline: Timeline) -> Segments:
     """Cut every communication where compute begins or ends over it, into exposed and overlapped stretches."""
     mask = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
     start, end = timeline.start_ns[mask], timeline.end_ns[mask]
@@ -258,12 +258,12 @@ def exposure(timeline: Timeline) -> Pieces:
     begin = np.where(nth == 0, start[index], padded[np.minimum(low[index] + nth - 1, len(edges))])
     stop = np.where(nth == times[index] - 1, end[index], padded[np.minimum(low[index] + nth, len(edges))])
     hidden = covered(compute, stop) - covered(compute, begin)
-    return _pieces(begin, stop, (hidden == 0), mask[index])
+    return _segments(begin, stop, (hidden == 0), mask[index])
 
 
-def _pieces(start: object, end: object, part: object, source: object) -> Pieces:
+def _segments(start: object, end: object, part: object, source: object) -> Segments:
     order = np.argsort(np.asarray(start, np.int64), kind="stable")
-    return Pieces(
+    return Segments(
         np.asarray(start, np.int64)[order],
         np.asarray(end, np.int64)[order],
         np.asarray(part, np.uint8)[order],

@@ -13,18 +13,18 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.core.intervals import Int64
 
-__all__ = ["Grid", "grid", "middle_step"]
+__all__ = ["StepGrid", "middle_step", "step_grid"]
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class StepGrid:
     """The nine figures of every GPU in every step."""
 
-    places: tuple[tuple[int, int], ...]
+    device_ids: tuple[tuple[int, int], ...]
     """Rank and device of each row."""
     steps: tuple[str, ...]
     """The steps of all GPUs, each once, in the order of their times."""
-    there: NDArray[np.bool_]
+    present: NDArray[np.bool_]
     """GPUs by steps: whether the GPU has the step."""
     figures: dict[str, Int64]
     """By the names in ``split.FIGURES``: GPUs by steps, in ns; 0 where a GPU lacks the step."""
@@ -36,7 +36,7 @@ class Grid:
 
     def mean(self, name: str) -> NDArray[np.float64]:
         """Give each GPU's mean over its steps, in ns; 0 for one without any."""
-        means: NDArray[np.float64] = self.figures[name].sum(axis=1) / np.maximum(self.there.sum(axis=1), 1)
+        means: NDArray[np.float64] = self.figures[name].sum(axis=1) / np.maximum(self.present.sum(axis=1), 1)
         return means
 
     def total(self, name: str) -> int:
@@ -44,7 +44,7 @@ class Grid:
         return int(self.figures[name].sum())
 
 
-def grid(devices: Sequence[DeviceFigures]) -> Grid:
+def step_grid(devices: Sequence[DeviceFigures]) -> StepGrid:
     """Lay the figures of all GPUs out by step; a step is the same on all GPUs that call it the same."""
     kept = [device for device in devices if len(device.timeline.windows)]
     steps = _in_order([device.split.names for device in kept])
@@ -59,15 +59,15 @@ def grid(devices: Sequence[DeviceFigures]) -> Grid:
             # A GPU may call several of its steps the same: then these count as one.
             np.add.at(figures[name][row], at, device.split.figures[name])
     places = tuple((device.timeline.rank, device.timeline.device) for device in kept)
-    return Grid(places, steps, there, figures)
+    return StepGrid(places, steps, there, figures)
 
 
 def middle_step(devices: Sequence[DeviceFigures]) -> str | None:
     """Give the step whose wall time is nearest to the median, among those that most GPUs have; nothing without any."""
-    laid_out = grid(devices)
+    laid_out = step_grid(devices)
     if not laid_out.steps:
         return None
-    count = laid_out.there.sum(axis=0)
+    count = laid_out.present.sum(axis=0)
     common = np.flatnonzero(count == count.max())
     wall = laid_out.figures["wall_ns"].sum(axis=0)[common] / count.max()
     return laid_out.steps[int(common[np.abs(wall - np.median(wall)).argmin()])]

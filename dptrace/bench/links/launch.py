@@ -15,18 +15,18 @@ from typing import Any
 
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record.launch.failure import collect_logs, find_failure, last_lines
-from dptrace.record.launch.launcher import Launch, signals_raise, watch
+from dptrace.record.launch.launcher import Launch, raise_on_signals, run_torchrun
 
-__all__ = ["Asked", "check_address", "check_endpoint", "for_run", "measure_links", "read_links"]
+__all__ = ["LinksRequest", "check_address", "check_endpoint", "links_summary", "measure_links", "read_links"]
 
 _MEASURED = "measured.json"  # dptrace.bench.links.measure says it too, which needs torch
-_NO_OPTION = 2
+_USAGE_EXIT_CODE = 2
 _BUSY = 0.5
 """Share of the cores that others may keep busy without its being said."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LinksRequest:
     """What is to be measured, and among whom."""
 
     collectives: Sequence[str]
@@ -39,13 +39,13 @@ class Asked:
     node_rank: int = 0
     endpoint: str | None = None
 
-    def job(self) -> str:
+    def to_json(self) -> str:
         """Give what the ranks are told."""
-        told = {"collectives": list(self.collectives), "min_bytes": self.min_bytes, "max_bytes": self.max_bytes}
-        return json.dumps(told | {"budget_s": self.budget_s})
+        settings = {"collectives": list(self.collectives), "min_bytes": self.min_bytes, "max_bytes": self.max_bytes}
+        return json.dumps(settings | {"budget_s": self.budget_s})
 
 
-def measure_links(asked: Asked, progress: Callable[[int, int], None]) -> dict[str, Any] | None:
+def measure_links(request: LinksRequest, progress: Callable[[int, int], None]) -> dict[str, Any] | None:
     """Measure by torchrun, and give the times; None on a machine other than the first.
 
     Raises:
@@ -53,28 +53,28 @@ def measure_links(asked: Asked, progress: Callable[[int, int], None]) -> dict[st
         UsageError: the options are such that no rank would start.
         Interrupted: by a signal; no process is left, and no file.
     """
-    if asked.node_rank == 0 and asked.endpoint is not None:
-        check_endpoint(asked.endpoint)
-    busy = _others()
+    if request.node_rank == 0 and request.endpoint is not None:
+        check_endpoint(request.endpoint)
+    busy = _busy_machine_notes()
     with tempfile.TemporaryDirectory(prefix="dptrace-links-") as name:
         folder = Path(name)
         job = Launch(
             out=folder,
             force=False,
             script=Path("-m"),  # by its name: run from its file, its folder would come first on Python's path
-            arguments=["dptrace.bench.links.measure", asked.job()],
-            processes=asked.processes,
+            arguments=["dptrace.bench.links.measure", request.to_json()],
+            processes=request.processes,
             mode="links",
-            nnodes=asked.nnodes,
-            node_rank=asked.node_rank,
-            endpoint=asked.endpoint,
+            nnodes=request.nnodes,
+            node_rank=request.node_rank,
+            endpoint=request.endpoint,
             show_output=False,
             command=sys.argv,
         )
-        with signals_raise():
-            code = watch(job, folder, progress)
-        _raise_failure(folder, code, asked)
-        if asked.node_rank:
+        with raise_on_signals():
+            code = run_torchrun(job, folder, progress)
+        _raise_failure(folder, code, request)
+        if request.node_rank:
             return None
         with suppress(OSError, ValueError):
             found: dict[str, Any] = json.loads((folder / _MEASURED).read_text(encoding="utf-8"))
@@ -82,7 +82,7 @@ def measure_links(asked: Asked, progress: Callable[[int, int], None]) -> dict[st
         raise RecordingError("The ranks ended without an error, but left no measurement.")
 
 
-def _others() -> list[str]:
+def _busy_machine_notes() -> list[str]:
     """Say that other processes keep this machine busy, where they do: then no time is the link's alone."""
     load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
     if load <= _BUSY * cores:
@@ -90,15 +90,15 @@ def _others() -> list[str]:
     return [f"Others were busy on this machine ({cores} cores, load {load:.1f}): times are longer, and scatter."]
 
 
-def _raise_failure(folder: Path, code: int, asked: Asked) -> None:
+def _raise_failure(folder: Path, code: int, request: LinksRequest) -> None:
     failure = find_failure(folder)
     if failure is None:
         if code:
             raise RecordingError(f"torchrun ended with exit code {code}, and nothing was measured.")
         return
-    if failure.advice:
-        raise UsageError(failure.message) if failure.exit_code == _NO_OPTION else RecordingError(failure.message)
-    collect_logs(folder, asked.processes)
+    if failure.is_user_error:
+        raise UsageError(failure.message) if failure.exit_code == _USAGE_EXIT_CODE else RecordingError(failure.message)
+    collect_logs(folder, request.processes)
     lines = last_lines(folder / f"rank{failure.rank}.log")
     text = f"Rank {failure.rank} died: {failure.message}. Nothing was measured."
     raise RecordingError(text + ("\nIts last lines:\n" + "\n".join(f"    {line}" for line in lines) if lines else ""))
@@ -159,7 +159,7 @@ def read_links(path: Path) -> dict[str, Any]:
     return found
 
 
-def for_run(content: dict[str, Any]) -> dict[str, Any]:
+def links_summary(content: dict[str, Any]) -> dict[str, Any]:
     """Give what run.json keeps of them, as ``links``: all but the single measurements."""
     kept = ("created", "backend", "ranks", "nodes", "busbw_gbps", "busbw_gbps_by_kind", "nearest")
     fits = {

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from dptrace.bench.links.operations import UNIT, Exchanges, largest
-from dptrace.bench.links.topology import machine
+from dptrace.bench.links.operations import ELEMENT_BYTES, Operations, largest_message
+from dptrace.bench.links.topology import describe_machine
 from dptrace.errors import RecordingError
 from dptrace.record.distributed import World, process_group
 from dptrace.record.launch import messages
@@ -36,14 +36,14 @@ _BEST_OF = 3
 _TIMING_S, _MOST_CALLS = 2e-3, 20
 """What one timing on a GPU should take: calls that take less are made several times in it, as launches and events have
 their own cost. On a CPU one call is timed at a time: of two milliseconds, another process has its slice in most."""
-_SHORT_S, _OFTEN = 2e-3, 3
+_SHORT_S, _TIMINGS_IF_SHORT = 2e-3, 3
 """Of timings shorter than this, so many bests are taken in each round, of others one."""
-_OF_BUDGET = 0.45
+_WARMUP_BUDGET_SHARE = 0.45
 """Share of the time that the largest size of each collective may take: the smaller ones take as much together."""
 
 
 @dataclass
-class Item:
+class Measurement:
     """One collective at one size."""
 
     kind: str
@@ -51,82 +51,82 @@ class Item:
     call: Callable[[], object]
     calls: int = 1
     """Per timing."""
-    bests: int = 1
+    timings_per_round: int = 1
     """Per round."""
     seconds: list[float] = field(default_factory=list)
     """Of one call, on this rank, one entry per timing."""
 
 
-def sizes_between(least: int, most: int, unit: int) -> list[int]:
+def sizes_between(least: int, max_bytes: int, unit: int) -> list[int]:
     """Give *least* and its doublings up to *most*, each rounded down to whole units: an element for each rank.
 
     >>> sizes_between(1024, 5000, 12)
     [1020, 2040, 4092]
     """
-    doublings = range((most // least).bit_length())
+    doublings = range((max_bytes // least).bit_length())
     return [(least << k) // unit * unit for k in doublings]
 
 
 def main() -> None:
     """Measure what the first argument, JSON, asks for: ``collectives``, ``min_bytes``, ``max_bytes``, ``budget_s``."""
-    asked = json.loads(sys.argv[1])
-    assignment = messages.Assignment.mine()
+    request = json.loads(sys.argv[1])
+    assignment = messages.LauncherSettings.from_environment()
     assert assignment is not None, "started by dptrace links only"
     folder = Path(assignment.folder)
     with process_group() as world:
         if world.size < 2:
             raise RecordingError("There is one rank, and so no link to measure. Start two or more.")
-        most = largest(world, asked["min_bytes"], asked["max_bytes"])
-        bench = _Bench(world, asked, most, folder / "progress")
+        max_bytes = largest_message(world, request["min_bytes"], request["max_bytes"])
+        bench = _LinkBenchmark(world, request, max_bytes, folder / "progress")
         bench.choose()
         bench.measure()
-        found = bench.found()
+        found = bench.results()
         machines: list[Any] = [None] * world.size
-        dist.all_gather_object(machines, _about(world))
+        dist.all_gather_object(machines, _rank_info(world))
         if world.rank == 0:
-            messages.write_json(folder / MEASURED, found | _told(world, machines))
+            messages.write_json(folder / MEASURED, found | _environment(world, machines))
 
 
-class _Bench:
+class _LinkBenchmark:
     """The measurement on one rank; all ranks take the same way through it, which rank 0 decides on."""
 
-    def __init__(self, world: World, asked: dict[str, Any], most: int, progress: Path) -> None:
-        self.world, self.asked, self.most = world, asked, most
-        self.items: list[Item] = []
+    def __init__(self, world: World, request: dict[str, Any], max_bytes: int, progress: Path) -> None:
+        self.world, self.request, self.max_bytes = world, request, max_bytes
+        self.items: list[Measurement] = []
         self.notes: list[str] = []
         self._progress = progress
         self._begun = time.monotonic()
-        self._exchanges = Exchanges(world, most)
+        self._exchanges = Operations(world, max_bytes)
         self._rounds = 0
-        if most < asked["max_bytes"] // 2:
-            self.notes.append(f"Messages above {most:,} bytes are left out: there is not enough memory for them.")
+        if max_bytes < request["max_bytes"] // 2:
+            self.notes.append(f"Messages above {max_bytes:,} bytes are left out: there is not enough memory for them.")
 
     def choose(self) -> None:
         """Try each collective from its smallest size up, as far as the time allows, and warm all of them up."""
-        kinds, stopped = self.asked["collectives"], list[str]()
-        most_s = _OF_BUDGET * self.asked["budget_s"] / len(kinds) / ((_WANTED_ROUNDS + 1) * _BEST_OF)
+        kinds, stopped = self.request["collectives"], list[str]()
+        most_s = _WARMUP_BUDGET_SHARE * self.request["budget_s"] / len(kinds) / ((_WANTED_ROUNDS + 1) * _BEST_OF)
         for number, kind in enumerate(kinds):
-            for size in sizes_between(self.asked["min_bytes"], self.most, UNIT * self.world.size):
-                item = Item(kind, size, self._exchanges.call(kind, size))
+            for size in sizes_between(self.request["min_bytes"], self.max_bytes, ELEMENT_BYTES * self.world.size):
+                item = Measurement(kind, size, self._exchanges.call(kind, size))
                 try:
                     self._time(item)
                 except (RuntimeError, NotImplementedError) as error:
                     if "support" not in str(error):
                         raise
-                    self.notes.append(f"{kind} is left out: {messages.describe(error).splitlines()[0]}")
+                    self.notes.append(f"{kind} is left out: {messages.error_text(error).splitlines()[0]}")
                     break
-                took = self._agreed(self._time(item))
+                took = self._same_on_all_ranks(self._time(item))
                 if 2 * took > most_s:
                     # One call that had to wait for a core must not end the collective.
-                    took = min(took, *(self._agreed(self._time(item)) for _ in range(_BEST_OF - 1)))
+                    took = min(took, *(self._same_on_all_ranks(self._time(item)) for _ in range(_BEST_OF - 1)))
                 if self.world.device.type == "cuda":
                     item.calls = max(1, min(_MOST_CALLS, round(_TIMING_S / took)))
-                item.bests = _OFTEN if took * item.calls < _SHORT_S else 1
+                item.timings_per_round = _TIMINGS_IF_SHORT if took * item.calls < _SHORT_S else 1
                 self.items.append(item)
-                if 2 * took > most_s and size * 2 <= self.most:
+                if 2 * took > most_s and size * 2 <= self.max_bytes:
                     stopped.append(f"{kind} at {size:,} bytes")
                     break
-            self._tell(0.1 * (number + 1) / len(kinds))
+            self._write_progress(0.1 * (number + 1) / len(kinds))
         if stopped:
             self.notes.append(f"Larger messages take longer than --budget allows; stopped were {', '.join(stopped)}.")
 
@@ -141,12 +141,12 @@ class _Bench:
             self._rounds += 1
             now = time.monotonic()
             spent = now - self._begun
-            self._tell(max(0.1, spent / self.asked["budget_s"]))
-            more = self._rounds < _MOST_ROUNDS and spent + (now - began) < self.asked["budget_s"]
-            if not self._agreed(float(more or self._rounds < _FEWEST_ROUNDS), of_first=True):
+            self._write_progress(max(0.1, spent / self.request["budget_s"]))
+            more = self._rounds < _MOST_ROUNDS and spent + (now - began) < self.request["budget_s"]
+            if not self._same_on_all_ranks(float(more or self._rounds < _FEWEST_ROUNDS), of_first=True):
                 return
 
-    def found(self) -> dict[str, Any]:
+    def results(self) -> dict[str, Any]:
         """Give all times: of each timing the longest that a rank took, and of three such the least."""
         counts = [len(item.seconds) // _BEST_OF for item in self.items]
         flat = [value for item in self.items for value in item.seconds]
@@ -171,7 +171,9 @@ class _Bench:
 
     def _round(self, order: random.Random, keep: bool) -> None:
         # The same order everywhere: all have the same generator, and have drawn as often.
-        places = [i for i, item in enumerate(self.items) for _ in range(item.bests * _BEST_OF if keep else 1)]
+        places = [
+            i for i, item in enumerate(self.items) for _ in range(item.timings_per_round * _BEST_OF if keep else 1)
+        ]
         order.shuffle(places)
         for place in places:
             item = self.items[place]
@@ -179,13 +181,13 @@ class _Bench:
             if keep:
                 item.seconds.append(took)
 
-    def _time(self, item: Item) -> float:
+    def _time(self, item: Measurement) -> float:
         """Time some calls from where all ranks are ready, and give one call's seconds; a message's for round trips."""
         cuda = self.world.device.type == "cuda"
         total = _on_gpu(item) if cuda else _on_cpu(item)
         return total / item.calls / (2 if item.kind == "send_recv" else 1)
 
-    def _agreed(self, value: float, of_first: bool = False) -> float:
+    def _same_on_all_ranks(self, value: float, of_first: bool = False) -> float:
         """Give all ranks one value: the largest, or rank 0's."""
         shared = torch.tensor([value], dtype=torch.float64, device=self.world.device)
         if of_first:
@@ -194,12 +196,12 @@ class _Bench:
             dist.all_reduce(shared, op=dist.ReduceOp.MAX)
         return float(shared.item())
 
-    def _tell(self, share: float) -> None:
+    def _write_progress(self, share: float) -> None:
         if self.world.rank == 0:
             self._progress.write_text(f"{round(100 * min(share, 1))} 100")
 
 
-def _on_cpu(item: Item) -> float:
+def _on_cpu(item: Measurement) -> float:
     dist.barrier()
     began = time.perf_counter()
     for _ in range(item.calls):
@@ -207,7 +209,7 @@ def _on_cpu(item: Item) -> float:
     return time.perf_counter() - began
 
 
-def _on_gpu(item: Item) -> float:
+def _on_gpu(item: Measurement) -> float:
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     dist.barrier()
@@ -219,15 +221,15 @@ def _on_gpu(item: Item) -> float:
     return float(begin.elapsed_time(end)) * 1e-3
 
 
-def _about(world: World) -> dict[str, Any]:
+def _rank_info(world: World) -> dict[str, Any]:
     """Tell of this rank, and, if it is its machine's first, of the machine."""
     node = int(os.environ.get("GROUP_RANK", "0"))
     gpu = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else None
-    here = machine(node) if messages.local_rank() == 0 else None
+    here = describe_machine(node) if messages.local_rank() == 0 else None
     return {"rank": world.rank, "node": node, "gpu": gpu, "machine": here}
 
 
-def _told(world: World, machines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _environment(world: World, machines: Sequence[dict[str, Any]]) -> dict[str, Any]:
     cuda = world.device.type == "cuda"
     nccl = ".".join(map(str, torch.cuda.nccl.version())) if cuda else None
     return {

@@ -12,17 +12,17 @@ import torch.distributed as dist
 from dptrace.errors import RecordingError
 from dptrace.record.distributed import World
 
-__all__ = ["UNIT", "Exchanges", "largest"]
+__all__ = ["ELEMENT_BYTES", "Operations", "largest_message"]
 
 _BUFFERS = 3
 """Tensors of the largest size that a rank may hold: sent, received, and what a backend copies for itself."""
-_OF_FREE = 0.5
+_FREE_MEMORY_SHARE = 0.5
 """Share of the free memory that they may take together."""
-UNIT = 4
+ELEMENT_BYTES = 4
 """Bytes of float32, which is what nccl-tests moves."""
 
 
-def largest(world: World, least: int, most: int) -> int:
+def largest_message(world: World, min_bytes: int, max_bytes: int) -> int:
     """Give the largest size up to *most* for which every rank has memory.
 
     Raises:
@@ -30,14 +30,14 @@ def largest(world: World, least: int, most: int) -> int:
     """
     sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if world.device.type == "cpu" else 1
     free = _free_on_machine() if world.device.type == "cpu" else torch.cuda.mem_get_info(world.device)[0]
-    fits = torch.tensor(int(free * _OF_FREE / _BUFFERS / sharing), dtype=torch.int64, device=world.device)
+    fits = torch.tensor(int(free * _FREE_MEMORY_SHARE / _BUFFERS / sharing), dtype=torch.int64, device=world.device)
     dist.all_reduce(fits, op=dist.ReduceOp.MIN)
-    if fits.item() < least:
+    if fits.item() < min_bytes:
         raise RecordingError(
-            f"Too little memory: messages of {least:,} bytes need {least * _BUFFERS * sharing:,} bytes, and no more "
-            f"than {int(fits.item()) * _BUFFERS * sharing:,} may be taken here. Choose a smaller --min-bytes."
+            f"Too little memory: messages of {min_bytes:,} bytes need {min_bytes * _BUFFERS * sharing:,} bytes, and at "
+            f"most {int(fits.item()) * _BUFFERS * sharing:,} are available here. Choose a smaller --min-bytes."
         )
-    return min(most, int(fits.item()))
+    return min(max_bytes, int(fits.item()))
 
 
 def _free_on_machine() -> int:
@@ -56,12 +56,12 @@ def _free_on_machine() -> int:
     return max(min(free), 0)
 
 
-class Exchanges:
+class Operations:
     """Calls that move messages of one size among all ranks."""
 
-    def __init__(self, world: World, most: int) -> None:
+    def __init__(self, world: World, max_bytes: int) -> None:
         self.world = world
-        count = -(-most // UNIT)
+        count = -(-max_bytes // ELEMENT_BYTES)
         # Written to, as memory that never was is one page of zeros that stays in the cache. Sums of zeros stay zero.
         self._sent = torch.empty(count, device=world.device).fill_(0)
         self._received = torch.empty(count, device=world.device).fill_(0)
@@ -74,7 +74,7 @@ class Exchanges:
             size: bytes, whole elements for each rank.
         """
         ranks = self.world.size
-        count = size // UNIT
+        count = size // ELEMENT_BYTES
         sent, received, part = self._sent[:count], self._received[:count], count // ranks
         calls: dict[str, Callable[[], object]] = {
             "all_reduce": lambda: dist.all_reduce(sent),

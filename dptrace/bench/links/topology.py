@@ -7,15 +7,15 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from dptrace.core.subprocess_pool import cores
+from dptrace.core.subprocess_pool import available_cores
 
-__all__ = ["machine"]
+__all__ = ["describe_machine"]
 
 _NODES = Path("/sys/devices/system/node")
 _PATIENCE_S = 10
 
 
-def machine(node: int, numa: Path = _NODES) -> dict[str, Any]:
+def describe_machine(node: int, numa: Path = _NODES) -> dict[str, Any]:
     """Describe this machine: name, cores, NUMA nodes, and nvidia-smi's matrix of links as it prints it.
 
     Args:
@@ -25,7 +25,7 @@ def machine(node: int, numa: Path = _NODES) -> dict[str, Any]:
     return {
         "node": node,
         "host": platform.node(),
-        "cores": cores(),
+        "cores": available_cores(),
         "numa": _numa(numa),
         "gpu_matrix": _matrix(),
     }

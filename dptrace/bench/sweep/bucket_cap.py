@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from dptrace.bench.matrix import Cell
-from dptrace.bench.sweep.points import CAP, Point
-from dptrace.bench.sweep.recorded import Recorded
+from dptrace.bench.matrix import BenchConfig
+from dptrace.bench.sweep.points import BUCKET_CAP, Point
+from dptrace.bench.sweep.recorded import RecordedFigures
 from dptrace.errors import DptraceError
 from dptrace.model.alpha_beta import Line, fit
 from dptrace.model.bucket_size import best_cap, pipelined_bytes, predict
 
-__all__ = ["Chosen", "Fitted", "choose", "fit_recorded", "line_of_links"]
+__all__ = ["BucketCapChoice", "FittedLine", "choose", "fit_from_links", "fit_recorded"]
 
 _MIB = 1 << 20
 _SLACK = 0.02
@@ -30,7 +30,7 @@ _WIDEST = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FittedLine:
     """A line for an all-reduce, and where it is from."""
 
     line: Line
@@ -43,7 +43,7 @@ class Fitted:
     """How many different sizes it was fitted to."""
 
     @property
-    def unsure(self) -> str:
+    def unreliable_reason(self) -> str:
         """Say why no choice can be made by the line; empty where one can."""
         if self.sizes is not None and self.sizes < _FEWEST_SIZES:
             return f"all-reduces of {self.sizes} different size{'s' * (self.sizes != 1)} do not make a line"
@@ -59,7 +59,7 @@ class Fitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class BucketCapChoice:
     """What the line says of points that differ in their cap alone."""
 
     options: dict[str, str]
@@ -75,11 +75,11 @@ class Chosen:
     """sqrt(S·alpha/beta), see ``bucket_size.pipelined_bytes``."""
 
 
-def fit_recorded(read: Mapping[Cell, Recorded]) -> Fitted | str:
+def fit_recorded(recordings: Mapping[BenchConfig, RecordedFigures]) -> FittedLine | str:
     """Fit the line to what the sweep's own all-reduces took, or say why there is none; compressed ones don't count."""
     by_size: dict[int, list[float]] = {}
-    for cell, one in read.items():
-        if not _compressed(dict(cell.options)):
+    for config, one in recordings.items():
+        if not _compressed(dict(config.options)):
             for size, seconds in one.sent:
                 by_size.setdefault(size, []).append(seconds)
     sizes = sorted(by_size)
@@ -91,10 +91,10 @@ def fit_recorded(read: Mapping[Cell, Recorded]) -> Fitted | str:
         return str(error)
     count = sum(map(len, by_size.values()))
     ranges = found.alpha_range_s, found.beta_range_s_per_byte
-    return Fitted(found.line, f"this sweep's {count:,} recorded all-reduces", found.r2, *ranges, len(sizes))
+    return FittedLine(found.line, f"this sweep's {count:,} recorded all-reduces", found.r2, *ranges, len(sizes))
 
 
-def line_of_links(content: Mapping[str, Any], path: str, gpus: int) -> Fitted:
+def fit_from_links(content: Mapping[str, Any], path: str, gpus: int) -> FittedLine:
     """Take the line that ``dptrace links`` measured.
 
     Raises:
@@ -109,20 +109,22 @@ def line_of_links(content: Mapping[str, Any], path: str, gpus: int) -> Fitted:
             f"--gpus {gpus} -o {path}"
         )
     line = Line(float(fitted["alpha_s"]), float(fitted["beta_s_per_byte"]))
-    return Fitted(line, path, fitted.get("r2"), _ends(fitted, "alpha_range_s"), _ends(fitted, "beta_range_s_per_byte"))
+    return FittedLine(
+        line, path, fitted.get("r2"), _ends(fitted, "alpha_range_s"), _ends(fitted, "beta_range_s_per_byte")
+    )
 
 
 def _ends(fitted: Mapping[str, Any], name: str) -> tuple[float, float] | None:
-    told = fitted.get(name)
-    return (float(told[0]), float(told[1])) if told else None
+    range_s = fitted.get(name)
+    return (float(range_s[0]), float(range_s[1])) if range_s else None
 
 
 def choose(
-    made: Sequence[Point],
-    fitted: Fitted,
-    read: Mapping[tuple[tuple[str, str], ...], Recorded],
+    points: Sequence[Point],
+    fitted: FittedLine,
+    recordings: Mapping[tuple[tuple[str, str], ...], RecordedFigures],
     parameter_bytes: Sequence[int],
-) -> tuple[list[Point], list[Chosen]]:
+) -> tuple[list[Point], list[BucketCapChoice]]:
     """Predict what each point exposes, and choose the cap with the least for all that differ in it alone.
 
     When gradients become ready is taken from the recorded run with the most buckets, in between by their bytes.
@@ -135,27 +137,29 @@ def choose(
         The points with their predictions, and a choice for each group.
     """
     groups: dict[tuple[tuple[str, str], ...], list[Point]] = {}
-    for point in made:
-        if CAP in point.options and not _compressed(point.options):
+    for point in points:
+        if BUCKET_CAP in point.options and not _compressed(point.options):
             groups.setdefault(_common(point), []).append(point)
-    told: dict[int, Point] = {}
+    predicted: dict[int, Point] = {}
     chosen = []
     for common, group in groups.items():
-        found = [read[key] for point in group if (key := tuple(point.options.items())) in read]
+        found = [recordings[key] for point in group if (key := tuple(point.options.items())) in recordings]
         gradients = _gradients([one for one in found if one.ready_s], parameter_bytes)
         if gradients is None or len(group) < 2:
             continue
         sizes, ready = gradients
-        caps = {float(point.options[CAP]): point for point in group}
+        caps = {float(point.options[BUCKET_CAP]): point for point in group}
         for cap, point in caps.items():
-            said = predict(sizes, ready, cap * _MIB, fitted.line)
-            new = replace(point, predicted_exposed_s=said.exposed_s, predicted_collectives=len(said.buckets))
-            told[id(point)] = new
+            prediction = predict(sizes, ready, cap * _MIB, fitted.line)
+            new = replace(
+                point, predicted_exposed_s=prediction.exposed_s, predicted_collectives=len(prediction.buckets)
+            )
+            predicted[id(point)] = new
         tried = best_cap(sizes, ready, fitted.line, among=[cap * _MIB for cap in caps], slack=_SLACK)
         best = best_cap(sizes, ready, fitted.line, slack=_SLACK)
         closed = pipelined_bytes(sum(sizes), fitted.line)
         chosen.append(
-            Chosen(
+            BucketCapChoice(
                 options=dict(common),
                 tried_mb=tried.cap_bytes / _MIB,
                 tried_exposed_s=tried.exposed_s,
@@ -165,7 +169,7 @@ def choose(
                 closed_form_mb=None if closed is None else closed / _MIB,
             )
         )
-    return [told.get(id(point), point) for point in made], chosen
+    return [predicted.get(id(point), point) for point in points], chosen
 
 
 def _compressed(options: Mapping[str, str]) -> bool:
@@ -173,17 +177,19 @@ def _compressed(options: Mapping[str, str]) -> bool:
 
 
 def _common(point: Point) -> tuple[tuple[str, str], ...]:
-    return tuple((name, value) for name, value in point.options.items() if name != CAP)
+    return tuple((name, value) for name, value in point.options.items() if name != BUCKET_CAP)
 
 
-def _gradients(found: Sequence[Recorded], parameter_bytes: Sequence[int]) -> tuple[list[int], list[float]] | None:
+def _gradients(
+    found: Sequence[RecordedFigures], parameter_bytes: Sequence[int]
+) -> tuple[list[int], list[float]] | None:
     """Give the gradients' bytes in the order in which they become ready, and when, before the last; None if unknown."""
-    finest = max(found, key=lambda one: len(one.filled), default=None)
+    finest = max(found, key=lambda one: len(one.bucket_bytes), default=None)
     if finest is None:
         return None
     known = len(finest.order) > 0 and max(finest.order) < len(parameter_bytes)
-    sizes = [parameter_bytes[place] for place in finest.order] if known else list(finest.filled)
-    sums, at = np.cumsum(finest.filled).astype(float), np.array(finest.ready_s)
+    sizes = [parameter_bytes[place] for place in finest.order] if known else list(finest.bucket_bytes)
+    sums, at = np.cumsum(finest.bucket_bytes).astype(float), np.array(finest.ready_s)
     if len(sums) > 1:
         # Before the first bucket was full, gradients came as fast as from the first to the second.
         slope = (at[1] - at[0]) / (sums[1] - sums[0])

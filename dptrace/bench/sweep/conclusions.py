@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from dptrace.bench.sweep.bucket_cap import Chosen, Fitted
-from dptrace.bench.sweep.points import CAP, FEWEST, Point, label
+from dptrace.bench.sweep.bucket_cap import BucketCapChoice, FittedLine
+from dptrace.bench.sweep.points import BUCKET_CAP, FEWEST, Point, label
 
-__all__ = ["as_good", "best", "cost_s", "reading"]
+__all__ = ["best", "conclusions", "cost_s", "equally_good"]
 
 _ERRORS = 2
 """Standard errors of a difference below which two medians are not told apart."""
@@ -30,21 +30,21 @@ def cost_s(point: Point, per_sample: bool) -> float | None:
     return point.step_p50_s / point.batch_size if per_sample else point.step_p50_s
 
 
-def best(made: Sequence[Point], per_sample: bool) -> Point | None:
+def best(points: Sequence[Point], per_sample: bool) -> Point | None:
     """Give the fastest point; None where all failed."""
-    costs = {id(point): cost for point in made if (cost := cost_s(point, per_sample)) is not None}
-    return min((point for point in made if id(point) in costs), key=lambda point: costs[id(point)], default=None)
+    costs = {id(point): cost for point in points if (cost := cost_s(point, per_sample)) is not None}
+    return min((point for point in points if id(point) in costs), key=lambda point: costs[id(point)], default=None)
 
 
-def as_good(made: Sequence[Point], per_sample: bool) -> list[Point]:
+def equally_good(points: Sequence[Point], per_sample: bool) -> list[Point]:
     """Give the points that are not told apart from the best by how the steps scatter, the best left out."""
-    fastest = best(made, per_sample)
+    fastest = best(points, per_sample)
     if fastest is None:
         return []
-    return [point for point in made if point is not fastest and _alike(point, fastest, per_sample)]
+    return [point for point in points if point is not fastest and _indistinguishable(point, fastest, per_sample)]
 
 
-def _alike(point: Point, other: Point, per_sample: bool) -> bool:
+def _indistinguishable(point: Point, other: Point, per_sample: bool) -> bool:
     cost, least = cost_s(point, per_sample), cost_s(other, per_sample)
     if cost is None or least is None:
         return False
@@ -54,30 +54,35 @@ def _alike(point: Point, other: Point, per_sample: bool) -> bool:
     return cost - least <= _ERRORS * math.hypot(point.error_s / samples[0], other.error_s / samples[1])
 
 
-def reading(
-    made: Sequence[Point], swept: Sequence[str], chosen: Sequence[Chosen] = (), fitted: Fitted | None = None
+def conclusions(
+    points: Sequence[Point],
+    swept: Sequence[str],
+    chosen: Sequence[BucketCapChoice] = (),
+    fitted: FittedLine | None = None,
 ) -> list[str]:
     """Give the sentences; none where nothing ran."""
     per_sample = "batch-size" in swept
-    fastest = best(made, per_sample)
+    fastest = best(points, per_sample)
     if fastest is None:
         return []
-    ran = [point for point in made if point.step_p50_s is not None]
-    surely = len(as_good(ran, per_sample)) < len(ran) - 1
-    said = [_headline(ran, fastest, per_sample) + (_trend(ran, fastest, swept) if surely else "") + "."]
-    said += _doubt(ran, fastest, swept) if surely else []
-    if fitted is not None and fitted.unsure:
-        said.append(f"The fit can't tell which cap is best: {fitted.unsure} (alpha + beta·n, from {fitted.source}).")
+    ran = [point for point in points if point.step_p50_s is not None]
+    surely = len(equally_good(ran, per_sample)) < len(ran) - 1
+    sentences = [_headline(ran, fastest, per_sample) + (_trend(ran, fastest, swept) if surely else "") + "."]
+    sentences += _doubt(ran, fastest, swept) if surely else []
+    if fitted is not None and fitted.unreliable_reason:
+        sentences.append(
+            f"The fit can't tell which cap is best: {fitted.unreliable_reason} (alpha + beta·n, from {fitted.source})."
+        )
     elif fitted is not None:
-        said += [_choice(one, ran, fitted, len(chosen) > 1) for one in chosen]
-    return said
+        sentences += [_choice(one, ran, fitted, len(chosen) > 1) for one in chosen]
+    return sentences
 
 
 def _headline(ran: Sequence[Point], fastest: Point, per_sample: bool) -> str:
     what = "time per sample" if per_sample else "time per step"
     if len(ran) == 1:
         return f"Only {fastest.label} ran"
-    alike = as_good(ran, per_sample)
+    alike = equally_good(ran, per_sample)
     if len(alike) == len(ran) - 1:
         times = sorted(cost for point in ran if (cost := cost_s(point, per_sample)) is not None)
         apart = 100 * (times[-1] / times[0] - 1)
@@ -97,17 +102,17 @@ def _headline(ran: Sequence[Point], fastest: Point, per_sample: bool) -> str:
 def _doubt(ran: Sequence[Point], fastest: Point, swept: Sequence[str]) -> list[str]:
     """Say where steps differ by more than buckets can do: by more than all communication takes."""
     slowest = max(ran, key=lambda point: point.step_p50_s or 0.0)
-    if list(swept) != [CAP] or slowest.comm_s is None or fastest.comm_s is None:
+    if list(swept) != [BUCKET_CAP] or slowest.comm_s is None or fastest.comm_s is None:
         return []
     apart, most = (slowest.step_p50_s or 0.0) - (fastest.step_p50_s or 0.0), max(slowest.comm_s, fastest.comm_s)
     if apart <= _EXPLAINED * most:
         return []
-    said = (
+    sentences = (
         f"Do not trust this: {slowest.label} is slower by {_ms(apart)} a step, and all its communication takes "
         f"{_ms(most)}; something else, such as other load, slowed this run down. Repeat it on a quiet machine, or with "
         "--repeat 3."
     )
-    return [said]
+    return [sentences]
 
 
 def _trend(ran: Sequence[Point], fastest: Point, swept: Sequence[str]) -> str:
@@ -124,7 +129,7 @@ def _trend(ran: Sequence[Point], fastest: Point, swept: Sequence[str]) -> str:
     text = ""
     if above is not None and _exposed(above) > _GROWS * _exposed(fastest):
         text = f"; beyond it exposed communication grows ({_ms(_exposed(fastest))} to {_ms(_exposed(above))} a step)"
-    if name == CAP and below is not None and (below.collectives or 0) > (fastest.collectives or 0):
+    if name == BUCKET_CAP and below is not None and (below.collectives or 0) > (fastest.collectives or 0):
         count, fewer = below.collectives or 0, fastest.collectives or 0
         text += f"; below it there are more collectives ({count:.0f} a step at {below.label}, {fewer:.0f} here)"
     return text
@@ -144,15 +149,15 @@ def _rate(seconds_per_byte: float) -> str:
     return f"{1e-9 / seconds_per_byte:.3g} GB/s"
 
 
-def _between(ends: tuple[float, float] | None, told: Callable[[float], str]) -> str:
+def _between(ends: tuple[float, float] | None, format_value: Callable[[float], str]) -> str:
     """Give a confidence interval in brackets, the lower end first; nothing where none is known."""
     if ends is None:
         return ""
-    low, high = ends if told is not _rate else ends[::-1]
-    return f" [95 %: {told(low)} to {told(high)}]"
+    low, high = ends if format_value is not _rate else ends[::-1]
+    return f" [95 %: {format_value(low)} to {format_value(high)}]"
 
 
-def _choice(one: Chosen, ran: Sequence[Point], fitted: Fitted, several: bool) -> str:
+def _choice(one: BucketCapChoice, ran: Sequence[Point], fitted: FittedLine, several: bool) -> str:
     line, options = fitted.line, one.options
     rate = f"{1e-9 / line.beta_s_per_byte:.3g} GB/s{_between(fitted.beta_range_s_per_byte, _rate)}"
     latency = f"alpha {_ms(line.alpha_s)}{_between(fitted.alpha_range_s, _ms)}"
@@ -161,12 +166,12 @@ def _choice(one: Chosen, ran: Sequence[Point], fitted: Fitted, several: bool) ->
         f"By alpha + beta·n ({latency}, {rate}; from {fitted.source}) "
         f"{one.tried_mb:g} MiB would have been chosen{where}: {_ms(one.tried_exposed_s)} exposed"
     )
-    same = [p for p in ran if {**options, CAP: p.options.get(CAP)} == p.options]
-    there = next((p for p in same if float(p.options[CAP]) == one.tried_mb and p.exposed_s is not None), None)
+    same = [p for p in ran if {**options, BUCKET_CAP: p.options.get(BUCKET_CAP)} == p.options]
+    there = next((p for p in same if float(p.options[BUCKET_CAP]) == one.tried_mb and p.exposed_s is not None), None)
     text += f", measured {_ms(_exposed(there))}" if there is not None else ""
     many = "1 bucket" if one.best_buckets == 1 else f"{one.best_buckets} buckets"
     better = one.best_exposed_s < _BETTER * one.tried_exposed_s
-    told = f"; of all caps {one.best_mb:.3g} MiB ({many}, {_ms(one.best_exposed_s)})"
-    text += told if better else "; no cap would do better"
+    better_cap = f"; of all caps {one.best_mb:.3g} MiB ({many}, {_ms(one.best_exposed_s)})"
+    text += better_cap if better else "; no cap would do better"
     closed = one.closed_form_mb
     return text + (f". The closed form sqrt(S·alpha/beta) gives {closed:.2g} MiB." if closed else ".")

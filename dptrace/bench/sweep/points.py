@@ -9,18 +9,30 @@ from typing import Any
 
 import numpy as np
 
-from dptrace.bench.matrix import Cell
-from dptrace.bench.sweep.recorded import Recorded
+from dptrace.bench.matrix import BenchConfig
+from dptrace.bench.sweep.recorded import RecordedFigures
 from dptrace.errors import UsageError
 from dptrace.record.options.catalog import OPTIONS
 from dptrace.record.options.models import MODELS
 from dptrace.record.options.parse import check_batch, check_model
 from dptrace.record.options.validation import check_replicas
 
-__all__ = ["CAP", "SWEPT", "Point", "as_dict", "buckets", "cells", "epochs", "label", "points", "swept", "values"]
+__all__ = [
+    "BUCKET_CAP",
+    "SWEPT",
+    "Point",
+    "as_dict",
+    "buckets",
+    "configs",
+    "epochs",
+    "label",
+    "points",
+    "swept_options",
+    "values",
+]
 
-CAP = "bucket-cap-mb"
-SWEPT = (CAP, "micro-batches", "batch-size", "compress")
+BUCKET_CAP = "bucket-cap-mb"
+SWEPT = (BUCKET_CAP, "micro-batches", "batch-size", "compress")
 """Options that can be swept, the one first that a chart shows along its axis."""
 LAST = 20
 """Steps at the end of each timed run that count."""
@@ -49,7 +61,7 @@ def values(name: str, text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def cells(mode: str, model: str, gpus: int, chosen: Mapping[str, Sequence[str]]) -> list[Cell]:
+def configs(mode: str, model: str, gpus: int, chosen: Mapping[str, Sequence[str]]) -> list[BenchConfig]:
     """Give a cell for each combination of the values.
 
     Args:
@@ -64,21 +76,25 @@ def cells(mode: str, model: str, gpus: int, chosen: Mapping[str, Sequence[str]])
         if option.modes and mode not in option.modes:
             others = " or ".join(f"--mode {other}" for other in option.modes if other in ("ddp", "accumulate"))
             raise UsageError(f"--{name}: the mode {mode} has no such option; {others} has.")
-    if not swept(chosen):
-        raise UsageError(f"There is nothing to compare: give one of the options several values: --{CAP} 0.5,1,2,4,8")
+    if not swept_options(chosen):
+        raise UsageError(
+            f"There is nothing to compare: give one of the options several values: --{BUCKET_CAP} 0.5,1,2,4,8"
+        )
     names = [name for name in reversed(SWEPT) if name in chosen]
-    made = []
+    configs_run = []
     for combination in product(*(chosen[name] for name in names)):
         given = dict(zip(names, combination, strict=True))
         batch = int(given.get("batch-size", MODELS[model].batch_size))
         check_batch(batch, gpus)
         parts = given.get("micro-batches")
         check_replicas(mode, {"batch_size": batch, "micro_batches": None if parts is None else int(parts)}, gpus)
-        made.append(Cell(model, mode, gpus, tuple((name, given[name]) for name in SWEPT if name in given)))
-    return made
+        configs_run.append(
+            BenchConfig(model, mode, gpus, tuple((name, given[name]) for name in SWEPT if name in given))
+        )
+    return configs_run
 
 
-def swept(chosen: Mapping[str, Sequence[str]]) -> list[str]:
+def swept_options(chosen: Mapping[str, Sequence[str]]) -> list[str]:
     """Give the options that have several values, in the order of :data:`SWEPT`."""
     return [name for name in SWEPT if len(chosen.get(name, ())) > 1]
 
@@ -91,7 +107,7 @@ def label(name: str, value: str) -> str:
     """
     if name == "compress":
         return "no compression" if value == "none" else value
-    return {CAP: f"{value} MiB", "batch-size": f"batch {value}"}.get(name, f"{value} {name}")
+    return {BUCKET_CAP: f"{value} MiB", "batch-size": f"batch {value}"}.get(name, f"{value} {name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,23 +143,27 @@ class Point:
 
 
 def points(
-    made: Sequence[Cell],
+    configs_run: Sequence[BenchConfig],
     chosen: Mapping[str, Sequence[str]],
-    results: Mapping[Cell, Sequence[dict[str, Any]]],
-    read: Mapping[Cell, Recorded],
+    results: Mapping[BenchConfig, Sequence[dict[str, Any]]],
+    recordings: Mapping[BenchConfig, RecordedFigures],
 ) -> list[Point]:
     """Give the figures of each cell that has a result.
 
     Args:
-        results: of each cell its repetitions, as ``schedule.results`` gives them.
+        results: of each config its repetitions, as ``schedule.results`` gives them.
         read: what the recorded runs tell, of those that could be read.
     """
-    names = swept(chosen)
-    return [_point(cell, names, results[cell], read.get(cell)) for cell in made if results.get(cell)]
+    names = swept_options(chosen)
+    return [
+        _point(config, names, results[config], recordings.get(config)) for config in configs_run if results.get(config)
+    ]
 
 
-def _point(cell: Cell, names: Sequence[str], repetitions: Sequence[dict[str, Any]], read: Recorded | None) -> Point:
-    options = dict(cell.options)
+def _point(
+    config: BenchConfig, names: Sequence[str], repetitions: Sequence[dict[str, Any]], recordings: RecordedFigures | None
+) -> Point:
+    options = dict(config.options)
     named = ", ".join(label(name, options[name]) for name in names)
     good = [one for one in repetitions if "failed" not in one]
     if not good:
@@ -162,47 +182,56 @@ def _point(cell: Cell, names: Sequence[str], repetitions: Sequence[dict[str, Any
         error_s=1.2533 * (high - low) / 1.349 / len(steps) ** 0.5 if len(steps) >= FEWEST else None,
         samples_per_s=int(good[0]["batch_size"]) / middle,
         accuracy=_accuracies(good[0])[-1],
-        **_split(read),
+        **_split(recordings),
     )
 
 
-def _split(read: Recorded | None) -> dict[str, Any]:
-    if read is None:
+def _split(recordings: RecordedFigures | None) -> dict[str, Any]:
+    if recordings is None:
         return {}
-    told = {name: getattr(read, name) for name in ("compute_s", "comm_s", "exposed_s", "collectives", "bytes")}
-    return told | {"communication_fraction": read.fraction}
+    figures = {name: getattr(recordings, name) for name in ("compute_s", "comm_s", "exposed_s", "collectives", "bytes")}
+    return figures | {"communication_fraction": recordings.fraction}
 
 
 def _accuracies(result: Mapping[str, Any]) -> list[float | None]:
     """Give the accuracy after each epoch; where only the last is told, of that alone."""
-    told = result.get("accuracy")
-    if isinstance(told, list) and told:
-        return told
-    return [*[None] * (len(result["epoch_s"]) - 1), told if isinstance(told, int | float) else None]
+    accuracy = result.get("accuracy")
+    if isinstance(accuracy, list) and accuracy:
+        return accuracy
+    return [*[None] * (len(result["epoch_s"]) - 1), accuracy if isinstance(accuracy, int | float) else None]
 
 
 def epochs(
-    made: Sequence[Cell], results: Mapping[Cell, Sequence[dict[str, Any]]], read: Mapping[Cell, Recorded]
+    configs_run: Sequence[BenchConfig],
+    results: Mapping[BenchConfig, Sequence[dict[str, Any]]],
+    recordings: Mapping[BenchConfig, RecordedFigures],
 ) -> list[dict[str, Any]]:
     """Give a row for each timed epoch; the communication fraction is the recorded steps', which no epoch has."""
     rows = []
-    for cell in made:
-        fraction = read[cell].fraction if cell in read else None
-        for number, one in enumerate(results.get(cell, ()), 1):
+    for config in configs_run:
+        fraction = recordings[config].fraction if config in recordings else None
+        for number, one in enumerate(results.get(config, ()), 1):
             if "failed" in one:
                 continue
             samples = one["batch_size"] * one["steps_per_epoch"]
-            told = zip(one["epoch_s"], _accuracies(one), strict=False)
-            for epoch, (seconds, accuracy) in enumerate(told, 1):
+            measured_epochs = zip(one["epoch_s"], _accuracies(one), strict=False)
+            for epoch, (seconds, accuracy) in enumerate(measured_epochs, 1):
                 figures = {"seconds": seconds, "samples_per_s": samples / seconds, "communication_fraction": fraction}
-                about = {**dict(cell.options), "repetition": number, "epoch": epoch}
+                about = {**dict(config.options), "repetition": number, "epoch": epoch}
                 rows.append(about | figures | {"validation_accuracy": accuracy})
     return rows
 
 
-def buckets(made: Sequence[Cell], read: Mapping[Cell, Recorded]) -> list[dict[str, Any]]:
+def buckets(
+    configs_run: Sequence[BenchConfig], recordings: Mapping[BenchConfig, RecordedFigures]
+) -> list[dict[str, Any]]:
     """Give a row for each of DDP's buckets in each recorded step."""
-    return [{**dict(cell.options), **row} for cell in made if cell in read for row in read[cell].buckets]
+    return [
+        {**dict(config.options), **row}
+        for config in configs_run
+        if config in recordings
+        for row in recordings[config].buckets
+    ]
 
 
 def as_dict(point: Point) -> dict[str, Any]:

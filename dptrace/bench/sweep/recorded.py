@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dptrace.run.gradient_ready import ready_before_last, sent
+from dptrace.run.gradient_ready import gradient_transfers, ready_before_last
 
 if TYPE_CHECKING:
     from dptrace.run.cross_rank import CrossRankAnalysis
     from dptrace.run.run import Run
 
-__all__ = ["Recorded", "recorded"]
+__all__ = ["RecordedFigures", "recorded_figures"]
 
 _COMPUTE = ("forward_ns", "backward_ns", "optimizer_ns", "other_ns")
 _COMMUNICATION = ("exposed_comm_ns", "overlapped_comm_ns")
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedFigures:
     """One recorded run; times are means over ranks and steps unless said otherwise."""
 
     compute_s: float
@@ -33,7 +33,7 @@ class Recorded:
     """Of a step, on the first rank."""
     order: tuple[int, ...] = ()
     """Places of the parameters in ``model.parameters()``, in the order in which DDP puts them in buckets."""
-    filled: tuple[int, ...] = ()
+    bucket_bytes: tuple[int, ...] = ()
     """Bytes of DDP's buckets, in order."""
     ready_s: tuple[float, ...] = ()
     """Of each bucket: when it was ready, before the last one was (0 or less)."""
@@ -51,7 +51,7 @@ class Recorded:
         return self.comm_s / whole if whole else None
 
 
-def recorded(run: Run) -> Recorded:
+def recorded_figures(run: Run) -> RecordedFigures:
     """Read a run's figures."""
     splits = run.splits
 
@@ -59,28 +59,28 @@ def recorded(run: Run) -> Recorded:
         return sum(float(np.mean([split.figures[name].mean() for split in splits])) for name in names) / 1e9
 
     kinds = splits[0].comm.values()
-    told = run.cross_rank
-    found = told.buckets
-    return Recorded(
+    cross_rank = run.cross_rank
+    found = cross_rank.buckets
+    return RecordedFigures(
         compute_s=mean(*_COMPUTE),
         comm_s=mean(*_COMMUNICATION),
         exposed_s=mean("exposed_comm_ns"),
         collectives=float(sum(kind.count.mean() for kind in kinds)),
         bytes=float(sum(kind.bytes.mean() for kind in kinds)),
         order=tuple(place for bucket in found.buckets for place in bucket.parameters) if found else (),
-        filled=tuple(bucket.bytes for bucket in found.buckets) if found else (),
-        ready_s=ready_before_last(told),
-        sent=sent(told),
-        buckets=tuple(_rows(told)),
+        bucket_bytes=tuple(bucket.bytes for bucket in found.buckets) if found else (),
+        ready_s=ready_before_last(cross_rank),
+        sent=gradient_transfers(cross_rank),
+        buckets=tuple(_rows(cross_rank)),
         notes=found.notes if found else (),
     )
 
 
-def _rows(told: CrossRankAnalysis) -> list[dict[str, Any]]:
-    if told.buckets is None:
+def _rows(cross_rank: CrossRankAnalysis) -> list[dict[str, Any]]:
+    if cross_rank.buckets is None:
         return []
     rows = []
-    for row, bucket in zip(told.collectives(), told.buckets.bucket.tolist(), strict=True):
+    for row, bucket in zip(cross_rank.collectives(), cross_rank.buckets.bucket.tolist(), strict=True):
         members: Sequence[dict[str, Any]] = row["members"]
         if bucket >= 0:
             rows.append(

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dptrace.core.files import replacing
+from dptrace.core.files import atomic_write
 
 if TYPE_CHECKING:
-    from dptrace.bench.conclusions import Chart
+    from dptrace.bench.conclusions import ChartText
     from dptrace.bench.table import Row
     from dptrace.viewers.base.marks import Drawing
 
-__all__ = ["Made", "charts_of", "machine_of", "write"]
+__all__ = ["BenchResult", "draw_charts", "machine_info", "write"]
 
 _PNG_WIDTH = 1600
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class BenchResult:
     """A benchmark that is done."""
 
     rows: list[Row]
@@ -32,7 +32,7 @@ class Made:
     """What bench.json tells beside the figures: the plan, or the file that they come from."""
 
 
-def machine_of(results: Mapping[Any, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
+def machine_info(results: Mapping[Any, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
     """Tell on what was trained, and with what, as the runs say; several kinds of devices are all named."""
     runs = [run for runs in results.values() for run in runs if "failed" not in run]
     devices = list(dict.fromkeys(str(run["device"]) for run in runs if run.get("device")))
@@ -40,54 +40,59 @@ def machine_of(results: Mapping[Any, Sequence[Mapping[str, Any]]]) -> dict[str, 
     return {"devices": devices, "versions": versions}
 
 
-def facts_of(made: Made) -> list[str]:
+def page_facts(result: BenchResult) -> list[str]:
     """Give what the page says below its title."""
-    versions = made.machine.get("versions", {})
-    told = [f"{name} {versions[name]}" for name in ("torch", "cuda", "nccl") if versions.get(name)]
-    runs = f"{len(made.rows)} rows"
-    return [runs, *made.machine.get("devices", []), *told]
+    versions = result.machine.get("versions", {})
+    versions_text = [f"{name} {versions[name]}" for name in ("torch", "cuda", "nccl") if versions.get(name)]
+    runs = f"{len(result.rows)} rows"
+    return [runs, *result.machine.get("devices", []), *versions_text]
 
 
-def charts_of(made: Made, local_loss: bool) -> list[tuple[Chart, Drawing]]:
+def draw_charts(result: BenchResult, local_loss: bool) -> list[tuple[ChartText, Drawing]]:
     """Read the six charts, and draw them."""
     from types import SimpleNamespace
 
-    from dptrace.bench.conclusions import read
+    from dptrace.bench.conclusions import conclusions
     from dptrace.bench.scaling import savings, shares, usable
     from dptrace.viewers.benchmarks.bench_charts import draw
 
-    good = usable(made.rows)
+    good = usable(result.rows)
     compared = SimpleNamespace(shares=shares(good), savings=savings(good))
-    on_cpu = set(made.machine.get("devices", [])) == {"CPU"}
-    charts = read(made.rows, made.here, local_loss, on_cpu)
+    on_cpu = set(result.machine.get("devices", [])) == {"CPU"}
+    charts = conclusions(result.rows, result.here, local_loss, on_cpu)
     return [(chart, draw(chart, good, compared, local_loss, on_cpu)) for chart in charts]
 
 
-def write(folder: Path, made: Made, charts: Sequence[tuple[Chart, Drawing]], png: bool) -> list[str]:
+def write(folder: Path, result: BenchResult, charts: Sequence[tuple[ChartText, Drawing]], png: bool) -> list[str]:
     """Write all files; give their names within the folder."""
     from dptrace.bench.store import PLAN, write_json
     from dptrace.bench.table import as_dict, frame
     from dptrace.viewers.benchmarks import bench_page, bench_table
 
-    said = [sentence for chart, _ in charts for sentence in chart.sentences]
-    with replacing(folder / "table.csv") as beside:
-        frame(made.rows).to_csv(beside, index=False)
-    _text(folder / "table.md", bench_table.markdown(made.rows, made.title, [*made.notes, *said]))
-    page = bench_page.Content(made.title, facts_of(made), made.notes, made.rows, charts)
+    sentences = [sentence for chart, _ in charts for sentence in chart.sentences]
+    with atomic_write(folder / "table.csv") as temporary:
+        frame(result.rows).to_csv(temporary, index=False)
+    _text(folder / "table.md", bench_table.markdown(result.rows, result.title, [*result.notes, *sentences]))
+    page = bench_page.Content(result.title, page_facts(result), result.notes, result.rows, charts)
     _text(folder / "charts.html", bench_page.document(page))
     drawn = _pictures(folder / "charts", charts, png)
     reading = {chart.name: list(chart.sentences) or [chart.missing] for chart, _ in charts}
-    told = {"machine": made.machine, "notes": made.notes, "reading": reading, "rows": [as_dict(r) for r in made.rows]}
-    write_json(folder / PLAN, {"schema": 1, **made.plan, **told})
+    tables = {
+        "machine": result.machine,
+        "notes": result.notes,
+        "reading": reading,
+        "rows": [as_dict(r) for r in result.rows],
+    }
+    write_json(folder / PLAN, {"schema": 1, **result.plan, **tables})
     return ["charts.html", *([f"charts/ ({drawn} pictures)"] if drawn else []), "table.csv", "table.md", PLAN]
 
 
 def _text(path: Path, text: str) -> None:
-    with replacing(path) as beside:
-        beside.write_text(text, encoding="utf-8")
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
-def _pictures(folder: Path, charts: Sequence[tuple[Chart, Drawing]], png: bool) -> int:
+def _pictures(folder: Path, charts: Sequence[tuple[ChartText, Drawing]], png: bool) -> int:
     """Write each chart as SVG, and as PNG; one that can't be drawn any more is taken away. Give how many there are."""
     from dptrace.viewers.base.screenshot import framed, screenshot
     from dptrace.viewers.base.svg_renderer import svg
@@ -104,8 +109,8 @@ def _pictures(folder: Path, charts: Sequence[tuple[Chart, Drawing]], png: bool) 
         _text(flat, text)
         count += 1 + png
         if png:
-            with replacing(pixels) as beside:
-                screenshot(framed(text), beside, (_PNG_WIDTH, _height(text)))
+            with atomic_write(pixels) as temporary:
+                screenshot(framed(text), temporary, (_PNG_WIDTH, _height(text)))
     return count
 
 

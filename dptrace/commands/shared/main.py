@@ -9,7 +9,7 @@ import sys
 
 import click
 
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 from dptrace.errors import DptraceError
 from dptrace.version import __version__
 
@@ -69,7 +69,7 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except DptraceError as error:
             kind = _WrongUse if error.exit_code == _WrongUse.exit_code else click.ClickException
-            raise kind(legible(str(error))) from error
+            raise kind(sanitize(str(error))) from error
         except BrokenPipeError:
             # click would make it exit code 1.
             _forget_output()

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from dptrace.commands.shared.output import OutputFile
-from dptrace.commands.shared.shared import advise, console, progress
-from dptrace.core.files import check_output, replacing
+from dptrace.commands.shared.shared import console, print_hint, progress
+from dptrace.core.files import atomic_write, check_output
 from dptrace.errors import UsageError
 from dptrace.viewers.views.names import NAMES
 
 if TYPE_CHECKING:
     from dptrace.run.run import Run
 
-__all__ = ["Picture", "parse_size", "picture_options"]
+__all__ = ["PictureOptions", "parse_size", "picture_options"]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -37,7 +37,7 @@ _OTHERS = frozenset((".png", ".svg", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", "
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class PictureOptions:
     """Which view is wanted, and as which file."""
 
     view: str = GANTT
@@ -46,7 +46,7 @@ class Picture:
     size: tuple[int, int] | None = None
 
     @property
-    def wanted(self) -> bool:
+    def requested(self) -> bool:
         """Tell whether a file for slides is asked for."""
         return self.svg is not None or self.png is not None
 
@@ -65,7 +65,7 @@ class Picture:
             raise UsageError("--text draws in the terminal; leave -o out, or redirect: --text > view.txt.")
         if self.size is not None and self.png is None:
             raise UsageError("--size is the size of a PNG; add --png FILE.")
-        if self.wanted and (text or output is not None):
+        if self.requested and (text or output is not None):
             raise UsageError("--svg and --png write a picture; leave -o and --text out, or run it again for those.")
         if pair and (self.svg is not None or not self.is_gantt):
             raise UsageError("--against draws two Gantt charts, as page, --png or --text; leave out --view and --svg.")
@@ -88,54 +88,54 @@ class Picture:
 
         return document(VIEWS[self.view], run)
 
-    def write(self, runs: Sequence[Run], by_step: bool, loudness: str) -> None:
+    def write(self, runs: Sequence[Run], by_step: bool, verbosity: str) -> None:
         """Write the files for slides: of one run, or of two on one axis, each pair of steps beginning together."""
         if len(runs) == 2:
-            self._write_pair(runs[0], runs[1], by_step, loudness)
+            self._write_pair(runs[0], runs[1], by_step, verbosity)
         else:
-            self._write_one(runs[0], loudness)
+            self._write_one(runs[0], verbosity)
 
-    def _write_one(self, run: Run, loudness: str) -> None:
+    def _write_one(self, run: Run, verbosity: str) -> None:
         from dptrace.viewers.pages.view import picture
         from dptrace.viewers.views.registry import VIEWS
 
         view = VIEWS[self.view]
-        with progress("Drawing", loudness, measured=False):
+        with progress("Drawing", verbosity, measured=False):
             drawn = picture(view, run) if self.svg is not None or view.draw is not None else ""
             if self.svg is not None:
-                with replacing(self.svg) as beside:
-                    beside.write_text(drawn, encoding="utf-8")
+                with atomic_write(self.svg) as temporary:
+                    temporary.write_text(drawn, encoding="utf-8")
             if self.png is not None:
-                self._write_png(drawn, run, self.png, loudness)
+                self._write_png(drawn, run, self.png, verbosity)
         for path in filter(None, (self.svg, self.png)):
-            advise(f"Wrote {path} ({path.stat().st_size / 1e3:,.0f} kB).", loudness)
+            print_hint(f"Wrote {path} ({path.stat().st_size / 1e3:,.0f} kB).", verbosity)
 
-    def _write_pair(self, a: Run, b: Run, by_step: bool, loudness: str) -> None:
+    def _write_pair(self, a: Run, b: Run, by_step: bool, verbosity: str) -> None:
         from dptrace.viewers.base.screenshot import screenshot
         from dptrace.viewers.gantt import pair_page
 
         assert self.png is not None
-        with progress("Drawing", loudness, measured=False):
+        with progress("Drawing", verbosity, measured=False):
             page, height = pair_page.document(a, b, by_step), pair_page.rows_height(a, b)
             fitting = _USUAL_WIDTH, min(height + _ABOVE_PAIR, _MOST)
-            with replacing(self.png) as beside:
-                screenshot(page, beside, self.size or fitting)
-        self._warn(fitting, loudness)
-        advise(f"Wrote {self.png} ({self.png.stat().st_size / 1e3:,.0f} kB).", loudness)
+            with atomic_write(self.png) as temporary:
+                screenshot(page, temporary, self.size or fitting)
+        self._warn(fitting, verbosity)
+        print_hint(f"Wrote {self.png} ({self.png.stat().st_size / 1e3:,.0f} kB).", verbosity)
 
-    def _write_png(self, drawn: str, run: Run, path: Path, loudness: str) -> None:
+    def _write_png(self, drawn: str, run: Run, path: Path, verbosity: str) -> None:
         from dptrace.viewers.base.screenshot import screenshot
 
         page, fitting = (self.document(run), _gantt_size(run)) if self.is_gantt else _framed(drawn, self.size)
-        with replacing(path) as beside:
-            screenshot(page, beside, self.size or fitting)
+        with atomic_write(path) as temporary:
+            screenshot(page, temporary, self.size or fitting)
         if self.is_gantt:
-            self._warn(fitting, loudness)
+            self._warn(fitting, verbosity)
 
-    def _warn(self, fitting: tuple[int, int], loudness: str) -> None:
+    def _warn(self, fitting: tuple[int, int], verbosity: str) -> None:
         """Say that rows lie below the lower edge; they are not made smaller, for nobody could read them."""
         if self.size is not None and self.size[1] < fitting[1]:
-            advise(f"! {self.size[1]} pixels do not hold every row: {fitting[1]} do, or fewer --ranks.", loudness)
+            print_hint(f"! {self.size[1]} pixels do not hold every row: {fitting[1]} do, or fewer --ranks.", verbosity)
 
 
 def _gantt_size(run: Run) -> tuple[int, int]:
@@ -182,7 +182,7 @@ def picture_options(function: Decorated) -> Decorated:
 
     @functools.wraps(function)
     def with_picture(*args: Any, view: str, svg: Path | None, png: Path | None, size: str | None, **rest: Any) -> Any:
-        return function(*args, picture=Picture(view, svg, png, parse_size(size) if size else None), **rest)
+        return function(*args, picture=PictureOptions(view, svg, png, parse_size(size) if size else None), **rest)
 
     options = (
         click.option(

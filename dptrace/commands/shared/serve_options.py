@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from dptrace.run.run import Run
     from dptrace.viewers.gantt.chart import Chart
 
-__all__ = ["Serving", "open_browser", "serving_options"]
+__all__ = ["ServeOptions", "open_browser", "serving_options"]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServeOptions:
     """Whether and where a page is served."""
 
-    asked: bool = False
+    serve_requested: bool = False
     host: str | None = None
     port: int | None = None
 
     @property
-    def wanted(self) -> bool:
+    def requested(self) -> bool:
         """Tell whether a server is asked for, by any of its options."""
-        return self.asked or self.host is not None or self.port is not None
+        return self.serve_requested or self.host is not None or self.port is not None
 
     def check(self, other: bool) -> None:
         """Refuse before any work what makes no sense.
@@ -45,22 +45,22 @@ class Serving:
         Raises:
             UsageError: with what to do instead.
         """
-        if self.wanted and other:
+        if self.requested and other:
             raise UsageError(
                 "--serve, --host and --port serve the Gantt page of one run; leave them out, or -o, --text, --view, "
                 "--against and pictures."
             )
 
-    def serve(self, run: Run, laid_out: Chart, browser: bool, loudness: str) -> None:
+    def serve(self, run: Run, gantt_chart: Chart, browser: bool, verbosity: str) -> None:
         """Serve a run's page until its tab is closed or Ctrl-C is pressed."""
         from dptrace.viewers.gantt.page import served
         from dptrace.viewers.gantt.server import LOOPBACK, PageServer
 
-        with progress("Drawing", loudness, measured=False):
-            page, columns = served(run, laid_out)
+        with progress("Drawing", verbosity, measured=False):
+            page, columns = served(run, gantt_chart)
         server = PageServer(page, columns, self.host or LOOPBACK, self.port or 0)
         try:
-            self._tell(server, loudness)
+            self._print_address(server, verbosity)
             if browser:
                 open_browser(server.url)
             server.wait()
@@ -69,7 +69,7 @@ class Serving:
         finally:
             server.close()
 
-    def _tell(self, server: Any, loudness: str) -> None:
+    def _print_address(self, server: Any, verbosity: str) -> None:
         from dptrace.viewers.gantt.server import LOOPBACK, tunnel
 
         click.echo(server.url)
@@ -82,7 +82,7 @@ class Serving:
         elif "SSH_CONNECTION" in os.environ:
             line = tunnel(os.environ["SSH_CONNECTION"], _user(), server.port)
             click.echo(f"From your own machine: {line}\nthen open the address above there.", err=True)
-        if loudness != QUIET:
+        if verbosity != QUIET:
             click.echo("Serving until the page's tab is closed, or Ctrl-C.", err=True)
 
 
@@ -110,7 +110,7 @@ def serving_options(function: Decorated) -> Decorated:
 
     @functools.wraps(function)
     def with_serving(*args: Any, serve: bool, host: str | None, port: int | None, **rest: Any) -> Any:
-        return function(*args, serving=Serving(serve, host, port), **rest)
+        return function(*args, serving=ServeOptions(serve, host, port), **rest)
 
     options = (
         click.option(

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from dptrace.core.text import legible
-from dptrace.load.options import Reading
-from dptrace.readers.sources.url import shown
+from dptrace.core.text import sanitize
+from dptrace.load.options import ReadOptions
+from dptrace.readers.sources.url import redact
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from dptrace.run.run import Run
 
 __all__ = [
-    "LOUD",
     "NORMAL",
     "QUIET",
-    "advise",
-    "again",
+    "VERBOSE",
     "console",
-    "loudness_options",
     "open_with_progress",
+    "print_hint",
+    "print_notes",
     "progress",
+    "quoted_paths",
     "reading_options",
     "run_argument",
-    "tell_notes",
+    "verbosity_options",
 ]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-QUIET, NORMAL, LOUD = "quiet", "normal", "loud"
+QUIET, NORMAL, VERBOSE = "quiet", "normal", "loud"
 
-_PATIENCE = 1.0
+_PROGRESS_DELAY_S = 1.0
 """Seconds after which a silent command begins to show its progress."""
 
 
@@ -57,7 +57,7 @@ def reading_options(function: Decorated) -> Decorated:
     def with_reading(
         *args: Any, comm_patterns: tuple[str, ...], strict: bool, cache: bool, jobs: int | None, **rest: Any
     ) -> Any:
-        return function(*args, reading=Reading(comm_patterns, strict, cache, jobs), **rest)
+        return function(*args, read_options=ReadOptions(comm_patterns, strict, cache, jobs), **rest)
 
     options = (
         click.option(
@@ -85,9 +85,9 @@ def console(stderr: bool = False) -> Console:
     return Console(file=stream, width=wide, highlight=False)
 
 
-def loudness_options(function: Decorated) -> Decorated:
+def verbosity_options(function: Decorated) -> Decorated:
     """Add -q and -v, as the argument *loudness*."""
-    function = click.option("-v", "--verbose", "loudness", flag_value=LOUD, help="Tell each file once it is read.")(
+    function = click.option("-v", "--verbose", "loudness", flag_value=VERBOSE, help="Tell each file once it is read.")(
         function
     )
     return click.option(
@@ -100,49 +100,49 @@ def loudness_options(function: Decorated) -> Decorated:
     )(function)
 
 
-def advise(text: str, loudness: str) -> None:
+def print_hint(text: str, verbosity: str) -> None:
     """Say what was done or what to do next, on stderr, so that stdout holds the answer alone."""
-    if loudness != QUIET:
-        click.echo(legible(text), err=True)
+    if verbosity != QUIET:
+        click.echo(sanitize(text), err=True)
 
 
-def again(paths: Sequence[str]) -> str:
+def quoted_paths(paths: Sequence[str]) -> str:
     """Give RUN as it is typed for the next command, without secrets; a word for it where it can't be read twice."""
     twice = all(path != "-" and not path.startswith(("/dev/fd/", "/proc/self/fd/")) for path in paths)
-    return shlex.join(map(shown, paths)) if twice else "RUN"
+    return shlex.join(map(redact, paths)) if twice else "RUN"
 
 
-def tell_notes(run: Run) -> None:
+def print_notes(run: Run) -> None:
     """Say on stderr what the user must know to believe the figures; --quiet does not hide it."""
     for note in run.notes:
-        click.echo(f"! {legible(note)}", err=True)
+        click.echo(f"! {sanitize(note)}", err=True)
 
 
-def open_with_progress(paths: Sequence[str], reading: Reading, loudness: str = NORMAL) -> Run:
+def open_with_progress(paths: Sequence[str], read_options: ReadOptions, verbosity: str = NORMAL) -> Run:
     """Read a run, showing the progress on a terminal once it takes over a second."""
     # Before NumPy is imported: its linear algebra, which reading does not need, starts a thread for each core, and
     # these spin for a tenth of a second. A library may not decide that for its caller; a command may.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from dptrace.load.open import open_run
 
-    with progress("Reading", loudness) as show:
+    with progress("Reading", verbosity) as show:
 
         def file_done(done: int, total: int, name: str) -> None:
             show(done / total, name)
-            if loudness == LOUD and done:
-                click.echo(legible(f"Read {name} ({done} of {total})"), err=True)
+            if verbosity == VERBOSE and done:
+                click.echo(sanitize(f"Read {name} ({done} of {total})"), err=True)
 
-        return open_run(paths, reading, file_done)
+        return open_run(paths, read_options, file_done)
 
 
 @contextmanager
-def progress(verb: str, loudness: str = NORMAL, measured: bool = True) -> Iterator[Callable[[float, str], None]]:
+def progress(verb: str, verbosity: str = NORMAL, measured: bool = True) -> Iterator[Callable[[float, str], None]]:
     """Give a function to call with the fraction done and what is under way; silent where stderr is no terminal.
 
     Args:
         measured: whether the fraction is known, and so worth a bar.
     """
-    if loudness != NORMAL or not sys.stderr.isatty():
+    if verbosity != NORMAL or not sys.stderr.isatty():
         yield lambda done, what: None
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -152,12 +152,12 @@ def progress(verb: str, loudness: str = NORMAL, measured: bool = True) -> Iterat
     bar = Progress(*columns, console=console(stderr=True), transient=True)
     task = bar.add_task("", total=1.0)
     # A clock of its own, since one large file gives no occasion to look at the time.
-    patience = threading.Timer(_PATIENCE, bar.start)
-    patience.daemon = True
-    patience.start()
+    timer = threading.Timer(_PROGRESS_DELAY_S, bar.start)
+    timer.daemon = True
+    timer.start()
     try:
         yield lambda done, what: bar.update(task, completed=done, description=what)
     finally:
-        patience.cancel()
-        patience.join()
+        timer.cancel()
+        timer.join()
         bar.stop()

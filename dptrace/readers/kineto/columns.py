@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64
 from dptrace.readers.kineto.comm_metadata import comm_args
 from dptrace.readers.kineto.event_schema import (
+    C10D_PREFIX,
     DAMAGE,
-    ENQUEUED,
-    GLOO,
+    GLOO_PREFIX,
     NO_ARGS,
     SPAN,
     Args,
@@ -29,17 +29,17 @@ from dptrace.readers.kineto.event_schema import (
     complete_events,
     is_count,
 )
-from dptrace.readers.kineto.timestamps import NeedsDecimal, nanoseconds, quickly
+from dptrace.readers.kineto.timestamps import NeedsDecimal, fast_nanoseconds, nanoseconds
 from dptrace.readers.trace import Category, CommArgs
 
-__all__ = ["DAMAGE", "Columns", "Part", "Sender"]
+__all__ = ["DAMAGE", "Columns", "DecodedPart", "IdMap"]
 
 _LAUNCHED = int(Category.LAUNCH)
 """The first of the categories whose events have a correlation."""
 _ON_DEVICE = int(Category.KERNEL)
 """The first of the categories whose events have a device and a stream."""
 
-_COMMUNICATES = ("record_param_comms", "nccl:", "rccl:", "c10d::", "_c10d_functional::", GLOO)
+_COMMUNICATES = ("record_param_comms", "nccl:", "rccl:", "c10d::", "_c10d_functional::", GLOO_PREFIX)
 """Begin the names of what carries a collective's metadata on the CPU."""
 
 
@@ -87,7 +87,7 @@ class _Threads:
         return threads[tid]
 
 
-class _Told(dict[Any, int]):
+class _Memo(dict[Any, int]):
     """Remember what a function says of each of few values."""
 
     def __init__(self, function: Callable[[Any], int]) -> None:
@@ -118,7 +118,7 @@ class _NeedsArgs(Exception):
 
 
 @dataclass(slots=True)
-class Part:
+class DecodedPart:
     """What some of a file's text comes to, as another process sends it."""
 
     chunks: list[tuple[NDArray[Any], ...]] = field(default_factory=list)
@@ -128,10 +128,10 @@ class Part:
     """Those that the sender's earlier parts do not hold; it numbers them on from there, as it does the threads."""
     threads: list[tuple[Any, Any]] = field(default_factory=list)
     counts: tuple[int, ...] = ()
-    whole: bool = False
+    saw_last_event: bool = False
 
 
-_COUNTS = ("events", "kept", "dropped", "mended", "timeless", "endless")
+_COUNTS = ("events", "kept", "dropped", "repaired", "missing_start", "missing_duration")
 
 
 class Columns:
@@ -149,21 +149,21 @@ class Columns:
         """Those that stay: complete events of the known categories."""
         self.dropped = 0
         """Events that could not be decoded."""
-        self.whole = False
+        self.saw_last_event = False
         """Whether Kineto's last event was seen, so that no event is missing."""
-        self.mended = 0
+        self.repaired = 0
         """Events whose texts were damaged, and mended."""
-        self.timeless = 0
+        self.missing_start = 0
         """Events that would stay if they said when they began."""
-        self.endless = 0
+        self.missing_duration = 0
         """Those that stay without saying how long they took: they count as having taken no time."""
         self._names, self._threads = _Names(), _Threads()
-        self._speaking: NDArray[np.bool_] = np.zeros(0, np.bool_)
+        self._carries_comm_args: NDArray[np.bool_] = np.zeros(0, np.bool_)
         """Which names begin with one of _COMMUNICATES, as far as the string table was searched."""
-        self._codes, self._devices, self._streams = _Told(code_of), _Told(_small), _Told(_whole)
+        self._codes, self._devices, self._streams = _Memo(code_of), _Memo(_small), _Memo(_whole)
         self._exact = False
         """Whether this file's times have too many digits for a double."""
-        self._telling = False
+        self._with_comm_args = False
         """Whether its events were seen to tell of collectives."""
         self._sent = (0, 0)
 
@@ -184,12 +184,12 @@ class Columns:
         """
         for _ in range(3):
             try:
-                self._take(*complete_events(text, self._exact, self._telling))
+                self._take(*complete_events(text, self._exact, self._with_comm_args))
                 return
             except NeedsDecimal:
                 self._exact = True
             except _NeedsArgs:
-                self._telling = True
+                self._with_comm_args = True
 
     def _take(self, count: int, complete: list[Complete]) -> None:
         codes = self._codes
@@ -199,25 +199,25 @@ class Columns:
         kept = complete if wanted.all() else list(compress(complete, wanted.tolist()))
         category = category if kept is complete else category[wanted]
         starts: list[Any] = [event.ts for event in kept]
-        start, timeless = quickly(starts, self._exact), 0
+        start, missing_start = fast_nanoseconds(starts, self._exact), 0
         if start is None:
             timed = [value is not None for value in starts]
             kept, category = list(compress(kept, timed)), category[timed]
-            timeless = len(starts) - len(kept)
+            missing_start = len(starts) - len(kept)
             start = nanoseconds(list(compress(starts, timed)), self._exact)
         if kept:
             self._reduce(kept, start, category)
-        self.timeless += timeless
-        self.whole = self.whole or whole
+        self.missing_start += missing_start
+        self.saw_last_event = self.saw_last_event or whole
         self.kept += len(kept)
         self.events += count
 
     def _reduce(self, kept: list[Complete], start: Int64, category: NDArray[np.uint8]) -> None:
         """Turn events into columns."""
         lengths: list[Any] = [event.dur for event in kept]
-        length, endless = quickly(lengths, self._exact), 0
+        length, missing_duration = fast_nanoseconds(lengths, self._exact), 0
         if length is None:
-            length, endless = nanoseconds([value or 0 for value in lengths], self._exact), lengths.count(None)
+            length, missing_duration = nanoseconds([value or 0 for value in lengths], self._exact), lengths.count(None)
         name, thread = _packed(self._names.of(kept)), _packed(self._threads.of(kept))
         launched = category >= _LAUNCHED
         args = [event.args or NO_ARGS for event in compress(kept, launched.tolist())]
@@ -233,24 +233,24 @@ class Columns:
             speaks[np.flatnonzero(launched)[on_device]] = list(map(bool, told))
         for i in np.flatnonzero(speaks).tolist():
             said, called = kept[i].args or NO_ARGS, str(kept[i].name)
-            if said.collective or called.startswith((GLOO, ENQUEUED)):
+            if said.collective or called.startswith((GLOO_PREFIX, C10D_PREFIX)):
                 if not isinstance(said, Args):
                     raise _NeedsArgs
                 comm = comm_args(called, said)
-                if comm.elements or said.collective or called.startswith(GLOO):
+                if comm.elements or said.collective or called.startswith(GLOO_PREFIX):
                     self.comm[self.kept + i] = comm
         self.chunks.append((start, _smallest(length), category, name, thread, *map(_smallest, rest)))
-        self.endless += endless
+        self.missing_duration += missing_duration
 
     def _speaks(self, name: NDArray[Any]) -> NDArray[np.bool_]:
-        if more := len(self._names.numbers) - len(self._speaking):
-            fresh = islice(self._names.numbers, len(self._speaking), None)
+        if more := len(self._names.numbers) - len(self._carries_comm_args):
+            fresh = islice(self._names.numbers, len(self._carries_comm_args), None)
             told = np.fromiter((str(text).startswith(_COMMUNICATES) for text in fresh), np.bool_, more)
-            self._speaking = np.append(self._speaking, told)
-        speaks: NDArray[np.bool_] = self._speaking[name]
+            self._carries_comm_args = np.append(self._carries_comm_args, told)
+        speaks: NDArray[np.bool_] = self._carries_comm_args[name]
         return speaks
 
-    def gathered(self) -> list[NDArray[Any]]:
+    def take_arrays(self) -> list[NDArray[Any]]:
         """Give each column of all events, and forget them.
 
         Returns:
@@ -271,16 +271,16 @@ class Columns:
             columns[-1][category >= first] = some
         return columns
 
-    def part(self) -> Part:
+    def part(self) -> DecodedPart:
         """Give what was taken since the last call, and forget the events."""
         names, threads = self._sent
-        part = Part(
+        part = DecodedPart(
             self.chunks,
             self.comm,
             list(islice(self._names.numbers, names, None)),
             self._threads.pairs[threads:],
             tuple(getattr(self, count) for count in _COUNTS),
-            self.whole,
+            self.saw_last_event,
         )
         self._sent = (len(self._names.numbers), len(self._threads.pairs))
         self.chunks, self.comm = [], {}
@@ -288,7 +288,7 @@ class Columns:
             setattr(self, count, 0)
         return part
 
-    def add(self, part: Part, sender: Sender) -> None:
+    def add(self, part: DecodedPart, sender: IdMap) -> None:
         """Take over what another process made of the text that follows what was taken so far."""
         sender.names += map(self._names.number, part.names)
         sender.threads += [self._threads.number(pid, tid) for pid, tid in part.threads]
@@ -298,11 +298,11 @@ class Columns:
         self.comm.update((self.kept + place, args) for place, args in part.comm.items())
         for count, more in zip(_COUNTS, part.counts, strict=True):
             setattr(self, count, getattr(self, count) + more)
-        self.whole = self.whole or part.whole
+        self.saw_last_event = self.saw_last_event or part.saw_last_event
 
 
 @dataclass(slots=True)
-class Sender:
+class IdMap:
     """What a process calls by its own numbers: the numbers that we have for the same."""
 
     names: list[int] = field(default_factory=list)

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from dptrace.readers.kineto.event_schema import DAMAGE, ENQUEUED, GLOO, Args, is_count
-from dptrace.readers.trace import UNTOLD, CommArgs
+from dptrace.readers.kineto.event_schema import C10D_PREFIX, DAMAGE, GLOO_PREFIX, Args, is_count
+from dptrace.readers.trace import UNKNOWN_GROUP, CommArgs
 
-__all__ = ["MOST_BYTES", "THREADS", "comm_args", "in_the_job", "in_their_groups"]
+__all__ = ["MAX_BYTES", "THREADS", "comm_args", "with_global_ranks", "with_gloo_groups"]
 
-MOST_BYTES = 1 << 50
+MAX_BYTES = 1 << 50
 """Nothing is taken for larger than a petabyte: what adds sizes up must stay within 64 bits."""
 
 _TO_A_PEER = ("c10d::send", "c10d::recv_")
@@ -50,7 +50,7 @@ def comm_args(name: str, args: Args) -> CommArgs:
             group,
             members or 0,
             -1 if seq is None else seq,
-            _listed(args.ranks, members or 0) if type(args.ranks) is str else (),
+            _parse_ranks(args.ranks, members or 0) if type(args.ranks) is str else (),
             args.description if type(args.description) is str else "",
             next((int(rank) for rank in (args.source, args.target) if _RANK.fullmatch(str(rank))), -1),
         )
@@ -59,13 +59,15 @@ def comm_args(name: str, args: Args) -> CommArgs:
 
 def _by_shapes(name: str, args: Args) -> CommArgs:
     tensors = _tensors(bytes(args.dims), bytes(args.types))
-    if name.startswith(GLOO):
+    if name.startswith(GLOO_PREFIX):
         size, dtype = sum(t.bytes for t in tensors), next((t.dtype for t in tensors if t.bytes), "")
-        return CommArgs(name.removeprefix(GLOO), _possible(size), dtype, elements=sum(t.elements for t in tensors))
+        return CommArgs(
+            name.removeprefix(GLOO_PREFIX), _possible(size), dtype, elements=sum(t.elements for t in tensors)
+        )
     sides = sorted(t.elements for t in tensors if t.elements)
     shared = len(sides) == 2 and sides[1] % sides[0] == 0 and _SHARES.search(name) is not None
     return CommArgs(
-        name.removeprefix(ENQUEUED),
+        name.removeprefix(C10D_PREFIX),
         group_size=sides[1] // sides[0] if shared else 0,
         peer=_peer(name, bytes(args.concrete)),
         elements=max(sides, default=0),
@@ -83,7 +85,7 @@ def _peer(name: str, inputs: bytes) -> int:
         return -1
 
 
-def in_the_job(comm: dict[int, CommArgs], groups: Any) -> dict[int, CommArgs]:
+def with_global_ranks(comm: dict[int, CommArgs], groups: Any) -> dict[int, CommArgs]:
     """Name peers by their rank in the whole job, where the file's list of groups leaves no doubt which it is.
 
     Args:
@@ -104,7 +106,7 @@ _RANK = re.compile(r"\d{1,9}", re.ASCII)
 
 
 @lru_cache(maxsize=1024)
-def _listed(text: str, size: int) -> tuple[int, ...]:
+def _parse_ranks(text: str, size: int) -> tuple[int, ...]:
     """Read a group's ranks; torch leaves out the middle of more than 30: ``[0, 2, 4, ..., 126]``."""
     ranks = tuple(map(int, _RANK.findall(text)))
     if "..." not in text or len(ranks) < 3:
@@ -115,7 +117,7 @@ def _listed(text: str, size: int) -> tuple[int, ...]:
 
 
 def _possible(size: int) -> int:
-    return size if 0 <= size < MOST_BYTES else 0
+    return size if 0 <= size < MAX_BYTES else 0
 
 
 _SHARES = re.compile("all_?gather|reduce_scatter")
@@ -162,10 +164,10 @@ class _Group(NamedTuple):
     description: str
 
 
-_UNKNOWN = _Group(UNTOLD, (), "")
+_UNKNOWN = _Group(UNKNOWN_GROUP, (), "")
 
 
-def in_their_groups(
+def with_gloo_groups(
     comm: Mapping[int, CommArgs], thread_of: Mapping[int, object], groups: Any, threads: Any = None
 ) -> dict[int, CommArgs]:
     """Name the group of each of gloo's events, where a rank is in groups of different ranks.
@@ -207,11 +209,11 @@ def _thread_ids(threads: Any) -> list[int]:
     return threads if isinstance(threads, list) and all(type(thread) is int for thread in threads) else []
 
 
-def _group(told: Any) -> _Group | None:
+def _group(entry: Any) -> _Group | None:
     """Read one entry of ``pg_config``; nothing for a group that has no part of gloo."""
-    if not isinstance(told, dict) or "gloo" not in str(told.get("backend_config", "gloo")):
+    if not isinstance(entry, dict) or "gloo" not in str(entry.get("backend_config", "gloo")):
         return None
-    ranks = told.get("ranks")
+    ranks = entry.get("ranks")
     if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks):
         return None
-    return _Group(str(told.get("pg_name", "")), tuple(ranks), str(told.get("pg_desc", "")))
+    return _Group(str(entry.get("pg_name", "")), tuple(ranks), str(entry.get("pg_desc", "")))

@@ -5,25 +5,25 @@ from __future__ import annotations
 from typing import Protocol
 
 from dptrace.readers.kineto.columns import DAMAGE
-from dptrace.readers.kineto.envelope import BLANK, is_whole
+from dptrace.readers.kineto.envelope import BLANK, is_complete_list
 from dptrace.readers.kineto.json_stream import LIST
-from dptrace.readers.kineto.repair import cleaned, parted, remains, requoted, severed
+from dptrace.readers.kineto.repair import clean, escape_quotes, salvage, split_at_braces, split_events
 
-__all__ = ["EventTaker", "add_piece", "add_stretch", "take_events"]
+__all__ = ["EventSink", "add_piece", "add_stretch", "take_events"]
 
 
-class EventTaker(Protocol):
+class EventSink(Protocol):
     """What :func:`read_into` fills: columns of some kind, and counts of what went into them."""
 
     events: int
     """Events decoded, of any kind."""
     kept: int
     """Those that stay."""
-    mended: int
+    repaired: int
     """Events whose texts were damaged, and mended."""
     dropped: int
     """Events that could not be decoded."""
-    whole: bool
+    saw_last_event: bool
     """Whether Kineto's last event was seen, so that no event is missing."""
 
     def decode(self, text: bytes) -> None:
@@ -34,7 +34,7 @@ class EventTaker(Protocol):
         """
 
 
-def add_piece(text: bytes, between: bytes, columns: EventTaker) -> None:
+def add_piece(text: bytes, between: bytes, columns: EventSink) -> None:
     """Decode the events of a piece; the damaged ones among them are mended or left out, and counted."""
     try:
         events = text if b"," in between else _with_commas(text, between)
@@ -51,10 +51,10 @@ def _with_commas(text: bytes, between: bytes) -> bytes:
     return text.replace(between, b"}," + between[1:]) if between else text
 
 
-def _add_events(events: list[bytes], columns: EventTaker) -> None:
+def _add_events(events: list[bytes], columns: EventSink) -> None:
     """Decode damaged events by halves, so that one in a million costs no more than its neighbours."""
     if len(events) == 1:
-        _mend(events[0], columns)
+        _repair_events(events[0], columns)
         return
     middle = len(events) // 2
     for half in (events[:middle], events[middle:]):
@@ -62,7 +62,7 @@ def _add_events(events: list[bytes], columns: EventTaker) -> None:
             _add_events(half, columns)
 
 
-def take_events(events: bytes, columns: EventTaker) -> bool:
+def take_events(events: bytes, columns: EventSink) -> bool:
     try:
         columns.decode(b"[" + events + b"]")
     except DAMAGE:
@@ -70,26 +70,26 @@ def take_events(events: bytes, columns: EventTaker) -> bool:
     return True
 
 
-def _mend(text: bytes, columns: EventTaker) -> None:
+def _repair_events(text: bytes, columns: EventSink) -> None:
     """Read a damaged event all the same, or the several that stand where one should, or what is left of it."""
     text = text.strip(BLANK)
-    if not text or take_events(cleaned(text), columns):
-        columns.mended += 1
+    if not text or take_events(clean(text), columns):
+        columns.repaired += 1
         return
-    parts = [part for stretch in LIST.split(text) for part in severed(stretch)]
-    if not all(map(is_whole, parts)):
-        parts = [part for stretch in LIST.split(text) for part in parted(stretch)]
+    parts = [part for stretch in LIST.split(text) for part in split_at_braces(stretch)]
+    if not all(map(is_complete_list, parts)):
+        parts = [part for stretch in LIST.split(text) for part in split_events(stretch)]
     if len(parts) > 1:
-        columns.mended += 1
+        columns.repaired += 1
         for part in parts:
             if not take_events(part, columns):
-                _mend(part, columns)
-    elif any(take_events(event, columns) for event in (requoted(text), *remains(text))):
-        columns.mended += 1
+                _repair_events(part, columns)
+    elif any(take_events(event, columns) for event in (escape_quotes(text), *salvage(text))):
+        columns.repaired += 1
     else:
         columns.dropped += 1
 
 
-def add_stretch(text: bytes, between: bytes, columns: EventTaker) -> None:
+def add_stretch(text: bytes, between: bytes, columns: EventSink) -> None:
     if text := text.strip(BLANK):
         add_piece(text, between, columns)

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from dptrace.readers.kineto.columns import DAMAGE
-from dptrace.readers.kineto.repair import closing, saved
+from dptrace.readers.kineto.repair import closing_bracket, recover_metadata_fields
 
-__all__ = ["BLANK", "End", "Metadata", "decoded", "end_of", "is_whole", "rescued"]
+__all__ = ["BLANK", "End", "Metadata", "decode_document", "end_of", "is_complete_list", "recover_metadata"]
 
 BLANK = b" \t\r\n,"
 """What may stand around an event."""
@@ -54,22 +54,27 @@ class _Document(msgspec.Struct, frozen=True):
     gloo_threads: Any = None
 
 
-def decoded(head: bytes, tail: bytes) -> Metadata | None:
+def decode_document(head: bytes, tail: bytes) -> Metadata | None:
     """Decode the document around an emptied list of events; nothing if it is no document."""
     try:
         if head == b"[":
             return Metadata() if msgspec.json.decode(head + tail) == [] else None
-        told = msgspec.json.decode(head + tail, type=_Document)
+        document = msgspec.json.decode(head + tail, type=_Document)
     except DAMAGE:
         return None
-    return Metadata(told.base, told.distributed, told.devices or told.devices_2021, gloo_threads=told.gloo_threads)
+    return Metadata(
+        document.base,
+        document.distributed,
+        document.devices or document.devices_2021,
+        gloo_threads=document.gloo_threads,
+    )
 
 
-def rescued(around: bytes) -> Metadata:
+def recover_metadata(around: bytes) -> Metadata:
     """Give what can be found in a document that can't be decoded."""
-    base, told = saved(around)
-    rest = "of it the clock's base and the rank were read" if base is not None or told else "nothing of it was read"
-    return Metadata(base, told, None, (f"What stands around the events can't be decoded; {rest}.",))
+    base, document = recover_metadata_fields(around)
+    rest = "of it the clock's base and the rank were read" if base is not None or document else "nothing of it was read"
+    return Metadata(base, document, None, (f"What stands around the events can't be decoded; {rest}.",))
 
 
 def end_of(head: bytes, text: bytes, last: int, sound: bool) -> End | None:
@@ -99,8 +104,8 @@ def _by_trial(head: bytes, text: bytes, last: int) -> End | None:
     """
     end, room = last - 1, _CLOSING_BYTES
     while room > 0 and (end := text.find(b"]", end + 1)) >= 0:
-        metadata = decoded(head, text[end:])
-        if metadata is not None and is_whole(text[last:end]):
+        metadata = decode_document(head, text[end:])
+        if metadata is not None and is_complete_list(text[last:end]):
             return End(end, len(text), metadata)
         room -= len(text) - last + _TRY
     return None
@@ -108,23 +113,23 @@ def _by_trial(head: bytes, text: bytes, last: int) -> End | None:
 
 def _by_brackets(head: bytes, text: bytes, start: int) -> End | None:
     """Count brackets, which finds the end of a list and of a document that nothing can decode."""
-    end = closing(text, 1, start) - 1
+    end = closing_bracket(text, 1, start) - 1
     if end < start:
         return None
-    closed = end + 1 if head == b"[" else closing(text, 1, end + 1)
+    closed = end + 1 if head == b"[" else closing_bracket(text, 1, end + 1)
     if closed < 0:
         return None
-    return End(end, closed, decoded(head, text[end:closed]) or rescued(head + text[end:closed]))
+    return End(end, closed, decode_document(head, text[end:closed]) or recover_metadata(head + text[end:closed]))
 
 
 def _by_keys(head: bytes, text: bytes, last: int) -> End | None:
     """Take the bracket after which Kineto's own keys follow: the last event is damaged, not the end of the file."""
     places = [found.start() for found in _CLOSED.finditer(text, last)]
     for end in places:
-        if (metadata := decoded(head, text[end:])) is not None:
+        if (metadata := decode_document(head, text[end:])) is not None:
             return End(end, len(text), metadata)
     if places and text.rstrip().endswith(b"}"):
-        return End(places[0], len(text), rescued(head + text[places[0] :]))
+        return End(places[0], len(text), recover_metadata(head + text[places[0] :]))
     return None
 
 
@@ -133,7 +138,7 @@ _CLOSED = re.compile(
 )
 
 
-def is_whole(events: bytes) -> bool:
+def is_complete_list(events: bytes) -> bool:
     """Tell whether a text is JSON values with commas between them."""
     try:
         msgspec.json.decode(b"[" + events.strip(BLANK) + b"]")

@@ -11,9 +11,9 @@ import msgspec
 from dptrace.readers.trace import Category
 
 __all__ = [
+    "C10D_PREFIX",
     "DAMAGE",
-    "ENQUEUED",
-    "GLOO",
+    "GLOO_PREFIX",
     "NO_ARGS",
     "SPAN",
     "Args",
@@ -26,9 +26,9 @@ __all__ = [
 DAMAGE = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
 """What decoding and reducing raise on text that is no event."""
 
-GLOO = "gloo:"
+GLOO_PREFIX = "gloo:"
 """Begins the names of gloo's collectives."""
-ENQUEUED = "c10d::"
+C10D_PREFIX = "c10d::"
 """Begins the names of the operators by which a collective is asked for."""
 
 _CATEGORIES = {
@@ -56,7 +56,7 @@ SPAN = 254
 """Code of Kineto's own event over the whole recording, which it writes after all others."""
 
 
-class Brief(msgspec.Struct, frozen=True, gc=False):
+class BasicArgs(msgspec.Struct, frozen=True, gc=False):
     """What an event's ``args`` say, as far as it matters for every event."""
 
     # Of any type, since an odd argument must not cost its event: what is not of the type meant is taken for absent.
@@ -66,7 +66,7 @@ class Brief(msgspec.Struct, frozen=True, gc=False):
     collective: Any = msgspec.field(default="", name="Collective name")
 
 
-class Args(Brief, frozen=True, gc=False):
+class Args(BasicArgs, frozen=True, gc=False):
     """The same with what is said of a collective."""
 
     in_elements: Any = msgspec.field(default=0, name="In msg nelems")
@@ -96,10 +96,10 @@ class Complete(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="X"):
     tid: int | str | float | None = None
     ts: int | float | str | None = None
     dur: int | float | str | None = None
-    args: Brief | None = NO_ARGS
+    args: BasicArgs | None = NO_ARGS
 
 
-class _Telling(Complete, frozen=True, gc=False, tag_field="ph", tag="X"):
+class _CompleteWithArgs(Complete, frozen=True, gc=False, tag_field="ph", tag="X"):
     args: Args | None = NO_ARGS
 
 
@@ -108,7 +108,7 @@ class _Exact(Complete, frozen=True, gc=False, tag_field="ph", tag="X"):
     dur: int | Decimal | None = None  # type: ignore[assignment]
 
 
-class _ExactTelling(_Exact, frozen=True, gc=False, tag_field="ph", tag="X"):
+class _ExactWithArgs(_Exact, frozen=True, gc=False, tag_field="ph", tag="X"):
     args: Args | None = NO_ARGS
 
 
@@ -155,13 +155,13 @@ _TEXTS: msgspec.json.Decoder[list[msgspec.Raw]] = msgspec.json.Decoder(list[msgs
 
 
 @cache
-def _events(exact: bool, telling: bool) -> _Events:
+def _events(exact: bool, with_comm_args: bool) -> _Events:
     if exact:
-        return _Events(_ExactTelling if telling else _Exact)
-    return _Events(_Telling if telling else Complete)
+        return _Events(_ExactWithArgs if with_comm_args else _Exact)
+    return _Events(_CompleteWithArgs if with_comm_args else Complete)
 
 
-def complete_events(text: bytes, exact: bool = False, telling: bool = False) -> tuple[int, list[Complete]]:
+def complete_events(text: bytes, exact: bool = False, with_comm_args: bool = False) -> tuple[int, list[Complete]]:
     """Decode a JSON list of events; give how many there are, and those of them that are complete.
 
     Args:
@@ -171,7 +171,7 @@ def complete_events(text: bytes, exact: bool = False, telling: bool = False) -> 
     Raises:
         DAMAGE: the text is no list of events.
     """
-    return _events(exact, telling).decode(text)
+    return _events(exact, with_comm_args).decode(text)
 
 
 def code_of(category: str | None) -> int:

@@ -72,37 +72,37 @@ def pieces(file: Source | Path) -> Iterator[Piece]:
     # with the largest block ever freed. A chunk is more than the limit is at first: a tenth of all time went there.
     bytes(16 << 20)
     with _open(source) as stream:
-        reading = _Reading(stream)
-        start = reading.more()
+        chunks = _ChunkedStream(stream)
+        start = chunks.read_chunk()
         if begins_with_packets(start):
-            yield from _of_packets(source, start, reading)
+            yield from _of_packets(source, start, chunks)
             return
-        head, rest = _head(source, reading, start)
+        head, rest = _head(source, chunks, start)
         between, known = b"", 0
-        while not reading.ended:
-            rest += reading.more()
+        while not chunks.ended:
+            rest += chunks.read_chunk()
             cut = rest.rfind(between, known) if between else -1
             if cut < 0 and (found := _BETWEEN.search(rest, known)):
                 # The first, or, in a file that spells its first events in another way, another one.
                 between = found.group()
                 cut = rest.rfind(between)
-            if cut > 0 and not reading.ended:
+            if cut > 0 and not chunks.ended:
                 yield Piece(rest[: cut + 1], head, between, last=False)
                 rest = rest[rest.index(b"{", cut) :]
-            elif len(rest) > _STRETCH and not reading.ended:
-                reading.stop(f"{len(rest) >> 20:,} MB follow in which no event ends")
+            elif len(rest) > _STRETCH and not chunks.ended:
+                chunks.stop(f"{len(rest) >> 20:,} MB follow in which no event ends")
             known = max(len(rest) - _LONGEST_BETWEEN, 0)
         if rest.find(between) < 0 or not between:
             found = _BETWEEN.search(rest)
             between = found.group() if found else b""
-        yield Piece(rest, head, between, last=True, damage=reading.damage)
+        yield Piece(rest, head, between, last=True, damage=chunks.damage)
 
 
-def _of_packets(source: Source, start: bytes, reading: _Reading) -> Iterator[Piece]:
+def _of_packets(source: Source, start: bytes, chunks: _ChunkedStream) -> Iterator[Piece]:
     """Give the events of a Perfetto trace as the JSON that Kineto would have written."""
     from dptrace.readers.perfetto.pftrace import BETWEEN, kineto_text
 
-    for head, text, damage in kineto_text(source, start, reading):
+    for head, text, damage in kineto_text(source, start, chunks):
         if damage is None:
             yield Piece(text, head, BETWEEN, last=False)
         else:
@@ -136,12 +136,12 @@ class _Gunzip:
 
     def __init__(self, stream: _Bytes, source: Source) -> None:
         self.stream, self.address = stream, source.address
-        self.again = None if source.passing else partial(open_source, source)
-        self.why: Exception | None = None
+        self.reopen = None if source.single_pass else partial(open_source, source)
+        self.error: Exception | None = None
         self.member = _zlib.decompressobj(wbits=_GZIP)
         self.input = b""
-        self.taken = self.given = 0
-        self.most = _most_expansion()
+        self.bytes_in = self.bytes_out = 0
+        self.max_ratio = _most_expansion()
 
     def read(self, size: int, /) -> bytes:
         """Give up to *size* bytes, none at the end.
@@ -150,8 +150,8 @@ class _Gunzip:
             EOFError: the data ends within a member.
             TraceError: it is a bomb.
         """
-        if self.why is not None:
-            raise self.why
+        if self.error is not None:
+            raise self.error
         while True:
             if self.member.eof:
                 self.input = self.member.unused_data.lstrip(b"\0") or self._more()
@@ -162,14 +162,14 @@ class _Gunzip:
             try:
                 output: bytes = self.member.decompress(data, size)
             except _DAMAGE as error:
-                if self.again is None:
+                if self.reopen is None:
                     raise
-                self.why = error
+                self.error = error
                 return self._saved()
             self.input = self.member.unconsumed_tail
             if output:
-                self.given += len(output)
-                if self.given > max(_HARMLESS, self.taken * self.most):
+                self.bytes_out += len(output)
+                if self.bytes_out > max(_HARMLESS, self.bytes_in * self.max_ratio):
                     raise self._bomb()
                 return output
             if not data and not self.member.eof:
@@ -177,16 +177,16 @@ class _Gunzip:
 
     def _saved(self) -> bytes:
         """Give what stands before the damage: a block that has any gives nothing, so go there again, byte by byte."""
-        assert self.again is not None
+        assert self.reopen is not None
         saved, given, member = bytearray(), 0, zlib.decompressobj(wbits=_GZIP)
-        with self.again() as stream, suppress(zlib.error):
-            while data := stream.read(_INPUT if given < self.given - _INPUT * 200 else 1):
+        with self.reopen() as stream, suppress(zlib.error):
+            while data := stream.read(_INPUT if given < self.bytes_out - _INPUT * 200 else 1):
                 while data:
                     output = member.decompress(data)
                     given += len(output)
-                    if given > self.given:
-                        saved += output[-(given - self.given) :]
-                    self.given = max(self.given, given)
+                    if given > self.bytes_out:
+                        saved += output[-(given - self.bytes_out) :]
+                    self.bytes_out = max(self.bytes_out, given)
                     data = member.unused_data
                     if member.eof:
                         member = zlib.decompressobj(wbits=_GZIP)
@@ -196,23 +196,25 @@ class _Gunzip:
 
     def _more(self) -> bytes:
         data = self.stream.read(_INPUT)
-        self.taken += len(data)
+        self.bytes_in += len(data)
         return data
 
     def _bomb(self) -> TraceError:
         return TraceError(
-            f"{self.address}: is a gzip bomb, it seems: {self.taken:,} bytes of it hold more than {self.given:,}, and "
-            f"traces shrink to a twentieth, not to a {self.most:,.0f}th. If it is a trace all the same, unpack "
+            f"{self.address}: looks like a gzip bomb: {self.bytes_in:,} bytes of it hold over {self.bytes_out:,}, and "
+            f"traces shrink to a twentieth, not to a {self.max_ratio:,.0f}th. If it is a trace all the same, unpack "
             f"it with gunzip, or set {_EXPANSION}=0 for no limit."
         )
 
 
 def _most_expansion() -> float:
-    told = os.environ.get(_EXPANSION, "")
+    setting = os.environ.get(_EXPANSION, "")
     try:
-        most = float(told or 200)
+        most = float(setting or 200)
     except ValueError:
-        raise UsageError(f"{_EXPANSION}={told!r}: is no number; give how many times a file may grow, or 0.") from None
+        raise UsageError(
+            f"{_EXPANSION}={setting!r}: is no number; give how many times a file may grow, or 0."
+        ) from None
     return most if most > 0 else math.inf
 
 
@@ -229,14 +231,14 @@ _EXPANSION = "DPTRACE_GZIP_LIMIT"
 _DAMAGE: Any = (EOFError, OSError, zlib.error, _zlib.error)
 
 
-class _Reading:
+class _ChunkedStream:
     """A stream that remembers that it ended, and whether too early."""
 
     def __init__(self, stream: _Bytes) -> None:
         self.stream = stream
         self.ended, self.damage = False, ""
 
-    def more(self) -> bytes:
+    def read_chunk(self) -> bytes:
         """Give about CHUNK further bytes, fewer at the end, and what came before any damage."""
         parts: list[bytes] = []
         size = 0
@@ -260,7 +262,7 @@ _FOREWORD = b"\xef\xbb\xbf \t\r\n"
 """What may stand before a document: the mark that some editors put before UTF-8, and white space."""
 
 
-def _head(source: Source, reading: _Reading, text: bytes) -> tuple[bytes, bytes]:
+def _head(source: Source, chunks: _ChunkedStream, text: bytes) -> tuple[bytes, bytes]:
     """Read up to the list of events; give the text before and after its opening bracket.
 
     A file without a list may hold events all the same, one to a line: then nothing stands before them.
@@ -276,15 +278,15 @@ def _head(source: Source, reading: _Reading, text: bytes) -> tuple[bytes, bytes]
         if _EVENT.match(text):
             return b"", text
         if len(text) > _HEAD:
-            reading.stop(f"{len(text) >> 20:,} MB stand there")
-        if reading.ended:
+            chunks.stop(f"{len(text) >> 20:,} MB stand there")
+        if chunks.ended:
             break
         known = max(len(text) - _LONGEST_BETWEEN, 0)
-        text = (text + reading.more()) if text else reading.more().lstrip(_FOREWORD)
-    raise _no_trace(source, text, reading.damage)
+        text = (text + chunks.read_chunk()) if text else chunks.read_chunk().lstrip(_FOREWORD)
+    raise _no_trace(source, text, chunks.damage)
 
 
-_OTHERS = (
+_OTHER_FORMATS = (
     # What users have where a trace should be, by its first bytes.
     (b"\xff\xfe", "UTF-16 text; write it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW.json"),
     (b"\xfe\xff", "UTF-16 text; write it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW.json"),
@@ -298,7 +300,7 @@ _OTHERS = (
 
 def _no_trace(source: Source, start: bytes, damage: str) -> TraceError:
     name = source.address
-    if (kind := next((kind for sign, kind in _OTHERS if start.startswith(sign)), None)) is not None:
+    if (kind := next((kind for sign, kind in _OTHER_FORMATS if start.startswith(sign)), None)) is not None:
         return TraceError(f"{name}: is {kind}")
     if damage:
         return TraceError(f"{name}: {damage} before any event; the job may have been killed while writing it.")

@@ -20,54 +20,54 @@ from collections import deque
 from contextlib import suppress
 from typing import IO, Any
 
-from dptrace.core.subprocess_pool import start
+from dptrace.core.subprocess_pool import start_python
 from dptrace.errors import DptraceError
 from dptrace.readers.kineto import json_stream
-from dptrace.readers.kineto.columns import Columns, Part, Sender
+from dptrace.readers.kineto.columns import Columns, DecodedPart, IdMap
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
 
-__all__ = ["Helpers", "pays"]
+__all__ = ["ParallelDecoder", "is_worthwhile"]
 
-_LARGE = 400 << 20
+_MIN_TEXT_BYTES = 400 << 20
 """Bytes of text from which on several processes pay: they start in the time in which one decodes half of it."""
-_SHRINKS = 14
+_GZIP_RATIO = 14
 """How many times smaller a trace is gzipped, about."""
-_MOST = 6
+_MAX_PROCESSES = 6
 """Processes that decode as fast as one unpacks and cuts."""
-_AHEAD = 3
+_PIECES_PER_PROCESS = 3
 """Pieces given to a process at a time, so that it has another one when it is done with the first."""
 
 
-def pays(source: Source, jobs: int) -> bool:
+def is_worthwhile(source: Source, jobs: int) -> bool:
     """Tell whether reading the file with *jobs* processes would be faster; nothing is known of a pipe's size."""
     identity = file_identity(source) if jobs > 1 and hasattr(os, "fork") else None
     size = identity[1] if identity is not None else 0
     assert isinstance(size, int)
-    return size * (_SHRINKS if source.name.endswith(".gz") else 1) >= _LARGE
+    return size * (_GZIP_RATIO if source.name.endswith(".gz") else 1) >= _MIN_TEXT_BYTES
 
 
-class Helpers:
+class ParallelDecoder:
     """Processes that decode pieces of one file; use it as a context, at whose end they are gone."""
 
     def __init__(self, source: Source, columns: Columns, jobs: int) -> None:
         self.source, self.columns = source, columns
-        self.count = max(1, min(jobs, _MOST))
-        self.helpers: list[_Helper] = []
+        self.count = max(1, min(jobs, _MAX_PROCESSES))
+        self.helpers: list[_DecoderProcess] = []
         self.slot = 2 * json_stream.CHUNK
-        self.free = deque(range(_AHEAD * self.count))
+        self.free = deque(range(_PIECES_PER_PROCESS * self.count))
         self.given = self.joined = 0
-        self.early: dict[int, tuple[Part, _Helper]] = {}
+        self.early: dict[int, tuple[DecodedPart, _DecoderProcess]] = {}
         """What came before the pieces that stand before it, by its place."""
 
-    def __enter__(self) -> Helpers:
+    def __enter__(self) -> ParallelDecoder:
         # Shared by its descriptor and without a name: whatever happens, nothing of it is left behind.
-        with _nameless() as file:
+        with _anonymous_file() as file:
             os.truncate(file.fileno(), self.slot * len(self.free))
             self.memory = mmap.mmap(file.fileno(), 0)
             try:
                 for _ in range(self.count):
-                    self.helpers.append(_Helper(file.fileno()))
+                    self.helpers.append(_DecoderProcess(file.fileno()))
             except BaseException as error:
                 self.__exit__()
                 if isinstance(error, OSError):
@@ -84,7 +84,7 @@ class Helpers:
         """Have a piece decoded; pieces come in the order of the file."""
         while not self.free:
             self._wait()
-        helper = min(self.helpers, key=lambda helper: len(helper.at))
+        helper = min(self.helpers, key=lambda helper: len(helper.pending))
         slot: int | None = None
         if len(text) <= self.slot:
             slot = self.free.popleft()
@@ -92,12 +92,12 @@ class Helpers:
             place: Any = (slot * self.slot, len(text))
         else:
             # Through the pipe, which is free only once the process has nothing to say.
-            while helper.at:
+            while helper.pending:
                 self._wait()
             place = text
-        helper.at.append((self.given, slot))
+        helper.pending.append((self.given, slot))
         self.given += 1
-        with self._telling(helper):
+        with self._report_loss(helper):
             _send(helper.questions, (place, between))
 
     def finish(self) -> None:
@@ -107,21 +107,21 @@ class Helpers:
 
     def _wait(self) -> None:
         """Take what the processes have to say, at least one of them."""
-        busy = [helper for helper in self.helpers if helper.at]
+        busy = [helper for helper in self.helpers if helper.pending]
         ready, _, _ = select.select([helper.answers for helper in busy], [], [])
         for helper in busy:
             if helper.answers in ready:
                 self._take(helper)
 
-    def _take(self, helper: _Helper) -> None:
-        with self._telling(helper):
+    def _take(self, helper: _DecoderProcess) -> None:
+        with self._report_loss(helper):
             answer = _received(helper.answers.fileno())
         if isinstance(answer, BaseException):
             raise DptraceError(
                 f"{self.source.address}: a process that read part of it failed ({answer!r}); --jobs 1 reads all of it "
                 "in one process."
             )
-        place, slot = helper.at.popleft()
+        place, slot = helper.pending.popleft()
         if slot is not None:
             self.free.append(slot)
         self.early[place] = (answer, helper)
@@ -130,14 +130,14 @@ class Helpers:
             self.columns.add(part, sender.numbers)
             self.joined += 1
 
-    def _telling(self, helper: _Helper) -> _Telling:
-        return _Telling(self.source, helper)
+    def _report_loss(self, helper: _DecoderProcess) -> _ReportLostProcess:
+        return _ReportLostProcess(self.source, helper)
 
 
-class _Telling:
+class _ReportLostProcess:
     """Turn the loss of a process into an error that tells of it."""
 
-    def __init__(self, source: Source, helper: _Helper) -> None:
+    def __init__(self, source: Source, helper: _DecoderProcess) -> None:
         self.source, self.helper = source, helper
 
     def __enter__(self) -> None:
@@ -153,17 +153,19 @@ class _Telling:
         ) from None
 
 
-class _Helper:
+class _DecoderProcess:
     """One process, with what it was given and has not answered."""
 
     def __init__(self, memory: int) -> None:
-        self.process = start(f"from dptrace.readers.kineto.parallel_decode import serve; serve({memory})", (memory,))
+        self.process = start_python(
+            f"from dptrace.readers.kineto.parallel_decode import serve; serve({memory})", (memory,)
+        )
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.questions, self.answers = self.process.stdin, self.process.stdout
-        self.at: deque[tuple[int, int | None]] = deque()
+        self.pending: deque[tuple[int, int | None]] = deque()
         """Place and slot of each piece."""
-        self.numbers = Sender()
+        self.numbers = IdMap()
 
     def stop(self) -> None:
         """End the process, whatever it is at."""
@@ -175,7 +177,7 @@ class _Helper:
                 stream.close()
 
 
-def _nameless() -> IO[bytes]:
+def _anonymous_file() -> IO[bytes]:
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("dptrace"), "r+b")
     return tempfile.TemporaryFile()
@@ -226,7 +228,7 @@ def serve(memory: int) -> None:
                 place, between = _received(0)
             except EOFError:
                 return
-            answer: Part | BaseException
+            answer: DecodedPart | BaseException
             try:
                 text = place if isinstance(place, bytes) else texts[place[0] : place[0] + place[1]]
                 add_piece(text, between, columns)

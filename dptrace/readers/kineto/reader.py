@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
-from dptrace.core.text import legible
+from dptrace.core.text import sanitize
 from dptrace.errors import TraceError
 from dptrace.readers.kineto.columns import DAMAGE, Columns
-from dptrace.readers.kineto.comm_metadata import in_the_job, in_their_groups
-from dptrace.readers.kineto.decode import EventTaker, add_piece, add_stretch, take_events
-from dptrace.readers.kineto.envelope import BLANK, Metadata, decoded, end_of, rescued
-from dptrace.readers.kineto.event_schema import GLOO
+from dptrace.readers.kineto.comm_metadata import with_global_ranks, with_gloo_groups
+from dptrace.readers.kineto.decode import EventSink, add_piece, add_stretch, take_events
+from dptrace.readers.kineto.envelope import BLANK, Metadata, decode_document, end_of, recover_metadata
+from dptrace.readers.kineto.event_schema import GLOO_PREFIX
 from dptrace.readers.kineto.json_stream import LIST, Piece, pieces
-from dptrace.readers.kineto.parallel_decode import Helpers, pays
-from dptrace.readers.kineto.repair import saved
-from dptrace.readers.kineto.validation import Rows, plausible
+from dptrace.readers.kineto.parallel_decode import ParallelDecoder, is_worthwhile
+from dptrace.readers.kineto.repair import recover_metadata_fields
+from dptrace.readers.kineto.validation import EventColumns, validate_events
 from dptrace.readers.sources.source import Source
 from dptrace.readers.trace import CommArgs, Trace
 
@@ -33,7 +33,7 @@ _MOST_LISTS = 10
 """Lists of events that one file may hold; some tools put files one after the other."""
 
 
-def _finish(source: Source, piece: Piece, columns: EventTaker) -> tuple[Metadata, str]:
+def _finish(source: Source, piece: Piece, columns: EventSink) -> tuple[Metadata, str]:
     """Decode the last piece with the rest of the document; give the metadata, and where the file is cut off."""
     if not piece.head:
         return _finish_bare(source, piece, columns)
@@ -60,28 +60,28 @@ def _finish(source: Source, piece: Piece, columns: EventTaker) -> tuple[Metadata
     rest = text[last:].lstrip(BLANK)
     with suppress(*DAMAGE):
         columns.decode(b"[" + rest[: rest.rfind(b"}") + 1] + b"]")
-    metadata = metadata or decoded(head, b"]}") or rescued(head)
+    metadata = metadata or decode_document(head, b"]}") or recover_metadata(head)
     cut_off = _cut_off(source, piece.damage or "it ends in the middle", columns)
     return replace(metadata, damage=(*damage, *metadata.damage)), cut_off
 
 
-def _finish_bare(source: Source, piece: Piece, columns: EventTaker) -> tuple[Metadata, str]:
+def _finish_bare(source: Source, piece: Piece, columns: EventSink) -> tuple[Metadata, str]:
     """Decode the end of a file of bare events, one to a line."""
     text = piece.text.strip(BLANK)
     add_stretch(text, piece.between, columns)
     why = "" if text.endswith((b"}", b"]")) else "it ends in the middle"
-    base, told = saved(text[text.rfind(piece.between) + 1 :] if piece.between else text)
+    base, rank_info = recover_metadata_fields(text[text.rfind(piece.between) + 1 :] if piece.between else text)
     damage = "Is no document of JSON but bare events, one after the other; they were read."
-    return Metadata(base, told, None, (damage,)), _cut_off(source, piece.damage or why, columns)
+    return Metadata(base, rank_info, None, (damage,)), _cut_off(source, piece.damage or why, columns)
 
 
-def _cut_off(source: Source, why: str, columns: EventTaker) -> str:
+def _cut_off(source: Source, why: str, columns: EventSink) -> str:
     if not why:
         return ""
     return f"{source.name}: {why}, after {columns.events:,} events; the job may have been killed while writing it."
 
 
-def read_into(source: Source, columns: EventTaker, helpers: Helpers | None = None) -> tuple[Metadata, str]:
+def read_into(source: Source, columns: EventSink, decoder: ParallelDecoder | None = None) -> tuple[Metadata, str]:
     """Fill *columns* with the events of a file; give what stands around them, and where the file is cut off.
 
     Args:
@@ -93,11 +93,11 @@ def read_into(source: Source, columns: EventTaker, helpers: Helpers | None = Non
     metadata, cut_off = Metadata(), ""
     for piece in pieces(source):
         if piece.last:
-            if helpers is not None:
-                helpers.finish()
+            if decoder is not None:
+                decoder.finish()
             metadata, cut_off = _finish(source, piece, columns)
-        elif helpers is not None:
-            helpers.add(piece.text, piece.between)
+        elif decoder is not None:
+            decoder.add(piece.text, piece.between)
         else:
             add_piece(piece.text, piece.between, columns)
     return metadata, cut_off
@@ -115,15 +115,15 @@ def read_trace(file: Source | Path, jobs: int = 1) -> Trace:
     """
     source = Source.of(file)
     columns = Columns()
-    with _helpers(source, columns, jobs) as helpers:
-        metadata, cut_off = read_into(source, columns, helpers)
+    with _helpers(source, columns, jobs) as decoder:
+        metadata, cut_off = read_into(source, columns, decoder)
     if not columns.kept:
         raise _nothing(source, columns, cut_off)
     return _assemble(source, columns, metadata, cut_off)
 
 
-def _helpers(source: Source, columns: Columns, jobs: int) -> AbstractContextManager[Helpers | None]:
-    return Helpers(source, columns, jobs) if jobs > 1 and pays(source, jobs) else nullcontext()
+def _helpers(source: Source, columns: Columns, jobs: int) -> AbstractContextManager[ParallelDecoder | None]:
+    return ParallelDecoder(source, columns, jobs) if jobs > 1 and is_worthwhile(source, jobs) else nullcontext()
 
 
 def _nothing(source: Source, columns: Columns, reason: str) -> TraceError:
@@ -136,26 +136,26 @@ def _nothing(source: Source, columns: Columns, reason: str) -> TraceError:
 
 
 def _assemble(source: Source, columns: Columns, metadata: Metadata, cut_off: str) -> Trace:
-    table = columns.gathered()
-    rows = Rows(*table)
+    table = columns.take_arrays()
+    rows = EventColumns(*table)
     names = columns.names
-    told = np.zeros(len(rows.start), np.bool_)
-    told[list(columns.comm)] = True
-    waits = np.fromiter((bool(_WAITS.search(name)) for name in names), np.bool_, len(names))[rows.name]
-    good, end, impossible = plausible(rows, told, waits)
-    damage = [*metadata.damage, *_senseless(metadata), *_timeless(columns), *impossible]
+    has_comm_args = np.zeros(len(rows.start), np.bool_)
+    has_comm_args[list(columns.comm)] = True
+    waits = np.fromiter((bool(_COMM_KERNELS.search(name)) for name in names), np.bool_, len(names))[rows.name]
+    good, end, impossible = validate_events(rows, has_comm_args, waits)
+    damage = [*metadata.damage, *_implausible_metadata(metadata), *_timeless(columns), *impossible]
     order = _ordered(rows.start, end)
     order = order[good[order]]
     if not len(order):
         raise _nothing(source, columns, " ".join([cut_off, *damage]).strip())
     table[1] = end
-    del rows, end, good, told, waits
+    del rows, end, good, has_comm_args, waits
     base = metadata.base
     base_ns = base if type(base) is int and 0 <= base < 2**62 else 0
     info = metadata.distributed if isinstance(metadata.distributed, dict) else {}
-    comm = in_the_job(_comm(columns, order), info.get("pg_config"))
-    gloo = {i: columns.thread_id(table[4][order[i]]) for i in comm if names[table[3][order[i]]].startswith(GLOO)}
-    comm = in_their_groups(comm, gloo, info.get("pg_config"), metadata.gloo_threads)
+    comm = with_global_ranks(_comm(columns, order), info.get("pg_config"))
+    gloo = {i: columns.thread_id(table[4][order[i]]) for i in comm if names[table[3][order[i]]].startswith(GLOO_PREFIX)}
+    comm = with_gloo_groups(comm, gloo, info.get("pg_config"), metadata.gloo_threads)
     table.reverse()
 
     def column(kind: Any, add: int = 0) -> NDArray[Any]:
@@ -165,7 +165,7 @@ def _assemble(source: Source, columns: Columns, metadata: Metadata, cut_off: str
         return values
 
     return Trace(
-        path=legible(source.address),
+        path=sanitize(source.address),
         rank=_whole(info.get("rank")),
         world_size=_whole(info.get("world_size")),
         start_ns=column(np.int64, base_ns),
@@ -180,7 +180,7 @@ def _assemble(source: Source, columns: Columns, metadata: Metadata, cut_off: str
         comm=comm,
         device_names=_device_names(metadata.devices),
         damage=(*damage_of(source.name, columns, cut_off), *(f"{source.name}: {sentence}" for sentence in damage)),
-        cut=bool(cut_off) and not columns.whole,
+        cut=bool(cut_off) and not columns.saw_last_event,
     )
 
 
@@ -204,11 +204,11 @@ def _comm(columns: Columns, order: Int64) -> dict[int, CommArgs]:
     return {int(position[old]): args for old, args in columns.comm.items() if position[old] >= 0}
 
 
-_WAITS = re.compile("nccl|rccl", re.IGNORECASE)
+_COMM_KERNELS = re.compile("nccl|rccl", re.IGNORECASE)
 """Names of kernels that may run for as long as a peer lets them wait."""
 
 
-def _senseless(metadata: Metadata) -> list[str]:
+def _implausible_metadata(metadata: Metadata) -> list[str]:
     """Say what the document tells of itself that can't be so, and was not believed."""
     base, info = metadata.base, metadata.distributed
     wrong = []
@@ -221,16 +221,20 @@ def _senseless(metadata: Metadata) -> list[str]:
     return wrong
 
 
-def damage_of(name: str, columns: EventTaker, cut_off: str) -> list[str]:
+def damage_of(name: str, columns: EventSink, cut_off: str) -> list[str]:
     """Say what was cut off, mended or left out of the file *name*, a sentence each."""
     damage = []
     if cut_off:
-        rest = "Nothing of the recording is missing" if columns.whole else "Any step may lack work that was in the rest"
+        rest = (
+            "Nothing of the recording is missing"
+            if columns.saw_last_event
+            else "Any step may lack work that was in the rest"
+        )
         damage.append(f"{cut_off} {rest}.")
-    if columns.mended:
+    if columns.repaired:
         damage.append(
-            f"{name}: {_events(columns.mended)} mended whose JSON was damaged (quotation marks, control characters or "
-            "bytes where none may stand, numbers that are none, commas)."
+            f"{name}: {_events(columns.repaired)} repaired: their JSON was damaged (quotation marks, control "
+            "characters or bytes where none may stand, numbers that are none, commas)."
         )
     if columns.dropped:
         damage.append(f"{name}: {_events(columns.dropped)} left out that could not be decoded.")
@@ -239,10 +243,10 @@ def damage_of(name: str, columns: EventTaker, cut_off: str) -> list[str]:
 
 def _timeless(columns: Columns) -> list[str]:
     told = []
-    if columns.timeless:
-        told.append(f"{_events(columns.timeless)} left out without a time of beginning.")
-    if columns.endless:
-        told.append(f"{_events(columns.endless)} without a duration, taken to have had none.")
+    if columns.missing_start:
+        told.append(f"{_events(columns.missing_start)} left out without a time of beginning.")
+    if columns.missing_duration:
+        told.append(f"{_events(columns.missing_duration)} without a duration, taken to have had none.")
     return told
 
 

@@ -10,7 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-__all__ = ["cleaned", "closing", "parted", "remains", "requoted", "saved", "severed"]
+__all__ = [
+    "clean",
+    "closing_bracket",
+    "escape_quotes",
+    "recover_metadata_fields",
+    "salvage",
+    "split_at_braces",
+    "split_events",
+]
 
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 """Raw control characters, which no JSON text may hold; between texts they are white space."""
@@ -56,7 +64,7 @@ _METADATA = tuple(re.compile(rf'"({key})"\s*:\s*(\d{{1,19}})'.encode()) for key 
 _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})')
 
 
-def cleaned(event: bytes) -> bytes:
+def clean(event: bytes) -> bytes:
     """Put right what never means anything else: characters that no text may hold, and numbers that are none."""
     if len(event) > _LONGEST:
         return event
@@ -64,31 +72,31 @@ def cleaned(event: bytes) -> bytes:
     return _NO_NUMBER.sub(r"\1null", _ESCAPE.sub(_escaped, text)).encode()
 
 
-def requoted(event: bytes) -> bytes:
+def escape_quotes(event: bytes) -> bytes:
     """Escape the quotation marks inside the texts of one event; of several it would make one.
 
     They are those after which nothing follows that may follow a text.
     """
-    return _quoted(cleaned(event).decode()).encode() if len(event) <= _LONGEST else event
+    return _quoted(clean(event).decode()).encode() if len(event) <= _LONGEST else event
 
 
-def remains(event: bytes) -> Iterator[bytes]:
+def salvage(event: bytes) -> Iterator[bytes]:
     """Give what is left of an event that can't be mended, the most first."""
-    end = closing(event, 0)
+    end = closing_bracket(event, 0)
     if 0 < end < len(event):
         yield event[:end]  # what follows its brace is not of the event
     if len(event) <= _LONGEST and (essence := _essence(_CONTROL.sub(b" ", event))) is not None:
         yield essence
 
 
-def severed(text: bytes) -> list[bytes]:
+def split_at_braces(text: bytes) -> list[bytes]:
     """Cut a text where its braces say that one event ends and another begins, without what stands between them.
 
     Right for events that are whole; what is damaged may have braces or quotation marks too many.
     """
     parts, at = [], 0
     while (begin := text.find(b"{", at)) >= 0:
-        at = closing(text, 0, begin)
+        at = closing_bracket(text, 0, begin)
         if at < 0:
             parts.append(text[begin:])
             break
@@ -96,7 +104,7 @@ def severed(text: bytes) -> list[bytes]:
     return parts
 
 
-def parted(text: bytes) -> list[bytes]:
+def split_events(text: bytes) -> list[bytes]:
     """Cut a text before what looks like the beginning of an event and stands after the end of one."""
     return _SEAM.split(text)
 
@@ -148,8 +156,8 @@ def _essence(event: bytes) -> bytes | None:
     if found := _NAME.search(event):
         name = found[1].decode("utf-8", "replace").replace("\\", "/").replace('"', "'")
         fields.append(f'"name":"{name}"'.encode())
-    told = [b'"%s":%s' % (key.encode(), found[1]) for key, sign in _ARGUMENTS if (found := sign.search(inside))]
-    return b'{%s,"args":{%s}}' % (b",".join(fields), b",".join(told))
+    arguments = [b'"%s":%s' % (key.encode(), found[1]) for key, sign in _ARGUMENTS if (found := sign.search(inside))]
+    return b'{%s,"args":{%s}}' % (b",".join(fields), b",".join(arguments))
 
 
 _MARK = re.compile(rb'["{}\[\]]')
@@ -157,7 +165,7 @@ _MOST_MARKS = 4_000_000
 """Quotation marks and brackets that are counted; what follows the last event of a real file has some thousand."""
 
 
-def closing(text: bytes, depth: int, at: int = 0) -> int:
+def closing_bracket(text: bytes, depth: int, at: int = 0) -> int:
     """Give the place after the bracket that closes what *depth* brackets before *at*, and those after it, opened.
 
     With depth 0 it is the end of the next list or object. -1 where nothing closes it. Linear in the text, whatever
@@ -191,8 +199,8 @@ def _end_of_text(text: bytes, at: int) -> int:
     return -1
 
 
-def saved(around: bytes) -> tuple[int | None, dict[str, int]]:
+def recover_metadata_fields(around: bytes) -> tuple[int | None, dict[str, int]]:
     """Find the clock's base, and the rank and world size, in metadata that can't be decoded."""
     base = _BASE.search(around)
-    told = {found[1].decode(): int(found[2]) for sign in _METADATA if (found := sign.search(around))}
-    return int(base[1]) if base else None, told
+    rank_info = {found[1].decode(): int(found[2]) for sign in _METADATA if (found := sign.search(around))}
+    return int(base[1]) if base else None, rank_info

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 
-__all__ = ["NeedsDecimal", "nanoseconds", "quickly"]
+__all__ = ["NeedsDecimal", "fast_nanoseconds", "nanoseconds"]
 
 # Below this many µs a double tells three decimals apart: its spacing is 2^-10 µs, just under a nanosecond, so the
 # fraction, times 1000, rounds to the true one. Files of spring 2024 carry epoch µs with decimals (1.7e15): too many.
 _EXACT_MICROSECONDS = float(2**43)
 
 
-def quickly(microseconds: list[Any], exact: bool) -> Int64 | None:
+def fast_nanoseconds(microseconds: list[Any], exact: bool) -> Int64 | None:
     """Turn µs into ns where all are ints or all floats that a double holds well; else give nothing."""
     try:
         whole = np.frombuffer(array("q", microseconds), np.int64)
@@ -45,7 +45,7 @@ def _from_doubles(values: NDArray[np.float64]) -> Int64:
 
 def nanoseconds(microseconds: list[Any], exact: bool) -> Int64:
     """Turn µs, as int, float, Decimal or the text of one, into whole ns without rounding error."""
-    if not microseconds or (quick := quickly(microseconds, exact)) is None:
+    if not microseconds or (quick := fast_nanoseconds(microseconds, exact)) is None:
         return _from_decimals(microseconds)
     return quick
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64
 from dptrace.readers.trace import Category
 
-__all__ = ["Rows", "plausible"]
+__all__ = ["EventColumns", "validate_events"]
 
 _DAY = 86_400 * 10**9
 """No recording is that long: Kineto keeps all of it in memory."""
@@ -22,7 +22,7 @@ _NEAR = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class EventColumns:
     """The columns that the judgement needs, an entry per event, in the order of the file."""
 
     start: Int64
@@ -35,8 +35,8 @@ class Rows:
     stream: Int64
 
 
-def plausible(
-    rows: Rows, told: NDArray[np.bool_], waits: NDArray[np.bool_]
+def validate_events(
+    rows: EventColumns, has_comm_args: NDArray[np.bool_], waits: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], Int64, list[str]]:
     """Tell which events to keep, when each ends, and what was wrong, a sentence each.
 
@@ -56,12 +56,12 @@ def plausible(
     beyond = (np.abs(rows.start) >= _LAST) | (rows.end >= _LAST)
     keep = without(keep, beyond, "with times beyond any clock")
     keep = without(keep, rows.end < rows.start, "with a negative duration")
-    keep = without(keep, _elsewhen(rows, keep), "more than a day away from the others")
+    keep = without(keep, _far_in_time(rows, keep), "more than a day away from the others")
     on_device = (rows.category == Category.KERNEL) | (rows.category == Category.MEMORY)
     # On the CPU one thing may well happen twice within a microsecond; gloo's collectives take longer.
-    twice = _repeated(rows, keep & np.where(on_device, rows.correlation > 0, told))
+    twice = _repeated(rows, keep & np.where(on_device, rows.correlation > 0, has_comm_args))
     keep = without(keep, twice, "that stand in the file twice")
-    end, cut = _cut_short(rows, keep & on_device, told | waits)
+    end, cut = _trim_overlaps(rows, keep & on_device, has_comm_args | waits)
     if cut:
         sentences.append(
             f"{_events(cut)} on a GPU cut short: each seems to run on while several later ones on its stream begin and "
@@ -74,7 +74,7 @@ def _events(count: int) -> str:
     return f"{count:,} event" + "s" * (count != 1)
 
 
-def _elsewhen(rows: Rows, keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _far_in_time(rows: EventColumns, keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Find events far from all others: times that were never set (pytorch#188481), or clocks not told apart."""
     far = np.zeros(len(keep), np.bool_)
     if not keep.any() or int(rows.end[keep].max()) - int(rows.start[keep].min()) <= _DAY:
@@ -85,7 +85,7 @@ def _elsewhen(rows: Rows, keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return far
 
 
-def _repeated(rows: Rows, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _repeated(rows: EventColumns, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Find the second and further copies of an event of some length: no stream does one thing twice at once."""
     found = np.zeros(len(among), np.bool_)
     events = np.flatnonzero(among & (rows.end > rows.start))
@@ -103,7 +103,7 @@ def _repeated(rows: Rows, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return found
 
 
-def _cut_short(rows: Rows, on_device: NDArray[np.bool_], waits: NDArray[np.bool_]) -> tuple[Int64, int]:
+def _trim_overlaps(rows: EventColumns, on_device: NDArray[np.bool_], waits: NDArray[np.bool_]) -> tuple[Int64, int]:
     """End what overruns at the start of what follows on its stream (TraceLens#669: ROCm, after a long stall).
 
     Neighbours may overlap by right (programmatic dependent launch), and so may the branches of a graph, whose kernels

@@ -28,7 +28,7 @@ class Chunks(Protocol):
     def damage(self) -> str:
         """Tell why the bytes stop before their end, if they do."""
 
-    def more(self) -> bytes:
+    def read_chunk(self) -> bytes:
         """Give further bytes, none at the end."""
 
 
@@ -80,7 +80,7 @@ class Packets:
                 self._data = self._data[ends[-1] :]
             if self.damage or self._chunks.ended:
                 break
-            self._data += self._chunks.more()
+            self._data += self._chunks.read_chunk()
         self.damage = self.damage or self._chunks.damage or ("it ends in the middle" if self._data else "")
 
     def _whole(self) -> list[int]:

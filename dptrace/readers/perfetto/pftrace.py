@@ -22,7 +22,7 @@ import msgspec
 
 from dptrace.errors import TraceError
 from dptrace.readers.perfetto.packets import Chunks, Packets
-from dptrace.readers.perfetto.slices import Clocks, Slices, Tracks
+from dptrace.readers.perfetto.slices import PerfettoClocks, Slices, TrackDescriptors
 from dptrace.readers.sources.source import Source
 
 __all__ = ["BETWEEN", "kineto_text"]
@@ -86,7 +86,7 @@ class _Sequence:
         self.clock = 0
         self.track = 0
 
-    def learn(self, data: Any) -> None:
+    def update(self, data: Any) -> None:
         for entries, table in (
             (data.event_names, self.names),
             (data.event_categories, self.categories),
@@ -105,7 +105,7 @@ class _Events:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.sequences: dict[int, _Sequence] = {}
-        self.tracks, self.clocks = Tracks(), Clocks()
+        self.tracks, self.clocks = TrackDescriptors(), PerfettoClocks()
         self.slices: dict[int, Slices] = {}
         self.base: int | None = None
         self.categorized = False
@@ -131,7 +131,7 @@ class _Events:
             sequence = self.sequences[number] = _Sequence()
         kind = packet.WhichOneof("data")
         if packet.HasField("interned_data"):
-            sequence.learn(packet.interned_data)
+            sequence.update(packet.interned_data)
             if _OWN_FIGURE in sequence.keys.values():
                 raise _own_export(self.source)
         if packet.HasField("trace_packet_defaults"):
@@ -142,14 +142,14 @@ class _Events:
         elif kind == "gpu_render_stage_event":
             self._stage(packet, sequence, number)
         elif kind == "track_descriptor":
-            self.tracks.learn(packet.track_descriptor)
+            self.tracks.update(packet.track_descriptor)
         elif kind == "clock_snapshot":
-            self.clocks.learn(packet.clock_snapshot, number)
+            self.clocks.update(packet.clock_snapshot, number)
 
     def finish(self) -> None:
         """Pair what is still open."""
         for slices in self.slices.values():
-            for body, start, end in slices.rest():
+            for body, start, end in slices.flush():
                 self._write(body, start, end)
             self.unended += slices.unended
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["Clocks", "Slices", "Tracks"]
+__all__ = ["PerfettoClocks", "Slices", "TrackDescriptors"]
 
-Whole = tuple[bytes, int, int]
+CompleteSlice = tuple[bytes, int, int]
 """A slice: what was said at its begin, when it begins, and when it ends."""
 
 _REALTIME, _BOOTTIME = 1, 6
@@ -30,7 +30,7 @@ class Slices:
         self.unended = 0
         """Slices that begin and do not end; known once the rest is given."""
 
-    def begin(self, time: int, track: int, body: bytes) -> list[Whole]:
+    def begin(self, time: int, track: int, body: bytes) -> list[CompleteSlice]:
         """Take a begin; give the slices of the block that it closes."""
         settled = self._settled(last=False) if self._ends else []
         self._begins.append((time, track, body))
@@ -40,7 +40,7 @@ class Slices:
         """Take an end."""
         self._ends.append((time, track))
 
-    def _settled(self, last: bool) -> list[Whole]:
+    def _settled(self, last: bool) -> list[CompleteSlice]:
         begins, ends = self._begins, self._ends
         self._begins, self._ends = [], []
         times = [begin[0] for begin in begins] + [end[0] for end in ends]
@@ -54,7 +54,7 @@ class Slices:
         self._open += [(time, len(self._open) + i, track, None) for i, (time, track) in enumerate(ends)]
         return []
 
-    def rest(self) -> Iterator[Whole]:
+    def flush(self) -> Iterator[CompleteSlice]:
         """Give the slices of the last block and those that no block settled."""
         yield from self._settled(last=True)
         stacks: dict[int, list[tuple[int, bytes]]] = {}
@@ -69,7 +69,7 @@ class Slices:
         self.unended += sum(map(len, stacks.values()))
 
 
-def _in_columns(begins: list[tuple[int, int, bytes]], ends: list[tuple[int, int]]) -> list[Whole]:
+def _in_columns(begins: list[tuple[int, int, bytes]], ends: list[tuple[int, int]]) -> list[CompleteSlice]:
     """Pair the first begin with the first end and so on; nothing where that can't be meant."""
     pairs = zip(begins, ends, strict=True)
     if not all(track == end_track and start <= end for (start, track, _), (end, end_track) in pairs):
@@ -77,12 +77,12 @@ def _in_columns(begins: list[tuple[int, int, bytes]], ends: list[tuple[int, int]
     return [(body, start, end) for (start, _, body), (end, _) in zip(begins, ends, strict=True)]
 
 
-def _nested(begins: list[tuple[int, int, bytes]], ends: list[tuple[int, int]]) -> list[Whole]:
+def _nested(begins: list[tuple[int, int, bytes]], ends: list[tuple[int, int]]) -> list[CompleteSlice]:
     """Pair each end with what began last on its track; nothing if a begin is left over."""
     stacks: dict[int, list[tuple[int, bytes]]] = {}
     for time, track, body in begins:
         stacks.setdefault(track, []).append((time, body))
-    found: list[Whole] = []
+    found: list[CompleteSlice] = []
     for time, track in ends:
         if not stacks.get(track):
             return []
@@ -91,14 +91,14 @@ def _nested(begins: list[tuple[int, int, bytes]], ends: list[tuple[int, int]]) -
     return found
 
 
-class Tracks:
+class TrackDescriptors:
     """What the descriptors say of where slices stand."""
 
     def __init__(self) -> None:
         self._threads: dict[int, tuple[int, int]] = {}
         self._parents: dict[int, int] = {}
 
-    def learn(self, descriptor: Any) -> None:
+    def update(self, descriptor: Any) -> None:
         """Take a descriptor."""
         uuid = descriptor.uuid
         if descriptor.HasField("thread"):
@@ -120,7 +120,7 @@ class Tracks:
         return 0, uuid
 
 
-class Clocks:
+class PerfettoClocks:
     """Times of any clock as ns since the epoch, or of the machine's own clock where nothing ties it to that."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Clocks:
         self._counted: dict[tuple[int, int], int] = {}
         """Of clocks whose times are told as differences: the last time."""
 
-    def learn(self, snapshot: Any, sequence: int) -> None:
+    def update(self, snapshot: Any, sequence: int) -> None:
         """Take what several clocks showed at one moment."""
         shown = {clock.clock_id: clock.timestamp * (clock.unit_multiplier_ns or 1) for clock in snapshot.clocks}
         target = shown.get(_REALTIME, shown.get(_BOOTTIME))

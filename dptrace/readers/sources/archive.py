@@ -45,7 +45,7 @@ def members(archive: Source) -> list[str]:
     Raises:
         TraceError: it is missing, damaged, or of a kind that can't be read piece by piece.
     """
-    with _opened(archive) as contents, _told(archive):
+    with _opened(archive) as contents, _translate_errors(archive):
         names = contents.names()
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
@@ -61,10 +61,10 @@ def open_member(file: Source) -> BinaryIO:
     """
     with ExitStack() as stack:
         contents = stack.enter_context(_opened(file))
-        with _told(file):
+        with _translate_errors(file):
             stream = contents.open(file)
         stack.callback(stream.close)
-        return _Kept(_Member(stream, stack.pop_all().close), _AT_ONCE)
+        return _DelayedErrorStream(_Member(stream, stack.pop_all().close), _AT_ONCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _opened(file: Source) -> Iterator[_Zip | _Tar]:
     with ExitStack() as stack:
         whole = stack.enter_context(open_seekable(file))
         contents: _Zip | _Tar
-        with _told(file, where):
+        with _translate_errors(file, where):
             if name.split("?")[0].endswith(_TAR):
                 contents = _Tar(stack.enter_context(tarfile.open(fileobj=whole, mode="r:")))
             else:
@@ -121,7 +121,7 @@ def _opened(file: Source) -> Iterator[_Zip | _Tar]:
 
 
 @contextmanager
-def _told(file: Source, where: str = "") -> Iterator[None]:
+def _translate_errors(file: Source, where: str = "") -> Iterator[None]:
     try:
         yield
     except KeyError:
@@ -134,7 +134,7 @@ def _told(file: Source, where: str = "") -> Iterator[None]:
         ) from None
 
 
-class _Kept(BufferedReader):
+class _DelayedErrorStream(BufferedReader):
     """A stream that gives what it could read before it tells that the rest is damaged."""
 
     _error: OSError | None = None

@@ -15,9 +15,9 @@ from dptrace.errors import DptraceError, TraceError, UsageError
 from dptrace.readers.sources.archive import is_archive, members
 from dptrace.readers.sources.open import open_source
 from dptrace.readers.sources.source import STDIN, Source
-from dptrace.readers.sources.url import from_file_url, is_url, last_part, shown
+from dptrace.readers.sources.url import from_file_url, is_url, last_part, redact
 
-__all__ = ["RUN_FILE", "Ranked", "Sources", "assign_ranks", "find"]
+__all__ = ["RUN_FILE", "HasRank", "Sources", "assign_ranks", "find"]
 
 RUN_FILE = "run.json"
 _KINETO = (".json", ".json.gz")
@@ -33,13 +33,13 @@ class Sources:
     files: tuple[Source, ...]
     named: frozenset[Source]
     """Those that the user named one by one: a fault in one of them is an error, in any other a note."""
-    info: dict[str, Any]
+    metadata: dict[str, Any]
     """The contents of ``run.json``, if there is one."""
     notes: tuple[str, ...]
 
 
 @dataclass(slots=True)
-class _Found:
+class _ArgumentFiles:
     """What one argument names."""
 
     files: list[Source]
@@ -63,26 +63,26 @@ def find(paths: Sequence[str]) -> Sources:
     files: list[Source] = []
     named: set[Source] = set()
     notes: list[str] = []
-    info: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     for text in paths:
         try:
-            found = _at(text)
+            found = _files_of_argument(text)
         except (OSError, ValueError, RuntimeError) as error:
-            raise DptraceError(f"{shown(text)[:200]}: can't be looked at: {error}.") from None
+            raise DptraceError(f"{redact(text)[:200]}: can't be looked at: {error}.") from None
         files += found.files
         named |= {*found.files} if found.one_by_one else set()
         notes += found.notes
-        info = info or _run_info(found.run_file, notes)
+        metadata = metadata or _run_info(found.run_file, notes)
     unique = tuple(dict.fromkeys(files))
-    return Sources(unique, frozenset(named), info, tuple(notes))
+    return Sources(unique, frozenset(named), metadata, tuple(notes))
 
 
-def _at(text: str) -> _Found:
+def _files_of_argument(text: str) -> _ArgumentFiles:
     """Give the files that one argument names."""
     if not text:
         raise UsageError("An empty path names nothing; for the folder you are in, write a dot.")
     if text == STDIN:
-        return _Found([Source.of(STDIN)], one_by_one=True)
+        return _ArgumentFiles([Source.of(STDIN)], one_by_one=True)
     if is_url(text):
         local = from_file_url(text)
         if local is None:
@@ -97,8 +97,8 @@ def _at(text: str) -> _Found:
     if path.is_file() and _is_archive(path):
         return _in_archive(Source(str(path)))
     if path.exists() or not glob.has_magic(text):
-        return _member(text) or _Found([Source(str(path))], one_by_one=True)
-    found = _Found([])
+        return _member(text) or _ArgumentFiles([Source(str(path))], one_by_one=True)
+    found = _ArgumentFiles([])
     matches = sorted(Path(match) for match in glob.glob(str(path), recursive=True))
     if not matches:
         raise DptraceError(f"{text}: nothing matches this pattern.")
@@ -113,65 +113,65 @@ def _is_archive(path: Path) -> bool:
         return file.read(4) == b"PK\x03\x04"
 
 
-def _member(text: str) -> _Found | None:
+def _member(text: str) -> _ArgumentFiles | None:
     """Give the file that an address such as ``all.zip!rank0.json`` names; nothing for any other."""
     archive, bang, member = text.rpartition("!")
     if not bang or not is_archive(last_part(archive)) or (not is_url(text) and Path(text).exists()):
         return None
-    return _Found([Source.of(archive).within(member)], one_by_one=True)
+    return _ArgumentFiles([Source.of(archive).archive_member(member)], one_by_one=True)
 
 
-def _at_url(url: str) -> _Found:
+def _at_url(url: str) -> _ArgumentFiles:
     from dptrace.readers.sources import remote
 
-    where, name = shown(url), last_part(url)
+    where, name = redact(url), last_part(url)
     if found := _member(url):
         return found
     if name == RUN_FILE:
         return _in_remote_folder(url.rpartition("/")[0])
     if re.search(r"[*\[]", name) or "**" in url or ("?" in name and not url.lower().startswith("http")):
-        matches = [Source.of(match) for match in remote.pattern(url)]
+        matches = [Source.of(match) for match in remote.glob_files(url)]
         if not matches:
             raise DptraceError(f"{where}: nothing matches this pattern.")
-        return _expanded(_Found([]), [file for file in matches if file.name != RUN_FILE])
+        return _expanded(_ArgumentFiles([]), [file for file in matches if file.name != RUN_FILE])
     if is_archive(name):
         return _in_archive(Source.of(url))
     # Asking costs time, and a server may refuse to list what it lets be read.
     if not name.endswith((*_KINETO, *_PERFETTO)) and remote.is_folder(url):
         return _in_remote_folder(url)
-    return _Found([Source.of(url)], one_by_one=True)
+    return _ArgumentFiles([Source.of(url)], one_by_one=True)
 
 
-def _in_remote_folder(url: str) -> _Found:
+def _in_remote_folder(url: str) -> _ArgumentFiles:
     from dptrace.readers.sources import remote
 
     listed: list[Source] = []
     for deeper in (False, True):
-        files = [Source.of(child) for child in remote.children(url, deeper)]
+        files = [Source.of(child) for child in remote.list_files(url, deeper)]
         listed = listed or files
-        if chosen := _chosen(files):
-            found = _expanded(_Found([]), chosen)
+        if chosen := _select_traces(files):
+            found = _expanded(_ArgumentFiles([]), chosen)
             found.run_file = found.run_file or next((file for file in listed if file.name == RUN_FILE), None)
             return found
-    raise _no_traces(shown(url))
+    raise _no_traces(redact(url))
 
 
-def _in_folder(folder: Path) -> _Found:
+def _in_folder(folder: Path) -> _ArgumentFiles:
     """List the traces of a folder, or, if it holds none itself, of the folders in it."""
     run_file = folder / RUN_FILE
     notes: list[str] = []
     for pattern in ("*", "*/*"):
         files = [Source(str(file)) for file in _plain(sorted(folder.glob(pattern)), notes)]
-        if chosen := _chosen(files):
-            found = _expanded(_Found([], run_file=Source(str(run_file)) if run_file.exists() else None), chosen)
+        if chosen := _select_traces(files):
+            found = _expanded(_ArgumentFiles([], run_file=Source(str(run_file)) if run_file.exists() else None), chosen)
             found.notes = [*notes, *found.notes]
             return found
     raise _no_traces(str(folder), notes)
 
 
-def _in_archive(archive: Source) -> _Found:
+def _in_archive(archive: Source) -> _ArgumentFiles:
     names = members(archive)
-    chosen = _chosen([archive.within(name) for name in names if not name.startswith("__MACOSX/")])
+    chosen = _select_traces([archive.archive_member(name) for name in names if not name.startswith("__MACOSX/")])
     inner = [name for name in names if is_archive(name)]
     if any(is_archive(file.member) for file in chosen) or (inner and not chosen):
         raise TraceError(
@@ -180,7 +180,7 @@ def _in_archive(archive: Source) -> _Found:
     if not chosen:
         raise TraceError(f"{archive.address}: holds no traces (.json or .json.gz) but {_listed(names)}.")
     run_files = sorted((name for name in names if Source.of(name).name == RUN_FILE), key=lambda name: name.count("/"))
-    return _Found(chosen, run_file=archive.within(run_files[0]) if run_files else None)
+    return _ArgumentFiles(chosen, run_file=archive.archive_member(run_files[0]) if run_files else None)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -197,7 +197,7 @@ def _plain(paths: Sequence[Path], notes: list[str]) -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-def _chosen(files: Sequence[Source]) -> list[Source]:
+def _select_traces(files: Sequence[Source]) -> list[Source]:
     """Choose the traces in a folder by their names.
 
     Exports and archives that lie beside a run's own traces are copies of them, as a rule.
@@ -211,10 +211,10 @@ def _chosen(files: Sequence[Source]) -> list[Source]:
     return next((chosen for kind in kinds if (chosen := [file for file in files if kind(file.name)])), [])
 
 
-def _expanded(found: _Found, files: Sequence[Source]) -> _Found:
+def _expanded(found: _ArgumentFiles, files: Sequence[Source]) -> _ArgumentFiles:
     """Put the traces of archives in the archives' place."""
     for file in files:
-        inner = _in_archive(file) if not file.member and is_archive(file.name) else _Found([file])
+        inner = _in_archive(file) if not file.member and is_archive(file.name) else _ArgumentFiles([file])
         found.files += inner.files
         found.run_file = found.run_file or inner.run_file
     return found
@@ -233,14 +233,14 @@ def _run_info(file: Source | None, notes: list[str]) -> dict[str, Any]:
         return {}
     try:
         with open_source(file) as stream:
-            info = msgspec.json.decode(stream.read())
+            metadata = msgspec.json.decode(stream.read())
     except (DptraceError, OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         notes.append(f"{RUN_FILE} can't be read ({error}); the traces are shown without it.")
         return {}
-    return info if isinstance(info, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}
 
 
-class Ranked(Protocol):
+class HasRank(Protocol):
     """A trace file, as far as telling its rank goes."""
 
     @property
@@ -250,7 +250,7 @@ class Ranked(Protocol):
     def rank(self) -> int | None: ...
 
 
-def assign_ranks(traces: Sequence[Ranked]) -> tuple[list[int], list[str]]:
+def assign_ranks(traces: Sequence[HasRank]) -> tuple[list[int], list[str]]:
     """Give each trace its rank: from its ``distributedInfo``, else its file's name, else the order.
 
     Returns:
@@ -260,7 +260,7 @@ def assign_ranks(traces: Sequence[Ranked]) -> tuple[list[int], list[str]]:
         DptraceError: two files claim one rank.
     """
     ranks: dict[int, int] = {}
-    owner: dict[int, Ranked] = {}
+    owner: dict[int, HasRank] = {}
     notes: list[str] = []
     for index, trace in enumerate(traces):
         rank = trace.rank if trace.rank is not None else _rank_in_name(trace.path)
@@ -288,7 +288,7 @@ def _name_of(path: str) -> str:
     return last_part(path).rpartition("!")[2]
 
 
-def _claim(rank: int, trace: Ranked, owner: dict[int, Ranked]) -> int:
+def _claim(rank: int, trace: HasRank, owner: dict[int, HasRank]) -> int:
     if rank in owner:
         raise DptraceError(
             f"{owner[rank].path} and {trace.path} both claim rank {rank}. Give dptrace the files of one run, "

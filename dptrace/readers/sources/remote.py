@@ -13,14 +13,14 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from dptrace.errors import DptraceError, MissingExtraError, TraceError
 from dptrace.readers.sources.source import Source
-from dptrace.readers.sources.url import is_url, shown
+from dptrace.readers.sources.url import is_url, redact
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-__all__ = ["children", "identity", "is_folder", "open_seekable", "open_stream", "pattern"]
+__all__ = ["glob_files", "identity", "is_folder", "list_files", "open_seekable", "open_stream"]
 
-_AHEAD = 4 << 20
+_PREFETCH_BYTES = 4 << 20
 """Bytes fetched while those before them are decoded."""
 _BUFFER = 1 << 20
 _CONNECT, _SILENCE = 30, 60
@@ -43,15 +43,15 @@ def open_stream(source: Source) -> BinaryIO:
         TraceError: it is missing, may not be read, or its server does not answer.
         MissingExtraError: a package is missing that reads such URLs.
     """
-    with _told(source):
-        system, path = _located(source.place)
+    with _translate_errors(source):
+        system, path = _file_system(source.place)
         # On the web one answer, taken as it comes, needs no server that gives parts of files.
         stream = system.open(path, "rb", block_size=0) if _on_web(system) else system.open(path, "rb", **_WHOLE_BLOCKS)
-    return BufferedReader(_Ahead(stream, source), _BUFFER)
+    return BufferedReader(_PrefetchStream(stream, source), _BUFFER)
 
 
 _WHOLE_ONLY = "its server gives whole files only, and an archive is read in parts; copy it here first."
-_WHOLE_BLOCKS: dict[str, Any] = {"block_size": _AHEAD, "cache_type": "readahead"}
+_WHOLE_BLOCKS: dict[str, Any] = {"block_size": _PREFETCH_BYTES, "cache_type": "readahead"}
 
 
 def open_seekable(source: Source) -> BinaryIO:
@@ -61,25 +61,25 @@ def open_seekable(source: Source) -> BinaryIO:
         TraceError: it is missing, may not be read, or its server does not give parts of files.
         MissingExtraError: a package is missing that reads such URLs.
     """
-    with _told(source):
-        system, path = _located(source.place)
+    with _translate_errors(source):
+        system, path = _file_system(source.place)
         stream = system.open(path, "rb", block_size=_BUFFER)
         if not stream.seekable():
             stream.close()
             raise TraceError(f"{source.address}: can't be read here and there: {_WHOLE_ONLY}")
-    return BufferedReader(_Parts(stream, source), _BUFFER)
+    return BufferedReader(_SeekableStream(stream, source), _BUFFER)
 
 
 def identity(source: Source) -> tuple[str | int, ...] | None:
     """Give address, size and what else its server says that changes with the file; nothing if it says too little."""
     try:
-        system, path = _located(source.place)
+        system, path = _file_system(source.place)
         info = system.info(path)
-        told = [str(info[key]) for key in _CHANGING if info.get(key)] or [_modified(system, path)]
+        identity_fields = [str(info[key]) for key in _CHANGING if info.get(key)] or [_modified(system, path)]
     except Exception:  # of any file system: then the file is read anew, and what is wrong is told by the reading
         return None
     size = info.get("size")
-    return (source.address, size, *told) if type(size) is int and all(told) else None
+    return (source.address, size, *identity_fields) if type(size) is int and all(identity_fields) else None
 
 
 _CHANGING = ("ETag", "etag", "md5Hash", "checksum", "blob_id", "mtime", "LastModified", "last_modified", "updated")
@@ -98,26 +98,26 @@ def is_folder(url: str) -> bool:
         TraceError: nothing can be learned of it.
         MissingExtraError: a package is missing that reads such URLs.
     """
-    with _told(Source.of(url)):
-        system, path = _located(url)
+    with _translate_errors(Source.of(url)):
+        system, path = _file_system(url)
         return bool(system.isdir(path))
 
 
-def children(url: str, deeper: bool = False) -> list[str]:
+def list_files(url: str, in_subfolders: bool = False) -> list[str]:
     """Give the URLs of the files in a folder, or of those in the folders in it, in the order of their names.
 
     Raises:
         TraceError: it can't be listed.
         MissingExtraError: a package is missing that reads such URLs.
     """
-    with _told(Source.of(url)):
-        system, path = _located(url)
+    with _translate_errors(Source.of(url)):
+        system, path = _file_system(url)
         found = _files(system, path)
-        if deeper:
+        if in_subfolders:
             folders = [entry["name"] for entry in found if entry.get("type") == "directory"]
             found = [entry for folder in folders for entry in _files(system, folder)]
         names = [entry["name"] for entry in found if entry.get("type") != "directory"]
-        return sorted(_back(url, path, name, system) for name in names)
+        return sorted(_user_url(url, path, name, system) for name in names)
 
 
 def _files(system: Any, path: str) -> list[dict[str, Any]]:
@@ -130,24 +130,24 @@ def _inside(name: str, path: str) -> bool:
     return name.startswith(path.rstrip("/") + "/") and "?" not in name[len(path) :]
 
 
-def pattern(url: str) -> list[str]:
+def glob_files(url: str) -> list[str]:
     """Give the URLs of the files that a glob matches, in the order of their names.
 
     Raises:
         TraceError: nothing can be learned of it.
         MissingExtraError: a package is missing that reads such URLs.
     """
-    with _told(Source.of(url)):
-        system, path = _located(url)
+    with _translate_errors(Source.of(url)):
+        system, path = _file_system(url)
         if system.exists(path):
             return [url]
         found = system.glob(path, detail=True)
         names = [name for name, info in found.items() if info.get("type") != "directory"]
         stem = re.split(r"[*?\[]", url, maxsplit=1)[0].rpartition("/")[0]
-        return sorted(_back(stem, system._strip_protocol(stem), name, system) for name in names)
+        return sorted(_user_url(stem, system._strip_protocol(stem), name, system) for name in names)
 
 
-def _back(url: str, path: str, name: str, system: Any) -> str:
+def _user_url(url: str, path: str, name: str, system: Any) -> str:
     """Give the URL of what was found below *url*: what the user typed, with its credentials, and the rest."""
     rest = name[len(path.rstrip("/")) :] if name.startswith(path.rstrip("/") + "/") else None
     if rest is None or is_url(name):
@@ -155,7 +155,7 @@ def _back(url: str, path: str, name: str, system: Any) -> str:
     return url.rstrip("/") + rest
 
 
-def _located(url: str) -> tuple[Any, str]:
+def _file_system(url: str) -> tuple[Any, str]:
     """Give the file system of a URL, and what it calls the file."""
     scheme = url.split("::", 1)[0].split("://", 1)[0].lower()
     try:
@@ -168,7 +168,7 @@ def _located(url: str) -> tuple[Any, str]:
         package, extra = _PACKAGES.get(scheme, ("", ""))
         if package:
             raise MissingExtraError(f"Reading {scheme}:// needs {package}", extra) from None
-        raise DptraceError(f"{shown(url)}: a package is missing that reads {scheme}://: {error}.") from None
+        raise DptraceError(f"{redact(url)}: a package is missing that reads {scheme}://: {error}.") from None
     return system, path
 
 
@@ -193,7 +193,7 @@ def _on_web(system: Any) -> bool:
 
 
 @contextmanager
-def _told(source: Source) -> Iterator[None]:
+def _translate_errors(source: Source) -> Iterator[None]:
     """Tell in a sentence what any file system raises, without the secrets that it may have put into its message."""
     try:
         yield
@@ -212,14 +212,14 @@ def _why(error: BaseException) -> str:
         return "there is no such file, or no right to see it."
     if isinstance(error, IsADirectoryError):
         return "is a folder, not a trace file."
-    kind, text = type(error).__name__, _without_secrets(str(error))
+    kind, text = type(error).__name__, _redact_urls(str(error))
     if "range requests" in text:
         return f"can't be read here and there: {_WHOLE_ONLY}"
     if "Payload" in kind or isinstance(error, ConnectionResetError):
         return "its server, or the network, ended the transfer. Try again."
     if isinstance(error, PermissionError) or status in (401, 403) or re.search("Credential|Forbidden|Denied", kind):
-        told = f"status {status}" if status else text or kind
-        return f"may not be read ({told}); are the credentials for it set here?"
+        status_text = f"status {status}" if status else text or kind
+        return f"may not be read ({status_text}); are the credentials for it set here?"
     if isinstance(error, TimeoutError) or "Timeout" in kind:
         return "its server does not answer; is the network up? Try again later."
     if re.search("Connect|Gaierror|DNS|Disconnected|Network", kind, re.IGNORECASE):
@@ -232,11 +232,11 @@ def _why(error: BaseException) -> str:
 _URLS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"<>)]+", re.IGNORECASE)
 
 
-def _without_secrets(text: str) -> str:
-    return _URLS.sub(lambda found: shown(found.group()), text).replace("\n", " ").strip().rstrip(".")[:300]
+def _redact_urls(text: str) -> str:
+    return _URLS.sub(lambda found: redact(found.group()), text).replace("\n", " ").strip().rstrip(".")[:300]
 
 
-class _Ahead(io.RawIOBase):
+class _PrefetchStream(io.RawIOBase):
     """A stream whose next bytes are fetched while those before them are used."""
 
     def __init__(self, stream: IO[bytes], source: Source) -> None:
@@ -253,7 +253,7 @@ class _Ahead(io.RawIOBase):
         if not self._data:
             self._data = memoryview(self._fetched())
             if self._data:
-                self._next = self._pool.submit(self._stream.read, _AHEAD)
+                self._next = self._pool.submit(self._stream.read, _PREFETCH_BYTES)
         view = memoryview(buffer).cast("B")
         count = min(len(view), len(self._data))
         view[:count], self._data = self._data[:count], self._data[count:]
@@ -276,7 +276,7 @@ class _Ahead(io.RawIOBase):
         super().close()
 
 
-class _Parts(io.RawIOBase):
+class _SeekableStream(io.RawIOBase):
     """A stream that can seek, and tells in a sentence what goes wrong."""
 
     def __init__(self, stream: IO[bytes], source: Source) -> None:
@@ -296,7 +296,7 @@ class _Parts(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         view = memoryview(buffer).cast("B")
-        with _told(self._source):
+        with _translate_errors(self._source):
             data = self._stream.read(len(view))
         view[: len(data)] = data
         return len(data)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from dptrace.errors import DptraceError
-from dptrace.readers.sources.url import is_url, last_part, shown
+from dptrace.readers.sources.url import is_url, last_part, redact
 
 __all__ = ["STDIN", "Source"]
 
@@ -33,10 +33,10 @@ class Source:
             return file
         text = str(file)
         if is_url(text):
-            return cls(shown(text), text)
+            return cls(redact(text), text)
         return cls("standard input", STDIN) if text == STDIN else cls(text)
 
-    def within(self, member: str) -> Source:
+    def archive_member(self, member: str) -> Source:
         """Give a file of this archive."""
         return Source(f"{self.address}!{member}", self.place or self.address, member)
 
@@ -51,7 +51,7 @@ class Source:
         return is_url(self.container)
 
     @property
-    def passing(self) -> bool:
+    def single_pass(self) -> bool:
         """Tell whether the bytes can be read once only, and by this process alone: a pipe, standard input."""
         if self.member or self.remote:
             return False
@@ -77,7 +77,7 @@ class Source:
         """
         if self.remote:
             return self
-        if self.passing and not Path(self.address).is_dir():
+        if self.single_pass and not Path(self.address).is_dir():
             raise DptraceError(f"{self.address}: is a pipe, which this process alone can read; save it as a file.")
         whole = Source(os.path.abspath(self.container))
-        return whole.within(self.member) if self.member else whole
+        return whole.archive_member(self.member) if self.member else whole

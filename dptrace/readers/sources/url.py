@@ -6,14 +6,14 @@ import re
 from pathlib import PurePath
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["from_file_url", "is_url", "last_part", "shown"]
+__all__ = ["from_file_url", "is_url", "last_part", "redact"]
 
 # fsspec's links of a chain are parted by two colons: simplecache::s3://bucket/rank0.json
 _URL = re.compile(r"(?:[a-z][a-z0-9+.-]*::)*[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _USER = re.compile(r"(://)([^/?#\s]*@)")
 _QUERY = re.compile(r"\?([^#\s!]*)")
 _WEB = re.compile(r"(?:https?|ftp|sftp|ssh|smb|webdav)$", re.IGNORECASE)
-_TELLING = frozenset({"alt", "download", "file", "filename", "name", "path", "rank", "revision", "versionid"})
+_SAFE_QUERY_KEYS = frozenset({"alt", "download", "file", "filename", "name", "path", "rank", "revision", "versionid"})
 """Parameters of a query whose values name a file; any other may be a key to it."""
 _HIDDEN = "…"
 
@@ -23,7 +23,7 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
-def shown(text: str) -> str:
+def redact(text: str) -> str:
     """Give an address without passwords, signatures and tokens; a path as it is.
 
     >>> shown("https://me:secret@host/rank0.json?X-Amz-Signature=abc&file=a")
@@ -50,7 +50,7 @@ def _without_values(query: str, web: bool) -> str:
     parts = []
     for part in query.split("&"):
         key, equals, _ = part.partition("=")
-        parts.append(part if key.lower() in _TELLING else key + (f"={_HIDDEN}" if equals else ""))
+        parts.append(part if key.lower() in _SAFE_QUERY_KEYS else key + (f"={_HIDDEN}" if equals else ""))
     return "?" + "&".join(parts)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dptrace.errors import UsageError
 
-__all__ = ["check_writable", "checkpoint_folder", "checkpoint_steps", "what_stays"]
+__all__ = ["check_writable", "checkpoint_folder", "checkpoint_steps", "kept_checkpoints_message"]
 
 _NAME = re.compile(r"step-(\d{8})\.pt")
 
@@ -50,7 +50,7 @@ def check_writable(folder: Path) -> None:
                 place.rmdir()
 
 
-def what_stays(folder: Path | None) -> str:
+def kept_checkpoints_message(folder: Path | None) -> str:
     """Say which checkpoints a training that was broken off left, and how to go on from them; nothing without any.
 
     Args:

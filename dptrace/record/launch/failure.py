@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dptrace.record.launch.messages import read_notes
+from dptrace.record.launch.messages import read_messages
 
-__all__ = ["Failure", "clear", "collect_logs", "find_failure", "find_restarts", "last_lines"]
+__all__ = ["Failure", "collect_logs", "find_failure", "find_restarts", "last_lines", "remove_launcher_files"]
 
 _LAST_LINES = 12
-_FOLLOWS = re.compile(r"connection (reset|closed|refused)|broken pipe|by peer|remote|abort|timed? ?out", re.IGNORECASE)
+_FOLLOW_UP_ERROR = re.compile(
+    r"connection (reset|closed|refused)|broken pipe|by peer|remote|abort|timed? ?out", re.IGNORECASE
+)
 """What errors of ranks say whose peer is gone."""
 
 
@@ -27,10 +29,10 @@ class Failure:
     rank: int | None
     message: str
     exit_code: int = 1
-    advice: bool = False
+    is_user_error: bool = False
     """Whether the message says all by itself, and the rank's last lines would only hide it."""
 
-    def note(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Give run.json's entry."""
         return {"rank": self.rank, "message": self.message}
 
@@ -43,28 +45,32 @@ def find_failure(folder: Path) -> Failure | None:
     agents = sorted(folder.glob("agent*.json"))
     exits = [entry for agent in agents for entry in json.loads(agent.read_text(encoding="utf-8"))]
     overcome = len(_restarts(folder))
-    return _first(exits, [note for note in read_notes(folder, "failure") if note.get("attempt", 0) >= overcome])
+    return _first_failure(
+        exits, [note for note in read_messages(folder, "failure") if note.get("attempt", 0) >= overcome]
+    )
 
 
-def _first(exits: Sequence[dict[str, Any]], notes: Sequence[dict[str, Any]]) -> Failure | None:
+def _first_failure(exits: Sequence[dict[str, Any]], notes: Sequence[dict[str, Any]]) -> Failure | None:
     """Tell the failure from which the others followed.
 
     Args:
         exits: exit codes of ranks, as torchrun tells them, in its order.
         notes: what ranks themselves told.
     """
-    told = sorted(notes, key=lambda note: int(note["time_ns"]))
+    messages = sorted(notes, key=lambda note: int(note["time_ns"]))
     for entry in exits:
         number = -entry["exit_code"]
         # A signal comes without a note, and before what peers then say. SIGTERM is how torchrun stops the peers,
         # and SIGABRT how NCCL's watchdog ends the peers of a rank that died; or a rank's own failed assertion.
         cause = number > 0 and number != signal.SIGTERM
-        if cause and not (number == signal.SIGABRT and told and not _FOLLOWS.search(told[0]["message"])):
+        if cause and not (
+            number == signal.SIGABRT and messages and not _FOLLOW_UP_ERROR.search(messages[0]["message"])
+        ):
             name = signal.Signals(number).name
             why = " (out of memory?)" if name == "SIGKILL" else ""
             return Failure(entry["rank"], f"killed by {name}{why}")
-    if told:
-        first = told[0]
+    if messages:
+        first = messages[0]
         return Failure(first["rank"], first["message"], first["exit_code"], first["advice"])
     if exits:
         return Failure(exits[0]["rank"], f"exit code {exits[0]['exit_code']}")
@@ -85,9 +91,9 @@ def find_restarts(folder: Path) -> list[dict[str, Any]]:
     """Tell what made torchrun start the ranks anew, each time: run.json's entries, the time in seconds since 1970."""
     entries = []
     for restart in _restarts(folder):
-        notes = [note for note in read_notes(folder, "failure") if note.get("attempt", 0) == restart["attempt"]]
-        failure = _first(restart["exits"], notes) or Failure(None, "unknown")
-        entries.append({"attempt": restart["attempt"], "time_s": restart["time_ns"] / 1e9, **failure.note()})
+        notes = [note for note in read_messages(folder, "failure") if note.get("attempt", 0) == restart["attempt"]]
+        failure = _first_failure(restart["exits"], notes) or Failure(None, "unknown")
+        entries.append({"attempt": restart["attempt"], "time_s": restart["time_ns"] / 1e9, **failure.to_dict()})
     return entries
 
 
@@ -103,7 +109,7 @@ def collect_logs(folder: Path, ranks_per_node: int) -> None:
                 file.write(text)
 
 
-def clear(folder: Path) -> None:
+def remove_launcher_files(folder: Path) -> None:
     """Take away what only served the launchers."""
     for logs in folder.glob("logs*"):
         shutil.rmtree(logs, ignore_errors=True)

@@ -15,16 +15,23 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from dptrace.core.subprocess_pool import cores
+from dptrace.core.subprocess_pool import available_cores
 from dptrace.errors import MissingExtraError, RecordingError, UsageError
-from dptrace.record.launch.checkpoint_folder import what_stays
-from dptrace.record.launch.failure import Failure, clear, collect_logs, find_failure, find_restarts, last_lines
-from dptrace.record.launch.manifest import facts, write_manifest
-from dptrace.record.launch.messages import Assignment, read_notes
-from dptrace.record.launch.process_tree import LAUNCHER, below
+from dptrace.record.launch.checkpoint_folder import kept_checkpoints_message
+from dptrace.record.launch.failure import (
+    Failure,
+    collect_logs,
+    find_failure,
+    find_restarts,
+    last_lines,
+    remove_launcher_files,
+)
+from dptrace.record.launch.manifest import launch_metadata, write_manifest
+from dptrace.record.launch.messages import LauncherSettings, read_messages
+from dptrace.record.launch.process_tree import LAUNCHER_PID_ENV, descendants
 from dptrace.record.launch.run_folder import RunFolder
 
-__all__ = ["Interrupted", "Launch", "end_agent", "gpus_here", "launch", "signals_raise", "thread_environment"]
+__all__ = ["Interrupted", "Launch", "launch", "local_gpu_count", "raise_on_signals", "stop_agent", "thread_environment"]
 
 _SHUTDOWN_S = 5
 """How long torchrun lets the peers of a dead rank end by themselves, where its version can be told."""
@@ -68,7 +75,7 @@ class Launch:
     """What the links were measured at, for run.json."""
 
 
-def gpus_here() -> int:
+def local_gpu_count() -> int:
     """Count this machine's GPUs as torch sees them.
 
     Raises:
@@ -101,16 +108,16 @@ def launch(job: Launch, progress: Callable[[int, int], None]) -> dict[str, Any] 
     else:
         run.staging.mkdir(parents=True, exist_ok=True)
     try:
-        with signals_raise():
-            code = watch(job, run.staging, progress)
+        with raise_on_signals():
+            code = run_torchrun(job, run.staging, progress)
     except Interrupted:
         run.discard()
         raise
-    return _conclude(job, run, code)
+    return _finish_run(job, run, code)
 
 
 @contextmanager
-def signals_raise() -> Iterator[None]:
+def raise_on_signals() -> Iterator[None]:
     """Turn the signals that end a process into an exception, so that the ranks are ended first."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -130,27 +137,27 @@ def signals_raise() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def watch(job: Launch, staging: Path, progress: Callable[[int, int], None]) -> int:
-    told = staging / "progress"
-    command = _torchrun(job, staging)
+def run_torchrun(job: Launch, staging: Path, progress: Callable[[int, int], None]) -> int:
+    progress_file = staging / "progress"
+    command = _torchrun_command(job, staging)
     if job.verbose:
         print(" ".join(command), file=sys.stderr)
     # A session of its own: the terminal's Ctrl-C reaches the launcher alone, which ends the ranks in order.
     agent = subprocess.Popen(
-        command, env=_environment(job, staging) | {LAUNCHER: str(os.getpid())}, start_new_session=True
+        command, env=_environment(job, staging) | {LAUNCHER_PID_ENV: str(os.getpid())}, start_new_session=True
     )
     try:
         while agent.poll() is None:
             time.sleep(_POLL_S)
             with suppress(OSError, ValueError):
-                done, total = map(int, told.read_text().split())
+                done, total = map(int, progress_file.read_text().split())
                 progress(done, total)
         return agent.returncode
     finally:
-        end_agent(agent)
+        stop_agent(agent)
 
 
-def end_agent(agent: subprocess.Popen[bytes]) -> None:
+def stop_agent(agent: subprocess.Popen[bytes]) -> None:
     """End torchrun, which ends the ranks; what is left of them after some seconds is killed.
 
     Each rank has a session of its own, so that no signal to torchrun's group reaches it; and some versions of
@@ -158,19 +165,19 @@ def end_agent(agent: subprocess.Popen[bytes]) -> None:
     """
     if agent.poll() is not None:
         return
-    ranks = below(agent.pid)  # now: later they may be nobody's children
+    ranks = descendants(agent.pid)  # now: later they may be nobody's children
     agent.terminate()
     try:
         agent.wait(_SHUTDOWN_S + _GRACE_S)
     except subprocess.TimeoutExpired:
-        for process in {*ranks, *below(agent.pid)}:
+        for process in {*ranks, *descendants(agent.pid)}:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         agent.kill()
         agent.wait()
 
 
-def _torchrun(job: Launch, staging: Path) -> list[str]:
+def _torchrun_command(job: Launch, staging: Path) -> list[str]:
     where = ["--standalone", "--local-addr=127.0.0.1"]
     if job.nnodes > 1:
         where = [f"--nnodes={job.nnodes}", f"--node-rank={job.node_rank}", f"--rdzv-endpoint={job.endpoint}"]
@@ -192,7 +199,7 @@ def _torchrun(job: Launch, staging: Path) -> list[str]:
 
 
 def _environment(job: Launch, staging: Path) -> dict[str, str]:
-    assignment = Assignment(str(staging), str(job.out), progress=job.mode is not None, **job.schedule)
+    assignment = LauncherSettings(str(staging), str(job.out), progress=job.mode is not None, **job.schedule)
     # Ranks that are started anew must not find the addresses that those before them left in torchrun's own store.
     fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if job.max_restarts else {}
     return fresh | thread_environment(job.processes) | assignment.environment()
@@ -202,13 +209,13 @@ def thread_environment(processes: int) -> dict[str, str]:
     """Give an environment in which so many ranks share this machine's cores; the user's own settings win."""
     defaults = {
         # Ranks that each take all cores would wait for each other's threads.
-        "OMP_NUM_THREADS": str(max(1, cores() // processes)),
+        "OMP_NUM_THREADS": str(max(1, available_cores() // processes)),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SHUTDOWN_S),
     }
     return defaults | os.environ
 
 
-def _conclude(job: Launch, run: RunFolder, code: int) -> dict[str, Any] | None:
+def _finish_run(job: Launch, run: RunFolder, code: int) -> dict[str, Any] | None:
     folder = run.staging
     if job.node_rank and (not folder.exists() or (folder / "owner").exists()):
         # A folder that all machines share: machine 0 collects.
@@ -219,24 +226,24 @@ def _conclude(job: Launch, run: RunFolder, code: int) -> dict[str, Any] | None:
     if failure is not None:
         collect_logs(folder, job.processes)
     overcome = find_restarts(folder)
-    clear(folder)
+    remove_launcher_files(folder)
     mode_or_script = (job.mode, None if job.mode else str(job.script))
-    told = facts(job.command, *mode_or_script, failure.note() if failure else None) | {
+    run_metadata = launch_metadata(job.command, *mode_or_script, failure.to_dict() if failure else None) | {
         "nnodes": job.nnodes,
         "restarts": overcome,
     }
-    told |= {} if job.links is None else {"links": job.links}
+    run_metadata |= {} if job.links is None else {"links": job.links}
     if failure is None:
-        content = write_manifest(folder, told)
+        content = write_manifest(folder, run_metadata)
         return content | {"folder": str(run.complete())}
-    raise _explained(failure, run, told, job.checkpoints)
+    raise _failure_error(failure, run, run_metadata, job.checkpoints)
 
 
 def _failure(job: Launch, folder: Path, code: int) -> Failure | None:
     failure = find_failure(folder)
     if failure is not None:
         return failure
-    here = {int(piece["rank"]) for piece in read_notes(folder, "piece")}
+    here = {int(rank_message["rank"]) for rank_message in read_messages(folder, "piece")}
     first = job.node_rank * job.processes
     missing = [rank for rank in range(first, first + job.processes) if rank not in here]
     if missing and code == 0:
@@ -244,28 +251,28 @@ def _failure(job: Launch, folder: Path, code: int) -> Failure | None:
     return None if code == 0 else Failure(None, f"torchrun ended with exit code {code}")
 
 
-def _explained(
-    failure: Failure, run: RunFolder, told: dict[str, Any], checkpoints: Path | None
+def _failure_error(
+    failure: Failure, run: RunFolder, run_metadata: dict[str, Any], checkpoints: Path | None
 ) -> RecordingError | UsageError:
     """Keep what is worth keeping, and say what happened and what was kept."""
     traces = sorted(path.name for path in run.staging.glob("rank*.gz"))
     lines = [] if failure.rank is None else last_lines(run.staging / f"rank{failure.rank}.log")
     logs = sorted(path.name for path in run.staging.glob("rank*.log"))
-    if failure.advice and not traces:
+    if failure.is_user_error and not traces:
         run.discard()
         return UsageError(failure.message) if failure.exit_code == 2 else RecordingError(failure.message)
     who = "The recording failed" if failure.rank is None else f"Rank {failure.rank} died"
-    again = len(told["restarts"])
+    again = len(run_metadata["restarts"])
     who += f" after {again} restart{'s' * (again > 1)}" if again else ""
-    text = failure.message if failure.advice else f"{who}: {failure.message}."
-    if lines and not failure.advice:
+    text = failure.message if failure.is_user_error else f"{who}: {failure.message}."
+    if lines and not failure.is_user_error:
         text += "\nIts last lines:\n" + "\n".join(f"    {line}" for line in lines)
     if traces or logs:
-        write_manifest(run.staging, told)
+        write_manifest(run.staging, run_metadata)
         text += f"\nKept in {run.keep_failed()}: {', '.join([*traces, *logs])}; no whole run."
     else:
         run.discard()
         text += "\nNothing was recorded."
-    if stays := what_stays(checkpoints):
+    if stays := kept_checkpoints_message(checkpoints):
         text += f"\n{stays}"
     return RecordingError(text)

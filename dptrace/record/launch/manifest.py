@@ -10,13 +10,13 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from dptrace.record.launch.messages import read_notes, write_json
+from dptrace.record.launch.messages import read_messages, write_json
 from dptrace.record.launch.run_folder import RUN_FILE, SCHEMA
 
-__all__ = ["elsewhere", "facts", "manifest", "overhead", "write_manifest"]
+__all__ = ["launch_metadata", "manifest", "missing_ranks_note", "overhead", "write_manifest"]
 
-_OF_THE_RUN = ("model", "parameters", "options", "schedule", "world_size", "backend", "versions", "ddp")
-_OF_A_RANK = (
+_RUN_FIELDS = ("model", "parameters", "options", "schedule", "world_size", "backend", "versions", "ddp")
+_RANK_FIELDS = (
     "rank",
     "node",
     "local_rank",
@@ -31,7 +31,7 @@ _OF_A_RANK = (
 )
 
 
-def facts(
+def launch_metadata(
     command: Sequence[str], mode: str | None, script: str | None, failure: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Say how a run was started, when, and whether it came to its end."""
@@ -56,37 +56,41 @@ def overhead(ranks: Sequence[dict[str, Any]]) -> float | None:
     return round(with_it / without - 1, 4)
 
 
-def manifest(pieces: Sequence[dict[str, Any]], facts: dict[str, Any]) -> dict[str, Any]:
+def manifest(ranks_metadata: Sequence[dict[str, Any]], launch_metadata: dict[str, Any]) -> dict[str, Any]:
     """Put a run.json together.
 
     Args:
         pieces: what each rank noted of itself, in the order of ranks; those of ranks that died may be missing.
         facts: what the launcher knows: command, status, mode …; they win over what the ranks say.
     """
-    ranks = [{key: piece[key] for key in _OF_A_RANK} for piece in pieces]
-    of_the_run: dict[str, Any] = {key: pieces[0][key] if pieces else None for key in _OF_THE_RUN}
-    notes = [_told(restart) for restart in facts.get("restarts", ())]
-    notes += [note for piece in pieces for note in piece["notes"]]
-    if pieces and len(pieces) < pieces[0]["world_size"] and facts["status"] == "complete":
+    ranks = [{key: rank_metadata[key] for key in _RANK_FIELDS} for rank_metadata in ranks_metadata]
+    of_the_run: dict[str, Any] = {key: ranks_metadata[0][key] if ranks_metadata else None for key in _RUN_FIELDS}
+    notes = [_restart_note(restart) for restart in launch_metadata.get("restarts", ())]
+    notes += [note for rank_metadata in ranks_metadata for note in rank_metadata["notes"]]
+    if (
+        ranks_metadata
+        and len(ranks_metadata) < ranks_metadata[0]["world_size"]
+        and launch_metadata["status"] == "complete"
+    ):
         # Machines without a common folder each keep their own ranks.
-        notes.append(elsewhere(len(pieces), pieces[0]["world_size"]))
+        notes.append(missing_ranks_note(len(ranks_metadata), ranks_metadata[0]["world_size"]))
     return {
         "schema": SCHEMA,
         **of_the_run,
-        **facts,
-        "losses": _mean_losses([piece["losses"] for piece in pieces]),
+        **launch_metadata,
+        "losses": _mean_losses([rank_metadata["losses"] for rank_metadata in ranks_metadata]),
         "profiler_overhead": overhead(ranks),
         "notes": list(dict.fromkeys(notes)),
         "ranks": ranks,
     }
 
 
-def elsewhere(here: int, ranks: int) -> str:
+def missing_ranks_note(here: int, ranks: int) -> str:
     """Say that other machines hold the rest; a reader drops the note, and tells by the traces what is missing."""
     return f"{here} of {ranks} ranks are here; copy the others' traces beside them."
 
 
-def _told(restart: dict[str, Any]) -> str:
+def _restart_note(restart: dict[str, Any]) -> str:
     who = "A rank" if restart["rank"] is None else f"Rank {restart['rank']}"
     return f"{who} failed ({restart['message']}); all ranks were started anew."
 
@@ -98,9 +102,9 @@ def _mean_losses(of_ranks: Sequence[Sequence[float]]) -> list[float | None]:
     return [mean if math.isfinite(mean) else None for mean in means]  # JSON has no NaN
 
 
-def write_manifest(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
+def write_manifest(folder: Path, launch_metadata: dict[str, Any]) -> dict[str, Any]:
     """Write run.json from the notes in *folder*, take the notes away, and give what was written."""
-    content = manifest(read_notes(folder, "piece"), facts)
+    content = manifest(read_messages(folder, "piece"), launch_metadata)
     write_json(folder / RUN_FILE, content)
     for kind in ("piece", "failure"):
         for note in folder.glob(f"rank*.{kind}.json"):

@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 
-__all__ = ["AGENT", "LAUNCHER", "below", "end_with_parent"]
+__all__ = ["AGENT_PID_ENV", "LAUNCHER_PID_ENV", "descendants", "end_with_parent"]
 
-LAUNCHER, AGENT = "DPTRACE_LAUNCHER", "DPTRACE_AGENT"
+LAUNCHER_PID_ENV, AGENT_PID_ENV = "DPTRACE_LAUNCHER", "DPTRACE_AGENT"
 """Variables by which a launcher tells its agent, and an agent its ranks, whose children they are."""
 
 _PR_SET_PDEATHSIG = 1
@@ -26,12 +26,12 @@ def end_with_parent(with_signal: signal.Signals, parent: str | None = None) -> N
         return
     before = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(with_signal))
-    if os.getppid() != before or (parent and not _alive(int(parent))):
+    if os.getppid() != before or (parent and not _is_running(int(parent))):
         # It died before the call above; nobody will tell.
         os.kill(os.getpid(), with_signal)
 
 
-def _alive(process: int) -> bool:
+def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -41,7 +41,7 @@ def _alive(process: int) -> bool:
     return True
 
 
-def below(process: int) -> list[int]:
+def descendants(process: int) -> list[int]:
     """Give the ids of all processes that a process has started, and of those that they started in turn."""
     children: dict[int, list[int]] = {}
     for child, parent in _parents():

@@ -12,16 +12,16 @@ from pathlib import Path
 
 from dptrace.errors import DptraceError, UsageError
 
-__all__ = ["RUN_FILE", "SCHEMA", "RunFolder", "is_run", "trace_name"]
+__all__ = ["RUN_FILE", "SCHEMA", "RunFolder", "is_run_folder", "trace_name"]
 
 RUN_FILE = "run.json"  # dptrace.readers.sources.discovery says it too: recording imports nothing of reading
 SCHEMA = 1
 """Version of run.json; docs/run-folder.md describes it."""
 
-_FRESH_S = 24 * 3600
+_OWNER_TIMEOUT_S = 24 * 3600
 """For how long another machine's recording that writes nothing is taken to be under way."""
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f]")
-_OURS = re.compile(r"run\.json|rank\d+\.pt\.trace\.json\.gz|rank\d+\.log")
+_RUN_FILE_NAMES = re.compile(r"run\.json|rank\d+\.pt\.trace\.json\.gz|rank\d+\.log")
 
 
 def trace_name(rank: int) -> str:
@@ -29,14 +29,14 @@ def trace_name(rank: int) -> str:
     return f"rank{rank}.pt.trace.json.gz"
 
 
-def is_run(path: Path) -> bool:
+def is_run_folder(path: Path) -> bool:
     """Tell whether a folder is a recorded run and holds nothing else, so that it may be replaced."""
     try:
         info = json.loads((path / RUN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     ours = isinstance(info, dict) and {"schema", "status", "world_size"} <= info.keys()
-    return ours and all(_OURS.fullmatch(file.name) and _is_plain(file) for file in path.iterdir())
+    return ours and all(_RUN_FILE_NAMES.fullmatch(file.name) and _is_plain(file) for file in path.iterdir())
 
 
 def _is_plain(path: Path) -> bool:
@@ -65,7 +65,7 @@ class RunFolder:
         """
         self.check(force)
         self._force = force
-        where = self._busy()
+        where = self._other_owner()
         if where is not None:
             raise DptraceError(
                 f"{self.path}: another recording to this folder is under way on {where}. Choose another --out; "
@@ -96,7 +96,7 @@ class RunFolder:
             raise UsageError(f"{self.path} is there already and is no folder. Choose another --out.")
         if not any(self.path.iterdir()):
             return
-        if not is_run(self.path):
+        if not is_run_folder(self.path):
             raise UsageError(
                 f"{self.path} is there already and holds more than a recorded run; even --force does not replace it. "
                 "Choose another --out."
@@ -107,14 +107,14 @@ class RunFolder:
                 "another --out."
             )
 
-    def _busy(self) -> str | None:
+    def _other_owner(self) -> str | None:
         """Name the machine on which another process fills the folder; None when the folder is free."""
         try:
             owner, _, host = self._owner.read_text().partition(" ")
             if host and host != platform.node():
                 # Its process ids mean nothing here; what it left long ago is taken over.
                 newest = max(file.stat().st_mtime for file in self.staging.iterdir())
-                return host if time.time() - newest < _FRESH_S else None
+                return host if time.time() - newest < _OWNER_TIMEOUT_S else None
             if int(owner) == os.getpid():
                 return None
             os.kill(int(owner), 0)
@@ -131,7 +131,7 @@ class RunFolder:
         it, or, if names collide, the run gets another name.
         """
         self._owner.unlink(missing_ok=True)
-        if not self._target.exists() or (self._force and is_run(self._target)):
+        if not self._target.exists() or (self._force and is_run_folder(self._target)):
             self._replace()
         elif self._target.is_dir() and not {f.name for f in self.staging.iterdir()} & set(os.listdir(self._target)):
             # run.json last: with it the run is whole.

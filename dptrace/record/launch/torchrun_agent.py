@@ -19,15 +19,15 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from dptrace.record.launch.messages import write_json
-from dptrace.record.launch.process_tree import AGENT, LAUNCHER, end_with_parent
+from dptrace.record.launch.process_tree import AGENT_PID_ENV, LAUNCHER_PID_ENV, end_with_parent
 
 __all__ = ["main"]
 
 
 def main() -> int:
     """Run torchrun; give 1 when a rank failed."""
-    end_with_parent(signal.SIGTERM, os.environ.get(LAUNCHER))
-    os.environ[AGENT] = str(os.getpid())
+    end_with_parent(signal.SIGTERM, os.environ.get(LAUNCHER_PID_ENV))
+    os.environ[AGENT_PID_ENV] = str(os.getpid())
     if "LOGLEVEL" not in os.environ:
         # The launcher says what happened, once and shorter.
         logging.disable(logging.ERROR)

@@ -16,27 +16,27 @@ from dptrace.record.options.validation import (
     TENSOR,
     TOP_K,
     TOPK_RATIO,
-    share,
+    parse_ratio,
 )
 
-__all__ = ["OPTIONS", "REPLICATED", "Option", "whole_number"]
+__all__ = ["OPTIONS", "REPLICATED", "Option", "positive_int"]
 
 
-def number_above_zero(text: str) -> float:
+def positive_number(text: str) -> float:
     """Read a number, and refuse with ValueError zero and less, and what no size can be."""
     if not 0 < float(text) < 1e6:
         raise ValueError(f"{text} is not above 0, or beyond all reason")
     return float(text)
 
 
-def number_from_zero(text: str) -> float:
+def non_negative_number(text: str) -> float:
     """Read zero or more, and refuse with ValueError what is below, no number, or beyond all reason."""
     if not 0 <= float(text) < 1e6:
         raise ValueError(f"{text} is not 0 or above, or beyond all reason")
     return float(text)
 
 
-def whole_number(text: str) -> int:
+def positive_int(text: str) -> int:
     """Read a number from 1 on, and refuse all else with ValueError."""
     if not 1 <= int(text) < 1_000_000:
         raise ValueError(f"{text} is not from 1 to a million")
@@ -70,7 +70,7 @@ class Option:
         return self.name.replace("-", "_")
 
     @property
-    def described(self) -> str:
+    def help_text(self) -> str:
         """Give the help with the default, and the modes where it is not for all."""
         text = f"{', '.join(self.modes)}: {self.help}" if 0 < len(self.modes) < _MANY else self.help
         return text if self.default in (None, False) else f"{text} [default: {self.default}]"
@@ -92,7 +92,7 @@ OPTIONS = (
         None,
         "first",
         "Model to train: "
-        + ", ".join(f"{name} ({model.idea})" for name, model in MODELS.items())
+        + ", ".join(f"{name} ({model.description})" for name, model in MODELS.items())
         + " [default: medium, or the mode's own].",
         choices=tuple(MODELS),
     ),
@@ -102,7 +102,7 @@ OPTIONS = (
     ),
     Option(
         "bucket-cap-mb",
-        number_above_zero,
+        positive_number,
         None,
         "ddp",
         "DDP's bucket size in MiB [default: DDP's own, 25 with a first bucket of 1].",
@@ -119,7 +119,7 @@ OPTIONS = (
     ),
     Option(
         "topk-ratio",
-        share,
+        parse_ratio,
         None,
         "ddp",
         f"Share of the gradient's numbers that --compress topk sends [default: {TOPK_RATIO}].",
@@ -127,7 +127,7 @@ OPTIONS = (
     ),
     Option(
         "powersgd-rank",
-        whole_number,
+        positive_int,
         None,
         "ddp",
         f"Rank of the matrices that --compress powersgd sends [default: {POWERSGD_RANK}].",
@@ -152,24 +152,24 @@ OPTIONS = (
     ),
     Option(
         "ranks-per-node",
-        whole_number,
+        positive_int,
         None,
         "parallel",
         "Ranks that share a fast link [default: those of one machine].",
         modes=("hierarchical", "hsdp"),
     ),
-    Option("experts", whole_number, EXPERTS, "parallel", "Experts of a block, on all ranks together.", modes=("moe",)),
-    Option("tp", whole_number, TENSOR, "parallel", "Ranks that share each layer.", modes=("dp-tp", "3d")),
-    Option("pp", whole_number, PIPELINE, "parallel", "Stages of the pipeline.", modes=("3d",)),
-    Option("top-k", whole_number, TOP_K, "parallel", "Experts that each token is sent to.", modes=("moe",)),
+    Option("experts", positive_int, EXPERTS, "parallel", "Experts of a block, on all ranks together.", modes=("moe",)),
+    Option("tp", positive_int, TENSOR, "parallel", "Ranks that share each layer.", modes=("dp-tp", "3d")),
+    Option("pp", positive_int, PIPELINE, "parallel", "Stages of the pipeline.", modes=("3d",)),
+    Option("top-k", positive_int, TOP_K, "parallel", "Experts that each token is sent to.", modes=("moe",)),
     Option(
         "dtype", str, "float32", "training", "Numbers in which to train.", choices=("float32", "bfloat16", "float16")
     ),
     Option(
         "optimizer", str, None, "training", "Optimizer [default: the model's, sgd for MLPs].", choices=("sgd", "adamw")
     ),
-    Option("lr", number_from_zero, None, "training", "Learning rate [default: the model's, 0.01 for MLPs]."),
-    Option("weight-decay", number_from_zero, None, "training", "Weight decay [default: the model's, 0 for MLPs]."),
+    Option("lr", non_negative_number, None, "training", "Learning rate [default: the model's, 0.01 for MLPs]."),
+    Option("weight-decay", non_negative_number, None, "training", "Weight decay [default: the model's, 0 for MLPs]."),
     Option(
         "amp",
         str,
@@ -178,7 +178,7 @@ OPTIONS = (
         "Forward in lower precision; fp16 with scaled gradients.",
         choices=("bf16", "fp16"),
     ),
-    Option("clip-grad", number_above_zero, None, "training", "Clip the gradients to this norm over all parameters."),
+    Option("clip-grad", positive_number, None, "training", "Clip the gradients to this norm over all parameters."),
     Option(
         "checkpoint-activations",
         bool,
@@ -234,7 +234,7 @@ OPTIONS = (
     ),
     Option(
         "checkpoint-every",
-        whole_number,
+        positive_int,
         None,
         "faults",
         "Write a checkpoint after every so many steps; for modes whose ranks all hold the whole model.",

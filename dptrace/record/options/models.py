@@ -11,14 +11,14 @@ __all__ = ["MLPS", "MODELS", "Model"]
 class Model:
     """One model, and the options that suit it."""
 
-    idea: str
+    description: str
     batch_size: int
     optimizer: str
     lr: float
     weight_decay: float = 0.0
     blocks: bool = True
     """Whether it is made of blocks of several layers, whose activations can be computed again."""
-    shares: int = 0
+    tp_units: int = 0
     """Heads, or neurons, of which ranks of tensor parallelism take equally many: they must divide it; 0 for none."""
     context: int = 0
     """Tokens of a sample, of a decoder."""
@@ -27,13 +27,13 @@ class Model:
 MLPS = ("small", "medium", "large", "xlarge")
 
 MODELS = {
-    "small": Model("MLP of 1.5 million parameters", 1024, "sgd", 0.01, blocks=False, shares=256),
-    "medium": Model("MLP of 8.4 million", 1024, "sgd", 0.01, blocks=False, shares=1024),
-    "large": Model("MLP of 35.2 million", 1024, "sgd", 0.01, blocks=False, shares=1024),
-    "xlarge": Model("MLP of 52.0 million", 1024, "sgd", 0.01, blocks=False, shares=512),
-    "balanced": Model("8 equal blocks, 9.9 million", 1024, "sgd", 0.01, shares=784),
+    "small": Model("MLP of 1.5 million parameters", 1024, "sgd", 0.01, blocks=False, tp_units=256),
+    "medium": Model("MLP of 8.4 million", 1024, "sgd", 0.01, blocks=False, tp_units=1024),
+    "large": Model("MLP of 35.2 million", 1024, "sgd", 0.01, blocks=False, tp_units=1024),
+    "xlarge": Model("MLP of 52.0 million", 1024, "sgd", 0.01, blocks=False, tp_units=512),
+    "balanced": Model("8 equal blocks, 9.9 million", 1024, "sgd", 0.01, tp_units=784),
     "resnet18": Model("ResNet-18 of 11.2 million on CIFAR-10", 128, "adamw", 5e-4, 1e-4),
-    "gpt-tiny": Model("decoder of 0.9 million", 64, "adamw", 1e-3, shares=4, context=64),
-    "gpt-small": Model("decoder of 135.8 million", 32, "adamw", 3e-4, 0.1, shares=12, context=512),
+    "gpt-tiny": Model("decoder of 0.9 million", 64, "adamw", 1e-3, tp_units=4, context=64),
+    "gpt-small": Model("decoder of 135.8 million", 32, "adamw", 3e-4, 0.1, tp_units=12, context=512),
 }
 """By name, in the order of --help."""

@@ -26,14 +26,14 @@ FAMILIES = {
 class Mode:
     """One way to train in parallel."""
 
-    idea: str
+    description: str
     family: str = "first"
     """A key of FAMILIES."""
     models: tuple[str, ...] = tuple(MODELS)
     """The models that it can train; the first is its default, unless --model's own default is among them."""
     file: str = ""
     """Name of the trainer's file, where it is not the mode's with underscores."""
-    alone: bool = False
+    single_gpu: bool = False
     """Whether it runs on one rank only."""
     whole_batch: bool = False
     """Whether every rank sees the whole batch, so that it need not divide over them."""
@@ -44,7 +44,7 @@ _IN_PAIRS = (*MLPS, "balanced", *_DECODERS)
 """Models of pairs of linear layers, which tensor parallelism can cut."""
 
 MODES = {
-    "single": Mode("one GPU, no communication: the baseline", alone=True),
+    "single": Mode("one GPU, no communication: the baseline", single_gpu=True),
     "naive": Mode("the whole backward pass, then one blocking all-reduce for each parameter"),
     "interleaved": Mode("an all-reduce starts as soon as a gradient is there, while backward goes on"),
     "ddp": Mode("PyTorch's DistributedDataParallel: gradients in buckets, an all-reduce for each bucket"),
@@ -96,7 +96,7 @@ def trainer(mode: str) -> Path:
     """
     if mode not in MODES:
         width = max(map(len, MODES))
-        lines = "".join(f"\n  {name:{width}}  {known.idea}" for name, known in MODES.items())
+        lines = "".join(f"\n  {name:{width}}  {known.description}" for name, known in MODES.items())
         raise UsageError(f"There is no mode {mode!r}. The modes are:{lines}")
     name = MODES[mode].file or mode.replace("-", "_")
     return Path(__file__).parents[2] / "trainers" / f"{name}.py"

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from dptrace.errors import UsageError
-from dptrace.record.options.catalog import OPTIONS, whole_number
+from dptrace.record.options.catalog import OPTIONS, positive_int
 from dptrace.record.options.models import MODELS
 from dptrace.record.options.modes import MODES
-from dptrace.record.options.validation import KEEPING, check_compression
+from dptrace.record.options.validation import STATEFUL_COMPRESSIONS, check_compression
 
 __all__ = [
-    "MADE_UP",
     "SAMPLES",
+    "SYNTHETIC_IMAGES",
     "Options",
     "Schedule",
     "check_batch",
@@ -29,7 +29,7 @@ SAMPLES = 32_768
 """Samples in the synthetic data."""
 CIFAR10_SAMPLES = 50_000
 """Images in CIFAR-10's training data."""
-MADE_UP = "made-up images of CIFAR-10's shape"
+SYNTHETIC_IMAGES = "made-up images of CIFAR-10's shape"
 """What resnet18 trains on without a folder of the real ones; run.json's word for it."""
 
 
@@ -123,18 +123,18 @@ class Options(argparse.Namespace):
     resume: bool = False
     mode: str
     epochs: int | None
-    lost: tuple[str, ...] = ()
+    damaged_checkpoints: tuple[str, ...] = ()
     """Checkpoints that could not be read, with the reason, when the training went on from one before them."""
     first_step: int = 0
     """Where a training that was broken off goes on."""
 
     @property
-    def steps_in_all(self) -> int:
+    def total_steps(self) -> int:
         """Count the steps of the training, from its very first."""
         return Schedule.of(self.steps, self.warmup, self.wait).total
 
     @property
-    def training(self) -> dict[str, Any]:
+    def checkpoint_settings(self) -> dict[str, Any]:
         """Give what must be the same in a training that goes on from a checkpoint."""
         names = ("mode", "model", "batch_size", "optimizer", "lr", "weight_decay", "seed", "dtype", "amp", "clip_grad")
         facts = {name: getattr(self, name) for name in names}
@@ -142,19 +142,19 @@ class Options(argparse.Namespace):
         return facts if compression == "none" else facts | {"compress": compression}
 
     @property
-    def recording(self) -> dict[str, Any]:
+    def record_arguments(self) -> dict[str, Any]:
         """Give the arguments of ``record.record``."""
-        about = {key: value for key, value in vars(self).items() if key not in _NOT_TOLD}
+        about = {key: value for key, value in vars(self).items() if key not in _NOT_RECORDED}
         if self.model == "resnet18":
-            about["data"] = self.data or MADE_UP
+            about["data"] = self.data or SYNTHETIC_IMAGES
         chosen = {key: getattr(self, key) for key in ("out", "steps", "warmup", "wait", "force")}
         if self.epochs is None:
-            return chosen | {"options": about, "first": self.first_step, "lost": self.lost}
+            return chosen | {"options": about, "first": self.first_step, "lost": self.damaged_checkpoints}
         samples = CIFAR10_SAMPLES if self.data else SAMPLES
         return chosen | {"options": about | {"mode": self.mode}, "epochs": (self.epochs, samples // self.batch_size)}
 
 
-_NOT_TOLD = ("out", "steps", "warmup", "wait", "force", "save_parameters", "mode", "epochs", "first_step", "lost")
+_NOT_RECORDED = ("out", "steps", "warmup", "wait", "force", "save_parameters", "mode", "epochs", "first_step", "lost")
 """Options that run.json tells elsewhere or that say nothing of the training."""
 
 
@@ -188,7 +188,7 @@ def parse_options(description: str | None, mode: str, arguments: Sequence[str] |
         if option.modes and mode not in option.modes:
             continue
         # A percent sign would begin a format in argparse's help.
-        help_text = option.described.replace("%", "%%")
+        help_text = option.help_text.replace("%", "%%")
         if option.type is bool:
             parser.add_argument(f"--{option.name}", action="store_true", help=help_text)
             continue
@@ -198,7 +198,7 @@ def parse_options(description: str | None, mode: str, arguments: Sequence[str] |
         )
     parser.add_argument("--force", action="store_true", help="Replace the run folder if it is there already.")
     epochs = "Time this many epochs without the profiler, and print one line of results; record nothing."
-    parser.add_argument("--epochs", type=whole_number, metavar="N", help=epochs)
+    parser.add_argument("--epochs", type=positive_int, metavar="N", help=epochs)
     options = parser.parse_args(arguments, namespace=Options(mode=mode))
     options.model = options.model or default_model(mode)
     for name in ("batch_size", "optimizer", "lr", "weight_decay"):
@@ -224,7 +224,7 @@ def check_training(options: dict[str, Any]) -> None:
     if options.get("checkpoints") and not (options.get("checkpoint_every") or options.get("resume")):
         raise UsageError("--checkpoints names a folder for --checkpoint-every or --resume: give one of them.")
     compression = options.get("compress") or "none"
-    if (options.get("checkpoint_every") or options.get("resume")) and compression in KEEPING:
+    if (options.get("checkpoint_every") or options.get("resume")) and compression in STATEFUL_COMPRESSIONS:
         raise UsageError(
             f"--compress {compression} keeps what it left out for the next step, which no checkpoint holds: leave one "
             "out, or use --compress fp16 or bf16."

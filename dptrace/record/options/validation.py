@@ -18,11 +18,11 @@ from dptrace.record.options.models import MODELS
 __all__ = [
     "COMPRESSIONS",
     "EXPERTS",
-    "KEEPING",
     "MICRO_BATCHES",
     "PIPELINE",
     "POWERSGD_RANK",
     "SCHEDULES",
+    "STATEFUL_COMPRESSIONS",
     "TENSOR",
     "TOPK_RATIO",
     "TOP_K",
@@ -33,7 +33,7 @@ __all__ = [
     "check_nodes",
     "check_pipeline",
     "check_replicas",
-    "share",
+    "parse_ratio",
 ]
 
 EXPERTS, TOP_K = 8, 2
@@ -94,7 +94,7 @@ def check_mesh(options: MutableMapping[str, Any], ranks: int) -> None:
 
 def _check_model(mode: str, name: str, tensor: int) -> None:
     model = MODELS[name]
-    shares = gcd(model.shares, model.context) if mode == "tp-sp" else model.shares
+    shares = gcd(model.tp_units, model.context) if mode == "tp-sp" else model.tp_units
     if shares % tensor:
         fitting = [str(size) for size in range(1, tensor + 1) if shares % size == 0]
         option = "--gpus" if mode in ("tp", "tp-sp") else "--tp"
@@ -160,7 +160,7 @@ def _check_micro_batches(schedule: str, parts: int, ranks: int, batch: int) -> N
 
 
 COMPRESSIONS = ("none", "fp16", "bf16", "powersgd", "topk", "int8")
-KEEPING = ("powersgd", "topk", "int8")
+STATEFUL_COMPRESSIONS = ("powersgd", "topk", "int8")
 """Those that add what a message left out to the next gradient: each rank keeps something of its own."""
 MICRO_BATCHES = 4
 """Of each rank, unless told otherwise."""
@@ -169,7 +169,7 @@ POWERSGD_RANK = 2
 TOPK_RATIO = 0.01
 
 
-def share(text: str) -> float:
+def parse_ratio(text: str) -> float:
     """Read a share above 0 and up to 1, and refuse all else with ValueError."""
     if not 0 < float(text) <= 1:
         raise ValueError(f"{text} is not above 0 and at most 1")

@@ -60,10 +60,10 @@ def test_figures_below_the_uncertainty_are_not_told() -> None:
     _, clocks = compared(plain(0), plain(1))
     least = int(clocks.uncertainty_ns[1])
 
-    assert clocks.tell(least, 0, 1) is None
-    assert clocks.tell(-least, 1, 0) is None
-    assert least + 1 == clocks.tell(least + 1, 0, 1)
-    assert 1 == clocks.tell(1, 1, 1)
+    assert clocks.resolve(least, 0, 1) is None
+    assert clocks.resolve(-least, 1, 0) is None
+    assert least + 1 == clocks.resolve(least + 1, 0, 1)
+    assert 1 == clocks.resolve(1, 1, 1)
 
 
 def test_ranks_that_share_nothing_are_not_compared() -> None:
@@ -71,8 +71,8 @@ def test_ranks_that_share_nothing_are_not_compared() -> None:
     _, clocks = compared(*(plain(i, group="tp", group_size=2, ranks=(i // 2 * 2, i // 2 * 2 + 1)) for i in range(4)))
 
     assert [0, 0, 2, 2] == clocks.reference.tolist()
-    assert clocks.tell(10**9, 1, 2) is None
-    assert 10**9 == clocks.tell(10**9, 2, 3)
+    assert clocks.resolve(10**9, 1, 2) is None
+    assert 10**9 == clocks.resolve(10**9, 2, 3)
     here, there = np.array([0, 1], np.int32), np.array([2, 0], np.int32)
     assert [UNKNOWN_NS, int(clocks.uncertainty_ns[1])] == clocks.between(here, there).tolist()
     assert "No collective connects rank 2 with rank 0: how far their clocks are apart is unknown." in clocks.notes

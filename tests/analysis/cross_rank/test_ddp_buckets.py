@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import dptrace
-from dptrace.analysis.cross_rank.ddp_buckets import Bucket, buckets, names
+from dptrace.analysis.cross_rank.ddp_buckets import Bucket, buckets, instance_names
 from dptrace.analysis.matching.match import Matches, match
 from dptrace.timeline.model import Collective
 from tests.support.rank_cases import rank, reduce
@@ -36,7 +36,7 @@ def test_buckets_are_what_has_their_sizes_in_turn(info: dict[str, Any]) -> None:
     assert [0, 1, -1, 2, 0, 1, 2] == found.bucket.tolist()
     assert (Bucket(0, 100, (5, 4)), Bucket(1, 300, (3,)), Bucket(2, 100, (2, 1, 0))) == found.buckets
     assert () == found.notes
-    assert ["bucket 0", "bucket 1", "", "bucket 2"] == names(matches, found)[:4]
+    assert ["bucket 0", "bucket 1", "", "bucket 2"] == instance_names(matches, found)[:4]
 
 
 def test_each_group_of_replicas_has_its_own() -> None:
@@ -51,7 +51,7 @@ def test_each_group_of_replicas_has_its_own() -> None:
     found = buckets(matches, {"ddp": DDP})
 
     assert found is not None
-    labels = [what.label for what in matches.what]
+    labels = [what.label for what in matches.collectives]
     assert [0, 0, 1, 1, 2, 2] == sorted(found.bucket[[not label for label in labels]].tolist())
     assert [-1] == [b for b, label in zip(found.bucket.tolist(), labels, strict=True) if label]
     assert () == found.notes
@@ -73,7 +73,7 @@ def test_other_sizes_than_ddps_are_told() -> None:
 def test_without_logging_data_there_are_none(info: dict[str, Any]) -> None:
     """Traces that dptrace did not record, or trainers without DDP."""
     assert buckets(reduced(100), info) is None
-    assert [""] == names(reduced(100), None)
+    assert [""] == instance_names(reduced(100), None)
 
 
 def test_damaged_logging_data_names_no_bucket() -> None:
@@ -90,7 +90,7 @@ def test_labels_of_the_trainer_are_names() -> None:
     """FSDP's units by module, pipelines' actions by stage and micro-batch."""
     what = Collective("all_gather", 8, "Float", "0", label="FSDP::all_gather (layers.3)")
 
-    assert ["FSDP::all_gather (layers.3)"] == names(match([rank(0, [(0, 0, 9, what)])]), None)
+    assert ["FSDP::all_gather (layers.3)"] == instance_names(match([rank(0, [(0, 0, 9, what)])]), None)
 
 
 @pytest.mark.parametrize("name", ["ddp_cpu_2ranks", "ddp_4mb_cpu_2ranks"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dptrace.analysis.cross_rank.clocks import estimate
-from dptrace.analysis.cross_rank.latency import Latency, latencies, summed, titled
+from dptrace.analysis.cross_rank.latency import Latency, latencies, merge_groups, with_phase_in_name
 from dptrace.analysis.cross_rank.transfers import timing
 from dptrace.analysis.matching.match import match
 from dptrace.timeline.model import Collective, Phase
@@ -98,8 +98,10 @@ def test_forward_and_backward_of_one_label_are_two() -> None:
 
     found = latencies(matches, told, ["FSDP::all_gather (0)"] * 2)
     assert [(Phase.BACKWARD, 20_000), (Phase.FORWARD, 10_000)] == [(f.phase, f.quantile(1)) for f in found]
-    assert ["FSDP::all_gather (0), backward", "FSDP::all_gather (0), forward"] == [f.name for f in titled(found)]
-    assert found[:1] == titled(found[:1])
+    assert ["FSDP::all_gather (0), backward", "FSDP::all_gather (0), forward"] == [
+        f.name for f in with_phase_in_name(found)
+    ]
+    assert found[:1] == with_phase_in_name(found[:1])
     assert {-1} == {f.phase for f in latencies(matches, told)}
 
 
@@ -113,11 +115,11 @@ def test_a_label_whose_sizes_vary_is_one_row_and_so_are_its_layers_summed() -> N
     found = latencies(matches, told, layers)
 
     assert [3, 3] == [len(latency.instances) for latency in found]
-    (row,) = summed(found, matches, told)
+    (row,) = merge_groups(found, matches, told)
     assert ("MoE::dispatch", 6, 14_000) == (row.name, len(row.instances), row.bytes)
     assert not row.slow.any()
     even = latencies(matches, told, [""] * 6)
-    assert even == summed(even, matches, told)
+    assert even == merge_groups(even, matches, told)
 
 
 def test_groups_of_one_purpose_are_summed() -> None:
@@ -130,7 +132,7 @@ def test_groups_of_one_purpose_are_summed() -> None:
     found = latencies(matches, told)
 
     assert [3, 3] == [len(latency.instances) for latency in found]
-    (row,) = summed(found, matches, told)
+    (row,) = merge_groups(found, matches, told)
     assert (6, "all_reduce") == (len(row.instances), row.kind)
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dptrace
-from dptrace.analysis.cross_rank.pipeline_bubble import formula
+from dptrace.analysis.cross_rank.pipeline_bubble import bubble_formula
 from dptrace.run.run import Run
 from dptrace.timeline.model import Action, Actions, Collective, Timeline
 from tests.support.builders import TimelineBuilder
@@ -115,10 +115,10 @@ def test_one_micro_batch_in_flight_leaves_all_but_one_idle() -> None:
 def test_formulas() -> None:
     """As their papers have them; a schedule that is told by none has none."""
     assert (3 / 4, 3 / 11, 3 / 11, 3 / 19, 3 / 27) == tuple(
-        formula(schedule, 4, 8, 2 if schedule == "interleaved" else 1)
+        bubble_formula(schedule, 4, 8, 2 if schedule == "interleaved" else 1)
         for schedule in ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble")
     )
-    assert formula("v-shaped", 4, 8, 2) is None
+    assert bubble_formula("v-shaped", 4, 8, 2) is None
 
 
 def test_each_rank_s_share_and_its_own_span() -> None:
@@ -173,7 +173,7 @@ def test_interleaved_and_zero_bubble_are_told_by_their_actions() -> None:
         replace(t, actions=replace(t.actions, stage=np.array(s, np.int32)))
         for t, s in zip(one, ([0, 3] * 2, [1, 2] * 2), strict=True)
     ]
-    ahead = [replace(t, actions=t.actions.having(t.actions.kind == Action.F)) for t in one]
+    ahead = [replace(t, actions=t.actions.filter(t.actions.kind == Action.F)) for t in one]
 
     schedules = [Run("r", tuple(timelines)).pipelines[0].schedule for timelines in ((parted, one[1]), two, both, ahead)]
     assert ["zero-bubble", "interleaved", "v-shaped", "forward-only"] == schedules
@@ -241,5 +241,5 @@ def test_a_recorded_pipeline_s_bubble_is_the_formula_s(schedule: str, ranks: int
 
     assert (schedule, ranks, 4) == (found.schedule, found.ranks, found.micro_batches)
     assert found.formula_percent is not None
-    shortest = min(found.laps, key=lambda lap: lap.span_ns)
+    shortest = min(found.steps, key=lambda pipeline_step: pipeline_step.span_ns)
     assert pytest.approx(found.formula_percent, rel=within) == shortest.bubble_percent

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.analysis.cross_rank.shared_clock import join, sharing
+from dptrace.analysis.cross_rank.shared_clock import shared_clock_devices, unify_shared_clocks
 from dptrace.analysis.matching.offsets import Offset
 from tests.support.rank_cases import rank, reduce
 
@@ -25,14 +25,16 @@ CALLS = [reduce(0, 1_000_000)]
 )
 def test_cpus_of_one_host_share_its_clock(info: dict[str, Any], shared: list[int]) -> None:
     """Rank 2 shows a GPU's times; what run.json does not tell is not taken for granted."""
-    assert shared == sharing([rank(0, CALLS, on_cpu=True), rank(1, CALLS, on_cpu=True), rank(2, CALLS)], info)
+    assert shared == shared_clock_devices(
+        [rank(0, CALLS, on_cpu=True), rank(1, CALLS, on_cpu=True), rank(2, CALLS)], info
+    )
 
 
 def test_what_shares_a_clock_is_compared_with_what_its_first_is_compared_with() -> None:
     """Also where the first's own reference is compared with another."""
     offsets = [Offset(float(i), 0.0, 0, float(i), i) for i in range(4)]
     reference = [0, 1, 1, 3]
-    join(offsets, reference, [0, 0, 2, 2])
+    unify_shared_clocks(offsets, reference, [0, 0, 2, 2])
 
     assert [0, 0, 0, 0] == reference
     assert [0.0, 0.0, 2.0, 2.0] == [offset.ahead_ns for offset in offsets]

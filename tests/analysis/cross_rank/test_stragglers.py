@@ -35,9 +35,9 @@ def rank(number: int, late_by: int = 0, why: str = "compute") -> Timeline:
     launch[timeline.start_ns <= 12 * MS] = 0
     if why == "waiting":
         launch[-1] = 0
-    loading = (np.array([begin]), np.array([30 * MS + late_by])) if why == "data_loading" else timeline.loading
+    loading = (np.array([begin]), np.array([30 * MS + late_by])) if why == "data_loading" else timeline.data_loading
     of_three = tuple(replace(collective, group_size=3) for collective in timeline.collectives)
-    return replace(timeline, launch_ns=launch, loading=loading, collectives=of_three)
+    return replace(timeline, launch_ns=launch, data_loading=loading, collectives=of_three)
 
 
 def devices(*timelines: Timeline) -> list[DeviceFigures]:
@@ -90,7 +90,7 @@ def test_the_rank_that_sleeps_is_found() -> None:
     worst = np.flatnonzero(found.late_ns > 900 * MS)
 
     assert ["ProfilerStep#4", "ProfilerStep#5", "ProfilerStep#6"] == matches.step[found.instance[worst]].tolist()
-    assert {2} == {matches.places[device][0] for device in found.device[worst].tolist()}
+    assert {2} == {matches.device_ids[device][0] for device in found.device[worst].tolist()}
     assert {"host_bound"} == {found.cause[row] for row in worst.tolist()}
 
 
@@ -101,9 +101,9 @@ def test_the_rank_that_others_wait_for_most_is_found(name: str, rank: int) -> No
     run = dptrace.open(real(name))
     matches = match(run.devices, run.world_size)
     found = stragglers(matches, run.devices)
-    cost = np.bincount(found.device, found.cost_ns, len(matches.places))
+    cost = np.bincount(found.device, found.cost_ns, len(matches.device_ids))
 
-    assert rank == matches.places[int(cost.argmax())][0]
+    assert rank == matches.device_ids[int(cost.argmax())][0]
 
 
 def test_figures_alone_suffice() -> None:

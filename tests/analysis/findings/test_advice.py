@@ -10,7 +10,7 @@ import pytest
 from dptrace.analysis.cross_rank.stragglers import stragglers
 from dptrace.analysis.findings.advice import first_bucket_advice
 from dptrace.analysis.findings.detect import Finding
-from dptrace.analysis.findings.finding import Case
+from dptrace.analysis.findings.finding import FindingContext
 from dptrace.analysis.matching.match import match
 from dptrace.analysis.per_gpu.device import figures_of
 from dptrace.run.cross_rank import analyze_cross_rank
@@ -86,4 +86,4 @@ def test_what_was_left_unset_is_not_to_be_left_unset(info: dict[str, Any], said:
     """By the options of the run, or by DDP's own logging data."""
     matches = match([])
 
-    assert said in first_bucket_advice(Case((), matches, stragglers(matches, []), info=info))
+    assert said in first_bucket_advice(FindingContext((), matches, stragglers(matches, []), metadata=info))

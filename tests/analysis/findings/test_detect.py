@@ -90,8 +90,8 @@ def test_gradients_that_go_one_by_one_are_told() -> None:
 def test_idle_time_is_told_by_cause(kind: str, launch: int, loading: tuple[int, int] | None) -> None:
     """A gap of 20 ms of one of two ranks costs 10 on the mean GPU, and the worse rank is named."""
     gap = step(0, gap=(40, 60)).build()
-    spans = tuple(np.array([edge * MS]) for edge in loading) if loading else gap.loading
-    gap = replace(gap, launch_ns=np.array([0, launch * MS]), loading=spans)  # type: ignore[arg-type]
+    spans = tuple(np.array([edge * MS]) for edge in loading) if loading else gap.data_loading
+    gap = replace(gap, launch_ns=np.array([0, launch * MS]), data_loading=spans)  # type: ignore[arg-type]
     found = {finding.kind: finding for finding in told(gap, step(1).build())}
 
     assert kind in found
@@ -124,7 +124,7 @@ def test_forward_work_done_again_is_told_with_its_share() -> None:
 @pytest.mark.parametrize(("used", "said"), [(0, "though all parameters were used"), (400, "what no GPU work hides")])
 def test_a_search_for_unused_parameters_costs_where_the_gpu_idles(used: int, said: str) -> None:
     """Of 20 ms of search 15 lie in a gap; where DDP's data tells that all were used, so does the finding."""
-    gap = replace(step(0, gap=(40, 60)).build(), searching=(np.array([45 * MS]), np.array([65 * MS])))
+    gap = replace(step(0, gap=(40, 60)).build(), parameter_search=(np.array([45 * MS]), np.array([65 * MS])))
     info = {"ddp": {"find_unused_parameters": 1, "unused_parameter_size": used}}
     found = {finding.kind: finding for finding in analyze_cross_rank([figures_of(gap)], 1, info).findings}
 
@@ -136,7 +136,7 @@ def test_a_search_for_unused_parameters_costs_where_the_gpu_idles(used: int, sai
 def test_a_search_that_gpu_work_hides_is_not_told() -> None:
     """Nobody waits for a search while kernels run; on a CPU everybody does."""
     searching = (np.array([45 * MS]), np.array([65 * MS]))
-    busy = replace(step(0).build(), searching=searching)
+    busy = replace(step(0).build(), parameter_search=searching)
 
     assert () == told(busy)
     assert "unused_parameters" == told(replace(busy, device=-1))[0].kind

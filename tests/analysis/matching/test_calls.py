@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dptrace.analysis.matching.calls import NO_LABEL, Group, calls_of, distinct
+from dptrace.analysis.matching.calls import NO_STEP, Group, calls_of, distinct
 from dptrace.timeline.model import Collective
-from dptrace.timeline.steps import WHOLE
+from dptrace.timeline.steps import WHOLE_TRACE
 from tests.support.rank_cases import rank, reduce
 
 MS = 1_000_000
@@ -38,7 +38,7 @@ def test_what_two_ranks_can_tell_of_one_collective_is_of_one_sort(
     """Kind, group, element type and bytes, as far as these are the same on all ranks; who sends to whom."""
     calls = calls_of([rank(0, [(0, 0, 1, first)]), rank(1, [(0, 0, 1, second)])])
 
-    assert alike == (calls.sort[0] == calls.sort[1])
+    assert alike == (calls.signature[0] == calls.signature[1])
 
 
 def test_a_call_of_unknown_group_is_its_streams() -> None:
@@ -49,21 +49,21 @@ def test_a_call_of_unknown_group_is_its_streams() -> None:
     unclear = calls_of([rank(0, [*known, orphan])])
 
     assert [Group("0", (0, 1), 2, "")] == [clear.groups[i] for i in set(clear.group.tolist())]
-    assert [False, True] == clear.told.tolist()
+    assert [False, True] == clear.described.tolist()
     assert clear.family[0] == clear.family[1]
     assert Group() == unclear.groups[unclear.group[0]]
 
 
 def test_steps_are_labels_only_where_they_are_marked() -> None:
     """A file without marks has no step where others have; where none has, the whole is one step."""
-    marked, plain = rank(0, [reduce(0, MS), reduce(-1, 5)]), rank(1, [reduce(0, MS)], (WHOLE,))
+    marked, plain = rank(0, [reduce(0, MS), reduce(-1, 5)]), rank(1, [reduce(0, MS)], (WHOLE_TRACE,))
 
     mixed, alone = calls_of([marked, plain]), calls_of([plain])
 
-    assert ("ProfilerStep#0", "ProfilerStep#1") == mixed.labels
-    assert [NO_LABEL, 0, NO_LABEL] == mixed.label.tolist()
-    assert [[True, False], [True, False]] == mixed.has.tolist()
-    assert ((WHOLE,), [0]) == (alone.labels, alone.label.tolist())
+    assert ("ProfilerStep#0", "ProfilerStep#1") == mixed.step_names
+    assert [NO_STEP, 0, NO_STEP] == mixed.step_index.tolist()
+    assert [[True, False], [True, False]] == mixed.device_has_step.tolist()
+    assert ((WHOLE_TRACE,), [0]) == (alone.step_names, alone.step_index.tolist())
 
 
 def test_nothing_is_a_table_too() -> None:

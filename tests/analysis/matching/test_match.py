@@ -219,7 +219,7 @@ def test_several_gpus_of_one_rank_are_devices_of_their_own() -> None:
 
     matches = match(both)
 
-    assert ((0, 0), (0, 1), (1, 0), (1, 1)) == matches.places
+    assert ((0, 0), (0, 1), (1, 0), (1, 1)) == matches.device_ids
     assert [[0, 0, 0, 0]] == members(matches)
     assert matches.complete.all()
 
@@ -266,7 +266,7 @@ def test_all_of_a_real_job_is_matched(job: str) -> None:
     assert recorded <= len(matches)
     assert recorded == int((np.diff(matches.first) == len(run)).sum())
     assert all(len(lone) == 0 for lone in matches.unmatched)
-    ends = np.where(matches.member >= 0, matches.spread(matches.end_ns, 0), np.iinfo(np.int64).max)
+    ends = np.where(matches.member >= 0, matches.to_table(matches.end_ns, 0), np.iinfo(np.int64).max)
     assert (np.diff(ends.min(axis=1)) >= 0).all()
 
 

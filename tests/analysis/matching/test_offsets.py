@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dptrace.analysis.matching.offsets import Shared, fit, walk
+from dptrace.analysis.matching.offsets import Shared, estimate_offset, estimate_offsets
 from dptrace.core.intervals import Int64
 
 
@@ -17,18 +17,18 @@ def shared(count: int, ahead: int = 0, ppm: float = 0.0, jitter: int = 3_000, la
     other = end + draw.integers(-jitter, jitter + 1, count)
     begin = other - length + late
 
-    def shown(times: Int64) -> Int64:
+    def redact(times: Int64) -> Int64:
         moved: Int64 = times + ahead + np.rint((times - 10**18) * (ppm * 1e-6)).astype(np.int64)
         return moved
 
-    return Shared(end - length, end, shown(begin), shown(other))
+    return Shared(end - length, end, redact(begin), redact(other))
 
 
 @pytest.mark.parametrize("ahead", [0, 500_000, -5_000_000, 500_000_000])
 @pytest.mark.parametrize("late", [0, 40_000])
 def test_an_offset_is_found_within_its_uncertainty(ahead: int, late: int) -> None:
     """However large, and however late one rank starts."""
-    offset = fit(shared(200, ahead, late=late))
+    offset = estimate_offset(shared(200, ahead, late=late))
 
     assert abs(offset.ahead_ns - ahead) <= offset.uncertainty_ns < 10_000
     assert 0 == offset.drift
@@ -36,12 +36,12 @@ def test_an_offset_is_found_within_its_uncertainty(ahead: int, late: int) -> Non
 
 def test_a_drift_is_found_in_a_long_capture_only() -> None:
     """50 ppm are 150 µs in three seconds, but in ten milliseconds less than the ends scatter."""
-    long, short = fit(shared(3_000, 7_000_000, 50)), fit(shared(10, 7_000_000, 50))
+    long, short = estimate_offset(shared(3_000, 7_000_000, 50)), estimate_offset(shared(10, 7_000_000, 50))
 
     assert 50 == pytest.approx(long.drift * 1e6, abs=1)
     assert 0 == short.drift
     times = np.array([10**18, 10**18 + 3_000_000_000]) + 7_000_000
-    assert np.abs(long.at(times) - 7_000_000 - np.array([0, 150_000])).max() <= long.uncertainty_ns
+    assert np.abs(long.ahead_at(times) - 7_000_000 - np.array([0, 150_000])).max() <= long.uncertainty_ns
 
 
 def test_a_third_of_outliers_moves_nothing() -> None:
@@ -50,13 +50,13 @@ def test_a_third_of_outliers_moves_nothing() -> None:
     end = good.other_end_ns.copy()
     end[::3] += 40_000_000
 
-    assert abs(fit(Shared(good.start_ns, good.end_ns, good.other_start_ns, end)).ahead_ns) < 5_000
+    assert abs(estimate_offset(Shared(good.start_ns, good.end_ns, good.other_start_ns, end)).ahead_ns) < 5_000
 
 
 def test_one_collective_is_bounded_by_causality() -> None:
     """Neither can have left before the other came, and no more is known."""
     one = Shared(*(np.array([value], np.int64) for value in (0, 30_000, 1_000_000, 1_020_000)))
-    offset = fit(one)
+    offset = estimate_offset(one)
 
     assert 990_000 == offset.ahead_ns
     assert 30_000 == offset.uncertainty_ns
@@ -64,7 +64,7 @@ def test_one_collective_is_bounded_by_causality() -> None:
 
 def test_differences_smaller_than_a_microsecond_are_not_told() -> None:
     """Files may round to microseconds."""
-    assert 1_000 == fit(shared(50, jitter=0)).uncertainty_ns
+    assert 1_000 == estimate_offset(shared(50, jitter=0)).uncertainty_ns
 
 
 def test_clocks_are_chained_through_groups() -> None:
@@ -78,7 +78,7 @@ def test_clocks_are_chained_through_groups() -> None:
             rows.append((number * 50 + i, two, int(pair.other_start_ns[i]) + base, int(pair.other_end_ns[i]) + base))
     instance, device, start, end = (np.array(column, np.int64) for column in zip(*rows, strict=True))
 
-    offsets, reference = walk(instance, device.astype(np.int32), start, end, 6)
+    offsets, reference = estimate_offsets(instance, device.astype(np.int32), start, end, 6)
 
     assert [0, 0, 0, 3, 3, 5] == reference
     assert 5_000_000 == pytest.approx(offsets[1].ahead_ns, abs=offsets[1].uncertainty_ns)

@@ -14,7 +14,7 @@ from dptrace.analysis.matching.pairing import pair
 from tests.support.rank_cases import Call, rank, reduce, shifted
 
 MS = 1_000_000
-WHOLE = ("whole trace",)
+WHOLE_TRACE = ("whole trace",)
 
 
 def plan(count: int, seed: int = 0) -> list[Call]:
@@ -36,7 +36,7 @@ def test_times_are_brought_to_one_clock() -> None:
 def test_ranks_without_a_step_in_common_are_introduced_by_their_times(ppm: float) -> None:
     """No mark, other beginnings, a clock that is off and drifts: all that both saw is found."""
     calls = plan(500)
-    table = calls_of([rank(0, calls[:400], WHOLE), shifted(rank(1, calls[90:], WHOLE), -700 * MS, ppm)])
+    table = calls_of([rank(0, calls[:400], WHOLE_TRACE), shifted(rank(1, calls[90:], WHOLE_TRACE), -700 * MS, ppm)])
 
     row, _ = pair(table)
 
@@ -69,7 +69,7 @@ def test_what_ended_far_from_all_is_matched_where_nothing_else_can_be() -> None:
 def test_many_calls_cost_little() -> None:
     """Twice 40,000 calls of one size without marks, one of them missing: under a second of CPU, not a search."""
     calls = plan(40_000)
-    table = calls_of([rank(0, calls, WHOLE), rank(1, calls[:9_000] + calls[9_001:], WHOLE)])
+    table = calls_of([rank(0, calls, WHOLE_TRACE), rank(1, calls[:9_000] + calls[9_001:], WHOLE_TRACE)])
 
     before = time.process_time()
     row, _ = pair(table)

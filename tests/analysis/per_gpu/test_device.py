@@ -9,7 +9,7 @@ import numpy as np
 from dptrace.analysis.per_gpu.device import figures_of
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.timeline.model import Kind, Phase
-from dptrace.timeline.steps import between
+from dptrace.timeline.steps import select_steps
 from tests.support.builders import TimelineBuilder
 from tests.support.synthetic import training_run
 
@@ -31,12 +31,18 @@ def test_the_first_steps_have_the_figures_of_the_whole() -> None:
     """Cutting figures is the same as computing those of the cut timeline; a count of nothing, or of all, cuts none."""
     whole = figures_of(TIMELINE)
     for count in range(1, len(TIMELINE.windows)):
-        cut_device, anew_device = whole.first_steps(count), figures_of(between(TIMELINE, 0, count - 1))
+        cut_device, anew_device = whole.first_steps(count), figures_of(select_steps(TIMELINE, 0, count - 1))
         cut, anew = cut_device.split, anew_device.split
         assert np.array_equal(cut_device.exposed_ns, anew_device.exposed_ns)
         assert len(cut_device.spent_ns) == len(anew_device.spent_ns)
         assert cut.names == anew.names
-        for column in ("backward_start_ns", "backward_end_ns", "recompute_ns", "searching_ns", "searching_idle_ns"):
+        for column in (
+            "backward_start_ns",
+            "backward_end_ns",
+            "recompute_ns",
+            "parameter_search_ns",
+            "parameter_search_idle_ns",
+        ):
             assert np.array_equal(getattr(cut_device, column), getattr(anew_device, column))
         assert all(np.array_equal(cut.figures[name], anew.figures[name]) for name in FIGURES)
         assert cut.comm.keys() == anew.comm.keys()
@@ -49,7 +55,7 @@ def test_the_first_steps_have_the_figures_of_the_whole() -> None:
 
 def test_a_rank_is_told_everywhere() -> None:
     """The timeline and its split have one rank."""
-    other = figures_of(TIMELINE).of_rank(7)
+    other = figures_of(TIMELINE).with_rank(7)
 
     assert (7, 7) == (other.timeline.rank, other.split.rank)
 
@@ -59,9 +65,9 @@ def test_backward_recompute_and_search_are_told_by_step() -> None:
     build = TimelineBuilder(bounds=(0, 100, 200)).compute(0, 30).compute(40, 60, Phase.BACKWARD)
     timeline = build.compute(70, 90, Phase.BACKWARD).compute(100, 200).build()
     search = (np.array([25]), np.array([45]))
-    device = figures_of(replace(timeline, recompute=np.array([False, True, False, False]), searching=search))
+    device = figures_of(replace(timeline, recompute=np.array([False, True, False, False]), parameter_search=search))
 
     assert ([40, 0], [90, 0]) == (device.backward_start_ns.tolist(), device.backward_end_ns.tolist())
     assert [20, 0] == device.recompute_ns.tolist()
-    assert ([20, 0], [10, 0]) == (device.searching_ns.tolist(), device.searching_idle_ns.tolist())
-    assert device.timeline.having(device.timeline.recompute).recompute.all()
+    assert ([20, 0], [10, 0]) == (device.parameter_search_ns.tolist(), device.parameter_search_idle_ns.tolist())
+    assert device.timeline.filter(device.timeline.recompute).recompute.all()

@@ -14,8 +14,8 @@ def test_shares_are_of_the_tokens_of_a_layer() -> None:
     first, second = expert_loads({"options": {"expert_load": [[10, 30, 20, 20], [5, 5, 0, 0]]}})
 
     assert ExpertLoad(0, (0.125, 0.375, 0.25, 0.25)) == first
-    assert (1, 0, 0.25) == (first.most, first.least, first.even)
-    assert (1, 0, 2) == (second.layer, second.most, second.least)
+    assert (1, 0, 0.25) == (first.most_loaded, first.least_loaded, first.even_share)
+    assert (1, 0, 2) == (second.layer, second.most_loaded, second.least_loaded)
 
 
 @pytest.mark.parametrize(

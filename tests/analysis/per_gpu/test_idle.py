@@ -39,7 +39,7 @@ def test_the_host_in_a_dataloader_is_data_loading() -> None:
     loading = union(np.array([40_000, 210_000]), np.array([60_000, 280_000]))
 
     assert {"data_loading_ns": [20_000], "host_bound_ns": [79_990], "waiting_ns": [90_000]} == causes(
-        replace(timeline, loading=loading)
+        replace(timeline, data_loading=loading)
     )
 
 
@@ -82,7 +82,7 @@ def test_a_host_in_a_receive_is_the_pipeline_s_bubble() -> None:
     build = TimelineBuilder(bounds=(0, 300_000)).compute(0, 100_000).compute(200_000, 300_000)
     timeline = launched(build.build(), 0, 190_000)
     one = (np.array([50_000]), np.array([160_000]))
-    timeline = replace(timeline, receiving=one, loading=(np.array([100_000]), np.array([110_000])))
+    timeline = replace(timeline, receiving=one, data_loading=(np.array([100_000]), np.array([110_000])))
 
     assert {"data_loading_ns": [10_000], "host_bound_ns": [90_000]} == causes(timeline)
     assert {"data_loading_ns": [10_000], "host_bound_ns": [40_000], "bubble_ns": [50_000]} == causes(
@@ -106,7 +106,7 @@ def test_every_nanosecond_of_idle_has_one_cause(
     for start, length, kind, _ in rows:
         (build.compute, build.all_reduce, build.memory)[kind](start, start + length)
     rows = sorted(rows, key=lambda row: (row[0], row[0] + row[1]))
-    timeline = replace(launched(build.build(), *(row[3] for row in rows)), loading=as_set(spans))
+    timeline = replace(launched(build.build(), *(row[3] for row in rows)), data_loading=as_set(spans))
     if receives:
         timeline = replace(acted(timeline, (0, 0, 1)), receiving=as_set(receives))
 

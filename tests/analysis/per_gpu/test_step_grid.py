@@ -8,7 +8,7 @@ import numpy as np
 
 from dptrace.analysis.per_gpu.device import figures_of
 from dptrace.analysis.per_gpu.split import FIGURES
-from dptrace.analysis.per_gpu.step_grid import grid, middle_step
+from dptrace.analysis.per_gpu.step_grid import middle_step, step_grid
 from dptrace.timeline.model import Timeline, Windows
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 
@@ -22,9 +22,9 @@ def named(rank: int, names: tuple[str, ...]) -> Timeline:
 def test_figures_are_the_splits() -> None:
     """To the nanosecond, GPU by GPU and step by step."""
     devices = [figures_of(timeline) for timeline in two_rank_timelines()]
-    told = grid(devices)
+    told = step_grid(devices)
 
-    assert ((0, 0), (1, 1)) == told.places
+    assert ((0, 0), (1, 1)) == told.device_ids
     assert devices[0].split.names == told.steps
     for name in FIGURES:
         np.testing.assert_array_equal([device.split.figures[name] for device in devices], told.figures[name])
@@ -34,12 +34,14 @@ def test_figures_are_the_splits() -> None:
 
 def test_gpus_may_have_different_steps() -> None:
     """The steps are merged in their order, and what is not there is told."""
-    told = grid([figures_of(named(0, ("a", "c"))), figures_of(named(1, ("a", "b", "c"))), figures_of(named(2, ("d",)))])
+    told = step_grid(
+        [figures_of(named(0, ("a", "c"))), figures_of(named(1, ("a", "b", "c"))), figures_of(named(2, ("d",)))]
+    )
 
     assert {"a", "b", "c", "d"} == set(told.steps)
     assert told.steps.index("a") < told.steps.index("b") < told.steps.index("c")
-    assert 6 == told.there.sum()
-    assert np.isnan(told.share("idle_ns")[~told.there]).all()
+    assert 6 == told.present.sum()
+    assert np.isnan(told.share("idle_ns")[~told.present]).all()
     assert [100.0, 100.0, 100.0] == told.mean("wall_ns").tolist()
 
 
@@ -47,14 +49,14 @@ def test_numbered_steps_stand_in_the_order_of_their_numbers() -> None:
     """Also where one GPU's recording began where another's ended."""
     names = ("ProfilerStep#9", "ProfilerStep#10"), ("ProfilerStep#7", "ProfilerStep#8")
 
-    assert (*names[1], *names[0]) == grid([figures_of(named(rank, names[rank])) for rank in (0, 1)]).steps
+    assert (*names[1], *names[0]) == step_grid([figures_of(named(rank, names[rank])) for rank in (0, 1)]).steps
 
 
 def test_no_gpu_and_no_step() -> None:
     """An empty run has an empty grid, and no step in the middle."""
-    told = grid([])
+    told = step_grid([])
 
-    assert () == told.places
+    assert () == told.device_ids
     assert () == told.steps
     assert 0 == told.total("wall_ns")
     assert middle_step([]) is None

@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from dptrace.bench.links import launch as module
-from dptrace.bench.links.launch import Asked, check_endpoint, for_run, read_links
+from dptrace.bench.links.launch import LinksRequest, check_endpoint, links_summary, read_links
 from dptrace.errors import DptraceError, UsageError
-from dptrace.model.link_report import links
+from dptrace.model.link_report import link_report
 from tests.support.links_samples import measured
 from tests.support.recordings import dptrace, environment
 
@@ -126,15 +126,15 @@ def test_what_is_no_measurement_is_refused(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(DptraceError, match="holds no measurement of links"):
             read_links(path)
-    path.write_text(json.dumps(links(measured()) | {"schema": 2}))
+    path.write_text(json.dumps(link_report(measured()) | {"schema": 2}))
     with pytest.raises(DptraceError, match="schema 2"):
         read_links(path)
 
 
 def test_a_run_keeps_the_fits_without_the_single_measurements() -> None:
     """What the findings and the model read, in a few kilobytes."""
-    content = links(measured() | {"created": "2026-01-01T00:00:00+00:00"})
-    kept = for_run(content)
+    content = link_report(measured() | {"created": "2026-01-01T00:00:00+00:00"})
+    kept = links_summary(content)
 
     assert kept["busbw_gbps"] == content["busbw_gbps"] > 0
     assert kept["collectives"]["all_reduce"]["fit"] == content["collectives"]["all_reduce"]["fit"]
@@ -150,13 +150,13 @@ def test_a_busy_machine_is_told(load: float, said: bool, monkeypatch: pytest.Mon
 
     assert (
         ["Others were busy on this machine (4 cores, load 3.2): times are longer, and scatter."] if said else []
-    ) == (module._others())
+    ) == (module._busy_machine_notes())
 
 
 def test_the_ranks_are_told_what_was_asked() -> None:
     """As JSON, with nothing of where they run."""
-    asked = Asked(("broadcast",), 1024, 4096, 5.0, 2, 2, 1, "host:29500")
+    asked = LinksRequest(("broadcast",), 1024, 4096, 5.0, 2, 2, 1, "host:29500")
 
     assert {"collectives": ["broadcast"], "min_bytes": 1024, "max_bytes": 4096, "budget_s": 5.0} == json.loads(
-        asked.job()
+        asked.to_json()
     )

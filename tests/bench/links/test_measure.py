@@ -33,7 +33,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     asked = {"collectives": ["all_reduce", "broadcast"], "min_bytes": 1024, "max_bytes": 8192, "budget_s": 0.5}
     with process_group():
-        yield measure._Bench(World(0, 1, torch.device("cpu")), asked, 8192, tmp_path / "progress")
+        yield measure._LinkBenchmark(World(0, 1, torch.device("cpu")), asked, 8192, tmp_path / "progress")
 
 
 def test_of_three_timings_the_least_counts(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ def test_larger_sizes_stop_where_the_budget_does(bench: Any, monkeypatch: pytest
 def test_what_a_backend_cannot_do_is_left_out(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With its reason; other errors are no such thing."""
 
-    def refuse(item: measure.Item) -> float:
+    def refuse(item: measure.Measurement) -> float:
         if item.kind == "all_reduce":
             raise RuntimeError("ProcessGroupGloo does not support all_reduce")
         return 1e-6

@@ -19,7 +19,7 @@ from dptrace.record.distributed import World, process_group  # noqa: E402
 
 RANK = """
 import sys, torch, torch.distributed as dist
-from dptrace.bench.links.operations import UNIT, Exchanges
+from dptrace.bench.links.operations import UNIT, Operations
 from dptrace.record.distributed import World
 
 dist.init_process_group("gloo")
@@ -70,10 +70,10 @@ def test_sizes_end_where_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "_free_on_machine", lambda: 12_000_000)
     with process_group():
         world = World(0, 1, torch.device("cpu"))
-        assert 1_000_000 == operations.largest(world, 1024, 1 << 30)
-        assert 4096 == operations.largest(world, 1024, 4096)
+        assert 1_000_000 == operations.largest_message(world, 1024, 1 << 30)
+        assert 4096 == operations.largest_message(world, 1024, 4096)
         with pytest.raises(RecordingError, match=r"Too little memory: messages of 2,000,000 bytes need 12,000,000"):
-            operations.largest(world, 2_000_000, 1 << 30)
+            operations.largest_message(world, 2_000_000, 1 << 30)
 
 
 def test_free_memory_is_some_and_no_more_than_the_machine_has() -> None:

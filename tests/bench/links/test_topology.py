@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dptrace.bench.links.topology import machine
+from dptrace.bench.links.topology import describe_machine
 
 MATRIX = "\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n"
 
@@ -27,14 +27,14 @@ def test_numa_nodes_are_listed_by_number(tmp_path: Path) -> None:
         (tmp_path / node / "cpulist").write_text(f"{cores}\n")
     (tmp_path / "node3").mkdir()  # tells nothing
 
-    assert [{"node": "2", "cores": "0-7"}, {"node": "10", "cores": "8-15"}] == machine(0, tmp_path)["numa"]
-    assert [] == machine(0, tmp_path / "none")["numa"]
+    assert [{"node": "2", "cores": "0-7"}, {"node": "10", "cores": "8-15"}] == describe_machine(0, tmp_path)["numa"]
+    assert [] == describe_machine(0, tmp_path / "none")["numa"]
 
 
 def test_the_matrix_of_links_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As nvidia-smi prints it, with host and cores beside."""
     nvidia_smi(tmp_path, f"printf '{MATRIX}'", monkeypatch)
-    told = machine(3)
+    told = describe_machine(3)
 
     assert (3, MATRIX) == (told["node"], told["gpu_matrix"])
     assert told["host"]
@@ -44,7 +44,7 @@ def test_the_matrix_of_links_is_passed_on(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_failing_or_missing_nvidia_smi_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it prints of its failure is no matrix."""
     nvidia_smi(tmp_path, "echo no driver; exit 9", monkeypatch)
-    assert "" == machine(0)["gpu_matrix"]
+    assert "" == describe_machine(0)["gpu_matrix"]
 
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    assert "" == machine(0)["gpu_matrix"]
+    assert "" == describe_machine(0)["gpu_matrix"]

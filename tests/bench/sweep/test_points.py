@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from dptrace.bench.sweep import bucket_cap
-from dptrace.bench.sweep.bucket_cap import Fitted, fit_recorded, line_of_links
-from dptrace.bench.sweep.points import CAP, cells, values
+from dptrace.bench.sweep.bucket_cap import FittedLine, fit_from_links, fit_recorded
+from dptrace.bench.sweep.points import BUCKET_CAP, configs, values
 from dptrace.errors import DptraceError, UsageError
 from dptrace.model.alpha_beta import Line
-from dptrace.model.link_report import links
+from dptrace.model.link_report import link_report
 from tests.support.links_samples import measured
-from tests.support.sweeps import GRADIENTS, LINE, made, read, result
+from tests.support.sweeps import GRADIENTS, LINE, make_sweep, read, result
 
-CAPS = {CAP: ("0.5", "1", "2", "4", "8")}
+CAPS = {BUCKET_CAP: ("0.5", "1", "2", "4", "8")}
 TIMES = {"0.5": 0.200, "1": 0.190, "2": 0.180, "4": 0.160, "8": 0.170}
 
 
@@ -26,16 +26,16 @@ def of(times: dict[str, float], **more: Any) -> dict[str, dict[str, Any]]:
 
 def test_values_are_read_as_the_trainers_read_them() -> None:
     """Each once, as a number in its shortest form."""
-    assert values(CAP, "0.5, 4,4.0,8") == ("0.5", "4", "8")
+    assert values(BUCKET_CAP, "0.5, 4,4.0,8") == ("0.5", "4", "8")
     assert values("compress", "none,fp16") == ("none", "fp16")
 
 
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
-        (CAP, "0", "not above 0"),
-        (CAP, "4,x", "--bucket-cap-mb x"),
-        (CAP, " , ", "empty list"),
+        (BUCKET_CAP, "0", "not above 0"),
+        (BUCKET_CAP, "4,x", "--bucket-cap-mb x"),
+        (BUCKET_CAP, " , ", "empty list"),
         ("batch-size", "1.5", "--batch-size 1.5"),
         ("compress", "zip", "There are none, fp16"),
     ],
@@ -48,33 +48,35 @@ def test_values_that_the_trainers_refuse_are_refused_before(name: str, text: str
 
 def test_several_options_make_every_combination() -> None:
     """Those that differ in their cap alone follow each other."""
-    found = cells("accumulate", "small", 2, {"micro-batches": ("1", "2"), CAP: ("1", "4"), "batch-size": ("64",)})
+    found = configs(
+        "accumulate", "small", 2, {"micro-batches": ("1", "2"), BUCKET_CAP: ("1", "4"), "batch-size": ("64",)}
+    )
 
-    assert len({cell.name for cell in found}) == 4
-    assert found[0].options == ((CAP, "1"), ("micro-batches", "1"), ("batch-size", "64"))
-    assert [dict(cell.options)[CAP] for cell in found] == ["1", "4", "1", "4"]
+    assert len({config.name for config in found}) == 4
+    assert found[0].options == ((BUCKET_CAP, "1"), ("micro-batches", "1"), ("batch-size", "64"))
+    assert [dict(config.options)[BUCKET_CAP] for config in found] == ["1", "4", "1", "4"]
 
 
 @pytest.mark.parametrize(
     ("mode", "chosen", "says"),
     [
         ("ddp", {}, "nothing to compare"),
-        ("ddp", {CAP: ("4",)}, "nothing to compare"),
+        ("ddp", {BUCKET_CAP: ("4",)}, "nothing to compare"),
         ("ddp", {"micro-batches": ("1", "2")}, "--mode accumulate has"),
         ("ddp", {"batch-size": ("64", "7")}, "does not divide"),
         ("accumulate", {"micro-batches": ("1", "3"), "batch-size": ("64",)}, "--micro-batches 3"),
-        ("moe", {CAP: ("1", "2")}, "mode moe"),
+        ("moe", {BUCKET_CAP: ("1", "2")}, "mode moe"),
     ],
 )
 def test_sweeps_that_can_not_run_are_refused(mode: str, chosen: dict[str, tuple[str, ...]], says: str) -> None:
     """Before anything is started."""
     with pytest.raises(UsageError, match=says):
-        cells(mode, "gpt-tiny", 2, chosen)
+        configs(mode, "gpt-tiny", 2, chosen)
 
 
 def test_a_point_tells_the_last_steps_and_the_recorded_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The ten slow steps at the beginning count for nothing; s is communication over communication and computation."""
-    told = made(tmp_path, monkeypatch, CAPS, of(TIMES)).told
+    told = make_sweep(tmp_path, monkeypatch, CAPS, of(TIMES)).result
     point = told.content["points"][3]
 
     assert point["label"] == "4 MiB"
@@ -89,7 +91,7 @@ def test_a_point_tells_the_last_steps_and_the_recorded_split(tmp_path: Path, mon
 
 def test_the_sentence_names_the_best_and_what_grows_beyond_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By how much it is better than the worst, and why the others are not."""
-    said = made(tmp_path, monkeypatch, CAPS, of(TIMES)).told.content["reading"][0]
+    said = make_sweep(tmp_path, monkeypatch, CAPS, of(TIMES)).result.content["reading"][0]
 
     assert said.startswith("4 MiB is best here: 20 % less time per step than 0.5 MiB; beyond it exposed")
     assert "20 a step at 0.5 MiB, 3 here" in said
@@ -98,7 +100,7 @@ def test_the_sentence_names_the_best_and_what_grows_beyond_it(tmp_path: Path, mo
 def test_what_scatters_as_much_as_it_differs_has_no_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither is one called so in the table."""
     noisy = {"1": result(0.1), "4": result(0.1001)}
-    content = made(tmp_path, monkeypatch, {CAP: ("1", "4")}, noisy).told.content
+    content = make_sweep(tmp_path, monkeypatch, {BUCKET_CAP: ("1", "4")}, noisy).result.content
 
     assert content["reading"][0].startswith("None is surely best")
     assert [point["as_good"] for point in content["points"]] == [False, True]
@@ -108,17 +110,19 @@ def test_more_than_communication_can_explain_is_doubted(tmp_path: Path, monkeypa
     """Buckets change no computation: a step that is slower by twice its communication was slowed down otherwise."""
     comm = read(1).comm_s
     slow = {"1": result(0.1 + 2 * comm), "4": result(0.1)}
-    told = made(tmp_path / "a", monkeypatch, {CAP: ("1", "4")}, slow).told
+    told = make_sweep(tmp_path / "a", monkeypatch, {BUCKET_CAP: ("1", "4")}, slow).result
     fine = {"1": result(0.1 + comm), "4": result(0.1)}
 
     assert told.content["reading"][1].startswith("Do not trust this: 1 MiB is slower by ")
-    assert "Do not" not in " ".join(made(tmp_path / "b", monkeypatch, {CAP: ("1", "4")}, fine).told.content["reading"])
+    assert "Do not" not in " ".join(
+        make_sweep(tmp_path / "b", monkeypatch, {BUCKET_CAP: ("1", "4")}, fine).result.content["reading"]
+    )
 
 
 def test_few_steps_have_no_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However far they are apart: how much one step scatters is not known."""
     few = {"1": result(0.1, steps=3), "4": result(0.3, steps=3)}
-    said = made(tmp_path, monkeypatch, {CAP: ("1", "4")}, few).told.content["reading"][0]
+    said = make_sweep(tmp_path, monkeypatch, {BUCKET_CAP: ("1", "4")}, few).result.content["reading"][0]
 
     assert "differ by 200 %, and the last 3 steps can't tell" in said
 
@@ -126,7 +130,7 @@ def test_few_steps_have_no_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_batches_are_compared_by_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of twice the batch may take longer and be better."""
     steps = {"64": result(0.10, batch_size=64), "128": result(0.15, batch_size=128)}
-    content = made(tmp_path, monkeypatch, {"batch-size": ("64", "128")}, steps).told.content
+    content = make_sweep(tmp_path, monkeypatch, {"batch-size": ("64", "128")}, steps).result.content
 
     assert content["reading"][0].startswith("batch 128 is best here: 25 % less time per sample than batch 64")
     assert content["chosen"] == []
@@ -136,9 +140,9 @@ def test_the_line_is_found_again_and_chooses_what_exposes_least(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From all-reduces that lie on a line, that line; its predictions are what was measured where the model is true."""
-    content = made(tmp_path, monkeypatch, CAPS, of(TIMES)).told.content
+    content = make_sweep(tmp_path, monkeypatch, CAPS, of(TIMES)).result.content
     (chosen,) = content["chosen"]
-    exposed = {point["options"][CAP]: point["exposed_s"] for point in content["points"]}
+    exposed = {point["options"][BUCKET_CAP]: point["exposed_s"] for point in content["points"]}
 
     assert content["fit"]["alpha_s"] == pytest.approx(LINE.alpha_s)
     assert content["fit"]["beta_s_per_byte"] == pytest.approx(LINE.beta_s_per_byte)
@@ -155,7 +159,9 @@ def test_the_line_is_found_again_and_chooses_what_exposes_least(
 def test_compressed_points_are_neither_fitted_nor_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What they send is not the gradients' bytes."""
     steps = {f"{cap},{how}": result(0.1) for cap in ("1", "4") for how in ("none", "fp16")}
-    content = made(tmp_path, monkeypatch, {CAP: ("1", "4"), "compress": ("none", "fp16")}, steps).told.content
+    content = make_sweep(
+        tmp_path, monkeypatch, {BUCKET_CAP: ("1", "4"), "compress": ("none", "fp16")}, steps
+    ).result.content
     predicted = {point["options"]["compress"]: point["predicted_exposed_s"] for point in content["points"]}
 
     assert predicted["fp16"] is None
@@ -165,33 +171,33 @@ def test_compressed_points_are_neither_fitted_nor_predicted(tmp_path: Path, monk
 
 def test_one_size_of_message_makes_no_line() -> None:
     """The reason is told in place of it."""
-    cell = cells("ddp", "resnet18", 2, {CAP: ("1", "4")})[0]
+    config = configs("ddp", "resnet18", 2, {BUCKET_CAP: ("1", "4")})[0]
 
-    assert "twice as large" in str(fit_recorded({cell: read(1000)}))
+    assert "twice as large" in str(fit_recorded({config: read(1000)}))
     assert "no all-reduce" in str(fit_recorded({}))
-    assert isinstance(fit_recorded({cell: read(3)}), Fitted)
+    assert isinstance(fit_recorded({config: read(3)}), FittedLine)
 
 
 @pytest.mark.parametrize(
     ("fitted", "why"),
     [
-        (Fitted(Line(8.4e-3, 0.0), "x", 0.9, sizes=5), "did not take longer"),
-        (Fitted(LINE, "x", 1.0, sizes=2), "2 different sizes"),
-        (Fitted(LINE, "x", 0.2, sizes=5), "explains 20 %"),
-        (Fitted(LINE, "x", 0.9, (0.0, 1e-3), (0.0, 9e-9), 5), "between 0 and 9 ns"),
-        (Fitted(LINE, "x", 0.9, (0.0, 1e-3), (3e-9, 9e-9), 5), ""),
+        (FittedLine(Line(8.4e-3, 0.0), "x", 0.9, sizes=5), "did not take longer"),
+        (FittedLine(LINE, "x", 1.0, sizes=2), "2 different sizes"),
+        (FittedLine(LINE, "x", 0.2, sizes=5), "explains 20 %"),
+        (FittedLine(LINE, "x", 0.9, (0.0, 1e-3), (0.0, 9e-9), 5), "between 0 and 9 ns"),
+        (FittedLine(LINE, "x", 0.9, (0.0, 1e-3), (3e-9, 9e-9), 5), ""),
     ],
 )
-def test_a_line_that_explains_nothing_chooses_nothing(fitted: Fitted, why: str) -> None:
+def test_a_line_that_explains_nothing_chooses_nothing(fitted: FittedLine, why: str) -> None:
     """Its reason says which of its figures is too poor; a good line has none."""
-    assert (why in fitted.unsure) if why else not fitted.unsure
+    assert (why in fitted.unreliable_reason) if why else not fitted.unreliable_reason
 
 
 def test_a_failed_fit_says_so_in_place_of_a_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All-reduces that take equally long whatever their size: neither a cap nor predictions."""
-    flat = Fitted(Line(8.4e-3, 0.0), "these all-reduces", 0.0, (8e-3, 9e-3), (0.0, 0.0), 5)
+    flat = FittedLine(Line(8.4e-3, 0.0), "these all-reduces", 0.0, (8e-3, 9e-3), (0.0, 0.0), 5)
     monkeypatch.setattr("dptrace.bench.sweep.result.fit_recorded", lambda read: flat)
-    content = made(tmp_path, monkeypatch, CAPS, of(TIMES)).told.content
+    content = make_sweep(tmp_path, monkeypatch, CAPS, of(TIMES)).result.content
 
     assert "The fit can't tell which cap is best: larger all-reduces did not take longer" in content["reading"][-1]
     assert "chosen" not in " ".join(content["reading"])
@@ -201,13 +207,13 @@ def test_a_failed_fit_says_so_in_place_of_a_choice(tmp_path: Path, monkeypatch: 
 
 def test_a_line_measured_apart_is_taken_for_as_many_ranks_only() -> None:
     """What dptrace links wrote; of other ranks or without an all-reduce it is refused with what to type."""
-    content = links(measured(ranks=2))
+    content = link_report(measured(ranks=2))
 
-    assert line_of_links(content, "l.json", 2).line.alpha_s > 0
+    assert fit_from_links(content, "l.json", 2).line.alpha_s > 0
     with pytest.raises(DptraceError, match="among 2 ranks, and this sweep has 4"):
-        line_of_links(content, "l.json", 4)
+        fit_from_links(content, "l.json", 4)
     with pytest.raises(DptraceError, match="no fit of all_reduce"):
-        line_of_links(links(measured(ranks=2, kinds=("send_recv",))), "l.json", 2)
+        fit_from_links(link_report(measured(ranks=2, kinds=("send_recv",))), "l.json", 2)
 
 
 def test_without_the_parameters_sizes_the_finest_buckets_stand_for_gradients() -> None:
@@ -215,25 +221,25 @@ def test_without_the_parameters_sizes_the_finest_buckets_stand_for_gradients() -
     gradients = bucket_cap._gradients([read(1)], ())
 
     assert gradients is not None
-    assert gradients[0] == list(read(1).filled)
+    assert gradients[0] == list(read(1).bucket_bytes)
     assert bucket_cap._gradients([], ()) is None
 
 
 def test_a_run_that_failed_is_a_row_and_the_rest_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its reason stands in the notes; the best is one of the others."""
     steps = {**of(TIMES), "4": {"failed": "out of memory"}}
-    told = made(tmp_path, monkeypatch, CAPS, steps).told
+    told = make_sweep(tmp_path, monkeypatch, CAPS, steps).result
 
     assert told.content["points"][3]["failed"] == "out of memory"
     assert any("4 MiB failed: out of memory" in note for note in told.content["notes"])
     assert told.content["reading"][0].startswith("8 MiB is best")
-    assert {row[CAP] for row in told.epochs} == {"0.5", "1", "2", "8"}
+    assert {row[BUCKET_CAP] for row in told.epochs} == {"0.5", "1", "2", "8"}
 
 
 def test_epochs_and_buckets_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Accuracy after each epoch where it is told so, at the end where only that is; a row for each bucket."""
     steps = {"1": result(0.1, epochs=2, accuracy=[0.5, 0.75]), "4": result(0.2, epochs=2, accuracy=0.25)}
-    told = made(tmp_path, monkeypatch, {CAP: ("1", "4")}, steps, epochs=2).told
+    told = make_sweep(tmp_path, monkeypatch, {BUCKET_CAP: ("1", "4")}, steps, epochs=2).result
 
     assert [row["validation_accuracy"] for row in told.epochs] == [0.5, 0.75, None, 0.25]
     assert [row["epoch"] for row in told.epochs] == [1, 2, 1, 2]
@@ -241,20 +247,20 @@ def test_epochs_and_buckets_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert told.epochs[0]["communication_fraction"] == read(1).fraction
     assert told.content["points"][0]["accuracy"] == 0.75
     assert len(told.buckets) == len(read(1).buckets) + len(read(4).buckets)
-    assert told.buckets[0][CAP] == "1"
+    assert told.buckets[0][BUCKET_CAP] == "1"
 
 
 def test_recordings_that_can_not_be_read_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The timed figures stand without them."""
-    from dptrace.bench.sweep.result import outcome
+    from dptrace.bench.sweep.result import sweep_result
 
-    sweep = made(tmp_path, monkeypatch, {CAP: ("1", "4")}, of({"1": 0.1, "4": 0.2}))
+    sweep = make_sweep(tmp_path, monkeypatch, {BUCKET_CAP: ("1", "4")}, of({"1": 0.1, "4": 0.2}))
 
     def broken(paths: list[str]) -> None:
         raise DptraceError("no traces")
 
     monkeypatch.setattr("dptrace.load.open.open_run", broken)
-    content = outcome(sweep.asked, sweep.store).content
+    content = sweep_result(sweep.asked, sweep.store).content
 
     assert content["points"][0]["exposed_s"] is None
     assert content["reading"] == ["1 MiB is best here: 50 % less time per step than 4 MiB."]

@@ -7,14 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dptrace.commands.shared.bench_files import Made, charts_of, machine_of, write
+from dptrace.commands.shared.bench_files import BenchResult, draw_charts, machine_info, write
 from tests.support.bench_tables import WORKSHOP, with_losses
 
 
 def test_every_file_is_listed_and_there(tmp_path: Path) -> None:
     """The list names what was written; bench.json keeps the plan, and gets rows, machine and sentences."""
-    made = Made(with_losses(WORKSHOP), "Benchmark", ["a note"], {"devices": ["A100"]}, plan={"plan": {"epochs": 5}})
-    written = write(tmp_path, made, charts_of(made, False), png=False)
+    made = BenchResult(
+        with_losses(WORKSHOP), "Benchmark", ["a note"], {"devices": ["A100"]}, plan={"plan": {"epochs": 5}}
+    )
+    written = write(tmp_path, made, draw_charts(made, False), png=False)
 
     assert ["charts.html", "charts/ (6 pictures)", "table.csv", "table.md", "bench.json"] == written
     told = json.loads((tmp_path / "bench.json").read_text())
@@ -28,12 +30,12 @@ def test_every_file_is_listed_and_there(tmp_path: Path) -> None:
 
 def test_a_chart_that_can_no_longer_be_drawn_is_taken_away(tmp_path: Path) -> None:
     """So that the folder never shows figures of another benchmark."""
-    made = Made(with_losses(WORKSHOP), "Benchmark")
-    write(tmp_path, made, charts_of(made, False), png=False)
+    made = BenchResult(with_losses(WORKSHOP), "Benchmark")
+    write(tmp_path, made, draw_charts(made, False), png=False)
     assert (tmp_path / "charts" / "loss.svg").exists()
 
     bare = replace(made, rows=WORKSHOP)
-    write(tmp_path, bare, charts_of(bare, False), png=False)
+    write(tmp_path, bare, draw_charts(bare, False), png=False)
     assert not (tmp_path / "charts" / "loss.svg").exists()
 
 
@@ -46,5 +48,5 @@ def test_the_machine_is_what_the_runs_say() -> None:
         {},
     ]
 
-    assert {"devices": ["A100", "H100"], "versions": {"torch": "2.13"}} == machine_of({"cell": runs})
-    assert {"devices": [], "versions": {}} == machine_of({})
+    assert {"devices": ["A100", "H100"], "versions": {"torch": "2.13"}} == machine_info({"cell": runs})
+    assert {"devices": [], "versions": {}} == machine_info({})

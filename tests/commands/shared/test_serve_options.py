@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from dptrace.commands.shared.main import cli
-from dptrace.commands.shared.serve_options import Serving
+from dptrace.commands.shared.serve_options import ServeOptions
 from dptrace.errors import DptraceError, UsageError
 from dptrace.viewers.gantt import page, server
 from dptrace.viewers.gantt.chart import chart
@@ -107,11 +107,11 @@ def test_a_server_is_for_the_page_of_one_run(asked: list[str], other: list[str])
 
 def test_nothing_is_served_unasked() -> None:
     """The options alone decide."""
-    assert not Serving().wanted
-    assert Serving(port=1).wanted
-    Serving().check(other=True)
+    assert not ServeOptions().requested
+    assert ServeOptions(port=1).requested
+    ServeOptions().check(other=True)
     with pytest.raises(UsageError):
-        Serving(asked=True).check(other=True)
+        ServeOptions(serve_requested=True).check(other=True)
 
 
 @pytest.mark.processes
@@ -133,8 +133,8 @@ def test_ctrl_c_ends_the_process_quietly() -> None:
 def test_a_chart_that_is_made_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large runs take seconds to lay out."""
     run = training_run(600)
-    laid_out = chart(run)
+    gantt_chart = chart(run)
     monkeypatch.delattr(page, "chart")
 
-    assert "synthetic" in page.document(run, laid_out)
-    assert page.served(run, laid_out)[1]
+    assert "synthetic" in page.document(run, gantt_chart)
+    assert page.served(run, gantt_chart)[1]

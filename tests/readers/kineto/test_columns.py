@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from dptrace.readers.kineto.columns import DAMAGE, Columns, Sender
+from dptrace.readers.kineto.columns import DAMAGE, Columns, IdMap
 from dptrace.readers.trace import Category, CommArgs
 
 PLACES = {name: i for i, name in enumerate(("start", "end", "category", "name", "thread", "correlation"))}
@@ -24,7 +24,7 @@ def reduced(*events: dict[str, object]) -> Columns:
 
 
 def lists(columns: Columns) -> list[list[int]]:
-    return [column.tolist() for column in columns.gathered()]
+    return [column.tolist() for column in columns.take_arrays()]
 
 
 def test_only_complete_events_of_known_categories_stay() -> None:
@@ -74,7 +74,7 @@ def test_more_names_and_longer_times_than_16_and_32_bits_hold() -> None:
         columns.decode(json.dumps(chunk).encode())
     columns.decode(json.dumps([event(cat="kernel", args={"correlation": 2**40, "stream": 2**35})]).encode())
 
-    start, end, _, name, _, correlation, _, stream = columns.gathered()
+    start, end, _, name, _, correlation, _, stream = columns.take_arrays()
     assert [*range(40_001)] == name.tolist()
     assert 30_000_000_000 == end[39_999] - start[39_999]
     assert (2**40, 2**35) == (correlation[-1], stream[-1])
@@ -131,7 +131,7 @@ def test_events_without_times_are_counted() -> None:
     """Without a beginning an event can't stay; without a duration it takes no time."""
     columns = reduced(event(ts=None), event(dur=None), event(ts=1.5), event(ts=None, cat="python_function"))
 
-    assert (4, 2, 1, 1) == (columns.events, columns.kept, columns.timeless, columns.endless)
+    assert (4, 2, 1, 1) == (columns.events, columns.kept, columns.missing_start, columns.missing_duration)
     assert [[5000, 1500], [5000, 2500]] == lists(columns)[:2]
 
 
@@ -173,7 +173,7 @@ def test_parts_from_two_processes_join_as_if_one_had_read_them() -> None:
         [event(name="e"), event(cat="kernel", name="b", tid=9, args=told), event(cat="Trace")],
     ]
     alone, joined = Columns(), Columns()
-    readers = [(Columns(), Sender()), (Columns(), Sender())]
+    readers = [(Columns(), IdMap()), (Columns(), IdMap())]
     for i, chunk in enumerate(chunks):
         text = json.dumps(chunk).encode()
         alone.decode(text)
@@ -181,7 +181,7 @@ def test_parts_from_two_processes_join_as_if_one_had_read_them() -> None:
         reader.decode(text)
         joined.add(reader.part(), sender)
 
-    for name in ("names", "comm", "events", "kept", "timeless", "whole"):
+    for name in ("names", "comm", "events", "kept", "missing_start", "whole"):
         assert getattr(alone, name) == getattr(joined, name), name
-    for mine, theirs in zip(alone.gathered(), joined.gathered(), strict=True):
+    for mine, theirs in zip(alone.take_arrays(), joined.take_arrays(), strict=True):
         assert np.array_equal(mine, theirs)

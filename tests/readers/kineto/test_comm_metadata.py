@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from dptrace.readers.kineto.comm_metadata import MOST_BYTES, comm_args, in_the_job
+from dptrace.readers.kineto.comm_metadata import MAX_BYTES, comm_args, with_global_ranks
 from dptrace.readers.kineto.event_schema import Args
 from dptrace.readers.trace import CommArgs
 
@@ -47,7 +47,7 @@ def test_a_message_tells_its_other_end_by_the_rank_in_the_job() -> None:
     assert 1 == sent.peer
 
     def peer(*groups: list[int]) -> int:
-        return in_the_job({0: sent}, [{"ranks": ranks} for ranks in groups])[0].peer
+        return with_global_ranks({0: sent}, [{"ranks": ranks} for ranks in groups])[0].peer
 
     assert [1, 6, 6, -1] == [peer(), peer([4, 6]), peer([4, 6], [5]), peer([4, 6], [0, 1])]
 
@@ -60,7 +60,7 @@ def test_a_message_tells_its_other_end_by_the_rank_in_the_job() -> None:
         ([[10**30]], ["float"]),
         ([[-1, 4]], ["float"]),
         (5, 5),
-        ([[MOST_BYTES]], ["int"]),
+        ([[MAX_BYTES]], ["int"]),
     ],
     ids=str,
 )

@@ -8,7 +8,7 @@ from time import process_time
 
 import pytest
 
-from dptrace.readers.kineto.envelope import decoded, end_of, rescued
+from dptrace.readers.kineto.envelope import decode_document, end_of, recover_metadata
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import Trace
 from tests.support.kineto_files import BASE_NS, KinetoFile, training_step
@@ -29,16 +29,16 @@ def steps(first: int = 0, count: int = 3) -> KinetoFile:
 
 def test_metadata_is_what_stands_around_an_emptied_list() -> None:
     """Whichever side of the list it stands on."""
-    metadata = decoded(b'{"distributedInfo": {"rank": 2}, "traceEvents": [', b'], "baseTimeNanoseconds": 5}')
+    metadata = decode_document(b'{"distributedInfo": {"rank": 2}, "traceEvents": [', b'], "baseTimeNanoseconds": 5}')
 
     assert metadata is not None
     assert (5, {"rank": 2}, ()) == (metadata.base, metadata.distributed, metadata.damage)
-    assert decoded(b'{"traceEvents": [', b'], "x": NaN}') is None
+    assert decode_document(b'{"traceEvents": [', b'], "x": NaN}') is None
 
 
 def test_what_can_be_found_in_damaged_metadata_is() -> None:
     """The clock's base and the rank are what figures and order need."""
-    metadata = rescued(b'{"rank": 2, "world_size": 8, "x": NaN, "traceEvents": [], "baseTimeNanoseconds": 17}')
+    metadata = recover_metadata(b'{"rank": 2, "world_size": 8, "x": NaN, "traceEvents": [], "baseTimeNanoseconds": 17}')
 
     assert (17, {"rank": 2, "world_size": 8}) == (metadata.base, metadata.distributed)
     assert "can't be decoded" in metadata.damage[0]

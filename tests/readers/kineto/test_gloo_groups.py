@@ -10,9 +10,9 @@ import pytest
 import dptrace
 from dptrace.analysis.matching.match import Matches, match
 from dptrace.analysis.per_gpu.device import figures_of
-from dptrace.readers.kineto.comm_metadata import in_their_groups
+from dptrace.readers.kineto.comm_metadata import with_gloo_groups
 from dptrace.readers.kineto.reader import read_trace
-from dptrace.readers.trace import UNTOLD, CommArgs
+from dptrace.readers.trace import UNKNOWN_GROUP, CommArgs
 from dptrace.timeline.build import build_timelines
 from tests.support.kineto_files import KinetoFile
 from tests.support.modes import CASES, run_of
@@ -23,7 +23,7 @@ EVENTS = {4: CommArgs("all_reduce", 40, "float"), 5: CommArgs("all_reduce", 40, 
 
 
 def groups_of(threads: dict[int, object], groups: Any, listed: Any = None) -> list[tuple[str, int, tuple[int, ...]]]:
-    told = in_their_groups(EVENTS, threads, groups, listed).values()
+    told = with_gloo_groups(EVENTS, threads, groups, listed).values()
     return [(one.group, one.group_size, one.ranks) for one in told]
 
 
@@ -32,14 +32,14 @@ def test_two_threads_are_each_groups_in_the_order_of_their_making() -> None:
     inside, world = ("3", 2, (0, 1)), ("0", 4, (0, 1, 2, 3))
     assert [inside, world] == groups_of({4: 70, 5: 61}, [WORLD, INSIDE], [60, 61, 69, 70])
     more = {**EVENTS, **{i: CommArgs("broadcast") for i in (6, 7)}}
-    told = in_their_groups(more, {4: 70, 5: 61, 6: 60, 7: 69}, [WORLD, INSIDE])
+    told = with_gloo_groups(more, {4: 70, 5: 61, 6: 60, 7: 69}, [WORLD, INSIDE])
     assert ["3", "0", "0", "3"] == [told[i].group for i in (4, 5, 6, 7)]
 
 
 @pytest.mark.parametrize("listed", [None, [60, 61, 69], ["a", "b", "c", "d"], [1, 2, 3, 4]])
 def test_where_a_thread_was_silent_no_group_is_made_up(listed: Any) -> None:
     """Nothing tells which of the groups the threads in the file serve."""
-    assert [(UNTOLD, 0, ())] * 2 == groups_of({4: 70, 5: 69}, [WORLD, INSIDE], listed)
+    assert [(UNKNOWN_GROUP, 0, ())] * 2 == groups_of({4: 70, 5: 69}, [WORLD, INSIDE], listed)
 
 
 @pytest.mark.parametrize("groups", [None, [], "?", [WORLD], [WORLD, {**WORLD, "pg_name": "1"}], [7, WORLD, {}]])
@@ -57,7 +57,7 @@ def test_groups_of_nccl_have_no_threads_of_gloo() -> None:
 
 def test_what_the_calling_thread_does_is_left_alone() -> None:
     """Sends and receives have no thread of their own."""
-    told = in_their_groups({1: CommArgs("send", peer=1)}, {1: 5}, [WORLD, INSIDE])
+    told = with_gloo_groups({1: CommArgs("send", peer=1)}, {1: 5}, [WORLD, INSIDE])
 
     assert {1: CommArgs("send", peer=1)} == told
 

@@ -16,7 +16,7 @@ import dptrace.readers.kineto.json_stream
 from dptrace.errors import DptraceError
 from dptrace.readers.kineto import parallel_decode
 from dptrace.readers.kineto.columns import Columns
-from dptrace.readers.kineto.parallel_decode import Helpers, pays
+from dptrace.readers.kineto.parallel_decode import ParallelDecoder, is_worthwhile
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.sources.source import Source
 from tests.support.kineto_files import KinetoFile, training_step
@@ -27,7 +27,7 @@ EVENT = b'{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1,
 @pytest.fixture
 def many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make small files worth several processes."""
-    monkeypatch.setattr(parallel_decode, "_LARGE", 1)
+    monkeypatch.setattr(parallel_decode, "_MIN_TEXT_BYTES", 1)
     monkeypatch.setattr(dptrace.readers.kineto.json_stream, "CHUNK", 3000)
 
 
@@ -64,7 +64,7 @@ def test_a_process_that_dies_is_told_and_the_others_end(tmp_path: Path) -> None:
     """No hang, no orphan, and an error that names the file and a way out."""
     with (
         pytest.raises(DptraceError, match=r"t\.json: a process .* killed by signal 9 .*--jobs 1"),
-        Helpers(Source.of(tmp_path / "t.json"), Columns(), 2) as helpers,
+        ParallelDecoder(Source.of(tmp_path / "t.json"), Columns(), 2) as helpers,
     ):
         for k in range(100):
             helpers.add(EVENT, b"")
@@ -80,7 +80,7 @@ def test_a_process_that_fails_is_told(tmp_path: Path) -> None:
     """What one process could not do is no silent loss of events."""
     with (
         pytest.raises(DptraceError, match=r"t\.json: a process .* failed .*--jobs 1"),
-        Helpers(Source.of(tmp_path / "t.json"), Columns(), 1) as helpers,
+        ParallelDecoder(Source.of(tmp_path / "t.json"), Columns(), 1) as helpers,
     ):
         helpers.add(EVENT, None)  # type: ignore[arg-type]
         helpers.finish()
@@ -88,7 +88,7 @@ def test_a_process_that_fails_is_told(tmp_path: Path) -> None:
 
 def test_processes_end_when_the_one_that_asks_is_gone(tmp_path: Path) -> None:
     """If it is killed, so that it can end nobody, they end by themselves."""
-    with Helpers(Source.of(tmp_path / "t.json"), Columns(), 1) as helpers:
+    with ParallelDecoder(Source.of(tmp_path / "t.json"), Columns(), 1) as helpers:
         (helper,) = helpers.helpers
         helpers.add(EVENT, b"")
         helpers.finish()
@@ -110,5 +110,8 @@ def test_only_large_files_pay(tmp_path: Path) -> None:
         os.truncate(path, size)
     os.mkfifo(pipe)
 
-    told = [pays(Source.of(path), jobs) for path, jobs in ((small, 4), (large, 4), (large, 1), (zipped, 4), (pipe, 4))]
+    told = [
+        is_worthwhile(Source.of(path), jobs)
+        for path, jobs in ((small, 4), (large, 4), (large, 1), (zipped, 4), (pipe, 4))
+    ]
     assert [False, True, False, True, False] == told

@@ -132,8 +132,8 @@ def test_any_columns_can_be_filled_from_a_file(tmp_path: Path) -> None:
 
     class Taker:
         def __init__(self) -> None:
-            self.events = self.kept = self.mended = self.dropped = 0
-            self.whole = False
+            self.events = self.kept = self.repaired = self.dropped = 0
+            self.saw_last_event = False
             self.names: list[str] = []
 
         def decode(self, text: bytes) -> None:
@@ -147,7 +147,7 @@ def test_any_columns_can_be_filled_from_a_file(tmp_path: Path) -> None:
 
     metadata, cut_off = read_into(Source.of(path), taker)
 
-    assert (["a", 'b"b', "c"], 1, 0) == (taker.names, taker.mended, taker.dropped)
+    assert (["a", 'b"b', "c"], 1, 0) == (taker.names, taker.repaired, taker.dropped)
     assert (BASE_NS, 2, "") == (metadata.base, metadata.distributed["rank"], cut_off)
     assert "1 event mended" in damage_of("t.json", taker, cut_off)[0]
 

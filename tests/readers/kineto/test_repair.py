@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dptrace.readers.kineto.reader import read_trace
-from dptrace.readers.kineto.repair import cleaned, closing, parted, remains, requoted, saved, severed
+from dptrace.readers.kineto.repair import (
+    clean,
+    closing_bracket,
+    escape_quotes,
+    recover_metadata_fields,
+    salvage,
+    split_at_braces,
+    split_events,
+)
 from tests.support.kineto_files import BASE_NS, KinetoFile
 
 PLAIN = '{"ph": "X", "cat": "kernel", "name": %s, "pid": 0, "tid": 7, "ts": 5, "dur": 3, "args": %s}'
@@ -22,9 +30,9 @@ PLAIN = '{"ph": "X", "cat": "kernel", "name": %s, "pid": 0, "tid": 7, "ts": 5, "
 def first_whole(event: str | bytes) -> Any:
     """Give the first of the mendings that is JSON."""
     text = event if isinstance(event, bytes) else event.encode()
-    for mended in (cleaned(text), requoted(text), *remains(text)):
+    for repaired in (clean(text), escape_quotes(text), *salvage(text)):
         try:
-            return json.loads(mended)
+            return json.loads(repaired)
         except ValueError:
             continue
     raise AssertionError(f"no mending of {text!r} is JSON")
@@ -88,13 +96,13 @@ def test_the_essence_survives_what_nothing_can_mend() -> None:
 @given(st.binary(max_size=300))
 def test_any_bytes_can_be_looked_at(text: bytes) -> None:
     """No bytes make the mending itself fail."""
-    for _ in (cleaned(text), requoted(text), *remains(text), *severed(text), *parted(text)):
+    for _ in (clean(text), escape_quotes(text), *salvage(text), *split_at_braces(text), *split_events(text)):
         pass
-    closing(text, 0)
-    saved(text)
+    closing_bracket(text, 0)
+    recover_metadata_fields(text)
 
 
-@pytest.mark.parametrize("cut", [severed, parted])
+@pytest.mark.parametrize("cut", [split_at_braces, split_events])
 def test_events_that_lost_their_comma_are_told_apart(cut: Callable[[bytes], list[bytes]]) -> None:
     """Each stands by itself again, with nothing lost between them."""
     assert [b'{"ph": "X"}', b'{"name": 1}', b'{"ts": 2}'] == cut(b'{"ph": "X"}\n {"name": 1},,{"ts": 2}')
@@ -128,7 +136,7 @@ def test_damaged_events_of_another_spelling_are_all_read(tmp_path: Path) -> None
 )
 def test_the_closing_bracket_is_found_by_counting(text: bytes, depth: int, end: int) -> None:
     """Brackets inside texts don't count, whatever is escaped there."""
-    assert end == closing(text, depth)
+    assert end == closing_bracket(text, depth)
 
 
 @pytest.mark.parametrize("sign", [b'"', b'\\"', b"[", b'"}', b'" ', b'"name":"', b', "', b"} "])
@@ -137,9 +145,9 @@ def test_no_text_is_walked_over_and_over(sign: bytes) -> None:
     text = b'{"ph": "X", "ts": 1, "name": "' + sign * (500_000 // len(sign))
 
     begin = process_time()
-    for _ in (cleaned(text), requoted(text), *remains(text), *severed(text), *parted(text)):
+    for _ in (clean(text), escape_quotes(text), *salvage(text), *split_at_braces(text), *split_events(text)):
         pass
-    closing(text, 0)
+    closing_bracket(text, 0)
 
     assert process_time() - begin < 5
 

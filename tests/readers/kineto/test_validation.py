@@ -67,10 +67,10 @@ def test_events_without_times_are_told(tmp_path: Path) -> None:
 
     assert [3_000, 5_000, 7_001] == (trace.start_ns - BASE_NS).tolist()
     assert [0, 0, 1_500] == (trace.end_ns - trace.start_ns).tolist()
-    mended, timeless, endless = trace.damage
-    assert "1 event mended" in mended
-    assert "1 event left out without a time of beginning" in timeless
-    assert "2 events without a duration" in endless
+    repaired, missing_start, missing_duration = trace.damage
+    assert "1 event mended" in repaired
+    assert "1 event left out without a time of beginning" in missing_start
+    assert "2 events without a duration" in missing_duration
 
 
 def test_device_events_that_stand_in_the_file_twice_count_once(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ class Chunks:
     def ended(self) -> bool:
         return not self.parts
 
-    def more(self) -> bytes:
+    def read_chunk(self) -> bytes:
         return self.parts.pop(0) if self.parts else b""
 
 

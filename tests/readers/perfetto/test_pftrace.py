@@ -15,7 +15,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 from dptrace.commands.shared.main import cli
 from dptrace.errors import TraceError
 from dptrace.load.open import open_run
-from dptrace.load.options import Reading
+from dptrace.load.options import ReadOptions
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import Trace
 from tests.support.kineto_files import BASE_NS, KinetoFile, training_step
@@ -76,7 +76,7 @@ def test_a_perfetto_trace_holds_what_kinetos_json_holds(layout: Layout, gzipped:
 def test_its_figures_are_those_of_the_json(layout: Layout, tmp_path: Path) -> None:
     """The split and the collectives, with the rank from the file's name."""
     file = recording()
-    here = Reading(cache=False, jobs=1)
+    here = ReadOptions(cache=False, jobs=1)
     path = written(tmp_path, layout(file.events, BASE_NS))
 
     expected = open_run([str(file.write(tmp_path / "rank1.json"))], here)

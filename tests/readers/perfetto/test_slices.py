@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
-from dptrace.readers.perfetto.slices import Clocks, Slices, Tracks
+from dptrace.readers.perfetto.slices import PerfettoClocks, Slices, TrackDescriptors
 
 
 def pairs(moments: str) -> tuple[list[tuple[str, int, int]], int]:
@@ -20,7 +20,7 @@ def pairs(moments: str) -> tuple[list[tuple[str, int, int]], int]:
             slices.end(int(moment[1:]), track)
         else:
             found += slices.begin(int(moment[1:]), track, moment[0].encode())
-    found += slices.rest()
+    found += slices.flush()
     return sorted((body.decode(), start, end) for body, start, end in found), slices.unended
 
 
@@ -55,28 +55,28 @@ def descriptor(uuid: int, **fields: Any) -> Any:
 
 def test_a_track_stands_on_its_thread_or_its_process() -> None:
     """A track of neither is a thread of the process above it; parents in a circle end nowhere."""
-    tracks = Tracks()
-    tracks.learn(descriptor(1, process=proto.ProcessDescriptor(pid=10)))
-    tracks.learn(descriptor(2, parent_uuid=1, thread=proto.ThreadDescriptor(pid=10, tid=11)))
-    tracks.learn(descriptor(3, parent_uuid=1, name="lane"))
-    tracks.learn(descriptor(4, parent_uuid=3))
-    tracks.learn(descriptor(5, parent_uuid=6))
-    tracks.learn(descriptor(6, parent_uuid=5))
+    tracks = TrackDescriptors()
+    tracks.update(descriptor(1, process=proto.ProcessDescriptor(pid=10)))
+    tracks.update(descriptor(2, parent_uuid=1, thread=proto.ThreadDescriptor(pid=10, tid=11)))
+    tracks.update(descriptor(3, parent_uuid=1, name="lane"))
+    tracks.update(descriptor(4, parent_uuid=3))
+    tracks.update(descriptor(5, parent_uuid=6))
+    tracks.update(descriptor(6, parent_uuid=5))
 
     assert [(10, 11), (10, 3), (10, 4), (0, 5), (0, 9)] == [tracks.thread(uuid) for uuid in (2, 3, 4, 5, 9)]
 
 
 def test_clocks_are_tied_to_the_epoch_by_the_first_snapshot() -> None:
     """Units, and clocks that tell differences, count; a clock that nothing ties stays as it is."""
-    clocks = Clocks()
+    clocks = PerfettoClocks()
     snapshot = proto.ClockSnapshot()
     snapshot.clocks.add(clock_id=1, timestamp=5000)
     snapshot.clocks.add(clock_id=6, timestamp=1000)
     snapshot.clocks.add(clock_id=64, timestamp=1, unit_multiplier_ns=1000, is_incremental=True)
-    clocks.learn(snapshot, 1)
+    clocks.update(snapshot, 1)
     snapshot.clocks[0].timestamp = 9999
     snapshot.clocks[2].is_incremental = False
-    clocks.learn(snapshot, 2)
+    clocks.update(snapshot, 2)
 
     assert 5001 == clocks.time(1001, 0, 1)
     assert [7000, 8000] == [clocks.time(step, 64, 1) for step in (2, 1)]

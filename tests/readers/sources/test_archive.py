@@ -47,7 +47,7 @@ def test_a_member_reads_like_the_file_and_leaves_nothing_unpacked(trace: Path, p
     before = set(trace.parent.iterdir())
 
     assert ["run/rank3.json"] == members(Source.of(archive))
-    inside, outside = read_trace(Source.of(archive).within("run/rank3.json")), read_trace(trace)
+    inside, outside = read_trace(Source.of(archive).archive_member("run/rank3.json")), read_trace(trace)
 
     assert f"{archive}!run/rank3.json" == inside.path
     assert (outside.names, outside.start_ns.tolist(), 3) == (inside.names, inside.start_ns.tolist(), inside.rank)
@@ -65,7 +65,7 @@ def test_a_compressed_tar_is_refused_with_advice(trace: Path) -> None:
 def test_a_missing_member_is_named(trace: Path, member: str, message: str) -> None:
     """The message holds archive and name."""
     with pytest.raises(TraceError, match=rf"all\.zip!{member}: .*{message}"):
-        open_source(Source.of(zipped(trace)).within(member))
+        open_source(Source.of(zipped(trace)).archive_member(member))
 
 
 def test_damage_in_an_archive_is_that_of_its_file(trace: Path) -> None:
@@ -76,7 +76,7 @@ def test_damage_in_an_archive_is_that_of_its_file(trace: Path) -> None:
     data[place : place + 3] = b"xyz"  # the member's checksum no longer fits
     archive.write_bytes(data)
 
-    damaged = read_trace(Source.of(archive).within("run/rank3.json"))
+    damaged = read_trace(Source.of(archive).archive_member("run/rank3.json"))
 
     assert damaged.cut
     assert 1000 < len(damaged) < 1900
@@ -94,24 +94,24 @@ def test_encrypted_members_and_bombs_are_refused(trace: Path) -> None:
     data[central + 8] |= 1
     archive.write_bytes(data)
     with pytest.raises(TraceError, match="is encrypted; unpack the archive with its password"):
-        open_source(Source.of(archive).within("run/rank3.json"))
+        open_source(Source.of(archive).archive_member("run/rank3.json"))
 
     data[central + 8] &= 0xFE
     data[central + 24 : central + 28] = (3 << 30).to_bytes(4, "little")
     archive.write_bytes(data)
     with pytest.raises(TraceError, match="is a zip bomb"):
-        open_source(Source.of(archive).within("run/rank3.json"))
+        open_source(Source.of(archive).archive_member("run/rank3.json"))
 
 
 def test_a_member_has_the_identity_of_its_archive(trace: Path) -> None:
     """A cache tells the members apart, and forgets them when the archive changes."""
     archive = Source.of(zipped(trace))
-    one, other = file_identity(archive.within("a")), file_identity(archive.within("b"))
+    one, other = file_identity(archive.archive_member("a")), file_identity(archive.archive_member("b"))
 
     assert one is not None
     assert one != other
     Path(archive.address).write_bytes(io.BytesIO(b"another").read())
-    assert one != file_identity(archive.within("a"))
+    assert one != file_identity(archive.archive_member("a"))
 
 
 def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_a_run_folder_gives_its_traces_and_its_description(folder: Path) -> None
     sources = find([str(folder)])
 
     assert ["rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"] == [file.name for file in sources.files]
-    assert "naive" == sources.info["mode"]
+    assert "naive" == sources.metadata["mode"]
 
 
 def test_run_json_stands_for_its_folder(folder: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_damaged_run_json_is_a_note(folder: Path) -> None:
 
     sources = find([str(folder)])
 
-    assert {} == sources.info
+    assert {} == sources.metadata
     assert "run.json can't be read" in sources.notes[0]
 
 
@@ -127,7 +127,7 @@ def test_an_archive_is_a_run(zipped: Path) -> None:
     sources = find([str(copy)])
 
     assert [f"{copy}!run/rank{rank}.pt.trace.json.gz" for rank in (0, 1)] == [file.address for file in sources.files]
-    assert "naive" == sources.info["mode"]
+    assert "naive" == sources.metadata["mode"]
     assert not sources.named
 
 
@@ -178,7 +178,7 @@ def test_pipes_and_dead_links_in_a_folder_are_told(folder: Path) -> None:
     assert ["rank2.json: is a pipe", "rank3.json: is a link to nothing"] == [
         re.sub(r".*/(rank.*?(pipe|nothing)).*", r"\1", note) for note in sources.notes
     ]
-    assert find([str(folder / "rank2.json")]).files[0].passing
+    assert find([str(folder / "rank2.json")]).files[0].single_pass
 
 
 def test_stars_reach_any_depth(folder: Path) -> None:

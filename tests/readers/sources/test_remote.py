@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from dptrace.commands.shared.main import cli
 from dptrace.errors import MissingExtraError, TraceError
 from dptrace.load.open import open_run
-from dptrace.load.options import Reading
+from dptrace.load.options import ReadOptions
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.sources.discovery import find
 from dptrace.readers.sources.source import Source
@@ -91,7 +91,7 @@ def test_a_prefix_or_a_pattern_gives_its_traces(memory: str, end: str) -> None:
 
     assert ["rank0.json.gz", "rank1.json.gz"] == [file.name for file in found.files]
     assert all(file.address.startswith("memory://runs/naive/rank") for file in found.files)
-    assert ({} if "*" in end else {"mode": "naive"}) == found.info
+    assert ({} if "*" in end else {"mode": "naive"}) == found.metadata
 
 
 def test_a_run_behind_a_url_has_the_figures_of_the_run_here(memory: str, tmp_path: Path) -> None:
@@ -99,8 +99,8 @@ def test_a_run_behind_a_url_has_the_figures_of_the_run_here(memory: str, tmp_pat
     for rank in (0, 1):
         (tmp_path / f"rank{rank}.json.gz").write_bytes(trace(rank))
 
-    there = open_run([memory + "/naive"], Reading(cache=False, jobs=1))
-    here = open_run([str(tmp_path)], Reading(cache=False, jobs=1))
+    there = open_run([memory + "/naive"], ReadOptions(cache=False, jobs=1))
+    here = open_run([str(tmp_path)], ReadOptions(cache=False, jobs=1))
 
     assert here.steps().equals(there.steps())
     assert "memory://runs/naive" == there.path

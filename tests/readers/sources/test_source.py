@@ -54,22 +54,22 @@ def test_what_another_process_opens_is_named_in_full(tmp_path: Path, monkeypatch
     os.mkfifo("pipe.json")
 
     assert Source(str(tmp_path / "a.json")) == Source("a.json").absolute()
-    assert f"{tmp_path}/a.zip!b.json" == Source("a.zip").within("b.json").absolute().address
+    assert f"{tmp_path}/a.zip!b.json" == Source("a.zip").archive_member("b.json").absolute().address
     assert Source.of("s3://b/a.json") == Source.of("s3://b/a.json").absolute()
-    for passing in (Source.of("-"), Source("pipe.json")):
-        assert passing.passing
+    for single_pass in (Source.of("-"), Source("pipe.json")):
+        assert single_pass.single_pass
         with pytest.raises(DptraceError, match="is a pipe"):
-            passing.absolute()
+            single_pass.absolute()
 
 
 def test_secrets_are_neither_in_the_address_nor_in_what_is_printed() -> None:
     """They are kept, to open the file with."""
-    source = Source.of("https://me:hush@host/all.zip?sig=hush").within("rank0.json")
+    source = Source.of("https://me:hush@host/all.zip?sig=hush").archive_member("rank0.json")
 
     assert "https://host/all.zip?sig=…!rank0.json" == source.address
     assert "hush" not in repr(source)
     assert "hush" in source.place
-    assert ("rank0.json", True, False) == (source.name, source.remote, source.passing)
+    assert ("rank0.json", True, False) == (source.name, source.remote, source.single_pass)
 
 
 def test_standard_input_is_read_once_and_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

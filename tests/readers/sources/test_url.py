@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.readers.sources.url import from_file_url, is_url, last_part, shown
+from dptrace.readers.sources.url import from_file_url, is_url, last_part, redact
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_url_is_told_from_a_path(text: str, url: bool) -> None:
 )
 def test_secrets_are_never_shown(text: str, clean: str) -> None:
     """Passwords, signatures and tokens go; what names the file stays."""
-    assert clean == shown(text)
+    assert clean == redact(text)
 
 
 @pytest.mark.parametrize(

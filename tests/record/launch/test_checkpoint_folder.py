@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_folder, checkpoint_steps, what_stays
+from dptrace.record.launch.checkpoint_folder import (
+    check_writable,
+    checkpoint_folder,
+    checkpoint_steps,
+    kept_checkpoints_message,
+)
 
 
 def test_a_mode_has_a_folder_of_its_own_unless_told_otherwise() -> None:
@@ -27,12 +32,15 @@ def test_only_whole_checkpoints_count(tmp_path: Path) -> None:
 
 def test_what_stays_is_said_with_the_way_to_go_on(tmp_path: Path) -> None:
     """The folder and the last step; nothing where nothing was written or asked for."""
-    assert "" == what_stays(None) == what_stays(tmp_path)
+    assert "" == kept_checkpoints_message(None) == kept_checkpoints_message(tmp_path)
     folder = tmp_path / "my own"
     folder.mkdir()
     (folder / "step-00000005.pt").write_text("")
 
-    assert f"The checkpoints in '{folder}' stay, the last of step 5: --resume goes on from it." == what_stays(folder)
+    assert (
+        f"The checkpoints in '{folder}' stay, the last of step 5: --resume goes on from it."
+        == kept_checkpoints_message(folder)
+    )
 
 
 def test_a_folder_that_cannot_be_made_is_refused_and_one_that_can_is_not_left_behind(tmp_path: Path) -> None:

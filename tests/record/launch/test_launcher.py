@@ -163,7 +163,7 @@ def test_a_failure_after_a_restart_tells_of_it_and_of_the_checkpoints(tmp_path: 
     (tmp_path / "step-00000005.pt").write_text("")
     job = launch.Launch(tmp_path / "r", False, Path("ddp.py"), (), 2, "ddp", checkpoints=tmp_path)
     with pytest.raises(RecordingError) as told:
-        launch._conclude(job, run, 1)
+        launch._finish_run(job, run, 1)
 
     assert str(told.value).startswith("Rank 0 died after 1 restart: killed by SIGKILL")
     assert f"The checkpoints in {tmp_path} stay, the last of step 5: --resume goes on from it." in str(told.value)
@@ -196,7 +196,7 @@ def test_ranks_that_do_not_heed_are_killed_in_their_own_sessions(
     while not (tmp_path / "ready").exists() and time.monotonic() < until:
         time.sleep(0.02)
     assert 2 == len(_ranks(tmp_path))
-    launch.end_agent(agent)
+    launch.stop_agent(agent)
 
     until = time.monotonic() + 5
     while _ranks(tmp_path) and time.monotonic() < until:

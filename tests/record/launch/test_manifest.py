@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.record.launch.manifest import facts, manifest, overhead
+from dptrace.record.launch.manifest import launch_metadata, manifest, overhead
 from tests.support.recordings import recorded
 
 DOCUMENTED = Path(__file__).parents[3] / "docs" / "run-folder.md"
@@ -22,7 +22,7 @@ def _piece(rank: int, **further: Any) -> dict[str, Any]:
     return piece | {"rank": rank, "unprofiled_ns": [], "profiled_ns": []} | further
 
 
-COMPLETE = facts(["dptrace"], "naive", None, None)
+COMPLETE = launch_metadata(["dptrace"], "naive", None, None)
 
 
 def test_losses_are_averaged_over_ranks() -> None:
@@ -46,7 +46,7 @@ def test_the_overhead_is_told_from_medians() -> None:
 def test_ranks_that_lie_on_other_machines_are_told() -> None:
     """A folder that holds some of the ranks says so; a failed run says it anyway."""
     assert ["1 of 2 ranks are here; copy the others' traces beside them."] == manifest([_piece(0)], COMPLETE)["notes"]
-    failed = facts(["dptrace"], "naive", None, {"rank": 1, "message": "killed"})
+    failed = launch_metadata(["dptrace"], "naive", None, {"rank": 1, "message": "killed"})
     assert [] == manifest([_piece(0)], failed)["notes"]
     assert "failed" == manifest([], failed)["status"]
     assert manifest([], failed)["world_size"] is None

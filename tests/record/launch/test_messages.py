@@ -10,23 +10,23 @@ import pytest
 
 from dptrace.errors import UsageError
 from dptrace.record.launch import messages
-from dptrace.record.launch.messages import Assignment
+from dptrace.record.launch.messages import LauncherSettings
 
 
 def test_an_assignment_survives_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the launcher puts there, the rank finds; without it there is none."""
     monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
-    assert Assignment.mine() is None
-    given = Assignment("a folder", "runs/x", steps=7, wait=0)
+    assert LauncherSettings.from_environment() is None
+    given = LauncherSettings("a folder", "runs/x", steps=7, wait=0)
     for name, value in given.environment().items():
         monkeypatch.setenv(name, value)
 
-    assert given == Assignment.mine()
+    assert given == LauncherSettings.from_environment()
 
 
 def test_the_users_numbers_win_over_the_scripts() -> None:
     """Given ones replace those of record(); the others are left to the script. Nought is a number."""
-    assert (7, 3, 0) == Assignment("f", "s", steps=7, wait=0).schedule(1, 3, 9)
+    assert (7, 3, 0) == LauncherSettings("f", "s", steps=7, wait=0).schedule(1, 3, 9)
 
 
 def test_a_rank_is_told_by_torchruns_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,13 +44,13 @@ def test_the_first_failure_of_a_rank_stands(tmp_path: Path, monkeypatch: pytest.
     """A second error of the same rank, a consequence, does not replace the first; our own errors are advice."""
     monkeypatch.setenv("RANK", "3")
     messages.report_failure(UsageError("nobody listens"))
-    for name, value in Assignment(str(tmp_path), "x").environment().items():
+    for name, value in LauncherSettings(str(tmp_path), "x").environment().items():
         monkeypatch.setenv(name, value)
 
     messages.report_failure(UsageError("too many"))
     messages.report_failure(ValueError("later"))
 
-    (told,) = messages.read_notes(tmp_path, "failure")
+    (told,) = messages.read_messages(tmp_path, "failure")
     assert (3, "too many", True, 2) == tuple(told[key] for key in ("rank", "message", "advice", "exit_code"))
     assert [] == list(tmp_path.glob(".*"))
 
@@ -60,12 +60,12 @@ def test_notes_come_in_the_order_of_ranks(tmp_path: Path) -> None:
     for rank in (10, 9, 1):
         messages.write_json(tmp_path / f"rank{rank}.piece.json", {"rank": rank})
 
-    assert [1, 9, 10] == [note["rank"] for note in messages.read_notes(tmp_path, "piece")]
+    assert [1, 9, 10] == [note["rank"] for note in messages.read_messages(tmp_path, "piece")]
 
 
 def test_describe_names_the_kind_of_others_errors_only() -> None:
     """Ours speak for themselves."""
-    assert ("no", "KeyError: 'x'") == (messages.describe(UsageError("no")), messages.describe(KeyError("x")))
+    assert ("no", "KeyError: 'x'") == (messages.error_text(UsageError("no")), messages.error_text(KeyError("x")))
 
 
 def test_a_group_that_a_script_made_tells_more_than_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,6 +79,6 @@ def test_a_group_that_a_script_made_tells_more_than_the_environment(monkeypatch:
     monkeypatch.setitem(sys.modules, "torch.distributed", joined)
     assert (3, 4) == (messages.rank(), messages.world_size())
 
-    for name, value in Assignment("f", "s").environment().items():
+    for name, value in LauncherSettings("f", "s").environment().items():
         monkeypatch.setenv(name, value)
     assert (0, 1) == (messages.rank(), messages.world_size())

@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from dptrace.record.launch.process_tree import below
+from dptrace.record.launch.process_tree import descendants
 
 PARENT = """
 import subprocess, sys, time
@@ -48,11 +48,11 @@ def test_what_a_process_started_is_found_in_all_generations() -> None:
     child = "import subprocess, sys, time; subprocess.Popen(['sleep', '30'], start_new_session=True); time.sleep(30)"
     with subprocess.Popen([sys.executable, "-c", child]) as parent:
         deadline = time.monotonic() + 10
-        while not below(parent.pid) and time.monotonic() < deadline:
+        while not descendants(parent.pid) and time.monotonic() < deadline:
             time.sleep(0.02)
-        (grandchild,) = below(parent.pid)
-        assert grandchild in below(os.getpid())
-        assert [] == below(grandchild)
+        (grandchild,) = descendants(parent.pid)
+        assert grandchild in descendants(os.getpid())
+        assert [] == descendants(grandchild)
         psutil.Process(grandchild).kill()
         parent.kill()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dptrace.errors import DptraceError, UsageError
-from dptrace.record.launch.run_folder import RunFolder, is_run, trace_name
+from dptrace.record.launch.run_folder import RunFolder, is_run_folder, trace_name
 
 
 def _run(path: Path, *further: str) -> Path:
@@ -61,7 +61,7 @@ def test_force_does_not_replace_what_is_more_than_a_run(tmp_path: Path, stranger
     """A folder with anything in it that is not ours stays as it is."""
     path = _run(tmp_path / "mine", stranger)
 
-    assert not is_run(path)
+    assert not is_run_folder(path)
     with pytest.raises(UsageError, match="even --force does not"):
         RunFolder(path).begin(force=True)
     assert (path / stranger).exists()
@@ -179,7 +179,7 @@ def test_a_folder_named_like_a_log_is_not_ours(tmp_path: Path) -> None:
     (path / "rank0.log").mkdir()
     (path / "rank0.log" / "thesis.txt").write_text("")
 
-    assert not is_run(path)
+    assert not is_run_folder(path)
 
 
 @pytest.mark.parametrize("out", [".", "/", ".."])

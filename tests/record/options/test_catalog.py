@@ -19,7 +19,7 @@ def test_an_option_tells_its_default_and_its_few_modes(option: object) -> None:
     """What is not for all says for which, where these are few enough to read."""
     assert option in OPTIONS
     (known,) = [one for one in OPTIONS if one is option]
-    told = known.described
+    told = known.help_text
     assert known.help in told
     assert (known.default in (None, False)) or str(known.default) in told
     assert not 0 < len(known.modes) < 4 or told.startswith(", ".join(known.modes))

@@ -22,7 +22,7 @@ def test_an_unknown_mode_lists_the_known() -> None:
     with pytest.raises(UsageError) as error:
         trainer("naiv")
 
-    assert all(f"{mode}" in str(error.value) and known.idea in str(error.value) for mode, known in MODES.items())
+    assert all(f"{mode}" in str(error.value) and known.description in str(error.value) for mode, known in MODES.items())
 
 
 def test_newcomers_see_the_four_first() -> None:

@@ -83,11 +83,11 @@ def test_only_compression_that_keeps_something_refuses_checkpoints(compression: 
     """
     arguments = ["--compress", compression, "--checkpoint-every", "2"]
     if compression in ("fp16", "bf16"):
-        assert compression == parse_options("", "ddp", arguments).training["compress"]
+        assert compression == parse_options("", "ddp", arguments).checkpoint_settings["compress"]
     else:
         with pytest.raises(UsageError, match=f"--compress {compression} keeps what it left out"):
             parse_options("", "ddp", arguments)
-    assert "compress" not in parse_options("", "ddp", []).training
+    assert "compress" not in parse_options("", "ddp", []).checkpoint_settings
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -101,7 +101,7 @@ def test_every_option_of_a_mode_has_its_help(mode: str, capsys: pytest.CaptureFi
 
 def test_what_run_json_is_told_leaves_out_what_it_tells_elsewhere() -> None:
     """Folder and schedule have keys of their own in run.json."""
-    recording = parse_options("", "single", ["--steps", "7", "--out", "x"]).recording
+    recording = parse_options("", "single", ["--steps", "7", "--out", "x"]).record_arguments
 
     assert (7, "x", False) == (recording["steps"], recording["out"], recording["force"])
     assert {"model", "batch_size", "dtype", "lr", "seed", "optimizer"} <= set(recording["options"])

@@ -54,10 +54,10 @@ def test_the_shares_of_a_model_are_those_of_its_layers() -> None:
     pytest.importorskip("torch")
     from dptrace.trainers.parts import gpt, mlp
 
-    assert {name for name, model in MODELS.items() if model.shares} == set(MODES["tp"].models)
+    assert {name for name, model in MODELS.items() if model.tp_units} == set(MODES["tp"].models)
     for name in set(gpt.SIZES) & set(MODELS):
-        assert (gpt.SIZES[name]["heads"], gpt.SIZES[name]["context"]) == (MODELS[name].shares, MODELS[name].context)
+        assert (gpt.SIZES[name]["heads"], gpt.SIZES[name]["context"]) == (MODELS[name].tp_units, MODELS[name].context)
     for name, widths in mlp.WIDTHS.items():
         if name in MODELS:
-            assert gcd(*widths[1:-1:2]) == MODELS[name].shares
-    assert mlp.Block(MODELS["balanced"].shares).up.weight.shape == mlp.balanced().get_parameter("0.up.weight").shape
+            assert gcd(*widths[1:-1:2]) == MODELS[name].tp_units
+    assert mlp.Block(MODELS["balanced"].tp_units).up.weight.shape == mlp.balanced().get_parameter("0.up.weight").shape

@@ -12,7 +12,7 @@ from dptrace.record.options.validation import (
     check_micro_batches,
     check_nodes,
     check_replicas,
-    share,
+    parse_ratio,
 )
 
 
@@ -75,4 +75,4 @@ def test_options_that_go_together() -> None:
 def test_a_share_is_above_zero_and_at_most_one(text: str) -> None:
     """All else is refused as a value of --topk-ratio."""
     with pytest.raises(ValueError, match=r".+"):
-        share(text)
+        parse_ratio(text)

@@ -23,9 +23,9 @@ def options(*arguments: str) -> Options:
 
 def gradients(*arguments: str) -> dict[str, Any]:
     from dptrace.record import World
-    from dptrace.trainers.parts.task import task
+    from dptrace.trainers.parts.task import build_task
 
-    work = task(options(*arguments), World(0, 1, torch.device("cpu")))
+    work = build_task(options(*arguments), World(0, 1, torch.device("cpu")))
     x, y = next(work.batches(1))
     work.loss(work.model(x), y).backward()
     return {name: parameter.grad for name, parameter in work.model.named_parameters()}
@@ -43,11 +43,11 @@ def test_checkpointed_blocks_run_forward_twice() -> None:
     """Backward computes each block again; without, forward runs once."""
     from dptrace.record import World
     from dptrace.trainers.parts import gpt
-    from dptrace.trainers.parts.task import task
+    from dptrace.trainers.parts.task import build_task
 
     for arguments, times in (((), 1), (("--checkpoint-activations",), 2)):
         calls: list[object] = []
-        work = task(options(*arguments), World(0, 1, torch.device("cpu")))
+        work = build_task(options(*arguments), World(0, 1, torch.device("cpu")))
         for module in work.model.modules():
             if isinstance(module, gpt.FeedForward):
                 module.register_forward_pre_hook(lambda *seen, calls=calls: calls.append(seen))

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 torch = pytest.importorskip("torch")
 
-from dptrace.trainers.parts.error_feedback import ErrorFeedback, Int8, Message, TopK  # noqa: E402
+from dptrace.trainers.parts.error_feedback import Compressor, ErrorFeedback, Int8, TopK  # noqa: E402
 
 numbers = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60)
 ratios = st.floats(0.01, 1)
 
 
-def told(message: Message, gradient: Tensor) -> Tensor:
+def told(message: Compressor, gradient: Tensor) -> Tensor:
     """Give what is left of a gradient at the other end."""
     into: Tensor = torch.zeros_like(gradient)
     message.unpack(message.pack(gradient), into)
@@ -67,9 +67,9 @@ def test_nothing_is_lost_only_late(steps: list[list[int]], ratio: float) -> None
     parameters = [torch.zeros(3, 3), torch.zeros(3)]
     arrived = torch.zeros(12)
     for step in steps:
-        feedback.message.unpack(feedback.shorten(torch.tensor(step).float(), parameters), arrived)
+        feedback.compressor.unpack(feedback.compress_gradient(torch.tensor(step).float(), parameters), arrived)
 
-    left = torch.cat([feedback.left_out[parameter] for parameter in parameters])
+    left = torch.cat([feedback.residual[parameter] for parameter in parameters])
     assert torch.equal(torch.tensor(steps).sum(0).float(), arrived + left)
 
 
@@ -77,24 +77,24 @@ def test_what_was_left_out_follows_its_parameter_into_other_buckets() -> None:
     """DDP puts the parameters into other buckets, in another order, after the first step."""
     feedback = ErrorFeedback(TopK(0.3))
     first, second = torch.zeros(2), torch.zeros(2)
-    feedback.shorten(torch.tensor([1.0, 9.0, 2.0, 3.0]), [first, second])
+    feedback.compress_gradient(torch.tensor([1.0, 9.0, 2.0, 3.0]), [first, second])
 
     sent = torch.zeros(2)
-    feedback.message.unpack(feedback.shorten(torch.zeros(2), [second]), sent)
+    feedback.compressor.unpack(feedback.compress_gradient(torch.zeros(2), [second]), sent)
 
     assert [0.0, 3.0] == sent.tolist()
-    assert [1.0, 0.0] == feedback.left_out[first].tolist()
-    assert [2.0, 0.0] == feedback.left_out[second].tolist()
+    assert [1.0, 0.0] == feedback.residual[first].tolist()
+    assert [2.0, 0.0] == feedback.residual[second].tolist()
 
 
 @pytest.mark.parametrize("message", [TopK(0.5), Int8()], ids=["topk", "int8"])
 @pytest.mark.parametrize("wrong", [float("inf"), float("nan")])
-def test_an_overflow_is_passed_on_and_then_forgotten(message: Message, wrong: float) -> None:
+def test_an_overflow_is_passed_on_and_then_forgotten(message: Compressor, wrong: float) -> None:
     """A gradient scaler must see it in this step, and must not see it in all further ones."""
     feedback, parameters = ErrorFeedback(message), [torch.zeros(4)]
     sent, after = torch.zeros(4), torch.zeros(4)
-    message.unpack(feedback.shorten(torch.tensor([1.0, wrong, wrong, wrong]), parameters), sent)
-    message.unpack(feedback.shorten(torch.ones(4), parameters), after)
+    message.unpack(feedback.compress_gradient(torch.tensor([1.0, wrong, wrong, wrong]), parameters), sent)
+    message.unpack(feedback.compress_gradient(torch.ones(4), parameters), after)
 
     assert not torch.isfinite(sent).all()
     assert torch.isfinite(after).all()
@@ -103,7 +103,7 @@ def test_an_overflow_is_passed_on_and_then_forgotten(message: Message, wrong: fl
 def test_halves_are_added_up_as_whole_numbers() -> None:
     """What bfloat16 could not hold of a sum is kept in float32."""
     feedback, parameters = ErrorFeedback(TopK(0.5)), [torch.zeros(2, dtype=torch.bfloat16)]
-    feedback.shorten(torch.tensor([256.0, 255.0], dtype=torch.bfloat16), parameters)
-    feedback.shorten(torch.tensor([512.0, 2.0], dtype=torch.bfloat16), parameters)
+    feedback.compress_gradient(torch.tensor([256.0, 255.0], dtype=torch.bfloat16), parameters)
+    feedback.compress_gradient(torch.tensor([512.0, 2.0], dtype=torch.bfloat16), parameters)
 
-    assert [0.0, 257.0] == feedback.left_out[parameters[0]].tolist()
+    assert [0.0, 257.0] == feedback.residual[parameters[0]].tolist()

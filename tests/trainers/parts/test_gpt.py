@@ -18,7 +18,7 @@ def test_the_sizes_are_those_that_help_tells(name: str, parameters: int) -> None
         count = sum(parameter.numel() for parameter in gpt.build(name).parameters())
 
     assert parameters == count
-    assert f"{round(count / 1e6, 1)} million" in MODELS[name].idea
+    assert f"{round(count / 1e6, 1)} million" in MODELS[name].description
 
 
 def test_no_prediction_sees_what_comes_after() -> None:

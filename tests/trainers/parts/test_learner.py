@@ -30,11 +30,11 @@ def model() -> Any:
 
 def moved(*arguments: str, large: float = 1.0) -> Any:
     """Give how far one step moves all parameters together."""
-    from dptrace.trainers.parts.learner import Learner
+    from dptrace.trainers.parts.learner import OptimizerWrapper
 
     net = model()
     before = torch.cat([p.detach().flatten().clone() for p in net.parameters()])
-    learner = Learner(net, options(*arguments))
+    learner = OptimizerWrapper(net, options(*arguments))
     learner.backward(large * net(torch.ones(5, 4)).square().sum())
     learner.step()
     assert all(p.grad is None for p in net.parameters())
@@ -84,7 +84,7 @@ def test_parameters_spread_over_ranks_are_clipped_to_one_norm(monkeypatch: pytes
 
     net = model()
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, *_, **__: tensor.mul_(2))
-    one = learner.Learner(net, options("--clip-grad", "0.5"), spread=ANY_GROUP)
+    one = learner.OptimizerWrapper(net, options("--clip-grad", "0.5"), shard_group=ANY_GROUP)
     one.backward(net(torch.ones(5, 4)).square().sum())
     before = torch.cat([p.detach().flatten().clone() for p in net.parameters()])
     one.step()
@@ -99,8 +99,10 @@ def test_what_lies_on_several_ranks_counts_once_in_the_norm(monkeypatch: pytest.
 
     net = model()
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, *_, **__: tensor.mul_(2))
-    copies = dict.fromkeys(net.parameters(), 2)
-    one = learner.Learner(net, options("--clip-grad", "0.5"), spread=ANY_GROUP, copies=copies)
+    replica_counts = dict.fromkeys(net.parameters(), 2)
+    one = learner.OptimizerWrapper(
+        net, options("--clip-grad", "0.5"), shard_group=ANY_GROUP, replica_counts=replica_counts
+    )
     one.backward(net(torch.ones(5, 4)).square().sum())
     before = torch.cat([p.detach().flatten().clone() for p in net.parameters()])
     one.step()
@@ -114,7 +116,7 @@ def test_an_overflow_on_another_rank_skips_the_step_here() -> None:
     from dptrace.trainers.parts import learner
 
     net = model()
-    one = learner.Learner(net, options("--amp", "fp16"), spread=ANY_GROUP)
+    one = learner.OptimizerWrapper(net, options("--amp", "fp16"), shard_group=ANY_GROUP)
     one.backward(net(torch.ones(5, 4)).square().sum())
     before = [p.detach().clone() for p in net.parameters()]
     with pytest.MonkeyPatch.context() as patch:

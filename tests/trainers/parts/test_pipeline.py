@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 
 from dptrace.errors import RecordingError, UsageError  # noqa: E402
 from dptrace.trainers.parts import gpt, mlp  # noqa: E402
-from dptrace.trainers.parts.pipeline import cut  # noqa: E402
+from dptrace.trainers.parts.pipeline import split_into_stages  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def alone() -> Iterator[None]:
 
 
 def layers(model: nn.Sequential, stages: int) -> list[list[str]]:
-    return [list(dict(stage.named_children())) for stage in cut(model, stages).stages.values()]
+    return [list(dict(stage.named_children())) for stage in split_into_stages(model, stages).stages.values()]
 
 
 def test_blocks_keep_their_names_and_their_activations() -> None:
@@ -49,8 +49,8 @@ def test_a_table_that_is_looked_up_in_weighs_nothing() -> None:
 def test_the_whole_has_all_parameters_by_their_names() -> None:
     """In the order of the model, whatever stage they are in."""
     model = mlp.build("small")
-    pieces = cut(model, 3)
-    whole = pieces.whole()
+    pieces = split_into_stages(model, 3)
+    whole = pieces.full_parameters()
 
     assert list(dict(model.named_parameters())) == list(whole)
     assert all(torch.equal(parameter, whole[name]) for name, parameter in model.named_parameters())
@@ -59,14 +59,14 @@ def test_the_whole_has_all_parameters_by_their_names() -> None:
 
 def test_parameters_that_are_no_longer_finite_are_told() -> None:
     """The message names one."""
-    pieces = cut(mlp.build("small"))
+    pieces = split_into_stages(mlp.build("small"))
     with torch.no_grad():
         pieces.stages[0].get_parameter("2.weight")[0, 0] = float("nan")
     with pytest.raises(RecordingError, match=r"2\.weight is no longer finite"):
-        pieces.whole()
+        pieces.full_parameters()
 
 
 def test_more_stages_than_blocks_are_refused() -> None:
     """The message says what to change."""
     with pytest.raises(UsageError, match="4 blocks, too few for 5 stages"):
-        cut(mlp.build("small"), 5)
+        split_into_stages(mlp.build("small"), 5)

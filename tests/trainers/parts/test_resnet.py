@@ -64,9 +64,9 @@ def test_a_folder_without_the_files_is_told(tmp_path: Path, spoil: str, says: st
 
 def test_made_up_images_are_the_same_on_every_rank_and_new_in_validation() -> None:
     """A row is the same whichever slice it comes in; no training image is validated on."""
-    from dptrace.trainers.parts.resnet import MadeUp
+    from dptrace.trainers.parts.resnet import SyntheticImages
 
-    training, validation = MadeUp(1), MadeUp(1, validation=True)
+    training, validation = SyntheticImages(1), SyntheticImages(1, validation=True)
 
     assert torch.equal(training[2:6][0][1], training[3:4][0][0])
     assert not torch.equal(training[0:1][0], validation[0:1][0])
@@ -76,10 +76,10 @@ def test_made_up_images_are_the_same_on_every_rank_and_new_in_validation() -> No
 def test_accuracy_is_the_share_of_rightly_classified_images() -> None:
     """Counted over all of the validation data, shared by the ranks."""
     from dptrace.record import World, parse_options
-    from dptrace.trainers.parts.task import task
+    from dptrace.trainers.parts.task import build_task
 
     options = parse_options("", "single", ["--model", "resnet18", "--batch-size", "2"])
-    work = task(options, World(0, 1, torch.device("cpu")))
+    work = build_task(options, World(0, 1, torch.device("cpu")))
     assert work.validation is not None
     truth = work.validation[:2048][1]
 
@@ -89,6 +89,6 @@ def test_accuracy_is_the_share_of_rightly_classified_images() -> None:
 
     assert pytest.approx(float((truth == 3).float().mean())) == work.accuracy(always)
     assert (
-        task(parse_options("", "single", ["--model", "small"]), World(0, 1, torch.device("cpu"))).accuracy(always)
+        build_task(parse_options("", "single", ["--model", "small"]), World(0, 1, torch.device("cpu"))).accuracy(always)
         is None
     )

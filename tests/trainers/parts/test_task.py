@@ -34,17 +34,17 @@ def test_the_models_have_the_sizes_that_their_help_tells(model: str, parameters:
 
     assert parameters == count
     assert millions == round(count / 1e6, 1)
-    assert f"{millions} million" in MODELS[model].idea
+    assert f"{millions} million" in MODELS[model].description
 
 
 def test_every_rank_gets_its_own_shard_of_the_same_batch() -> None:
     """The shards of all ranks, one after the other, are the batch of a single process, and batches differ."""
     from dptrace.record import World
-    from dptrace.trainers.parts.task import task
+    from dptrace.trainers.parts.task import build_task
 
     chosen, cpu = options("--model", "small", "--seed", "7", "--batch-size", "12"), torch.device("cpu")
-    (whole, classes), (second, _) = task(chosen, World(0, 1, cpu)).batches(2)
-    shards = [next(task(chosen, World(rank, 3, cpu)).batches(1)) for rank in range(3)]
+    (whole, classes), (second, _) = build_task(chosen, World(0, 1, cpu)).batches(2)
+    shards = [next(build_task(chosen, World(rank, 3, cpu)).batches(1)) for rank in range(3)]
 
     assert torch.equal(whole, torch.cat([x for x, _ in shards]))
     assert torch.equal(classes, torch.cat([y for _, y in shards]))
@@ -55,9 +55,9 @@ def test_every_rank_gets_its_own_shard_of_the_same_batch() -> None:
 def test_a_training_that_goes_on_sees_the_batches_that_come_next() -> None:
     """Beginning at step 2 gives what would have come then."""
     from dptrace.record import World
-    from dptrace.trainers.parts.task import task
+    from dptrace.trainers.parts.task import build_task
 
-    work = task(options("--model", "small", "--batch-size", "8"), World(0, 1, torch.device("cpu")))
+    work = build_task(options("--model", "small", "--batch-size", "8"), World(0, 1, torch.device("cpu")))
     all_of_them, later = list(work.batches(4)), list(work.batches(4, first=2))
 
     assert 2 == len(later)

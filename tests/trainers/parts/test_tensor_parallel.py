@@ -41,7 +41,7 @@ def test_a_model_of_one_rank_is_the_model_itself(name: str, sequence: bool, alon
 
     assert [n for n, _ in plain.named_parameters()] == [n for n, _ in split.named_parameters()]
     assert torch.allclose(plain(x), split(x), atol=1e-5)
-    whole = tensors.whole(split.named_parameters())
+    whole = tensors.full_parameters(split.named_parameters())
     assert all(torch.equal(parameter, whole[n]) for n, parameter in plain.named_parameters())
     assert sum(p.numel() for p in plain.parameters()) == tensors.parameters
 
@@ -52,7 +52,7 @@ def test_pairs_are_cut_and_the_layer_that_is_left_over_is_not(alone: Any) -> Non
     tensors.split(built("medium"))
 
     columns = {f"{layer}.{part}": 0 for layer in (0, 4) for part in ("weight", "bias")}
-    assert columns | {"2.weight": 1, "6.weight": 1} == tensors.cuts
+    assert columns | {"2.weight": 1, "6.weight": 1} == tensors.sharded_dims
 
 
 def test_what_is_on_several_ranks_is_told(alone: Any) -> None:
@@ -61,8 +61,8 @@ def test_what_is_on_several_ranks_is_told(alone: Any) -> None:
     tensors.split(model)
     tensors.size = 4
 
-    copies = {name: tensors.copies(model, 3)[parameter] for name, parameter in model.named_parameters()}
-    assert (3, 3, 12) == (copies["0.weight"], copies["2.weight"], copies["2.bias"])
+    replica_counts = {name: tensors.replica_counts(model, 3)[parameter] for name, parameter in model.named_parameters()}
+    assert (3, 3, 12) == (replica_counts["0.weight"], replica_counts["2.weight"], replica_counts["2.bias"])
 
 
 def test_only_some_tokens_teach_norms_and_biases_of_rows(alone: Any) -> None:
@@ -80,7 +80,7 @@ def test_parts_that_are_no_longer_finite_are_told(alone: Any) -> None:
     with torch.no_grad():
         model[2].weight[0, 0] = float("nan")
     with pytest.raises(RecordingError, match=r"2\.weight is no longer finite"):
-        tensors.whole(model.named_parameters())
+        tensors.full_parameters(model.named_parameters())
 
 
 def together(kind: type[Region], use: Any, inputs: list[Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -148,7 +148,7 @@ def test_tokens_that_are_spread_and_collected_keep_their_gradients(monkeypatch: 
 
     def use(region: Any, unused: None) -> tuple[Any, Any]:
         own = x.clone().requires_grad_()
-        output = region.collect(region.spread(own))
+        output = region.collect(region.split_tokens(own))
         (output * x).sum().backward()
         return output.detach(), own.grad
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.viewers.base.marks import Axis, Box, linear_axis, log_axis, message, parted, time_axis
+from dptrace.viewers.base.marks import Axis, Box, linear_axis, log_axis, message, split_by_height, time_axis
 from dptrace.viewers.base.svg_renderer import svg
 from dptrace.viewers.views.registry import VIEWS
 from tests.support.view_cases import drawn, many_ranks
@@ -61,7 +61,7 @@ def test_long_drawings_are_parted_between_rows(name: str) -> None:
     draw = VIEWS[name].draw
     assert draw
     whole = draw(many_ranks(30))
-    parts = parted(whole, 300)
+    parts = split_by_height(whole, 300)
 
     assert len(parts) > 1
     assert max(part.height for part in parts) <= 300
@@ -71,4 +71,4 @@ def test_long_drawings_are_parted_between_rows(name: str) -> None:
         assert all(part.y.low <= box.top and box.bottom <= part.y.high for box in boxes)
         if name == "breakdown":
             assert part.y.ticks[0][0] in part.y.strong
-    assert [drawn()] == parted(drawn(), 1_000)
+    assert [drawn()] == split_by_height(drawn(), 1_000)

@@ -7,8 +7,8 @@ import json
 from markupsafe import Markup
 
 from dptrace.viewers.base.headline import Headline
-from dptrace.viewers.base.section_page import FEW_ROWS, Section, plain_page, sections
-from dptrace.viewers.base.table import Cells
+from dptrace.viewers.base.section_page import FEW_ROWS, Section, section_page, sections
+from dptrace.viewers.base.table import TextTable
 from tests.viewers.base.test_page import HOSTILE, Scripts
 
 HEAD = Headline("title", "path", ("fact",), ("note",))
@@ -16,7 +16,7 @@ HEAD = Headline("title", "path", ("fact",), ("note",))
 
 def test_a_page_without_a_figure_runs_nothing() -> None:
     """Its policy allows no script at all."""
-    page = plain_page(HEAD, Markup("<p>x</p>"))
+    page = section_page(HEAD, Markup("<p>x</p>"))
 
     assert [] == Scripts(page).scripts
     assert "script-src" not in page
@@ -25,7 +25,7 @@ def test_a_page_without_a_figure_runs_nothing() -> None:
 
 def test_a_figure_stands_in_an_island() -> None:
     """Bokeh's order of keys kept, and the policy with the scripts' hashes and without eval."""
-    page = plain_page(HEAD, Markup(""), {"light": {"b": HOSTILE, "a": 1}})
+    page = section_page(HEAD, Markup(""), {"light": {"b": HOSTILE, "a": 1}})
     island = next(text for attributes, text in Scripts(page).scripts if attributes.get("id") == "plot-light")
 
     assert {"b": HOSTILE, "a": 1} == json.loads(island)
@@ -37,8 +37,8 @@ def test_names_stay_text() -> None:
     """Wherever they stand, they add no tag and turn no text."""
 
     def made(text: str) -> str:
-        cells = Cells((text, text), ((text, text),), 1, text)
-        return plain_page(
+        cells = TextTable((text, text), ((text, text),), 1, text)
+        return section_page(
             Headline(text, text, (text,), (text,)), sections([Section("x", text, cells=cells, about=text)])
         )
 
@@ -48,7 +48,7 @@ def test_names_stay_text() -> None:
 
 def test_long_tables_are_folded_under_their_picture() -> None:
     """Unless there is no picture, or they are what the page is for."""
-    cells = Cells(("a",), (("1",),) * (FEW_ROWS + 1))
+    cells = TextTable(("a",), (("1",),) * (FEW_ROWS + 1))
 
     assert "<details>" in sections([Section("x", "t", Markup("<svg/>"), cells)])
     assert "<details>" not in sections([Section("x", "t", Markup("<svg/>"), cells, open=True)])

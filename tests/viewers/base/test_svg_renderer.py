@@ -32,5 +32,5 @@ def test_a_tall_picture_has_its_ticks_above_too() -> None:
 
 def test_colors_at_night_are_told_to_a_page_only() -> None:
     """A picture for slides is as it is."""
-    assert "--n:" in svg(drawn(), night=True)
+    assert "--n:" in svg(drawn(), dark=True)
     assert "--n:" not in svg(drawn())

@@ -6,7 +6,7 @@ import doctest
 
 import pytest
 
-from dptrace.comparison.step_alignment import align_steps, paced
+from dptrace.comparison.step_alignment import align_steps, run_steps
 from dptrace.viewers.base import time_saved
 from tests.support.builders import TimelineBuilder
 from tests.support.jobs import run_of
@@ -14,7 +14,7 @@ from tests.support.jobs import run_of
 
 def of_lengths(a: int, b: int, steps: int = 2) -> str:
     runs = [run_of([TimelineBuilder(0, bounds=tuple(n * k for k in range(steps + 1))).build()]) for n in (a, b)]
-    return time_saved.saving(align_steps(paced(runs[0]), paced(runs[1])))
+    return time_saved.time_saved_sentence(align_steps(run_steps(runs[0]), run_steps(runs[1])))
 
 
 def test_the_examples_hold() -> None:
@@ -38,7 +38,7 @@ def test_the_sentence_says_who_is_faster(a: int, b: int, steps: int, told: str) 
 def test_nothing_is_saved_against_another_work() -> None:
     """Both times are said, and why neither is ahead."""
     runs = [run_of([TimelineBuilder(0, bounds=(0, n)).build()], metadata={"model": f"m{n}"}) for n in (7_000, 9_000)]
-    told = time_saved.saving(align_steps(paced(runs[0]), paced(runs[1])))
+    told = time_saved.time_saved_sentence(align_steps(run_steps(runs[0]), run_steps(runs[1])))
 
     assert told.startswith("Not compared: A trained the model m7000, B m9000. For its step, A takes 7.00 µs and B 9.00")
     assert "%" not in told

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dptrace.bench.conclusions import CHARTS, read
+from dptrace.bench.conclusions import CHARTS, conclusions
 from dptrace.bench.scaling import savings, shares, usable
 from dptrace.bench.table import Row
 from dptrace.viewers.base import theme
@@ -18,7 +18,7 @@ from tests.support.bench_tables import WORKSHOP, bench, with_losses
 
 def drawn(rows: list[Row], name: str, local_loss: bool = False) -> Drawing:
     compared = SimpleNamespace(shares=shares(rows), savings=savings(rows))
-    chart = next(chart for chart in read(rows, local_loss=local_loss) if chart.name == name)
+    chart = next(chart for chart in conclusions(rows, local_loss=local_loss) if chart.name == name)
     return draw(chart, usable(rows), compared, local_loss)
 
 
@@ -142,6 +142,6 @@ def test_processes_on_cpu_are_not_called_gpus(name: str) -> None:
     """In no text of a chart."""
     rows = with_losses(WORKSHOP)
     compared = SimpleNamespace(shares=shares(rows), savings=savings(rows))
-    chart = next(chart for chart in read(rows, on_cpu=True) if chart.name == name)
+    chart = next(chart for chart in conclusions(rows, on_cpu=True) if chart.name == name)
 
     assert "GPU" not in svg(draw(chart, usable(rows), compared, on_cpu=True))

@@ -44,8 +44,8 @@ def test_options_of_a_sweep_are_columns() -> None:
     names = bench_table.headings(rows)
 
     assert ("bucket-cap-mb", "static-graph") == names[-2:]
-    assert ["4", "yes"] == bench_table.whole(rows[0], names)[-2:]
-    assert ["–", "–"] == bench_table.whole(rows[1], names)[-2:]
+    assert ["4", "yes"] == bench_table.full_row(rows[0], names)[-2:]
+    assert ["–", "–"] == bench_table.full_row(rows[1], names)[-2:]
 
 
 def test_the_terminal_shows_every_row_on_one_line() -> None:

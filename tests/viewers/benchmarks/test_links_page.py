@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.model.link_report import links
+from dptrace.model.link_report import link_report
 from dptrace.viewers.benchmarks import links_page
 from tests.support.browser import browser_test, chromium, open_page
 from tests.support.links_samples import measured
@@ -15,7 +15,7 @@ from tests.support.links_samples import measured
 
 def test_columns_are_the_measured_rows() -> None:
     """In bytes, µs and GB/s, as many as there are sizes."""
-    found = links(measured(kinds=("send_recv",)))["collectives"]["send_recv"]
+    found = link_report(measured(kinds=("send_recv",)))["collectives"]["send_recv"]
     columns = links_page.columns(found)
 
     assert {17} == {len(column) for column in columns.values()}
@@ -28,7 +28,7 @@ def test_columns_are_the_measured_rows() -> None:
 
 def test_the_crossover_lies_on_the_line() -> None:
     """A ring at n*, where the time is twice alpha."""
-    content = links(measured(kinds=("send_recv",)))
+    content = link_report(measured(kinds=("send_recv",)))
     time, _ = links_page.figures(content)
     fit = content["collectives"]["send_recv"]["fit"]
 
@@ -42,7 +42,7 @@ def test_the_crossover_lies_on_the_line() -> None:
 @pytest.mark.parametrize("host", ["<script>alert(1)</script>", "</script><b>"])
 def test_names_are_no_markup(host: str) -> None:
     """A machine's name enters the page as text."""
-    content = links(measured())
+    content = link_report(measured())
     content["machines"][0]["host"] = host
     page = links_page.document(content | {"notes": [host]})
 
@@ -56,7 +56,7 @@ def test_the_page_opens_without_an_error(tmp_path: Path) -> None:
     raw = measured()
     bare = raw | {"samples": [sample for sample in raw["samples"] if sample["bytes"] == 1024]}
     with chromium() as browser:
-        for name, content in (("whole", links(raw)), ("bare", links(bare))):
+        for name, content in (("whole", link_report(raw)), ("bare", link_report(bare))):
             path = tmp_path / f"{name}.html"
             path.write_text(links_page.document(content), encoding="utf-8")
             with open_page(browser, path) as (page, errors):

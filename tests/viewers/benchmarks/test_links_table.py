@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from dptrace.model.link_report import links
-from dptrace.viewers.benchmarks.links_table import COLUMNS, facts, likeness, rows, size, table, topology
+from dptrace.model.link_report import link_report
+from dptrace.viewers.benchmarks.links_table import COLUMNS, facts, nearest_link_sentence, rows, size, table, topology
 from tests.support.links_samples import measured
 
 
@@ -23,7 +23,7 @@ def test_sizes_are_told_in_powers_of_1024(count: int, text: str) -> None:
 
 def test_a_row_tells_fit_bandwidth_and_one_link() -> None:
     """Of four ranks over links of 30 µs and 4 GB/s."""
-    (row,) = rows(links(measured(kinds=("all_reduce",))))
+    (row,) = rows(link_report(measured(kinds=("all_reduce",))))
 
     assert list(COLUMNS) == list(row)
     assert "all-reduce" == row["collective"]
@@ -35,22 +35,22 @@ def test_a_row_tells_fit_bandwidth_and_one_link() -> None:
 def test_what_has_no_fit_has_dashes() -> None:
     """But its bandwidth."""
     raw = measured(kinds=("broadcast",))
-    (row,) = rows(links(raw | {"samples": raw["samples"][:1]}))
+    (row,) = rows(link_report(raw | {"samples": raw["samples"][:1]}))
 
     assert "–" == row["alpha"] == row["crossover"] == row["r2"] == row["link_rate"]
     assert "–" != row["busbw"]
-    assert "" == likeness(links(raw | {"samples": raw["samples"][:1]}))
+    assert "" == nearest_link_sentence(link_report(raw | {"samples": raw["samples"][:1]}))
 
 
 def test_gloo_and_nccl_are_told_apart() -> None:
     """A measurement on CPUs must not pass for one of GPUs."""
-    assert any("no GPU was used" in fact for fact in facts(links(measured())))
-    assert "NCCL 2.28.3" in facts(links(measured(backend="nccl")))
+    assert any("no GPU was used" in fact for fact in facts(link_report(measured())))
+    assert "NCCL 2.28.3" in facts(link_report(measured(backend="nccl")))
 
 
 def test_the_topology_says_what_is_not_told() -> None:
     """NUMA nodes, links, GPUs."""
-    content = links(measured())
+    content = link_report(measured())
     (line,) = topology(content)
     assert line.startswith("box: 8 cores; NUMA nodes with their cores 0: 0-7; no GPU links told")
 
@@ -65,7 +65,7 @@ def test_the_topology_says_what_is_not_told() -> None:
 def test_the_table_fits_a_wide_terminal() -> None:
     """Six rows, each on one line of 132 characters."""
     out = io.StringIO()
-    Console(file=out, width=132).print(table(links(measured())))
+    Console(file=out, width=132).print(table(link_report(measured())))
 
     assert 6 == sum(line.startswith(("all-", "reduce-", "broadcast", "point-")) for line in out.getvalue().splitlines())
     assert "…" not in out.getvalue()

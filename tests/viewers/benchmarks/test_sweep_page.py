@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from dptrace.bench.sweep.points import CAP
+from dptrace.bench.sweep.points import BUCKET_CAP
 from dptrace.viewers.base.marks import Dot, Drawing, Label, Line
 from dptrace.viewers.base.svg_renderer import svg
 from dptrace.viewers.benchmarks import sweep_page
 from tests.support.browser import browser_test, chromium, open_page
-from tests.support.sweeps import made, result
+from tests.support.sweeps import make_sweep, result
 
 TIMES = {"0.5": 0.200, "1": 0.190, "2": 0.180, "4": 0.160, "8": 0.170}
 
@@ -20,7 +20,7 @@ TIMES = {"0.5": 0.200, "1": 0.190, "2": 0.180, "4": 0.160, "8": 0.170}
 @pytest.fixture
 def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     steps = {value: result(seconds) for value, seconds in TIMES.items()}
-    return made(tmp_path / "sweep", monkeypatch, {CAP: tuple(TIMES)}, steps).told.content
+    return make_sweep(tmp_path / "sweep", monkeypatch, {BUCKET_CAP: tuple(TIMES)}, steps).result.content
 
 
 def of(drawing: Drawing, kind: type[Any]) -> list[Any]:
@@ -52,9 +52,11 @@ def test_the_lines_choice_and_what_it_says_are_drawn(content: dict[str, Any]) ->
 def test_other_options_are_curves_and_words_are_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A curve for each batch; compressions have no order, so no line joins them."""
     steps = {f"{cap},{batch}": result(0.1, batch_size=batch) for cap in (1, 4) for batch in (64, 128)}
-    two = made(tmp_path / "a", monkeypatch, {CAP: ("1", "4"), "batch-size": ("64", "128")}, steps).told.content
+    two = make_sweep(
+        tmp_path / "a", monkeypatch, {BUCKET_CAP: ("1", "4"), "batch-size": ("64", "128")}, steps
+    ).result.content
     words = {"none": result(0.2), "fp16": result(0.1)}
-    compressed = made(tmp_path / "b", monkeypatch, {"compress": ("none", "fp16")}, words).told.content
+    compressed = make_sweep(tmp_path / "b", monkeypatch, {"compress": ("none", "fp16")}, words).result.content
 
     assert {"batch 64", "batch 128"} <= {entry.name for entry in sweep_page.steps(two).legend}
     assert "a sample" in sweep_page.steps(two).y.title
@@ -66,7 +68,7 @@ def test_other_options_are_curves_and_words_are_places(tmp_path: Path, monkeypat
 def test_without_any_result_the_page_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No chart, and no script; the reasons stand in the notes, as text."""
     steps = {"1": {"failed": "<script>alert(1)</script>"}, "4": {"failed": "x"}}
-    content = made(tmp_path / "a", monkeypatch, {CAP: ("1", "4")}, steps).told.content
+    content = make_sweep(tmp_path / "a", monkeypatch, {BUCKET_CAP: ("1", "4")}, steps).result.content
     page = sweep_page.document(content)
 
     assert "No run of this sweep ended well." in page

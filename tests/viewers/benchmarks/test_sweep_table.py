@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from dptrace.bench.sweep.points import CAP
+from dptrace.bench.sweep.points import BUCKET_CAP
 from dptrace.viewers.benchmarks import sweep_table
-from tests.support.sweeps import made, result
+from tests.support.sweeps import make_sweep, result
 
 STEPS = {"1": result(0.2, accuracy=0.5), "4": result(0.1), "8": {"failed": "broke | <b>[x]"}}
 
 
 @pytest.fixture
 def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    return made(tmp_path, monkeypatch, {CAP: ("1", "4", "8")}, STEPS).told.content
+    return make_sweep(tmp_path, monkeypatch, {BUCKET_CAP: ("1", "4", "8")}, STEPS).result.content
 
 
 def test_the_cells_are_the_points(content: dict[str, Any]) -> None:
@@ -34,7 +34,7 @@ def test_the_cells_are_the_points(content: dict[str, Any]) -> None:
 def test_columns_of_nothing_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No accuracy without validation data, no prediction where no caps were swept."""
     steps = {"64": result(0.1, batch_size=64), "128": result(0.1)}
-    told = sweep_table.cells(made(tmp_path, monkeypatch, {"batch-size": ("64", "128")}, steps).told.content)
+    told = sweep_table.cells(make_sweep(tmp_path, monkeypatch, {"batch-size": ("64", "128")}, steps).result.content)
 
     assert not {"accuracy", "by the fit ms"} & set(told.columns)
 

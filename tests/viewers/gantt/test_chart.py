@@ -123,7 +123,7 @@ def test_labels_step_over_gaps_and_short_interruptions() -> None:
             phase = Phase.FORWARD if k < 8 else Phase.BACKWARD
             build.compute(t + 4_000 * k + 100, t + 4_000 * k + 3_000, phase)
         build.compute(t + 20_000, t + 20_020, Phase.OTHER).compute(t + 85_000, t + 90_000, Phase.OPTIMIZER)
-    stretches = lane(chart(Run("labels", (build.build(),))), Role.STRETCHES)
+    stretches = lane(chart(Run("labels", (build.build(),))), Role.PHASE_LABELS)
 
     assert [Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER] * 2 == stretches.category.tolist()
     assert [100, 32_100, 85_000] == stretches.start_ns.tolist()[:3]
@@ -193,7 +193,7 @@ def test_a_pipeline_s_stretches_bear_its_micro_batches() -> None:
     actions = Actions(ints, np.array([3, 3], np.int32), np.array([0, 1], np.uint8), ints, times, *[times + 20_000] * 4)
     for stages, expected in ((ints, ["F3", "B3"]), (np.array([0, 2], np.int32), ["0F3", "2B3"])):
         drawn = chart(Run("pp", (replace(made, actions=replace(actions, stage=stages)),)))
-        found = lane(drawn, Role.STRETCHES)
+        found = lane(drawn, Role.PHASE_LABELS)
 
         assert [Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER] == found.category.tolist()
         assert [*expected, None] == [drawn.names[name - 1] if name else None for name in found.name]

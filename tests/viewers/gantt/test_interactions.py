@@ -237,7 +237,7 @@ def test_light_and_dark(browser: Browser, file: Path) -> None:
         settle(page)
         assert "rgb(18, 22, 28)" == page.evaluate(paper)
 
-        def shown(color: str) -> int:
+        def redact(color: str) -> int:
             """Count the pixels of a color in a row of phases."""
             box = row_box(page, "phases")
             clip: Any = {"x": box["x"] + 1, "y": box["y"] + 1, "width": box["width"] - 2, "height": 2}
@@ -245,12 +245,12 @@ def test_light_and_dark(browser: Browser, file: Path) -> None:
             return int((image == [int(color[i : i + 2], 16) for i in (1, 3, 5)]).all(axis=2).sum())
 
         light, dark = theme.IDLE, theme.DARK[theme.IDLE][0]
-        assert shown(dark) > 20
-        assert shown(light) == 0
+        assert redact(dark) > 20
+        assert redact(light) == 0
         page.locator("#theme").click()
         settle(page)
-        assert shown(light) > 20
-        assert shown(dark) == 0
+        assert redact(light) > 20
+        assert redact(dark) == 0
         page.locator("#theme").click()
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
         assert "light" == page.locator("html").get_attribute("data-theme")

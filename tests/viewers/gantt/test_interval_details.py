@@ -52,7 +52,7 @@ def test_launch_delays_stand_in_the_order_of_the_lanes() -> None:
 def test_a_large_page_holds_no_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """They would make it a third larger."""
     run = training_run(300)
-    monkeypatch.setattr(module, "MOST_LAUNCHES", 100)
+    monkeypatch.setattr(module, "MAX_LAUNCHES", 100)
 
     assert "launch" not in details(run, chart(run))
     assert "instance" in details(run, chart(run))

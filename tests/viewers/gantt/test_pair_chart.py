@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dptrace.analysis.per_gpu.split import Part
-from dptrace.comparison.step_alignment import align_steps, paced
+from dptrace.comparison.step_alignment import align_steps, run_steps
 from dptrace.run.run import Run
 from dptrace.viewers.gantt.chart import OVERLAPPED, Chart, Role, chart
 from dptrace.viewers.gantt.pair_chart import paired_chart, paired_scene
@@ -32,7 +32,7 @@ def lane(drawn: Chart, track: int, role: Role) -> list[tuple[int, int, int]]:
 def test_each_steps_figures_are_the_splits(steps_a: int, steps_b: int, ranks: int, by_step: bool) -> None:
     """What the phases' rows hold of each step, at its place, is what the split says of it, to the nanosecond."""
     runs = job(steps_a, ranks, noise=0.1), job(steps_b, 2, seed=1, noise=0.1, factors={"exposed": 0.3})
-    aligned = align_steps(paced(runs[0]), paced(runs[1]), by_step)
+    aligned = align_steps(run_steps(runs[0]), run_steps(runs[1]), by_step)
     drawn, told = paired_scene(aligned)
 
     tracks = [(run, device) for run in (0, 1) for device in range(len(runs[run].timelines))]
@@ -54,7 +54,7 @@ def test_recorded_intervals_stay_whole() -> None:
     """One that runs on beyond its step keeps its true length, though its share of the step is cut there."""
     build = TimelineBuilder(0, bounds=(0, 100, 200)).compute(0, 60).all_reduce(50, 130).compute(110, 180)
     aligned = align_steps(
-        paced(run_of([build.build()])), paced(run_of([TimelineBuilder(0, bounds=(0, 150, 300)).build()]))
+        run_steps(run_of([build.build()])), run_steps(run_of([TimelineBuilder(0, bounds=(0, 150, 300)).build()]))
     )
     drawn = paired_chart(aligned)
 
@@ -67,13 +67,13 @@ def test_recorded_intervals_stay_whole() -> None:
 def test_one_run_against_itself_is_drawn_as_it_is() -> None:
     """Both halves are the run's own chart where only the first steps are aligned, and nothing is freed."""
     run = job()
-    drawn, told = paired_scene(align_steps(paced(run), paced(run), by_step=False))
+    drawn, told = paired_scene(align_steps(run_steps(run), run_steps(run), by_step=False))
     alone = chart(run)
 
     assert [] == told["freed"]
     for track in (0, 1):
         for role in Role:
-            if role is Role.STRETCHES:
+            if role is Role.PHASE_LABELS:
                 continue
             assert lane(alone, track, role) == lane(drawn, track, role) == lane(drawn, track + 2, role), role
 
@@ -82,7 +82,7 @@ def test_names_are_each_runs_own() -> None:
     """B's kernels and collectives have their names, not A's of the same number."""
     a, b = job(ranks=1), job(ranks=1, seed=1)
     other = replace(b.timelines[0], names=tuple(f"other {name}" for name in b.timelines[0].names))
-    drawn = paired_chart(align_steps(paced(a), paced(Run("runs/b", (other,)))))
+    drawn = paired_chart(align_steps(run_steps(a), run_steps(Run("runs/b", (other,)))))
 
     for one in drawn.lanes:
         if one.role in (Role.COMPUTE, Role.COLLECTIVES):
@@ -93,7 +93,7 @@ def test_names_are_each_runs_own() -> None:
 def test_the_scene_tells_whose_each_step_is() -> None:
     """Strips and groups have the run's name, tracks its letter; the axis ends where the longer run does."""
     a, b = job(path="runs/naive", ranks=1), job(path="runs/inter", ranks=2, seed=1, factors={"exposed": 2.0})
-    aligned = align_steps(paced(a), paced(b))
+    aligned = align_steps(run_steps(a), run_steps(b))
     _, told = paired_scene(aligned)
 
     assert ["A · rank 0 · GPU 0", "B · rank 0 · GPU 0", "B · rank 1 · GPU 1"] == [t["label"] for t in told["tracks"]]

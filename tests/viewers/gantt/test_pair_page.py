@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dptrace.comparison.step_alignment import align_steps, paced
+from dptrace.comparison.step_alignment import align_steps, run_steps
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
-from dptrace.viewers.base.time_saved import saving
+from dptrace.viewers.base.time_saved import time_saved_sentence
 from dptrace.viewers.gantt import pair_page
 from tests.support.browser import browser_test, chromium, open_page
 from tests.support.builders import TimelineBuilder
@@ -65,7 +65,7 @@ def expected(run: Run, step: int) -> dict[int, int]:
 @browser_test
 def test_each_pair_of_steps_is_what_the_splits_say(browser: Browser, file: Path, runs: tuple[Run, Run]) -> None:
     """In the window of a pair each run's line holds its own step and nothing of the time that is freed."""
-    slots = align_steps(paced(runs[0]), paced(runs[1])).slots_ns.tolist()
+    slots = align_steps(run_steps(runs[0]), run_steps(runs[1])).slots_ns.tolist()
     with open_page(browser, file) as (page, errors):
         settle(page)
         for step, (start, end) in enumerate(pairwise(slots)):
@@ -78,8 +78,8 @@ def test_each_pair_of_steps_is_what_the_splits_say(browser: Browser, file: Path,
 @browser_test
 def test_any_window_is_exact(browser: Browser, file: Path, runs: tuple[Run, Run]) -> None:
     """Zoomed deep, or across a freed stretch, the line's sum is the time of the window that lies in steps."""
-    aligned = align_steps(paced(runs[0]), paced(runs[1]))
-    gap = aligned.freed()[0]
+    aligned = align_steps(run_steps(runs[0]), run_steps(runs[1]))
+    gap = aligned.time_saved()[0]
     windows = [(gap.from_ns - 3_000_000, gap.to_ns + 2_000_000), (gap.from_ns - 900, gap.from_ns + 700), (5e6, 5.001e6)]
     with open_page(browser, file) as (page, _):
         settle(page)
@@ -99,14 +99,14 @@ _SUMS = "bars => bars.map((bar) => [...bar.children].reduce((sum, one) => sum + 
 @browser_test
 def test_what_is_freed_is_drawn_and_said(browser: Browser, file: Path, runs: tuple[Run, Run]) -> None:
     """In B's rows and not in A's, in green, where B is done; above all stands the sentence."""
-    aligned = align_steps(paced(runs[0]), paced(runs[1]))
-    gap = aligned.freed()[0]
+    aligned = align_steps(run_steps(runs[0]), run_steps(runs[1]))
+    gap = aligned.time_saved()[0]
     with open_page(browser, file) as (page, _):
         settle(page)
         show(page, gap.from_ns, gap.to_ns)
         pixels = page.evaluate(_TINTS)
 
-        assert saving(aligned) == page.locator(".answer").text_content()
+        assert time_saved_sentence(aligned) == page.locator(".answer").text_content()
         assert 0 == pixels["A"]
         assert pixels["B"] > 0.95
         assert "paired in their order" in (page.locator("#notes").text_content() or "")
@@ -165,7 +165,9 @@ def test_both_alignments_draw(runs: tuple[Run, Run], by_step: bool) -> None:
     """Each says what B saves in its own way."""
     page: Any = pair_page.document(*runs, by_step)
 
-    assert saving(align_steps(paced(runs[0]), paced(runs[1]), by_step)).replace("'", "&#39;") in page
+    assert (
+        time_saved_sentence(align_steps(run_steps(runs[0]), run_steps(runs[1]), by_step)).replace("'", "&#39;") in page
+    )
     assert by_step == ('"slots":' in page)
 
 

@@ -120,7 +120,7 @@ def test_it_listens_on_this_machine_only(served: PageServer) -> None:
 
 def test_it_ends_when_the_tab_is_gone_but_not_while_one_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reload is a tab that is back before the grace is over."""
-    monkeypatch.setattr(server, "GRACE", 0.6)
+    monkeypatch.setattr(server, "GRACE_S", 0.6)
     made = PageServer("", {})
     tabs = made._server.tabs
 
@@ -132,15 +132,15 @@ def test_it_ends_when_the_tab_is_gone_but_not_while_one_is_open(monkeypatch: pyt
 
     try:
         time.sleep(0.7)
-        assert not tabs.gone()
+        assert not tabs.all_closed()
         first = tab()
         time.sleep(0.8)
-        assert not tabs.gone()
+        assert not tabs.all_closed()
         first.close()
         time.sleep(0.2)
         second = tab()
         time.sleep(0.8)
-        assert not tabs.gone()
+        assert not tabs.all_closed()
         second.close()
         began = time.monotonic()
         made.wait()
@@ -197,7 +197,7 @@ def test_a_served_page_shows_the_split_s_figures_and_ends_with_its_tab(
     browser: Browser, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fetched columns give the same figures, under a policy that is kept; a reload does not end it, closing does."""
-    monkeypatch.setattr(server, "GRACE", 1.5)
+    monkeypatch.setattr(server, "GRACE_S", 1.5)
     page_text, columns = gantt.served(run)
     made = PageServer(page_text, columns)
     try:
@@ -209,7 +209,7 @@ def test_a_served_page_shows_the_split_s_figures_and_ends_with_its_tab(
             settle(page)
             assert expected_figures(run) == shown_figures(page)
             assert [] == errors
-            assert not made._server.tabs.gone()
+            assert not made._server.tabs.all_closed()
         began = time.monotonic()
         made.wait()
         assert time.monotonic() - began < 20

@@ -9,7 +9,7 @@ import pytest
 from dptrace.analysis.per_gpu.split import Part, partition
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
-from dptrace.viewers.gantt.svg import MOST_SHAPES, gantt_svg, of_middle_step
+from dptrace.viewers.gantt.svg import MAX_SHAPES, gantt_svg, middle_step_run
 from tests.support.builders import two_rank_timelines
 from tests.support.synthetic import training_run
 from tests.support.view_cases import many_ranks
@@ -53,7 +53,7 @@ def test_shapes_are_few(ranks: int) -> None:
     text = gantt_svg(training_run(60_000, ranks=ranks, steps=4))
     whole = sum(len(BOX.findall(path)) for path in re.findall(r'<path d="([^"]*)"', text))
 
-    assert whole <= MOST_SHAPES * 2
+    assert whole <= MAX_SHAPES * 2
     assert len(text) < 1_000_000
 
 
@@ -80,7 +80,7 @@ def test_many_ranks_have_a_row_each() -> None:
 
 def test_the_middle_step_is_cut_out() -> None:
     """Of every GPU that has it."""
-    run = of_middle_step(training_run(600, ranks=2, steps=3))
+    run = middle_step_run(training_run(600, ranks=2, steps=3))
 
     assert [1, 1] == [len(timeline.windows) for timeline in run.timelines]
-    assert () == of_middle_step(Run("x", ())).timelines
+    assert () == middle_step_run(Run("x", ())).timelines

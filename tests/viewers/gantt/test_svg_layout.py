@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from dptrace.viewers.gantt.chart import Role, chart
-from dptrace.viewers.gantt.svg_layout import RIGHT, WIDTH, plan
+from dptrace.viewers.gantt.svg_layout import RIGHT, WIDTH, svg_layout
 from tests.support.view_cases import CASES, many_ranks
 
 
 @pytest.mark.parametrize(("ranks", "rows"), [(2, 3), (12, 2), (64, 1)])
 def test_many_gpus_have_fewer_rows_each(ranks: int, rows: int) -> None:
     """None over another, all below the top and above the bottom."""
-    where = plan(chart(many_ranks(ranks)), 100)
+    where = svg_layout(chart(many_ranks(ranks)), 100)
 
     assert ranks * rows == len(where.rows)
     edges = [100.0, *(edge for row in where.rows for edge in (row.y, row.y + row.height)), where.bottom]
@@ -21,17 +21,17 @@ def test_many_gpus_have_fewer_rows_each(ranks: int, rows: int) -> None:
 
 def test_time_runs_from_left_to_right() -> None:
     """Within the margins; what lies beyond the chart stands at its edge."""
-    laid_out = chart(CASES["two ranks"]())
-    where = plan(laid_out, 100)
+    gantt_chart = chart(CASES["two ranks"]())
+    where = svg_layout(gantt_chart, 100)
 
     assert where.left == where.x(0) == where.x(-5)
-    assert where.x(laid_out.end_ns) == pytest.approx(WIDTH - RIGHT, abs=1)
-    assert where.x(2 * laid_out.end_ns) == where.x(laid_out.end_ns)
+    assert where.x(gantt_chart.end_ns) == pytest.approx(WIDTH - RIGHT, abs=1)
+    assert where.x(2 * gantt_chart.end_ns) == where.x(gantt_chart.end_ns)
 
 
 def test_a_row_that_no_gpu_fills_is_left_out() -> None:
     """Such as communication of a single GPU."""
-    where = plan(chart(CASES["no communication"]()), 100)
+    where = svg_layout(chart(CASES["no communication"]()), 100)
 
     assert {Role.PHASES, Role.COMPUTE} == {row.role for row in where.rows}
     assert where.lane(0, Role.PHASES) is not None

@@ -26,7 +26,7 @@ from tests.support.synthetic import training_run
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-WHOLE = 3
+WHOLE_TRACE = 3
 """Pixels from which an interval is drawn whole, from one pixel's edge to another's."""
 
 
@@ -107,7 +107,7 @@ def edge_columns(lane: Lane, edges: NDArray[np.float64]) -> NDArray[np.bool_]:
     Where it begins or ends, since it is rounded to the pixel grid, and where it lies over what is of other categories.
     """
     step = edges[1] - edges[0]
-    long = lane.duration_ns >= WHOLE * step
+    long = lane.duration_ns >= WHOLE_TRACE * step
     several = sum((share > 0).astype(int) for share in shares(lane, edges, long).values()) > 1
     ends: Int64 = np.concatenate((lane.start_ns[long], (lane.start_ns + lane.duration_ns)[long]))
     column = np.floor((ends - edges[0]) / step).astype(np.int64)

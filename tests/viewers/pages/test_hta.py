@@ -10,7 +10,7 @@ import msgspec
 import pandas as pd
 import pytest
 
-from dptrace.viewers.pages.hta import MOST_ROWS, plotly_page
+from dptrace.viewers.pages.hta import MAX_ROWS, plotly_page
 from tests.support.browser import browser_test, chromium, open_page
 
 HOSTILE = "</script><img src=x onerror=alert(1)><a href='javascript:alert(1)'>gemm<int></a>"
@@ -50,7 +50,7 @@ def test_a_page_of_tables_needs_no_plotly() -> None:
 
 def test_long_tables_are_cut(small_plotly: None) -> None:
     """What is left out is counted."""
-    assert "… and 3 more rows." in page_of(frame=pd.DataFrame({"n": range(MOST_ROWS + 3)}))
+    assert "… and 3 more rows." in page_of(frame=pd.DataFrame({"n": range(MAX_ROWS + 3)}))
 
 
 def test_texts_from_traces_are_inert(small_plotly: None) -> None:

@@ -54,7 +54,7 @@ def test_every_run_can_be_reported(case: str) -> None:
         assert 2 <= page.count("There is no communication in this run.")
 
 
-@pytest.mark.parametrize("limit", ["MOST_INTERVALS", "MOST_CHARACTERS"])
+@pytest.mark.parametrize("limit", ["MAX_REPORT_INTERVALS", "MAX_CHARACTERS"])
 def test_a_run_that_is_too_large_is_shown_by_a_step(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     """A static picture of the step of median length, said in words, and no script at all."""
     monkeypatch.setattr(report, limit, 10)
@@ -119,7 +119,7 @@ def test_names_stay_text() -> None:
 def test_a_hostile_report_does_nothing(tmp_path: Path, still: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In Chromium, with the chart or its still picture: nothing fires, and the policy is not broken."""
     if still:
-        monkeypatch.setattr(report, "MOST_INTERVALS", 1)
+        monkeypatch.setattr(report, "MAX_REPORT_INTERVALS", 1)
     path = tmp_path / "report.html"
     path.write_text(document(hostile_run()), encoding="utf-8")
     before = "window.PWNED = []; window.PWN = (what) => window.PWNED.push(what);"

@@ -7,7 +7,7 @@ import io
 import pandas as pd
 from rich.console import Console
 
-from dptrace.viewers.terminal.data_frame import MOST_ROWS, print_frame
+from dptrace.viewers.terminal.data_frame import MAX_ROWS, print_frame
 
 
 def printed(frame: pd.DataFrame, every: bool = False, width: int = 132) -> str:
@@ -38,7 +38,7 @@ def test_names_give_no_orders() -> None:
 
 def test_long_tables_are_cut_and_say_so() -> None:
     """The rest is counted; --all leaves nothing out."""
-    frame = pd.DataFrame({"n": range(1000, 1000 + MOST_ROWS + 5)})
+    frame = pd.DataFrame({"n": range(1000, 1000 + MAX_ROWS + 5)})
 
     assert "… and 5 more rows" in printed(frame)
     assert "1024" in printed(frame, every=True)

@@ -7,22 +7,22 @@ import pytest
 import dptrace
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
-from dptrace.viewers.terminal.gantt import MOST_RANKS
+from dptrace.viewers.terminal.gantt import MAX_RANKS
 from tests.support.builders import TimelineBuilder
 from tests.support.jobs import job
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.terminal_text import drawn, paired, run_of, training
 
 
-@pytest.mark.parametrize("ranks", [1, MOST_RANKS, MOST_RANKS + 1, 1000])
+@pytest.mark.parametrize("ranks", [1, MAX_RANKS, MAX_RANKS + 1, 1000])
 def test_many_ranks_are_cut_and_told(ranks: int) -> None:
     """The first ranks are drawn, and the number of those left out is told with the way to see them."""
     lines = drawn(run_of(*(training(rank, 1) for rank in range(ranks))), 100)
 
-    assert min(ranks, MOST_RANKS) == sum("comm  " in line[:8] for line in lines)
+    assert min(ranks, MAX_RANKS) == sum("comm  " in line[:8] for line in lines)
     told = [line for line in lines if "not drawn" in line]
-    assert len(told) == (ranks > MOST_RANKS)
-    assert all(line.startswith(f"{ranks - MOST_RANKS} more rank") for line in told)
+    assert len(told) == (ranks > MAX_RANKS)
+    assert all(line.startswith(f"{ranks - MAX_RANKS} more rank") for line in told)
 
 
 def test_a_run_without_communication_has_no_row_for_it() -> None:
@@ -95,5 +95,5 @@ def test_a_screen_full_of_ranks_is_drawn() -> None:
         for height in (24, 100)
     ]
 
-    assert MOST_RANKS == counts[0]
+    assert MAX_RANKS == counts[0]
     assert 40 <= counts[1] <= 50

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.comparison.step_alignment import align_steps, paced
-from dptrace.viewers.base.time_saved import saving
+from dptrace.comparison.step_alignment import align_steps, run_steps
+from dptrace.viewers.base.time_saved import time_saved_sentence
 from tests.support.builders import two_rank_timelines
 from tests.support.jobs import job
 from tests.support.terminal_text import drawn, paired, run_of, training
@@ -65,5 +65,5 @@ def test_two_runs_fit_any_width(width: int) -> None:
     lines = paired(a, b, width)
 
     assert max(map(len, lines)) <= width
-    assert saving(align_steps(paced(a), paced(b))) in " ".join(" ".join(lines).split())
+    assert time_saved_sentence(align_steps(run_steps(a), run_steps(b))) in " ".join(" ".join(lines).split())
     assert 5 == sum("comm  " in line[:8] for line in lines)

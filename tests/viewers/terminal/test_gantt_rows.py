@@ -73,8 +73,8 @@ def test_two_runs_stand_over_each_other() -> None:
     assert "A steps   " + "│ProfilerStep#0".ljust(40) + "│ProfilerStep#1" == lines[3].rstrip()
     assert "A rank 0  " + 80 * "F" == lines[4]
     assert "B steps   " + "│ProfilerStep#0".ljust(40) + "│ProfilerStep#1" == lines[5].rstrip()
-    freed = " 50 ns saved (50 %) ".center(20, "-")
-    assert "B rank 0  " + 2 * (20 * "F" + freed) == lines[6]
+    time_saved = " 50 ns saved (50 %) ".center(20, "-")
+    assert "B rank 0  " + 2 * (20 * "F" + time_saved) == lines[6]
     assert "B saves 100 ns (50 %) in 2 steps: 100 ns against A's 200 ns." in lines
 
 

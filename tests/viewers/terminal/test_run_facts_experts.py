@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dptrace.viewers.terminal.run_facts import MOST_LAYERS, expert_lines
+from dptrace.viewers.terminal.run_facts import MAX_LAYERS, expert_lines
 
 
 def test_each_layer_names_its_most_and_least_loaded_expert() -> None:
@@ -21,7 +21,7 @@ def test_a_run_without_experts_says_nothing() -> None:
 
 def test_many_layers_are_cut_unless_all_are_asked_for() -> None:
     """What is left out is counted."""
-    info = {"options": {"expert_load": [[1, 2]] * (MOST_LAYERS + 3)}}
+    info = {"options": {"expert_load": [[1, 2]] * (MAX_LAYERS + 3)}}
 
-    assert (MOST_LAYERS + 2, "  3 more layers; --all shows them.") == (len(expert_lines(info)), expert_lines(info)[-1])
-    assert MOST_LAYERS + 4 == len(expert_lines(info, every=True))
+    assert (MAX_LAYERS + 2, "  3 more layers; --all shows them.") == (len(expert_lines(info)), expert_lines(info)[-1])
+    assert MAX_LAYERS + 4 == len(expert_lines(info, every=True))

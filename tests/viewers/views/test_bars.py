@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dptrace.viewers.views.bars import Rows, place_labels, share, stack, with_steps
+from dptrace.viewers.views.bars import RowLayout, rank_labels, share, stack, with_steps
 from tests.support.view_cases import CASES
 
 
@@ -23,7 +23,7 @@ def test_parts_stand_end_to_end() -> None:
 
 def test_rows_stand_below_each_other() -> None:
     """Heads bold, and the axis as high as all of them."""
-    rows = Rows(20)
+    rows = RowLayout(20)
     rows.head("rank 0")
     first, second = rows.row("a"), rows.row("")
 
@@ -37,5 +37,5 @@ def test_gpus_are_named_by_rank() -> None:
     """Those without a step are left out."""
     run = CASES["uneven"]()
 
-    assert ["rank 0", "rank 1", "rank 2"] == place_labels(run, with_steps(run))
+    assert ["rank 0", "rank 1", "rank 2"] == rank_labels(run, with_steps(run))
     assert [] == with_steps(CASES["empty"]())

@@ -46,5 +46,5 @@ def test_more_is_brighter_on_a_dark_page() -> None:
 
     assert boxes
     for box in boxes:
-        assert box.night
-        assert min(contrast(box.color, box.ink), contrast(*box.night)) >= 3.5
+        assert box.dark
+        assert min(contrast(box.color, box.ink), contrast(*box.dark)) >= 3.5
