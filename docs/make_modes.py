@@ -112,7 +112,7 @@ def tell_modes() -> None:
         named = [name for name, mode in MODES.items() if mode.family == family]
         lines += [f"### {heading}", ""] if named else []
         for name in named:
-            lines += [f"**[{name}]({trainer(name).name})**: {MODES[name].idea}.", ""]
+            lines += [f"**[{name}](./{trainer(name).name})**: {MODES[name].idea}.", ""]
             if (IMAGES / f"{name}.svg").exists():
                 lines += [f"![One step of {name}](../docs/images/modes/{name}.svg)", ""]
     text = README.read_text(encoding="utf-8")
