@@ -20,8 +20,6 @@ exclude_patterns = ["examples"]
 
 # Headings get the anchors that GitHub gives them, so that links work in the plain files too.
 myst_heading_anchors = 4
-# "1." in the middle of a page, and pages that begin with an included file, are meant.
-suppress_warnings = ["myst.header"]
 
 # "--mode" must not become "–mode".
 smartquotes = False

@@ -110,7 +110,7 @@ def tell_modes() -> None:
     lines = [""]
     for family, heading in FAMILIES.items():
         named = [name for name, mode in MODES.items() if mode.family == family]
-        lines += [f"### {heading}", ""] if named else []
+        lines += [f"## {heading}", ""] if named else []
         for name in named:
             lines += [f"**[{name}](./{trainer(name).name})**: {MODES[name].idea}.", ""]
             if (IMAGES / f"{name}.svg").exists():
