@@ -98,11 +98,11 @@ class ClickReference(SphinxDirective):
         module, _, name = self.arguments[0].partition(":")
         group = getattr(importlib.import_module(module), name)
         program = " ".join(self.content).strip() or name
-        context = click.Context(group, info_name=program)
+        context = click.Context(group, info_name=program, **group.context_settings)
         sections = [self._section(group, context)]
         for verb in group.list_commands(context):
             command = group.get_command(context, verb)
-            sections.append(self._section(command, click.Context(command, info_name=verb, parent=context)))
+            sections.append(self._section(command, click.Context(command, context, verb, **command.context_settings)))
         return sections
 
     def _section(self, command: Any, context: click.Context) -> nodes.Node:
