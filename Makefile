@@ -5,7 +5,7 @@ GPUS ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint tests/constraints.txt
 
-.PHONY: demo test lint types format clean
+.PHONY: demo test lint types format docs clean
 
 demo: $(VENV)/.record
 	$(BIN)/dptrace record --mode interleaved --gpus $(GPUS) --model medium --out demo/interleaved --force
@@ -26,6 +26,10 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going --quiet docs build/docs
+	@echo "Open build/docs/index.html"
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
 	  || { echo "dptrace needs Python 3.10 or newer; name one with: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
@@ -41,6 +45,11 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 	@echo "Installing dptrace, torch and what the tests need in $(VENV) …"
 	@$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.record
+
+$(VENV)/.docs: $(VENV)/bin/python pyproject.toml
+	@echo "Installing dptrace and what its documentation needs in $(VENV) …"
+	@$(PIP) --editable '.[docs]'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) demo build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -111,9 +111,9 @@ def tell_modes() -> None:
     lines = [""]
     for family, heading in FAMILIES.items():
         named = [name for name, mode in MODES.items() if mode.family == family]
-        lines += [f"### {heading}", ""] if named else []
+        lines += [f"## {heading}", ""] if named else []
         for name in named:
-            lines += [f"**[{name}]({trainer(name).name})**: {MODES[name].description}.", ""]
+            lines += [f"**[{name}](./{trainer(name).name})**: {MODES[name].description}.", ""]
             if (IMAGES / f"{name}.svg").exists():
                 lines += [f"![One step of {name}](../docs/images/modes/{name}.svg)", ""]
     text = README.read_text(encoding="utf-8")
