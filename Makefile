@@ -1,11 +1,12 @@
-# Two commands do it all: `make demo` records a run and shows it, `make test` installs what the tests need and runs them.
+# `make demo` records a run and shows it; `make test` installs what the tests need and runs them; `make test-all` adds the
+# slow tests, `make quick` runs what needs neither processes nor a browser.
 PYTHON ?= python3
 VENV ?= .venv
 GPUS ?= 2
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint tests/constraints.txt
 
-.PHONY: demo test lint types format docs clean
+.PHONY: demo test test-all quick lint types format docs clean
 
 demo: $(VENV)/.record
 	$(BIN)/dptrace record --mode interleaved --gpus $(GPUS) --model medium --out demo/interleaved --force
@@ -13,7 +14,13 @@ demo: $(VENV)/.record
 	$(BIN)/dptrace view demo/interleaved -o demo/interleaved.html --no-browser --force
 
 test: $(VENV)/.dev
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile -m "not slow" $(ARGS)
+
+test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(ARGS)
+
+quick: $(VENV)/.dev
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile -m "not browser and not spawn and not slow" $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -89,7 +89,7 @@ def test_a_result_is_shown_as_a_table_as_json_and_as_a_page(result: Path) -> Non
 
     assert read_links(result) == json.loads(run("--from", "links.json", "--json", "-q").output)
     assert 0 == run("--from", "links.json", "--html", "links.html").exit_code
-    assert "What the links do" in (result.parent / "links.html").read_text()
+    assert "Measured links" in (result.parent / "links.html").read_text()
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,10 @@ _NIGHT = {
     # Of sweeps.
     "#A8438A": "#D77BBB",
     "#B58900": "#CDAA2E",
-    "#57606a": "#B3BCC8",
+    "#57606A": "#B3BCC8",
+    # Of benchmarks.
+    "#3A7D44": "#66B874",
+    "#9AA5B4": "#667284",
 }
 
 

@@ -7,57 +7,36 @@ page = bench_page.document(content)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-from bokeh.core.types import ID
-from bokeh.embed import json_item
-from bokeh.models import BoxZoomTool, ColumnDataSource, NoOverlap, ResetTool
+from bokeh.models import BoxZoomTool, NoOverlap, ResetTool
 from bokeh.plotting import figure
 from markupsafe import Markup
 
+from dptrace.bench.conclusions import CHARTS, ChartText
+from dptrace.bench.table import Row
 from dptrace.core.text import sanitize
-from dptrace.version import __version__
-from dptrace.viewers.base import theme
 from dptrace.viewers.base.bokeh_renderer import bokeh_figure
-from dptrace.viewers.base.marks import Box, Dot, Drawing, Entry, Label, Line
-from dptrace.viewers.base.page import policy, static
-from dptrace.viewers.base.section_page import bokeh_script, environment
-from dptrace.viewers.base.svg_renderer import svg
+from dptrace.viewers.base.headline import Headline
+from dptrace.viewers.base.marks import Drawing
+from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
+from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.benchmarks import bench_table
 
 __all__ = ["Content", "document"]
 
-_DARK = {
-    "#4B5563": "#B3BCC8",
-    "#0072B2": "#4AA8E8",
-    "#D55E00": "#F07C22",
-    "#009E73": "#22C495",
-    "#A8438A": "#D77BBB",
-    "#602047": "#A8487F",
-    "#6A4C93": "#A183D6",
-    "#857B70": "#B0A497",
-    "#3A7D44": "#66B874",
-    "#5B6472": "#9AA5B4",
-    "#374151": "#E6E9EE",
-    "#9AA5B4": "#667284",
-}
-"""On a dark page, what stands for a colour that would sink into it."""
-_SIGNS = {"circle": "●", "triangle": "▲", "square": "■", "diamond": "◆", "": "■"}
-_DRAW = """
-const island = (id) => JSON.parse(document.getElementById(id).textContent);
-const dark = matchMedia("(prefers-color-scheme: dark)");
+_THIN_LABELS = """
 let views = [];
 const whole = new WeakMap();
 // Where the page is narrow, texts that would lie on others, or reach out of their bars, are left out; names come first.
 function thin(view) {
   const placed = [], { x_scale, y_scale } = view.frame;
-  const told = [];
+  const changed = [];
   for (const { glyph, data_source: source } of view.model.renderers) {
     if (glyph.type !== "Text") continue;
     if (!whole.has(source)) whole.set(source, [...source.data.text]);
     const data = source.data, shown = whole.get(source).map(() => "");
-    told.push([source, shown]);
+    changed.push([source, shown]);
     const order = shown.map((_, i) => i).sort((a, b) => (data.style?.[b] === "bold") - (data.style?.[a] === "bold"));
     for (const i of order) {
       const text = whole.get(source)[i], width = 6.6 * text.length;
@@ -70,28 +49,16 @@ function thin(view) {
       shown[i] = text;
     }
   }
-  for (const [source, shown] of told)
+  for (const [source, shown] of changed)
     if (shown.some((text, i) => text !== source.data.text[i])) source.data = { ...source.data, text: shown };
 }
-function thinned() {
+function thinAll() {
   const width = innerWidth;
   for (const manager of views) for (const view of manager.roots) if (view.frame) thin(view);
   document.documentElement.dataset.thinned = width;
 }
-addEventListener("resize", () => setTimeout(thinned, 150));
-async function draw() {
-  const look = dark.matches ? "dark" : "light";
-  for (const view of views) view.clear();
-  views = [];
-  for (const place of document.querySelectorAll(".live")) {
-    place.replaceChildren();
-    views.push(await Bokeh.embed.embed_item(island(`${place.id}-${look}`), place.id));
-  }
-  thinned();
-  Object.assign(document.documentElement.dataset, { ready: "1", look });
-}
-let drawn = draw();
-dark.addEventListener("change", () => { drawn = drawn.then(draw); });
+addEventListener("resize", () => setTimeout(thinAll, 150));
+document.addEventListener("drawn", ({ detail }) => { views = detail; thinAll(); });
 """
 
 
@@ -102,21 +69,10 @@ class Content:
     title: str
     facts: Sequence[str]
     notes: Sequence[str]
-    rows: Sequence[Any]
+    rows: Sequence[Row]
     """Of ``table.rows``."""
-    charts: Sequence[tuple[Any, Drawing]]
+    charts: Sequence[tuple[ChartText, Drawing]]
     """Each of ``conclusions.read``, with its drawing."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    name: str
-    title: str
-    sentences: Sequence[str]
-    missing: str
-    still: Markup
-    keys: Sequence[tuple[str, str, str, str]]
-    """Of the legend: colour, colour on a dark page, sign, name."""
 
 
 def document(content: Content) -> str:
@@ -125,75 +81,40 @@ def document(content: Content) -> str:
     On the screen Bokeh draws, in the colours that the system asks for; on paper, and without JavaScript, the page
     shows the same charts as SVG.
     """
-    parts, plots = [], {}
+    parts, places = [], {}
     for chart, drawing in content.charts:
-        still = Markup("" if drawing.message else svg(drawing, heading=False))  # its texts are escaped by svg
-        parts.append(
-            _Part(chart.name, chart.title, chart.sentences, chart.missing, still, [_key(e) for e in drawing.legend])
-        )
-        if not drawing.message:
-            plots[f"{chart.name}-light"] = json_item(_figure(drawing, chart.name, "light"), ID(chart.name))
-            plots[f"{chart.name}-dark"] = json_item(_figure(_darkened(drawing), chart.name, "dark"), ID(chart.name))
-    scripts = [*bokeh_script(), _DRAW] if plots else []
-    answer = next((part.sentences[0] for part in parts if part.sentences), "")
-    headings = bench_table.headings(content.rows)
-    return (
-        environment()
-        .from_string(static("benchmarks", "bench.html"))
-        .render(
-            content=content,
-            answer=answer,
-            parts=parts,
-            plots=plots,
-            headings=headings,
-            table=[(bench_table.full_row(row, headings), row.failed) for row in content.rows],
-            failures=bench_table.failures(content.rows),
-            policy=policy(scripts),
-            styles=Markup(_colors() + static("benchmarks", "bench.css")),
-            scripts=[Markup(script) for script in scripts],
-            version=__version__,
-        )
-    )
+        text = Markup("").join(Markup("<li>{}</li>").format(sanitize(sentence)) for sentence in chart.sentences)
+        said = Markup('<ul class="sentences">{}</ul>').format(text) if chart.sentences else Markup("")
+        place = f"chart-{chart.name}"
+        parts.append(Section(chart.name, chart.title, said + live_charts(drawing, place), None, chart.missing))
+        places[place] = drawing
+    parts.append(Section("table", "All runs", cells=_table(content.rows), open=True))
+    answer = next((chart.sentences[0] for chart, _ in content.charts if chart.sentences), "")
+    head = Headline(content.title, "", tuple(content.facts), (*content.notes, *bench_table.failures(content.rows)))
+    above = Markup('<p class="answer">{}</p>').format(sanitize(answer)) if answer else Markup("")
+    return section_page(head, above + sections(parts), chart_plots(places, _figure), _THIN_LABELS)
 
 
-def _colors() -> str:
-    light, dark = (
-        "".join(f"--{key}:{value};" for key, value in theme.CHROME[name].items()) for name in ("light", "dark")
-    )
-    return (
-        f":root{{color-scheme:light;{light}}}\n"
-        f"@media screen and (prefers-color-scheme:dark){{:root{{color-scheme:dark;{dark}}}}}\n"
-    )
+_TABLE_NOTE = (
+    "Epoch: the median of all timed epochs, without the profiler; ± spread: half the distance between its quartiles. "
+    "Communication, overlap and exposed share: from a separate, recorded run. Speedup: T₁ / T(N). "
+    "Efficiency: T₁ / (N·T(N)). Amdahl: f = T₁ / (T₁ + communication) of the naive run, ceiling 1 / ((1 − f) + f/N)."
+)
 
 
-def _key(entry: Entry) -> tuple[str, str, str, str]:
-    sign = "┄" if entry.name.startswith("dashed") else "○" if entry.name.startswith("ring") else _SIGNS[entry.shape]
-    return entry.color, _DARK.get(entry.color, entry.color), sign, sanitize(entry.name)
+def _table(rows: Sequence[Row]) -> TextTable:
+    headings = bench_table.headings(rows)
+    return TextTable(headings, tuple(tuple(bench_table.full_row(row, headings)) for row in rows), 2, _TABLE_NOTE)
 
 
-def _darkened(drawing: Drawing) -> Drawing:
-    def other(mark: Box | Dot | Line | Label) -> Box | Dot | Line | Label:
-        return replace(mark, color=_DARK.get(mark.color, mark.color))
-
-    return replace(drawing, marks=tuple(map(other, drawing.marks)))
-
-
-def _figure(drawing: Drawing, name: str, look: str) -> figure:
-    """Make the figure, in the colours of a light or a dark page."""
-    chrome = theme.CHROME[look]
-    plot = bokeh_figure(drawing)
-    plot.update(background_fill_color=None, border_fill_color=None)
+def _figure(drawing: Drawing, dark: bool) -> figure:
+    """Make a chart's figure: no toolbar, but for the losses, which are worth a closer look."""
+    plot = bokeh_figure(drawing, dark)
     for axis in plot.axis:
         axis.major_label_policy = NoOverlap(min_distance=4)
-        axis.update(axis_label_text_color=chrome["quiet"], major_label_text_color=chrome["text"])
-    for source in (model for model in plot.references() if isinstance(model, ColumnDataSource)):
-        fills = source.data.get("fill")
-        if fills is not None:  # rings are filled with the paper's colour
-            source.data["fill"] = [chrome["paper"] if fill == "#FFFFFF" else fill for fill in fills]
-    plot.grid.grid_line_color = chrome["grid"]
     plot.xgrid.visible, plot.ygrid.visible = drawing.x.grid, drawing.y.grid
     plot.update(tools=[tool for tool in plot.tools if type(tool).__name__ == "HoverTool"], toolbar_location=None)
-    if name == "loss":
+    if drawing.title == CHARTS["loss"]:
         plot.add_tools(BoxZoomTool(), ResetTool())
         plot.toolbar_location = "above"
     return plot

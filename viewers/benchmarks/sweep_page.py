@@ -9,17 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bokeh.core.types import ID
-from bokeh.embed import json_item
-from bokeh.layouts import column
 from markupsafe import Markup
 
 from dptrace.viewers.base import theme
-from dptrace.viewers.base.bokeh_renderer import bokeh_figure
 from dptrace.viewers.base.headline import Headline
-from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, linear_axis, message, without_tips
-from dptrace.viewers.base.section_page import Section, live_figure, section_page, sections
-from dptrace.viewers.base.svg_renderer import legend_svg, svg
+from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, linear_axis, message
+from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
 from dptrace.viewers.benchmarks.sweep_table import best_label, cells, headline
 
 __all__ = ["document", "exposed", "steps"]
@@ -32,7 +27,7 @@ _TITLES = {
 }
 _COLORS = ("#1B4F9C", "#009E73", "#A8438A", "#B58900", "#4B5563", "#D55E00", "#332288")
 _SHAPES = ("circle", "square", "triangle")
-_BEST, _FIT = theme.EXPOSED, "#57606a"
+_BEST, _FIT = theme.EXPOSED, "#57606A"
 _HEIGHT = 300
 _LOG_FROM = 4
 """Ratio of the largest to the smallest value from which on the axis is logarithmic."""
@@ -180,23 +175,16 @@ class _Chart:
 def document(content: Mapping[str, Any]) -> str:
     """Draw a sweep, as sweep.json has it, as one HTML page."""
     drawn = [steps(content), exposed(content)]
-    shown = [drawing for drawing in drawn if not drawing.message]
-    stills = "".join(svg(without_tips(drawing), heading=False) for drawing in shown)
-    place = live_figure(legend_svg(shown[-1], dark=True), stills) if shown else Markup("")
     about = " ".join(drawing.message or f"{drawing.title}: {drawing.subtitle}" for drawing in drawn)
     parts = [
-        Section("charts", " · ".join(drawing.title for drawing in drawn), place, None, about),
+        Section("charts", " · ".join(drawing.title for drawing in drawn), live_charts(drawn), None, about),
         Section("table", "The numbers", cells=cells(content), open=True),
     ]
     facts = [_count(content["epochs"], "epoch"), f"{_count(content['repeat'], 'run')} of each", content["device"] or ""]
     said = Markup("").join(Markup("<p><strong>{}</strong></p>").format(text) for text in content["reading"])
     head = Headline(headline(content), "sweep", tuple(filter(None, facts)), tuple(content["notes"]))
-    plots = {
-        look: json_item(column([bokeh_figure(one, dark) for one in shown], sizing_mode="stretch_width"), ID("figure"))
-        for look, dark in (("light", False), ("dark", True))
-    }
     above = Markup('<section class="part">{}</section>').format(said)
-    return section_page(head, above + sections(parts), plots if shown else None)
+    return section_page(head, above + sections(parts), chart_plots({"figure": drawn}))
 
 
 def _count(number: int, what: str) -> str:

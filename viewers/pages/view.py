@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bokeh.core.types import ID
-from bokeh.embed import json_item
-from markupsafe import Markup
-
 from dptrace.run.run import Run
-from dptrace.viewers.base.bokeh_renderer import bokeh_figure
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.marks import without_tips
-from dptrace.viewers.base.section_page import Section, live_figure, section_page, sections
-from dptrace.viewers.base.svg_renderer import legend_svg, svg
+from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
+from dptrace.viewers.base.svg_renderer import svg
 from dptrace.viewers.gantt import page
 from dptrace.viewers.gantt.svg import gantt_svg
 from dptrace.viewers.views.registry import View
@@ -31,20 +25,11 @@ def document(view: View, run: Run) -> str:
         return page.document(run)
     drawing = view.draw(run)
     head = replace(headline(run), notes=(*run.notes, *_further(view, run)))
-    place = (
-        Markup("")
-        if drawing.message
-        else live_figure(
-            legend_svg(drawing, dark=True) if drawing.legend else "", svg(without_tips(drawing), heading=False)
-        )
-    )
     about = drawing.message or drawing.subtitle
     cells = view.table(run)
     # What the table would say in its note is said already where there is no picture.
-    part = Section(view.name, drawing.title, place, cells if cells.rows else None, about, open=True)
-    looks = {} if drawing.message else {"light": False, "dark": True}
-    plots = {name: json_item(bokeh_figure(drawing, dark), ID("figure")) for name, dark in looks.items()}
-    return section_page(head, sections([part]), plots)
+    part = Section(view.name, drawing.title, live_charts(drawing), cells if cells.rows else None, about, open=True)
+    return section_page(head, sections([part]), chart_plots({"figure": drawing}))
 
 
 def _further(view: View, run: Run) -> tuple[str, ...]:

@@ -10,8 +10,9 @@ from rich.text import Text
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES, Split, by_kind, overlap_percent
 from dptrace.comparison.step_alignment import AlignedSteps
+from dptrace.core.units import duration
 from dptrace.run.run import Run
-from dptrace.viewers.base.time_saved import duration, time_saved_text
+from dptrace.viewers.base.time_saved import time_saved_text
 from dptrace.viewers.terminal.pen import Pen
 from dptrace.viewers.terminal.split_tables import quantity, step_label
 

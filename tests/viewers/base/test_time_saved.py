@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-
 import pytest
 
 from dptrace.comparison.step_alignment import align_steps, run_steps
@@ -15,11 +13,6 @@ from tests.support.jobs import run_of
 def of_lengths(a: int, b: int, steps: int = 2) -> str:
     runs = [run_of([TimelineBuilder(0, bounds=tuple(n * k for k in range(steps + 1))).build()]) for n in (a, b)]
     return time_saved.time_saved_sentence(align_steps(run_steps(runs[0]), run_steps(runs[1])))
-
-
-def test_the_examples_hold() -> None:
-    """Those in the docstrings."""
-    assert 0 == doctest.testmod(time_saved).failed
 
 
 @pytest.mark.parametrize(

@@ -3,40 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dptrace.model.link_report import link_report
+from dptrace.viewers.base.marks import Dot
 from dptrace.viewers.benchmarks import links_page
 from tests.support.browser import browser_test, chromium, open_page
 from tests.support.links_samples import measured
 
 
-def test_columns_are_the_measured_rows() -> None:
-    """In bytes, µs and GB/s, as many as there are sizes."""
-    found = link_report(measured(kinds=("send_recv",)))["collectives"]["send_recv"]
-    columns = links_page.columns(found)
+def test_points_are_the_measured_rows() -> None:
+    """A dot in bytes and ns, and in bytes and GB/s, for each size; the tip has the middle half around the median."""
+    content = link_report(measured(kinds=("send_recv",)))
+    rows = content["collectives"]["send_recv"]["measured"]
+    dots = [mark for mark in links_page.time_chart(content).marks if isinstance(mark, Dot) and not mark.hollow]
+    rates = [mark for mark in links_page.rate_chart(content).marks if isinstance(mark, Dot)]
 
-    assert {17} == {len(column) for column in columns.values()}
-    assert columns["us"][0] == pytest.approx(30.256)
-    assert ("1 KiB", 1024) == (columns["size"][0], columns["bytes"][0])
-    assert all(
-        low <= middle <= high for low, middle, high in zip(columns["low"], columns["us"], columns["high"], strict=True)
-    )
+    assert 17 == len(dots) == len(rates) == len(rows)
+    assert 1024 == dots[0].x
+    assert dots[0].y == pytest.approx(30_256)
+    assert "1 KiB" in dots[0].tip
+    assert [row["busbw_gbps"] for row in rows] == [dot.y for dot in rates]
 
 
 def test_the_crossover_lies_on_the_line() -> None:
     """A ring at n*, where the time is twice alpha."""
     content = link_report(measured(kinds=("send_recv",)))
-    time, _ = links_page.figures(content)
     fit = content["collectives"]["send_recv"]["fit"]
 
-    drawn: list[Any] = list(time.renderers)
-
-    (ring,) = [r for r in drawn if "x" in r.data_source.data]
-    assert ring.data_source.data["x"] == [fit["crossover_bytes"]]
-    assert ring.data_source.data["y"][0] == pytest.approx(2e6 * fit["alpha_s"])
+    (ring,) = [mark for mark in links_page.time_chart(content).marks if isinstance(mark, Dot) and mark.hollow]
+    assert ring.x == fit["crossover_bytes"]
+    assert ring.y == pytest.approx(2e9 * fit["alpha_s"])
 
 
 @pytest.mark.parametrize("host", ["<script>alert(1)</script>", "</script><b>"])

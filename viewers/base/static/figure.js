@@ -1,13 +1,18 @@
-/** Put a page's one Bokeh figure in its place, light or dark as the system asks for, and say so. */
+/** Draw a page's Bokeh figures in their places, light or dark as the system asks for. */
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
-let view;
+let views = [];
 
 async function draw() {
   const look = dark.matches ? "dark" : "light";
-  view?.clear();
-  document.getElementById("figure").replaceChildren();
-  view = await globalThis.Bokeh.embed.embed_item(JSON.parse(document.getElementById(`plot-${look}`).textContent));
+  for (const view of views) view.clear();
+  views = [];
+  for (const place of document.querySelectorAll(".live > [id]")) {
+    place.replaceChildren();
+    const plot = document.getElementById(`plot-${place.id}-${look}`);
+    views.push(await globalThis.Bokeh.embed.embed_item(JSON.parse(plot.textContent), place.id));
+  }
+  document.dispatchEvent(new CustomEvent("drawn", { detail: views }));
   Object.assign(document.documentElement.dataset, { ready: "1", look });
 }
 
