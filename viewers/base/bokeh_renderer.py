@@ -1,4 +1,4 @@
-"""A view's drawing as a Bokeh figure: for its page, where the pointer tells of each mark."""
+"""Draw a view as a Bokeh figure, for its page: each mark has a tooltip."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dptrace.viewers.base.theme import dark_color, dark_ink
 __all__ = ["bokeh_figure"]
 
 _WIDTH = 1000
-"""Of the frame, as far as it decides which texts fit into their boxes."""
+"""Width of the frame in pixels, assumed when deciding which texts fit into their boxes."""
 _LONGEST = 300
-"""Of a row's name, in pixels."""
+"""Width of a row's name, in pixels."""
 _TALL = 700
-"""Pixels of height from which there are ticks above, too."""
+"""Height in pixels from which the figure has ticks above it, too."""
 _QUIET, _GRID, _INK, _PAPER, _AXIS = "#5B6472", "#E3E7EC", "#374151", "#FFFFFF", "#9CA3AF"
 _ANCHORS = {"right": ("left", 6), "left": ("right", -6), "center": ("center", 0)}
 
@@ -30,9 +30,9 @@ def bokeh_figure(drawing: Drawing, dark: bool = False) -> figure:
     """Make a figure as wide as its page.
 
     Args:
-        night: whether it stands on a dark page.
+        dark: draw for a dark page.
 
-    Names of a trace stand in it as data that no part of Bokeh reads as HTML, as TeX or as a script.
+    Names from a trace are data in it; no part of Bokeh reads them as HTML, TeX or a script.
     """
     drawing = _darkened(drawing) if dark else drawing
     scale: dict[str, Any] = {
@@ -80,7 +80,7 @@ def _darkened(drawing: Drawing) -> Drawing:
 
 
 def _darken(plot: figure) -> None:
-    """Exchange the colours of what is no mark for those of a dark page."""
+    """Recolor axes, grid and labels for a dark page."""
     for axis in plot.axis:
         axis.update(axis_label_text_color=dark_color(_QUIET), major_label_text_color=dark_color(_INK))
         if axis.axis_line_color is not None:
@@ -91,13 +91,13 @@ def _darken(plot: figure) -> None:
 
 
 def _end(drawing: Drawing) -> float:
-    """Give the axis' end with room for the texts beside the longest bar, which the frame would cut off."""
+    """Return the end of the axis, with room for the texts beside the longest bar."""
     x = drawing.x
     return x.high if x.log else x.high + (x.high - x.low) * drawing.right / _WIDTH
 
 
 def _untex(text: str) -> str:
-    """Keep a label from being set as TeX."""
+    """Keep Bokeh from rendering a label as TeX."""
     for sign in ("$$", "\\(", "\\["):
         text = text.replace(sign, f"{sign[0]} {sign[1]}")
     return sanitize(text)

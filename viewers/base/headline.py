@@ -1,4 +1,4 @@
-"""What stands above a picture of a run: its name, how it was recorded, and the notes that belong to its figures."""
+"""The heading above a picture of a run: its name, how it was recorded, and the notes on its figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Headline", "headline"]
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """Plain text, as hostile as the file and kernel names it came from: a page must escape it."""
+    """Plain text from file and kernel names, which may be hostile: a page must escape it."""
 
     title: str
     path: str
@@ -21,7 +21,7 @@ class Headline:
 
 
 def headline(run: Run) -> Headline:
-    """Tell in a few words what the run is."""
+    """Return the name of a run and a few facts on it."""
     title = Path(run.path).name or run.path
     facts = [str(run.metadata[key]) for key in ("mode", "model") if isinstance(run.metadata.get(key), str)]
     facts = [fact for fact in facts if fact != title]

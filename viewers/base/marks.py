@@ -1,4 +1,4 @@
-"""What a view draws, before it is decided how: marks on axes, drawn as SVG or as a Bokeh figure."""
+"""Marks on axes: what a view draws, independent of the renderer (SVG or Bokeh)."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class Box:
     color: str
     tip: str = ""
     texts: tuple[str, ...] = ()
-    """The best first: the first one that fits is written in it."""
+    """Texts for the box, best first: the first that fits is written in it."""
     ink: str = "#111827"
     dark: tuple[str, str] | None = None
-    """Its colour and its text's on a dark page, where these are not the palette's."""
+    """Colors of the box and its text on a dark page, where they differ from the palette's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A dot, or a ring where the value is but a bound."""
+    """A dot; a ring where the value is only a bound."""
 
     x: float
     y: float
@@ -58,7 +58,7 @@ class Dot:
     tip: str = ""
     hollow: bool = False
     shape: str = "circle"
-    """Or square, triangle, diamond: kinds are not told by their colour alone."""
+    """Or square, triangle, diamond, so that kinds differ by more than color."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A text beside a point: *side* is left, right or center of it."""
+    """A text next to a point: *side* is left, right or center."""
 
     x: float
     y: float
@@ -97,13 +97,13 @@ class Axis:
     grid: bool = True
 
     def room(self, length: float) -> float:
-        """Give how much of an axis of this length each tick's label has for itself."""
+        """Return the room for each tick's label on an axis of this length."""
         places = sorted(self.place(value) for value, _ in self.ticks)
         apart = min((after - before for before, after in pairwise(places)), default=1.0)
         return apart * length * 0.92
 
     def place(self, value: float) -> float:
-        """Give where a value lies: 0 at the axis' low end, 1 at its high one."""
+        """Return the position of a value: 0 at the low end of the axis, 1 at the high end."""
         if self.log:
             low, high = math.log10(self.low), math.log10(self.high)
             return (math.log10(max(value, 1e-300)) - low) / (high - low)
@@ -112,7 +112,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a colour, or a dot of a shape, stands for."""
+    """A legend entry: what a color or a shape means."""
 
     color: str
     name: str
@@ -121,14 +121,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A picture of marks; of none where *message* says why."""
+    """A picture of marks, or a message that says why there is none."""
 
     title: str
     subtitle: str
     x: Axis
     y: Axis
     height: float
-    """Of the space within the axes, in pixels."""
+    """Height within the axes, in pixels."""
     marks: tuple[Box | Dot | Line | Label, ...]
     legend: tuple[Entry, ...] = ()
     message: str = ""
@@ -140,12 +140,12 @@ _NOWHERE = Axis(0, 1, grid=False)
 
 
 def message(title: str, text: str) -> Drawing:
-    """Say in a picture's place why there is none."""
+    """Return a drawing that only says why there is no picture."""
     return Drawing(sanitize(title), "", _NOWHERE, _NOWHERE, 60, (), message=sanitize(text))
 
 
 def split_by_height(drawing: Drawing, tallest: float) -> list[Drawing]:
-    """Cut a drawing of rows, whose y axis is in pixels, between rows into some that fit on a page each."""
+    """Cut a drawing of rows, whose y axis is in pixels, between rows into parts that each fit on a page."""
     if drawing.height <= tallest or (drawing.y.low, drawing.y.high) != (0, drawing.height):
         return [drawing]
     heads = {at - HEAD / 2 for at in drawing.y.strong}
@@ -163,7 +163,7 @@ def split_by_height(drawing: Drawing, tallest: float) -> list[Drawing]:
 
 
 def _gaps(drawing: Drawing, heads: Collection[float]) -> Iterator[float]:
-    """Give where one row ends and the next begins; a bold name is above the row that follows it."""
+    """Yield where one row ends and the next begins; a bold name belongs to the row below it."""
     boxes = sorted((mark.top, mark.bottom) for mark in drawing.marks if isinstance(mark, Box))
     if not boxes:
         yield from ((one + other) / 2 for (one, _), (other, _) in pairwise(drawing.y.ticks))
@@ -189,12 +189,12 @@ def _middle(mark: Box | Dot | Line | Label) -> float:
 
 
 def without_tips(drawing: Drawing) -> Drawing:
-    """Leave out what the pointer would be told: on paper there is none."""
+    """Remove tooltips, which paper can't show."""
     return replace(drawing, marks=tuple(replace(m, tip="") if isinstance(m, Box | Dot) else m for m in drawing.marks))
 
 
 def linear_axis(low: float, high: float, unit: str, title: str = "", wanted: int = 8) -> Axis:
-    """Give an axis with ticks at round values, its unit at each."""
+    """Return an axis with ticks at round values, each with its unit."""
     high = high if high > low else low + 1
     raw = (high - low) / wanted
     power = 10 ** math.floor(math.log10(raw))
@@ -205,18 +205,18 @@ def linear_axis(low: float, high: float, unit: str, title: str = "", wanted: int
 
 
 def time_axis(high_ns: float, title: str = "") -> Axis:
-    """Give an axis of ns from a true zero, its ticks in the unit that fits."""
+    """Return an axis of ns from zero, with ticks in the unit that fits."""
     size, unit = next(((s, u) for s, u in ((1e9, " s"), (1e6, " ms"), (1e3, " µs")) if high_ns >= s), (1, " ns"))
     axis = linear_axis(0, high_ns / size, unit)
     return Axis(0, axis.high * size, tuple((value * size, label) for value, label in axis.ticks), title)
 
 
 def log_axis(values: Sequence[float], label: Callable[[float], str], title: str = "", upwards: bool = False) -> Axis:
-    """Give an axis from the power of ten below the values to the one above, ticks at 1 and, if few, at 2 and 5.
+    """Return an axis from the power of ten below the values to the one above, with ticks at 1, and 2 and 5 if few.
 
     Args:
         label: a function from a value to its text.
-        upwards: whether the larger values are up, for a y axis.
+        upwards: put larger values at the top, for a y axis.
     """
     low, high = math.floor(math.log10(min(values)) - 1e-9), math.ceil(math.log10(max(values)) + 1e-9)
     high = max(high, low + 1)

@@ -1,4 +1,4 @@
-"""A page that is one file: scripts, styles and data inlined, and a policy that lets nothing else run.
+"""A page in one file: scripts, styles and data inlined, and a policy that lets nothing else run.
 
 Names in traces are hostile until shown otherwise. They enter a page by two doors only: Jinja's autoescape, and
 JSON islands that no browser executes; the scripts put them on the screen with textContent and fillText.
@@ -50,7 +50,7 @@ def bundle(room: str, entry: str) -> str:
             source = static(room, name)
             for _, other_room, imported in _IMPORT.findall(source):
                 add(other_room or room, imported)
-            # Taken out and put back, so that a module stands after those that it needs.
+            # Removed and added again, so that a module comes after those that it imports.
             del joined[name]
             joined[name] = _as_function(name, source)
 
@@ -69,10 +69,10 @@ def _variable(name: str) -> str:
 
 
 def policy(scripts: list[str], served: bool = False) -> str:
-    """Give the content security policy that runs these scripts and no other, without eval.
+    """Return the content security policy that allows these scripts and no others, without eval.
 
     Args:
-        served: whether the page may ask the server that it came from; no page may ask any other.
+        served: allow requests to the page's own server; no page may contact any other.
     """
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii") for script in scripts]
     allowed = " ".join(f"'sha256-{value}'" for value in hashes)
@@ -94,16 +94,16 @@ def render(
     """Fill the template: *scene* and *plot* become JSON islands, *plot* being Bokeh's ``json_item``.
 
     Args:
-        above, below: what stands over and under the picture; HTML, so everything in it must be escaped already.
-        served: whether the page fetches its columns from the server that it comes from.
+        above, below: content over and under the picture; HTML, escaped already.
+        served: the page fetches its columns from its own server.
     """
     scripts = [
         *Resources(mode="inline", components=["bokeh"], minified=True, log_level="error").js_raw,
         bundle("gantt", "gantt.js"),
     ]
-    # Signs that turn the direction of text are spelled out; islands and what is HTML already are not touched.
+    # Characters that reverse the direction of text are spelled out; islands and HTML are left as they are.
     environment = Environment(autoescape=True, finalize=lambda value: sanitize(value) if type(value) is str else value)
-    # Bokeh's document defines a model where it first stands and refers to it later: the order of keys matters.
+    # Bokeh's document defines a model at its first use and refers to it later: the order of keys matters.
     environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
     template = environment.from_string(static("gantt", "gantt.html"))
     return template.render(

@@ -1,4 +1,4 @@
-"""A picture of a page, taken by a Chromium that is installed: what the page shows, to the pixel."""
+"""Take a screenshot of a page with an installed Chromium."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ELSEWHERE = {
     "darwin": (_MAC.format("Google Chrome"), _MAC.format("Chromium")),
     "win32": (r"C:\Program Files\Google\Chrome\Application\chrome.exe",),
 }
-"""Where they are installed without being in the search path."""
+"""Where browsers are installed outside the search path."""
 _PATIENCE = 120
 _MISSING = (
     "--png needs Chromium or Chrome, which was not found. Install one (Debian: apt-get install chromium), name it "
@@ -28,7 +28,7 @@ _MISSING = (
 
 
 def find_chromium() -> str | None:
-    """Give the path of a Chromium: that of the variable CHROMIUM, else the first that is found."""
+    """Return the path of a Chromium: the environment variable CHROMIUM, else the first that is found."""
     if named := os.environ.get("CHROMIUM"):
         return shutil.which(named)
     found = next(filter(None, map(shutil.which, _NAMES)), None)
@@ -36,17 +36,17 @@ def find_chromium() -> str | None:
 
 
 _CONTROLS = "<style>.tools,.tip,dialog,#names .all,#rows-scroll{display:none!important}</style>"
-"""What can only be clicked: a picture is as the page is on paper."""
+"""Hides controls, as on paper."""
 
 
 def framed(drawing: str) -> str:
-    """Put an SVG on a page of its own, as wide as the page and no higher."""
+    """Put an SVG on a page, as wide as the page and no higher."""
     style = "body{margin:0;background:#fff}svg{display:block;width:100%;height:auto;max-height:100vh}"
     return f'<!DOCTYPE html><meta charset="utf-8"><style>{style}</style>\n{drawing}'
 
 
 def screenshot(page: str, path: Path, size: tuple[int, int]) -> None:
-    """Write what a page shows as PNG of a size in pixels.
+    """Write a screenshot of a page as PNG.
 
     Args:
         page: the page's text; it is shown from a file, without network.
@@ -63,7 +63,7 @@ def screenshot(page: str, path: Path, size: tuple[int, int]) -> None:
         command = [
             chromium,
             *("--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-background-networking"),
-            # Chromium refuses to run as root with its sandbox; the page is ours, and its policy lets nothing else run.
+            # Chromium does not run as root with its sandbox; the page is our own, and its policy lets nothing else run.
             *(["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []),
             f"--user-data-dir={Path(folder, 'profile')}",
             f"--window-size={size[0]},{size[1]}",

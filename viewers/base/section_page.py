@@ -1,4 +1,4 @@
-"""A page of sections, each a title, a picture and a table: what the views other than the Gantt chart stand on."""
+"""A page of sections, each with a title, a picture and a table: the shell of all pages but the Gantt chart."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Section", "bokeh_script", "chart_plots", "environment", "live_charts
 
 _NOTHING = Markup("")
 FEW_ROWS = 12
-"""Of a table that stands open under its picture."""
+"""Most rows of a table that is shown open under its picture."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +38,28 @@ class Section:
     name: str
     title: str
     picture: Markup = _NOTHING
-    """SVG or a place for a figure; everything in it is escaped already."""
+    """SVG or the place of a figure; HTML, escaped already."""
     cells: TextTable | None = None
     about: str = ""
     open: bool = False
-    """Whether the table stands open however long it is."""
+    """Show the table open, however long it is."""
 
     @property
     def folded(self) -> bool:
-        """Tell whether the table is shown only when asked for."""
+        """Whether the table is folded."""
         return bool(self.cells and self.picture and len(self.cells.rows) > FEW_ROWS and not self.open)
 
 
 @cache
 def environment() -> Environment:
-    """Give templates that escape all that is put in, and whose islands keep Bokeh's order of keys."""
+    """Return a Jinja environment that escapes all values, and keeps Bokeh's order of keys in JSON islands."""
     made = Environment(autoescape=True, finalize=lambda value: sanitize(value) if type(value) is str else value)
     made.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
     return made
 
 
 def sections(parts: Sequence[Section]) -> Markup:
-    """Write sections one below the other."""
+    """Render sections as HTML."""
     return Markup(environment().from_string(static("base", "sections.html")).render(sections=parts))
 
 
@@ -99,24 +99,24 @@ def chart_plots(
 
 
 def bokeh_script() -> list[str]:
-    """Give Bokeh's own script."""
+    """Return Bokeh's script."""
     return list(Resources(mode="inline", components=["bokeh"], minified=True, log_level="error").js_raw)
 
 
 def _dark_rule() -> str:
-    """Give the colours of a dark page that no script has to choose, and none of paper."""
+    """Return the CSS rule for a dark page where the system asks for one, not for print."""
     colors = "".join(f"--{key}:{value};" for key, value in CHROME["dark"].items())
     rule = f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme]){{color-scheme:dark;{colors}}}}}"
     return f"{rule}\n"
 
 
 def section_page(head: Headline, content: Markup, plots: Mapping[str, Any] | None = None, script: str = "") -> str:
-    """Fill the page, which is dark where the system asks for it.
+    """Render the page; it is dark where the system asks for it.
 
     Args:
-        content: what stands below the notes; HTML, so everything in it must be escaped already.
+        content: content below the notes; HTML, escaped already.
         plots: what :func:`chart_plots` returns; a page without plots runs no script at all.
-        script: JavaScript to run beside the one that draws the plots; it hears of each drawing by the event "drawn".
+        script: further JavaScript; it can listen to the event "drawn", whose detail is the list of Bokeh views.
     """
     scripts = [*bokeh_script(), *([script] if script else []), bundle("base", "figure.js")] if plots else []
     return (

@@ -1,4 +1,4 @@
-"""A drawing as SVG text: shapes, text as text, and no script. All that is told of a run goes through :func:`escape`."""
+"""Write SVG: shapes and text, no script. All text from a run goes through :func:`escape`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["FONT", "Canvas", "escape", "hatched", "number", "shortened", "text_w
 FONT = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif"
 
 _UNFIT = re.compile("[\ufffe\uffff\u2028\u2029]")
-"""What XML forbids or a line cannot hold, beyond what no text may hold."""
+"""Characters that XML forbids, or that break a line."""
 _NARROW = frozenset("iljtfrI.,:;|!'()[]· ")
 _HATCH = (
     '<pattern id="hatch" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
@@ -30,7 +30,7 @@ _SHAPES = {
 
 
 def escape(text: str) -> str:
-    r"""Make a text from a trace fit to stand in SVG or HTML, between tags and in quotes.
+    r"""Escape a text from a trace for SVG or HTML, between tags and in quotes.
 
     >>> escape('</svg><script>"\u202e')
     '&lt;/svg&gt;&lt;script&gt;&quot;\\u202e'
@@ -39,7 +39,7 @@ def escape(text: str) -> str:
 
 
 def number(value: float) -> str:
-    """Write a coordinate to a hundredth, without zeros that say nothing.
+    """Write a coordinate to a hundredth, without trailing zeros.
 
     >>> number(3), number(2.5), number(-0.001)
     ('3', '2.5', '0')
@@ -49,7 +49,7 @@ def number(value: float) -> str:
 
 
 def text_width(text: str, size: float = 12) -> float:
-    """Estimate a text's width in pixels, rather too much than too little: no browser is asked here."""
+    """Estimate a text's width in pixels without a browser; rather too wide than too narrow."""
     units = 0.0
     for c in text:
         wide = unicodedata.east_asian_width(c) in "WF"
@@ -58,7 +58,7 @@ def text_width(text: str, size: float = 12) -> float:
 
 
 def shortened(text: str, room: float, size: float = 12) -> str:
-    """Cut a text in its middle so that it fits into *room* pixels, for names of one family begin alike.
+    """Cut a text in its middle so that it fits into *room* pixels; similar names often start alike.
 
     >>> shortened("bucket 0", 400), shortened("FSDP::all_gather (layers.3.attention)", 120)
     ('bucket 0', 'FSDP::all_…s.3.attention)')
@@ -75,14 +75,14 @@ def shortened(text: str, room: float, size: float = 12) -> str:
 
 
 def hatched(color: str) -> bool:
-    """Tell whether a colour is never told by itself: exposed communication is hatched, too."""
+    """Return whether a color comes with a hatch: exposed communication does."""
     return color == theme.EXPOSED
 
 
 class Canvas:
     """Collect shapes, then :meth:`finish`.
 
-    One with *night* tells of each shape its colour on a dark page, as the properties --n (fill) and --s (stroke).
+    One with *night* tells of each shape its color on a dark page, as the properties --n (fill) and --s (stroke).
     """
 
     def __init__(self, width: float, height: float, title: str, dark: bool = False) -> None:
@@ -95,7 +95,7 @@ class Canvas:
             f'<rect width="{number(width)}" height="{number(height)}" fill="#FFFFFF"{self._dark_style("#FFFFFF")}/>',
         ]
         self.shapes = 0
-        """How many rectangles, lines and dots there are."""
+        """Number of rectangles, lines and dots."""
 
     def _add(self, tag: str, attributes: str, tip: str) -> None:
         self.shapes += 1
@@ -122,10 +122,10 @@ class Canvas:
         round_: float = 0,
         dark: str = "",
     ) -> None:
-        """Draw a rectangle; what lies to the right of its left edge by nothing is not drawn.
+        """Draw a rectangle; one without width is not drawn.
 
         Args:
-            night: its colour on a dark page, where that is not the palette's.
+            night: its color on a dark page, where that is not the palette's.
         """
         if width <= 0 or height <= 0:
             return
@@ -134,7 +134,7 @@ class Canvas:
         self._add("rect", f"{size} {self._fill(color, dark)}", tip)
 
     def rects(self, boxes: list[tuple[float, float, float, float]], color: str) -> None:
-        """Draw many rectangles of one colour (x, y, width, height) as one path."""
+        """Draw many rectangles of one color (x, y, width, height) as one path."""
         if boxes:
             path = "".join(f"M{number(x)} {number(y)}h{number(w)}v{number(h)}h{number(-w)}z" for x, y, w, h in boxes)
             self._add("path", f'd="{path}" {self._fill(color)}', "")
@@ -179,11 +179,11 @@ class Canvas:
         on: str = "",
         dark: str = "",
     ) -> None:
-        """Write a text, centred on *y*; *anchor* is start, middle or end; *upright* turns it to run upwards.
+        """Write a text centered on *y*; *anchor* is start, middle or end; *upright* rotates it to run upwards.
 
         Args:
-            on: the colour that it stands on, where that is not the ground.
-            night: its colour on a dark page, where that is not the palette's.
+            on: the color that it stands on, where that is not the ground.
+            night: its color on a dark page, where that is not the palette's.
         """
         style = f' text-anchor="{anchor}"' if anchor != "start" else ""
         style += f' font-size="{number(size)}"' if size != 12 else ""
@@ -195,5 +195,5 @@ class Canvas:
         )
 
     def finish(self) -> str:
-        """Give the drawing's text."""
+        """Return the SVG text."""
         return "\n".join([*self._parts, "</svg>", ""])

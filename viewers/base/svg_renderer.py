@@ -1,4 +1,4 @@
-"""A view's drawing as SVG: for slides, for reports, for print."""
+"""Draw a view as SVG, for slides, reports and print."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dptrace.viewers.base.svg_canvas import Canvas, shortened, text_width
 __all__ = ["WIDTH", "legend_svg", "svg"]
 
 WIDTH = 1200
-"""Of the whole picture in pixels."""
+"""Width of the whole picture in pixels."""
 _TOP, _BOTTOM, _LEAST_LEFT, _MOST_LEFT = 16.0, 24.0, 60.0, 320.0
 _ABOVE, _TALL = 16.0, 700.0
-"""Space for the ticks above what is so tall that those below it are out of sight."""
+"""Space for ticks above a picture that is so tall that those below it are out of sight."""
 _QUIET, _GRID, _AXIS = "#5B6472", "#E3E7EC", "#9CA3AF"
 
 
@@ -20,7 +20,7 @@ def svg(drawing: Drawing, heading: bool = True, dark: bool = False, run: str = "
 
     Args:
         heading: whether title and subtitle stand in the picture; a page has them already.
-        night: whether it tells its colours on a dark page, too.
+        night: whether it tells its colors on a dark page, too.
         run: what it is of, to stand above the heading.
     """
     top = _TOP + (22 if run else 0) + (24 if heading else 0) + (20 if heading and drawing.subtitle else 0)
@@ -52,7 +52,7 @@ def svg(drawing: Drawing, heading: bool = True, dark: bool = False, run: str = "
 
 
 def legend_svg(drawing: Drawing, dark: bool = False) -> str:
-    """Draw the legend alone, for a picture that is drawn otherwise."""
+    """Draw only the legend, for a picture that another renderer draws."""
     rows = _legend_rows(drawing, WIDTH)
     canvas = Canvas(WIDTH, 22 * len(rows) + 4, "Legend", dark)
     for number, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""A table of texts, before it is decided where it stands: in a terminal or on a page."""
+"""A table of texts, for the terminal and for pages."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from dptrace.viewers.terminal.split_tables import plain
 __all__ = ["MAX_ROWS", "TextTable", "print_text_table"]
 
 MAX_ROWS = 40
-"""Of a table in the terminal or in a report, unless every row is asked for."""
+"""Most rows of a table in the terminal or in a report, without --all."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """Rows of texts as hostile as the names in them: whoever shows them must escape them."""
+    """Rows of texts, which may hold hostile names: the renderer must escape them."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     text_columns: int = 1
-    """How many columns, from the left, hold words; the others hold numbers, which end at the right."""
+    """Number of columns, from the left, that hold words; the others hold numbers and are aligned right."""
     note: str = ""
-    """What the numbers are: of which steps, in which unit."""
+    """What the numbers mean: which steps, which unit."""
 
     def truncated(self, count: int = MAX_ROWS) -> TextTable:
-        """Keep the first rows, and say how many more there are."""
+        """Return the first rows, with a note on how many more there are."""
         more = len(self.rows) - count
         if more <= 0:
             return self
@@ -42,7 +42,7 @@ def print_text_table(cells: TextTable, title: str, console: Console) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for index, heading in enumerate(cells.columns):
         word = index < cells.text_columns
-        # Headings may be folded where there is a blank; numbers may be folded nowhere.
+        # Headings may wrap at blanks; numbers must not wrap.
         width = None if word else max((len(row[index]) for row in cells.rows), default=0)
         if word:
             table.add_column(plain(heading), overflow="fold")

@@ -1,10 +1,10 @@
-"""The palette, once: every picture, table and export colours the same thing the same way.
+"""The palette: every picture, table and export uses the same color for the same thing.
 
 Chosen by a search over simulated protanopia, deuteranopia and tritanopia for the least distance between any
-two colours of one lane; exposed communication is hatched as well, so that nothing hangs on colour alone.
+two colors of one lane; exposed communication is hatched as well, so that nothing hangs on color alone.
 
 
-The colours of drawings on a dark page: for each of a light one's, what is seen as well on a dark ground."""
+A dark page replaces the colors that would be hard to see on it (:func:`dark_color`)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PART_COLORS: dict[Part, str] = {
 
 
 PART_ORDER: tuple[Part, ...] = tuple(PART_COLORS)
-"""The parts in the order of bars and legends: as a step runs, not as an instant is claimed."""
+"""The parts in the order of bars and legends: as a step runs, not by precedence."""
 
 EXPOSED = PART_COLORS[Part.EXPOSED_COMM]
 OVERLAPPED = "#3ECF8E"
@@ -56,7 +56,7 @@ CAUSE_COLORS: dict[str, str] = {
     "waiting_ns": "#8A94A3",
     "bubble_ns": "#C86FA8",
 }
-"""Of what idling was for, by ``idle.CAUSES``; each also has a pattern where it is drawn."""
+"""Colors of the causes of idle time, by ``idle.CAUSES``; each also has a pattern where it is drawn."""
 
 
 INK: dict[str, str] = {
@@ -74,7 +74,7 @@ INK: dict[str, str] = {
     CAUSE_COLORS["waiting_ns"]: "#10141A",
     CAUSE_COLORS["bubble_ns"]: "#1F0617",
 }
-"""The colour of text on each colour: at least 4.5 to 1."""
+"""Text color on each color, with a contrast of at least 4.5:1."""
 
 DARK: dict[str, tuple[str, str]] = {
     PART_COLORS[Part.FORWARD]: ("#356BBF", "#FFFFFF"),
@@ -83,8 +83,7 @@ DARK: dict[str, tuple[str, str]] = {
     IDLE: ("#262C35", "#B6BFCC"),
     CAUSE_COLORS["data_loading_ns"]: ("#7E5CB5", "#FFFFFF"),
 }
-"""On a dark page, the colour and its ink that stand for one of the above, which would sink into the background; the
-others stay as they are."""
+"""Color and text color on a dark page, for those of the above that are hard to see there; others stay the same."""
 
 CHROME: dict[str, dict[str, str]] = {
     "light": {
@@ -140,16 +139,16 @@ CHROME: dict[str, dict[str, str]] = {
         "tip-line": "#4A5565",
     },
 }
-"""What is not data: the page's own colours, by what they are for."""
+"""Colors of the page itself, by purpose."""
 
 
 def ink_on(color: str) -> str:
-    """Give the colour of text that stands on *color*, one of the palette's."""
+    """Return the text color for *color*, a color of the palette."""
     return INK[color]
 
 
 def css() -> str:
-    """Give the page's own colours as custom properties: light, and dark where the page or the system asks for it."""
+    """Return the page's colors as CSS custom properties: light, and dark where the page or the system asks for it."""
     light, dark = (
         f"color-scheme: {name}; " + " ".join(f"--{key}: {value};" for key, value in colors.items())
         for name, colors in CHROME.items()
@@ -164,7 +163,7 @@ _NIGHT = {
     _LIGHT["strip-ink"]: _DARK["strip-ink"],
     "#374151": _DARK["text"],
     "#9CA3AF": _DARK["strong-line"],
-    # Dots by kind: as far apart from each other as on white.
+    # Dots by kind: as distinguishable as on white.
     "#0072B2": "#4AA8E8",
     "#D55E00": "#F07C22",
     "#009E73": "#22C495",
@@ -172,21 +171,21 @@ _NIGHT = {
     "#332288": "#9C8CF0",
     "#8A6D00": "#CDAA2E",
     "#4B5563": "#B3BCC8",
-    # Of sweeps.
+    # Sweeps.
     "#A8438A": "#D77BBB",
     "#B58900": "#CDAA2E",
     "#57606A": "#B3BCC8",
-    # Of benchmarks.
+    # Benchmarks.
     "#3A7D44": "#66B874",
     "#9AA5B4": "#667284",
 }
 
 
 def dark_color(color: str) -> str:
-    """Give the colour that stands for one on a dark page; most of the data's are the same there."""
+    """Return the color to use on a dark page; most data colors are the same there."""
     return _NIGHT.get(color, color)
 
 
 def dark_ink(color: str, ink: str) -> str:
-    """Give the colour of a text on a box of *color*, where it is *ink* on a light page."""
+    """Return the text color on a box of *color* on a dark page, where it is *ink* on a light page."""
     return theme.DARK[color][1] if color in theme.DARK else ink

@@ -1,4 +1,4 @@
-"""What the second of two runs saves, in words: the same on the page and in the terminal."""
+"""Sentences on the time that the second of two runs saves, for the page and the terminal."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ __all__ = ["notes_of_both", "time_saved_sentence", "time_saved_text", "titles"]
 
 
 def time_saved_text(ns: int, of: float) -> str:
-    """Say what B saves or loses: ``31.5 ms saved (20 %)``."""
+    """Write what B saves or loses: ``31.5 ms saved (20 %)``."""
     if ns == 0:
         return "the same"
     return f"{duration(abs(ns))} {'saved' if ns > 0 else 'lost'} ({share(abs(of))})"
 
 
 def notes_of_both(a: Run, b: Run) -> list[str]:
-    """Say of each note whose it is, and once what holds for both."""
+    """List the notes of both runs, each with the run that it belongs to; common notes once."""
     both = [note for note in a.notes if note in b.notes]
     own = [f"{letter}: {note}" for letter, run in (("A", a), ("B", b)) for note in run.notes if note not in both]
     return [*(f"A and B: {note}" for note in both), *own]
 
 
 def titles(aligned: AlignedSteps) -> tuple[str, str]:
-    """Name the runs."""
+    """Return the names of the runs."""
     return headline(aligned.a.run).title, headline(aligned.b.run).title
 
 
 def time_saved_sentence(aligned: AlignedSteps) -> str:
-    """Say in a sentence what both runs took, and what B saves; or why that can't be said."""
+    """Write a sentence on what both runs took and what B saves, or why they can't be compared."""
     count, (a, b) = len(aligned.a.names), aligned.total_ns()
     steps = "its step" if count == 1 else f"{count} steps"
     if aligned.incomparable:
