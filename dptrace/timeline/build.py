@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64, IntervalSet, union
 from dptrace.errors import TraceError
+from dptrace.readers.communication import GLOO_PREFIX, communication_names
 from dptrace.readers.trace import Category, Trace
-from dptrace.timeline.collectives import collectives_of, communication_names, labels_of
+from dptrace.timeline.collectives import collectives_of, labels_of
 from dptrace.timeline.gloo import enqueuing_operator, requested_collective
 from dptrace.timeline.launches import holding, launches, outermost
 from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, Kind, Phase, Timeline
@@ -159,7 +160,7 @@ def _host_intervals(trace: Trace, prefix: str) -> IntervalSet:
 
 def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timeline:
     """Take operators for compute and gloo's annotations for communication, where there is no GPU to look at."""
-    comm = np.flatnonzero((trace.category == Category.ANNOTATION) & trace.named("gloo:"))
+    comm = np.flatnonzero((trace.category == Category.ANNOTATION) & trace.named(GLOO_PREFIX))
     operator = enqueuing_operator(trace, comm)
     ops = np.flatnonzero((trace.category == Category.CPU_OP) & ~trace.named(*_NO_COMPUTE))
     # What asks for a collective and ends after it, such as an autograd function of the user's own, waits for it: the

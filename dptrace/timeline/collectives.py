@@ -1,81 +1,20 @@
-"""Which kernels communicate, and which collective each belongs to."""
+"""Which collective each communication kernel belongs to."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from functools import lru_cache
-
 import numpy as np
-from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
-from dptrace.errors import UsageError
+from dptrace.readers.communication import CALLERS, kind_of
 from dptrace.readers.trace import Category, CommArgs, Trace
 from dptrace.timeline.launches import enclosing
 from dptrace.timeline.model import Collective
 
-__all__ = ["collectives_of", "communication_names", "described", "kind_of", "labels_of"]
+__all__ = ["collectives_of", "described", "labels_of"]
 
-# "collective" alone is no sign: FlashAttention's compute kernels are named CollectiveMainloop.
-_COMMUNICATION = re.compile(
-    r"nccl|rccl|oneccl|msccl|cross_device_reduce|deep_ep::|internode::|intranode::|nvshmem.*(?:put|get|barrier|alltoall)",
-    re.IGNORECASE,
-)
-
-_CALLERS = ("record_param_comms",), ("nccl:", "rccl:"), ("c10d::", "_c10d_functional::")
 # torch's names for why it communicates: fully_shard's units by module, pipelines' actions by stage and micro-batch;
 # and our own trainers' way of tokens to experts and back, and around layers that ranks share.
 _LABELS = ("FSDP::all_gather", "FSDP::post_backward_reduce", "PP:", "MoE::", "TP::")
-
-_KINDS = (
-    # First match wins, on the name in lower case without underscores: of the longer names first.
-    ("reducescatter", "reduce_scatter"),
-    ("allreduce", "all_reduce"),
-    ("crossdevicereduce", "all_reduce"),
-    ("allgather", "all_gather"),
-    ("alltoall", "all_to_all"),
-    ("broadcast", "broadcast"),
-    ("sendrecv", "send_recv"),
-    ("recv", "recv"),
-    ("send", "send"),
-    ("scatter", "scatter"),
-    ("gather", "gather"),
-    ("reduce", "reduce"),
-    ("barrier", "barrier"),
-)
-
-
-@lru_cache(maxsize=4096)
-def kind_of(name: str) -> str:
-    """Give the kind of collective that a name speaks of, or nothing.
-
-    >>> kind_of("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), kind_of("_reduce_scatter_base"), kind_of("Generic")
-    ('all_reduce', 'reduce_scatter', '')
-    """
-    plain = name.lower().replace("_", "")
-    return next((kind for part, kind in _KINDS if part in plain), "")
-
-
-def communication_names(names: Sequence[str], patterns: Sequence[str] = ()) -> NDArray[np.bool_]:
-    """Tell which kernel names are communication's.
-
-    Args:
-        names: kernel names.
-        patterns: regular expressions of further kernels, matched case-insensitively anywhere in the name.
-
-    Raises:
-        UsageError: a pattern is no regular expression.
-    """
-    try:
-        extra = [re.compile(pattern, re.IGNORECASE) for pattern in patterns]
-    except (re.error, OverflowError, RecursionError) as error:
-        given = ", ".join(map(repr, patterns))
-        raise UsageError(f"--comm-pattern {given}: not a regular expression: {error}.") from None
-    if any(pattern.search("") for pattern in extra):
-        raise UsageError("--comm-pattern: a pattern that fits nothing at all fits every kernel; be more precise.")
-    tests = [_COMMUNICATION, *extra]
-    return np.array([any(test.search(name) for test in tests) for name in names], np.bool_)
 
 
 def collectives_of(trace: Trace, events: Int64, launch: Int64) -> tuple[Collective, ...]:
@@ -89,7 +28,7 @@ def collectives_of(trace: Trace, events: Int64, launch: Int64) -> tuple[Collecti
     thread, time = trace.thread[launch], trace.start_ns[launch]
     ops = (trace.category == Category.CPU_OP) | (trace.category == Category.ANNOTATION)
     callers = []
-    for prefixes in _CALLERS:
+    for prefixes in CALLERS:
         found = enclosing(trace, ops & trace.named(*prefixes), thread, time)
         callers.append(np.where(launched, found, -1))
     names = [np.where(found >= 0, trace.name[found], -1).tolist() for found in callers]

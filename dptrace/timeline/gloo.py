@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from dptrace.core.intervals import Int64
+from dptrace.readers.communication import C10D_PREFIX, kind_of
 from dptrace.readers.kineto.comm_metadata import MAX_BYTES
-from dptrace.readers.kineto.event_schema import C10D_PREFIX
 from dptrace.readers.trace import Category, CommArgs, Trace
-from dptrace.timeline.collectives import described, kind_of
+from dptrace.timeline.collectives import described
 from dptrace.timeline.model import Collective
 
 __all__ = ["enqueuing_operator", "requested_collective"]

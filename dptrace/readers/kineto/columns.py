@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
+from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX, METADATA_PREFIXES
 from dptrace.readers.kineto.comm_metadata import comm_args
 from dptrace.readers.kineto.event_schema import (
-    C10D_PREFIX,
     DAMAGE,
-    GLOO_PREFIX,
     NO_ARGS,
     SPAN,
     Args,
@@ -38,9 +37,6 @@ _LAUNCHED = int(Category.LAUNCH)
 """The first of the categories whose events have a correlation."""
 _ON_DEVICE = int(Category.KERNEL)
 """The first of the categories whose events have a device and a stream."""
-
-_COMMUNICATES = ("record_param_comms", "nccl:", "rccl:", "c10d::", "_c10d_functional::", GLOO_PREFIX)
-"""Begin the names of what carries a collective's metadata on the CPU."""
 
 
 class _Names:
@@ -159,7 +155,7 @@ class Columns:
         """Those that stay without saying how long they took: they count as having taken no time."""
         self._names, self._threads = _Names(), _Threads()
         self._carries_comm_args: NDArray[np.bool_] = np.zeros(0, np.bool_)
-        """Which names begin with one of _COMMUNICATES, as far as the string table was searched."""
+        """Which names start with one of METADATA_PREFIXES, as far as the string table was searched."""
         self._codes, self._devices, self._streams = _Memo(code_of), _Memo(_small), _Memo(_whole)
         self._exact = False
         """Whether this file's times have too many digits for a double."""
@@ -245,7 +241,7 @@ class Columns:
     def _speaks(self, name: NDArray[Any]) -> NDArray[np.bool_]:
         if more := len(self._names.numbers) - len(self._carries_comm_args):
             fresh = islice(self._names.numbers, len(self._carries_comm_args), None)
-            told = np.fromiter((str(text).startswith(_COMMUNICATES) for text in fresh), np.bool_, more)
+            told = np.fromiter((str(text).startswith(METADATA_PREFIXES) for text in fresh), np.bool_, more)
             self._carries_comm_args = np.append(self._carries_comm_args, told)
         speaks: NDArray[np.bool_] = self._carries_comm_args[name]
         return speaks

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from dptrace.readers.kineto.event_schema import C10D_PREFIX, DAMAGE, GLOO_PREFIX, Args, is_count
+from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX
+from dptrace.readers.kineto.event_schema import DAMAGE, Args, is_count
 from dptrace.readers.trace import UNKNOWN_GROUP, CommArgs
 
 __all__ = ["MAX_BYTES", "THREADS", "comm_args", "with_global_ranks", "with_gloo_groups"]

@@ -11,9 +11,7 @@ import msgspec
 from dptrace.readers.trace import Category
 
 __all__ = [
-    "C10D_PREFIX",
     "DAMAGE",
-    "GLOO_PREFIX",
     "NO_ARGS",
     "SPAN",
     "Args",
@@ -25,11 +23,6 @@ __all__ = [
 
 DAMAGE = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
 """What decoding and reducing raise on text that is no event."""
-
-GLOO_PREFIX = "gloo:"
-"""Begins the names of gloo's collectives."""
-C10D_PREFIX = "c10d::"
-"""Begins the names of the operators by which a collective is asked for."""
 
 _CATEGORIES = {
     # Categories of schema version 1 as torch writes them since 2022, then the spellings of 2021.

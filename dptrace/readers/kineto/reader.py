@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64
 from dptrace.core.text import sanitize
 from dptrace.errors import TraceError
+from dptrace.readers.communication import GLOO_PREFIX, communication_names
 from dptrace.readers.kineto.columns import DAMAGE, Columns
 from dptrace.readers.kineto.comm_metadata import with_global_ranks, with_gloo_groups
 from dptrace.readers.kineto.decode import EventSink, add_piece, add_stretch, take_events
 from dptrace.readers.kineto.envelope import BLANK, Metadata, decode_document, end_of, recover_metadata
-from dptrace.readers.kineto.event_schema import GLOO_PREFIX
 from dptrace.readers.kineto.json_stream import LIST, Piece, pieces
 from dptrace.readers.kineto.parallel_decode import ParallelDecoder, is_worthwhile
 from dptrace.readers.kineto.repair import recover_metadata_fields
@@ -103,14 +103,16 @@ def read_into(source: Source, columns: EventSink, decoder: ParallelDecoder | Non
     return metadata, cut_off
 
 
-def read_trace(file: Source | Path, jobs: int = 1) -> Trace:
+def read_trace(file: Source | Path, jobs: int = 1, comm_patterns: Sequence[str] = ()) -> Trace:
     """Read one rank's trace.
 
     Args:
-        jobs: how many processes may decode a huge file; never used for one that this process alone reads as fast.
+        jobs: maximum number of processes that decode a huge file; a file that one process reads as fast uses one.
+        comm_patterns: regular expressions of further communication kernels.
 
     Raises:
-        TraceError: not a file that torch.profiler wrote, or nothing of it is left.
+        TraceError: the file was not written by torch.profiler, or no event in it can be read.
+        UsageError: a pattern is not a regular expression, or matches every name.
         DptraceError: one of the processes was lost.
     """
     source = Source.of(file)
@@ -119,7 +121,7 @@ def read_trace(file: Source | Path, jobs: int = 1) -> Trace:
         metadata, cut_off = read_into(source, columns, decoder)
     if not columns.kept:
         raise _nothing(source, columns, cut_off)
-    return _assemble(source, columns, metadata, cut_off)
+    return _assemble(source, columns, metadata, cut_off, comm_patterns)
 
 
 def _helpers(source: Source, columns: Columns, jobs: int) -> AbstractContextManager[ParallelDecoder | None]:
@@ -135,13 +137,15 @@ def _nothing(source: Source, columns: Columns, reason: str) -> TraceError:
     return TraceError(f"{source.address}: holds no events. {reason}".strip())
 
 
-def _assemble(source: Source, columns: Columns, metadata: Metadata, cut_off: str) -> Trace:
+def _assemble(
+    source: Source, columns: Columns, metadata: Metadata, cut_off: str, comm_patterns: Sequence[str]
+) -> Trace:
     table = columns.take_arrays()
     rows = EventColumns(*table)
     names = columns.names
     has_comm_args = np.zeros(len(rows.start), np.bool_)
     has_comm_args[list(columns.comm)] = True
-    waits = np.fromiter((bool(_COMM_KERNELS.search(name)) for name in names), np.bool_, len(names))[rows.name]
+    waits = communication_names(names, comm_patterns)[rows.name]
     good, end, impossible = validate_events(rows, has_comm_args, waits)
     damage = [*metadata.damage, *_implausible_metadata(metadata), *_timeless(columns), *impossible]
     order = _ordered(rows.start, end)
@@ -202,10 +206,6 @@ def _comm(columns: Columns, order: Int64) -> dict[int, CommArgs]:
     position = np.full(columns.kept, -1, np.int64)
     position[order] = np.arange(len(order))
     return {int(position[old]): args for old, args in columns.comm.items() if position[old] >= 0}
-
-
-_COMM_KERNELS = re.compile("nccl|rccl", re.IGNORECASE)
-"""Names of kernels that may run for as long as a peer lets them wait."""
 
 
 def _implausible_metadata(metadata: Metadata) -> list[str]:
