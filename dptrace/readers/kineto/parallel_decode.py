@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from dptrace.core.subprocess_pool import start_python
 from dptrace.errors import DptraceError
-from dptrace.readers.kineto import json_stream
+from dptrace.readers import stream as byte_stream
 from dptrace.readers.kineto.columns import Columns, DecodedPart, IdMap
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
@@ -54,7 +54,7 @@ class ParallelDecoder:
         self.source, self.columns = source, columns
         self.count = max(1, min(jobs, _MAX_PROCESSES))
         self.helpers: list[_DecoderProcess] = []
-        self.slot = 2 * json_stream.CHUNK
+        self.slot = 2 * byte_stream.CHUNK
         self.free = deque(range(_PIECES_PER_PROCESS * self.count))
         self.given = self.joined = 0
         self.early: dict[int, tuple[DecodedPart, _DecoderProcess]] = {}

@@ -15,15 +15,17 @@ from dptrace.core.intervals import Int64
 from dptrace.core.text import sanitize
 from dptrace.errors import TraceError
 from dptrace.readers.communication import GLOO_PREFIX, communication_names
+from dptrace.readers.formats import pieces
 from dptrace.readers.kineto.columns import DAMAGE, Columns
 from dptrace.readers.kineto.comm_metadata import with_global_ranks, with_gloo_groups
 from dptrace.readers.kineto.decode import EventSink, add_piece, add_stretch, take_events
 from dptrace.readers.kineto.envelope import BLANK, Metadata, decode_document, end_of, recover_metadata
-from dptrace.readers.kineto.json_stream import LIST, Piece, pieces
+from dptrace.readers.kineto.json_stream import LIST
 from dptrace.readers.kineto.parallel_decode import ParallelDecoder, is_worthwhile
 from dptrace.readers.kineto.repair import recover_metadata_fields
 from dptrace.readers.kineto.validation import EventColumns, validate_events
 from dptrace.readers.sources.source import Source
+from dptrace.readers.stream import Piece
 from dptrace.readers.trace import CommArgs, Trace
 
 __all__ = ["Metadata", "damage_of", "read_into", "read_trace"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
+
+from dptrace.readers.stream import ChunkedStream
 
 __all__ = ["Packets", "begins_with_packets"]
 
@@ -15,21 +17,6 @@ _LONGEST = 256 << 20
 _INFLATED = 64 << 20
 """Bytes that the packets compressed into one may have; Perfetto compresses some hundred kilobytes at a time."""
 _LOOKED_AT = 4
-
-
-class Chunks(Protocol):
-    """Where the bytes come from."""
-
-    @property
-    def ended(self) -> bool:
-        """Tell whether no bytes are left."""
-
-    @property
-    def damage(self) -> str:
-        """Tell why the bytes stop before their end, if they do."""
-
-    def read_chunk(self) -> bytes:
-        """Give further bytes, none at the end."""
 
 
 def begins_with_packets(start: bytes) -> bool:
@@ -60,7 +47,7 @@ def _frame(data: bytes, position: int) -> tuple[int, int] | None:
 class Packets:
     """The packets of a trace, some megabytes of them at a time, and what was wrong with it."""
 
-    def __init__(self, start: bytes, chunks: Chunks) -> None:
+    def __init__(self, start: bytes, chunks: ChunkedStream) -> None:
         from google.protobuf.message import DecodeError
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 

@@ -21,14 +21,15 @@ from typing import Any
 import msgspec
 
 from dptrace.errors import TraceError
-from dptrace.readers.perfetto.packets import Chunks, Packets
+from dptrace.readers.perfetto.packets import Packets
 from dptrace.readers.perfetto.slices import PerfettoClocks, Slices, TrackDescriptors
 from dptrace.readers.sources.source import Source
+from dptrace.readers.stream import ChunkedStream, Piece
 
-__all__ = ["BETWEEN", "kineto_text"]
+__all__ = ["pieces"]
 
-BETWEEN = b'},{"ph"'
-"""What parts two events in the text."""
+_BETWEEN = b'},{"ph"'
+"""Separator of two events in the text."""
 _TEXT = 1 << 14
 """Events given at a time, some megabytes of text."""
 _BASE = 7_889_238 * 10**9
@@ -47,15 +48,11 @@ _BEGIN, _END, _LEGACY_COMPLETE = 1, 2, ord("X")
 _CLEARED = 1
 
 
-def kineto_text(source: Source, start: bytes, chunks: Chunks) -> Iterator[tuple[bytes, bytes, str | None]]:
-    """Give a file's events as JSON text, some megabytes at a time.
+def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Piece]:
+    """Read a file's events as the JSON text that Kineto would have written, some megabytes at a time.
 
     Args:
-        start: the file's first bytes, taken from *chunks* before.
-
-    Yields:
-        The document up to its events; events with commas between them; and, with the last of them, why the file
-        stops before its end, or an empty text.
+        start: the file's first bytes, read from *chunks* before.
 
     Raises:
         TraceError: the file is dptrace's own export.
@@ -67,11 +64,13 @@ def kineto_text(source: Source, start: bytes, chunks: Chunks) -> Iterator[tuple[
         events.take(packet)
         if len(events.out) >= _TEXT:
             head = head or events.head()
-            yield head, events.text(), None
+            yield Piece(events.text(), head, _BETWEEN, last=False)
     events.finish()
     lost = f"{packets.lost:,} of its packets can't be decoded" if packets.lost else ""
     unended = f"{events.unended:,} of its slices have no end" if events.unended else ""
-    yield head or events.head(), events.text(), packets.damage or lost or unended
+    damage = packets.damage or lost or unended
+    text = events.text() + (b"" if damage else b"]}")
+    yield Piece(text, head or events.head(), _BETWEEN, last=True, damage=damage)
 
 
 class _Sequence:

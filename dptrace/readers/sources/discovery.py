@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from dptrace.errors import DptraceError, TraceError, UsageError
+from dptrace.readers.formats import FORMATS, TRACE_SUFFIXES
 from dptrace.readers.sources.archive import is_archive, members
 from dptrace.readers.sources.open import open_source
 from dptrace.readers.sources.source import STDIN, Source
@@ -20,9 +21,8 @@ from dptrace.readers.sources.url import from_file_url, is_url, last_part, redact
 __all__ = ["RUN_FILE", "HasRank", "Sources", "assign_ranks", "find"]
 
 RUN_FILE = "run.json"
-_KINETO = (".json", ".json.gz")
-_PERFETTO = tuple(f"{kind}{packed}" for kind in (".pftrace", ".perfetto-trace", ".perfetto") for packed in ("", ".gz"))
 _ARCHIVES = (".zip", ".tar")
+_EXTENSIONS = ", ".join(extension for known in FORMATS for extension in known.extensions)
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_ .]?(\d+)", re.IGNORECASE)
 
 
@@ -137,7 +137,7 @@ def _at_url(url: str) -> _ArgumentFiles:
     if is_archive(name):
         return _in_archive(Source.of(url))
     # Asking costs time, and a server may refuse to list what it lets be read.
-    if not name.endswith((*_KINETO, *_PERFETTO)) and remote.is_folder(url):
+    if not name.endswith(TRACE_SUFFIXES) and remote.is_folder(url):
         return _in_remote_folder(url)
     return _ArgumentFiles([Source.of(url)], one_by_one=True)
 
@@ -178,7 +178,7 @@ def _in_archive(archive: Source) -> _ArgumentFiles:
             f"{archive.address}: holds an archive ({inner[0]}) and no traces beside it; unpack the outer one."
         )
     if not chosen:
-        raise TraceError(f"{archive.address}: holds no traces (.json or .json.gz) but {_listed(names)}.")
+        raise TraceError(f"{archive.address}: holds no traces ({_EXTENSIONS}, gzipped or not) but {_listed(names)}.")
     run_files = sorted((name for name in names if Source.of(name).name == RUN_FILE), key=lambda name: name.count("/"))
     return _ArgumentFiles(chosen, run_file=archive.archive_member(run_files[0]) if run_files else None)
 
@@ -191,7 +191,7 @@ def _listed(names: Sequence[str]) -> str:
 def _plain(paths: Sequence[Path], notes: list[str]) -> list[Path]:
     """Leave out what is no file, with a word on what is named like a trace and can't be read as one."""
     for path in paths:
-        if path.name.endswith((*_KINETO, *_PERFETTO)) and not path.is_file() and not path.is_dir():
+        if path.name.endswith(TRACE_SUFFIXES) and not path.is_file() and not path.is_dir():
             what = "is a pipe or a device, read when named by itself" if path.exists() else "is a link to nothing"
             notes.append(f"Left out: {path}: {what}.")
     return [path for path in paths if path.is_file()]
@@ -203,12 +203,9 @@ def _select_traces(files: Sequence[Source]) -> list[Source]:
     Exports and archives that lie beside a run's own traces are copies of them, as a rule.
     """
     files = [file for file in files if file.name != RUN_FILE and not file.name.startswith(".")]
-    kinds: tuple[Callable[[str], bool], ...] = (
-        lambda name: name.endswith(_KINETO),
-        lambda name: name.endswith(_PERFETTO),
-        lambda name: name.endswith(_ARCHIVES),
-    )
-    return next((chosen for kind in kinds if (chosen := [file for file in files if kind(file.name)])), [])
+    kinds = [*(known.suffixes for known in FORMATS), _ARCHIVES]
+    chosen = ([file for file in files if file.name.endswith(kind)] for kind in kinds)
+    return next(filter(None, chosen), [])
 
 
 def _expanded(found: _ArgumentFiles, files: Sequence[Source]) -> _ArgumentFiles:
@@ -222,8 +219,8 @@ def _expanded(found: _ArgumentFiles, files: Sequence[Source]) -> _ArgumentFiles:
 
 def _no_traces(where: str, notes: Sequence[str] = ()) -> DptraceError:
     advice = (
-        f"{where}: holds no traces (.json, .json.gz, .pftrace or a .zip of them). Was the recording stopped before it "
-        "wrote any? Record one with: dptrace record"
+        f"{where}: holds no traces ({_EXTENSIONS}, gzipped or not, or an archive of them). Was the recording "
+        "stopped before it wrote any? Record one with: dptrace record"
     )
     return DptraceError(" ".join([advice, *notes]))
 
