@@ -25,22 +25,22 @@ except ImportError:  # pragma: no cover - machines without an isal wheel
 __all__ = ["CHUNK", "ByteStream", "ChunkedStream", "Piece", "open_decompressed"]
 
 CHUNK = 1 << 20
-"""Bytes of JSON decoded at a time: large enough that cutting costs nothing, small enough to stay in cache."""
+"""Bytes of JSON decoded at a time: large enough that splitting costs nothing, small enough to stay in cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some whole events of a file, or its last piece."""
+    """Some whole events of a file as JSON text, or the end of the file."""
 
     text: bytes
-    """Events with commas between them; of the last piece: what follows, with the end of the document."""
+    """Events separated by commas; in the last piece also the rest of the document."""
     head: bytes
-    """The document up to and with the bracket that opens the list of events; empty in a file of bare events."""
+    """The document up to and including the bracket that opens the list of events; empty in a file of bare events."""
     between: bytes
-    """The bytes that part two events in this file; empty when it holds at most one."""
+    """The separator of two events in this file; empty if the file holds at most one event."""
     last: bool
     damage: str = ""
-    """Why the text stops before its end, of the last piece of a damaged file."""
+    """Why the text stops early, in the last piece of a damaged file."""
 
 
 @contextmanager
@@ -56,11 +56,9 @@ def open_decompressed(source: Source) -> Iterator[ByteStream]:
         except OSError as error:
             raise TraceError(f"{source.address}: can't be read: {error}.") from None
         if not magic:
-            raise TraceError(f"{source.address}: is empty; the job may have ended before its trace was written.")
+            raise TraceError(f"{source.address}: is empty; the job may have ended before it wrote its trace.")
         if magic == b"PK\x03\x04":
-            raise TraceError(
-                f"{source.address}: is a zip archive in disguise; let its name end in .zip, or give what is in it."
-            )
+            raise TraceError(f"{source.address}: is a zip archive; rename it to end in .zip, or unpack it.")
         yield _Gunzip(stream, source) if magic[:2] == b"\x1f\x8b" else stream
 
 
@@ -71,9 +69,9 @@ class ByteStream(Protocol):
 
 
 class _Gunzip:
-    """A gzipped stream, one or several members, that gives all it can before it reports damage."""
+    """A gzip stream of one or more members that returns all readable data before it reports damage."""
 
-    # gzip.GzipFile loses up to a buffer of good data when the file is cut off.
+    # gzip.GzipFile loses up to a buffer of good data if the file is truncated.
 
     def __init__(self, stream: ByteStream, source: Source) -> None:
         self.stream, self.address = stream, source.address
@@ -85,11 +83,11 @@ class _Gunzip:
         self.max_ratio = _most_expansion()
 
     def read(self, size: int, /) -> bytes:
-        """Give up to *size* bytes, none at the end.
+        """Return up to *size* bytes; empty at the end.
 
         Raises:
             EOFError: the data ends within a member.
-            TraceError: it is a bomb.
+            TraceError: the file is a gzip bomb.
         """
         if self.error is not None:
             raise self.error
@@ -106,7 +104,7 @@ class _Gunzip:
                 if self.reopen is None:
                     raise
                 self.error = error
-                return self._saved()
+                return self._before_damage()
             self.input = self.member.unconsumed_tail
             if output:
                 self.bytes_out += len(output)
@@ -116,18 +114,18 @@ class _Gunzip:
             if not data and not self.member.eof:
                 raise EOFError("it ends before its end mark")
 
-    def _saved(self) -> bytes:
-        """Give what stands before the damage: a block that has any gives nothing, so go there again, byte by byte."""
+    def _before_damage(self) -> bytes:
+        """Return the data just before the damage: a damaged block yields nothing, so decompress it byte by byte."""
         assert self.reopen is not None
-        saved, given, member = bytearray(), 0, zlib.decompressobj(wbits=_GZIP)
+        saved, produced, member = bytearray(), 0, zlib.decompressobj(wbits=_GZIP)
         with self.reopen() as stream, suppress(zlib.error):
-            while data := stream.read(_INPUT if given < self.bytes_out - _INPUT * 200 else 1):
+            while data := stream.read(_INPUT if produced < self.bytes_out - _INPUT * 200 else 1):
                 while data:
                     output = member.decompress(data)
-                    given += len(output)
-                    if given > self.bytes_out:
-                        saved += output[-(given - self.bytes_out) :]
-                    self.bytes_out = max(self.bytes_out, given)
+                    produced += len(output)
+                    if produced > self.bytes_out:
+                        saved += output[-(produced - self.bytes_out) :]
+                    self.bytes_out = max(self.bytes_out, produced)
                     data = member.unused_data
                     if member.eof:
                         member = zlib.decompressobj(wbits=_GZIP)
@@ -142,9 +140,9 @@ class _Gunzip:
 
     def _bomb(self) -> TraceError:
         return TraceError(
-            f"{self.address}: looks like a gzip bomb: {self.bytes_in:,} bytes of it hold over {self.bytes_out:,}, and "
-            f"traces shrink to a twentieth, not to a {self.max_ratio:,.0f}th. If it is a trace all the same, unpack "
-            f"it with gunzip, or set {_EXPANSION}=0 for no limit."
+            f"{self.address}: looks like a gzip bomb: {self.bytes_in:,} bytes expand to over {self.bytes_out:,}. "
+            f"Traces expand about 20 times; the limit is {self.max_ratio:,.0f}. If this is a trace, unpack it with "
+            f"gunzip, or set {_EXPANSION}=0 for no limit."
         )
 
 
@@ -154,7 +152,7 @@ def _most_expansion() -> float:
         most = float(setting or 200)
     except ValueError:
         raise UsageError(
-            f"{_EXPANSION}={setting!r}: is no number; give how many times a file may grow, or 0."
+            f"{_EXPANSION}={setting!r}: is not a number; set the maximum expansion factor of a file, or 0 for none."
         ) from None
     return most if most > 0 else math.inf
 
@@ -164,30 +162,30 @@ _GZIP = 31
 _INPUT = 1 << 18
 """Compressed bytes read at a time."""
 _HARMLESS = 1 << 30
-"""Bytes that a file may unpack to whatever it is like."""
+"""Bytes that any file may expand to."""
 _EXPANSION = "DPTRACE_GZIP_LIMIT"
-"""Names the variable that says how many times its compressed size a file may unpack to."""
+"""Environment variable: how many times its compressed size a file may expand to."""
 
 
 _DAMAGE: Any = (EOFError, OSError, zlib.error, _zlib.error)
 
 
 class ChunkedStream:
-    """A stream that remembers that it ended, and whether too early."""
+    """A stream read in chunks, which records its end and any damage."""
 
     def __init__(self, stream: ByteStream) -> None:
         self.stream = stream
         self.ended, self.damage = False, ""
 
     def read_chunk(self) -> bytes:
-        """Give about CHUNK further bytes, fewer at the end, and what came before any damage."""
+        """Return the next CHUNK bytes, or fewer at the end or before damage."""
         parts: list[bytes] = []
         size = 0
         while size < CHUNK and not self.ended:
             try:
                 part = self.stream.read(CHUNK - size)
             except _DAMAGE as error:
-                self.damage = f"the compressed data is cut off or damaged ({error})".replace("\n", " ")
+                self.damage = f"the compressed data is truncated or damaged ({error})".replace("\n", " ")
                 part = b""
             self.ended = not part
             size += len(part)
@@ -195,5 +193,5 @@ class ChunkedStream:
         return b"".join(parts)
 
     def stop(self, why: str) -> None:
-        """Read no further."""
+        """Stop reading, for the reason *why*."""
         self.ended, self.damage = True, why

@@ -1,4 +1,4 @@
-"""A trace file's JSON text in pieces that end between two events, so that the whole is never held at once."""
+"""A trace file's JSON text, split between events, so that the whole text is never in memory."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from dptrace.readers.stream import ChunkedStream, Piece
 
 __all__ = ["LIST", "pieces"]
 
-# The first event of the list and what parts it from the next, as this file spells it. Kineto begins an event with
-# "ph"; hand-made and re-written files begin with other keys. A text inside a string can't match: its quote marks
-# are escaped.
+# The start of an event and the separator of two, as this file spells them. Kineto's events start with "ph"; files
+# that were written by hand or rewritten start with other keys. Text inside a string can't match, since its quotation
+# marks are escaped.
 LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _FIRST = rb'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"'
 _BETWEEN = re.compile(rb"\}\s*(?:,\s*)?" + _FIRST)
 _EVENT = re.compile(_FIRST)
 
 _LONGEST_BETWEEN = 256
-"""Bytes that part two events at most, as far as a part of them may end what was read before."""
+"""Maximum length of a separator; that many bytes of a chunk are searched again with the next."""
 _STRETCH = 64 << 20
-"""Bytes without the end of an event that are held at most: no event is that long."""
+"""Maximum bytes held without the end of an event: no event is that long."""
 _HEAD = 128 << 20
-"""Bytes before the first event that are held at most; the groups of a job of many thousand ranks fill some."""
+"""Maximum bytes held before the first event; the groups of a job of thousands of ranks fill a part of it."""
 
 
 def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Piece]:
-    """Cut the text of a file between events.
+    """Split the text of a file between events.
 
     Args:
         start: the file's first bytes, read from *chunks* before.
@@ -58,13 +58,13 @@ def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Piec
 
 
 _FOREWORD = b"\xef\xbb\xbf \t\r\n"
-"""What may stand before a document: the mark that some editors put before UTF-8, and white space."""
+"""What may precede a document: the UTF-8 byte order mark and white space."""
 
 
 def _head(source: Source, chunks: ChunkedStream, text: bytes) -> tuple[bytes, bytes]:
-    """Read up to the list of events; give the text before and after its opening bracket.
+    """Read up to the list of events; return the text before and after its opening bracket.
 
-    A file without a list may hold events all the same, one to a line: then nothing stands before them.
+    A file without a list may hold bare events, one per line: then the text before is empty.
     """
     text, known = text.lstrip(_FOREWORD), 0
     while True:
@@ -77,7 +77,7 @@ def _head(source: Source, chunks: ChunkedStream, text: bytes) -> tuple[bytes, by
         if _EVENT.match(text):
             return b"", text
         if len(text) > _HEAD:
-            chunks.stop(f"{len(text) >> 20:,} MB stand there")
+            chunks.stop(f"the first {len(text) >> 20:,} MB hold no event")
         if chunks.ended:
             break
         known = max(len(text) - _LONGEST_BETWEEN, 0)
@@ -86,7 +86,7 @@ def _head(source: Source, chunks: ChunkedStream, text: bytes) -> tuple[bytes, by
 
 
 _OTHER_FORMATS = (
-    # What users have where a trace should be, by its first bytes.
+    # Other formats that users name as a trace, by their first bytes.
     (b"\xff\xfe", "UTF-16 text; write it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW.json"),
     (b"\xfe\xff", "UTF-16 text; write it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE > NEW.json"),
     (b"{\0", "UTF-16 text; write it as UTF-8: iconv -f UTF-16LE -t UTF-8 FILE > NEW.json"),
@@ -102,20 +102,20 @@ def _no_trace(source: Source, start: bytes, damage: str) -> TraceError:
     if (kind := next((kind for sign, kind in _OTHER_FORMATS if start.startswith(sign)), None)) is not None:
         return TraceError(f"{name}: is {kind}")
     if damage:
-        return TraceError(f"{name}: {damage} before any event; the job may have been killed while writing it.")
+        return TraceError(f"{name}: {damage}, before any event; the job may have been killed while writing it.")
     if not start:
-        return TraceError(f"{name}: holds nothing but white space; the job may have ended before it was written.")
+        return TraceError(f"{name}: holds only white space; the job may have ended before it wrote its trace.")
     if start[:1] != b"{":
         seen = start[:24].decode("utf-8", "replace").strip()
         return TraceError(
-            f"{name}: is not JSON (it begins with {seen!r}). dptrace reads the traces that torch.profiler's "
+            f"{name}: is not JSON (it starts with {seen!r}). dptrace reads the traces that torch.profiler's "
             "export_chrome_trace writes, .json or .json.gz."
         )
     if not start.rstrip().endswith(b"}"):
         return TraceError(f"{name}: ends before its first event; the job may have been killed while writing it.")
     return TraceError(
         f"{name}: has no traceEvents; was it written by torch.profiler's export_chrome_trace? "
-        "(run.json describes a run; give dptrace the folder instead.)"
+        "(run.json describes a run; name its folder instead.)"
         if source.name == "run.json"
         else f"{name}: has no traceEvents; was it written by torch.profiler's export_chrome_trace?"
     )
