@@ -1,8 +1,8 @@
-"""Dataclasses with arrays as bytes and back: the arrays lie aligned in one block, so that a file of it can be mapped.
+"""Dataclasses with arrays as bytes: the arrays are aligned in one block, so that a file of them can be memory-mapped.
 
 ::
 
-    magic · CRC-32 of all that follows · length of the head │ head: the values, arrays by place │ arrays …
+    magic · CRC-32 of what follows · length of the head │ head: the values, arrays by offset │ arrays …
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ _ALIGN = 64
 
 
 class CorruptArrayFile(Exception):
-    """The bytes are not those that were packed."""
+    """The bytes are not those that were written."""
 
 
 def dumps(value: object) -> list[bytes | memoryview]:
-    """Give the parts of the bytes that stand for *value*, to be written one after the other.
+    """Return the bytes of *value* in parts, to be written one after the other.
 
     Args:
-        value: a dataclass, or containers of them, of plain values and NumPy arrays.
+        value: a dataclass, or a container of dataclasses, of plain values and NumPy arrays.
     """
     arrays: list[NDArray[Any]] = []
-    place = 0
+    offset = 0
 
-    def by_place(item: object) -> tuple[str, int, tuple[int, ...]]:
-        nonlocal place
+    def by_offset(item: object) -> tuple[str, int, tuple[int, ...]]:
+        nonlocal offset
         if isinstance(item, np.generic):
             raise TypeError(f"{item!r} is a NumPy scalar; make it an int")
         assert isinstance(item, np.ndarray), type(item)
         array = np.ascontiguousarray(item)
-        header = (array.dtype.str, place, array.shape)
+        header = (array.dtype.str, offset, array.shape)
         arrays.append(array)
-        place += -(-array.nbytes // _ALIGN) * _ALIGN
+        offset += -(-array.nbytes // _ALIGN) * _ALIGN
         return header
 
-    head = msgspec.msgpack.encode(value, enc_hook=by_place)
+    head = msgspec.msgpack.encode(value, enc_hook=by_offset)
     padding = bytes(-(_START.size + len(head)) % _ALIGN)
     parts: list[bytes | memoryview] = [head, padding]
     for array in arrays:
@@ -60,10 +60,10 @@ def dumps(value: object) -> list[bytes | memoryview]:
 
 
 def loads(data: bytes | memoryview | mmap.mmap, type: type[Value]) -> Value:
-    """Give back what was packed; its arrays lie in *data* and can't be written to.
+    """Return the value that was written; its arrays are read-only views of *data*.
 
     Raises:
-        Damaged: the bytes are others than those packed, or stand for something else.
+        CorruptArrayFile: the bytes were changed, or are those of another type.
     """
     view = memoryview(data)
     try:
@@ -74,9 +74,9 @@ def loads(data: bytes | memoryview | mmap.mmap, type: type[Value]) -> Value:
         arrays = view[-(-(_START.size + length) // _ALIGN) * _ALIGN :]
 
         def in_place(kind: Any, header: tuple[str, int, list[int]]) -> NDArray[Any]:
-            dtype, place, shape = header
+            dtype, offset, shape = header
             count = int(np.prod(shape, dtype=np.int64))
-            array = np.frombuffer(arrays, np.dtype(dtype), count, place) if count else np.empty(0, np.dtype(dtype))
+            array = np.frombuffer(arrays, np.dtype(dtype), count, offset) if count else np.empty(0, np.dtype(dtype))
             array.flags.writeable = False
             return array.reshape(shape)
 
@@ -86,10 +86,10 @@ def loads(data: bytes | memoryview | mmap.mmap, type: type[Value]) -> Value:
 
 
 def load(path: Path, type: type[Value]) -> Value:
-    """Map a file of packed bytes; what is not looked at is not read, once the sum over it was.
+    """Map a file of such bytes; after the checksum, only what is accessed is read.
 
     Raises:
-        Damaged: as :func:`loads`.
+        CorruptArrayFile: as :func:`loads`.
         OSError: the file can't be read.
     """
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and the user's cache folder."""
+"""Atomic writes, checks of output paths, and the cache folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["atomic_write", "cache_folder", "check_output"]
 
 
 def cache_folder() -> Path:
-    """Return the cache folder; the environment variable ``DPTRACE_CACHE`` names another."""
+    """Return the cache folder, which the environment variable ``DPTRACE_CACHE`` can set."""
     if named := os.environ.get("DPTRACE_CACHE"):
         return Path(named)
     from platformdirs import user_cache_path
@@ -22,30 +22,33 @@ def cache_folder() -> Path:
 
 
 def check_output(path: Path, force: bool) -> None:
-    """Refuse before any work what would fail or destroy after it.
+    """Check before any work that an output file can be written.
 
     Raises:
-        UsageError: the file is there and *force* is not given, or its folder is missing.
+        UsageError: the file exists and *force* is not set, or its folder is missing.
     """
     try:
         if path.is_dir():
             raise UsageError(f"{path} is a folder; name a file.")
-        # A device or a pipe is written to, not replaced: nothing in it is lost.
+        # A device or a pipe is written to, not replaced: it loses nothing.
         if path.is_file() and not force:
-            raise UsageError(f"{path} is there already; --force overwrites it.")
+            raise UsageError(f"{path} already exists; --force overwrites it.")
         if not path.resolve().parent.is_dir():
-            raise UsageError(f"{path}: there is no folder {path.resolve().parent}; make it first.")
+            raise UsageError(f"{path}: the folder {path.resolve().parent} does not exist; create it first.")
     except FileNotFoundError:
-        raise UsageError(f"{path}: the folder that you are in was removed; go to another one.") from None
+        raise UsageError(f"{path}: the current folder was removed; change to another one.") from None
     except (OSError, RuntimeError) as error:
         raise UsageError(f"{path}: can't be written: {getattr(error, 'strerror', None) or error}.") from None
 
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Give a name beside *path* to write to; put it in its place at the end, and leave nothing when that fails.
+    """Yield a temporary path in the same folder, and move it to *path* at the end; remove it on failure.
 
-    A link is followed, so that it goes on being one; a device or a pipe is written to as it is.
+    A link is followed and stays a link; a device or a pipe is written to directly.
+
+    Raises:
+        DptraceError: the file can't be written.
     """
     special = path.exists() and not path.is_file()
     target = path if special else path.resolve()

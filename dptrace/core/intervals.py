@@ -1,7 +1,7 @@
 """Arithmetic on sets of half-open time intervals, in int64 nanoseconds, without a loop over events.
 
-A set is a pair of arrays ``(starts, ends)``, sorted, disjoint, and with no interval empty; :func:`union` makes
-one from any intervals.
+A set is a pair of arrays ``(starts, ends)``: sorted, disjoint, without empty intervals. :func:`union` builds one from
+any intervals.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EMPTY: IntervalSet = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 def union(starts: Int64, ends: Int64) -> IntervalSet:
-    """Merge any intervals, in any order, overlapping or touching or empty, into a set."""
+    """Merge intervals in any order, which may overlap, touch or be empty, into a set."""
     kept = ends > starts
     starts, ends = starts[kept], ends[kept]
     if not len(starts):
@@ -33,10 +33,10 @@ def union(starts: Int64, ends: Int64) -> IntervalSet:
 
 
 def covered(intervals: IntervalSet, times: Int64) -> Int64:
-    """Give, for each time, how many nanoseconds of the set lie before it.
+    """Compute for each time how many nanoseconds of the set are before it.
 
     The part of the set inside ``[a, b)`` is ``covered(s, b) - covered(s, a)``: a prefix sum and a binary search
-    instead of clipping, so that any number of windows costs no more than their sorting.
+    replace clipping, so that many windows cost a sort.
     """
     starts, ends = intervals
     before = np.concatenate((np.zeros(1, np.int64), np.cumsum(ends - starts)))
@@ -46,7 +46,7 @@ def covered(intervals: IntervalSet, times: Int64) -> Int64:
 
 
 def _both(a: IntervalSet, b: IntervalSet, want: int) -> IntervalSet:
-    """Sweep over the edges of two sets; keep the stretches where *a* is on and *b* is on (2) or off (1)."""
+    """Sweep over the edges of two sets; keep where *a* is on and *b* is on (``want=2``) or off (``want=1``)."""
     edges = np.concatenate((a[0], a[1], b[0], b[1]))
     weight = np.repeat(np.array([1, -1, 2, -2], np.int8), [len(a[0]), len(a[1]), len(b[0]), len(b[1])])
     order = np.argsort(edges, kind="stable")
@@ -56,14 +56,14 @@ def _both(a: IntervalSet, b: IntervalSet, want: int) -> IntervalSet:
 
 
 def intersect(a: IntervalSet, b: IntervalSet) -> IntervalSet:
-    """Keep what lies in both sets."""
+    """Return the intersection of two sets."""
     if not len(a[0]) or not len(b[0]):
         return EMPTY
     return _both(a, b, 2)
 
 
 def subtract(a: IntervalSet, b: IntervalSet) -> IntervalSet:
-    """Keep what lies in *a* but not in *b*."""
+    """Return the part of *a* outside *b*."""
     if not len(a[0]) or not len(b[0]):
         return a
     return _both(a, b, 1)

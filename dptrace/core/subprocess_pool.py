@@ -1,9 +1,8 @@
-"""A Python process of our own, started clean: nothing of the caller's script is run again in it.
+"""Python subprocesses that start clean, and a pool of them that works through items together with this process.
 
-Work spread over the cores: processes of our own beside this one, which works too.
-
-Not ``multiprocessing``: its processes begin by running the caller's script again, which a script or a notebook that
-only calls :func:`dptrace.open` is not made for, and forked ones inherit whatever threads hold.
+``multiprocessing`` is not used: its processes first run the caller's script again, which breaks scripts and notebooks
+that call :func:`dptrace.open` without a main guard; forked processes inherit locks that other threads hold; and its
+pools fail all remaining items when one process is killed.
 """
 
 from __future__ import annotations
@@ -23,34 +22,57 @@ from typing import IO, Any, TypeVar
 
 from dptrace.errors import DptraceError
 
-__all__ = ["available_cores", "run_parallel", "start_python"]
+__all__ = ["available_cores", "close_pipes", "detach_output", "run_parallel", "start_python", "stop_process"]
 
 
 def available_cores() -> int:
-    """Count the cores that this process may use, which a container may have cut; macOS does not tell."""
+    """Count the cores that this process may use, which a container may limit; on macOS, all cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def start_python(code: str, descriptors: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """Run *code* in a new interpreter that finds the same packages, with pipes to its stdin and from its stdout.
+    """Run *code* in a new interpreter with the same import path, and pipes to its stdin and from its stdout.
 
     Args:
-        descriptors: open files that it may use, too.
+        descriptors: file descriptors that it inherits.
     """
     return subprocess.Popen(
         [sys.executable, "-c", code],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=descriptors,
-        # Its own session: Ctrl-C reaches this process, which then stops it. If this one is killed, its pipe ends.
+        # Its own session: Ctrl-C reaches only this process, which then stops it. If this one is killed, its pipe ends.
         start_new_session=True,
         env={
-            # NumPy's linear algebra would start threads that spin, for nothing.
+            # NumPy's linear algebra would start threads that only spin.
             "OPENBLAS_NUM_THREADS": "1",
             **os.environ,
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         },
     )
+
+
+def stop_process(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and wait for its end."""
+    with suppress(OSError):
+        process.kill()
+    process.wait()
+
+
+def close_pipes(process: subprocess.Popen[bytes]) -> None:
+    """Close this process's ends of the pipes to another."""
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        with suppress(OSError):
+            pipe.close()
+
+
+def detach_output() -> IO[bytes]:
+    """Return a worker's stdout for its results only: what libraries print goes to stderr, and Ctrl-C is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return results
 
 
 Item = TypeVar("Item")
@@ -60,40 +82,40 @@ Result = TypeVar("Result")
 def run_parallel(
     function: Callable[[Item], Result], items: Sequence[Item], jobs: int
 ) -> Iterator[tuple[int, Result | DptraceError]]:
-    """Call *function* on each item in *jobs* processes, this one among them; give the results as they come.
+    """Call *function* on each item in *jobs* processes, including this one, and yield the results as they arrive.
 
     Args:
-        function: a module's own function, so that another process can import it.
-        items: what it is called with; they and the results must pickle.
+        function: a function at the top level of a module, so that another process can import it.
+        items: its arguments; they and the results must be picklable.
 
     Yields:
-        An item's index, and what the function returned or the DptraceError that it raised. A process that died (out
-        of memory, killed) costs the item it was at another try, in this process, once the others are done.
+        The item's index, and the function's result or the DptraceError that it raised. If a process dies (out of
+        memory, killed), its item is tried once more in this process after all others.
     """
     waiting, lost = deque(range(len(items))), list[int]()
     done: SimpleQueue[tuple[int, Result | BaseException]] = SimpleQueue()
     workers = [_Worker(function, items, waiting, done) for _ in range(min(jobs, len(items)) - 1)]
-    given = 0
+    finished = 0
     try:
-        while given + len(lost) < len(items):
+        while finished + len(lost) < len(items):
             index = _next(waiting) if done.empty() else None
             if index is not None:
-                given += 1
+                finished += 1
                 yield index, _call(function, items[index])
                 continue
             index, result = done.get()
             if isinstance(result, _WorkerDied):
                 lost.append(index)
                 continue
-            given += 1
+            finished += 1
             yield _unwrap(index, result)
-        # A process that died costs its item another try, here, where nothing runs beside it any more.
+        # Retried here, where no other process takes memory any more.
         for index in lost:
             yield index, _call(function, items[index])
     finally:
         waiting.clear()
-        for helper in workers:
-            helper.stop()
+        for worker in workers:
+            worker.stop()
 
 
 def _next(waiting: deque[int]) -> int | None:
@@ -111,7 +133,7 @@ def _call(function: Callable[[Item], Result], item: Item) -> Result | DptraceErr
 
 
 class _WorkerDied(Exception):
-    """The process that an item was given to ended without an answer."""
+    """The process that worked on an item ended without a result."""
 
 
 def _unwrap(index: int, result: Result | BaseException) -> tuple[int, Result | DptraceError]:
@@ -121,7 +143,7 @@ def _unwrap(index: int, result: Result | BaseException) -> tuple[int, Result | D
 
 
 class _Worker:
-    """One process, and the thread that hands it items and takes its results."""
+    """One process, and the thread that sends it items and receives its results."""
 
     def __init__(
         self,
@@ -144,7 +166,7 @@ class _Worker:
             result = self._request(index)
             self.done.put((index, result))
             if self.process.poll() is not None:
-                return  # what is left is for the others
+                return  # the other processes take the remaining items
 
     def _request(self, index: int) -> object:
         assert self.process.stdin is not None
@@ -158,15 +180,10 @@ class _Worker:
             return _WorkerDied()
 
     def stop(self) -> None:
-        """End the process, whatever it is at."""
-        with suppress(OSError):
-            self.process.kill()
-        self.process.wait()
+        """End the process, whatever it is doing."""
+        stop_process(self.process)
         self.thread.join()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            with suppress(OSError):
-                stream.close()
+        close_pipes(self.process)
 
 
 def _send(stream: IO[bytes], message: object) -> None:
@@ -175,10 +192,8 @@ def _send(stream: IO[bytes], message: object) -> None:
 
 
 def serve() -> None:
-    """Answer on stdout what is asked on stdin, until it ends; run in a process of its own."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not stand among the answers
+    """Read calls from stdin and write their results to stdout, until stdin ends; the main function of a worker."""
+    answers = detach_output()
     while True:
         try:
             name, item = pickle.load(sys.stdin.buffer)
@@ -192,4 +207,4 @@ def serve() -> None:
         try:
             _send(answers, result)
         except OSError:
-            return  # nobody is there to hear it
+            return  # the parent process has gone

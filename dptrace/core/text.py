@@ -1,4 +1,4 @@
-"""Texts from strangers, made fit to be shown: a name in a trace must not give orders to a terminal."""
+"""Untrusted text made safe to show: a name in a trace must not control the terminal."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import re
 
 __all__ = ["encodable", "sanitize"]
 
-# C0 and C1 controls but tab and newline, text-direction marks, and lone surrogates (bytes that were no UTF-8).
-_UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# C0 and C1 controls except tab and newline, text-direction marks, and lone surrogates (bytes that were not UTF-8).
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def sanitize(text: str) -> str:
-    r"""Spell out what a terminal would obey or no encoding can hold.
+    r"""Escape characters that a terminal would obey or that no encoding can hold.
 
-    >>> legible("gemm\x1b[31m"), legible("a\u202eb")
+    >>> sanitize("gemm\x1b[31m"), sanitize("a\u202eb")
     ('gemm\\x1b[31m', 'a\\u202eb')
     """
-    return _UNFIT.sub(lambda found: found.group().encode("unicode_escape", "surrogatepass").decode("ascii"), text)
+    return _UNSAFE.sub(lambda match: match.group().encode("unicode_escape", "surrogatepass").decode("ascii"), text)
 
 
 def encodable(text: str) -> str:
-    """Spell out lone surrogates (bytes of a name that were no UTF-8), which no file can hold; leave all else."""
+    """Escape lone surrogates (bytes of a name that were not UTF-8), which no file can hold."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

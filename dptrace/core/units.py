@@ -1,6 +1,6 @@
-"""Times, sizes, shares and counts as people read them: the one place that formats them.
+"""Formatting of times, sizes, shares and counts for people; the only place that formats them.
 
-Inside, times are ns, sizes bytes and shares fractions of 1.
+Times come in ns, sizes in bytes, shares as fractions of 1.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ __all__ = [
 ]
 
 MINUS = "−"
-"""The sign of negative numbers: as wide as a plus, and not a hyphen."""
+"""The sign of negative numbers: as wide as a plus sign, unlike a hyphen."""
 
 
 def milliseconds(ns: float) -> str:
-    """Write a time as a number of ms, for tables whose unit is in the heading.
+    """Format a time as a number of ms, for tables with the unit in the heading.
 
     >>> milliseconds(14_100_000), milliseconds(250_340_000), milliseconds(1_234_567_000)
     ('14.10', '250.3', '1,235')
@@ -33,7 +33,7 @@ def milliseconds(ns: float) -> str:
 
 
 def signed_milliseconds(ns: float) -> str:
-    """Write a difference as a number of ms with its sign.
+    """Format a difference as a number of ms with its sign.
 
     >>> signed_milliseconds(14_100_000), signed_milliseconds(-250_000), signed_milliseconds(3)
     ('+14.10', '−0.25', '0.00')
@@ -42,7 +42,7 @@ def signed_milliseconds(ns: float) -> str:
 
 
 def duration(ns: float) -> str:
-    """Write a time with its unit, in three significant digits.
+    """Format a time with its unit, in three significant digits.
 
     >>> duration(31_500_000), duration(999), duration(152_300_000), duration(-4_200), duration(86_400e9)
     ('31.5 ms', '999 ns', '152 ms', '−4.20 µs', '86,400 s')
@@ -57,7 +57,7 @@ def duration(ns: float) -> str:
 
 
 def signed_duration(ns: float) -> str:
-    """Write a difference with its sign and its unit.
+    """Format a difference with its sign and unit.
 
     >>> signed_duration(-412_345), signed_duration(9)
     ('−412 µs', '+9 ns')
@@ -66,14 +66,14 @@ def signed_duration(ns: float) -> str:
 
 
 def signed(value: float, text: str) -> str:
-    """Put the sign of *value* before *text*, unless the text shows no digit but zeros."""
+    """Put the sign of *value* before *text*, unless all digits of the text are zeros."""
     if not any(digit in text for digit in "123456789"):
         return text
     return f"{'+' if value > 0 else MINUS}{text}"
 
 
 def byte_size(size: float) -> str:
-    """Write bytes in the unit that fits; a dash for 0, which stands for an unknown size.
+    """Format bytes in the unit that fits; 0 stands for an unknown size and becomes a dash.
 
     >>> byte_size(0), byte_size(512), byte_size(25_000_000), byte_size(999_960)
     ('–', '512 B', '25.0 MB', '1.0 MB')
@@ -90,7 +90,7 @@ def byte_size(size: float) -> str:
 
 
 def share(fraction: float) -> str:
-    """Write a share in percent: one decimal below ten, none above.
+    """Format a share in percent: one decimal below 10 %, none above.
 
     >>> share(0.203), share(0.0456), share(0.0001), share(0)
     ('20 %', '4.6 %', '< 0.1 %', '0 %')
@@ -102,7 +102,7 @@ def share(fraction: float) -> str:
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:
-    """Write a count with its noun.
+    """Format a count with its noun.
 
     >>> plural(1, "step"), plural(1_200, "step"), plural(2, "entry", "entries")
     ('1 step', '1,200 steps', '2 entries')

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dptrace.errors import DptraceError
 from dptrace.hta.event_frame import ArgColumn, EventFrame
 from dptrace.hta.rank_frames import read_ranks
-from dptrace.readers.kineto.json_stream import pieces
+from dptrace.readers.formats import pieces
 from dptrace.readers.sources.discovery import Sources
 from dptrace.readers.sources.source import Source
 

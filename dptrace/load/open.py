@@ -13,10 +13,10 @@ from dptrace.errors import DptraceError
 from dptrace.load.local import read_files
 from dptrace.load.options import ReadOptions
 from dptrace.load.rank_file import RankFile
+from dptrace.readers.communication import communication_names
 from dptrace.readers.sources.discovery import Sources, assign_ranks, find
 from dptrace.readers.sources.url import redact
 from dptrace.run.run import Run
-from dptrace.timeline.collectives import communication_names
 
 __all__ = ["open_run"]
 

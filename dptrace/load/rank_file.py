@@ -56,7 +56,7 @@ def read_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
     Raises:
         TraceError: what is wrong with the file, and what to do.
     """
-    trace = read_trace(source, jobs)
+    trace = read_trace(source, jobs, read_options.comm_patterns)
     file = RankFile(trace.path, trace.rank, trace.world_size or 0, (), trace.damage)
     if read_options.strict:
         file.raise_if_damaged()

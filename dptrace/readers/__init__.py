@@ -1,1 +1,1 @@
-"""Readers: bytes to columns of events, one module per format."""
+"""Readers: trace files of every format to columns of events."""

@@ -1,4 +1,4 @@
-"""From one rank's columns to its timelines: one for each GPU that the file shows, or one for a run on CPU."""
+"""Build a rank's timelines from its columns: one per GPU in the file, or one for a run on CPU."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64, IntervalSet, union
 from dptrace.errors import TraceError
+from dptrace.readers.communication import GLOO_PREFIX, communication_names
 from dptrace.readers.trace import Category, Trace
-from dptrace.timeline.collectives import collectives_of, communication_names, labels_of
+from dptrace.timeline.collectives import collectives_of, labels_of
 from dptrace.timeline.gloo import enqueuing_operator, requested_collective
 from dptrace.timeline.launches import holding, launches, outermost
 from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, Kind, Phase, Timeline
@@ -24,34 +25,34 @@ from dptrace.timeline.steps import CpuSteps, cpu_steps, device_windows
 
 __all__ = ["build_timelines"]
 
-# What only wraps operators or enqueues a collective, and the labels that older torch files among the operators.
+# Events that only wrap operators or enqueue a collective, and labels that older torch records as operators.
 _NO_COMPUTE = (WRAPPER, "c10d::", "_c10d_functional::", "ProfilerStep#", "Optimizer.", "DistributedDataParallel.")
 CPU = -1
 """Device index of a run without a GPU."""
 
 
 def build_timelines(trace: Trace, rank: int, patterns: Sequence[str] = ()) -> tuple[Timeline, ...]:
-    """Name and place every interval of one rank.
+    """Build the timelines of one rank.
 
     Raises:
-        TraceError: the file shows that a GPU was used but not what it did, or nothing that ran.
+        TraceError: the file has GPU calls without GPU events, or neither GPU events nor operators.
     """
     on_device = (trace.category == Category.KERNEL) | (trace.category == Category.MEMORY)
     steps = cpu_steps(trace)
     notes = [*trace.notes]
     if not len(steps):
         notes.append(
-            f"{Path(trace.path).name}: no ProfilerStep marks, so the whole trace is shown as one step "
-            "(call profiler.step() after each one)."
+            f"{Path(trace.path).name}: no ProfilerStep marks, so the whole trace counts as one step "
+            "(call profiler.step() after each step)."
         )
     if on_device.any():
         return _on_gpus(trace, rank, steps, np.flatnonzero(on_device), patterns, notes)
     calls = int((trace.category == Category.LAUNCH).sum())
     if calls:
         raise TraceError(
-            f"{trace.path}: {calls:,} calls to the GPU's runtime but not one kernel: the recording failed. "
-            "CUPTI could not record (another profiler attached, missing permission, or the trace was cut before the "
-            "GPU's records arrived). Record again; `dptrace doctor` checks what it can. " + " ".join(trace.damage)
+            f"{trace.path}: {calls:,} calls to the GPU's runtime but no kernel: the recording failed. CUPTI could not "
+            "record (another profiler was attached, a permission is missing, or the trace was cut before the GPU's "
+            "records arrived). Record again; `dptrace doctor` checks the machine. " + " ".join(trace.damage)
         )
     return (with_actions(trace, _on_cpu(trace, rank, steps, notes)),)
 
@@ -60,7 +61,7 @@ def _no_operators_note(trace: Trace, known: NDArray[np.bool_]) -> list[str]:
     if (trace.category == Category.CPU_OP).any() or not known.any():
         return []
     name = Path(trace.path).name
-    return [f"{name}: no operators of the CPU in it, so phases can't be told: what was launched counts as forward."]
+    return [f"{name}: no CPU operators, so phases are unknown: launched work counts as forward."]
 
 
 def _on_gpus(
@@ -83,32 +84,38 @@ def _on_gpus(
     kind = np.where(comm, Kind.COMMUNICATION, np.where(kernel, Kind.COMPUTE, Kind.MEMORY)).astype(np.uint8)
     notes += [*_no_operators_note(trace, known), *_orphan_notes(trace, known)]
     timelines: list[Timeline] = []
-    # A device event that does not name its device can only be the process's one: 0, as torch numbers them.
+    # A device event without a device id belongs to the process's only device: 0, as torch numbers them.
     devices = np.maximum(trace.device[events], 0)
     for device in np.unique(devices):
-        own = np.flatnonzero(devices == device)
+        chosen = np.flatnonzero(devices == device)
         timeline = _timeline(
             trace,
             rank,
             int(device),
             trace.device_names.get(int(device), "GPU"),
-            events[own],
-            (kind[own], phase[own], step[own].astype(np.int32), trace.stream[events[own]], launched[own]),
-            collectives_of(trace, events[own][comm[own]], launch[own][comm[own]]),
+            events[chosen],
+            (
+                kind[chosen],
+                phase[chosen],
+                step[chosen].astype(np.int32),
+                trace.stream[events[chosen]],
+                launched[chosen],
+            ),
+            collectives_of(trace, events[chosen][comm[chosen]], launch[chosen][comm[chosen]]),
             steps,
             notes if not timelines else [],
         )
-        timelines.append(with_actions(trace, replace(timeline, recompute=(again & (kind == Kind.COMPUTE))[own])))
+        timelines.append(with_actions(trace, replace(timeline, recompute=(again & (kind == Kind.COMPUTE))[chosen])))
     return tuple(timelines)
 
 
 def _orphan_notes(trace: Trace, known: NDArray[np.bool_]) -> list[str]:
-    """Say when phases can't be told because the launches of the kernels are not in the file."""
+    """Report kernels whose phase is unknown because their launches are not in the file."""
     orphans, name = int((~known).sum()), Path(trace.path).name
     if not orphans:
         return []
-    share = f"{orphans:,} of {len(known):,} device events"
-    return [f"{name}: {share} have no launch in the file (launched before recording began); their phase is other."]
+    part = f"{orphans:,} of {len(known):,} device events"
+    return [f"{name}: {part} have no launch in the file (launched before recording began); their phase is other."]
 
 
 def _timeline(
@@ -122,7 +129,7 @@ def _timeline(
     steps: CpuSteps,
     notes: list[str],
 ) -> Timeline:
-    """Put the columns of one device together; *collectives* are those of its communication, in order."""
+    """Assemble the timeline of one device; *collectives* are those of its communication, in order."""
     kind, phase, step, lane, launch = columns
     start, end = trace.start_ns[events], trace.end_ns[events]
     used, name = np.unique(trace.name[events], return_inverse=True)
@@ -151,19 +158,19 @@ def _timeline(
 
 
 def _host_intervals(trace: Trace, prefix: str) -> IntervalSet:
-    """Give when the host was in what is called so."""
+    """Return when the host was in events whose name starts with *prefix*."""
     on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
     named = trace.named(prefix) & on_cpu
     return union(trace.start_ns[named], trace.end_ns[named])
 
 
 def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timeline:
-    """Take operators for compute and gloo's annotations for communication, where there is no GPU to look at."""
-    comm = np.flatnonzero((trace.category == Category.ANNOTATION) & trace.named("gloo:"))
+    """Build the timeline of a run on CPU: operators are compute, gloo's annotations communication."""
+    comm = np.flatnonzero((trace.category == Category.ANNOTATION) & trace.named(GLOO_PREFIX))
     operator = enqueuing_operator(trace, comm)
     ops = np.flatnonzero((trace.category == Category.CPU_OP) & ~trace.named(*_NO_COMPUTE))
-    # What asks for a collective and ends after it, such as an autograd function of the user's own, waits for it: the
-    # operators in it compute, and it does not.
+    # An operator that requests a collective and ends after it, such as a user's autograd function, waits for it: the
+    # operators inside it are compute, and it is not.
     known = operator != comm
     compute = outermost(trace, ops[~holding(trace, ops, operator[known], trace.end_ns[comm[known]])])
     events = np.sort(np.concatenate((compute, comm)))
@@ -176,7 +183,7 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timel
     if trace.device_names:
         notes.append(
             f"{Path(trace.path).name}: the machine has a GPU ({next(iter(trace.device_names.values()))}) but the trace "
-            "holds nothing of it (recorded without CUDA activity?): what is shown is the CPU's time."
+            "has no GPU events (recorded without CUDA activity?): the figures are the CPU's."
         )
     timeline = _timeline(
         trace,

@@ -1,4 +1,4 @@
-"""Who launched what: from a device interval to the call that launched it, and to what encloses that call."""
+"""From a device interval to the call that launched it, and to the events that enclose that call."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["enclosing", "holding", "launches", "outermost"]
 
 
 def launches(trace: Trace, events: Int64) -> Int64:
-    """Give for each of the device *events* the index of the call that launched it, -1 where the file has none.
+    """Return for each of the device *events* the index of the call that launched it, -1 where the file has none.
 
-    Runtime and driver calls of every spelling count (cudaLaunchKernel, its ExC form, cuLaunchKernelEx, hip's, graph
-    launches): what joins them is the correlation id. A graph launch has many kernels. Where several calls have one id
-    (ids begin anew after 2^32, and two processes count for themselves) it is the last to begin before the event.
+    Runtime and driver calls of any name count (cudaLaunchKernel, its ExC form, cuLaunchKernelEx, HIP's, graph
+    launches); the correlation id links them. A graph launch has many kernels. If several calls share an id (ids wrap
+    at 2^32, and each process has its own), the last to start before the event counts.
     """
     calls = np.flatnonzero((trace.category == Category.LAUNCH) & (trace.correlation > 0))
     if not len(calls):
@@ -26,13 +26,13 @@ def launches(trace: Trace, events: Int64) -> Int64:
     wanted = trace.correlation[events]
     place = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
     if (ids[1:] == ids[:-1]).any():
-        # Of calls with one id the first is taken even if the clocks say that it began after the event.
+        # The first call with the id counts even if, by the clocks, it started after the event.
         place = np.maximum(place, _last_before(ids, trace.start_ns[calls], wanted, trace.start_ns[events]))
     return np.where((ids[place] == wanted) & (wanted > 0), calls[place], -1)
 
 
 def _outer(trace: Trace, calls: Int64) -> Int64:
-    """Drop the calls inside one with the same id: the driver's inside the runtime's. *calls* are sorted by id."""
+    """Drop calls inside another with the same id: the driver's inside the runtime's. *calls* are sorted by id."""
     inner = trace.correlation[calls[1:]] == trace.correlation[calls[:-1]]
     if not inner.any():
         return calls
@@ -43,12 +43,12 @@ def _outer(trace: Trace, calls: Int64) -> Int64:
 
 
 def _last_before(ids: Int64, start: Int64, wanted: Int64, time: Int64) -> Int64:
-    """Give the place of the last of the calls (sorted by id and start) not beyond each (id, time); -1 where none is."""
+    """Return the position of the last call, sorted by id and start, not beyond each (id, time); -1 if there is none."""
     return _last_place(np.append(ids, wanted), np.append(start, time), len(ids))
 
 
 def _last_place(group: NDArray[np.int64], time: Int64, count: int) -> Int64:
-    """Give for each entry from *count* on the last of the first *count*, which are sorted, that is not beyond it."""
+    """Return for each entry from *count* on the last of the first *count* (sorted) that is not beyond it."""
     order = np.lexsort((np.arange(len(time)) >= count, time, group))
     place = np.empty(len(order), np.int64)
     place[order] = np.cumsum(order < count) - 1
@@ -56,7 +56,7 @@ def _last_place(group: NDArray[np.int64], time: Int64, count: int) -> Int64:
 
 
 def outermost(trace: Trace, events: Int64) -> Int64:
-    """Keep those of the *events* (indices, ascending) that no earlier one on their thread holds wholly."""
+    """Keep the *events* (indices, ascending) that no earlier event on their thread contains."""
     order = events[np.argsort(trace.thread[events], kind="stable")]
     if not len(order):
         return order
@@ -68,11 +68,12 @@ def outermost(trace: Trace, events: Int64) -> Int64:
 
 
 def holding(trace: Trace, events: Int64, inner: Int64, ended: Int64) -> NDArray[np.bool_]:
-    """Tell of each of *events* (indices) whether one of *inner* begins within it, and what that asked for ends in it.
+    """Return for each of *events* whether a request of *inner* starts within it and its work ends within it.
 
     Args:
-        inner: events that ask for something, indices; they count for events on their own thread.
-        ended: when what each asked for had ended.
+        events: indices.
+        inner: indices of events that request work; they count for events on their own thread.
+        ended: end of each request's work in ns.
     """
     if not len(inner) or not len(events):
         return np.zeros(len(events), np.bool_)
@@ -82,7 +83,7 @@ def holding(trace: Trace, events: Int64, inner: Int64, ended: Int64) -> NDArray[
     place = np.concatenate((thread, thread[len(inner) :])) * len(known) + rank
     order = np.argsort(place[: len(inner)], kind="stable")
     first, last = np.searchsorted(place[order], place[len(inner) :]).reshape(2, -1)
-    # The earliest end of those within; a place beyond all for reduceat, which gives the first where there is none.
+    # The earliest end of those within; one entry beyond all for reduceat, which returns it where there is none.
     ends = np.append(ended[order], np.iinfo(np.int64).max)
     earliest = np.minimum.reduceat(ends, np.stack((first, np.maximum(first, last)), axis=1).reshape(-1))[::2]
     held: NDArray[np.bool_] = (last > first) & (earliest <= trace.end_ns[events])
@@ -90,10 +91,10 @@ def holding(trace: Trace, events: Int64, inner: Int64, ended: Int64) -> NDArray[
 
 
 def enclosing(trace: Trace, mask: NDArray[np.bool_], thread: NDArray[np.int32], time: Int64) -> Int64:
-    """Give for each (thread, time) the event of *mask* that encloses it, the last to begin of several, or -1.
+    """Return for each (thread, time) the index of the last event of *mask* to start that encloses it, or -1.
 
-    An event encloses its start and not its end. Events may overlap in part (pytorch#174555); where they nest, the last
-    to begin is the innermost. Costs the same however deep they nest: see :func:`_last_above`.
+    An event encloses its start but not its end. Events may overlap partly (pytorch#174555); where they nest, the last
+    to start is the innermost. The cost does not depend on the depth: see :func:`_last_above`.
     """
     events = np.flatnonzero(mask)
     if not len(events) or not len(time):
@@ -101,17 +102,20 @@ def enclosing(trace: Trace, mask: NDArray[np.bool_], thread: NDArray[np.int32], 
     events = events[np.argsort(trace.thread[events], kind="stable")]
     group = np.append(trace.thread[events], thread).astype(np.int64)
     place = _last_place(group, np.append(trace.start_ns[events], time), len(events))
-    found = events[_last_above(trace.end_ns[events], place, time)]
-    good = (
-        (place >= 0) & (trace.thread[found] == thread) & (trace.start_ns[found] <= time) & (time < trace.end_ns[found])
+    candidate = events[_last_above(trace.end_ns[events], place, time)]
+    encloses = (
+        (place >= 0)
+        & (trace.thread[candidate] == thread)
+        & (trace.start_ns[candidate] <= time)
+        & (time < trace.end_ns[candidate])
     )
-    return np.where(good, found, -1)
+    return np.where(encloses, candidate, -1)
 
 
 def _last_above(values: Int64, place: Int64, limit: Int64) -> Int64:
-    """Give for each query the last index up to *place* whose value is above *limit*; any index where there is none.
+    """Return for each query the last index up to *place* whose value is above *limit*; any index if there is none.
 
-    A tree of maxima: up from the place until a block holds such a value, then down to the last one in it.
+    A tree of maxima: up from *place* to a block that holds such a value, then down to the last one in it.
     """
     size = 1 << (len(values) - 1).bit_length()
     levels = [np.append(values, np.full(size - len(values), np.iinfo(np.int64).min))]
@@ -121,8 +125,7 @@ def _last_above(values: Int64, place: Int64, limit: Int64) -> Int64:
     searching = np.arange(len(place))
     for maxima in levels:
         searching = searching[maxima[block[searching]] <= limit[searching]]
-        # What the parent of a right block adds lies to the left of it; to the left of a left one lies the parent's
-        # neighbour.
+        # The parent of a right block adds what is left of it; left of a left block is the parent's neighbour.
         block[searching] = (block[searching] - 1) >> 1
         height[searching] += 1
         searching = searching[block[searching] >= 0]

@@ -1,4 +1,4 @@
-"""The vocabulary between reading and figures: every interval of one GPU, named and placed in a step."""
+"""The data model between reading and figures: every interval of one GPU, classified and assigned to a step."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AFTER_LAST = -2
 
 
 UNKNOWN = -1
-"""Launch of an interval whose launch is not in the file: it was launched before recording began."""
+"""Launch time of an interval whose launch is not in the file: it was launched before recording began."""
 
 
 class Kind(IntEnum):
@@ -47,7 +47,7 @@ class Kind(IntEnum):
 
 
 class Phase(IntEnum):
-    """What it was doing it for, told from how it was launched."""
+    """The part of training that an interval belongs to, derived from its launch."""
 
     FORWARD = 0
     BACKWARD = 1
@@ -57,89 +57,89 @@ class Phase(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """What is known of one collective instance on one rank: a DDP bucket, an FSDP all-gather."""
+    """One collective on one rank: a DDP bucket, an FSDP all-gather."""
 
     kind: str
     """``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``, ``send`` … or ``other``."""
     bytes: int = 0
-    """Message bytes as nccl-tests counts them; 0 when the trace does not say."""
+    """Message bytes as nccl-tests counts them; 0 if the trace does not say."""
     dtype: str = ""
     group: str = ""
-    """Its name; UNTOLD where it is one of several and the trace does not say which."""
+    """Name of the process group; UNKNOWN_GROUP where it is one of several and the trace does not say which."""
     group_size: int = 0
     seq: int = -1
     ranks: tuple[int, ...] = ()
-    """The group's ranks in the whole job, as far as the trace lists them."""
+    """The group's global ranks, as far as the trace lists them."""
     description: str = ""
-    """What the group is for: ``default_pg``, ``mesh_tp`` …"""
+    """Purpose of the group: ``default_pg``, ``mesh_tp`` …"""
     peer: int = -1
-    """Of a send and a receive: the rank in the whole job at the other end."""
+    """Global rank at the other end of a send or receive."""
     label: str = ""
-    """What the trainer called it where it was launched: ``FSDP::all_gather (layers.3)``, ``PP:0SEND_F1`` …"""
+    """The trainer's label around the launch: ``FSDP::all_gather (layers.3)``, ``PP:0SEND_F1`` …"""
 
 
 class Action(IntEnum):
-    """What a stage of a pipeline does with a micro-batch, by the letters of torch's schedules."""
+    """What a pipeline stage does with a micro-batch, by the letters of torch's schedules."""
 
     F = 0
     """Forward."""
     B = 1
-    """Backward as a whole."""
-    I = 2  # noqa: E741  # the field's own letter
-    """The part of backward that the stage before waits for: the gradient of what came in."""
+    """The whole backward."""
+    I = 2  # noqa: E741  # the letter that the field uses
+    """The part of backward that the previous stage waits for: the gradient of the inputs."""
     W = 3
-    """The part of backward that nobody waits for: the gradients of the weights."""
+    """The part of backward that no stage waits for: the gradients of the weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """What a pipeline's schedule did on one GPU, sorted by start; one entry per action in each column."""
+    """The actions of a pipeline schedule on one GPU, sorted by start; one entry per action in each column."""
 
     stage: NDArray[np.int32]
-    """Of the whole pipeline, from 0; -1 where the label names none (``Forward 3``)."""
+    """Stage in the whole pipeline, from 0; -1 where the label has none (``Forward 3``)."""
     micro_batch: NDArray[np.int32]
     kind: NDArray[np.uint8]
     """:class:`Action` values."""
     step: NDArray[np.int32]
     """Index of the step that launched it, or BEFORE_FIRST or AFTER_LAST."""
     start_ns: Int64
-    """When the first compute that was launched under its label began."""
+    """Start of the first compute launched under the label."""
     end_ns: Int64
-    """When the last of it ended."""
+    """End of the last compute launched under the label."""
     busy_ns: Int64
-    """Compute in it; where a forward and a backward overlap it counts as backward's, so that sums count it once."""
+    """Compute time; where a forward and a backward overlap, it counts for the backward only."""
     called_ns: Int64
-    """When its label began on the host."""
+    """Start of the label on the host."""
     returned_ns: Int64
-    """When its label ended on the host."""
+    """End of the label on the host."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
     def filter(self, chosen: NDArray[Any]) -> Actions:
-        """Keep some of the actions, or put them in another order."""
+        """Select or reorder actions."""
         return Actions(*(getattr(self, column.name)[chosen] for column in fields(self)))
 
 
-_NOT_ONE = np.empty(0, np.int32)
-NO_ACTIONS = Actions(_NOT_ONE, _NOT_ONE, np.empty(0, np.uint8), _NOT_ONE, *EMPTY, *EMPTY, EMPTY[0])
-"""Of a run without a pipeline."""
+_NO_INT32 = np.empty(0, np.int32)
+NO_ACTIONS = Actions(_NO_INT32, _NO_INT32, np.empty(0, np.uint8), _NO_INT32, *EMPTY, *EMPTY, EMPTY[0])
+"""The actions of a run without a pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The steps on one device: ``bounds[k]`` to ``bounds[k + 1]`` is step k, so they leave no gap."""
+    """The steps on one device: step k is ``bounds[k]`` to ``bounds[k + 1]``, without gaps."""
 
     names: tuple[str, ...]
     bounds: Int64
-    """One more entry than there are steps, ascending, in ns."""
+    """Ascending times in ns, one more than there are steps."""
 
     def __len__(self) -> int:
         return len(self.names)
 
 
 COLUMNS = ("start_ns", "end_ns", "name", "kind", "phase", "step", "lane", "collective", "launch_ns", "recompute")
-"""What a timeline tells of each interval."""
+"""The columns of a timeline, one entry per interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class Timeline:
     kind: NDArray[np.uint8]
     """:class:`Kind` values."""
     phase: NDArray[np.uint8]
-    """:class:`Phase` values; of communication and memory too: what launched them."""
+    """:class:`Phase` values; of communication and memory, too, by their launch."""
     step: NDArray[np.int32]
     """Index of the step that launched it, or BEFORE_FIRST or AFTER_LAST."""
     lane: NDArray[np.int64]
@@ -170,19 +170,17 @@ class Timeline:
     path: str = ""
     notes: tuple[str, ...] = field(default=())
     launch_ns: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
-    """When the call that launched it began; UNKNOWN where the file does not say, and everywhere when not given."""
+    """Start of the launching call in ns; UNKNOWN where the file does not say, and everywhere by default."""
     data_loading: IntervalSet = EMPTY
-    """When the host was in a DataLoader's next: starts and ends in ns, disjoint and sorted."""
+    """When the host waited for a DataLoader's next batch, in ns."""
     parameter_search: IntervalSet = EMPTY
-    """When the host searched for parameters that the loss does not depend on (DDP's find_unused_parameters)."""
+    """When the host searched for unused parameters (DDP's find_unused_parameters), in ns."""
     recompute: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
-    """Whether it is compute of forward that is done again in backward, as far as that can be told; nowhere when not
-    given."""
-
+    """Whether an interval is forward compute repeated in backward, as far as known; False by default."""
     actions: Actions = NO_ACTIONS
-    """What a pipeline's schedule did here."""
+    """The actions of a pipeline schedule on this device."""
     receiving: IntervalSet = EMPTY
-    """When the host was in a receive, where there is a pipeline."""
+    """When the host was in a receive of a pipeline, in ns."""
 
     def __post_init__(self) -> None:
         if len(self.launch_ns) != len(self.start_ns):
@@ -194,15 +192,15 @@ class Timeline:
         return len(self.start_ns)
 
     def filter(self, chosen: NDArray[np.bool_]) -> Timeline:
-        """Keep some of the intervals; steps, names and collectives stay as they are."""
+        """Select intervals; steps, names and collectives do not change."""
         return replace(self, **{column: getattr(self, column)[chosen] for column in COLUMNS})
 
     @property
     def on_cpu(self) -> bool:
-        """Tell whether the intervals are operators on a CPU, not kernels on a GPU."""
+        """Whether the intervals are operators on a CPU, not kernels on a GPU."""
         return self.device < 0
 
     @property
     def label(self) -> str:
-        """Name the GPU: ``rank 0 · GPU 0``, or ``rank 0 · CPU``."""
+        """The device's name: ``rank 0 · GPU 0``, or ``rank 0 · CPU``."""
         return f"rank {self.rank} · " + ("CPU" if self.on_cpu else f"GPU {self.device}")

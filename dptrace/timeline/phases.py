@@ -1,4 +1,4 @@
-"""Forward, backward, optimizer or other: told from how work was launched, never from its name."""
+"""Forward, backward, optimizer or other: derived from how work was launched, never from its name."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dptrace.timeline.steps import CpuSteps
 __all__ = ["MARK", "WRAPPER", "phases"]
 
 MARK = "dptrace::"
-"""Begins the labels that our own recorder puts around a phase: ``dptrace::forward`` …"""
+"""Start of the labels that dptrace's recorder puts around a phase: ``dptrace::forward`` …"""
 WRAPPER = "autograd::engine::evaluate_function"
-"""Begins the name of the event in which the autograd engine runs one node."""
+"""Start of the name of the event in which the autograd engine runs one node."""
 
 _SHARDS_BACKWARD = (
-    # fully_shard's and FSDP1's labels of their hooks; the last of them run after autograd's last node.
+    # Labels of the hooks of fully_shard and FSDP1; the last of them run after autograd's last node.
     *("FSDP::pre_backward", "FSDP::post_backward", "FSDP::root_post_backward"),
     *("FullyShardedDataParallel._pre_backward", "FullyShardedDataParallel._post_backward"),
 )
@@ -30,11 +30,11 @@ _NODE = re.compile(r"(?:Backward\d*|^torch::autograd::AccumulateGrad)$")
 
 
 def phases(trace: Trace, steps: CpuSteps, thread: NDArray[np.int32], time: Int64) -> NDArray[np.uint8]:
-    """Tell the phase of work launched on each (thread, time).
+    """Return the phase of the work launched at each (thread, time).
 
-    First match wins: a mark of our own recorder; ``Optimizer.*``; a node of the autograd engine, a pipeline's label of
-    a backward, or a label of FSDP's hooks in it; else, in a step with backward work, forward if launched before the
-    last backward function of the step ends and other after it; and forward in a trace without any backward.
+    The first match counts: a mark of dptrace's recorder; ``Optimizer.*``; a node of the autograd engine, a pipeline's
+    backward label, or a label of FSDP's backward hooks; else, in a step with backward work, forward if launched before
+    the step's last backward function ended and other after it; forward in a trace without backward.
     """
     backward = _backward_functions(trace)
     phase = _by_order(trace, steps, np.flatnonzero(backward), time)
@@ -56,15 +56,15 @@ def _backward_functions(trace: Trace) -> NDArray[np.bool_]:
     wrapped = ops & trace.named(WRAPPER)
     if wrapped.any():
         return wrapped
-    # Before torch 1.9 the engine's own event did not exist: the nodes' ops stand for it.
+    # Before torch 1.9 the engine had no event of its own: the nodes' operators replace it.
     return ops & trace.events_named(np.array([bool(_NODE.search(name)) for name in trace.names], np.bool_))
 
 
 def _by_order(trace: Trace, steps: CpuSteps, backward: Int64, time: Int64) -> NDArray[np.uint8]:
-    """Tell forward from other by when it was launched, for work that nothing says more about."""
+    """Separate forward from other by launch time, for work without other evidence."""
     if not len(backward):
         return np.full(len(time), Phase.FORWARD, np.uint8)
-    # The time before the first step and after the last are two further steps, last and last but one.
+    # The times before the first step and after the last are two more steps, last and second to last.
     last_end = np.full(len(steps) + 2, np.iinfo(np.int64).min, np.int64)
     np.maximum.at(last_end, steps.index_at(trace.start_ns[backward]), trace.end_ns[backward])
     return np.where(time < last_end[steps.index_at(time)], Phase.FORWARD, Phase.OTHER).astype(np.uint8)

@@ -1,8 +1,8 @@
-"""A pipeline's schedule as one GPU ran it: each stage's forward and backward of each micro-batch.
+"""The pipeline schedule as one GPU ran it: forward and backward of each stage and micro-batch.
 
 The host labels what it launches: ``PP:0F1`` (torch's schedules: stage 0, forward of micro-batch 1), or ``Forward 1``
-(GPipe's, which names no stage). An action is what was launched under such a label, on whatever thread: backward's
-kernels are launched by the autograd engine's, which no label follows, while the labelled one waits for it.
+(GPipe's, without a stage). An action is the work launched during such a label, on any thread: the autograd engine's
+threads, which have no label, launch backward's kernels while the labelled thread waits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dptrace.timeline.model import NO_ACTIONS, Action, Actions, Kind, Phase, Tim
 __all__ = ["MESSAGES", "actions_of", "backward_actions", "with_actions"]
 
 MESSAGES = ("send", "recv", "send_recv")
-"""Kinds of what passes between two stages."""
+"""Kinds of collectives between two stages."""
 
 _ACTION = re.compile(r"(\d{1,6})([FBIW])(\d{1,6})(?![\w])")
 _RUNTIME = "PP:"
@@ -37,10 +37,10 @@ class _LabeledAction(NamedTuple):
 
 
 def _read(name: str) -> tuple[_LabeledAction, ...]:
-    """Give the actions that a label names: one, or a forward and a backward that overlap; else none.
+    """Parse the actions of a label: one, or a forward and a backward that overlap; else none.
 
-    >>> _read("PP:(3F1;2B0)OVERLAP_F_B")
-    (_Said(stage=3, kind=<Action.F: 0>, micro_batch=1), _Said(stage=2, kind=<Action.B: 1>, micro_batch=0))
+    >>> _read("PP:0F1")
+    (_LabeledAction(stage=0, kind=<Action.F: 0>, micro_batch=1),)
     """
     if name.startswith(_RUNTIME):
         return tuple(_LabeledAction(int(s), Action[kind], int(m)) for s, kind, m in _ACTION.findall(name))
@@ -50,7 +50,7 @@ def _read(name: str) -> tuple[_LabeledAction, ...]:
 
 
 def _labels(trace: Trace) -> dict[int, tuple[_LabeledAction, ...]]:
-    """Give what the names in the string table say of actions; those that name no stage only where none names one."""
+    """Return the actions of the labels in the string table; labels without a stage only if none has one."""
     found = {i: labeled for i, name in enumerate(trace.names) if (labeled := _read(name))}
     named = {i: labeled for i, labeled in found.items() if labeled[0].stage >= 0}
     return named or found
@@ -63,13 +63,13 @@ def _marks(trace: Trace, names: list[int]) -> NDArray[np.bool_]:
 
 
 def backward_actions(trace: Trace) -> NDArray[np.bool_]:
-    """Tell which events are labels of backward actions and of nothing else: W is the weights' part of backward."""
+    """Return a mask of the labels of backward actions only; W is the weights' part of backward."""
     names = [i for i, labeled in _labels(trace).items() if all(action.kind != Action.F for action in labeled)]
     return _marks(trace, names) if names else np.zeros(len(trace), np.bool_)
 
 
 def with_actions(trace: Trace, timeline: Timeline) -> Timeline:
-    """Add to a timeline what a pipeline's schedule did on its device, if there is one."""
+    """Add the actions of a pipeline schedule to a timeline, if there is one."""
     actions = actions_of(trace, timeline)
     if not len(actions):
         return timeline
@@ -78,10 +78,10 @@ def with_actions(trace: Trace, timeline: Timeline) -> Timeline:
 
 
 def actions_of(trace: Trace, timeline: Timeline) -> Actions:
-    """Give the actions of the schedule on one device; none where the file has no labels of any.
+    """Return the actions of the schedule on one device; none where the file has no labels.
 
-    An action begins with the first and ends with the last compute that was launched under its label; what it received
-    before and sent after is not part of it. Under a label of two actions, backward's compute is the backward's.
+    An action starts with the first and ends with the last compute launched under its label; the receive before and the
+    send after are not part of it. Under a label of two actions, compute in the backward phase belongs to the backward.
     """
     labels = _labels(trace)
     named = any(labeled[0].stage >= 0 for labeled in labels.values())
@@ -100,7 +100,7 @@ def actions_of(trace: Trace, timeline: Timeline) -> Actions:
     step[action] = timeline.step[compute]
     chosen = [labeled[i] for i in used.tolist()]
     kind = np.array([action.kind for _, action in chosen], np.uint8)
-    at = np.array([event for event, _ in chosen], np.int64)
+    label_events = np.array([event for event, _ in chosen], np.int64)
     table = Actions(
         stage=np.array([action.stage for _, action in chosen], np.int32),
         micro_batch=np.array([action.micro_batch for _, action in chosen], np.int32),
@@ -109,23 +109,23 @@ def actions_of(trace: Trace, timeline: Timeline) -> Actions:
         start_ns=low,
         end_ns=high,
         busy_ns=_busy(low, high, kind, (start, end), kind[action] != Action.F),
-        called_ns=trace.start_ns[at],
-        returned_ns=trace.end_ns[at],
+        called_ns=trace.start_ns[label_events],
+        returned_ns=trace.end_ns[label_events],
     )
     return table.filter(np.lexsort((high, low)))
 
 
 def _owners(trace: Trace, timeline: Timeline, labeled: list[tuple[int, _LabeledAction]]) -> Int64:
-    """Give for each interval the place in *said* of the action that launched it; -1 for what is not compute of any.
+    """Return for each interval the index in *labeled* of the action that launched it, or -1.
 
-    Labels of one process follow each other: of those that have begun it is the last.
+    Only compute belongs to actions. Labels of one process do not overlap: the last that started counts.
     """
     called = trace.start_ns[[event for event, _ in labeled]]
     returned = trace.end_ns[[event for event, _ in labeled]]
     begun = np.searchsorted(called, timeline.launch_ns, side="right")
     place = np.maximum(begun - 1, 0)
     forward = np.array([action.kind == Action.F for _, action in labeled], np.bool_)
-    # A label of two actions stands twice, the second place being found.
+    # A label of two actions is listed twice, and the search finds the second.
     twin = np.append(False, called[1:] == called[:-1])[place]
     backward = timeline.phase == Phase.BACKWARD
     other = twin & (forward[place] == backward) & (forward[np.maximum(place - 1, 0)] != backward)
@@ -137,7 +137,7 @@ def _owners(trace: Trace, timeline: Timeline, labeled: list[tuple[int, _LabeledA
 def _busy(
     start: Int64, end: Int64, kind: NDArray[np.uint8], compute: IntervalSet, backward: NDArray[np.bool_]
 ) -> Int64:
-    """Give the compute in each action; what lies under a backward's is not counted for a forward again."""
+    """Compute the busy time of each action; time under a backward's compute does not count for a forward."""
     first, last = compute
     behind = union(first[backward], last[backward])
     ahead = subtract(union(first[~backward], last[~backward]), behind)

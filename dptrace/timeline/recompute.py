@@ -1,9 +1,8 @@
-"""Forward work that is done again in backward, since its results were thrown away: activation checkpointing.
+"""Forward work repeated in backward since its results were discarded: activation checkpointing.
 
-Reentrant checkpointing runs it in an autograd function of its own, ``CheckpointFunctionBackward``, and the backward
-pass of what it made in nodes nested in that. Otherwise it runs where the first thrown-away tensor is asked for: at the
-head of some ordinary node, such as ``ReluBackward0``, before the node's own work. What shows it there are operators
-that modules call and no derivative does.
+Reentrant checkpointing repeats it in an autograd function, ``CheckpointFunctionBackward``, and runs its backward in
+nodes nested in that. Otherwise it is repeated where the first discarded tensor is needed: at the start of an ordinary
+node, such as ``ReluBackward0``, before the node's own work. Operators that modules call and derivatives do not show it.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from dptrace.timeline.phases import WRAPPER
 __all__ = ["recomputed"]
 
 _REENTRANT = "CheckpointFunctionBackward"
-# torch numbers the nodes that it generates. One without a number is somebody's own autograd function: its backward may
-# well call linear() for its own purpose, so nothing is told of those.
+# torch numbers the nodes that it generates. A node without a number is a user's autograd function, whose backward may
+# call linear() for its own purpose, so it is not classified.
 _GENERATED = re.compile(r"Backward\d+$")
-# Derivatives, second ones too, are written in terms of the operators below these (convolution, mm, native_layer_norm).
+# Derivatives, second ones too, use the operators below these (convolution, mm, native_layer_norm).
 _FORWARD = {
     *(f"aten::conv{kind}{d}d" for kind in ("", "_transpose") for d in (1, 2, 3)),
     *(f"aten::{kind}_norm" for kind in ("batch", "layer", "group", "instance", "rms")),
@@ -37,10 +36,10 @@ _COMPILED = "CompiledFunction"
 
 
 def recomputed(trace: Trace, thread: NDArray[np.int32], time: Int64) -> NDArray[np.bool_]:
-    """Tell of what was launched on each (thread, time) whether it is forward work done again in backward.
+    """Return whether the work launched at each (thread, time) is forward work repeated in backward.
 
-    It tells rather too little than too much: what a block launches after the last operator that shows it is left out,
-    and so is all that a compiled backward graph does again within itself.
+    Errs on the side of too little: work of a block after the last operator that shows it is not counted, nor is what a
+    compiled backward graph repeats within itself.
     """
     ops = trace.category == Category.CPU_OP
     forward = np.array([name in _FORWARD or name == _COMPILED for name in trace.names], np.bool_)

@@ -1,6 +1,6 @@
-"""Where a step begins and ends: on the CPU by the profiler's marks, on each device by what was launched.
+"""Where steps start and end: on the CPU by the profiler's marks, on each device by what was launched.
 
-And some steps of a timeline, with the figures that these have in the whole.
+Also the selection of steps of a timeline, whose figures do not change.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dptrace.timeline.model import AFTER_LAST, BEFORE_FIRST, Timeline, Windows
 __all__ = ["WHOLE_TRACE", "CpuSteps", "cpu_steps", "device_windows", "select_steps", "select_steps_with_mask"]
 
 WHOLE_TRACE = "whole trace"
-"""Name of the one window of a trace without step marks."""
+"""Name of the only window of a trace without step marks."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuSteps:
-    """The steps as the CPU saw them; of no length when the trace has no marks."""
+    """The steps on the CPU; empty if the trace has no marks."""
 
     names: tuple[str, ...]
     start_ns: Int64
@@ -33,7 +33,7 @@ class CpuSteps:
         return len(self.names)
 
     def index_at(self, times: Int64) -> NDArray[np.int32]:
-        """Tell the step in which each time lies, BEFORE_FIRST or AFTER_LAST outside them all."""
+        """Return the step of each time; BEFORE_FIRST or AFTER_LAST outside all steps."""
         if not len(self):
             return np.zeros(len(times), np.int32)
         step = np.searchsorted(self.start_ns, times, side="right") - 1
@@ -44,7 +44,7 @@ def cpu_steps(trace: Trace) -> CpuSteps:
     """Find the ``ProfilerStep#k`` marks on the CPU; their copies on a GPU follow other clocks and are not used."""
     on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
     marks = np.flatnonzero(on_cpu & trace.named("ProfilerStep#"))
-    # A profiler started twice in one process marks a step on two threads: the first to begin counts.
+    # A profiler started twice in one process marks a step on two threads: the first to start counts.
     _, first = np.unique(trace.name[marks], return_index=True)
     marks = marks[np.sort(first)]
     names = tuple(trace.names[i] for i in trace.name[marks])
@@ -53,11 +53,11 @@ def cpu_steps(trace: Trace) -> CpuSteps:
 
 
 def device_windows(cpu: CpuSteps, start: Int64, end: Int64, step: NDArray[np.int32]) -> Windows:
-    """Cut one device's time into steps, without gap or overlap.
+    """Divide one device's time into steps, without gap or overlap.
 
-    Window k begins at b_k = min(first start of k's intervals, max(CPU start of k, last end of what was launched
+    Window k starts at b_k = min(first start of k's intervals, max(CPU start of k, last end of what was launched
     before k)), never before b_{k-1}; the last ends at max(CPU end of the last step, last end of its intervals).
-    So work that runs behind the CPU is counted in the step that launched it.
+    So work that runs behind the CPU counts for the step that launched it.
 
     Args:
         cpu: the steps on the CPU; without any, the whole trace is one window.
@@ -81,16 +81,16 @@ def device_windows(cpu: CpuSteps, start: Int64, end: Int64, step: NDArray[np.int
 
 
 def select_steps(timeline: Timeline, low: int, high: int) -> Timeline:
-    """Keep the steps from index *low* to *high*, both included, and the intervals that matter to them.
+    """Keep the steps from index *low* to *high*, inclusive, and the intervals that affect them.
 
-    Those are the steps' own, what touches the steps, and what touches an interval of theirs: a collective that runs
-    on into the next step may be hidden there, under that step's compute.
+    These are the steps' own intervals, and any that overlap the steps or their intervals: a collective that runs into
+    the next step may be overlapped by that step's compute.
     """
     return select_steps_with_mask(timeline, low, high)[0]
 
 
 def select_steps_with_mask(timeline: Timeline, low: int, high: int) -> tuple[Timeline, NDArray[np.bool_]]:
-    """Do as :func:`between`, and tell which of the intervals were kept."""
+    """Select as :func:`select_steps` does; also return a mask of the kept intervals."""
     windows = Windows(timeline.windows.names[low : high + 1], timeline.windows.bounds[low : high + 2])
     step = timeline.step
     moved = np.where(step > high, AFTER_LAST, np.where((step >= 0) & (step < low), BEFORE_FIRST, step))

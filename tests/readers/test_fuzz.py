@@ -19,7 +19,7 @@ SECONDS = 25
 def test_no_damage_breaks_the_reader(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is done to a trace, it ends in figures that are a partition or in a DptraceError."""
     print(f"seed {seed}")
-    monkeypatch.setattr("dptrace.readers.kineto.json_stream.CHUNK", 4 << 20)  # the fuzzer changes it; this puts it back
+    monkeypatch.setattr("dptrace.readers.stream.CHUNK", 4 << 20)  # the fuzzer changes it; this puts it back
     fuzzer = Fuzzer(seed)
 
     found = list(fuzzer.run(count(), time.monotonic() + SECONDS))

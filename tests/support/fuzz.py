@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any
 
 import dptrace
-import dptrace.readers.kineto.json_stream
+import dptrace.readers.stream
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import Trace
 from tests.support.damage import damaged, mutated_document
@@ -139,7 +139,7 @@ class Fuzzer:
                 path = Path(folder, "rank0.json")
                 path.write_bytes(made.data)
                 small = (700, 20_000) if len(made.data) < 1 << 20 else ()
-                dptrace.readers.kineto.json_stream.CHUNK = random.Random(number).choice((*small, 4 << 20))
+                dptrace.readers.stream.CHUNK = random.Random(number).choice((*small, 4 << 20))
                 try:
                     self.results[_within(LIMIT_S, lambda path=path, made=made: examine(path, made.sure))] += 1  # type: ignore[misc]
                 except Exception:

@@ -1,4 +1,4 @@
-"""Which kernels communicate, and what."""
+"""The collective of each communication kernel."""
 
 from __future__ import annotations
 
@@ -7,47 +7,10 @@ from typing import Any
 
 import pytest
 
-from dptrace.errors import UsageError
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.timeline.build import build_timelines
-from dptrace.timeline.collectives import communication_names, kind_of
 from dptrace.timeline.model import Collective
 from tests.support.kineto_files import KinetoFile
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*)", "all_reduce"),
-        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(x)", "reduce_scatter"),
-        ("ncclDevKernel_SendRecv(x)", "send_recv"),
-        ("_allgather_base", "all_gather"),
-        ("c10d::alltoall_base_", "all_to_all"),
-        ("c10d::recv_any_source_", "recv"),
-        ("nccl:reduce", "reduce"),
-        ("void vllm::cross_device_reduce_1stage<float>()", "all_reduce"),
-        ("ncclDevKernel_Generic(x)", ""),
-    ],
-)
-def test_kind_is_read_from_every_spelling(name: str, expected: str) -> None:
-    """Kernel names, Kineto's metadata and c10d's ops all lead to one word for each kind."""
-    assert expected == kind_of(name)
-
-
-def test_communication_is_told_by_name_without_false_friends() -> None:
-    """FlashAttention's CollectiveMainloop computes; custom kernels count when a pattern says so."""
-    names = ["ncclDevKernel_Generic", "flash::CollectiveMainloopFwd", "RCCL_thing", "my_ring", "gemm"]
-
-    assert [True, False, True, False, False] == communication_names(names).tolist()
-    assert [True, False, True, True, False] == communication_names(names, ["MY_r"]).tolist()
-
-
-def test_a_bad_pattern_is_wrong_use() -> None:
-    """A pattern that is no regular expression is named."""
-    with pytest.raises(UsageError, match=r"--comm-pattern '\(': not a regular expression"):
-        communication_names(["a"], ["("])
-    with pytest.raises(UsageError, match="fits every kernel"):
-        communication_names(["a"], [""])
 
 
 def collective(file: KinetoFile, folder: Path) -> Collective:

@@ -1,7 +1,7 @@
-"""Events as the file spells them, reduced to columns chunk by chunk.
+"""Decoded events reduced to columns, chunk by chunk.
 
-The loops here are comprehensions that touch one field each, and arrays are made from lists with ``array``, which is
-what measures fastest: the reader is to stay close to the speed of the decoding itself. See benchmarks/.
+Each loop is a comprehension over one field, and arrays are built from lists with ``array``: this measures fastest, and
+the reader must stay close to the speed of the JSON decoding. See benchmarks/.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
+from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX, METADATA_PREFIXES
 from dptrace.readers.kineto.comm_metadata import comm_args
 from dptrace.readers.kineto.event_schema import (
-    C10D_PREFIX,
     DAMAGE,
-    GLOO_PREFIX,
     NO_ARGS,
     SPAN,
     Args,
@@ -35,23 +34,20 @@ from dptrace.readers.trace import Category, CommArgs
 __all__ = ["DAMAGE", "Columns", "DecodedPart", "IdMap"]
 
 _LAUNCHED = int(Category.LAUNCH)
-"""The first of the categories whose events have a correlation."""
+"""First category whose events have a correlation."""
 _ON_DEVICE = int(Category.KERNEL)
-"""The first of the categories whose events have a device and a stream."""
-
-_COMMUNICATES = ("record_param_comms", "nccl:", "rccl:", "c10d::", "_c10d_functional::", GLOO_PREFIX)
-"""Begin the names of what carries a collective's metadata on the CPU."""
+"""First category whose events have a device and a stream."""
 
 
 class _Names:
-    """A string table: numbers of texts, from 0, in the order in which they come."""
+    """A string table: ids of texts, from 0, in order of appearance."""
 
     def __init__(self) -> None:
-        # A plain dictionary, asked twice where something is new: one with __missing__ takes half as long again.
+        # A plain dictionary, looked up twice for new entries: one with __missing__ takes 1.5 times as long.
         self.numbers: dict[Any, int] = {}
 
-    def of(self, events: list[Complete]) -> list[int]:
-        """Give the number of each event's name."""
+    def ids(self, events: list[Complete]) -> list[int]:
+        """Return the id of each event's name."""
         numbers = self.numbers
         try:
             return [numbers[event.name] for event in events]
@@ -59,19 +55,19 @@ class _Names:
             return [self.number(event.name) for event in events]
 
     def number(self, name: object) -> int:
-        """Give the number of one, a new one if need be."""
+        """Return the id of one entry, a new one where needed."""
         return self.numbers.setdefault(name, len(self.numbers))
 
 
 class _Threads:
-    """Numbers of pairs of process and thread, in the same way."""
+    """Ids of pairs of process and thread, in the same way."""
 
     def __init__(self) -> None:
         self.numbers: dict[Any, dict[Any, int]] = {}
         self.pairs: list[tuple[Any, Any]] = []
 
-    def of(self, events: list[Complete]) -> list[int]:
-        """Give the number of each event's thread."""
+    def ids(self, events: list[Complete]) -> list[int]:
+        """Return the id of each event's thread."""
         numbers = self.numbers
         try:
             return [numbers[event.pid][event.tid] for event in events]
@@ -79,7 +75,7 @@ class _Threads:
             return [self.number(event.pid, event.tid) for event in events]
 
     def number(self, pid: object, tid: object) -> int:
-        """Give the number of one, a new one if need be."""
+        """Return the id of one entry, a new one where needed."""
         threads = self.numbers.setdefault(pid, {})
         if tid not in threads:
             threads[tid] = len(self.pairs)
@@ -88,7 +84,7 @@ class _Threads:
 
 
 class _Memo(dict[Any, int]):
-    """Remember what a function says of each of few values."""
+    """Cache of a function of few distinct values."""
 
     def __init__(self, function: Callable[[Any], int]) -> None:
         self.function = function
@@ -97,7 +93,7 @@ class _Memo(dict[Any, int]):
         return self.setdefault(key, self.function(key))
 
     def column(self, values: list[Any]) -> NDArray[np.int64]:
-        """Look up each value; a list or an object, which can't be remembered, is asked about by itself."""
+        """Look up each value; call the function for lists and objects, which are not hashable."""
         try:
             return np.array([self[value] for value in values], np.int64)
         except TypeError:
@@ -114,18 +110,18 @@ def _whole(stream: object) -> int:
 
 
 class _NeedsArgs(Exception):
-    """An event of the chunk tells of a collective: decode it again with all that it tells."""
+    """An event of the chunk carries collective metadata: decode the chunk again with all arguments."""
 
 
 @dataclass(slots=True)
 class DecodedPart:
-    """What some of a file's text comes to, as another process sends it."""
+    """The columns of a part of a file, as another process sends them."""
 
     chunks: list[tuple[NDArray[Any], ...]] = field(default_factory=list)
     comm: dict[int, CommArgs] = field(default_factory=dict)
-    """By the place among the events of this part that stay."""
+    """By index among the kept events of this part."""
     names: list[Any] = field(default_factory=list)
-    """Those that the sender's earlier parts do not hold; it numbers them on from there, as it does the threads."""
+    """Names that the sender's earlier parts do not hold; their ids continue those, as the threads' do."""
     threads: list[tuple[Any, Any]] = field(default_factory=list)
     counts: tuple[int, ...] = ()
     saw_last_event: bool = False
@@ -135,52 +131,52 @@ _COUNTS = ("events", "kept", "dropped", "repaired", "missing_start", "missing_du
 
 
 class Columns:
-    """The columns of a file while it is read, a chunk's arrays at a time."""
+    """The columns of a file while it is read, collected chunk by chunk."""
 
     def __init__(self) -> None:
         self.chunks: list[tuple[NDArray[Any], ...]] = []
-        """Of each chunk: start and length in ns, category, name, thread; of calls and device events alone: the
-        correlation; of device events alone: device and stream. Each in the smallest type that holds it."""
+        """Per chunk: start and length in ns, category, name, thread; for calls and device events only: correlation;
+        for device events only: device and stream. Each in the smallest type that holds it."""
         self.comm: dict[int, CommArgs] = {}
-        """What the few events of collectives say, by their place among all that stay."""
+        """Collective metadata, by index among the kept events."""
         self.events = 0
         """Events decoded, of any kind."""
         self.kept = 0
-        """Those that stay: complete events of the known categories."""
+        """Events kept: complete events of the known categories."""
         self.dropped = 0
         """Events that could not be decoded."""
         self.saw_last_event = False
-        """Whether Kineto's last event was seen, so that no event is missing."""
+        """Whether Kineto's last event was read, so that no event is missing."""
         self.repaired = 0
-        """Events whose texts were damaged, and mended."""
+        """Events whose text was damaged and repaired."""
         self.missing_start = 0
-        """Events that would stay if they said when they began."""
+        """Events dropped because they have no start time."""
         self.missing_duration = 0
-        """Those that stay without saying how long they took: they count as having taken no time."""
+        """Events kept without a duration, which counts as 0."""
         self._names, self._threads = _Names(), _Threads()
         self._carries_comm_args: NDArray[np.bool_] = np.zeros(0, np.bool_)
-        """Which names begin with one of _COMMUNICATES, as far as the string table was searched."""
+        """Which names start with one of METADATA_PREFIXES, as far as the string table was searched."""
         self._codes, self._devices, self._streams = _Memo(code_of), _Memo(_small), _Memo(_whole)
         self._exact = False
         """Whether this file's times have too many digits for a double."""
         self._with_comm_args = False
-        """Whether its events were seen to tell of collectives."""
+        """Whether its events carry collective metadata."""
         self._sent = (0, 0)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Give the string table."""
+        """The string table."""
         return tuple(map(str, self._names.numbers))
 
     def thread_id(self, number: int) -> object:
-        """Give what the file calls a thread."""
+        """Return the file's id of a thread."""
         return self._threads.pairs[number][1]
 
     def decode(self, text: bytes) -> None:
-        """Take the events of a JSON list.
+        """Add the events of a JSON list.
 
         Raises:
-            DAMAGE: the text is no list of events; nothing of it was taken.
+            DAMAGE: the text is not a list of events; none was added.
         """
         for _ in range(3):
             try:
@@ -218,7 +214,7 @@ class Columns:
         length, missing_duration = fast_nanoseconds(lengths, self._exact), 0
         if length is None:
             length, missing_duration = nanoseconds([value or 0 for value in lengths], self._exact), lengths.count(None)
-        name, thread = _packed(self._names.of(kept)), _packed(self._threads.of(kept))
+        name, thread = _packed(self._names.ids(kept)), _packed(self._threads.ids(kept))
         launched = category >= _LAUNCHED
         args = [event.args or NO_ARGS for event in compress(kept, launched.tolist())]
         on_device = category[launched] >= _ON_DEVICE
@@ -228,34 +224,34 @@ class Columns:
             self._devices.column([a.device for a in device_args]),
             self._streams.column([a.stream for a in device_args]),
         )
-        speaks = self._speaks(name) & ~launched
-        if any(told := [a.collective for a in device_args]):
-            speaks[np.flatnonzero(launched)[on_device]] = list(map(bool, told))
-        for i in np.flatnonzero(speaks).tolist():
-            said, called = kept[i].args or NO_ARGS, str(kept[i].name)
-            if said.collective or called.startswith((GLOO_PREFIX, C10D_PREFIX)):
-                if not isinstance(said, Args):
+        has_metadata = self._may_have_metadata(name) & ~launched
+        if any(collectives := [a.collective for a in device_args]):
+            has_metadata[np.flatnonzero(launched)[on_device]] = list(map(bool, collectives))
+        for i in np.flatnonzero(has_metadata).tolist():
+            event_args, event_name = kept[i].args or NO_ARGS, str(kept[i].name)
+            if event_args.collective or event_name.startswith((GLOO_PREFIX, C10D_PREFIX)):
+                if not isinstance(event_args, Args):
                     raise _NeedsArgs
-                comm = comm_args(called, said)
-                if comm.elements or said.collective or called.startswith(GLOO_PREFIX):
+                comm = comm_args(event_name, event_args)
+                if comm.elements or event_args.collective or event_name.startswith(GLOO_PREFIX):
                     self.comm[self.kept + i] = comm
         self.chunks.append((start, _smallest(length), category, name, thread, *map(_smallest, rest)))
         self.missing_duration += missing_duration
 
-    def _speaks(self, name: NDArray[Any]) -> NDArray[np.bool_]:
+    def _may_have_metadata(self, name: NDArray[Any]) -> NDArray[np.bool_]:
         if more := len(self._names.numbers) - len(self._carries_comm_args):
             fresh = islice(self._names.numbers, len(self._carries_comm_args), None)
-            told = np.fromiter((str(text).startswith(_COMMUNICATES) for text in fresh), np.bool_, more)
-            self._carries_comm_args = np.append(self._carries_comm_args, told)
-        speaks: NDArray[np.bool_] = self._carries_comm_args[name]
-        return speaks
+            carries = np.fromiter((str(text).startswith(METADATA_PREFIXES) for text in fresh), np.bool_, more)
+            self._carries_comm_args = np.append(self._carries_comm_args, carries)
+        of_events: NDArray[np.bool_] = self._carries_comm_args[name]
+        return of_events
 
     def take_arrays(self) -> list[NDArray[Any]]:
-        """Give each column of all events, and forget them.
+        """Return the columns of all events, and drop them here.
 
         Returns:
-            start and end in ns, category, name, thread, correlation, device, stream; the last three are -1 where an
-            event of its category has none. Integers of the smallest size that holds them, but for the times.
+            start and end in ns, category, name, thread, correlation, device, stream; the last three are -1 for
+            categories without them. All but the times are in the smallest integer type that holds them.
         """
         parts = list(zip(*self.chunks, strict=True))
         self.chunks = []
@@ -272,7 +268,7 @@ class Columns:
         return columns
 
     def part(self) -> DecodedPart:
-        """Give what was taken since the last call, and forget the events."""
+        """Return what was added since the last call, and drop those events here."""
         names, threads = self._sent
         part = DecodedPart(
             self.chunks,
@@ -289,7 +285,7 @@ class Columns:
         return part
 
     def add(self, part: DecodedPart, sender: IdMap) -> None:
-        """Take over what another process made of the text that follows what was taken so far."""
+        """Append the columns that another process decoded from the text that follows."""
         sender.names += map(self._names.number, part.names)
         sender.threads += [self._threads.number(pid, tid) for pid, tid in part.threads]
         names, threads = np.array(sender.names, np.int32), np.array(sender.threads, np.int32)
@@ -303,14 +299,14 @@ class Columns:
 
 @dataclass(slots=True)
 class IdMap:
-    """What a process calls by its own numbers: the numbers that we have for the same."""
+    """Our ids of another process's names and threads, by that process's ids."""
 
     names: list[int] = field(default_factory=list)
     threads: list[int] = field(default_factory=list)
 
 
 def _packed(numbers: list[int]) -> NDArray[Any]:
-    """Make a column in 16 bits where they suffice."""
+    """Make a column of 16 bits where they suffice, else of 32."""
     try:
         return np.frombuffer(array("h", numbers), np.int16)
     except OverflowError:
@@ -318,14 +314,14 @@ def _packed(numbers: list[int]) -> NDArray[Any]:
 
 
 def _smallest(column: NDArray[Any]) -> NDArray[Any]:
-    """Keep a column in 16 or 32 bits where that loses nothing."""
+    """Reduce a column to 16 or 32 bits where that loses nothing."""
     low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
     small = next((size for size in (16, 32) if -(1 << size - 1) <= low and high < 1 << size - 1), 64)
     return column.astype(f"i{small // 8}")
 
 
 def _integers(values: list[Any]) -> NDArray[np.int64]:
-    """Make a column; what is no whole number of 64 bits is -1."""
+    """Make a column; values that are not 64-bit integers become -1."""
     try:
         return np.frombuffer(array("q", values), np.int64)
     except (TypeError, OverflowError):

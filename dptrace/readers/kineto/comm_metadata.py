@@ -1,6 +1,4 @@
-"""What an event says of its collective: NCCL's metadata, or else the shapes of tensors.
-
-Whose each of gloo's events is: each process group has two threads of its own, made when the group was."""
+"""The metadata of collectives: NCCL's, else the shapes of tensors; and the process group of each of gloo's events."""
 
 from __future__ import annotations
 
@@ -13,19 +11,20 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from dptrace.readers.kineto.event_schema import C10D_PREFIX, DAMAGE, GLOO_PREFIX, Args, is_count
+from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX
+from dptrace.readers.kineto.event_schema import DAMAGE, Args, is_count
 from dptrace.readers.trace import UNKNOWN_GROUP, CommArgs
 
 __all__ = ["MAX_BYTES", "THREADS", "comm_args", "with_global_ranks", "with_gloo_groups"]
 
 MAX_BYTES = 1 << 50
-"""Nothing is taken for larger than a petabyte: what adds sizes up must stay within 64 bits."""
+"""One pebibyte: larger sizes are ignored, so that sums fit 64 bits."""
 
 _TO_A_PEER = ("c10d::send", "c10d::recv_")
-"""What enqueues a message between two ranks; where shapes are recorded it tells the other end, which gloo does not."""
+"""Operators that enqueue a message between two ranks; with recorded shapes they name the peer, gloo's events don't."""
 
 _ELEMENT_BYTES = {
-    # Kineto writes NCCL metadata with c10's names (BFloat16), and Input types in C++'s (c10::BFloat16, long int).
+    # Kineto writes NCCL metadata with c10's names (BFloat16), and input types with C++'s (c10::BFloat16, long int).
     **dict.fromkeys(("byte", "char", "bool", "unsigned char", "signed char", "float8_e4m3fn", "float8_e5m2"), 1),
     **dict.fromkeys(("float8_e4m3fnuz", "float8_e5m2fnuz", "quint8", "qint8"), 1),
     **dict.fromkeys(("short", "short int", "half", "bfloat16"), 2),
@@ -36,7 +35,7 @@ _ELEMENT_BYTES = {
 
 
 def comm_args(name: str, args: Args) -> CommArgs:
-    """Give what an event says of its collective."""
+    """Return the metadata of the collective in an event's arguments."""
     if args.collective:
         numbers = (args.in_elements, args.out_elements, args.group_size, args.seq)
         inside, outside, members, seq = (number if is_count(number) else None for number in numbers)
@@ -75,7 +74,7 @@ def _by_shapes(name: str, args: Args) -> CommArgs:
 
 
 def _peer(name: str, inputs: bytes) -> int:
-    """Read the third input of a send or a receive: the rank at its other end, as counted in its group."""
+    """Read the third input of a send or receive: the peer's rank in its group."""
     if name not in _TO_A_PEER:
         return -1
     try:
@@ -86,11 +85,11 @@ def _peer(name: str, inputs: bytes) -> int:
 
 
 def with_global_ranks(comm: dict[int, CommArgs], groups: Any) -> dict[int, CommArgs]:
-    """Name peers by their rank in the whole job, where the file's list of groups leaves no doubt which it is.
+    """Convert peers to global ranks where the file's list of groups is unambiguous, else drop them.
 
     Args:
-        comm: what is said of collectives, by event; peers whose group is not told are ranks in their group.
-        groups: the ``pg_config`` of ``distributedInfo``: every group that this rank is in.
+        comm: collective metadata by event; peers without a group name are ranks in their group.
+        groups: the ``pg_config`` of ``distributedInfo``: every group of this rank.
     """
     lists = [group.get("ranks") for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
     members = [ranks for ranks in lists if isinstance(ranks, list) and all(type(rank) is int for rank in ranks)]
@@ -107,7 +106,7 @@ _RANK = re.compile(r"\d{1,9}", re.ASCII)
 
 @lru_cache(maxsize=1024)
 def _parse_ranks(text: str, size: int) -> tuple[int, ...]:
-    """Read a group's ranks; torch leaves out the middle of more than 30: ``[0, 2, 4, ..., 126]``."""
+    """Parse a group's ranks; torch omits the middle of more than 30: ``[0, 2, 4, ..., 126]``."""
     ranks = tuple(map(int, _RANK.findall(text)))
     if "..." not in text or len(ranks) < 3:
         return ranks
@@ -121,7 +120,7 @@ def _possible(size: int) -> int:
 
 
 _SHARES = re.compile("all_?gather|reduce_scatter")
-"""Operators one side of whose tensors is the other's share for each rank of the group."""
+"""Operators whose larger tensor holds one share for each rank of the group."""
 
 
 class _Tensors(NamedTuple):
@@ -129,13 +128,13 @@ class _Tensors(NamedTuple):
 
     elements: int
     bytes: int
-    """0 for lists in which the file names no type."""
+    """0 for lists whose type the file does not name."""
     dtype: str
 
 
 @lru_cache(maxsize=1024)
 def _tensors(dims: bytes, types: bytes) -> tuple[_Tensors, ...]:
-    """Give the inputs of an event, from ``Input Dims`` and ``Input type``."""
+    """Parse the inputs of an event from ``Input Dims`` and ``Input type``."""
     try:
         shapes, dtypes = msgspec.json.decode(dims), msgspec.json.decode(types)
         found = []
@@ -153,9 +152,9 @@ def _tensors(dims: bytes, types: bytes) -> tuple[_Tensors, ...]:
 _NO_TENSOR = ("", "Scalar", "ScalarList")
 
 THREADS = 2
-"""Of each group: torch's ProcessGroupGloo makes as many unless it is told otherwise, which its Python does not do."""
+"""Threads per group that torch's ProcessGroupGloo creates by default; torch's Python code never sets another number."""
 _PAIRS = frozenset({"send", "recv"})
-"""What the calling thread does itself: which group it is in can't be told from its thread."""
+"""Collectives that run on the calling thread, which does not show the group."""
 
 
 class _Group(NamedTuple):
@@ -170,24 +169,24 @@ _UNKNOWN = _Group(UNKNOWN_GROUP, (), "")
 def with_gloo_groups(
     comm: Mapping[int, CommArgs], thread_of: Mapping[int, object], groups: Any, threads: Any = None
 ) -> dict[int, CommArgs]:
-    """Name the group of each of gloo's events, where a rank is in groups of different ranks.
+    """Add the group of each of gloo's events, where a rank is in groups of different ranks.
 
-    Groups and threads are both counted in the order in which they were made. So if there are two threads for each
-    group, they tell; a thread that did nothing while recording is missed in the file, and then only the recorder knows.
+    Groups and threads are both in order of creation, so two threads per group identify it. A thread that was idle
+    while recording is missing in the file; then only the recorder's list identifies the groups.
 
     Args:
-        comm: what is said of collectives, by event.
-        thread_of: the thread's id of each of them that is gloo's own.
-        groups: the ``pg_config`` of ``distributedInfo``: every group that this rank is in.
-        threads: ids of all of gloo's threads, as dptrace's recorder lists them; anything else where it did not.
+        comm: collective metadata by event.
+        thread_of: thread id of each of gloo's own events.
+        groups: the ``pg_config`` of ``distributedInfo``: every group of this rank.
+        threads: ids of all of gloo's threads, as dptrace's recorder lists them; else anything.
     """
     known = list(filter(None, map(_group, groups))) if isinstance(groups, list) else []
     if len({group.ranks for group in known}) < 2:
         return dict(comm)
-    mine = {event: thread for event, thread in thread_of.items() if comm[event].collective not in _PAIRS}
-    owners = _owners(known, _thread_ids(threads) or sorted({t for t in mine.values() if type(t) is int}))
+    gloo_events = {event: thread for event, thread in thread_of.items() if comm[event].collective not in _PAIRS}
+    owners = _owners(known, _thread_ids(threads) or sorted({t for t in gloo_events.values() if type(t) is int}))
     named = dict(comm)
-    for event, thread in mine.items():
+    for event, thread in gloo_events.items():
         group = owners.get(thread, _UNKNOWN)
         named[event] = replace(
             comm[event],
@@ -202,7 +201,7 @@ def with_gloo_groups(
 def _owners(groups: Sequence[_Group], threads: Sequence[int]) -> dict[object, _Group]:
     if len(threads) != THREADS * len(groups):
         return {}
-    return {thread: groups[place // THREADS] for place, thread in enumerate(threads)}
+    return {thread: groups[i // THREADS] for i, thread in enumerate(threads)}
 
 
 def _thread_ids(threads: Any) -> list[int]:
@@ -210,7 +209,7 @@ def _thread_ids(threads: Any) -> list[int]:
 
 
 def _group(entry: Any) -> _Group | None:
-    """Read one entry of ``pg_config``; nothing for a group that has no part of gloo."""
+    """Parse one entry of ``pg_config``; return None for a group without gloo."""
     if not isinstance(entry, dict) or "gloo" not in str(entry.get("backend_config", "gloo")):
         return None
     ranks = entry.get("ranks")

@@ -1,4 +1,4 @@
-"""Decode the events of a piece of a trace file; mend or drop the damaged ones, and count them."""
+"""Decode the events of a piece of a trace file; repair or drop damaged ones, and count them."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ __all__ = ["EventSink", "add_piece", "add_stretch", "take_events"]
 
 
 class EventSink(Protocol):
-    """What :func:`read_into` fills: columns of some kind, and counts of what went into them."""
+    """Columns of some kind that :func:`~dptrace.readers.kineto.reader.read_into` fills, with counts."""
 
     events: int
     """Events decoded, of any kind."""
     kept: int
-    """Those that stay."""
+    """Events kept."""
     repaired: int
-    """Events whose texts were damaged, and mended."""
+    """Events whose text was damaged and repaired."""
     dropped: int
     """Events that could not be decoded."""
     saw_last_event: bool
-    """Whether Kineto's last event was seen, so that no event is missing."""
+    """Whether Kineto's last event was read, so that no event is missing."""
 
     def decode(self, text: bytes) -> None:
-        """Take the events of a JSON list.
+        """Add the events of a JSON list.
 
         Raises:
-            DAMAGE: the text is no list of events; nothing of it was taken.
+            DAMAGE: the text is not a list of events; none was added.
         """
 
 
 def add_piece(text: bytes, between: bytes, columns: EventSink) -> None:
-    """Decode the events of a piece; the damaged ones among them are mended or left out, and counted."""
+    """Decode the events of a piece; repair or drop damaged ones, and count them."""
     try:
         events = text if b"," in between else _with_commas(text, between)
-        columns.decode(b"".join((b"[", events, b"]")))  # copied once, where two additions would copy it twice
+        columns.decode(b"".join((b"[", events, b"]")))  # one copy, where two additions would copy twice
         return
     except DAMAGE:
         parts = text.split(between) if between else [text]
@@ -52,7 +52,7 @@ def _with_commas(text: bytes, between: bytes) -> bytes:
 
 
 def _add_events(events: list[bytes], columns: EventSink) -> None:
-    """Decode damaged events by halves, so that one in a million costs no more than its neighbours."""
+    """Decode damaged events by halves, so that one in a million costs little."""
     if len(events) == 1:
         _repair_events(events[0], columns)
         return
@@ -63,6 +63,7 @@ def _add_events(events: list[bytes], columns: EventSink) -> None:
 
 
 def take_events(events: bytes, columns: EventSink) -> bool:
+    """Decode events separated by commas; return False, without adding any, if they are damaged."""
     try:
         columns.decode(b"[" + events + b"]")
     except DAMAGE:
@@ -71,7 +72,7 @@ def take_events(events: bytes, columns: EventSink) -> bool:
 
 
 def _repair_events(text: bytes, columns: EventSink) -> None:
-    """Read a damaged event all the same, or the several that stand where one should, or what is left of it."""
+    """Repair a damaged event, split it into several where they run together, or salvage what remains of it."""
     text = text.strip(BLANK)
     if not text or take_events(clean(text), columns):
         columns.repaired += 1
@@ -91,5 +92,6 @@ def _repair_events(text: bytes, columns: EventSink) -> None:
 
 
 def add_stretch(text: bytes, between: bytes, columns: EventSink) -> None:
+    """Decode events as :func:`add_piece` does, after removing what surrounds them."""
     if text := text.strip(BLANK):
         add_piece(text, between, columns)

@@ -1,4 +1,4 @@
-"""What stands around a file's list of events, and where that list and the document end."""
+"""The document around a file's list of events, and where the list and the document end."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from dptrace.readers.kineto.repair import closing_bracket, recover_metadata_fiel
 __all__ = ["BLANK", "End", "Metadata", "decode_document", "end_of", "is_complete_list", "recover_metadata"]
 
 BLANK = b" \t\r\n,"
-"""What may stand around an event."""
+"""Bytes that may surround an event."""
 _CLOSING_BYTES = 64 << 20
-"""How much is decoded in search of the bracket that closes the list; Kineto leaves few to try, and little text."""
+"""Maximum bytes decoded to find the closing bracket of the list; Kineto's files need few tries on little text."""
 _TRY = 1000
-"""What a try costs beside its text, in bytes decoded."""
+"""Cost of a try besides its text, in bytes decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What stands around the list of events; of any type, since files are written by many hands."""
+    """The document's other keys; of any type, since many tools write such files."""
 
     base: Any = None
-    """The clock's, in ns."""
+    """Base of the clock in ns."""
     distributed: Any = None
     devices: Any = None
     damage: tuple[str, ...] = ()
-    """What is wrong with the document around its events, a sentence each."""
+    """What is damaged in the document around its events, a sentence each."""
     gloo_threads: Any = None
-    """Ids of gloo's threads in the order of their making, as dptrace's recorder lists them."""
+    """Ids of gloo's threads in order of creation, as dptrace's recorder lists them."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where a document's list of events ends, and the document."""
+    """Where a document and its list of events end."""
 
     end: int
-    """Place of the bracket that closes the list."""
+    """Position of the bracket that closes the list."""
     closed: int
-    """Place after the end of the document."""
+    """Position after the end of the document."""
     metadata: Metadata
 
 
@@ -55,7 +55,7 @@ class _Document(msgspec.Struct, frozen=True):
 
 
 def decode_document(head: bytes, tail: bytes) -> Metadata | None:
-    """Decode the document around an emptied list of events; nothing if it is no document."""
+    """Decode the document around an emptied list of events; return None if it is not a document."""
     try:
         if head == b"[":
             return Metadata() if msgspec.json.decode(head + tail) == [] else None
@@ -71,23 +71,23 @@ def decode_document(head: bytes, tail: bytes) -> Metadata | None:
 
 
 def recover_metadata(around: bytes) -> Metadata:
-    """Give what can be found in a document that can't be decoded."""
+    """Return the metadata that can be found in a document that can't be decoded."""
     base, document = recover_metadata_fields(around)
-    rest = "of it the clock's base and the rank were read" if base is not None or document else "nothing of it was read"
-    return Metadata(base, document, None, (f"What stands around the events can't be decoded; {rest}.",))
+    rest = "only the clock's base and the rank were read" if base is not None or document else "it was not read"
+    return Metadata(base, document, None, (f"The document around the events can't be decoded; {rest}.",))
 
 
 def end_of(head: bytes, text: bytes, last: int, sound: bool) -> End | None:
-    """Find the bracket that closes the list of events; nothing when the document is not closed.
+    """Find the bracket that closes the list of events; return None if the document is not closed.
 
     Args:
-        last: where the last event begins, as far as the spelling of the events tells.
-        sound: whether what stands before it is known to be whole events.
+        last: where the last event starts, judged by the separator of events.
+        sound: whether the text before it is known to be whole events.
     """
     found = _by_trial(head, text, last)
     if sound and found:
         return found
-    # What looked like two events may have stood in what follows the list.
+    # The last separator may have been in the text after the list.
     counted = None if sound else _by_brackets(head, text, 0)
     if counted and counted.end < last and not counted.metadata.damage:
         return counted
@@ -98,9 +98,9 @@ def end_of(head: bytes, text: bytes, last: int, sound: bool) -> End | None:
 
 
 def _by_trial(head: bytes, text: bytes, last: int) -> End | None:
-    """Take the first bracket with whole events before it and after which the document is whole.
+    """Return the first bracket with whole events before it and a whole document around it.
 
-    A bracket within an event that was cut off can look like it from one side only.
+    A bracket within a truncated event can fulfil only one of the two.
     """
     end, room = last - 1, _CLOSING_BYTES
     while room > 0 and (end := text.find(b"]", end + 1)) >= 0:
@@ -112,7 +112,7 @@ def _by_trial(head: bytes, text: bytes, last: int) -> End | None:
 
 
 def _by_brackets(head: bytes, text: bytes, start: int) -> End | None:
-    """Count brackets, which finds the end of a list and of a document that nothing can decode."""
+    """Count brackets, which finds the ends of a list and a document that can't be decoded."""
     end = closing_bracket(text, 1, start) - 1
     if end < start:
         return None
@@ -123,7 +123,7 @@ def _by_brackets(head: bytes, text: bytes, start: int) -> End | None:
 
 
 def _by_keys(head: bytes, text: bytes, last: int) -> End | None:
-    """Take the bracket after which Kineto's own keys follow: the last event is damaged, not the end of the file."""
+    """Return the bracket that Kineto's own keys follow: the last event is damaged, not the end of the file."""
     places = [found.start() for found in _CLOSED.finditer(text, last)]
     for end in places:
         if (metadata := decode_document(head, text[end:])) is not None:
@@ -139,7 +139,7 @@ _CLOSED = re.compile(
 
 
 def is_complete_list(events: bytes) -> bool:
-    """Tell whether a text is JSON values with commas between them."""
+    """Return whether a text is JSON values separated by commas."""
     try:
         msgspec.json.decode(b"[" + events.strip(BLANK) + b"]")
     except DAMAGE:

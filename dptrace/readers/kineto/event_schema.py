@@ -1,4 +1,4 @@
-"""One event as a file spells it: which of its fields are decoded."""
+"""The fields of an event that are decoded."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import msgspec
 from dptrace.readers.trace import Category
 
 __all__ = [
-    "C10D_PREFIX",
     "DAMAGE",
-    "GLOO_PREFIX",
     "NO_ARGS",
     "SPAN",
     "Args",
@@ -24,12 +22,7 @@ __all__ = [
 ]
 
 DAMAGE = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
-"""What decoding and reducing raise on text that is no event."""
-
-GLOO_PREFIX = "gloo:"
-"""Begins the names of gloo's collectives."""
-C10D_PREFIX = "c10d::"
-"""Begins the names of the operators by which a collective is asked for."""
+"""Exceptions that decoding and reducing raise on text that is not an event."""
 
 _CATEGORIES = {
     # Categories of schema version 1 as torch writes them since 2022, then the spellings of 2021.
@@ -53,13 +46,13 @@ _CATEGORIES = {
 }
 _UNUSED = 255
 SPAN = 254
-"""Code of Kineto's own event over the whole recording, which it writes after all others."""
+"""Code of Kineto's event over the whole recording, which it writes last."""
 
 
 class BasicArgs(msgspec.Struct, frozen=True, gc=False):
-    """What an event's ``args`` say, as far as it matters for every event."""
+    """The ``args`` that are read from every event."""
 
-    # Of any type, since an odd argument must not cost its event: what is not of the type meant is taken for absent.
+    # Of any type, since an odd argument must not cost its event: a value of another type counts as absent.
     correlation: Any = -1
     device: Any = None
     stream: Any = None
@@ -67,7 +60,7 @@ class BasicArgs(msgspec.Struct, frozen=True, gc=False):
 
 
 class Args(BasicArgs, frozen=True, gc=False):
-    """The same with what is said of a collective."""
+    """The same with the metadata of a collective."""
 
     in_elements: Any = msgspec.field(default=0, name="In msg nelems")
     out_elements: Any = msgspec.field(default=0, name="Out msg nelems")
@@ -88,7 +81,7 @@ NO_ARGS = Args()
 
 
 class Complete(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="X"):
-    """An event with a beginning and a duration."""
+    """An event with a start and a duration."""
 
     cat: str | None = None
     name: str | int | float | None = ""
@@ -117,16 +110,16 @@ class _Phase(msgspec.Struct, frozen=True, gc=False):
 
 
 _OTHERS = [
-    # Those that Kineto and its likes write; a class costs a quarter of a millisecond, and the others are read as well.
+    # Those that Kineto and similar tools write; a class costs 0.25 ms, and events of other phases are read, too.
     msgspec.defstruct(f"Other{i}", [], tag_field="ph", tag=phase, frozen=True, gc=False)
     for i, phase in enumerate("sftiIMCBEben")
 ]
 
 
 class _Events:
-    """Decode the complete events of a list, and count the others without looking into them.
+    """Decoder of the complete events of a list, which counts the others without decoding their fields.
 
-    Flows, instants, counters and metadata are up to half of a file. Told by their ``ph``, they become empty objects,
+    Flows, instants, counters and metadata are up to half of a file. Tagged by their ``ph``, they become empty objects,
     so that the decoder skips their fields.
     """
 
@@ -144,7 +137,7 @@ class _Events:
         return len(events), [event for event in events if type(event) is complete]
 
     def _decode_others(self, text: bytes) -> tuple[int, list[Complete]]:
-        """Do the same where an event has no ``ph`` or one that nobody knows."""
+        """Do the same where an event has no ``ph`` or an unknown one."""
         phases, events = _PHASES.decode(text), _TEXTS.decode(text)
         complete = [event for event, phase in zip(events, phases, strict=True) if phase.ph == "X"]
         return len(events), self.only.decode(b"[" + b",".join(complete) + b"]")
@@ -162,25 +155,25 @@ def _events(exact: bool, with_comm_args: bool) -> _Events:
 
 
 def complete_events(text: bytes, exact: bool = False, with_comm_args: bool = False) -> tuple[int, list[Complete]]:
-    """Decode a JSON list of events; give how many there are, and those of them that are complete.
+    """Decode a JSON list of events; return their number, and the complete ones among them.
 
     Args:
         exact: whether times with decimals become Decimal instead of float.
-        telling: whether the ``args`` are Args, which a file without collectives need not pay for.
+        with_comm_args: whether ``args`` are decoded as Args, which a file without collectives does not need.
 
     Raises:
-        DAMAGE: the text is no list of events.
+        DAMAGE: the text is not a list of events.
     """
     return _events(exact, with_comm_args).decode(text)
 
 
 def code_of(category: str | None) -> int:
-    """Give the :class:`Category` of what a file calls *category*, SPAN, or a larger number for what is not used."""
+    """Return the code of a file's category: a :class:`Category`, SPAN, or a larger number for unused ones."""
     if category == "Trace":
         return SPAN
     return _CATEGORIES.get(category.lower(), _UNUSED) if category is not None else _UNUSED
 
 
 def is_count(value: object) -> bool:
-    """Tell whether a value is a whole number from 0 that 64 bits hold easily."""
+    """Return whether a value is an integer from 0 to below 2**62."""
     return type(value) is int and 0 <= value < 1 << 62

@@ -1,8 +1,8 @@
-"""A Kineto trace file as columns: what the document is like around its events, and what to do when it is damaged."""
+"""Read a Kineto trace file into columns: the document around its events, and its damage."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,28 +13,31 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 from dptrace.core.text import sanitize
+from dptrace.core.units import plural
 from dptrace.errors import TraceError
+from dptrace.readers.communication import GLOO_PREFIX, communication_names
+from dptrace.readers.formats import pieces
 from dptrace.readers.kineto.columns import DAMAGE, Columns
 from dptrace.readers.kineto.comm_metadata import with_global_ranks, with_gloo_groups
 from dptrace.readers.kineto.decode import EventSink, add_piece, add_stretch, take_events
 from dptrace.readers.kineto.envelope import BLANK, Metadata, decode_document, end_of, recover_metadata
-from dptrace.readers.kineto.event_schema import GLOO_PREFIX
-from dptrace.readers.kineto.json_stream import LIST, Piece, pieces
+from dptrace.readers.kineto.json_stream import LIST
 from dptrace.readers.kineto.parallel_decode import ParallelDecoder, is_worthwhile
 from dptrace.readers.kineto.repair import recover_metadata_fields
 from dptrace.readers.kineto.validation import EventColumns, validate_events
 from dptrace.readers.sources.source import Source
+from dptrace.readers.stream import Piece
 from dptrace.readers.trace import CommArgs, Trace
 
 __all__ = ["Metadata", "damage_of", "read_into", "read_trace"]
 
 
 _MOST_LISTS = 10
-"""Lists of events that one file may hold; some tools put files one after the other."""
+"""Maximum lists of events in one file; some tools concatenate files."""
 
 
 def _finish(source: Source, piece: Piece, columns: EventSink) -> tuple[Metadata, str]:
-    """Decode the last piece with the rest of the document; give the metadata, and where the file is cut off."""
+    """Decode the last piece and the rest of the document; return the metadata, and where the file is truncated."""
     if not piece.head:
         return _finish_bare(source, piece, columns)
     head, text, damage = piece.head, piece.text, list[str]()
@@ -49,9 +52,9 @@ def _finish(source: Source, piece: Piece, columns: EventSink) -> tuple[Metadata,
         metadata = metadata or found.metadata
         if (second := LIST.search(text, found.end)) is None:
             if piece.damage:
-                damage.append(f"After the end of the document {piece.damage}; any part of it may be damaged, too.")
+                damage.append(f"After the end of the document {piece.damage}; any part of the file may be damaged.")
             if rest := text[found.closed :].strip(BLANK + b"\0"):
-                damage.append(f"{len(rest):,} bytes follow the end of the document; they were not read.")
+                damage.append(f"{len(rest):,} bytes after the end of the document were not read.")
             return replace(metadata, damage=(*damage, *metadata.damage)), ""
         damage = damage or ["Holds more than one list of events; they were read as one."]
         head, text = b'{"traceEvents":[', text[second.end() :]
@@ -66,12 +69,12 @@ def _finish(source: Source, piece: Piece, columns: EventSink) -> tuple[Metadata,
 
 
 def _finish_bare(source: Source, piece: Piece, columns: EventSink) -> tuple[Metadata, str]:
-    """Decode the end of a file of bare events, one to a line."""
+    """Decode the end of a file of bare events, one per line."""
     text = piece.text.strip(BLANK)
     add_stretch(text, piece.between, columns)
     why = "" if text.endswith((b"}", b"]")) else "it ends in the middle"
     base, rank_info = recover_metadata_fields(text[text.rfind(piece.between) + 1 :] if piece.between else text)
-    damage = "Is no document of JSON but bare events, one after the other; they were read."
+    damage = "Is not a JSON document but a sequence of bare events; they were read."
     return Metadata(base, rank_info, None, (damage,)), _cut_off(source, piece.damage or why, columns)
 
 
@@ -82,13 +85,13 @@ def _cut_off(source: Source, why: str, columns: EventSink) -> str:
 
 
 def read_into(source: Source, columns: EventSink, decoder: ParallelDecoder | None = None) -> tuple[Metadata, str]:
-    """Fill *columns* with the events of a file; give what stands around them, and where the file is cut off.
+    """Fill *columns* with the events of a file; return its metadata, and where the file is truncated.
 
     Args:
-        helpers: processes that decode for these columns.
+        decoder: processes that decode for these columns.
 
     Raises:
-        TraceError: the file is missing, empty, no JSON, or JSON without a list of events.
+        TraceError: the file is missing, empty, of no known format, or without a list of events.
     """
     metadata, cut_off = Metadata(), ""
     for piece in pieces(source):
@@ -103,51 +106,55 @@ def read_into(source: Source, columns: EventSink, decoder: ParallelDecoder | Non
     return metadata, cut_off
 
 
-def read_trace(file: Source | Path, jobs: int = 1) -> Trace:
+def read_trace(file: Source | Path, jobs: int = 1, comm_patterns: Sequence[str] = ()) -> Trace:
     """Read one rank's trace.
 
     Args:
-        jobs: how many processes may decode a huge file; never used for one that this process alone reads as fast.
+        jobs: maximum number of processes that decode a huge file; a file that one process reads as fast uses one.
+        comm_patterns: regular expressions of further communication kernels.
 
     Raises:
-        TraceError: not a file that torch.profiler wrote, or nothing of it is left.
-        DptraceError: one of the processes was lost.
+        TraceError: the file was not written by torch.profiler, or no event in it can be read.
+        UsageError: a pattern is not a regular expression, or matches every name.
+        DptraceError: one of the processes died.
     """
     source = Source.of(file)
     columns = Columns()
-    with _helpers(source, columns, jobs) as decoder:
+    with _decoder(source, columns, jobs) as decoder:
         metadata, cut_off = read_into(source, columns, decoder)
     if not columns.kept:
-        raise _nothing(source, columns, cut_off)
-    return _assemble(source, columns, metadata, cut_off)
+        raise _no_events(source, columns, cut_off)
+    return _assemble(source, columns, metadata, cut_off, comm_patterns)
 
 
-def _helpers(source: Source, columns: Columns, jobs: int) -> AbstractContextManager[ParallelDecoder | None]:
+def _decoder(source: Source, columns: Columns, jobs: int) -> AbstractContextManager[ParallelDecoder | None]:
     return ParallelDecoder(source, columns, jobs) if jobs > 1 and is_worthwhile(source, jobs) else nullcontext()
 
 
-def _nothing(source: Source, columns: Columns, reason: str) -> TraceError:
+def _no_events(source: Source, columns: Columns, reason: str) -> TraceError:
     if columns.events:
         return TraceError(
-            f"{source.address}: holds {columns.events:,} events, but none of an operator, an annotation or a kernel "
-            f"that can be read: it is not a trace of torch.profiler. {reason}".strip()
+            f"{source.address}: holds {columns.events:,} events, but no readable operator, annotation or kernel: it is "
+            f"not a trace of torch.profiler. {reason}".strip()
         )
     return TraceError(f"{source.address}: holds no events. {reason}".strip())
 
 
-def _assemble(source: Source, columns: Columns, metadata: Metadata, cut_off: str) -> Trace:
+def _assemble(
+    source: Source, columns: Columns, metadata: Metadata, cut_off: str, comm_patterns: Sequence[str]
+) -> Trace:
     table = columns.take_arrays()
     rows = EventColumns(*table)
     names = columns.names
     has_comm_args = np.zeros(len(rows.start), np.bool_)
     has_comm_args[list(columns.comm)] = True
-    waits = np.fromiter((bool(_COMM_KERNELS.search(name)) for name in names), np.bool_, len(names))[rows.name]
+    waits = communication_names(names, comm_patterns)[rows.name]
     good, end, impossible = validate_events(rows, has_comm_args, waits)
     damage = [*metadata.damage, *_implausible_metadata(metadata), *_timeless(columns), *impossible]
     order = _ordered(rows.start, end)
     order = order[good[order]]
     if not len(order):
-        raise _nothing(source, columns, " ".join([cut_off, *damage]).strip())
+        raise _no_events(source, columns, " ".join([cut_off, *damage]).strip())
     table[1] = end
     del rows, end, good, has_comm_args, waits
     base = metadata.base
@@ -159,7 +166,7 @@ def _assemble(source: Source, columns: Columns, metadata: Metadata, cut_off: str
     table.reverse()
 
     def column(kind: Any, add: int = 0) -> NDArray[Any]:
-        # One after the other, each forgotten at once: the unsorted columns and the sorted ones are never all there.
+        # One at a time, freed at once: the unsorted and the sorted columns are never all in memory.
         values = table.pop()[order].astype(kind, copy=False)
         values += add
         return values
@@ -185,18 +192,18 @@ def _assemble(source: Source, columns: Columns, metadata: Metadata, cut_off: str
 
 
 def _ordered(start: Int64, end: Int64) -> Int64:
-    """Sort by start, the longer first, so that what encloses an event stands before it."""
+    """Sort by start, longer events first, so that an enclosing event comes before those inside it."""
     order: Int64 = np.argsort(start, kind="stable")
-    # Few begin together, and what is nearly in order is sorted fast: a lexsort of all takes three times as long.
-    same = start[order[1:]] == start[order[:-1]]
-    together = np.flatnonzero(np.append(same, False) | np.append(False, same))
-    events = order[together]
-    order[together] = events[np.lexsort((-end[events], start[events]))]
+    # Few events start together, and nearly sorted input sorts fast: a lexsort of all takes three times as long.
+    tied = start[order[1:]] == start[order[:-1]]
+    ties = np.flatnonzero(np.append(tied, False) | np.append(False, tied))
+    events = order[ties]
+    order[ties] = events[np.lexsort((-end[events], start[events]))]
     return order
 
 
 def _comm(columns: Columns, order: Int64) -> dict[int, CommArgs]:
-    """Give what is said of collectives by the places of their events in the *order*."""
+    """Return the collective metadata by each event's position in *order*."""
     if not columns.comm:
         return {}
     position = np.full(columns.kept, -1, np.int64)
@@ -204,54 +211,42 @@ def _comm(columns: Columns, order: Int64) -> dict[int, CommArgs]:
     return {int(position[old]): args for old, args in columns.comm.items() if position[old] >= 0}
 
 
-_COMM_KERNELS = re.compile("nccl|rccl", re.IGNORECASE)
-"""Names of kernels that may run for as long as a peer lets them wait."""
-
-
 def _implausible_metadata(metadata: Metadata) -> list[str]:
-    """Say what the document tells of itself that can't be so, and was not believed."""
+    """Describe the metadata that can't be right and was ignored."""
     base, info = metadata.base, metadata.distributed
     wrong = []
     if base is not None and not (type(base) is int and 0 <= base < 2**62):
-        wrong.append("baseTimeNanoseconds is no time; its clock can't be compared with other ranks'.")
+        wrong.append("baseTimeNanoseconds is not a time; the clock can't be compared with those of other ranks.")
     if info is not None and not isinstance(info, dict):
-        wrong.append("distributedInfo is no object; what it says of the rank was not read.")
+        wrong.append("distributedInfo is not an object; it was ignored.")
     elif info and any(info.get(key) is not None and _whole(info[key]) is None for key in ("rank", "world_size")):
-        wrong.append("distributedInfo gives a rank or world size that is none; it was not read.")
+        wrong.append("distributedInfo has an invalid rank or world size, which was ignored.")
     return wrong
 
 
 def damage_of(name: str, columns: EventSink, cut_off: str) -> list[str]:
-    """Say what was cut off, mended or left out of the file *name*, a sentence each."""
+    """Describe what was truncated, repaired or dropped in the file *name*, a sentence each."""
     damage = []
     if cut_off:
-        rest = (
-            "Nothing of the recording is missing"
-            if columns.saw_last_event
-            else "Any step may lack work that was in the rest"
-        )
+        rest = "The recording is complete" if columns.saw_last_event else "Any step may lack work from the missing part"
         damage.append(f"{cut_off} {rest}.")
     if columns.repaired:
         damage.append(
-            f"{name}: {_events(columns.repaired)} repaired: their JSON was damaged (quotation marks, control "
-            "characters or bytes where none may stand, numbers that are none, commas)."
+            f"{name}: {plural(columns.repaired, 'event')} repaired: invalid JSON (unescaped quotation marks, control "
+            "characters, invalid bytes or numbers, commas)."
         )
     if columns.dropped:
-        damage.append(f"{name}: {_events(columns.dropped)} left out that could not be decoded.")
+        damage.append(f"{name}: {plural(columns.dropped, 'event')} left out that could not be decoded.")
     return damage
 
 
 def _timeless(columns: Columns) -> list[str]:
-    told = []
+    sentences = []
     if columns.missing_start:
-        told.append(f"{_events(columns.missing_start)} left out without a time of beginning.")
+        sentences.append(f"{plural(columns.missing_start, 'event')} left out without a start time.")
     if columns.missing_duration:
-        told.append(f"{_events(columns.missing_duration)} without a duration, taken to have had none.")
-    return told
-
-
-def _events(count: int) -> str:
-    return f"{count:,} event" + "s" * (count != 1)
+        sentences.append(f"{plural(columns.missing_duration, 'event')} without a duration, counted as 0.")
+    return sentences
 
 
 def _whole(value: object) -> int | None:

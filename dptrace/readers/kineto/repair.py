@@ -1,8 +1,8 @@
-"""Damaged JSON made readable: one event's text mended, and what can be saved of a document that is no JSON.
+"""Repair of damaged JSON: the text of one event, and the metadata of a document that is not valid JSON.
 
-Kineto writes its JSON by hand, so that names from elsewhere break it: quotation marks and backslashes that are not
-escaped (pytorch/kineto#1459, #1508, pytorch#98432, #113001), control characters and bytes that are no UTF-8
-(pytorch#136180, #121219), ``inf`` and ``nan`` where a number should stand.
+Kineto writes JSON without an encoder, so that names from elsewhere break it: unescaped quotation marks and backslashes
+(pytorch/kineto#1459, #1508, pytorch#98432, #113001), control characters and bytes that are not UTF-8 (pytorch#136180,
+#121219), ``inf`` and ``nan`` in place of numbers.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = [
 ]
 
 _CONTROL = re.compile(rb"[\x00-\x1f]")
-"""Raw control characters, which no JSON text may hold; between texts they are white space."""
+"""Raw control characters, which JSON strings must not hold; between strings they are white space."""
 _SURROGATE = re.compile(r"\\ud[89ab]..(?!\\ud[c-f])|(?<!\\ud[89ab]..)\\ud[c-f]..", re.IGNORECASE)
-"""Halves of characters beyond 16 bits that stand alone."""
+"""Unpaired surrogates."""
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|\\')
 _NO_NUMBER = re.compile(r'("\s*:\s*|[\[,]\s*)[-+]?(?:nan|inf(?:inity)?)(?=\s*[,}\]])', re.IGNORECASE)
 
 _LONGEST = 1 << 20
-"""Bytes of an event that is looked at so closely; Kineto's have some thousand at most."""
+"""Maximum bytes of an event that is repaired; Kineto's have some thousand."""
 
 _KEYS = "ph|cat|name|pid|tid|ts|dur|args|id|bp|s|sf|cname|tts|tdur"
-"""Keys that an event itself has; what stands in its ``args`` may have any."""
-# Bounded, so that no long run of white space is walked again from each of its places.
+"""Keys of an event itself; its ``args`` may have any."""
+# Bounded, so that a long run of white space is not scanned again from each of its positions.
 _AFTER_FIELD = re.compile(rf'\s{{0,99}}(?:,\s{{0,99}}"(?:{_KEYS})"\s{{0,99}}:|\}}[\s,]{{0,99}}$)')
 _AFTER_ARGUMENT = re.compile(
     r'\s{0,99}(?:,\s{0,99}"[^"]{1,80}"\s{0,99}:|[}\]][}\]\s]{0,99}(?:,\s{0,99}["\[{\d-]|,?\s{0,99}$))'
@@ -41,7 +41,7 @@ _AFTER_ELEMENT = re.compile(r'\s{0,99}(?:,\s{0,99}["\[{\d-]|\][}\]\s]{0,99}(?:,\
 _AFTER_KEY = re.compile(r"\s*:")
 
 _SEAM = re.compile(rb'(?<=\})(?:[\s,\w.+\[\]{-]|"[^"{}]{0,9999}")*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)")')
-"""Where two events meet that should have been told apart by a comma and nothing else."""
+"""Where two events meet that only a comma should separate."""
 
 _FIELDS = tuple(
     (
@@ -65,7 +65,7 @@ _BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})')
 
 
 def clean(event: bytes) -> bytes:
-    """Put right what never means anything else: characters that no text may hold, and numbers that are none."""
+    """Repair what is unambiguous: characters that no string may hold, and invalid numbers."""
     if len(event) > _LONGEST:
         return event
     text = _SURROGATE.sub(r"\\ufffd", _CONTROL.sub(b" ", event).decode("utf-8", "replace"))
@@ -73,39 +73,39 @@ def clean(event: bytes) -> bytes:
 
 
 def escape_quotes(event: bytes) -> bytes:
-    """Escape the quotation marks inside the texts of one event; of several it would make one.
+    """Escape the quotation marks inside the strings of one event; it would merge several events into one.
 
-    They are those after which nothing follows that may follow a text.
+    These are the marks that are not followed by what may follow a string.
     """
     return _quoted(clean(event).decode()).encode() if len(event) <= _LONGEST else event
 
 
 def salvage(event: bytes) -> Iterator[bytes]:
-    """Give what is left of an event that can't be mended, the most first."""
+    """Yield what can be salvaged of an event that can't be repaired, most complete first."""
     end = closing_bracket(event, 0)
     if 0 < end < len(event):
-        yield event[:end]  # what follows its brace is not of the event
+        yield event[:end]  # what follows its brace is not part of the event
     if len(event) <= _LONGEST and (essence := _essence(_CONTROL.sub(b" ", event))) is not None:
         yield essence
 
 
 def split_at_braces(text: bytes) -> list[bytes]:
-    """Cut a text where its braces say that one event ends and another begins, without what stands between them.
+    """Split a text where braces close one event and open another, and drop what is between them.
 
-    Right for events that are whole; what is damaged may have braces or quotation marks too many.
+    Correct for whole events; damaged ones may have surplus braces or quotation marks.
     """
-    parts, at = [], 0
-    while (begin := text.find(b"{", at)) >= 0:
-        at = closing_bracket(text, 0, begin)
-        if at < 0:
+    parts, end = [], 0
+    while (begin := text.find(b"{", end)) >= 0:
+        end = closing_bracket(text, 0, begin)
+        if end < 0:
             parts.append(text[begin:])
             break
-        parts.append(text[begin:at])
+        parts.append(text[begin:end])
     return parts
 
 
 def split_events(text: bytes) -> list[bytes]:
-    """Cut a text before what looks like the beginning of an event and stands after the end of one."""
+    """Split a text before each start of an event that follows the end of another."""
     return _SEAM.split(text)
 
 
@@ -139,7 +139,7 @@ def _quoted(text: str) -> str:
 
 
 def _follows(containers: list[str], before: str) -> re.Pattern[str]:
-    """Tell what may follow a text that begins here."""
+    """Return the pattern of what may follow a string that starts here."""
     if containers[-1:] == ["["]:
         return _AFTER_ELEMENT
     if before != ":":
@@ -148,7 +148,7 @@ def _follows(containers: list[str], before: str) -> re.Pattern[str]:
 
 
 def _essence(event: bytes) -> bytes | None:
-    """Write an event anew from those of its fields that can be told from the rest, or nothing if the rest is all."""
+    """Rebuild an event from the fields that can be recognized; return None without a start time."""
     around, _, inside = event.partition(b'"args"')
     fields = [b'"%s":%s' % (key.encode(), found[1]) for key, sign in _FIELDS if (found := sign.search(around))]
     if not any(field.startswith(b'"ts"') for field in fields):
@@ -162,14 +162,13 @@ def _essence(event: bytes) -> bytes | None:
 
 _MARK = re.compile(rb'["{}\[\]]')
 _MOST_MARKS = 4_000_000
-"""Quotation marks and brackets that are counted; what follows the last event of a real file has some thousand."""
+"""Maximum quotation marks and brackets counted; the text after a real file's last event has some thousand."""
 
 
 def closing_bracket(text: bytes, depth: int, at: int = 0) -> int:
-    """Give the place after the bracket that closes what *depth* brackets before *at*, and those after it, opened.
+    """Return the position after the bracket that closes the *depth* brackets open at *at*, or -1 if none does.
 
-    With depth 0 it is the end of the next list or object. -1 where nothing closes it. Linear in the text, whatever
-    stands in it, and given up where marks without end stand in it.
+    With depth 0 it is the end of the next list or object. Linear in the text; gives up after ``_MOST_MARKS``.
     """
     for _ in range(_MOST_MARKS):
         if (mark := _MARK.search(text, at)) is None:
@@ -200,7 +199,7 @@ def _end_of_text(text: bytes, at: int) -> int:
 
 
 def recover_metadata_fields(around: bytes) -> tuple[int | None, dict[str, int]]:
-    """Find the clock's base, and the rank and world size, in metadata that can't be decoded."""
+    """Find the clock's base, the rank and the world size in metadata that can't be decoded."""
     base = _BASE.search(around)
     rank_info = {found[1].decode(): int(found[2]) for sign in _METADATA if (found := sign.search(around))}
     return int(base[1]) if base else None, rank_info

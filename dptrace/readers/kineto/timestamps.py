@@ -1,4 +1,4 @@
-"""A file's times, µs as JSON spells them, into whole ns without rounding error."""
+"""Conversion of a file's times, in µs as JSON spells them, to integer ns without rounding error."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dptrace.core.intervals import Int64
 
 __all__ = ["NeedsDecimal", "fast_nanoseconds", "nanoseconds"]
 
-# Below this many µs a double tells three decimals apart: its spacing is 2^-10 µs, just under a nanosecond, so the
-# fraction, times 1000, rounds to the true one. Files of spring 2024 carry epoch µs with decimals (1.7e15): too many.
+# Below this many µs a double resolves three decimals: its spacing is 2^-10 µs, just under a nanosecond, so the
+# fraction times 1000 rounds to the true value. Files of spring 2024 hold epoch µs with decimals (1.7e15): too large.
 _EXACT_MICROSECONDS = float(2**43)
 
 
 def fast_nanoseconds(microseconds: list[Any], exact: bool) -> Int64 | None:
-    """Turn µs into ns where all are ints or all floats that a double holds well; else give nothing."""
+    """Convert µs to ns where all are ints, or all floats that a double resolves; else return None."""
     try:
         whole = np.frombuffer(array("q", microseconds), np.int64)
         return whole * 1000 if len(whole) and -_LAST < whole.min() and whole.max() < _LAST else None
@@ -29,22 +29,22 @@ def fast_nanoseconds(microseconds: list[Any], exact: bool) -> Int64 | None:
         values = np.frombuffer(array("d", [] if exact else microseconds), np.float64)
     except (TypeError, OverflowError):
         return None
-    # An int above the limit is a reason to look closer as well: it may have lost digits.
+    # An int above the limit needs the exact path, too: it may have lost digits.
     return _from_doubles(values) if len(values) and np.abs(values).max() < _EXACT_MICROSECONDS else None
 
 
 _LAST = 2**52
-"""µs, about 146 years: times beyond are no clock's, and a sum of two of them in ns would not leave 64 bits."""
+"""µs, about 146 years: no clock shows later times, and a sum of two in ns fits 64 bits."""
 
 
 def _from_doubles(values: NDArray[np.float64]) -> Int64:
     whole: NDArray[np.float64] = np.floor(values)
-    # The fraction apart: the product of the whole number with 1000 would be rounded to half a nanosecond.
+    # The fraction separately: the product of the whole number and 1000 would be rounded to half a nanosecond.
     return whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
 
 
 def nanoseconds(microseconds: list[Any], exact: bool) -> Int64:
-    """Turn µs, as int, float, Decimal or the text of one, into whole ns without rounding error."""
+    """Convert µs, as int, float, Decimal or text, to integer ns without rounding error."""
     if not microseconds or (quick := fast_nanoseconds(microseconds, exact)) is None:
         return _from_decimals(microseconds)
     return quick
@@ -60,4 +60,4 @@ def _from_decimals(microseconds: list[Any]) -> Int64:
 
 
 class NeedsDecimal(Exception):
-    """The chunk's times do not fit doubles: decode it again with their decimal text."""
+    """The chunk's times do not fit doubles: decode it again with decimals as text."""

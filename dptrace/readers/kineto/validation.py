@@ -1,4 +1,4 @@
-"""What can't be true of the events of one rank, whoever wrote it: left out or cut short, and told."""
+"""Checks of one rank's events: impossible ones are dropped or shortened, and reported."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
+from dptrace.core.units import plural
 from dptrace.readers.trace import Category
 
 __all__ = ["EventColumns", "validate_events"]
 
 _DAY = 86_400 * 10**9
-"""No recording is that long: Kineto keeps all of it in memory."""
+"""Longer than any recording: Kineto keeps all of it in memory."""
 _LAST = 2**62
-"""Within 146 years of the epoch, so that no sum with the clock's base leaves 64 bits."""
+"""146 years in ns, so that a sum with the clock's base fits 64 bits."""
 _WITHIN = 3
 _NEAR = 8
-"""Of the next events on its stream, how many must lie within a device event, and among how many they are sought."""
+"""A device event overruns if ``_WITHIN`` of the next ``_NEAR`` events on its stream lie within it."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
-    """The columns that the judgement needs, an entry per event, in the order of the file."""
+    """The columns that are checked, an entry per event, in the order of the file."""
 
     start: Int64
     end: Int64
@@ -38,18 +39,18 @@ class EventColumns:
 def validate_events(
     rows: EventColumns, has_comm_args: NDArray[np.bool_], waits: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], Int64, list[str]]:
-    """Tell which events to keep, when each ends, and what was wrong, a sentence each.
+    """Return which events to keep, when each ends, and what was wrong, a sentence each.
 
     Args:
-        told: which events carry a collective's metadata.
-        waits: which are collectives' kernels by their names.
+        has_comm_args: which events carry a collective's metadata.
+        waits: which events have the name of a communication kernel, which may wait for its peers.
     """
     sentences: list[str] = []
 
     def without(kept: NDArray[np.bool_], bad: NDArray[np.bool_], why: str) -> NDArray[np.bool_]:
         bad = kept & bad
         if bad.any():
-            sentences.append(f"{_events(int(bad.sum()))} left out {why}.")
+            sentences.append(f"{plural(int(bad.sum()), 'event')} left out {why}.")
         return kept & ~bad
 
     keep = np.ones(len(rows.start), np.bool_)
@@ -58,24 +59,20 @@ def validate_events(
     keep = without(keep, rows.end < rows.start, "with a negative duration")
     keep = without(keep, _far_in_time(rows, keep), "more than a day away from the others")
     on_device = (rows.category == Category.KERNEL) | (rows.category == Category.MEMORY)
-    # On the CPU one thing may well happen twice within a microsecond; gloo's collectives take longer.
+    # On the CPU an operator may run twice within a microsecond; gloo's collectives take longer.
     twice = _repeated(rows, keep & np.where(on_device, rows.correlation > 0, has_comm_args))
-    keep = without(keep, twice, "that stand in the file twice")
+    keep = without(keep, twice, "that the file holds twice")
     end, cut = _trim_overlaps(rows, keep & on_device, has_comm_args | waits)
     if cut:
         sentences.append(
-            f"{_events(cut)} on a GPU cut short: each seems to run on while several later ones on its stream begin and "
-            "end, which can't be."
+            f"{plural(cut, 'event')} on a GPU cut short: each overlaps several later events on its stream, which is "
+            "impossible."
         )
     return keep, end, sentences
 
 
-def _events(count: int) -> str:
-    return f"{count:,} event" + "s" * (count != 1)
-
-
 def _far_in_time(rows: EventColumns, keep: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Find events far from all others: times that were never set (pytorch#188481), or clocks not told apart."""
+    """Find events far from all others: times that were never set (pytorch#188481), or mixed clocks."""
     far = np.zeros(len(keep), np.bool_)
     if not keep.any() or int(rows.end[keep].max()) - int(rows.start[keep].min()) <= _DAY:
         return far
@@ -86,7 +83,7 @@ def _far_in_time(rows: EventColumns, keep: NDArray[np.bool_]) -> NDArray[np.bool
 
 
 def _repeated(rows: EventColumns, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Find the second and further copies of an event of some length: no stream does one thing twice at once."""
+    """Find repeated copies of an event that takes time: no stream runs the same event twice at once."""
     found = np.zeros(len(among), np.bool_)
     events = np.flatnonzero(among & (rows.end > rows.start))
     order = events[np.argsort(rows.start[events], kind="stable")]
@@ -104,10 +101,10 @@ def _repeated(rows: EventColumns, among: NDArray[np.bool_]) -> NDArray[np.bool_]
 
 
 def _trim_overlaps(rows: EventColumns, on_device: NDArray[np.bool_], waits: NDArray[np.bool_]) -> tuple[Int64, int]:
-    """End what overruns at the start of what follows on its stream (TraceLens#669: ROCm, after a long stall).
+    """Cut events that overrun at the start of the next event on their stream (TraceLens#669: ROCm, after a long stall).
 
-    Neighbours may overlap by right (programmatic dependent launch), and so may the branches of a graph, whose kernels
-    share one correlation, and a collective that waits for its peers on a stream that ROCm mistook: none is cut.
+    Some overlaps are real and not cut: neighbours (programmatic dependent launch), the branches of a graph, whose
+    kernels share one correlation, and a collective that waits for its peers on a stream that ROCm reports wrongly.
     """
     events = np.flatnonzero(on_device & (rows.stream >= 0))
     order = events[np.lexsort((rows.start[events], rows.thread[events]))]

@@ -1,39 +1,26 @@
-"""Perfetto's file format from the outside: where one packet ends and the next begins, read piece by piece."""
+"""The packets of a Perfetto file, read chunk by chunk."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
+
+from dptrace.readers.stream import ChunkedStream
 
 __all__ = ["Packets", "begins_with_packets"]
 
 _TAG = 0x0A
-"""Of ``Trace.packet``, the only field of a trace: number 1, with a length."""
+"""Tag of ``Trace.packet``, the only field of a trace: number 1, length-delimited."""
 _LONGEST = 256 << 20
-"""Bytes that one packet may have; those of traces have hundreds."""
+"""Maximum bytes of a packet; those of traces have hundreds."""
 _INFLATED = 64 << 20
-"""Bytes that the packets compressed into one may have; Perfetto compresses some hundred kilobytes at a time."""
+"""Maximum decompressed bytes of a packet of packets; Perfetto compresses some hundred kilobytes at a time."""
 _LOOKED_AT = 4
 
 
-class Chunks(Protocol):
-    """Where the bytes come from."""
-
-    @property
-    def ended(self) -> bool:
-        """Tell whether no bytes are left."""
-
-    @property
-    def damage(self) -> str:
-        """Tell why the bytes stop before their end, if they do."""
-
-    def read_chunk(self) -> bytes:
-        """Give further bytes, none at the end."""
-
-
 def begins_with_packets(start: bytes) -> bool:
-    """Tell Perfetto's format from JSON, which may begin with the same byte (a new line)."""
+    """Return whether a file is Perfetto's and not JSON, which may start with the same byte (a newline)."""
     position = 0
     for seen in range(_LOOKED_AT):
         frame = _frame(start, position) if start[position : position + 1] == b"\n" else None
@@ -46,7 +33,7 @@ def begins_with_packets(start: bytes) -> bool:
 
 
 def _frame(data: bytes, position: int) -> tuple[int, int] | None:
-    """Give where the packet at *position* begins and ends, after its tag and length; nothing if these are cut off."""
+    """Return where the packet at *position* starts and ends, after its tag and length; None if these are truncated."""
     size, shift = 0, 0
     for place in range(position + 1, min(position + 11, len(data))):
         byte = data[place]
@@ -58,9 +45,9 @@ def _frame(data: bytes, position: int) -> tuple[int, int] | None:
 
 
 class Packets:
-    """The packets of a trace, some megabytes of them at a time, and what was wrong with it."""
+    """The packets of a trace, decoded in batches, and the damage found."""
 
-    def __init__(self, start: bytes, chunks: Chunks) -> None:
+    def __init__(self, start: bytes, chunks: ChunkedStream) -> None:
         from google.protobuf.message import DecodeError
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 
@@ -70,7 +57,7 @@ class Packets:
         self.lost = 0
         """Packets that could not be decoded."""
         self.damage = ""
-        """Why the packets stop before their end."""
+        """Why the packets stop early."""
 
     def __iter__(self) -> Iterator[Any]:
         while True:
@@ -84,12 +71,12 @@ class Packets:
         self.damage = self.damage or self._chunks.damage or ("it ends in the middle" if self._data else "")
 
     def _whole(self) -> list[int]:
-        """Give where the packets end that are here as a whole."""
+        """Return where each complete packet in the buffer ends."""
         data, position, ends = self._data, 0, list[int]()
         while position < len(data):
             frame = _frame(data, position)
             if data[position] != _TAG or (frame and frame[1] - frame[0] > _LONGEST):
-                self.damage = "it goes on with what is no packet"
+                self.damage = "the next bytes are not a packet"
                 break
             if frame is None or frame[1] > len(data):
                 break
@@ -125,5 +112,5 @@ class Packets:
         except (zlib.error, self._failure):
             self.lost += 1
             return
-        # One level only: Perfetto compresses no compressed packets.
+        # One level only: Perfetto does not compress compressed packets.
         yield from found

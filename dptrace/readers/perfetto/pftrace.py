@@ -1,15 +1,15 @@
-"""Perfetto's ``.pftrace`` as torch writes it, given as the events that Kineto would have written.
+"""Perfetto's ``.pftrace`` as torch writes it, converted to the events that Kineto would have written.
 
 torch's CUPTI monitor (``export_chrome_trace("x.pftrace")``, torch/csrc/profiler/cupti/monitor_pftrace.cpp and
-torch/profiler/_cupti/monitor_trace.py of 2026) writes, gzipped whatever the name:
+torch/profiler/_cupti/monitor_trace.py of 2026) writes (gzipped, whatever the name):
 
-- operators, annotations and calls of the runtime as TrackEvent slices on threads, ``args`` as debug annotations, at
+- operators, annotations and runtime calls as TrackEvent slices on threads, with ``args`` as debug annotations, at
   first without and later with Kineto's categories; all begins of one kind, then all their ends, not in order of time;
-- work on a GPU at first as such slices too, on a thread per stream, later as GpuRenderStageEvents whose stage is
-  called Kernel, Memcpy or Memset and whose ``args`` are extra data, all text;
-- nanoseconds since the epoch, and no ``distributedInfo``, so that the rank is that of the file's name.
+- GPU work at first as such slices, on a thread per stream, later as GpuRenderStageEvents whose stage is called Kernel,
+  Memcpy or Memset and whose ``args`` are extra data, all text;
+- nanoseconds since the epoch, and no ``distributedInfo``, so that the rank comes from the file's name.
 
-Any other writer's slices are read too, where their categories are Kineto's.
+Slices of other writers are read, too, if they have Kineto's categories.
 """
 
 from __future__ import annotations
@@ -21,25 +21,26 @@ from typing import Any
 import msgspec
 
 from dptrace.errors import TraceError
-from dptrace.readers.perfetto.packets import Chunks, Packets
+from dptrace.readers.perfetto.packets import Packets
 from dptrace.readers.perfetto.slices import PerfettoClocks, Slices, TrackDescriptors
 from dptrace.readers.sources.source import Source
+from dptrace.readers.stream import ChunkedStream, Piece
 
-__all__ = ["BETWEEN", "kineto_text"]
+__all__ = ["pieces"]
 
-BETWEEN = b'},{"ph"'
-"""What parts two events in the text."""
+_BETWEEN = b'},{"ph"'
+"""Separator of two events in the text."""
 _TEXT = 1 << 14
-"""Events given at a time, some megabytes of text."""
+"""Events per piece, some megabytes of text."""
 _BASE = 7_889_238 * 10**9
-"""Kineto's base of time is a multiple of this many ns, a quarter of a year: times since it fit a double."""
+"""Kineto's time base is a multiple of this many ns, a quarter of a year: times since then fit a double."""
 
 _STAGES = {"Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset", "Annotation": "gpu_user_annotation"}
 _LANE = re.compile(r"stream (\d+)$")
 _NUMBERS = frozenset({"correlation", "bytes", "In msg nelems", "Out msg nelems", "Group size", "Seq", "Rank"})
-"""Extra data that are numbers, written as text."""
+"""Extra data that hold numbers as text."""
 _OWN_FIGURE = "exposed_comm_ns"
-"""A detail that only dptrace's own exports write."""
+"""An argument that only dptrace's own exports write."""
 
 _FUNCTION = re.compile(r"\.pyx?\(\d+\): |^<built-in |^nn\.Module: ")
 _NODE = re.compile(r"::|Backward\d*$|^(?:detach_?|record_param_comms)$")
@@ -47,15 +48,11 @@ _BEGIN, _END, _LEGACY_COMPLETE = 1, 2, ord("X")
 _CLEARED = 1
 
 
-def kineto_text(source: Source, start: bytes, chunks: Chunks) -> Iterator[tuple[bytes, bytes, str | None]]:
-    """Give a file's events as JSON text, some megabytes at a time.
+def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Piece]:
+    """Read a file's events as the JSON text that Kineto would have written, some megabytes at a time.
 
     Args:
-        start: the file's first bytes, taken from *chunks* before.
-
-    Yields:
-        The document up to its events; events with commas between them; and, with the last of them, why the file
-        stops before its end, or an empty text.
+        start: the file's first bytes, read from *chunks* before.
 
     Raises:
         TraceError: the file is dptrace's own export.
@@ -67,15 +64,17 @@ def kineto_text(source: Source, start: bytes, chunks: Chunks) -> Iterator[tuple[
         events.take(packet)
         if len(events.out) >= _TEXT:
             head = head or events.head()
-            yield head, events.text(), None
+            yield Piece(events.text(), head, _BETWEEN, last=False)
     events.finish()
     lost = f"{packets.lost:,} of its packets can't be decoded" if packets.lost else ""
     unended = f"{events.unended:,} of its slices have no end" if events.unended else ""
-    yield head or events.head(), events.text(), packets.damage or lost or unended
+    damage = packets.damage or lost or unended
+    text = events.text() + (b"" if damage else b"]}")
+    yield Piece(text, head or events.head(), _BETWEEN, last=True, damage=damage)
 
 
 class _Sequence:
-    """What the packets of one writer say once and then refer to by number."""
+    """Interned data of one packet sequence, by id."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
@@ -109,7 +108,7 @@ class _Events:
         self.slices: dict[int, Slices] = {}
         self.base: int | None = None
         self.categorized = False
-        """Whether the file tells categories; a slice without any is then none of Kineto's."""
+        """Whether the file has categories; a slice without one is then not Kineto's."""
         self.unended = 0
         self.out: list[bytes] = []
         self.encoded: dict[str, bytes] = {}
@@ -118,13 +117,13 @@ class _Events:
         return b'{"baseTimeNanoseconds":%d,"traceEvents":[' % (self.base or 0)
 
     def text(self) -> bytes:
-        """Give the events that are whole, and forget them."""
+        """Return the text of the complete events, and drop them here."""
         text = b",".join(self.out)
         self.out.clear()
         return text
 
     def take(self, packet: Any) -> None:
-        """Take a packet."""
+        """Process one packet."""
         number = packet.trusted_packet_sequence_id
         sequence = self.sequences.get(number)
         if sequence is None or packet.sequence_flags & _CLEARED:
@@ -147,7 +146,7 @@ class _Events:
             self.clocks.update(packet.clock_snapshot, number)
 
     def finish(self) -> None:
-        """Pair what is still open."""
+        """Pair the remaining begins and ends."""
         for slices in self.slices.values():
             for body, start, end in slices.flush():
                 self._write(body, start, end)
@@ -173,15 +172,15 @@ class _Events:
         pid, tid = self.tracks.thread(track)
         if legacy is not None:
             pid, tid = legacy.pid_override or pid, legacy.tid_override or tid
-        body = self._body(*self._described(event, sequence), pid, tid)
+        body = self._body(*self._slice_fields(event, sequence), pid, tid)
         if kind == _LEGACY_COMPLETE and legacy is not None:
             self._write(body, time, time + legacy.duration_us * 1000)
             return
         for whole in slices.begin(time, track, body):
             self._write(*whole)
 
-    def _described(self, event: Any, sequence: _Sequence) -> tuple[str, str, dict[str, Any]]:
-        """Give a slice's category, name and args."""
+    def _slice_fields(self, event: Any, sequence: _Sequence) -> tuple[str, str, dict[str, Any]]:
+        """Return a slice's category, name and args."""
         name = sequence.names.get(event.name_iid, "") if event.name_iid else event.name
         args = {}
         for annotation in event.debug_annotations:
@@ -210,7 +209,7 @@ class _Events:
         self._write(body, time, time + event.duration)
 
     def _body(self, category: str, name: str, args: dict[str, Any], pid: int, tid: int) -> bytes:
-        """Write all of an event but its times."""
+        """Return the JSON text of an event without its times."""
         encoded = self.encoded.get(name) or self.encoded.setdefault(name, msgspec.json.encode(name))
         kind = self.encoded.get(category) or self.encoded.setdefault(category, msgspec.json.encode(category))
         return b'{"ph":"X","cat":%b,"name":%b,"pid":%d,"tid":%d,"args":%b,' % (
@@ -248,7 +247,7 @@ def _value(annotation: Any, sequence: _Sequence) -> Any:
 
 
 def _category(name: str, args: dict[str, Any]) -> str:
-    """Tell what an event is in a file of before torch wrote categories, by what only its kind says of itself."""
+    """Infer an event's category, in files from before torch wrote categories, from args that only one has."""
     if "cbid" in args:
         return "cuda_runtime" if name.startswith("cuda") else "cuda_driver"
     if {"device", "stream", "correlation"} <= args.keys():
@@ -256,12 +255,12 @@ def _category(name: str, args: dict[str, Any]) -> str:
         return "cuda_sync" if "cuda_sync_kind" in args else "kernel" if "grid" in args else copies
     if "Python id" in args or _FUNCTION.search(name):
         return "python_function"
-    # What torch itself runs has a namespace or is a node of autograd; a label of record_function has other names.
+    # Torch's operators have a namespace or are autograd nodes; labels of record_function have other names.
     return "cpu_op" if _NODE.search(name) else "user_annotation" if args else ""
 
 
 def _own_export(source: Source) -> TraceError:
     return TraceError(
         f"{source.address}: is dptrace's own export for Perfetto, which holds figures and not the operators and calls "
-        "that they come from. Give dptrace the traces that it was made of."
+        "that they come from. Name the original traces instead."
     )

@@ -1,4 +1,4 @@
-"""Traces in a zip or tar archive, read where they lie: nothing is unpacked to the disk."""
+"""Traces in a zip or tar archive, read without unpacking to disk."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
 __all__ = ["is_archive", "members", "open_member"]
 
 _ZIP, _TAR = (".zip",), (".tar",)
-_SQUEEZED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_COMPRESSED_TAR = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 _HARMLESS = 1 << 30
-"""Bytes that a member may unpack to whatever it is like."""
+"""Bytes that any member may expand to."""
 _EXPANSION = 200
-"""How many times its compressed size it may unpack to beyond that; traces shrink to a twentieth."""
+"""How many times its compressed size a larger member may expand to; traces expand about 20 times."""
 _AT_ONCE = 1 << 16
-"""Bytes read at a time: so many are lost when the last of a file show that its checksum is wrong."""
+"""Bytes read at a time; this many are lost if the checksum at a file's end is wrong."""
 
 
 def is_archive(name: str) -> bool:
-    """Tell an archive by its name."""
-    return name.lower().endswith((*_ZIP, *_TAR, *_SQUEEZED))
+    """Return whether a file is an archive by its name."""
+    return name.lower().endswith((*_ZIP, *_TAR, *_COMPRESSED_TAR))
 
 
 def members(archive: Source) -> list[str]:
-    """Give the names of the files in an archive, in its order.
+    """List the names of the files in an archive, in its order.
 
     Raises:
-        TraceError: it is missing, damaged, or of a kind that can't be read piece by piece.
+        TraceError: the archive is missing, damaged, or of a kind without random access.
     """
     with _opened(archive) as contents, _translate_errors(archive):
         names = contents.names()
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
-        raise TraceError(f"{archive.address}: holds {twice} more than once; unpack it, or leave one of them out.")
+        raise TraceError(f"{archive.address}: holds {twice} more than once; unpack it, or remove one of them.")
     return names
 
 
@@ -80,8 +80,8 @@ class _Zip:
             raise TraceError(f"{file.address}: is encrypted; unpack the archive with its password first.")
         if info.file_size > max(_HARMLESS, info.compress_size * _EXPANSION):
             raise TraceError(
-                f"{file.address}: is a zip bomb, it seems: {info.compress_size:,} bytes hold {info.file_size:,}. If it "
-                "is a trace all the same, unpack it with unzip."
+                f"{file.address}: looks like a zip bomb: {info.compress_size:,} bytes expand to {info.file_size:,}. "
+                "If this is a trace, unpack it with unzip."
             )
         return self.archive.open(info)
 
@@ -96,7 +96,7 @@ class _Tar:
     def open(self, file: Source) -> IO[bytes]:
         stream = self.archive.extractfile(file.member)
         if stream is None:
-            raise TraceError(f"{file.address}: is no file in the archive.")
+            raise TraceError(f"{file.address}: is not a file in the archive.")
         return stream
 
 
@@ -104,10 +104,10 @@ class _Tar:
 def _opened(file: Source) -> Iterator[_Zip | _Tar]:
     name = (file.place if file.member else file.address).lower()
     where = file.address.removesuffix(f"!{file.member}") if file.member else file.address
-    if name.split("?")[0].endswith(_SQUEEZED):
+    if name.split("?")[0].endswith(_COMPRESSED_TAR):
         raise TraceError(
-            f"{where}: is a compressed tar archive, which can't be read piece by piece; unpack it (tar xf) and give "
-            "dptrace the folder, or pack the traces, compressed as they are, with tar cf or zip -0."
+            f"{where}: is a compressed tar archive, which has no random access; unpack it (tar xf) and name the "
+            "folder, or pack the compressed traces with tar cf or zip -0."
         )
     with ExitStack() as stack:
         whole = stack.enter_context(open_seekable(file))
@@ -125,17 +125,17 @@ def _translate_errors(file: Source, where: str = "") -> Iterator[None]:
     try:
         yield
     except KeyError:
-        raise TraceError(f"{file.address}: there is no such file in the archive.") from None
+        raise TraceError(f"{file.address}: no such file in the archive.") from None
     except NotImplementedError as error:
-        raise TraceError(f"{file.address}: is packed in a way that can't be read here ({error}); unpack it.") from None
+        raise TraceError(f"{file.address}: uses an unsupported compression ({error}); unpack it.") from None
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
         raise TraceError(
-            f"{where or file.address}: is no archive that can be read ({error}); was it copied to its end?"
+            f"{where or file.address}: is not a readable archive ({error}); was it copied completely?"
         ) from None
 
 
 class _DelayedErrorStream(BufferedReader):
-    """A stream that gives what it could read before it tells that the rest is damaged."""
+    """A stream that returns all readable data before it raises the error of damage."""
 
     _error: OSError | None = None
 
@@ -161,7 +161,7 @@ class _DelayedErrorStream(BufferedReader):
 
 
 class _Member(io.RawIOBase):
-    """A file in an archive, whose damage is an OSError like any file's."""
+    """A file in an archive, whose damage raises an OSError as any file's does."""
 
     def __init__(self, stream: IO[bytes], close: Callable[[], object]) -> None:
         self._stream, self._close = stream, close

@@ -1,10 +1,10 @@
-"""From what the user names (a folder, files, a glob, an archive, URLs) to the trace files of a run and their ranks."""
+"""Find the trace files of a run, and their ranks, from folders, files, globs, archives and URLs."""
 
 from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import msgspec
 
 from dptrace.errors import DptraceError, TraceError, UsageError
+from dptrace.readers.formats import FORMATS, TRACE_SUFFIXES
 from dptrace.readers.sources.archive import is_archive, members
 from dptrace.readers.sources.open import open_source
 from dptrace.readers.sources.source import STDIN, Source
@@ -20,9 +21,8 @@ from dptrace.readers.sources.url import from_file_url, is_url, last_part, redact
 __all__ = ["RUN_FILE", "HasRank", "Sources", "assign_ranks", "find"]
 
 RUN_FILE = "run.json"
-_KINETO = (".json", ".json.gz")
-_PERFETTO = tuple(f"{kind}{packed}" for kind in (".pftrace", ".perfetto-trace", ".perfetto") for packed in ("", ".gz"))
 _ARCHIVES = (".zip", ".tar")
+_EXTENSIONS = ", ".join(extension for known in FORMATS for extension in known.extensions)
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_ .]?(\d+)", re.IGNORECASE)
 
 
@@ -32,18 +32,18 @@ class Sources:
 
     files: tuple[Source, ...]
     named: frozenset[Source]
-    """Those that the user named one by one: a fault in one of them is an error, in any other a note."""
+    """Files that the user named individually: a fault in one of them is an error, in others a note."""
     metadata: dict[str, Any]
-    """The contents of ``run.json``, if there is one."""
+    """The contents of ``run.json``; empty without one."""
     notes: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class _ArgumentFiles:
-    """What one argument names."""
+    """The files that one argument names."""
 
     files: list[Source]
-    one_by_one: bool = False
+    named_individually: bool = False
     run_file: Source | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -52,14 +52,14 @@ def find(paths: Sequence[str]) -> Sources:
     """Find the trace files that *paths* name.
 
     Raises:
-        UsageError: no path given, or standard input beside others.
-        DptraceError: a path that is not there, or a folder, an archive or an address without traces.
-        MissingExtraError: a package is missing that reads such an address.
+        UsageError: no path, or standard input together with others.
+        DptraceError: a path does not exist, or a folder, an archive or a URL holds no traces.
+        MissingExtraError: the package for such URLs is not installed.
     """
     if not paths:
         raise UsageError("Name a run: a run folder, a trace file, several files, or a glob.")
     if STDIN in paths and len(paths) > 1:
-        raise UsageError("Standard input (-) holds one trace: name nothing else beside it.")
+        raise UsageError("Standard input (-) holds one trace; name no other files with it.")
     files: list[Source] = []
     named: set[Source] = set()
     notes: list[str] = []
@@ -68,9 +68,9 @@ def find(paths: Sequence[str]) -> Sources:
         try:
             found = _files_of_argument(text)
         except (OSError, ValueError, RuntimeError) as error:
-            raise DptraceError(f"{redact(text)[:200]}: can't be looked at: {error}.") from None
+            raise DptraceError(f"{redact(text)[:200]}: can't be accessed: {error}.") from None
         files += found.files
-        named |= {*found.files} if found.one_by_one else set()
+        named |= {*found.files} if found.named_individually else set()
         notes += found.notes
         metadata = metadata or _run_info(found.run_file, notes)
     unique = tuple(dict.fromkeys(files))
@@ -78,11 +78,11 @@ def find(paths: Sequence[str]) -> Sources:
 
 
 def _files_of_argument(text: str) -> _ArgumentFiles:
-    """Give the files that one argument names."""
+    """Find the files that one argument names."""
     if not text:
-        raise UsageError("An empty path names nothing; for the folder you are in, write a dot.")
+        raise UsageError("A path is empty; for the current folder, write a dot.")
     if text == STDIN:
-        return _ArgumentFiles([Source.of(STDIN)], one_by_one=True)
+        return _ArgumentFiles([Source.of(STDIN)], named_individually=True)
     if is_url(text):
         local = from_file_url(text)
         if local is None:
@@ -92,12 +92,12 @@ def _files_of_argument(text: str) -> _ArgumentFiles:
     if path.is_dir():
         return _in_folder(path)
     if path.name == RUN_FILE and path.exists():
-        # run.json stands for its folder: that is what its reader wants to see.
+        # run.json stands for its folder.
         return _in_folder(path.parent)
     if path.is_file() and _is_archive(path):
         return _in_archive(Source(str(path)))
     if path.exists() or not glob.has_magic(text):
-        return _member(text) or _ArgumentFiles([Source(str(path))], one_by_one=True)
+        return _member(text) or _ArgumentFiles([Source(str(path))], named_individually=True)
     found = _ArgumentFiles([])
     matches = sorted(Path(match) for match in glob.glob(str(path), recursive=True))
     if not matches:
@@ -106,7 +106,7 @@ def _files_of_argument(text: str) -> _ArgumentFiles:
 
 
 def _is_archive(path: Path) -> bool:
-    """Tell an archive by its name, or, whatever it is called, by how a zip archive begins."""
+    """Return whether a file is an archive by its name, or a zip archive by its first bytes."""
     if is_archive(path.name):
         return True
     with path.open("rb") as file:
@@ -114,11 +114,11 @@ def _is_archive(path: Path) -> bool:
 
 
 def _member(text: str) -> _ArgumentFiles | None:
-    """Give the file that an address such as ``all.zip!rank0.json`` names; nothing for any other."""
+    """Return the file of an address such as ``all.zip!rank0.json``; None for other addresses."""
     archive, bang, member = text.rpartition("!")
     if not bang or not is_archive(last_part(archive)) or (not is_url(text) and Path(text).exists()):
         return None
-    return _ArgumentFiles([Source.of(archive).archive_member(member)], one_by_one=True)
+    return _ArgumentFiles([Source.of(archive).archive_member(member)], named_individually=True)
 
 
 def _at_url(url: str) -> _ArgumentFiles:
@@ -136,10 +136,10 @@ def _at_url(url: str) -> _ArgumentFiles:
         return _expanded(_ArgumentFiles([]), [file for file in matches if file.name != RUN_FILE])
     if is_archive(name):
         return _in_archive(Source.of(url))
-    # Asking costs time, and a server may refuse to list what it lets be read.
-    if not name.endswith((*_KINETO, *_PERFETTO)) and remote.is_folder(url):
+    # The request costs time, and a server may refuse to list files that it lets you read.
+    if not name.endswith(TRACE_SUFFIXES) and remote.is_folder(url):
         return _in_remote_folder(url)
-    return _ArgumentFiles([Source.of(url)], one_by_one=True)
+    return _ArgumentFiles([Source.of(url)], named_individually=True)
 
 
 def _in_remote_folder(url: str) -> _ArgumentFiles:
@@ -157,7 +157,7 @@ def _in_remote_folder(url: str) -> _ArgumentFiles:
 
 
 def _in_folder(folder: Path) -> _ArgumentFiles:
-    """List the traces of a folder, or, if it holds none itself, of the folders in it."""
+    """List the traces of a folder, or of its subfolders if it holds none itself."""
     run_file = folder / RUN_FILE
     notes: list[str] = []
     for pattern in ("*", "*/*"):
@@ -174,11 +174,9 @@ def _in_archive(archive: Source) -> _ArgumentFiles:
     chosen = _select_traces([archive.archive_member(name) for name in names if not name.startswith("__MACOSX/")])
     inner = [name for name in names if is_archive(name)]
     if any(is_archive(file.member) for file in chosen) or (inner and not chosen):
-        raise TraceError(
-            f"{archive.address}: holds an archive ({inner[0]}) and no traces beside it; unpack the outer one."
-        )
+        raise TraceError(f"{archive.address}: holds an archive ({inner[0]}) but no traces; unpack the outer archive.")
     if not chosen:
-        raise TraceError(f"{archive.address}: holds no traces (.json or .json.gz) but {_listed(names)}.")
+        raise TraceError(f"{archive.address}: holds no traces ({_EXTENSIONS}, gzipped or not) but {_listed(names)}.")
     run_files = sorted((name for name in names if Source.of(name).name == RUN_FILE), key=lambda name: name.count("/"))
     return _ArgumentFiles(chosen, run_file=archive.archive_member(run_files[0]) if run_files else None)
 
@@ -189,10 +187,10 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _plain(paths: Sequence[Path], notes: list[str]) -> list[Path]:
-    """Leave out what is no file, with a word on what is named like a trace and can't be read as one."""
+    """Keep the files, with a note on anything else that is named like a trace."""
     for path in paths:
-        if path.name.endswith((*_KINETO, *_PERFETTO)) and not path.is_file() and not path.is_dir():
-            what = "is a pipe or a device, read when named by itself" if path.exists() else "is a link to nothing"
+        if path.name.endswith(TRACE_SUFFIXES) and not path.is_file() and not path.is_dir():
+            what = "is a pipe or a device; name it to read it" if path.exists() else "is a dead link"
             notes.append(f"Left out: {path}: {what}.")
     return [path for path in paths if path.is_file()]
 
@@ -200,19 +198,16 @@ def _plain(paths: Sequence[Path], notes: list[str]) -> list[Path]:
 def _select_traces(files: Sequence[Source]) -> list[Source]:
     """Choose the traces in a folder by their names.
 
-    Exports and archives that lie beside a run's own traces are copies of them, as a rule.
+    Exports and archives in the folder of a run's traces are usually copies of them.
     """
     files = [file for file in files if file.name != RUN_FILE and not file.name.startswith(".")]
-    kinds: tuple[Callable[[str], bool], ...] = (
-        lambda name: name.endswith(_KINETO),
-        lambda name: name.endswith(_PERFETTO),
-        lambda name: name.endswith(_ARCHIVES),
-    )
-    return next((chosen for kind in kinds if (chosen := [file for file in files if kind(file.name)])), [])
+    kinds = [*(known.suffixes for known in FORMATS), _ARCHIVES]
+    chosen = ([file for file in files if file.name.endswith(kind)] for kind in kinds)
+    return next(filter(None, chosen), [])
 
 
 def _expanded(found: _ArgumentFiles, files: Sequence[Source]) -> _ArgumentFiles:
-    """Put the traces of archives in the archives' place."""
+    """Replace archives by the traces in them."""
     for file in files:
         inner = _in_archive(file) if not file.member and is_archive(file.name) else _ArgumentFiles([file])
         found.files += inner.files
@@ -222,8 +217,8 @@ def _expanded(found: _ArgumentFiles, files: Sequence[Source]) -> _ArgumentFiles:
 
 def _no_traces(where: str, notes: Sequence[str] = ()) -> DptraceError:
     advice = (
-        f"{where}: holds no traces (.json, .json.gz, .pftrace or a .zip of them). Was the recording stopped before it "
-        "wrote any? Record one with: dptrace record"
+        f"{where}: holds no traces ({_EXTENSIONS}, gzipped or not, or an archive of them). Was the recording "
+        "stopped before it wrote any? Record one with: dptrace record"
     )
     return DptraceError(" ".join([advice, *notes]))
 
@@ -241,7 +236,7 @@ def _run_info(file: Source | None, notes: list[str]) -> dict[str, Any]:
 
 
 class HasRank(Protocol):
-    """A trace file, as far as telling its rank goes."""
+    """A trace file that may know its rank."""
 
     @property
     def path(self) -> str: ...
@@ -251,10 +246,10 @@ class HasRank(Protocol):
 
 
 def assign_ranks(traces: Sequence[HasRank]) -> tuple[list[int], list[str]]:
-    """Give each trace its rank: from its ``distributedInfo``, else its file's name, else the order.
+    """Assign a rank to each trace: from its ``distributedInfo``, else the file's name, else the order.
 
     Returns:
-        The ranks, in the order of the traces, and a sentence on each way of guessing that was used.
+        The ranks, in the order of the traces, and a sentence on each rank that was guessed.
 
     Raises:
         DptraceError: two files claim one rank.
@@ -273,7 +268,7 @@ def assign_ranks(traces: Sequence[HasRank]) -> tuple[list[int], list[str]]:
         ranks[index] = _claim(rank, traces[index], owner)
         if len(traces) > 1:
             notes.append(
-                f"{_name_of(traces[index].path)}: neither the file nor its name says its rank: taken as rank {rank}."
+                f"{_name_of(traces[index].path)}: neither the file nor its name has a rank: assumed rank {rank}."
             )
     return [ranks[index] for index in range(len(traces))], notes
 
@@ -284,15 +279,15 @@ def _rank_in_name(path: str) -> int | None:
 
 
 def _name_of(path: str) -> str:
-    """Give the last part of a trace's address; of a file in an archive, that of its name there."""
+    """Return the last part of a trace's address, or of its name in an archive."""
     return last_part(path).rpartition("!")[2]
 
 
 def _claim(rank: int, trace: HasRank, owner: dict[int, HasRank]) -> int:
     if rank in owner:
         raise DptraceError(
-            f"{owner[rank].path} and {trace.path} both claim rank {rank}. Give dptrace the files of one run, "
-            "one for each rank; two captures of one rank are two runs."
+            f"{owner[rank].path} and {trace.path} both claim rank {rank}. Name the files of one run, one per "
+            "rank; two captures of one rank are two runs."
         )
     owner[rank] = trace
     return rank

@@ -1,4 +1,4 @@
-"""Open a trace file wherever it is: on disk, behind a URL, in an archive, or on standard input."""
+"""Opening of trace files: on disk, at a URL, in an archive, or on standard input."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __all__ = ["open_source", "peek"]
 
 
 def open_source(source: Source) -> BinaryIO:
-    """Open the bytes as they are stored, compressed or not; the stream can ``peek``.
+    """Open the stored bytes, which may be compressed; the stream can ``peek``.
 
     Raises:
         TraceError: the file is missing, a folder, or can't be read.
-        MissingExtraError: a package that reads such URLs is missing.
+        MissingExtraError: the package for such URLs is not installed.
     """
     return open_member(source) if source.member else open_stored(source)
 
 
 def peek(stream: BinaryIO, count: int) -> bytes:
-    """Return the first *count* bytes of a stream without consuming them: a pipe can't seek."""
+    """Return the first *count* bytes of a stream without consuming them, since a pipe can't seek."""
     assert isinstance(stream, BufferedReader)
     return stream.peek(count)[:count]

@@ -1,4 +1,4 @@
-"""Traces behind URLs (``s3://``, ``gs://``, ``https://`` …), streamed through fsspec and never copied to the disk."""
+"""Traces at URLs (``s3://``, ``gs://``, ``https://`` …), streamed through fsspec and never copied to disk."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 __all__ = ["glob_files", "identity", "is_folder", "list_files", "open_seekable", "open_stream"]
 
 _PREFETCH_BYTES = 4 << 20
-"""Bytes fetched while those before them are decoded."""
+"""Bytes fetched while earlier ones are decoded."""
 _BUFFER = 1 << 20
 _CONNECT, _SILENCE = 30, 60
-"""Seconds that a server may take to answer, and that it may be silent between two bytes."""
+"""Timeouts in seconds: until a server answers, and between two bytes."""
 
 _PACKAGES = {
-    # The package that reads such URLs, and the extra that brings it.
+    # The package that reads such URLs, and the extra that installs it.
     **dict.fromkeys(("http", "https"), ("aiohttp", "remote")),
     **dict.fromkeys(("s3", "s3a"), ("s3fs", "remote")),
     **dict.fromkeys(("gs", "gcs"), ("gcsfs", "remote")),
@@ -37,46 +37,46 @@ _PACKAGES = {
 
 
 def open_stream(source: Source) -> BinaryIO:
-    """Open a file to be read from its beginning to its end, the next bytes being fetched ahead.
+    """Open a file for reading from start to end; the next bytes are fetched ahead.
 
     Raises:
-        TraceError: it is missing, may not be read, or its server does not answer.
-        MissingExtraError: a package is missing that reads such URLs.
+        TraceError: the file is missing, access is denied, or its server does not answer.
+        MissingExtraError: the package for such URLs is not installed.
     """
     with _translate_errors(source):
         system, path = _file_system(source.place)
-        # On the web one answer, taken as it comes, needs no server that gives parts of files.
+        # Over HTTP, one response read as a stream needs no server with range requests.
         stream = system.open(path, "rb", block_size=0) if _on_web(system) else system.open(path, "rb", **_WHOLE_BLOCKS)
     return BufferedReader(_PrefetchStream(stream, source), _BUFFER)
 
 
-_WHOLE_ONLY = "its server gives whole files only, and an archive is read in parts; copy it here first."
+_WHOLE_ONLY = "its server sends whole files only, and an archive needs random access; download it first."
 _WHOLE_BLOCKS: dict[str, Any] = {"block_size": _PREFETCH_BYTES, "cache_type": "readahead"}
 
 
 def open_seekable(source: Source) -> BinaryIO:
-    """Open a file to be read here and there, as an archive is.
+    """Open a file for random access, which an archive needs.
 
     Raises:
-        TraceError: it is missing, may not be read, or its server does not give parts of files.
-        MissingExtraError: a package is missing that reads such URLs.
+        TraceError: the file is missing, access is denied, or its server sends whole files only.
+        MissingExtraError: the package for such URLs is not installed.
     """
     with _translate_errors(source):
         system, path = _file_system(source.place)
         stream = system.open(path, "rb", block_size=_BUFFER)
         if not stream.seekable():
             stream.close()
-            raise TraceError(f"{source.address}: can't be read here and there: {_WHOLE_ONLY}")
+            raise TraceError(f"{source.address}: can't be read: {_WHOLE_ONLY}")
     return BufferedReader(_SeekableStream(stream, source), _BUFFER)
 
 
 def identity(source: Source) -> tuple[str | int, ...] | None:
-    """Give address, size and what else its server says that changes with the file; nothing if it says too little."""
+    """Return address, size and other values that change with the file; None if the server reports too few."""
     try:
         system, path = _file_system(source.place)
         info = system.info(path)
         identity_fields = [str(info[key]) for key in _CHANGING if info.get(key)] or [_modified(system, path)]
-    except Exception:  # of any file system: then the file is read anew, and what is wrong is told by the reading
+    except Exception:  # of any file system: the file is then not cached, and reading it reports the error
         return None
     size = info.get("size")
     return (source.address, size, *identity_fields) if type(size) is int and all(identity_fields) else None
@@ -92,11 +92,11 @@ def _modified(system: Any, path: str) -> str:
 
 
 def is_folder(url: str) -> bool:
-    """Tell a folder, or a prefix that files begin with.
+    """Return whether a URL is a folder, or a prefix of files.
 
     Raises:
-        TraceError: nothing can be learned of it.
-        MissingExtraError: a package is missing that reads such URLs.
+        TraceError: the server can't be asked.
+        MissingExtraError: the package for such URLs is not installed.
     """
     with _translate_errors(Source.of(url)):
         system, path = _file_system(url)
@@ -104,11 +104,11 @@ def is_folder(url: str) -> bool:
 
 
 def list_files(url: str, in_subfolders: bool = False) -> list[str]:
-    """Give the URLs of the files in a folder, or of those in the folders in it, in the order of their names.
+    """List the URLs of the files in a folder, or in its subfolders, sorted by name.
 
     Raises:
-        TraceError: it can't be listed.
-        MissingExtraError: a package is missing that reads such URLs.
+        TraceError: the folder can't be listed.
+        MissingExtraError: the package for such URLs is not installed.
     """
     with _translate_errors(Source.of(url)):
         system, path = _file_system(url)
@@ -122,7 +122,7 @@ def list_files(url: str, in_subfolders: bool = False) -> list[str]:
 
 def _files(system: Any, path: str) -> list[dict[str, Any]]:
     found = system.ls(path, detail=True)
-    # A prefix may list itself; on the web, a folder's links point outside it as well.
+    # A prefix may list itself; over HTTP, a folder's links may point outside it.
     return [entry for entry in found if entry["name"].rstrip("/") != path.rstrip("/") and _inside(entry["name"], path)]
 
 
@@ -131,11 +131,11 @@ def _inside(name: str, path: str) -> bool:
 
 
 def glob_files(url: str) -> list[str]:
-    """Give the URLs of the files that a glob matches, in the order of their names.
+    """List the URLs of the files that a glob matches, sorted by name.
 
     Raises:
-        TraceError: nothing can be learned of it.
-        MissingExtraError: a package is missing that reads such URLs.
+        TraceError: the server can't be asked.
+        MissingExtraError: the package for such URLs is not installed.
     """
     with _translate_errors(Source.of(url)):
         system, path = _file_system(url)
@@ -148,7 +148,7 @@ def glob_files(url: str) -> list[str]:
 
 
 def _user_url(url: str, path: str, name: str, system: Any) -> str:
-    """Give the URL of what was found below *url*: what the user typed, with its credentials, and the rest."""
+    """Return the URL of a file below *url*: what the user typed, with its credentials, and the rest."""
     rest = name[len(path.rstrip("/")) :] if name.startswith(path.rstrip("/") + "/") else None
     if rest is None or is_url(name):
         return name if is_url(name) else str(system.unstrip_protocol(name))
@@ -156,7 +156,7 @@ def _user_url(url: str, path: str, name: str, system: Any) -> str:
 
 
 def _file_system(url: str) -> tuple[Any, str]:
-    """Give the file system of a URL, and what it calls the file."""
+    """Return the file system of a URL, and the file's path in it."""
     scheme = url.split("::", 1)[0].split("://", 1)[0].lower()
     try:
         from fsspec.core import url_to_fs
@@ -168,7 +168,7 @@ def _file_system(url: str) -> tuple[Any, str]:
         package, extra = _PACKAGES.get(scheme, ("", ""))
         if package:
             raise MissingExtraError(f"Reading {scheme}:// needs {package}", extra) from None
-        raise DptraceError(f"{redact(url)}: a package is missing that reads {scheme}://: {error}.") from None
+        raise DptraceError(f"{redact(url)}: no package for {scheme}:// is installed: {error}.") from None
     return system, path
 
 
@@ -194,7 +194,7 @@ def _on_web(system: Any) -> bool:
 
 @contextmanager
 def _translate_errors(source: Source) -> Iterator[None]:
-    """Tell in a sentence what any file system raises, without the secrets that it may have put into its message."""
+    """Turn the exceptions of any file system into a TraceError without the secrets in their messages."""
     try:
         yield
     except DptraceError:
@@ -204,28 +204,28 @@ def _translate_errors(source: Source) -> Iterator[None]:
 
 
 def _why(error: BaseException) -> str:
-    # On the web fsspec takes every failure for a missing file, and keeps the true one behind it.
+    # Over HTTP fsspec reports every failure as a missing file, with the real one as its cause.
     while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
         error = error.__cause__
     status = getattr(error, "status", None) or getattr(error, "code", None)
     if isinstance(error, FileNotFoundError) or status in (404, "404"):
-        return "there is no such file, or no right to see it."
+        return "no such file, or no permission to see it."
     if isinstance(error, IsADirectoryError):
         return "is a folder, not a trace file."
     kind, text = type(error).__name__, _redact_urls(str(error))
     if "range requests" in text:
-        return f"can't be read here and there: {_WHOLE_ONLY}"
+        return f"can't be read: {_WHOLE_ONLY}"
     if "Payload" in kind or isinstance(error, ConnectionResetError):
-        return "its server, or the network, ended the transfer. Try again."
+        return "the server or the network ended the transfer; try again."
     if isinstance(error, PermissionError) or status in (401, 403) or re.search("Credential|Forbidden|Denied", kind):
         status_text = f"status {status}" if status else text or kind
-        return f"may not be read ({status_text}); are the credentials for it set here?"
+        return f"access denied ({status_text}); are its credentials set?"
     if isinstance(error, TimeoutError) or "Timeout" in kind:
-        return "its server does not answer; is the network up? Try again later."
+        return "the server does not answer; check the network, or try again later."
     if re.search("Connect|Gaierror|DNS|Disconnected|Network", kind, re.IGNORECASE):
-        return f"can't be reached: {text or kind}. Is the address right, and the network up?"
+        return f"can't be reached: {text or kind}. Check the address and the network."
     if isinstance(status, int) and status >= 400:
-        return f"its server refuses it (status {status}); try again later, or look at the address."
+        return f"the server refuses the request (status {status}); check the address, or try again later."
     return f"can't be read: {text or kind}."
 
 
@@ -233,18 +233,18 @@ _URLS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\"<>)]+", re.IGNORECASE)
 
 
 def _redact_urls(text: str) -> str:
-    return _URLS.sub(lambda found: redact(found.group()), text).replace("\n", " ").strip().rstrip(".")[:300]
+    return _URLS.sub(lambda match: redact(match.group()), text).replace("\n", " ").strip().rstrip(".")[:300]
 
 
 class _PrefetchStream(io.RawIOBase):
-    """A stream whose next bytes are fetched while those before them are used."""
+    """A stream whose next bytes are fetched while earlier ones are used."""
 
     def __init__(self, stream: IO[bytes], source: Source) -> None:
         self._stream, self._source = stream, source
         self._pool = ThreadPoolExecutor(1, "dptrace-fetch")
         self._next: Future[bytes] = self._pool.submit(self._stream.read, _BUFFER)
         self._data = memoryview(b"")
-        self._given = 0
+        self._delivered = 0
 
     def readable(self) -> bool:
         return True
@@ -257,16 +257,16 @@ class _PrefetchStream(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         count = min(len(view), len(self._data))
         view[:count], self._data = self._data[:count], self._data[count:]
-        self._given += count
+        self._delivered += count
         return count
 
     def _fetched(self) -> bytes:
         try:
             return self._next.result()
         except Exception as error:
-            # No OSError: that would be taken for a file that ends here.
+            # Not an OSError, which would count as the end of the file.
             why = _why(error)
-            raise TraceError(f"{self._source.address}: broke off after {self._given:,} bytes: {why}") from None
+            raise TraceError(f"{self._source.address}: transfer ended after {self._delivered:,} bytes: {why}") from None
 
     def close(self) -> None:
         if not self.closed:
@@ -277,7 +277,7 @@ class _PrefetchStream(io.RawIOBase):
 
 
 class _SeekableStream(io.RawIOBase):
-    """A stream that can seek, and tells in a sentence what goes wrong."""
+    """A stream that can seek, and raises TraceErrors."""
 
     def __init__(self, stream: IO[bytes], source: Source) -> None:
         self._stream, self._source = stream, source

@@ -1,4 +1,4 @@
-"""Open and identify a file where it is stored: on disk, behind a URL, or on standard input."""
+"""Opening and identity of stored files: on disk, at a URL, or on standard input."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def open_stored(source: Source) -> BinaryIO:
 
     Raises:
         TraceError: the file is missing, a folder, or can't be read.
-        MissingExtraError: a package that reads such URLs is missing.
+        MissingExtraError: the package for such URLs is not installed.
     """
     if source.remote:
         return remote.open_stream(source)
@@ -33,14 +33,14 @@ def open_seekable(source: Source) -> BinaryIO:
 
     Raises:
         TraceError: it is missing, a folder, or can't be read.
-        MissingExtraError: a package that reads such URLs is missing.
+        MissingExtraError: the package for such URLs is not installed.
     """
     outer = source.outer()
     return remote.open_seekable(outer) if outer.remote else _open_file(outer.address)
 
 
 def file_identity(source: Source) -> tuple[str | int, ...] | None:
-    """Return what changes when the file does: place, size and time of change; None where that is unknown."""
+    """Return values that change with the file: path, size, times; None where they are unknown."""
     if source.member:
         outer = file_identity(source.outer())
         return None if outer is None else (*outer, source.member)
@@ -73,9 +73,9 @@ def _standard_input() -> BinaryIO:
     if sys.stdin is None or sys.stdin.closed:
         raise TraceError("standard input: is closed; pipe a trace into dptrace.")
     if sys.stdin.isatty():
-        raise TraceError("standard input: is this terminal; pipe a trace into dptrace: zcat rank0.json.gz | dptrace …")
-    # A copy, so that closing it leaves the process its own.
+        raise TraceError("standard input: is a terminal; pipe a trace into dptrace: zcat rank0.json.gz | dptrace …")
+    # A copy, so that closing it leaves the process's stdin open.
     try:
         return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
-    except (OSError, io.UnsupportedOperation):  # no file of the operating system, as in a notebook or a test
+    except (OSError, io.UnsupportedOperation):  # stdin is not a file, as in a notebook or a test
         return BufferedReader(io.BytesIO(sys.stdin.buffer.read()))

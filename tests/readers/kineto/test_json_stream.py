@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import dptrace.readers.kineto.json_stream
+import dptrace.readers.stream
 from dptrace.errors import TraceError, UsageError
-from dptrace.readers.kineto.json_stream import pieces
+from dptrace.readers.formats import pieces
 from tests.support.kineto_files import KinetoFile, training_step
 
 
@@ -23,7 +24,7 @@ def file_text() -> str:
 @pytest.mark.parametrize("size", [200, 997, 1 << 20])
 def test_pieces_put_together_are_the_text(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No byte between the brackets is lost or doubled, and only the last piece is last."""
-    monkeypatch.setattr(dptrace.readers.kineto.json_stream, "CHUNK", size)
+    monkeypatch.setattr(dptrace.readers.stream, "CHUNK", size)
     text = file_text().encode()
     path = tmp_path / "t.json"
     path.write_bytes(text)
@@ -50,7 +51,7 @@ def test_several_gzip_members_are_one_stream(tmp_path: Path, monkeypatch: pytest
 
 def test_memory_stays_by_the_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece is never larger than two chunks and an event, so the whole text is never held."""
-    monkeypatch.setattr(dptrace.readers.kineto.json_stream, "CHUNK", 2000)
+    monkeypatch.setattr(dptrace.readers.stream, "CHUNK", 2000)
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(file_text().encode()))
 
@@ -61,7 +62,7 @@ def test_a_file_that_spells_its_first_events_otherwise_is_cut_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Metadata that begins with "name" before events that begin with "ph" must not make one piece of them all."""
-    monkeypatch.setattr(dptrace.readers.kineto.json_stream, "CHUNK", 2000)
+    monkeypatch.setattr(dptrace.readers.stream, "CHUNK", 2000)
     text = file_text()
     first = ", ".join('{"name": "process_name", "ph": "M"}' for _ in range(5))
     path = tmp_path / "t.json"
@@ -72,7 +73,7 @@ def test_a_file_that_spells_its_first_events_otherwise_is_cut_all_the_same(
 
 def test_a_gzip_bomb_is_refused_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What unpacks to two hundred times its size and much is no trace; a variable lifts the limit."""
-    monkeypatch.setattr(dptrace.readers.kineto.json_stream, "_HARMLESS", 10_000_000)
+    monkeypatch.setattr(dptrace.readers.stream, "_HARMLESS", 10_000_000)
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 12_000_000 + b"]}"))
 
@@ -118,7 +119,7 @@ def test_other_forms_are_named_with_what_to_do(content: bytes, message: str, tmp
 
 def test_no_memory_is_filled_where_no_event_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stretch without the end of an event, longer than any event, ends the reading, and that is told."""
-    monkeypatch.setattr(dptrace.readers.kineto.json_stream, "CHUNK", 1000)
+    monkeypatch.setattr(dptrace.readers.stream, "CHUNK", 1000)
     monkeypatch.setattr(dptrace.readers.kineto.json_stream, "_STRETCH", 5000)
     path = tmp_path / "t.json"
     path.write_text(file_text().replace("]", ', {"ph": "X", "name": "' + "x" * 100_000, 1))

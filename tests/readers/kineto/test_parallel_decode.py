@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import dptrace.readers.kineto.json_stream
+import dptrace.readers.stream
 from dptrace.errors import DptraceError
 from dptrace.readers.kineto import parallel_decode
 from dptrace.readers.kineto.columns import Columns
@@ -28,7 +28,7 @@ EVENT = b'{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1,
 def many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make small files worth several processes."""
     monkeypatch.setattr(parallel_decode, "_MIN_TEXT_BYTES", 1)
-    monkeypatch.setattr(dptrace.readers.kineto.json_stream, "CHUNK", 3000)
+    monkeypatch.setattr(dptrace.readers.stream, "CHUNK", 3000)
 
 
 def damaged_file(path: Path) -> Path:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import dptrace.readers.kineto.json_stream
+import dptrace.readers.stream
 from dptrace.errors import DptraceError, TraceError
 from dptrace.readers.kineto.reader import damage_of, read_into, read_trace
 from dptrace.readers.sources.source import Source
@@ -174,7 +174,7 @@ def test_a_file_larger_than_a_chunk_is_cut_between_events(
     whole = read_trace(path)
 
     for size in (300, 1000, 5000):
-        monkeypatch.setattr(dptrace.readers.kineto.json_stream, "CHUNK", size)
+        monkeypatch.setattr(dptrace.readers.stream, "CHUNK", size)
         cut = read_trace(path)
         assert () == cut.damage
         assert whole.start_ns.tolist() == cut.start_ns.tolist()

@@ -193,7 +193,7 @@ def test_odd_annotations_do_no_harm(tmp_path: Path) -> None:
 
 def test_the_text_is_json_that_others_read_too(tmp_path: Path) -> None:
     """HTA's frames and overlays take the pieces of a file as one document."""
-    from dptrace.readers.kineto.json_stream import pieces
+    from dptrace.readers.formats import pieces
 
     path = written(tmp_path, as_torch_of_september(recording().events, BASE_NS))
 

@@ -1,0 +1,66 @@
+"""The formats of trace files: the one table of their suffixes, their first bytes and the modules that read them.
+
+To add a format, write a module with ``pieces(source, start, chunks)``, which turns a file's bytes into
+:class:`~dptrace.readers.stream.Piece` objects of Kineto's event text, and add a line to ``FORMATS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+from dptrace.readers.perfetto.packets import begins_with_packets
+from dptrace.readers.sources.source import Source
+from dptrace.readers.stream import ChunkedStream, Piece, open_decompressed
+
+__all__ = ["FORMATS", "TRACE_SUFFIXES", "Format", "pieces"]
+
+
+class Format(NamedTuple):
+    """One line of the table of formats."""
+
+    extensions: tuple[str, ...]
+    """Extensions of such files; each may be followed by ``.gz``."""
+    recognizes: Callable[[bytes], bool]
+    """Whether a file with these first bytes (decompressed) has the format."""
+    module: str
+    """Module with the function ``pieces``; imported when the first such file is read."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """The ends of such files' names."""
+        return tuple(extension + packed for extension in self.extensions for packed in ("", ".gz"))
+
+
+def _is_anything(start: bytes) -> bool:
+    # The JSON reader names what a file holds that is not a trace.
+    return True
+
+
+# In a folder, files of the first format that is found are read; a file is read by the last format that recognizes it.
+FORMATS = (
+    Format((".json",), _is_anything, "dptrace.readers.kineto.json_stream"),
+    Format((".pftrace", ".perfetto-trace", ".perfetto"), begins_with_packets, "dptrace.readers.perfetto.pftrace"),
+)
+TRACE_SUFFIXES = tuple(suffix for known in FORMATS for suffix in known.suffixes)
+"""Ends of the names of trace files of any format."""
+
+
+def pieces(file: Source | Path) -> Iterator[Piece]:
+    """Read a trace file of any format, gzipped or not, as pieces of event text that end between two events.
+
+    Raises:
+        TraceError: the file is missing, empty, of no known format, or without a list of events.
+    """
+    source = Source.of(file)
+    # glibc returns freed memory to the system, and clears what it takes again, above a limit that grows with the
+    # largest block ever freed. A chunk is above the initial limit: a tenth of all time was spent there.
+    bytes(16 << 20)
+    with open_decompressed(source) as stream:
+        chunks = ChunkedStream(stream)
+        start = chunks.read_chunk()
+        known = next(known for known in reversed(FORMATS) if known.recognizes(start))
+        read: Callable[[Source, bytes, ChunkedStream], Iterator[Piece]] = import_module(known.module).pieces
+        yield from read(source, start, chunks)
