@@ -2,123 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.output import OutputFile
-from dptrace.commands.shared.shared import (
-    console,
-    open_with_progress,
-    print_hint,
-    print_notes,
-    progress,
-    quoted_paths,
+from dptrace.commands.shared.options import (
+    Selection,
+    json_option,
+    output_option,
     reading_options,
     run_argument,
+    selection_options,
     verbosity_options,
 )
-from dptrace.core.files import atomic_write, check_output
-from dptrace.core.text import sanitize
+from dptrace.commands.shared.output import csv_text, emit, print_hint, print_notes, print_tables, quoted_paths
+from dptrace.commands.shared.progress import progress
+from dptrace.commands.shared.reading import open_with_progress
+from dptrace.core.files import check_output
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from dptrace.run.run import Run
 
 
 @click.command()
 @run_argument
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON (schema 1, times in ns).")
+@selection_options
+@click.option("--all", "every", is_flag=True, help="Print every table in full: each step, rank and collective.")
+@click.option("--collectives", is_flag=True, help="Print a row for each collective; as a table, or with --csv.")
+@json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print a CSV row for each rank and step (times in ns).")
-@click.option("--collectives", is_flag=True, help="A row for each collective; as a table, or with --csv.")
-@click.option("--all", "every", is_flag=True, help="Leave no rank and no step out of the tables.")
-@click.option("-o", "--output", type=OutputFile(dash=True), help="Write to this file instead of the terminal.")
-@click.option("--force", is_flag=True, help="Overwrite the file.")
-@click.option(
-    "--hta-compat", "as_hta", is_flag=True, help="HTA's temporal breakdown and overlap, by HTA's definitions (µs)."
-)
-@click.option("--no-align", "align", flag_value=False, default=True, help="Compare ranks by their clocks as they are.")
+@click.option("--hta-compat", "as_hta", is_flag=True, help="HTA's temporal breakdown and overlap, as HTA defines them.")
+@output_option
+@click.option("--no-align", "align", flag_value=False, default=True, help="Compare ranks without correcting clocks.")
 @click.option(
     "--dask",
     metavar="ADDRESS",
-    help="Read on a Dask cluster's workers (tcp://scheduler:8786), or 'local'; figures come back.",
+    help="Read on the workers of a Dask cluster (tcp://scheduler:8786), or 'local'; they return figures only.",
 )
 @reading_options
 @verbosity_options
 def command(
     paths: tuple[str, ...],
-    as_json: bool,
-    as_csv: bool,
-    collectives: bool,
-    every: bool,
-    output: Path | None,
-    force: bool,
-    as_hta: bool,
-    align: bool,
+    selection: Selection,
     dask: str | None,
     read_options: ReadOptions,
     verbosity: str,
+    **shown: Any,
 ) -> None:
     """Split each step of RUN: forward, backward, optimizer, exposed and overlapped communication, idle.
 
     RUN is a run folder, a trace file, several files (one for each rank), a folder or a glob of traces. The parts of
-    a step add up to its wall time exactly; overlapped communication lies under compute and is told beside them.
+    a step add up to its wall time exactly; overlapped communication runs under compute and is listed separately.
 
     \b
     Examples:
       dptrace analyze runs/interleaved
+      dptrace analyze runs/ddp --ranks 0-3 --steps 4:6 --all
       dptrace analyze rank0.json.gz rank1.json.gz --csv > split.csv
       dptrace analyze runs/ddp --json | jq '.ranks[0].total'
-      dptrace analyze runs/ddp --hta-compat
       dptrace analyze s3://bucket/run --dask tcp://scheduler:8786
     """
-    _check(as_json, as_csv, collectives, align, as_hta)
-    if output is not None:
-        check_output(output, force)
-        if (output.suffix, as_json, as_csv) in ((".json", False, False), (".csv", False, False)):
-            raise UsageError(f"{output} would hold tables; add --{output.suffix[1:]}, or let the name end in .txt.")
-    if as_hta:
-        if collectives or dask or read_options != ReadOptions(strict=read_options.strict):
-            raise UsageError("--hta-compat goes with --json, --csv, --all, --strict and -o only.")
-        _hta_compat(paths, as_json, as_csv, every, output, read_options.strict, verbosity)
-        return
-    run = open_with_progress(paths, replace(read_options, figures_only=True, dask=dask), verbosity)
-    if as_json or as_csv:
-        _emit(_json(run, align) if as_json else _csv(run, collectives), output)
-        print_notes(run)
+    output_options = _OutputOptions(**shown)
+    output_options.check()
+    if output_options.as_hta:
+        if selection or output_options.collectives or dask or read_options != ReadOptions(strict=read_options.strict):
+            raise UsageError("--hta-compat can be combined with --json, --csv, --all, --strict and -o only.")
+        _hta_compat(paths, output_options, read_options.strict, verbosity)
     else:
-        _tables(run, collectives, every, align, output)
-    if output is not None:
-        print_hint(f"Wrote {output}.", verbosity)
-    elif not as_json and not as_csv:
+        # Some steps' figures are computed from the intervals.
+        figures_only = selection.steps is None
+        if dask and not figures_only:
+            raise UsageError("--steps needs every interval, and --dask returns figures only; leave one of them out.")
+        read_options = replace(read_options, figures_only=figures_only, dask=dask)
+        _print(open_with_progress(paths, read_options, verbosity, selection), output_options)
+    if output_options.output is not None:
+        print_hint(f"Wrote {output_options.output}.", verbosity)
+    elif output_options.as_tables and not output_options.as_hta:
         print_hint(f"Next: dptrace view {quoted_paths(paths)}", verbosity)
 
 
-def _check(as_json: bool, as_csv: bool, collectives: bool, align: bool, as_hta: bool) -> None:
-    """Refuse what would be ignored."""
-    if as_json and as_csv:
-        raise UsageError("Choose one of --json and --csv.")
-    if as_json and collectives:
-        raise UsageError("--json holds the collectives already; leave --collectives out.")
-    if not align and (as_csv or collectives or as_hta):
-        raise UsageError("--no-align changes what is told of ranks together; leave it out here.")
+@dataclass(frozen=True)
+class _OutputOptions:
+    """What to print, and where."""
+
+    every: bool
+    collectives: bool
+    as_json: bool
+    as_csv: bool
+    as_hta: bool
+    output: Path | None
+    force: bool
+    align: bool
+
+    @property
+    def as_tables(self) -> bool:
+        return not self.as_json and not self.as_csv
+
+    def check(self) -> None:
+        """Refuse options that would be ignored, and a file that would be overwritten."""
+        if self.as_json and self.as_csv:
+            raise UsageError("Choose one of --json and --csv.")
+        if self.as_json and self.collectives:
+            raise UsageError("--json already contains the collectives; leave --collectives out.")
+        if not self.align and (self.as_csv or self.collectives or self.as_hta):
+            raise UsageError("--no-align only changes figures across ranks; leave it out here.")
+        if self.output is None:
+            return
+        check_output(self.output, self.force)
+        if self.output.suffix in (".json", ".csv") and self.as_tables:
+            raise UsageError(f"{self.output} would hold tables; add --{self.output.suffix[1:]}, or name it .txt.")
 
 
-def _hta_compat(
-    paths: tuple[str, ...],
-    as_json: bool,
-    as_csv: bool,
-    every: bool,
-    output: Path | None,
-    strict: bool,
-    verbosity: str,
-) -> None:
+def _hta_compat(paths: tuple[str, ...], output_options: _OutputOptions, strict: bool, verbosity: str) -> None:
     import json
 
     from dptrace.hta.definitions import COMPATIBLE_WITH, hta_compat
@@ -127,53 +126,32 @@ def _hta_compat(
 
     with progress("Reading", verbosity, measured=False):
         compat = hta_compat(find(paths), strict)
-    title = f"HTA {COMPATIBLE_WITH}'s temporal breakdown and overlap"
-    if as_json or as_csv:
-        _emit(json.dumps(compat.to_dict(), indent=1) + "\n" if as_json else compat.frame.to_csv(index=False), output)
+    output = output_options.output
+    if output_options.as_json:
+        emit(json.dumps(compat.to_dict(), indent=1) + "\n", output)
+    elif output_options.as_csv:
+        emit(compat.frame.to_csv(index=False), output)
     else:
-        _show(lambda console: print_frame(compat.frame, title, console, every), output)
-    for note in compat.notes:
-        click.echo(f"! {sanitize(note)}", err=True)
-    if output is not None:
-        print_hint(f"Wrote {output}.", verbosity)
+        title = f"HTA {COMPATIBLE_WITH}'s temporal breakdown and overlap"
+        print_tables(lambda console: print_frame(compat.frame, title, console, output_options.every), output)
+    print_notes(compat.notes)
 
 
-def _json(run: Run, align: bool) -> str:
+def _print(run: Run, output_options: _OutputOptions) -> None:
     import json
 
-    # In ASCII, as this writes it, no name from a trace can give orders to a terminal.
-    return json.dumps(run.to_dict(align), indent=1) + "\n"
-
-
-def _csv(run: Run, collectives: bool) -> str:
-    frame = run.collectives() if collectives else run.steps()
-    texts = frame.select_dtypes(exclude="number").columns
-    return frame.assign(**{name: frame[name].map(sanitize, na_action="ignore") for name in texts}).to_csv(index=False)
-
-
-def _emit(text: str, output: Path | None) -> None:
-    if output is None:
-        click.echo(text.encode(), nl=False)  # bytes, so that the encoding of a terminal can't harm the data
+    output, every = output_options.output, output_options.every
+    if output_options.as_json:
+        # json.dumps escapes all but ASCII, so no name from a trace can control the terminal.
+        emit(json.dumps(run.to_dict(output_options.align), indent=1) + "\n", output)
+    elif output_options.as_csv:
+        emit(csv_text(run.collectives() if output_options.collectives else run.steps()), output)
+    if not output_options.as_tables:
+        print_notes(run.notes)
         return
-    with atomic_write(output) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def _tables(run: Run, collectives: bool, every: bool, align: bool, output: Path | None) -> None:
     from dptrace.viewers.terminal.summary import print_collectives, print_run
 
-    if collectives:
-        _show(lambda console: print_collectives(run, console, every), output)
+    if output_options.collectives:
+        print_tables(lambda console: print_collectives(run, console, every), output)
     else:
-        _show(lambda console: print_run(run, console, every, align), output)
-
-
-def _show(show: Callable[[Console], None], output: Path | None) -> None:
-    """Print on the terminal, or into a file at a width that folds no table."""
-    from rich.console import Console
-
-    if output is None:
-        show(console())
-        return
-    with atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as file:
-        show(Console(file=file, width=132, highlight=False))
+        print_tables(lambda console: print_run(run, console, every, output_options.align), output)

@@ -1,4 +1,4 @@
-"""``dptrace bench``: the same training in many ways, timed and split, as a table and charts."""
+"""``dptrace bench``: ways to train, timed and split, as a table and charts."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.shared import console, print_hint
-from dptrace.core.files import atomic_write, check_output
+from dptrace.commands.shared.options import RenamedOption, json_option, quiet_option
+from dptrace.commands.shared.output import NORMAL, console, print_hint, print_notes, write_text
+from dptrace.core.files import check_output
 from dptrace.core.subprocess_pool import available_cores
 from dptrace.core.text import sanitize
+from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.record.options.models import MLPS, MODELS
 from dptrace.record.options.modes import MODES, trainer
@@ -23,46 +25,51 @@ if TYPE_CHECKING:
     from dptrace.bench.schedule import Job
     from dptrace.commands.shared.bench_files import BenchResult
 
-_USUAL_MODES = ("single", "naive", "interleaved", "ddp")
+_DEFAULT_MODES = ("single", "naive", "interleaved", "ddp")
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--models", metavar="LIST", help=f"Models, with commas [default: {','.join(MLPS)}].")
-@click.option("--modes", metavar="LIST", help=f"Modes of dptrace record [default: {','.join(_USUAL_MODES)}].")
-@click.option("--gpus", metavar="LIST", help="Numbers of GPUs [default: 1,2,4 … as this machine has; 1,2 on CPU].")
+@click.option("--models", metavar="LIST", help=f"Models, separated by commas [default: {','.join(MLPS)}].")
+@click.option("--modes", metavar="LIST", help=f"Modes of dptrace record [default: {','.join(_DEFAULT_MODES)}].")
+@click.option("--gpus", metavar="LIST", help="Numbers of GPUs [default: 1,2,4 … of this machine; 1,2 on CPU].")
 @click.option("--epochs", type=click.IntRange(1), default=5, show_default=True, help="Epochs of 32,768 samples.")
-@click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Fresh runs of each cell.")
-@click.option("--batch-size", type=click.IntRange(1), metavar="N", help="Samples in a step, over all ranks.")
+@click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Runs of each cell.")
+@click.option("--batch-size", type=click.IntRange(1), metavar="N", help="Samples per step, over all ranks.")
+@click.option("--steps", type=click.IntRange(1), default=5, show_default=True, help="Steps to record.")
 @click.option(
-    "--steps", type=click.IntRange(1), default=5, show_default=True, help="Steps of the run that is recorded."
+    "--no-record", is_flag=True, cls=RenamedOption, old_name="--no-split", help="Time only, without recorded runs."
 )
-@click.option("--no-split", is_flag=True, help="Time only; record nothing.")
-@click.option("--script", type=click.Path(path_type=Path), help="Bench this script instead; its own options follow --.")
-@click.option("--timeout", type=click.FloatRange(1), metavar="SECONDS", help="End a run that takes longer.")
+@click.option("--script", type=click.Path(path_type=Path), help="Benchmark this script; its own options follow --.")
+@click.option("--timeout", type=click.FloatRange(1), metavar="SECONDS", help="Stop a run that takes longer.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default=Path("bench"), show_default=True, help="Folder."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("bench"),
+    show_default=True,
+    help="Folder to write.",
 )
-@click.option("--resume", is_flag=True, help="Go on with the benchmark that is in the folder.")
-@click.option("--force", is_flag=True, help="Begin anew where there is one.")
-@click.option("--from", "source", type=click.Path(path_type=Path), help="Draw figures measured elsewhere: a CSV file.")
-@click.option("--local-loss", is_flag=True, help="Chart rank 0's own loss, not the mean over ranks.")
-@click.option("--png", is_flag=True, help="Write the charts as PNG too, beside SVG; needs Chromium.")
+@click.option("--resume", is_flag=True, help="Continue the benchmark in the folder.")
+@click.option("--force", is_flag=True, help="Overwrite an existing benchmark.")
+@click.option("--from", "source", type=click.Path(path_type=Path), help="Draw the figures of a CSV file.")
+@click.option("--local-loss", is_flag=True, help="Chart rank 0's loss instead of the mean over ranks.")
+@click.option("--png", is_flag=True, help="Write the charts as PNG in addition to SVG; needs Chromium.")
 @click.option(
-    "--csv", type=click.Path(path_type=Path, allow_dash=True), help="Write the table here too; - to print it."
+    "--csv", type=click.Path(path_type=Path, allow_dash=True), help="Also write the table to this file; - prints it."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress, no advice.")
+@json_option
+@quiet_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[ARGUMENTS]...")
 def command(**options: Any) -> None:
-    """Train the same models in many ways, and compare: epoch time, speedup, communication, overlap.
+    """Benchmark ways to train the same models: epoch time, speedup, communication, overlap.
 
-    Each run is a fresh torchrun, timed without the profiler and then recorded once for its split. Every result is
-    on disk as soon as it is there; a benchmark that was stopped goes on with --resume, and a run that fails is a
-    row that says why. The folder gets charts.html with six charts and what they say, charts/ with each as a picture,
-    table.csv, table.md and bench.json.
+    Each run starts torchrun, is timed without the profiler and then recorded once for its split. Every result is
+    saved at once: --resume continues a benchmark that was stopped, and a run that fails is a row with the reason. The
+    folder gets charts.html with six charts and conclusions, charts/ with each chart as a picture, table.csv, table.md
+    and bench.json.
 
-    With --script any script is benched that prints one line "RESULTS_JSON: {...}" with "epoch_s" (seconds of each
-    epoch) and what else it has of mode, parameters, samples_per_s, comm_s, losses.
+    --script benchmarks any script that prints one line "RESULTS_JSON: {...}" with "epoch_s" (seconds of each epoch)
+    and, optionally, mode, parameters, samples_per_s, comm_s and losses.
 
     \b
     Examples:
@@ -80,32 +87,32 @@ def command(**options: Any) -> None:
         result = _from_file(options["source"], options["output"], options["force"])
     else:
         if options["arguments"] and options["script"] is None:
-            raise UsageError(f"{options['arguments'][0]}: arguments belong to a script; name it with --script.")
+            raise UsageError(f"{options['arguments'][0]}: only a script takes arguments; name it with --script.")
         result = _measured(options)
     _print_result(result, options)
 
 
 def check_png() -> None:
-    """Refuse before any run a picture that could not be taken after it.
+    """Check before any run that pictures can be drawn after it.
 
     Raises:
-        UsageError: there is no Chromium.
+        UsageError: Chromium is not installed.
     """
     from dptrace.viewers.base.screenshot import find_chromium
 
     if find_chromium() is None:
         raise UsageError(
-            "--png needs Chromium or Chrome: install one (Debian: apt-get install chromium), or leave --png out."
+            "--png needs Chromium or Chrome: install it (Debian: apt-get install chromium), or leave --png out."
         )
 
 
 def _check_alone(options: dict[str, Any]) -> None:
-    """Refuse beside --from what would run something."""
+    """Refuse options that run something when --from is given."""
     context = click.get_current_context()
-    mine = {"source", "output", "force", "csv", "as_json", "quiet", "local_loss", "png"}
-    for name in options.keys() - mine:
+    usable = {"source", "output", "force", "csv", "as_json", "verbosity", "local_loss", "png"}
+    for name in options.keys() - usable:
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            raise UsageError(f"--from draws figures that are there; leave --{name.replace('_', '-')} out.")
+            raise UsageError(f"--from draws existing figures and runs nothing; leave --{name.replace('_', '-')} out.")
 
 
 def _from_file(path: Path, output: Path, force: bool) -> BenchResult:
@@ -115,37 +122,37 @@ def _from_file(path: Path, output: Path, force: bool) -> BenchResult:
 
     rows = rows_from_csv(path)
     if (output / PLAN).is_file() and "plan" in read_json(output / PLAN):
-        raise UsageError(f"{output}: holds a benchmark that was run here; name another folder with -o.")
+        raise UsageError(f"{output}: holds a benchmark that was run here; choose another folder with -o.")
     if output.exists() and any(output.iterdir() if output.is_dir() else [output]) and not force:
-        raise UsageError(f"{output}: holds something already; --force overwrites it, -o names another folder.")
+        raise UsageError(f"{output}: is not empty; --force overwrites it, -o chooses another folder.")
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{output}: can't be made: {error.strerror}.") from None
+        raise UsageError(f"{output}: can't be created: {error.strerror}.") from None
     return BenchResult(rows, f"Figures from {path.name}", here="In these figures", plan={"source": path.name})
 
 
-def parse_names(text: str | None, usual: tuple[str, ...], known: dict[str, Any], what: str) -> list[str]:
-    """Read a list with commas; each name once, in the order given.
+def parse_names(text: str | None, default: tuple[str, ...], known: dict[str, Any], option: str) -> list[str]:
+    """Parse a list with commas; each name once, in the order given.
 
     Raises:
-        UsageError: a name that is not known.
+        UsageError: a name is not known, or the list is empty.
     """
-    given = list(usual) if text is None else [part.strip() for part in text.split(",") if part.strip()]
+    given = list(default) if text is None else [part.strip() for part in text.split(",") if part.strip()]
     chosen = list(dict.fromkeys(given))
     for name in chosen:
         if name not in known:
-            raise UsageError(f"{what} {name}: there is none of that name. There are {', '.join(known)}.")
+            raise UsageError(f"{option} {name}: unknown; choose from {', '.join(known)}.")
     if not chosen:
-        raise UsageError(f"{what}: an empty list.")
+        raise UsageError(f"{option}: the list is empty.")
     return chosen
 
 
 def parse_gpu_counts(text: str | None, most: int) -> list[int]:
-    """Read numbers of GPUs; without, the powers of two that this machine has.
+    """Parse a list of numbers of GPUs; the default is the powers of two up to *most*.
 
     Raises:
-        UsageError: not numbers from 1 on.
+        UsageError: an entry is not a positive integer.
     """
     if text is None:
         return [1 << power for power in range(most.bit_length())]
@@ -154,16 +161,16 @@ def parse_gpu_counts(text: str | None, most: int) -> list[int]:
     except ValueError:
         numbers = [0]
     if numbers[0] < 1:
-        raise UsageError(f"--gpus {text}: give numbers from 1 on, for example 1,2,4.")
+        raise UsageError(f"--gpus {text}: expected positive integers, for example 1,2,4.")
     return numbers
 
 
 def local_device_count() -> tuple[int, bool]:
-    """Give how many ranks fit on this machine, and whether on GPUs: on CPU, one for each core, but two anyhow."""
+    """Return how many ranks fit on this machine, and whether on GPUs; on CPU one per core, but at least two."""
     from dptrace.record.launch.launcher import local_gpu_count
 
-    here = local_gpu_count()
-    return (here, True) if here else (max(2, available_cores()), False)
+    gpus = local_gpu_count()
+    return (gpus, True) if gpus else (max(2, available_cores()), False)
 
 
 def _measured(options: dict[str, Any]) -> BenchResult:
@@ -175,8 +182,8 @@ def _measured(options: dict[str, Any]) -> BenchResult:
     from dptrace.record.launch.launcher import Interrupted
 
     most, on_gpus = local_device_count()
-    usual_most = most if on_gpus else min(most, 2)
-    configs, notes = _cells(options, parse_gpu_counts(options["gpus"], usual_most), most)
+    default_most = most if on_gpus else min(most, 2)
+    configs, notes = _cells(options, parse_gpu_counts(options["gpus"], default_most), most)
     settings = Settings(
         epochs=options["epochs"],
         batch_size=options["batch_size"],
@@ -186,26 +193,28 @@ def _measured(options: dict[str, Any]) -> BenchResult:
         timeout_s=options["timeout"],
     )
     store = Store(options["output"])
-    asked = ("epochs", "repeat", "batch_size", "steps", "arguments", "no_split")
+    planned = ("epochs", "repeat", "batch_size", "steps", "arguments")
     plan = {
         "cells": [config.name for config in configs],
         "script": settings.script,
-        **{key: options[key] for key in asked},
+        **{key: options[key] for key in planned},
+        "no_split": options["no_record"],
     }
     store.begin(plan, options["resume"], options["force"])
     if not on_gpus:
         notes.append(
-            "No GPU here: ranks are processes with gloo on CPU, which share its cores; one rank alone has all."
+            "No GPU found: ranks are processes with gloo on CPU that share its cores; a single rank uses all of them."
         )
-    work = jobs(configs, options["repeat"], not options["no_split"])
+    work = jobs(configs, options["repeat"], not options["no_record"])
     try:
-        with job_progress(work, options["quiet"]) as show:
+        with job_progress(work, options["verbosity"]) as show:
             run_all(work, settings, store, show)
     except Interrupted as stopped:
-        click.echo(f"Interrupted; what has ended is in {options['output']}. Add --resume to go on.", err=True)
+        click.echo(f"Interrupted; the finished runs are in {options['output']}. Add --resume to continue.", err=True)
         sys.exit(stopped.exit_code)
-    found = results(configs, options["repeat"], store)
-    return BenchResult(rows(configs, found), _title(options), notes, machine_info(found), plan={"plan": store.plan()})
+    measured = results(configs, options["repeat"], store)
+    plan = {"plan": store.plan()}
+    return BenchResult(rows(configs, measured), _title(options), notes, machine_info(measured), plan=plan)
 
 
 def _title(options: dict[str, Any]) -> str:
@@ -213,7 +222,7 @@ def _title(options: dict[str, Any]) -> str:
     times = "" if repeat == 1 else f", {repeat} runs each"
     if options["script"] is not None:
         return f"Benchmark of {options['script'].name}{times}"
-    return f"Benchmark: {epochs} epoch{'s' * (epochs > 1)}{times}"
+    return f"Benchmark: {plural(epochs, 'epoch')}{times}"
 
 
 def _cells(options: dict[str, Any], numbers: list[int], most: int) -> tuple[list[BenchConfig], list[str]]:
@@ -221,7 +230,7 @@ def _cells(options: dict[str, Any], numbers: list[int], most: int) -> tuple[list
 
     script = options["script"]
     if script is None:
-        modes = parse_names(options["modes"], _USUAL_MODES, MODES, "--modes")
+        modes = parse_names(options["modes"], _DEFAULT_MODES, MODES, "--modes")
         models = parse_names(options["models"], MLPS, MODELS, "--models")
         for mode in modes:
             trainer(mode)
@@ -229,22 +238,22 @@ def _cells(options: dict[str, Any], numbers: list[int], most: int) -> tuple[list
     given = click.get_current_context().get_parameter_source("epochs") is click.core.ParameterSource.COMMANDLINE
     if given or options["models"] or options["modes"] or options["batch_size"]:
         raise UsageError(
-            "--models, --modes, --batch-size and --epochs are for our trainers; a script's own follow --, as in "
+            "--models, --modes, --batch-size and --epochs are for dptrace's trainers; a script's own follow --, as in "
             f"--script {script} -- --epochs 3."
         )
     if not script.is_file():
-        raise UsageError(f"--script {script}: there is no such file.")
+        raise UsageError(f"--script {script}: not found.")
     fit = [number for number in numbers if number <= most]
     if not fit:
-        raise UsageError(f"--gpus: this machine has {most}.")
-    left_out = [f"{number} GPUs: this machine has {most}." for number in numbers if number > most]
+        raise UsageError(f"--gpus: this machine has only {most}.")
+    left_out = [f"{number} GPUs left out: this machine has {most}." for number in numbers if number > most]
     return [BenchConfig(script.stem, "script", number) for number in fit], left_out
 
 
 @contextmanager
-def job_progress(work: list[Job], quiet: bool) -> Iterator[Callable[[Job, bool], None]]:
-    """Show which run is under way and how long the rest will take; line by line where stderr is no terminal."""
-    if quiet:
+def job_progress(work: list[Job], verbosity: str) -> Iterator[Callable[[Job, bool], None]]:
+    """Show the current run, the elapsed and the remaining time; a line per run where stderr is not a terminal."""
+    if verbosity != NORMAL:
         yield lambda job, done: None
         return
     if not sys.stderr.isatty():
@@ -255,10 +264,18 @@ def job_progress(work: list[Job], quiet: bool) -> Iterator[Callable[[Job, bool],
 
         yield line
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
-    # Runs take minutes: the time left is told from all that have ended, not from the last half minute.
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    columns = (BarColumn(), MofNCompleteColumn(), *times, TextColumn("{task.description}", markup=False))
+    # Runs take minutes: the remaining time is estimated from all finished runs, not from the last half minute.
     with Progress(*columns, console=console(stderr=True), transient=True, speed_estimate_period=86_400) as bar:
         task = bar.add_task("", total=len(work))
 
@@ -269,7 +286,7 @@ def job_progress(work: list[Job], quiet: bool) -> Iterator[Callable[[Job, bool],
 
 
 def _print_result(result: BenchResult, options: dict[str, Any]) -> None:
-    """Write the folder's files, and print the table and what it says."""
+    """Write the folder's files, and print the table and its conclusions."""
     import json
 
     from dptrace.bench.conclusions import warnings_about
@@ -285,22 +302,17 @@ def _print_result(result: BenchResult, options: dict[str, Any]) -> None:
     if to_stdout:
         click.echo(frame(result.rows).to_csv(index=False), nl=False)
     elif options["csv"] is not None:
-        with atomic_write(options["csv"]) as temporary:
-            frame(result.rows).to_csv(temporary, index=False)
+        write_text(options["csv"], frame(result.rows).to_csv(index=False))
     if options["as_json"]:
         click.echo(
             json.dumps({"schema": 1, "rows": [as_dict(row) for row in result.rows], "notes": result.notes}, indent=1)
         )
     elif not to_stdout:
         console().print(bench_table.table(result.rows, result.title))
-        for sentence in (said for chart, _ in charts[:2] for said in chart.sentences):
+        for sentence in (sentence for chart, _ in charts[:2] for sentence in chart.sentences):
             click.echo(sanitize(sentence))
-    for note in [*result.notes, *bench_table.failures(result.rows)]:
-        click.echo(f"! {sanitize(note)}", err=True)
-    print_hint(
-        f"Wrote {folder}: {', '.join(written)}. Next: open {folder / 'charts.html'}",
-        "quiet" if options["quiet"] else "normal",
-    )
+    print_notes([*result.notes, *bench_table.failures(result.rows)])
+    print_hint(f"Wrote {folder}: {', '.join(written)}. Next: open {folder / 'charts.html'}", options["verbosity"])
     if all(row.failed for row in result.rows):
         click.echo("Error: every run failed.", err=True)
         sys.exit(1)

@@ -1,4 +1,4 @@
-"""``dptrace cp``: a trainer of the user's own, to edit."""
+"""``dptrace cp``: a copy of a trainer, to edit."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from dptrace.commands.shared.options import force_option
 from dptrace.errors import UsageError
 from dptrace.record.options.modes import complete_mode, trainer
 
@@ -13,12 +14,11 @@ from dptrace.record.options.modes import complete_mode, trainer
 @click.command()
 @click.argument("mode", shell_complete=complete_mode)
 @click.argument("target", type=click.Path(path_type=Path), default=".", required=False)
-@click.option("--force", is_flag=True, help="Overwrite the file.")
+@force_option
 def command(mode: str, target: Path, force: bool) -> None:
-    """Copy the trainer of MODE to TARGET (a folder or a new file's name), to edit it.
+    """Copy the trainer of MODE to TARGET (a folder or a file name) [default: the current folder], to edit it.
 
-    TARGET is this folder by default. The copy runs with torchrun, and with dptrace record, whose --help lists the
-    modes.
+    The copy runs with torchrun and with dptrace record, whose --help lists the modes.
 
     \b
     Example:
@@ -29,7 +29,7 @@ def command(mode: str, target: Path, force: bool) -> None:
     source = trainer(mode)
     path = target / source.name if target.is_dir() else target
     if path.suffix != ".py":
-        raise UsageError(f"{target}: neither a folder that is there nor a name that ends in .py.")
+        raise UsageError(f"{target}: is neither an existing folder nor a name that ends in .py.")
     check_output(path, force)
     with atomic_write(path) as temporary:
         temporary.write_text(source.read_text(encoding="utf-8"), encoding="utf-8")

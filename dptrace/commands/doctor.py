@@ -1,53 +1,73 @@
-"""``dptrace doctor``: what is here, and what will therefore work."""
+"""``dptrace doctor``: what this machine has, and what will work on it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from dptrace.commands.shared.options import json_option, output_option, quiet_option
+from dptrace.commands.shared.output import print_hint, write_text
+from dptrace.core.files import check_output
+from dptrace.core.units import plural
 
 if TYPE_CHECKING:
     from dptrace.environment import Report, Torch
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
-def command(as_json: bool) -> None:
-    """Check Python, torch, GPUs, their driver and links, NCCL and gloo, and say what will work.
+@json_option
+@output_option
+@quiet_option
+def command(as_json: bool, output: Path | None, force: bool, verbosity: str) -> None:
+    """Check Python, torch, GPUs, their driver and links, NCCL and gloo, and list what will work.
 
-    The exit code is 0 whatever is missing, and 1 only when dptrace's own packages can't be imported.
+    The exit code is 0 whatever is missing, and 1 only if dptrace's own dependencies can't be imported.
 
     \b
     Examples:
       dptrace doctor
       dptrace doctor --json | jq .torch.gpus
+      dptrace doctor -o environment.txt
     """
     from dptrace.environment import examine
 
+    if output is not None:
+        check_output(output, force)
     report = examine()
-    if as_json:
-        # The standard library's, for msgspec is among what may be broken.
-        import json
-        from dataclasses import asdict
-
-        click.echo(json.dumps(asdict(report), indent=1))
+    text = _json(report) if as_json else "\n".join(_lines(report))
+    if output is None:
+        click.echo(text)
     else:
-        for name, text in _facts(report):
-            click.echo(f"{name:<9} {text}")
-        click.echo()
-        for verdict in report.verdicts:
-            mark = (
-                click.style("yes", fg="green", bold=True) if verdict.works else click.style("no ", fg="red", bold=True)
-            )
-            click.echo(f"{mark}  {click.style(verdict.what, bold=True)}: {verdict.why}.")
-        click.echo(f"Next: {_next(report)}")
+        write_text(output, click.unstyle(text) + "\n")
+        print_hint(f"Wrote {output}.", verbosity)
+    if not as_json:
+        print_hint(f"Next: {_next(report)}", verbosity)
     if report.broken:
         raise SystemExit(1)
 
 
+def _json(report: Report) -> str:
+    # The standard library's module: msgspec is among the packages that may be broken.
+    import json
+    from dataclasses import asdict
+
+    return json.dumps(asdict(report), indent=1)
+
+
+def _lines(report: Report) -> Iterator[str]:
+    for name, text in _facts(report):
+        yield f"{name:<9} {text}"
+    yield ""
+    for verdict in report.verdicts:
+        mark = click.style("yes", fg="green", bold=True) if verdict.works else click.style("no ", fg="red", bold=True)
+        yield f"{mark}  {click.style(verdict.what, bold=True)}: {verdict.why}."
+
+
 def _next(report: Report) -> str:
-    """Give the first command to type on a machine like this."""
+    """Return the first command to try on this machine."""
     if report.broken:
         return "pip install --force-reinstall dptrace"
     if not any(verdict.works and "record" in verdict.what for verdict in report.verdicts):
@@ -58,17 +78,17 @@ def _next(report: Report) -> str:
 
 def _facts(report: Report) -> Iterator[tuple[str, str]]:
     yield "dptrace", f"{report.dptrace}, Python {report.python} ({report.executable})"
-    yield "machine", f"{report.platform}, {report.cpus} CPU core{'s' if report.cpus > 1 else ''}"
+    yield "machine", f"{report.platform}, {plural(report.cpus, 'CPU core')}"
     if report.torch is None:
-        yield "torch", f"none: {report.torch_problem}"
+        yield "torch", f"missing: {report.torch_problem}"
     else:
         yield from _torch_facts(report.torch)
     if report.driver:
-        yield "driver", f"NVIDIA {report.driver}, {report.driver_gpus} GPU{'s' if report.driver_gpus > 1 else ''}"
+        yield "driver", f"NVIDIA {report.driver}, {plural(report.driver_gpus, 'GPU')}"
     if report.links:
         yield "links", _links(report.links)
     yield "packages", ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    yield "browser", report.browser or "no chromium found"
+    yield "browser", report.browser or "Chromium not found"
 
 
 def _torch_facts(torch: Torch) -> Iterator[tuple[str, str]]:
@@ -76,7 +96,7 @@ def _torch_facts(torch: Torch) -> Iterator[tuple[str, str]]:
         "torch",
         f"{torch.version}, built for {torch.built_for}; its profiler records {' and '.join(torch.activities)}",
     )
-    yield "backends", f"NCCL {torch.nccl or 'none'}, gloo {'yes' if torch.gloo else 'none'}"
+    yield "backends", f"NCCL {torch.nccl or 'missing'}, gloo {'yes' if torch.gloo else 'missing'}"
     if not torch.gpus:
         yield "GPUs", f"none{': ' + torch.problem if torch.problem else ''}"
     for gpu in torch.gpus:
@@ -84,9 +104,9 @@ def _torch_facts(torch: Torch) -> Iterator[tuple[str, str]]:
 
 
 def _links(links: dict[str, str]) -> str:
-    """Tell the links shortly: one word when all are alike.
+    """Summarize the links: one entry when all are of one kind.
 
-    NV and a number are NVLinks side by side; PIX, PXB, PHB, NODE and SYS are PCIe, from nearest to farthest.
+    NV and a number are parallel NVLinks; PIX, PXB, PHB, NODE and SYS are PCIe, from nearest to farthest.
     """
     kinds = sorted(set(links.values()))
     if len(kinds) == 1:

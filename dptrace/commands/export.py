@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from dptrace.commands.shared.output import OutputFile
-from dptrace.commands.shared.shared import (
-    open_with_progress,
-    print_hint,
-    print_notes,
-    progress,
+from dptrace.commands.shared.options import (
+    Selection,
+    force_option,
     reading_options,
     run_argument,
+    selection_options,
     verbosity_options,
 )
+from dptrace.commands.shared.output import OutputFile, print_hint, print_notes
+from dptrace.commands.shared.progress import progress
+from dptrace.commands.shared.reading import open_with_progress
 from dptrace.core.files import atomic_write, check_output
 from dptrace.core.text import sanitize
+from dptrace.core.units import byte_size, plural
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
+
+if TYPE_CHECKING:
+    from dptrace.export.aligned_run import AlignedRun
+    from dptrace.run.run import Run
 
 _FORMATS = {"perfetto": ".pftrace", "chrome-gz": ".json.gz", "chrome": ".json", "perfetto-zip": ".zip"}
 
 
 @click.command()
 @run_argument
+@selection_options
 @click.option(
     "-o",
     "--output",
@@ -36,84 +42,100 @@ _FORMATS = {"perfetto": ".pftrace", "chrome-gz": ".json.gz", "chrome": ".json", 
     type=OutputFile(),
     metavar="FILE",
     help="NAME.pftrace for Perfetto's own format, NAME.json.gz or NAME.json for Chrome trace events, NAME.zip for the "
-    "ranks' own files with their clocks' offsets.",
+    "ranks' own files with their clock offsets.",
 )
-@click.option("--format", "named", type=click.Choice(list(_FORMATS)), help="The format, whatever the file is called.")
-@click.option("--align/--no-align", default=True, help="Put all ranks on one clock, or leave times as recorded.")
-@click.option("--force", is_flag=True, help="Overwrite the file.")
+@force_option
+@click.option("--format", "named", type=click.Choice(list(_FORMATS)), help="Format, whatever the file's name.")
+@click.option("--align/--no-align", default=True, help="Put all ranks on one clock, or keep the recorded times.")
 @reading_options
 @verbosity_options
 def command(
     paths: tuple[str, ...],
+    selection: Selection,
     output: Path,
+    force: bool,
     named: str | None,
     align: bool,
-    force: bool,
     read_options: ReadOptions,
     verbosity: str,
 ) -> None:
     """Merge all ranks of RUN into one trace: steps, phases, exposed and overlapped communication, streams.
 
-    Every GPU becomes a process with a track for its steps, for the parts of each step, for communication that is
-    exposed and that is overlapped, and for each stream, and with counters: bytes in flight, whether communication is
-    overlapped, and what waits in the launch queue. Clocks are aligned by the ends of the collectives that the ranks
-    share, and a collective's members on all ranks are linked. Adding up the slices of "phases" by name gives the
-    figures of dptrace analyze.
+    Every GPU becomes a process with a track for its steps, for the parts of each step, for exposed and for overlapped
+    communication, and for each stream, and with counters: bytes in flight, whether communication is overlapped, and
+    the length of the launch queue. Clocks are aligned by the ends of the collectives that the ranks share, and a
+    collective's members on all ranks are linked. Adding up the slices of "phases" by name gives the figures of
+    dptrace analyze.
 
     \b
     Examples:
       dptrace export runs/interleaved -o interleaved.pftrace
+      dptrace export runs/ddp --ranks 0-3 --steps 4:6 -o part.pftrace
       dptrace export rank0.json.gz rank1.json.gz -o both.json.gz
       dptrace export runs/interleaved -o recorded.zip
     """
-    from dptrace.export.formats import BUNDLE, align_run, format_of, write_trace
+    from dptrace.export.formats import BUNDLE, align_run, format_of
 
     suffix = _FORMATS[named] if named else format_of(output)
     check_output(output, force)
+    if suffix == BUNDLE and selection.steps is not None:
+        raise UsageError("A zip holds the ranks' files as they were recorded; leave --steps out, or choose .pftrace.")
     opener = _opener(paths) if suffix == BUNDLE else None
-    run = open_with_progress(paths, read_options, verbosity)
-    together = align_run(run, align)
+    run = open_with_progress(paths, read_options, verbosity, selection)
+    aligned_run = align_run(run, align)
+    content = _write(run, aligned_run, output, suffix, opener, verbosity)
+    print_notes(dict.fromkeys((*run.notes, *aligned_run.notes)))
+    ranks = len(run.ranks)
+    print_hint(f"Wrote {output}: {plural(ranks, 'rank')}, {content}, {byte_size(output.stat().st_size)}.", verbosity)
+    if ranks > 1:
+        print_hint(f"{aligned_run.clock_summary[0].upper()}{aligned_run.clock_summary[1:]}.", verbosity)
+    print_hint("Open it at https://ui.perfetto.dev (drag it in); the trace stays on your machine.", verbosity)
+
+
+def _write(
+    run: Run,
+    aligned_run: AlignedRun,
+    output: Path,
+    suffix: str,
+    opener: Callable[[str], BinaryIO] | None,
+    verbosity: str,
+) -> str:
+    """Write the file and return what it holds."""
+    from dptrace.export.formats import write_trace
+
     with atomic_write(output) as temporary, progress("Writing", verbosity) as show:
 
         def done(timelines: float) -> None:
             show(timelines / len(run.timelines), "")
 
-        if opener:
-            from dptrace.export.zip_bundle import write_bundle
+        if opener is None:
+            return plural(write_trace(run, temporary, suffix, done, aligned_run), "slice")
+        from dptrace.export.zip_bundle import write_bundle
 
-            with temporary.open("wb") as file:
-                names = write_bundle(run, together, file, opener, done)
-            what = f"{len(names)} file{'s' if len(names) > 1 else ''} as recorded (unpacked, else unmodified)"
-        else:
-            what = f"{write_trace(run, temporary, suffix, done, together):,} slices"
-    size = output.stat().st_size / 1e6
-    print_notes(replace(run, notes=tuple(dict.fromkeys((*run.notes, *together.notes)))))
-    ranks = len({timeline.rank for timeline in run.timelines})
-    print_hint(f"Wrote {output}: {ranks} rank{'s' if ranks > 1 else ''}, {what}, {size:.1f} MB.", verbosity)
-    if ranks > 1:
-        print_hint(f"{together.clock_summary[0].upper()}{together.clock_summary[1:]}.", verbosity)
-    print_hint("Open it at https://ui.perfetto.dev (drag it in); the trace stays on your machine.", verbosity)
+        with temporary.open("wb") as file:
+            names = write_bundle(run, aligned_run, file, opener, done)
+        return f"{plural(len(names), 'file')} as recorded (unpacked, else unmodified)"
 
 
 def _opener(paths: Sequence[str]) -> Callable[[str], BinaryIO]:
-    """Give what opens the file of a timeline's path anew.
+    """Return a function that opens the file of a timeline's path again.
 
-    A timeline names its file as it is shown, which leaves out secrets and spells out odd letters; what the user typed
-    leads to the file itself.
+    A timeline names its file as it is shown, without secrets and with control characters spelled out; the paths that
+    the user typed lead to the file itself.
     """
     from dptrace.readers.sources.discovery import find
     from dptrace.readers.sources.open import open_source
 
     files = find(paths).files
     if any(file.single_pass for file in files):
-        raise UsageError("A pipe can be read once only, and a zip needs its file again: save it as a file first.")
+        raise UsageError("A zip reads its files twice, and a pipe can be read once only: save it as a file first.")
     known = {sanitize(file.address): file for file in files}
     if len(known) < len(files):
-        raise DptraceError("Two files of RUN differ only in letters that can't be shown; rename one of them.")
+        raise DptraceError("Two files of RUN differ only in characters that can't be shown; rename one of them.")
 
     def open_again(path: str) -> BinaryIO:
         if path not in known:
-            raise DptraceError(f"{path}: can't be found again to go into the zip; was it moved or renamed meanwhile?")
+            raise DptraceError(f"{path}: can't be found to put it into the zip; was it moved or renamed meanwhile?")
         return open_source(known[path])
 
     return open_again

@@ -1,4 +1,4 @@
-"""``dptrace record``: one of our ways to train, or the user's own script, recorded on all its ranks."""
+"""``dptrace record``: one of dptrace's trainers, or the user's script, recorded on all its ranks."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.options import check_machines, machine_options
+from dptrace.core.text import sanitize
+from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_folder, kept_checkpoints_message
 from dptrace.record.launch.run_folder import RunFolder
@@ -31,15 +34,15 @@ if TYPE_CHECKING:
     from dptrace.record.launch.launcher import Launch
 
 _SCRIPT_OPTIONS = ("steps", "warmup", "wait", "out")
-"""Options that hold for a user's own script too; the others belong to our trainers."""
+"""Options that apply to a user's script too; the others belong to dptrace's trainers."""
 
 _HEADINGS = {
     "first": "What to record",
     "training": "How to train (with --mode)",
-    "ddp": "DDP's own",
+    "ddp": "DDP",
     "parallel": "Shards, tensors, pipelines and experts",
-    "faults": "Going on after a failure",
-    "recording": "What to keep",
+    "faults": "Restarting after a failure",
+    "recording": "What to write",
     "machines": "Several machines",
     "other": "Other",
 }
@@ -83,7 +86,7 @@ _GROUPS |= {option.field: option.group for option in OPTIONS}
 
 
 def _as_click_type(reader: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Let an option's reader say why it refuses a text; click would keep that to itself."""
+    """Return a parser that reports why it refuses a text; click hides the message of a ValueError."""
 
     def read(text: str) -> Any:
         try:
@@ -95,7 +98,7 @@ def _as_click_type(reader: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the trainers' options, told once in dptrace.record.options.parse; the defaults are the trainers'."""
+    """Add the trainers' options, declared in dptrace.record.options.catalog; the defaults are the trainers'."""
     for option in reversed(OPTIONS):
         if option.type is bool:
             flag = click.option(f"--{option.name}", option.field, is_flag=True, default=None, help=option.help_text)
@@ -110,41 +113,38 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.command(cls=GroupedCommand, epilog=_EXAMPLES, context_settings={"allow_interspersed_args": False})
-@click.option("--mode", metavar="MODE", shell_complete=complete_mode, help="One of our trainers, listed above.")
+@click.option("--mode", metavar="MODE", shell_complete=complete_mode, help="One of dptrace's trainers, listed above.")
 @click.option(
     "--gpus", type=click.IntRange(1), metavar="N", help="Processes, one per GPU [default: all GPUs; 2 on CPU]."
 )
 @_shared_options
-@click.option("--force", is_flag=True, help="Replace the run if it is there already.")
-@click.option("--links", metavar="FILE", help="Keep these measurements of the links, by dptrace links, in run.json.")
-@click.option("--nnodes", type=click.IntRange(1), default=1, metavar="N", help="Machines; start this command on each.")
-@click.option("--node-rank", type=click.IntRange(0), metavar="N", help="Which of them this is, from 0.")
-@click.option("--rdzv-endpoint", metavar="HOST:PORT", help="Where machine 0 listens.")
+@click.option("--force", is_flag=True, help="Overwrite an existing run.")
+@click.option("--links", metavar="FILE", help="Copy the measurements of this file of dptrace links into run.json.")
+@machine_options
 @click.option(
     "--max-restarts",
     type=click.IntRange(0),
     default=0,
     metavar="N",
-    help="Start all ranks anew when one fails, up to N times; they go on from the last checkpoint, else from step 0.",
+    help="Restart all ranks when one fails, up to N times, from the last checkpoint or from step 0.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
-@click.option("-v", "--verbose", is_flag=True, help="Show how torchrun is called, and what rank 0 of a trainer says.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the torchrun command and the output of a trainer's rank 0.")
 @click.argument("script", nargs=-1, type=click.UNPROCESSED, metavar="[SCRIPT [ARGUMENTS]...]")
 def command(mode: str | None, gpus: int | None, script: tuple[str, ...], **options: Any) -> None:
     """Record a training run: one Kineto trace per rank, and run.json, in a run folder.
 
-    Give --mode for one of our trainers, or a script of your own; it is run without a change, one process per GPU,
-    and its steps are counted from its optimizer's. What follows SCRIPT is the script's.
+    Choose one of dptrace's trainers with --mode, or name your own script. The script runs unchanged, one process per
+    GPU; its steps are the steps of its optimizer. Everything after SCRIPT is passed to it.
     """
     _check(mode, gpus, script, options)
-    job = _job(mode, gpus, script, options)
-    _record(job, options["quiet"])
+    _record(_job(mode, gpus, script, options), options["quiet"])
 
 
 def _check(mode: str | None, gpus: int | None, script: tuple[str, ...], options: dict[str, Any]) -> None:
     """Refuse before any process is started what would fail in it."""
     if (mode is None) == (not script):
-        raise UsageError("Give either --mode or a script: dptrace record --mode naive, or dptrace record train.py")
+        raise UsageError("Choose either --mode or a script: dptrace record --mode naive, or dptrace record train.py.")
     if options["quiet"] and options["verbose"]:
         raise UsageError("Choose one of --quiet and --verbose.")
     chosen = [_default(name) if options[name] is None else options[name] for name in ("steps", "warmup", "wait")]
@@ -154,36 +154,45 @@ def _check(mode: str | None, gpus: int | None, script: tuple[str, ...], options:
         check_model(mode, options["model"] or default_model(mode))
         check_training(options | {"model": options["model"] or default_model(mode)})
         if MODES[mode].single_gpu and options["nnodes"] > 1:
-            raise UsageError(f"--mode {mode} trains on one GPU: leave --nnodes out, or choose another mode.")
+            raise UsageError(f"--mode {mode} trains on one GPU; leave --nnodes out, or choose another mode.")
     else:
         path = Path(script[0])
         if not path.is_file():
-            raise UsageError(f"{path}: there is no such script.")
+            raise UsageError(f"{path}: script not found.")
     _check_options(mode, options)
     _check_places(mode, script, options)
-    _check_machines(options)
+    check_machines(options)
+    if options["nnodes"] > 1 and options["max_restarts"]:
+        raise UsageError(
+            "--max-restarts is for one machine: with --nnodes, torchrun restarts the ranks of one machine while the "
+            "others wait. Start the command again on all of them, with --resume."
+        )
+    if options["rdzv_endpoint"] is not None:
+        from dptrace.bench.links.launch import check_address
+
+        check_address(options["rdzv_endpoint"])
 
 
 def _check_options(mode: str | None, options: dict[str, Any]) -> None:
-    """Refuse options that mean nothing to what is recorded, rather than ignore them."""
+    """Refuse options that do not apply to what is recorded, instead of ignoring them."""
     for option in OPTIONS:
         if options[option.field] is None:
             continue
         if mode is None and option.field not in _SCRIPT_OPTIONS:
-            raise UsageError(f"--{option.name} is for --mode; an option of the script stands after its name.")
+            raise UsageError(f"--{option.name} is for --mode; put an option of the script after its name.")
         if mode is not None and option.modes == REPLICATED and mode not in REPLICATED:
             raise UsageError(
-                f"--{option.name}: checkpoints are for modes whose ranks all hold the whole model: "
-                f"{', '.join(REPLICATED)}. Those of --mode {mode} do not."
+                f"--{option.name}: checkpoints need a mode whose ranks all hold the whole model: "
+                f"{', '.join(REPLICATED)}; the ranks of --mode {mode} do not."
             )
         if mode is not None and option.modes and mode not in option.modes:
-            raise UsageError(f"--{option.name} means nothing to --mode {mode}; it is for {', '.join(option.modes)}.")
+            raise UsageError(f"--{option.name} does not apply to --mode {mode}; it is for {', '.join(option.modes)}.")
 
 
 def _check_places(mode: str | None, script: tuple[str, ...], options: dict[str, Any]) -> None:
     parameters = options["save_parameters"]
     if parameters and not Path(parameters).absolute().parent.is_dir():
-        raise UsageError(f"--save-parameters {parameters}: there is no such folder; make it first.")
+        raise UsageError(f"--save-parameters {parameters}: its folder does not exist; create it first.")
     RunFolder(_out(mode, script, options)).check(options["force"])
     folder = _checkpoints(mode, options)
     if folder is not None and options["checkpoint_every"] and not options["node_rank"]:
@@ -191,7 +200,7 @@ def _check_places(mode: str | None, script: tuple[str, ...], options: dict[str, 
 
 
 def _checkpoints(mode: str | None, options: dict[str, Any]) -> Path | None:
-    """Give the folder of the checkpoints that a training writes or goes on from; None where it does neither."""
+    """Return the folder of checkpoints to write or resume from; None where neither is requested."""
     wanted = mode is not None and (options["checkpoint_every"] or options["resume"])
     return checkpoint_folder(mode, options["checkpoints"]) if wanted and mode is not None else None
 
@@ -204,42 +213,22 @@ def _default(field: str) -> Any:
     return next(option.default for option in OPTIONS if option.field == field)
 
 
-def _check_machines(options: dict[str, Any]) -> None:
-    nnodes, node_rank, endpoint = options["nnodes"], options["node_rank"], options["rdzv_endpoint"]
-    if nnodes == 1 and (node_rank or endpoint):
-        raise UsageError("--node-rank and --rdzv-endpoint are for several machines: give --nnodes too.")
-    if nnodes > 1 and options["max_restarts"]:
-        raise UsageError(
-            "--max-restarts is for one machine: with --nnodes, torchrun starts one machine's ranks anew and leaves the "
-            "others waiting. Start the command again on all of them, with --resume."
-        )
-    if nnodes > 1 and (node_rank is None or endpoint is None):
-        raise UsageError("--nnodes needs --node-rank (0 on the first machine) and --rdzv-endpoint HOST:PORT of it.")
-    if node_rank is not None and node_rank >= nnodes:
-        raise UsageError(f"--node-rank {node_rank}: from 0 to {nnodes - 1} with --nnodes {nnodes}.")
-    if endpoint is not None:
-        from dptrace.bench.links.launch import check_address
-
-        check_address(endpoint)
-
-
 def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
-    """Decide on the number of processes, and say so when they are not on GPUs."""
+    """Return the number of processes; print it when they do not run on GPUs."""
     from dptrace.record.launch.launcher import local_gpu_count
 
-    here = local_gpu_count()
+    local_gpus = local_gpu_count()
     alone = mode is not None and MODES[mode].single_gpu
     if alone and (gpus or 1) > 1 and not quiet:
-        click.echo(f"The mode {mode} trains on one GPU: recording 1 process, not {gpus}.", err=True)
-    if here:
-        if gpus is not None and gpus > here:
-            raise UsageError(f"--gpus {gpus}: this machine has {here}.")
-        return 1 if alone else gpus or here
+        click.echo(f"Mode {mode} trains on one GPU: recording 1 process instead of {gpus}.", err=True)
+    if local_gpus:
+        if gpus is not None and gpus > local_gpus:
+            raise UsageError(f"--gpus {gpus}: this machine has only {local_gpus}.")
+        return 1 if alone else gpus or local_gpus
     count = 1 if alone else gpus or 2
-    plural = "process" if count == 1 else "processes"
     if not quiet:
-        how = "with gloo on CPU instead." if mode else "on CPU; the script must use gloo there."
-        click.echo(f"No GPU here: recording {count} {plural} {how}", err=True)
+        how = "with gloo on CPU." if mode else "on CPU; the script must use gloo."
+        click.echo(f"No GPU found: recording {plural(count, 'process', 'processes')} {how}", err=True)
     return count
 
 
@@ -250,16 +239,16 @@ def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: d
     processes = _processes(mode, gpus, options["quiet"])
     given = {option: options[option.field] for option in OPTIONS if options[option.field] is not None}
     if mode is not None:
-        usual = MODELS[options["model"] or default_model(mode)].batch_size
-        batch, ranks = usual if options["batch_size"] is None else options["batch_size"], processes * options["nnodes"]
+        model = options["model"] or default_model(mode)
+        batch = MODELS[model].batch_size if options["batch_size"] is None else options["batch_size"]
+        ranks = processes * options["nnodes"]
         check_batch(batch, 1 if MODES[mode].whole_batch else ranks)
         check_replicas(mode, {**options, "batch_size": batch}, ranks)
-        if mode == "moe":
+        if MODES[mode].family == "experts":
             check_experts(options, ranks)
-        if mode == "pp":
+        if MODES[mode].family == "pipeline":
             check_pipeline({**options, "batch_size": batch}, ranks)
         if MODES[mode].family in ("tensor", "combined"):
-            model = options["model"] or default_model(mode)
             check_mesh({**options, "mode": mode, "model": model, "batch_size": batch}, ranks)
     arguments = [
         f"--{option.name}" if value is True else f"--{option.name}={value}"
@@ -291,14 +280,14 @@ def _record(job: Launch, quiet: bool) -> None:
     from dptrace.viewers.terminal.run_facts import memory_sentence
 
     if job.mode is not None and job.max_restarts and job.checkpoints is None and not quiet:
-        remedy = " --checkpoint-every N saves what was done." if job.mode in REPLICATED else ""
-        click.echo(f"No checkpoints: after a failure training begins again from step 0.{remedy}", err=True)
+        remedy = " Add --checkpoint-every N to resume instead." if job.mode in REPLICATED else ""
+        click.echo(f"No checkpoints: after a failure, training restarts from step 0.{remedy}", err=True)
     try:
         with _progress(job, quiet) as show:
             info = launch(job, show)
     except Interrupted as stopped:
-        stays = kept_checkpoints_message(job.checkpoints)
-        kept = f"no recording is kept. {stays}" if stays else "nothing is kept."
+        checkpoints = kept_checkpoints_message(job.checkpoints)
+        kept = f"no recording is kept. {checkpoints}" if checkpoints else "nothing is kept."
         click.echo(f"Interrupted: all ranks are stopped, and {kept}", err=True)
         sys.exit(stopped.exit_code)
     if quiet:
@@ -307,22 +296,18 @@ def _record(job: Launch, quiet: bool) -> None:
         click.echo(f"This machine's ranks are done; machine 0 writes {job.out}.", err=True)
         return
     for note in info["notes"]:
-        click.echo(f"! {note}", err=True)
+        click.echo(f"! {sanitize(note)}", err=True)
     folder = shlex.quote(info["folder"])
     click.echo(_summary(info), err=True)
-    if data := _data(info):
-        click.echo(data, err=True)
-    if memory := memory_sentence(info):
-        click.echo(memory, err=True)
+    for sentence in filter(None, (_data(info), memory_sentence(info))):
+        click.echo(sentence, err=True)
     if info["folder"] != str(job.out):
-        click.echo(
-            f"{job.out} has come to hold something else meanwhile, which stays; the run is in {folder}.", err=True
-        )
+        click.echo(f"{job.out} was written by something else meanwhile; the run is in {folder}.", err=True)
     click.echo(f"Next: dptrace analyze {folder}\n      dptrace view {folder}", err=True)
 
 
 def _data(info: dict[str, Any]) -> str:
-    """Say what resnet18 trained on, which other models have no choice of."""
+    """Return what resnet18 trained on; empty for other models, which train on one kind of data only."""
     if info["mode"] is None or info["model"] != "resnet18":
         return ""
     data = info["options"]["data"]
@@ -330,33 +315,33 @@ def _data(info: dict[str, Any]) -> str:
 
 
 def _summary(info: dict[str, Any]) -> str:
-    """Say what was written, and what the profiler cost."""
-    from statistics import fmean, median
+    """Return what was written, and the profiler's overhead."""
+    from dptrace.viewers.terminal.run_facts import profiler_sentence
 
     ranks = info["ranks"]
-    steps = max(rank["recorded_steps"] for rank in ranks)
-    text = f"Wrote {info['folder']}: {steps} step{'s' * (steps > 1)} of {len(ranks)} rank{'s' * (len(ranks) > 1)}."
-    if info["profiler_overhead"] is not None:
-        timed = [rank for rank in ranks if rank["unprofiled_ns"] and rank["profiled_ns"]]
-        plain, profiled = (fmean(median(rank[key]) for rank in timed) / 1e6 for key in ("unprofiled_ns", "profiled_ns"))
-        share = 100 * info["profiler_overhead"]
-        # Steps that are quicker with the profiler tell how much steps differ, and nothing of the profiler.
-        cost = f"({share:+.1f} %)" if share > 0 else "(no overhead seen)"
-        text += f" A step takes {plain:.1f} ms, {profiled:.1f} ms with the profiler {cost}."
-    return text
+    steps = plural(max(rank["recorded_steps"] for rank in ranks), "step")
+    return f"Wrote {info['folder']}: {steps} of {plural(len(ranks), 'rank')}. {profiler_sentence(info)}".rstrip()
 
 
 @contextmanager
 def _progress(job: Launch, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Show how far a trainer is, on a terminal; a script's own output tells by itself."""
+    """Show a trainer's progress and remaining time on a terminal; a script prints its own."""
     if quiet or job.mode is None or job.verbose or not sys.stderr.isatty():
         yield lambda done, total: None
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    from dptrace.commands.shared.shared import console
+    from dptrace.commands.shared.output import console
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *times)
     with Progress(*columns, console=console(stderr=True), transient=True) as bar:
         task = bar.add_task("Starting", total=None)
         yield lambda done, total: bar.update(task, description="Training", completed=done, total=total)

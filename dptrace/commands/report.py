@@ -1,4 +1,4 @@
-"""``dptrace report``: all that is told of a run, on one page to attach to a ticket."""
+"""``dptrace report``: findings, charts and tables of a run on one page."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from pathlib import Path
 
 import click
 
-from dptrace.commands.shared.output import OutputFile
-from dptrace.commands.shared.shared import (
-    open_with_progress,
-    print_hint,
-    progress,
-    quoted_paths,
+from dptrace.commands.shared.options import (
+    Selection,
+    force_option,
     reading_options,
     run_argument,
+    selection_options,
     verbosity_options,
 )
-from dptrace.core.files import atomic_write, check_output
+from dptrace.commands.shared.output import OutputFile, print_hint, quoted_paths, write_text
+from dptrace.commands.shared.progress import progress
+from dptrace.commands.shared.reading import open_with_progress
+from dptrace.core.files import check_output
+from dptrace.core.units import byte_size
 from dptrace.load.options import ReadOptions
 from dptrace.readers.sources.url import is_url, last_part, redact
 
 
 @click.command()
 @run_argument
+@selection_options
 @click.option("-o", "--output", type=OutputFile(), help="Write to this file. [RUN-report.html in this folder]")
-@click.option("--force", is_flag=True, help="Overwrite the file.")
-@click.option("--ranks", metavar="LIST", help="Only these ranks: 0,1 or 0-3.")
-@click.option("--steps", metavar="FIRST:LAST", help="Only these steps, by their numbers in the trace: 4:6 or 4.")
+@force_option
 @reading_options
 @verbosity_options
 def command(
     paths: tuple[str, ...],
+    selection: Selection,
     output: Path | None,
     force: bool,
-    ranks: str | None,
-    steps: str | None,
     read_options: ReadOptions,
     verbosity: str,
 ) -> None:
@@ -47,24 +47,18 @@ def command(
       dptrace report runs/interleaved
       dptrace report runs/ddp -o ddp-report.html
     """
-    place = output or Path(f"{_name(paths[0])}-report.html")
-    check_output(place, force)
-    from dptrace.commands.view import parse_ranks, parse_steps
-
-    selection = parse_ranks(ranks) if ranks is not None else None, parse_steps(steps) if steps is not None else None
-    run = open_with_progress(paths, read_options, verbosity).select(*selection)
+    path = output or Path(f"{_file_stem(paths[0])}-report.html")
+    check_output(path, force)
+    run = open_with_progress(paths, read_options, verbosity, selection)
     from dptrace.viewers.pages.report import document
 
     with progress("Writing", verbosity, measured=False):
         page = document(run)
-    with atomic_write(place) as temporary:
-        temporary.write_text(page, encoding="utf-8")
-    print_hint(
-        f"Wrote {place} ({len(page.encode()) / 1e6:.1f} MB). Next: dptrace view {quoted_paths(paths)}", verbosity
-    )
+    write_text(path, page)
+    print_hint(f"Wrote {path} ({byte_size(len(page.encode()))}). Next: dptrace view {quoted_paths(paths)}", verbosity)
 
 
-def _name(path: str) -> str:
-    """Name the file after the run, by letters that are safe in file names."""
+def _file_stem(path: str) -> str:
+    """Return the run's name in letters that are safe in file names."""
     last = last_part(redact(path)) if is_url(path) else Path(path).absolute().name
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in last).lstrip(".")[:60] or "run"

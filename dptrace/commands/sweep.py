@@ -1,4 +1,4 @@
-"""``dptrace sweep``: the same training with an option's values in turn, and which of them is best."""
+"""``dptrace sweep``: the same training with several values of an option, and which of them is best."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import click
 
 from dptrace.bench.sweep.points import configs
 from dptrace.commands.bench import job_progress, local_device_count
-from dptrace.commands.shared.shared import console
-from dptrace.core.files import atomic_write
+from dptrace.commands.shared.options import json_option, quiet_option
+from dptrace.commands.shared.output import console, print_hint, print_notes, write_text
+from dptrace.core.text import sanitize
 from dptrace.errors import UsageError
 from dptrace.record.options.models import MODELS
 
@@ -32,10 +33,10 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--bucket-cap-mb", metavar="LIST", help="Sizes of DDP's buckets in MiB, with commas.")
-@click.option("--micro-batches", metavar="LIST", help="Numbers of micro-batches in a step, with --mode accumulate.")
-@click.option("--batch-size", metavar="LIST", help="Samples in a step, over all ranks.")
-@click.option("--compress", metavar="LIST", help="Compressions: none,fp16,bf16,powersgd,topk,int8.")
+@click.option("--bucket-cap-mb", metavar="LIST", help="Sizes of DDP's buckets in MiB, separated by commas.")
+@click.option("--micro-batches", metavar="LIST", help="Numbers of micro-batches per step, with --mode accumulate.")
+@click.option("--batch-size", metavar="LIST", help="Samples per step, over all ranks.")
+@click.option("--compress", metavar="LIST", help="Gradient compressions: none,fp16,bf16,powersgd,topk,int8.")
 @click.option(
     "--mode", type=click.Choice(["ddp", "accumulate"]), default="ddp", show_default=True, help="How to train."
 )
@@ -43,37 +44,46 @@ Examples:
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of CIFAR-10's binary files, for resnet18.")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="Ranks [default: all GPUs; 2 on CPU].")
 @click.option("--epochs", type=click.IntRange(1), default=1, show_default=True, help="Epochs of each run.")
-@click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Fresh runs of each value.")
-@click.option("--steps", type=click.IntRange(1), default=10, show_default=True, help="Steps that are recorded of each.")
-@click.option("--links", type=click.Path(path_type=Path), help="Choose by what dptrace links measured: its file.")
-@click.option("--checkpoints/--no-checkpoints", default=True, help="Keep the parameters that each run ends with.")
-@click.option("--timeout", type=click.FloatRange(1), metavar="SECONDS", help="End a run that takes longer.")
+@click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Runs of each value.")
+@click.option("--steps", type=click.IntRange(1), default=10, show_default=True, help="Steps to record of each value.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), default=Path("sweep"), show_default=True, help="Folder."
+    "--links",
+    type=click.Path(path_type=Path),
+    help="Predict bucket sizes from this file of dptrace links.",
 )
-@click.option("--resume", is_flag=True, help="Go on with the sweep that is in the folder.")
-@click.option("--force", is_flag=True, help="Begin anew where there is one.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress, no advice.")
+@click.option("--checkpoints/--no-checkpoints", default=True, help="Keep the final parameters of each run.")
+@click.option("--timeout", type=click.FloatRange(1), metavar="SECONDS", help="Stop a run that takes longer.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("sweep"),
+    show_default=True,
+    help="Folder to write.",
+)
+@click.option("--resume", is_flag=True, help="Continue the sweep in the folder.")
+@click.option("--force", is_flag=True, help="Overwrite an existing sweep.")
+@json_option
+@quiet_option
 def command(**options: Any) -> None:
-    """Train the same model with an option's values in turn, and tell which is best, and why.
+    """Train the same model with several values of an option, and find which is best, and why.
 
-    Of each value: seconds of a step over the last 20 steps, timed without the profiler; from a recorded run the
-    communication fraction, what is exposed, how many collectives of how many bytes; and what a line alpha + beta·n
-    would have chosen. Several options at once make every combination.
+    For each value: the seconds of a step over the last 20 steps, timed without the profiler; from a recorded run the
+    communication fraction, exposed communication, and the number and size of the collectives; and the value that a
+    fitted line alpha + beta·n predicts. Several options together are swept in every combination.
 
     The folder gets sweep.html, sweep.json, table.csv, table.md, epochs.csv (each epoch), buckets.csv (each bucket's
-    times), step.svg, exposed.svg, the recorded runs in traces/ and the last parameters in checkpoints/.
+    times), step.svg, exposed.svg, the recorded runs in traces/ and the final parameters in checkpoints/.
     """
     from dptrace.record.launch.launcher import Interrupted
 
     folder: Path = options["output"]
-    made, chosen, notes = _cells(options)
-    links = _links(options["links"], made[0].gpus)
+    cells, chosen, notes = _cells(options)
+    links = _links(options["links"], cells[0].gpus)
     try:
-        result = _run(options, made, chosen, links, notes)
+        result = _run(options, cells, chosen, links, notes)
     except Interrupted as stopped:
-        click.echo(f"Interrupted; what has ended is in {folder}. Add --resume to go on.", err=True)
+        click.echo(f"Interrupted; the finished runs are in {folder}. Add --resume to continue.", err=True)
         sys.exit(stopped.exit_code)
     _write(folder, result)
     _show(result.content, options)
@@ -82,24 +92,24 @@ def command(**options: Any) -> None:
 
 
 def _cells(options: dict[str, Any]) -> tuple[list[BenchConfig], dict[str, tuple[str, ...]], list[str]]:
-    """Refuse before anything is run what would fail in it."""
+    """Return the runs, the swept values and notes; refuse before any run what would fail in it."""
     from dptrace.bench.sweep.points import values
     from dptrace.record.options.parse import check_training
 
     given = {field.replace("_", "-"): options[field] for field in _SWEPT if options[field] is not None}
     chosen = {name: values(name, text) for name, text in given.items()}
     data = options["data"]
-    nothing = {"checkpoint_activations": False, "amp": None, "dtype": None}
-    check_training({**nothing, "model": options["model"], "data": data})
+    defaults = {"checkpoint_activations": False, "amp": None, "dtype": None}
+    check_training({**defaults, "model": options["model"], "data": data})
     if data is not None and not data.is_dir():
-        raise UsageError(f"--data {data}: there is no such folder.")
+        raise UsageError(f"--data {data}: not a folder.")
     most, on_gpus = local_device_count()
     gpus = (most if on_gpus else min(most, 2)) if options["gpus"] is None else options["gpus"]
     if gpus > most:
-        raise UsageError(f"--gpus {gpus}: this machine has {most}.")
-    made = configs(options["mode"], options["model"], gpus, chosen)
-    notes = [] if on_gpus else ["No GPU here: ranks are processes with gloo on CPU, which share its cores."]
-    return made, chosen, notes
+        raise UsageError(f"--gpus {gpus}: this machine has only {most}.")
+    cells = configs(options["mode"], options["model"], gpus, chosen)
+    notes = [] if on_gpus else ["No GPU found: ranks are processes with gloo on CPU that share its cores."]
+    return cells, chosen, notes
 
 
 def _links(path: Path | None, gpus: int) -> FittedLine | None:
@@ -113,7 +123,7 @@ def _links(path: Path | None, gpus: int) -> FittedLine | None:
 
 def _run(
     options: dict[str, Any],
-    made: list[BenchConfig],
+    cells: list[BenchConfig],
     chosen: dict[str, tuple[str, ...]],
     links: FittedLine | None,
     notes: list[str],
@@ -126,7 +136,7 @@ def _run(
     folder: Path = options["output"]
     data = None if options["data"] is None else str(options["data"].resolve())
     store = Store(folder)
-    plan = {"cells": [config.name for config in made], **{key: options[key] for key in ("epochs", "repeat", "steps")}}
+    plan = {"cells": [config.name for config in cells], **{key: options[key] for key in ("epochs", "repeat", "steps")}}
     store.begin({"sweep": chosen, **plan, "data": data}, options["resume"], options["force"])
     if options["checkpoints"]:
         (folder / "checkpoints").mkdir(exist_ok=True)
@@ -138,14 +148,14 @@ def _run(
         checkpoints=folder / "checkpoints" if options["checkpoints"] else None,
         verb="sweep",
     )
-    work = jobs(made, options["repeat"])
-    with job_progress(work, options["quiet"]) as show:
+    work = jobs(cells, options["repeat"])
+    with job_progress(work, options["verbosity"]) as show:
         run_all(work, settings, store, show)
-    return sweep_result(SweepRequest(made, chosen, options["epochs"], options["repeat"], links), store, notes)
+    return sweep_result(SweepRequest(cells, chosen, options["epochs"], options["repeat"], links), store, notes)
 
 
 def _write(folder: Path, result: SweepResult) -> None:
-    """Write everything that is made of the results; each file is there whole or as it was."""
+    """Write the files of the results, each whole or not at all."""
     import pandas as pd
 
     from dptrace.viewers.base.svg_renderer import svg
@@ -167,8 +177,7 @@ def _write(folder: Path, result: SweepResult) -> None:
         "buckets.csv": pd.DataFrame(result.buckets).to_csv(index=False),
     }
     for name, text in texts.items():
-        with atomic_write(folder / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_text(folder / name, text)
 
 
 def _show(content: dict[str, Any], options: dict[str, Any]) -> None:
@@ -178,10 +187,8 @@ def _show(content: dict[str, Any], options: dict[str, Any]) -> None:
         click.echo(json.dumps(content, indent=1))
     else:
         console().print(sweep_table.table(content))
-        for said in content["reading"]:
-            click.echo(said)
-    for note in content["notes"]:
-        click.echo(f"! {note}", err=True)
-    if not options["quiet"]:
-        folder = options["output"]
-        click.echo(f"Wrote {folder}. Look at the charts: {folder / 'sweep.html'}", err=True)
+        for sentence in content["reading"]:
+            click.echo(sanitize(sentence))
+    print_notes(content["notes"])
+    folder = options["output"]
+    print_hint(f"Wrote {folder}. Next: open {folder / 'sweep.html'}", options["verbosity"])

@@ -1,4 +1,4 @@
-"""Two runs side by side as tables that fit a terminal."""
+"""Two runs compared, as tables that fit a terminal."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from dptrace.comparison.changes import PARTS, Change, CollectiveChange, KernelCh
 from dptrace.comparison.compare import FIGURE_NAMES, Comparison
 from dptrace.comparison.samples import DeviceId, RunSample
 from dptrace.core.text import sanitize
+from dptrace.core.units import MINUS, byte_size, milliseconds, plural, signed_milliseconds
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.terminal.split_tables import HEADINGS, milliseconds, plain, quantity
+from dptrace.viewers.terminal.split_tables import HEADINGS, plain, titled_table
 
 __all__ = [
     "ROWS",
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 ROWS = (*PARTS, *CAUSES, "wall_ns", "overlapped_comm_ns")
-"""The figures in the order of the tables: the parts, what idling was for, their sum, and what lies under compute."""
+"""The figures in the order of the tables: the parts, the causes of idle time, their sum, overlapped communication."""
 
 MAX_ROWS = 5
 _NARROWEST_NAME = 12
@@ -43,44 +44,36 @@ _NARROWEST_NAME = 12
 Row = TypeVar("Row", KernelChange, CollectiveChange)
 
 
-def signed(ns: float) -> str:
-    """Give a difference in ms, with its sign.
-
-    >>> signed(14_100_000), signed(-250_000), signed(0)
-    ('+14.10', '−0.25', '0.00')
-    """
-    text = milliseconds(abs(ns))
-    return text if not float(text.replace(",", "")) else f"{'+' if ns > 0 else '−'}{text}"
+signed = signed_milliseconds
 
 
 def percent(change: Change) -> str:
-    """Give a difference in percent of A, with its sign."""
+    """Return a difference in percent of A, with its sign."""
     share = change.delta_percent
     if share is None:
         return "new"
     text = f"{share:+,.0f}" if abs(share) >= 1000 else f"{share:+.1f}"
-    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", MINUS)
 
 
 def verdict_word(verdict: str) -> str:
-    """Shorten a verdict for a column of its own."""
+    """Return a verdict in a word or two."""
     return {"same": "=", "within noise": "in noise", "beyond noise": "moved", "cannot tell": "can't tell"}[verdict]
 
 
-def side_line(one: RunSample) -> str:
-    """Name a run and tell how it was recorded; its steps are those that are compared."""
-    head = headline(one.run)
-    steps = f"{len(one.steps)} step{'' if len(one.steps) == 1 else 's'}"
-    return " · ".join((head.title, *head.facts[:-1], steps))
+def side_line(sample: RunSample) -> str:
+    """Return a run's name, how it was recorded, and the number of steps that are compared."""
+    head = headline(sample.run)
+    return " · ".join((head.title, *head.facts[:-1], plural(len(sample.steps), "step")))
 
 
 def sort_name(row: CollectiveChange) -> str:
-    """Name the kind and the group of a collective."""
+    """Return the kind and the group of a collective."""
     return f"{row.collective.kind} · {row.collective.group}" if row.collective.group else row.collective.kind
 
 
 def short_kernel(name: str, width: int) -> str:
-    """Shorten a kernel's name: its parameters go first, then its middle, for template arguments tell variants apart.
+    """Shorten a kernel's name: drop its parameters, then its middle; template arguments distinguish variants.
 
     >>> short_kernel("at::native::gemm<float, 128>(int, float const*)", 60)
     'gemm<float, 128>'
@@ -101,7 +94,7 @@ def short_kernel(name: str, width: int) -> str:
 
 
 def row_verdict(row: KernelChange | CollectiveChange) -> str:
-    """Give what a table says of a row: that only one run has it is a fact, whatever the noise."""
+    """Return a row's verdict; a row that only one run has needs no test against noise."""
     if not row.a_count or not row.b_count:
         return f"only in {'A' if row.a_count else 'B'}"
     if isinstance(row, KernelChange):
@@ -115,9 +108,7 @@ def _style(verdict: str) -> str:
 
 
 def _table(title: str, first: str, *headings: str) -> Table:
-    table = Table(
-        title=Text(title, style="bold"), title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1)
-    )
+    table = titled_table(title)
     table.add_column(first, no_wrap=True)
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -128,20 +119,20 @@ def _label(name: str) -> str:
     return f"  {FIGURE_NAMES[name]}" if name in CAUSES else FIGURE_NAMES[name]
 
 
-def shown_changes(found: Comparison) -> list[Change]:
-    """Leave out what neither run has."""
-    return [change for change in map(found.change, ROWS) if change.a or change.b]
+def shown_changes(comparison: Comparison) -> list[Change]:
+    """Return the changes of figures that at least one run has."""
+    return [change for change in map(comparison.change, ROWS) if change.a or change.b]
 
 
-def _figures(found: Comparison) -> Table:
-    table = _table("ms per step, mean of steps and ranks: the parts add up", "", "A", "B", "B − A", "%", "verdict")
-    for change in shown_changes(found):
+def _figures(comparison: Comparison) -> Table:
+    table = _table("ms per step, mean of steps and ranks", "", "A", "B", "B − A", "%", "verdict")
+    for change in shown_changes(comparison):
         style = "bold" if change.beyond else _style(change.verdict) if change.verdict == "cannot tell" else ""
         if change.name in ("wall_ns", "overlapped_comm_ns"):
             table.add_section()
-        cells = milliseconds(change.a), milliseconds(change.b), signed(change.delta), percent(change)
+        cells = milliseconds(change.a), milliseconds(change.b), signed_milliseconds(change.delta), percent(change)
         table.add_row(_label(change.name), *cells, verdict_word(change.verdict), style=style)
-    if (overlap := found.overlap) is not None:
+    if (overlap := comparison.overlap) is not None:
         table.add_row(
             "overlap", *overlap_cells(overlap), verdict_word(overlap.verdict), style="bold" if overlap.beyond else ""
         )
@@ -149,14 +140,14 @@ def _figures(found: Comparison) -> Table:
 
 
 def overlap_cells(overlap: Change) -> tuple[str, str, str, str]:
-    """Give A's and B's share of communication under compute, and the difference in percentage points."""
-    return f"{overlap.a:.1f} %", f"{overlap.b:.1f} %", f"{overlap.delta:+.1f}".replace("-", "−"), ""
+    """Return A's and B's share of overlapped communication, and the difference in percentage points."""
+    return f"{overlap.a:.1f} %", f"{overlap.b:.1f} %", f"{overlap.delta:+.1f}".replace("-", MINUS), ""
 
 
-def _medians(found: Comparison) -> Table:
+def _medians(comparison: Comparison) -> Table:
     heads = ("A\nmedian", "±\nsteps", "±\nranks", "B\nmedian", "±\nsteps", "±\nranks")
-    table = _table("medians in ms, and standard deviation over steps and over ranks", "", *heads)
-    for change in shown_changes(found):
+    table = _table("medians in ms, and standard deviations over steps and over ranks", "", *heads)
+    for change in shown_changes(comparison):
         row = []
         for side in "ab":
             values = (getattr(change, f"{side}_{word}") for word in ("median", "step_spread", "rank_spread"))
@@ -169,13 +160,15 @@ def _ranks(by_rank: Sequence[tuple[DeviceId, tuple[Change, ...]]]) -> Table:
     table = _table("B − A of each rank, ms per step (bold: moved)", "rank", *HEADINGS.values())
     for (rank, gpu), changes in by_rank:
         known = {change.name: change for change in changes}
-        cells = (Text(signed(known[name].delta), "bold" if known[name].beyond else "") for name in HEADINGS)
+        cells = (
+            Text(signed_milliseconds(known[name].delta), "bold" if known[name].beyond else "") for name in HEADINGS
+        )
         table.add_row(f"{rank} ({gpu})" if gpu else str(rank), *cells)
     return table
 
 
 def _top(rows: Sequence[Row], verdicts: Sequence[str], every: bool) -> tuple[Sequence[Row], str]:
-    """Choose the rows that are shown, and say how many are not."""
+    """Return the rows to show, and a line with the number of the others."""
     moved = [row for row, verdict in zip(rows, verdicts, strict=True) if verdict != "same"]
     shown = rows if every else moved[:MAX_ROWS]
     left = len(rows) - len(shown)
@@ -183,33 +176,34 @@ def _top(rows: Sequence[Row], verdicts: Sequence[str], every: bool) -> tuple[Seq
 
 
 def count(a: float, b: float) -> str:
-    """Tell how often something was and is done."""
+    """Return how often something happens in A and in B."""
     return f"{a:.4g}" if a == b else f"{a:.4g} → {b:.4g}"
 
 
-def _collectives(found: Comparison, every: bool) -> Iterator[RenderableType]:
-    rows = found.collective_changes
+def _collectives(comparison: Comparison, every: bool) -> Iterator[RenderableType]:
+    rows = comparison.collective_changes
     shown, more = _top(rows, [worst_verdict(row) for row in rows], every)
     if not shown:
         return
     heads = ("bytes", "count", "exposed A", "B", "B − A", "overl.\nB − A", "verdict")
     table = _table("collectives, per rank and step, ms", "kind", *heads)
     for row in shown:
-        exposed = milliseconds(row.exposed.a), milliseconds(row.exposed.b), signed(row.exposed.delta)
-        cells = quantity(row.collective.bytes), count(row.a_count, row.b_count), *exposed, signed(row.overlapped.delta)
+        exposed = milliseconds(row.exposed.a), milliseconds(row.exposed.b), signed_milliseconds(row.exposed.delta)
+        size, overlapped = byte_size(row.collective.bytes), signed_milliseconds(row.overlapped.delta)
+        cells = size, count(row.a_count, row.b_count), *exposed, overlapped
         table.add_row(plain(sort_name(row)), *cells, row_verdict(row), style=_style(worst_verdict(row)))
     yield table
     yield Text(more, style="dim")
 
 
 def worst_verdict(row: CollectiveChange) -> str:
-    """Give the verdict on a row of collectives: the stronger of those on exposed and overlapped time."""
+    """Return the verdict on a row of collectives: the stronger of those on exposed and overlapped time."""
     order = ("beyond noise", "cannot tell", "within noise", "same")
     return min((row.exposed.verdict, row.overlapped.verdict), key=order.index)
 
 
-def _kernels(found: Comparison, width: int, every: bool) -> Iterator[RenderableType]:
-    rows = found.kernel_changes
+def _kernels(comparison: Comparison, width: int, every: bool) -> Iterator[RenderableType]:
+    rows = comparison.kernel_changes
     shown, more = _top(rows, [row.time.verdict for row in rows], every)
     if not shown:
         return
@@ -219,7 +213,7 @@ def _kernels(found: Comparison, width: int, every: bool) -> Iterator[RenderableT
             count(row.a_count, row.b_count),
             milliseconds(row.time.a),
             milliseconds(row.time.b),
-            signed(row.time.delta),
+            signed_milliseconds(row.time.delta),
         )
         name = Text(short_kernel(row.time.name, max(width - 50, _NARROWEST_NAME)))
         table.add_row(name, *cells, row_verdict(row), style=_style(row.time.verdict))
@@ -227,33 +221,33 @@ def _kernels(found: Comparison, width: int, every: bool) -> Iterator[RenderableT
     yield Text(more, style="dim")
 
 
-def texts_below(found: Comparison) -> list[str]:
-    """Give what must be known to believe the figures: of A, of B, and of the comparison."""
-    run_notes = [*(f"A: {note}" for note in found.a.run.notes), *(f"B: {note}" for note in found.b.run.notes)]
-    return [*run_notes, *found.notes]
+def texts_below(comparison: Comparison) -> list[str]:
+    """Return the notes that limit the figures: of A, of B, and of the comparison."""
+    run_notes = [*(f"A: {note}" for note in comparison.a.run.notes), *(f"B: {note}" for note in comparison.b.run.notes)]
+    return [*run_notes, *comparison.notes]
 
 
-def print_comparison(found: Comparison, console: Console, every: bool = False, per_rank: bool = False) -> None:
-    """Print what was compared, what differed to begin with, the sentence, the tables and the notes.
+def print_comparison(comparison: Comparison, console: Console, every: bool = False, per_rank: bool = False) -> None:
+    """Print the two runs, differences in how they were recorded, the summary, the tables and the notes.
 
     Args:
         every: leave no collective and no kernel out.
         per_rank: add a row for each rank that both runs have.
     """
     parts: list[RenderableType] = [
-        Text("A  ", style="bold").append_text(plain(side_line(found.a))),
-        Text("B  ", style="bold").append_text(plain(side_line(found.b))),
-        *(Text("≠ ", style="yellow").append_text(plain(text)) for text in found.differences),
-        Text(found.summary(), style="bold"),
+        Text("A  ", style="bold").append_text(plain(side_line(comparison.a))),
+        Text("B  ", style="bold").append_text(plain(side_line(comparison.b))),
+        *(Text("≠ ", style="yellow").append_text(plain(text)) for text in comparison.differences),
+        Text(comparison.summary(), style="bold"),
         "",
-        _figures(found),
+        _figures(comparison),
         "",
-        _medians(found),
+        _medians(comparison),
         "",
     ]
     if per_rank:
-        parts += [_ranks(found.by_rank) if found.by_rank else "No rank is in both runs.", ""]
-    for part in (*_collectives(found, every), *_kernels(found, console.width, every)):
+        parts += [_ranks(comparison.by_rank) if comparison.by_rank else "No rank is in both runs.", ""]
+    for part in (*_collectives(comparison, every), *_kernels(comparison, console.width, every)):
         parts += [part] if not isinstance(part, Text) else [part, ""] if part.plain else [""]
-    parts.append(Group(*(Text("! ", style="yellow").append_text(plain(text)) for text in texts_below(found))))
+    parts.append(Group(*(Text("! ", style="yellow").append_text(plain(text)) for text in texts_below(comparison))))
     console.print(*parts, sep="\n")

@@ -1,6 +1,6 @@
-"""The Gantt chart in a terminal, for SSH: a row of parts and a row of communication per rank, and the figures below.
+"""The Gantt chart in a terminal: a row of parts and a row of communication per rank, and figures below.
 
-One run, or two of them one over the other on one scale, step beside step, with what the second one saves.
+It shows one run, or two on one time axis, aligned by step, with the time that the second one saves.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from rich.text import Text
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.comparison.differences import drawn_differences
 from dptrace.comparison.step_alignment import AlignedSteps, align_steps, run_steps
+from dptrace.core.units import plural
 from dptrace.run.notable_ranks import NotableRank, notable_ranks
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
@@ -27,16 +28,16 @@ from dptrace.viewers.terminal.pen import LEGEND, Look, Pen, pen_for, time_saved_
 __all__ = ["DEFAULT_WIDTH", "MAX_RANKS", "print_gantt", "print_pair"]
 
 DEFAULT_WIDTH = 80
-"""Of what goes to a pipe or a file."""
+"""Columns in a pipe or a file."""
 MAX_RANKS = 16
-"""Ranks drawn where no screen says how many fit; more would push the first ones off it."""
+"""Ranks drawn where the height of the terminal is unknown."""
 LINES_BELOW = 16
-"""About how many lines stand above and below the rows."""
+"""Approximate number of lines above and below the rows."""
 MAX_REASONS = 4
 
 
 def print_gantt(run: Run, console: Console) -> None:
-    """Draw *run* as wide as the console: each cell shows the part that holds most of its time."""
+    """Draw *run* as wide as the console: each cell shows the part that takes most of its time."""
     pen = pen_for(console)
     _print_title(run, pen, console)
     chosen, notable = _chosen(run, _most_ranks(console, 1))
@@ -57,7 +58,7 @@ def print_gantt(run: Run, console: Console) -> None:
             any(len(device.timeline.collectives) for device in chosen),
         )
         scale = print_picture([block], span, pen, console)
-        remarks = [*_remarks(run, chosen, notable), *_of_scale(scale, len(first), shared)]
+        remarks = [*_remarks(run, chosen, notable), *_scale_remarks(scale, len(first), shared)]
         numbers = [*causes(run, pen), *kinds(run, pen)]
         rows = {label: shares(device.split) for label, device in zip(labels, chosen, strict=True)}
         _print_below(LEGEND, remarks, [*split_figures(rows, pen, console.width), *numbers], pen, console)
@@ -65,10 +66,10 @@ def print_gantt(run: Run, console: Console) -> None:
 
 
 def print_pair(a: Run, b: Run, console: Console, by_step: bool = True) -> None:
-    """Draw two runs as wide as the console, A over B on one axis, with what B saves.
+    """Draw two runs as wide as the console, A above B on one axis, with the time that B saves.
 
     Args:
-        by_step: let each pair of steps begin at one place; else only the first.
+        by_step: align each pair of steps; otherwise only the first.
 
     Raises:
         DptraceError: one of the runs has no step.
@@ -77,29 +78,29 @@ def print_pair(a: Run, b: Run, console: Console, by_step: bool = True) -> None:
     aligned = align_steps(run_steps(a), run_steps(b), by_step)
     for letter, run in (("A", a), ("B", b)):
         _print_title(run, pen, console, f"{letter}  ")
-    console.print(Text(pen.text(time_saved_sentence(aligned)), style=_verdict(aligned)), highlight=False)
+    console.print(Text(pen.text(time_saved_sentence(aligned)), style=_verdict_style(aligned)), highlight=False)
     _print_notes(drawn_differences(a, b), pen, console)
     chosen = [_chosen(run, most) for run in (a, b)]
     rows = paired_rows(aligned)
-    blocks = [_paired_block(aligned, which, own, rows[which]) for which, (own, _) in enumerate(chosen)]
+    blocks = [_paired_block(aligned, which, devices, rows[which]) for which, (devices, _) in enumerate(chosen)]
     scale = print_picture(blocks, int(aligned.slots_ns[-1]), pen, console)
-    remarks = [*aligned.notes, *_of_scale(scale, len(aligned.a.names), True)]
+    remarks = [*aligned.notes, *_scale_remarks(scale, len(aligned.a.names), True)]
     numbers: list[RenderableType] = ["", *saved_by_step(aligned, pen, console.width)]
     figures: dict[str, dict[str, str]] = {}
-    for letter, run, block, (own, notable) in zip("AB", (a, b), blocks, chosen, strict=True):
-        remarks += [f"{letter}: {remark}" for remark in _remarks(run, own, notable)]
-        most_steps = max(len(device.timeline.windows) for device in own)
+    for letter, run, block, (devices, notable) in zip("AB", (a, b), blocks, chosen, strict=True):
+        remarks += [f"{letter}: {remark}" for remark in _remarks(run, devices, notable)]
+        most_steps = max(len(device.timeline.windows) for device in devices)
         if most_steps > len(aligned.a.names):
-            remarks.append(f"{letter}: its shares and its wall below are of all its {most_steps} steps.")
+            remarks.append(f"{letter}: the shares and the wall time below are of all {most_steps} steps.")
         numbers += [*causes(run, pen, f"{letter}  "), *kinds(run, pen, f"{letter}  ")]
-        figures |= {label: shares(device.split) for label, device in zip(block.labels, own, strict=True)}
-    verbs = sorted({gap.saved_ns > 0 for gap in aligned.time_saved()}, reverse=True)
-    legend = (*LEGEND, *(time_saved_look("Saved by B" if saved else "Lost by B", saved) for saved in verbs))
+        figures |= {label: shares(device.split) for label, device in zip(block.labels, devices, strict=True)}
+    signs = sorted({gap.saved_ns > 0 for gap in aligned.time_saved()}, reverse=True)
+    legend = (*LEGEND, *(time_saved_look("Saved by B" if saved else "Lost by B", saved) for saved in signs))
     _print_below(legend, remarks, [*split_figures(figures, pen, console.width), *numbers], pen, console)
     _print_notes(notes_of_both(a, b), pen, console)
 
 
-def _verdict(aligned: AlignedSteps) -> str:
+def _verdict_style(aligned: AlignedSteps) -> str:
     if aligned.incomparable:
         return ""
     saved = aligned.saved_ns()
@@ -107,17 +108,17 @@ def _verdict(aligned: AlignedSteps) -> str:
 
 
 def _paired_block(aligned: AlignedSteps, which: int, chosen: Sequence[DeviceFigures], rows: Sequence[Row]) -> Block:
-    one, place = aligned.runs[which], aligned.place_ns[which].tolist()
-    row_by_device = {id(device): row for device, row in zip(one.devices, rows, strict=True)}
+    steps, place = aligned.runs[which], aligned.place_ns[which].tolist()
+    row_by_device = {id(device): row for device, row in zip(steps.devices, rows, strict=True)}
     timelines = [device.timeline for device in chosen]
     shown = [row_by_device[id(device)] for device in chosen]
-    # The words on what is freed stand once, and so in the first row, whichever rank that is.
+    # The time saved is labeled once: in the first row, whichever rank that is.
     shown[0] = replace(shown[0], time_saved=rows[0].time_saved)
     return Block(
         f"{'AB'[which]} steps",
-        one.names,
+        steps.names,
         place,
-        place[-1] + int(one.length_ns[-1]),
+        place[-1] + int(steps.length_ns[-1]),
         [f"{'AB'[which]} {label}" for label in _labels(timelines)],
         [shown[0], *(replace(row, time_saved=()) for row in shown[1:])],
         [0] * len(shown),
@@ -126,25 +127,25 @@ def _paired_block(aligned: AlignedSteps, which: int, chosen: Sequence[DeviceFigu
 
 
 def _most_ranks(console: Console, runs: int) -> int:
-    """Give how many ranks of each run are drawn: those that fit on the screen, if there is one."""
+    """Return how many ranks of each run to draw: those that fit on the screen, if there is one."""
     if not console.is_terminal:
         return MAX_RANKS // runs
     return max((console.height - LINES_BELOW) // (2 * runs), MAX_RANKS // runs)
 
 
 def _chosen(run: Run, most: int) -> tuple[list[DeviceFigures], tuple[NotableRank, ...]]:
-    """Choose the devices to draw, by rank; where there are more than fit, those that tell most, these first."""
+    """Return the devices to draw, by rank; where not all fit, the most notable ones, most notable first."""
     with_steps = [device for device in run.devices if len(device.timeline.windows)]
     notable = notable_ranks(run) if len(with_steps) > 2 else ()
     if len(with_steps) <= most:
         return with_steps, notable
-    return [run.devices[one.index] for one in notable[:most]], notable
+    return [run.devices[rank.index] for rank in notable[:most]], notable
 
 
 def _print_title(run: Run, pen: Pen, console: Console, before: str = "") -> None:
     head = headline(run)
-    words = before + " · ".join((head.title, *head.facts))
-    console.print(Text(pen.text(words), style="bold"), highlight=False)
+    title = before + " · ".join((head.title, *head.facts))
+    console.print(Text(pen.text(title), style="bold"), highlight=False)
 
 
 def _print_below(
@@ -160,25 +161,25 @@ def _print_notes(notes: Sequence[str], pen: Pen, console: Console) -> None:
 
 
 def _remarks(run: Run, chosen: Sequence[DeviceFigures], notable: Sequence[NotableRank]) -> Iterator[str]:
-    """Say what the picture does not show, and where to look in it."""
+    """Yield what the picture does not show, and which ranks to look at."""
     empty = [timeline for timeline in run.timelines if not len(timeline.windows)]
     if empty:
-        yield f"Without a step, and so not drawn: {', '.join(_labels(empty))}."
+        yield f"Not drawn, as they have no step: {', '.join(_labels(empty))}."
     names = _labels(run.timelines)
     more = len(run.timelines) - len(empty) - len(chosen)
-    reasons = [f"{names[one.index]} ({one.why})" for one in notable if one.why][:MAX_REASONS]
-    if more or [one.why for one in notable if one.why] != ["typical"]:
+    reasons = [f"{names[rank.index]} ({rank.why})" for rank in notable if rank.why][:MAX_REASONS]
+    if more or [rank.why for rank in notable if rank.why] != ["typical"]:
         yield from [f"Look at: {', '.join(reasons)}."] if reasons else []
     if more:
-        yield f"{more} more rank{'s' if more > 1 else ''} not drawn: choose which with --ranks, such as --ranks 8-15."
+        yield f"{plural(more, 'more rank')} not drawn: choose with --ranks, for example --ranks 8-15."
 
 
-def _of_scale(scale: Scale, steps: int, shared: bool) -> Iterator[str]:
-    """Say what the axis can't show."""
+def _scale_remarks(scale: Scale, steps: int, shared: bool) -> Iterator[str]:
+    """Yield what the axis can't show."""
     if not shared:
-        yield "Each rank is drawn from its own first step: the clocks lie too far apart for one axis."
+        yield "Each rank is drawn from its own first step: the clocks are too far apart for one axis."
     if steps * MIN_CELLS_PER_STEP > scale.cells:
-        yield "Many steps for this width: a cell shows only what fills most of it. Choose some with --steps FIRST:LAST."
+        yield "Many steps for this width: a cell shows only what fills most of it. Choose some with --steps A:B."
 
 
 def _labels(timelines: Sequence[Timeline]) -> list[str]:
@@ -188,7 +189,10 @@ def _labels(timelines: Sequence[Timeline]) -> list[str]:
 
 
 def _origins(chosen: Sequence[DeviceFigures]) -> tuple[list[int], int, bool]:
-    """Give each rank's origin, the axis' span, and whether all share it: unless each had but a sliver of it."""
+    """Return each rank's origin, the length of the axis, and whether the ranks share it.
+
+    They do, unless each would get only a small part of it.
+    """
     starts = [int(device.timeline.windows.bounds[0]) for device in chosen]
     ends = [int(device.timeline.windows.bounds[-1]) for device in chosen]
     first, span = min(starts), max(ends) - min(starts)

@@ -1,4 +1,4 @@
-"""The terminal's picture: rows of cells under the names of the steps, a time axis, and what each letter stands for."""
+"""The terminal's picture: rows of cells below the names of the steps, a time axis, and the legend."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ MIN_CELLS_PER_STEP = 6
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Time on cells."""
+    """The time axis: a span of time and the cells that show it."""
 
     span_ns: int
     cells: int
 
     def edges(self, origin: int) -> Int64:
-        """Give the ``cells + 1`` edges of a row's cells in ns."""
-        # Python's integers, for span times cells may pass 64 bits.
+        """Return the ``cells + 1`` edges of a row's cells in ns."""
+        # Python's integers: span times cells may exceed 64 bits.
         return np.array([origin + self.span_ns * cell // self.cells for cell in range(self.cells + 1)], np.int64)
 
     def cell(self, time: int) -> int:
@@ -38,7 +38,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The rows of one run under a row of its steps."""
+    """The rows of one run below a row of its steps."""
 
     heading: str
     names: Sequence[str]
@@ -73,25 +73,25 @@ def _lines(block: Block, margin: int, scale: Scale, pen: Pen) -> Iterator[Text]:
 
 
 def _steps(block: Block, scale: Scale, pen: Pen) -> Text:
-    """Write the steps' names where they begin, and only every 2nd, 5th, 10th … when there is no room for more."""
+    """Return the steps' names where they begin; only every 2nd, 5th, 10th … where there is no room for all."""
     names = block.names
-    every = next(n for n in _nice() if scale.cells * n >= MIN_CELLS_PER_STEP * len(names))
+    every = next(n for n in _round_numbers() if scale.cells * n >= MIN_CELLS_PER_STEP * len(names))
     places = [scale.cell(start) for start in block.starts_ns[::every]]
     after = [*places[1:], scale.cell(block.end_ns)]
     rooms = [max(end - place, 0) for place, end in zip(places, after, strict=True)]
-    words = [pen.text(name) for name in names[::every]]
-    if any(cell_len(word) + 2 > room for word, room in zip(words, rooms, strict=True)):
-        words = [word[word.rfind("#") :] if "#" in word else word for word in words]
+    labels = [pen.text(name) for name in names[::every]]
+    if any(cell_len(label) + 2 > room for label, room in zip(labels, rooms, strict=True)):
+        labels = [label[label.rfind("#") :] if "#" in label else label for label in labels]
     tick = "|" if pen.ascii else "│"
     row = (
-        set_cell_size(tick + set_cell_size(word, max(room - 2, 0)), room)
-        for word, room in zip(words, rooms, strict=True)
+        set_cell_size(tick + set_cell_size(label, max(room - 2, 0)), room)
+        for label, room in zip(labels, rooms, strict=True)
     )
     return Text(" " * places[0] + "".join(row))
 
 
-def _nice() -> Iterator[int]:
-    """Give 1, 2, 5, 10, 20, 50 …"""
+def _round_numbers() -> Iterator[int]:
+    """Yield 1, 2, 5, 10, 20, 50 …"""
     factor = 1
     while True:
         yield from (factor, 2 * factor, 5 * factor)
@@ -99,11 +99,11 @@ def _nice() -> Iterator[int]:
 
 
 def _axis(scale: Scale, ascii_only: bool) -> Iterator[str]:
-    """Draw a line with ticks at round times and, below it, the times."""
+    """Yield a line with ticks at round times and, below it, the times."""
     unit, size = next(
         (unit, size) for unit, size in (("s", 10**9), ("ms", 10**6), ("µs", 1000), ("ns", 1)) if scale.span_ns >= size
     )
-    ticks = next(n for n in _nice() if n * scale.cells >= 12 * scale.span_ns)
+    ticks = next(n for n in _round_numbers() if n * scale.cells >= 12 * scale.span_ns)
     line, times = ["-" if ascii_only else "─"] * scale.cells, [" "] * scale.cells
     for tick in range(0, scale.span_ns, ticks):
         place = scale.cell(tick)

@@ -1,4 +1,4 @@
-"""What the rows of the terminal's picture hold: sets of time by part, and from them a look for each cell."""
+"""The rows of the terminal's picture: intervals by part, and the look of each cell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dptrace.viewers.terminal.pen import EXPOSED, FAINT, IDLE, LOOKS, NOTHING, O
 __all__ = ["Row", "paired_rows", "row_of"]
 
 MIN_VISIBLE_SHARE = 0.1
-"""Share of an idle cell from which its largest part is seen in it."""
+"""Share of an idle cell from which its largest part is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,36 +31,36 @@ class Row:
     communication: tuple[IntervalSet, IntervalSet]
     """Exposed, overlapped."""
     time_saved: tuple[tuple[IntervalSet, Look], ...] = ()
-    """Stretches in which the GPU's run is done and the other is not."""
+    """Time in which this run is done with a step and the other is not."""
 
     def phases(self, edges: Int64) -> list[Look]:
-        """Give for each cell between two edges the part that holds most of it."""
-        time_saved = [stretch for stretch, _ in self.time_saved]
+        """Return for each cell between two edges the part that takes most of it."""
+        time_saved = [interval for interval, _ in self.time_saved]
         looks = [*(LOOKS[part] for part in Part), *(look for _, look in self.time_saved)]
-        cells = _most([*self.parts, *time_saved], looks, edges)
-        held = np.array([np.diff(covered(each, edges)) for each in self.parts[: Part.IDLE]])
-        seen = held.max(axis=0) >= MIN_VISIBLE_SHARE * np.diff(edges)
-        # A GPU that idles most of the time would else show nothing of what it does.
-        largest = [FAINT[Part(part)] for part in held.argmax(axis=0)]
+        cells = _largest([*self.parts, *time_saved], looks, edges)
+        time = np.array([np.diff(covered(part, edges)) for part in self.parts[: Part.IDLE]])
+        seen = time.max(axis=0) >= MIN_VISIBLE_SHARE * np.diff(edges)
+        # Otherwise a GPU that idles most of the time would show nothing of its work.
+        largest = [FAINT[Part(part)] for part in time.argmax(axis=0)]
         return [
             faint if cell is IDLE and visible else cell
             for cell, faint, visible in zip(cells, largest, seen, strict=True)
         ]
 
     def exposure(self, edges: Int64) -> list[Look]:
-        """Give for each cell whether most of it is communication, exposed or overlapped."""
-        return _most(list(self.communication), [EXPOSED, OVERLAP], edges)
+        """Return for each cell whether most of it is communication, exposed or overlapped."""
+        return _largest(list(self.communication), [EXPOSED, OVERLAP], edges)
 
 
-def _most(sets: Sequence[IntervalSet], looks: Sequence[Look], edges: Int64) -> list[Look]:
-    """Give for each cell the look that holds most of its ns, or nothing when most of it lies outside of all."""
-    held = [np.diff(covered(each, edges)) for each in sets]
-    held.append(np.diff(edges) - np.sum(held, axis=0))
-    return [[*looks, NOTHING][winner] for winner in np.argmax(held, axis=0)]
+def _largest(sets: Sequence[IntervalSet], looks: Sequence[Look], edges: Int64) -> list[Look]:
+    """Return for each cell the look that takes most of its time; NOTHING where most of it is in no set."""
+    time = [np.diff(covered(intervals, edges)) for intervals in sets]
+    time.append(np.diff(edges) - np.sum(time, axis=0))
+    return [[*looks, NOTHING][largest] for largest in np.argmax(time, axis=0)]
 
 
 def row_of(timeline: Timeline) -> Row:
-    """Give a GPU's row, in its own time."""
+    """Return a GPU's row, on its own clock."""
     pieces, exposures = partition(timeline), exposure(timeline)
     parts = [union(pieces.start_ns[pieces.part == part], pieces.end_ns[pieces.part == part]) for part in Part]
     exposed, overlapped = (
@@ -70,19 +70,19 @@ def row_of(timeline: Timeline) -> Row:
 
 
 def paired_rows(aligned: AlignedSteps) -> tuple[list[Row], list[Row]]:
-    """Give the rows of A's and of B's GPUs, on their common axis."""
+    """Return the rows of A's and of B's GPUs, on their common axis."""
     drawn = paired_chart(aligned)
     time_saved: tuple[list[tuple[IntervalSet, Look]], ...] = ([], [])
     for gap in aligned.time_saved():
-        stretch = np.array([gap.from_ns], np.int64), np.array([gap.to_ns], np.int64)
+        interval = np.array([gap.from_ns], np.int64), np.array([gap.to_ns], np.int64)
         time_saved[gap.run].append(
-            (stretch, time_saved_look(time_saved_text(gap.saved_ns, gap.share), gap.saved_ns > 0))
+            (interval, time_saved_look(time_saved_text(gap.saved_ns, gap.share), gap.saved_ns > 0))
         )
     rows: tuple[list[Row], list[Row]] = ([], [])
-    for which, one in enumerate(aligned.runs):
+    for which, run in enumerate(aligned.runs):
         shifts = aligned.shifts(which)
-        for device in range(len(one.devices)):
-            spans = one.start_ns[device] + shifts[device], one.end_ns[device] + shifts[device]
+        for device in range(len(run.devices)):
+            spans = run.start_ns[device] + shifts[device], run.end_ns[device] + shifts[device]
             track = device + which * len(aligned.a.devices)
             rows[which].append(_row(drawn, track, union(*spans), tuple(time_saved[which]) if device == 0 else ()))
     return rows
@@ -93,13 +93,17 @@ def _row(drawn: Chart, track: int, spans: IntervalSet, time_saved: tuple[tuple[I
         next(lane for lane in drawn.lanes if lane.track == track and lane.role is role)
         for role in (Role.PHASES, Role.EXPOSURE)
     )
-    parts = [_of(phases, part) for part in Part]
+    parts = [_spans(phases, part) for part in Part]
     busy = union(phases.start_ns, phases.start_ns + phases.duration_ns)
     parts[Part.IDLE] = subtract(spans, busy)
-    return Row(tuple(parts), (_of(exposure_lane, Part.EXPOSED_COMM), _of(exposure_lane, OVERLAPPED)), time_saved)
+    return Row(
+        tuple(parts),
+        (_spans(exposure_lane, Part.EXPOSED_COMM), _spans(exposure_lane, OVERLAPPED)),
+        time_saved,
+    )
 
 
-def _of(lane: Lane, category: int) -> IntervalSet:
+def _spans(lane: Lane, category: int) -> IntervalSet:
     chosen = lane.category == category
     start = lane.start_ns[chosen]
     return union(start, start + lane.duration_ns[chosen])

@@ -1,4 +1,4 @@
-"""How a cell of the terminal's picture looks: its letter, its colours on any terminal, its name where that fits."""
+"""The look of a cell in the terminal's picture: its letter, its colors on any terminal, its name where that fits."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How one part is drawn: never by its colour alone."""
+    """How a part is drawn: never by its color alone."""
 
     glyph: str
     label: str
     color: str = ""
     ansi_16: str = ""
-    """The style where there are but the terminal's own sixteen colours."""
+    """The style on a terminal with sixteen colors."""
     fill: str = " "
     ink: str = ""
-    """The style of a stretch without a ground of its own, whose label stands in its middle."""
+    """The text style of a part that has no background and whose label is centered."""
 
 
 _GLYPHS = {
@@ -59,19 +59,19 @@ LOOKS = {
 }
 EXPOSED = LOOKS[Part.EXPOSED_COMM]
 OVERLAP = Look("=", OVERLAPPED_LABEL, OVERLAPPED, "black on green")
-# Idle keeps the terminal's own background: a bar as bright as work would draw the eye to nothing.
+# Idle keeps the terminal's background: a bar as bright as work would draw attention to nothing.
 IDLE = LOOKS[Part.IDLE] = Look("·", PART_LABELS[Part.IDLE], fill="·")
 NOTHING = Look(" ", "")
 FAINT = {part: Look(look.glyph.lower(), look.label) for part, look in LOOKS.items()}
-"""Parts in a cell that is idle for most of its time: a small letter, without colour."""
+"""Parts in a cell that is mostly idle: a small letter without color."""
 LEGEND = (*(LOOKS[part] for part in PART_ORDER), OVERLAP)
 
 _IN_ASCII = str.maketrans({"·": ".", "µ": "u", "×": "x", "–": "-", "−": "-", "…": "...", "→": "->"})
 
 
-def time_saved_look(words: str, saved: bool) -> Look:
-    """Make the look of time that one of two runs has left; *words* stand in it where they fit."""
-    return Look("-", words, fill="-", ink="bold green" if saved else "bold red")
+def time_saved_look(label: str, saved: bool) -> Look:
+    """Return the look of time that one of two runs saves; it shows *label* where that fits."""
+    return Look("-", label, fill="-", ink="bold green" if saved else "bold red")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +84,19 @@ class Pen:
     encoding: str
 
     def text(self, text: str) -> str:
-        """Make a name from a trace harmless: escapes and turned directions are spelled out, as everywhere."""
+        """Return a name from a trace with control characters spelled out or removed."""
         kept = "".join(
             c for c in sanitize(text) if unicodedata.category(c) not in {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
         )
         return self.encodable(kept)
 
     def encodable(self, text: str) -> str:
-        """Write what the encoding has no sign for with one that it has."""
+        """Replace characters that the encoding does not have."""
         text = text.translate(_IN_ASCII) if self.ascii else text
         return text.encode(self.encoding, "replace").decode(self.encoding)
 
     def style(self, look: Look) -> str:
-        """Give the look's ground and ink, or nothing where there are no colours."""
+        """Return the look's colors; empty where there are none."""
         if not self.colored:
             return ""
         if look.ink:
@@ -106,7 +106,7 @@ class Pen:
         return look.ansi_16 if self.ansi_16 else f"{ink_on(look.color)} on {look.color}"
 
     def bar(self, cells: Sequence[Look]) -> Text:
-        """Draw one row: in colour with the part's name or letter in each stretch, else as its letter repeated."""
+        """Draw one row: in color with the part's name or letter, otherwise with its letter repeated."""
         row = Text()
         for look, group in groupby(cells):
             width = len(list(group))
@@ -116,14 +116,14 @@ class Pen:
 
 
 def pen_for(console: Console) -> Pen:
-    """Find out what a console can show."""
+    """Return what a console can show."""
     utf = console.encoding.lower().replace("-", "").startswith("utf")
     colored = console.color_system is not None and not console.no_color
     return Pen(colored, console.color_system in ("standard", "windows"), not utf, console.encoding)
 
 
 def _caption(look: Look, width: int) -> str:
-    """Write the longest name of a part that fits into its stretch: its label, the label's first words, its letter."""
+    """Return the longest name of a part that fits: its label, the label's first words, or its letter."""
     words = look.label.split()
     if look.ink:
         fitting = next((" ".join(words[:n]) for n in (len(words), 3, 2) if _room(words[:n]) + 2 <= width), "")

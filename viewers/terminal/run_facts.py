@@ -1,16 +1,15 @@
-"""What the ranks of a run held in memory, in a sentence, as far as run.json tells.
-
-How evenly a mixture's tokens were spread over its experts, in a line for each layer."""
+"""Facts of run.json as sentences: memory of the ranks, load of the experts, the profiler's overhead."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean, median
 from typing import Any
 
 from dptrace.analysis.per_gpu.expert_load import expert_loads
-from dptrace.viewers.terminal.split_tables import quantity
+from dptrace.core.units import byte_size, duration, share
 
-__all__ = ["MAX_LAYERS", "expert_lines", "memory_sentence"]
+__all__ = ["MAX_LAYERS", "expert_lines", "memory_sentence", "profiler_sentence"]
 
 _HELD = {
     "parameters_bytes": "of parameters",
@@ -20,50 +19,71 @@ _HELD = {
 
 
 def memory_sentence(info: Mapping[str, Any]) -> str:
-    """Say what a rank held, and its peak; nothing where that was not recorded.
+    """Return what a rank holds in memory, and its peak; empty where that was not recorded.
 
     Args:
         info: the contents of run.json.
     """
     ranks = info.get("ranks")
-    listed = [rank["memory"] for rank in ranks if _has_memory(rank)] if isinstance(ranks, list) else []
-    held = {what: values for key, what in _HELD.items() if (values := _values(listed, key))}
-    said = []
+    memories = [rank["memory"] for rank in ranks if _has_memory(rank)] if isinstance(ranks, list) else []
+    held = {what: values for key, what in _HELD.items() if (values := _values(memories, key))}
+    clauses = []
     if held:
         several = any(min(values) < max(values) for values in held.values())
-        who = "A rank holds up to" if several else "Each rank holds" if len(listed) > 1 else "It holds"
-        amounts = [f"{quantity(max(values)) if max(values) else 'nothing'} {what}" for what, values in held.items()]
-        said.append(f"{who} {', '.join(amounts[:-1])} and {amounts[-1]}" if amounts[1:] else f"{who} {amounts[0]}")
-    if peaks := _values(listed, "peak_allocated_bytes"):
-        said.append(f"GPU memory peaked at {quantity(max(peaks))}")
-    elif peaks := _values(listed, "peak_process_bytes"):
-        said.append(f"a process took up to {quantity(max(peaks))}, all of Python and torch in it")
-    return f"Memory: {'; '.join(said)}." if said else ""
+        who = "A rank holds up to" if several else "Each rank holds" if len(memories) > 1 else "The rank holds"
+        amounts = [f"{byte_size(max(values)) if max(values) else '0 B'} {what}" for what, values in held.items()]
+        clauses.append(f"{who} {', '.join(amounts[:-1])} and {amounts[-1]}" if amounts[1:] else f"{who} {amounts[0]}")
+    if peaks := _values(memories, "peak_allocated_bytes"):
+        clauses.append(f"GPU memory peaked at {byte_size(max(peaks))}")
+    elif peaks := _values(memories, "peak_process_bytes"):
+        clauses.append(f"a process used up to {byte_size(max(peaks))}, including Python and torch")
+    return f"Memory: {'; '.join(clauses)}." if clauses else ""
+
+
+def profiler_sentence(info: Mapping[str, Any]) -> str:
+    """Return the length of a step without and with the profiler; empty where that was not measured.
+
+    Args:
+        info: the contents of run.json.
+    """
+    overhead, ranks = info.get("profiler_overhead"), info.get("ranks")
+    if not isinstance(overhead, float | int) or not isinstance(ranks, list):
+        return ""
+    timed = [rank for rank in ranks if isinstance(rank, dict) and rank.get("unprofiled_ns") and rank.get("profiled_ns")]
+    if not timed:
+        return ""
+    try:
+        plain, profiled = (fmean(median(rank[key]) for rank in timed) for key in ("unprofiled_ns", "profiled_ns"))
+    except (TypeError, ValueError):  # edited by hand
+        return ""
+    # Steps that are faster with the profiler show how much steps vary, not what the profiler costs.
+    cost = f"+{share(overhead)}" if overhead > 0 else "no overhead seen"
+    return f"A step takes {duration(plain)} without the profiler and {duration(profiled)} with it ({cost})."
 
 
 def _has_memory(rank: object) -> bool:
     return isinstance(rank, dict) and isinstance(rank.get("memory"), dict)
 
 
-def _values(listed: Sequence[Mapping[str, Any]], key: str) -> list[int]:
-    return [value for memory in listed if type(value := memory.get(key)) is int and value >= 0]
+def _values(memories: Sequence[Mapping[str, Any]], key: str) -> list[int]:
+    return [value for memory in memories if type(value := memory.get(key)) is int and value >= 0]
 
 
 MAX_LAYERS = 8
 
 
 def expert_lines(info: Mapping[str, Any], every: bool = False) -> list[str]:
-    """Name each layer's most and least loaded expert; nothing for a run without experts.
+    """Return each layer's most and least loaded expert, a line each; empty for a run without experts.
 
     Args:
         info: the contents of run.json.
-        every: leave no layer out, however many there are.
+        every: leave no layer out.
     """
     loads = expert_loads(info)
     if not loads:
         return []
     even = f"{100 * loads[0].even_share:.1f} %"
-    lines = [f"Tokens of each expert, in all steps (alike: {even} each):"]
+    lines = [f"Tokens of each expert, all steps (an even load is {even}):"]
     lines += [
         f"  layer {load.layer}: most {100 * load.shares[load.most_loaded]:.1f} % (expert {load.most_loaded}), "
         f"least {100 * load.shares[load.least_loaded]:.1f} % (expert {load.least_loaded})"

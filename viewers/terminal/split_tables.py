@@ -1,6 +1,4 @@
-"""The split as tables that fit a terminal.
-
-Why GPUs were idle, as a table: ms of a step for each rank and cause."""
+"""The split and the causes of idle time as tables that fit a terminal."""
 
 from __future__ import annotations
 
@@ -13,13 +11,13 @@ from rich.text import Text
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES, Split, by_kind, overlap_percent
 from dptrace.core.text import sanitize
+from dptrace.core.units import byte_size, milliseconds
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 
 __all__ = [
     "MAX_RANKS",
     "MAX_STEPS",
-    "MAX_TABLE_RANKS",
     "collective_table",
     "idle_table",
     "milliseconds",
@@ -28,6 +26,7 @@ __all__ = [
     "rank_label",
     "step_label",
     "step_tables",
+    "titled_table",
 ]
 
 HEADINGS = {
@@ -41,41 +40,22 @@ HEADINGS = {
     "wall_ns": "wall",
     "overlapped_comm_ns": "overl.\ncomm",
 }
-"""The parts in the order in which a step is told, their sum, and beside it what lies under compute."""
+"""The parts in the order of the tables, their sum, and overlapped communication."""
 
 MAX_STEPS = 12
-MAX_RANKS = 4
-MAX_TABLE_RANKS = 32
+MAX_RANKS = 16
+"""Rows of a table of steps or ranks, unless every row is requested."""
+
+quantity = byte_size
 
 
 def plain(text: str) -> Text:
-    """Show a text from a trace as it is: no markup, no control characters that a terminal would obey."""
+    """Return a text from a trace without markup and control characters that a terminal would obey."""
     return Text(sanitize(text))
 
 
-def milliseconds(ns: float) -> str:
-    """Give ms with as many decimals as tell something."""
-    value = ns / 1e6
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
-
-
-def quantity(size: float) -> str:
-    """Give bytes in the unit that fits.
-
-    >>> quantity(0), quantity(512), quantity(25_000_000)
-    ('–', '512 B', '25.0 MB')
-    """
-    if not size:
-        return "–"
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    raise AssertionError
-
-
 def step_label(name: str) -> str:
-    """Shorten the profiler's own step names to their number; leave others alone."""
+    """Shorten the profiler's step names to their number; return other names unchanged."""
     return name.removeprefix("ProfilerStep#")
 
 
@@ -95,8 +75,14 @@ def _row(figures: dict[str, int]) -> list[str]:
     return [*(milliseconds(figures[name]) for name in HEADINGS), _overlap(figures)]
 
 
-def _table(title: Text, first: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
+def titled_table(title: Text | str, **options: bool) -> Table:
+    """Return a table without borders below a title; every table of a run looks like this."""
+    text = Text(title, style="bold") if isinstance(title, str) else title
+    return Table(title=text, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1), **options)
+
+
+def _table(title: Text | str, first: str) -> Table:
+    table = titled_table(title)
     table.add_column(first, no_wrap=True)
     _columns(table)
     return table
@@ -109,7 +95,7 @@ def _heading(timeline: Timeline) -> Text:
 
 
 def _rank_table(timeline: Timeline, figures: Split, every: bool) -> Table:
-    """One rank: a row for each step, the median, and each part's share of the wall time."""
+    """Return the table of one rank: a row for each step, the median, and each part's share of the wall time."""
     table = _table(_heading(timeline), "step")
     shown = range(len(figures.names)) if every or len(figures.names) <= MAX_STEPS else range(MAX_STEPS // 2)
     for k in shown:
@@ -129,15 +115,15 @@ def _rank_table(timeline: Timeline, figures: Split, every: bool) -> Table:
 
 
 def rank_label(run: Run, timeline: Timeline) -> str:
-    """Give a GPU's rank, and its device where the rank has several."""
+    """Return a GPU's rank, with its device index where the rank has several."""
     several = sum(other.rank == timeline.rank for other in run.timelines) > 1
     return f"{timeline.rank} GPU {timeline.device}" if several else str(timeline.rank)
 
 
 def _ranks_table(run: Run, every: bool) -> Table:
-    """Many ranks: a row for each, its medians over the steps."""
-    table = _table(Text("median of the steps, ms", style="bold"), "rank")
-    shown = len(run.splits) if every else min(len(run.splits), MAX_TABLE_RANKS)
+    """Return a table with a row for each rank: its medians over the steps."""
+    table = _table("median of the steps, ms", "rank")
+    shown = len(run.splits) if every else min(len(run.splits), MAX_RANKS)
     for timeline, figures in list(zip(run.timelines, run.splits, strict=True))[:shown]:
         table.add_row(rank_label(run, timeline), *_row(figures.median()))
     if shown < len(run.splits):
@@ -146,27 +132,24 @@ def _ranks_table(run: Run, every: bool) -> Table:
 
 
 def step_tables(run: Run, every: bool = False) -> Iterator[RenderableType]:
-    """Give the tables of the split: by rank and step, or, when there are many ranks, by rank.
+    """Yield the tables of the split: by step for a run of one GPU, else by rank.
 
     Args:
-        every: leave no row out, however many there are.
+        every: also yield each rank's table by step, and leave no row out.
     """
-    if len(run.splits) > MAX_RANKS and not every:
-        yield _ranks_table(run, every)
-        return
-    for timeline, figures in zip(run.timelines, run.splits, strict=True):
-        yield _rank_table(timeline, figures, every)
     if len(run.splits) > 1:
         yield _ranks_table(run, every)
+    if len(run.splits) == 1 or every:
+        for timeline, figures in zip(run.timelines, run.splits, strict=True):
+            yield _rank_table(timeline, figures, every)
 
 
 def collective_table(run: Run) -> Table | None:
-    """Give a row for each kind of collective: what a GPU did of it in a step, on average."""
+    """Return a table with a row for each kind of collective: the average of a GPU and step; None without any."""
     kinds = by_kind(run.splits)
     if not kinds:
         return None
-    title = Text(f"collectives, per {'rank' if run.on_cpu else 'GPU'} and step", style="bold")
-    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
+    table = titled_table(f"collectives, per {'rank' if run.on_cpu else 'GPU'} and step, mean")
     table.add_column("kind", no_wrap=True)
     for heading in ("count", "bytes", "exposed ms", "overlapped ms", "overlap"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -175,7 +158,7 @@ def collective_table(run: Run) -> Table | None:
         table.add_row(
             kind_figures.kind,
             f"{kind_figures.count:.4g}",
-            quantity(kind_figures.bytes),
+            byte_size(kind_figures.bytes),
             milliseconds(kind_figures.exposed_ns),
             milliseconds(kind_figures.overlapped_ns),
             "–" if percent is None else f"{percent:.1f} %",
@@ -193,21 +176,20 @@ CAUSE_HEADINGS = {
 
 
 def idle_table(run: Run, every: bool = False) -> Table | None:
-    """Give a row for each rank, the mean of its steps, so that the causes add up; nothing where no GPU was idle.
+    """Return a table with a row for each rank: the mean of its steps by cause; None where no GPU was idle.
 
     Args:
-        every: leave no rank out, however many there are.
+        every: leave no rank out.
     """
     devices = [device for device in run.devices if len(device.timeline.windows)]
     if not any(device.split.figures["idle_ns"].any() for device in devices):
         return None
-    title = Text("idle by cause, mean of the steps, ms", style="bold")
-    table = Table(title=title, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
+    table = titled_table("idle by cause, mean of the steps, ms")
     # Only a pipeline has bubbles.
     shown_causes = [cause for cause in CAUSES if cause != "bubble_ns" or any(len(d.timeline.actions) for d in devices)]
     for heading in ("rank", *(CAUSE_HEADINGS[cause] for cause in shown_causes), "idle"):
         table.add_column(heading, justify="right" if heading != "rank" else "left", no_wrap=True)
-    shown = devices if every else devices[:MAX_TABLE_RANKS]
+    shown = devices if every else devices[:MAX_RANKS]
     for device in shown:
         means = device.mean_idle()
         cells = (means[cause] for cause in shown_causes)

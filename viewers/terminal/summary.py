@@ -1,30 +1,31 @@
-"""A run in the terminal: what it is, a sentence, its tables, and what must be known to believe them."""
+"""A run in the terminal: what it is and where its time goes, then findings, tables, and notes on the data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from dptrace.analysis.per_gpu.labels import PART_LABELS
 from dptrace.analysis.per_gpu.split import FIGURES, overlap_percent
+from dptrace.core.units import byte_size, duration, milliseconds, share
+from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.terminal.cross_rank_tables import findings_list, timing_table
-from dptrace.viewers.terminal.run_facts import expert_lines, memory_sentence
+from dptrace.viewers.terminal.run_facts import expert_lines, memory_sentence, profiler_sentence
 from dptrace.viewers.terminal.split_tables import (
-    MAX_RANKS,
     MAX_STEPS,
     collective_table,
     idle_table,
-    milliseconds,
     plain,
-    quantity,
     rank_label,
     step_label,
     step_tables,
+    titled_table,
 )
 from dptrace.viewers.views.pipeline import bubble_table
 
@@ -32,12 +33,14 @@ __all__ = ["notes", "print_collectives", "print_run", "sentence"]
 
 MAX_COLLECTIVES = 60
 
+HINT = "--all prints every table in full: each step, rank and collective."
+
 
 def sentence(run: Run) -> Text:
-    """Say in a sentence what the tables say: the step's length, and what of it is lost to communication and idling."""
+    """Return the length of a step, and its exposed communication and idle time, as one sentence."""
     if not any(len(figures.names) for figures in run.splits):
         return Text("There is no step in this run.", style="bold")
-    total = {name: sum(figures.total()[name] for figures in run.splits) for name in FIGURES}
+    total = _totals(run)
     wall = max(total["wall_ns"], 1)
     step = np.median(np.concatenate([figures.figures["wall_ns"] for figures in run.splits]))
     text = Text(f"A step takes {milliseconds(float(step))} ms (median): ", style="bold")
@@ -45,78 +48,104 @@ def sentence(run: Run) -> Text:
     percent = overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"])
     hidden = "no communication" if percent is None else f"{percent:.1f} % of communication overlapped"
     text.append(f", {100 * total['idle_ns'] / wall:.1f} % idle; {hidden}.")
-    if (again := run.recompute_percent()) is not None:
-        text.append(f" Of backward, {again:.1f} % is forward computed again (checkpointed activations).")
+    if (recomputed := run.recompute_percent()) is not None:
+        text.append(f" {recomputed:.1f} % of backward recomputes forward (activation checkpointing).")
     return text
 
 
+def _totals(run: Run) -> dict[str, int]:
+    totals = [figures.total() for figures in run.splits]
+    return {name: sum(total[name] for total in totals) for name in FIGURES}
+
+
+def _mean_split(run: Run) -> str:
+    """Return the mean of all ranks and steps, by part."""
+    steps, total = sum(len(figures.names) for figures in run.splits), _totals(run)
+    wall = total["wall_ns"]
+    if not wall:
+        return ""
+    parts = (
+        f"{label.lower()} {duration(ns / steps)} ({share(ns / wall)})"
+        for part, label in PART_LABELS.items()
+        if (ns := total[f"{part.name.lower()}_ns"])
+    )
+    return f"Mean step, {duration(wall / steps)}: {', '.join(parts)}."
+
+
 def _description(run: Run) -> Text:
-    """Name the run and tell how it was recorded."""
+    """Return the run's name and how it was recorded."""
     head = headline(run)
     return plain(" · ".join((head.title, *head.facts)))
 
 
 def notes(run: Run, further: tuple[str, ...] = ()) -> RenderableType:
-    """Give what the user must know to believe the figures: what was missing, dropped or guessed."""
+    """Return the notes that limit the figures: missing, dropped or inferred data."""
     return Group(*(Text("! ", style="yellow").append_text(plain(note)) for note in (*run.notes, *further)))
 
 
 def print_run(run: Run, console: Console, every: bool = False, align: bool = True) -> None:
-    """Print what *run* is, a sentence, the tables, what matters most, and the notes.
+    """Print the headline of *run*, its findings, its tables and the notes on its data.
 
     Args:
-        every: leave no row out, however many there are.
+        every: print each table in full, and a table by step for each rank.
         align: whether clocks that are off are corrected before ranks are compared.
     """
-    parts: list[RenderableType] = [_description(run), sentence(run), "", *_spaced(step_tables(run, every))]
-    if not every and (len(run.splits) > MAX_RANKS or any(len(f.names) > MAX_STEPS for f in run.splits)):
-        parts += [Text("--all shows every rank and every step.", style="dim"), ""]
-    if (collectives := collective_table(run)) is not None:
-        parts += [collectives, ""]
-    if (causes := idle_table(run, every)) is not None:
-        parts += [causes, ""]
-    if (schedules := bubble_table(run)) is not None:
-        parts += [schedules, ""]
-    together = run.cross_rank if align else run.analyze_cross_rank(align=False)
-    if (across := timing_table(together, every)) is not None:
-        parts += [across, ""]
-    if memory := memory_sentence(run.metadata):
-        parts += [Text(memory), ""]
-    if load := expert_lines(run.metadata, every):
-        parts += [Text("\n".join(load)), ""]
-    parts += [findings_list(together.findings), ""]
-    if run.notes or together.notes:
-        parts += [notes(run, together.notes)]
+    analysis = run.cross_rank if align else run.analyze_cross_rank(align=False)
+    lines = (_mean_split(run), profiler_sentence(run.metadata))
+    parts: list[RenderableType] = [_description(run), sentence(run), *(Text(line) for line in lines if line), ""]
+    parts += [findings_list(analysis.findings), ""]
+    for table in _tables(run, analysis, every):
+        parts += [table, ""]
+    if not every and (len(run.splits) > 1 or any(len(figures.names) > MAX_STEPS for figures in run.splits)):
+        parts += [Text(HINT, style="dim"), ""]
+    if run.notes or analysis.notes:
+        parts += [notes(run, analysis.notes)]
     console.print(*parts, sep="\n")
 
 
-def _spaced(tables: Iterator[RenderableType]) -> Iterator[RenderableType]:
-    for table in tables:
-        yield table
-        yield ""
+def _tables(run: Run, analysis: CrossRankAnalysis, every: bool) -> Iterator[RenderableType]:
+    yield from step_tables(run, every)
+    tables = (
+        collective_table(run),
+        timing_table(analysis, every),
+        idle_table(run, every),
+        bubble_table(run),
+    )
+    yield from (table for table in tables if table is not None)
+    if memory := memory_sentence(run.metadata):
+        yield Text(memory)
+    if load := expert_lines(run.metadata, every):
+        yield Text("\n".join(load))
 
 
 def print_collectives(run: Run, console: Console, every: bool = False) -> None:
-    """Print a row for each collective on each GPU; the first ones only, unless *every*."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1))
+    """Print a row for each collective on each GPU; only the first ones unless *every*."""
+    rows = run.collectives()
+    if not len(rows):
+        console.print("No communication in this run.")
+    else:
+        shown = rows if every else rows.head(MAX_COLLECTIVES)
+        _print_collective_rows(run, shown.to_dict("records"), console)
+        if len(shown) < len(rows):
+            console.print(f"{len(rows) - len(shown):,} more; --all shows them, --csv writes them.")
+    if run.notes:
+        console.print(notes(run))
+
+
+def _print_collective_rows(run: Run, rows: list[dict[Any, Any]], console: Console) -> None:
+    table = titled_table("collectives of each GPU")
     for heading in ("rank", "step", "kind", "phase", "bytes", "start\nms", "ms", "exposed\nms", "overl.\nms"):
         table.add_column(heading, justify="left" if heading in ("step", "kind", "phase") else "right", no_wrap=True)
-    rows = run.collectives()
-    shown = rows if every else rows.head(MAX_COLLECTIVES)
     origin = min(int(timeline.windows.bounds[0]) for timeline in run.timelines)
     labels = {(timeline.rank, timeline.device): rank_label(run, timeline) for timeline in run.timelines}
-    for row in shown.to_dict("records"):
+    for row in rows:
         table.add_row(
             labels[row["rank"], row["device"]],
             plain(step_label(row["step"])) if isinstance(row["step"], str) else "–",
             row["kind"],
             row["phase"],
-            quantity(row["bytes"]),
+            byte_size(row["bytes"]),
             f"{(row['start_ns'] - origin) / 1e6:,.3f}",
             *(f"{ns / 1e6:.3f}" for ns in (row["end_ns"] - row["start_ns"], row["exposed_ns"], row["overlapped_ns"])),
         )
-    console.print(table if len(rows) else "No communication in this run.")
-    if len(shown) < len(rows):
-        console.print(f"{len(rows) - len(shown):,} more; --all shows them, --csv writes them.")
-    if run.notes:
-        console.print(notes(run))
+    console.print(table)

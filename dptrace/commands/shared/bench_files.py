@@ -1,4 +1,4 @@
-"""What ``dptrace bench`` leaves in its folder: the table in three forms, the page of charts, each chart for slides."""
+"""The files that ``dptrace bench`` writes: the table in three formats, the page of charts, each chart as a picture."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dptrace.commands.shared.output import write_text
 from dptrace.core.files import atomic_write
+from dptrace.core.units import plural
 
 if TYPE_CHECKING:
     from dptrace.bench.conclusions import ChartText
@@ -21,7 +23,7 @@ _PNG_WIDTH = 1600
 
 @dataclass(frozen=True, slots=True)
 class BenchResult:
-    """A benchmark that is done."""
+    """A finished benchmark."""
 
     rows: list[Row]
     title: str
@@ -29,11 +31,11 @@ class BenchResult:
     machine: dict[str, Any] = field(default_factory=dict)
     here: str = "On this machine"
     plan: dict[str, Any] = field(default_factory=dict)
-    """What bench.json tells beside the figures: the plan, or the file that they come from."""
+    """What bench.json holds besides the figures: the plan, or the file that they come from."""
 
 
 def machine_info(results: Mapping[Any, Sequence[Mapping[str, Any]]]) -> dict[str, Any]:
-    """Tell on what was trained, and with what, as the runs say; several kinds of devices are all named."""
+    """Return the devices and the versions that the runs report; every kind of device is listed."""
     runs = [run for runs in results.values() for run in runs if "failed" not in run]
     devices = list(dict.fromkeys(str(run["device"]) for run in runs if run.get("device")))
     versions: dict[str, Any] = next((run["versions"] for run in runs if isinstance(run.get("versions"), dict)), {})
@@ -41,15 +43,14 @@ def machine_info(results: Mapping[Any, Sequence[Mapping[str, Any]]]) -> dict[str
 
 
 def page_facts(result: BenchResult) -> list[str]:
-    """Give what the page says below its title."""
+    """Return the facts below the page's title."""
     versions = result.machine.get("versions", {})
     versions_text = [f"{name} {versions[name]}" for name in ("torch", "cuda", "nccl") if versions.get(name)]
-    runs = f"{len(result.rows)} rows"
-    return [runs, *result.machine.get("devices", []), *versions_text]
+    return [plural(len(result.rows), "row"), *result.machine.get("devices", []), *versions_text]
 
 
 def draw_charts(result: BenchResult, local_loss: bool) -> list[tuple[ChartText, Drawing]]:
-    """Read the six charts, and draw them."""
+    """Draw the six charts, each with its conclusions."""
     from types import SimpleNamespace
 
     from dptrace.bench.conclusions import conclusions
@@ -64,17 +65,16 @@ def draw_charts(result: BenchResult, local_loss: bool) -> list[tuple[ChartText, 
 
 
 def write(folder: Path, result: BenchResult, charts: Sequence[tuple[ChartText, Drawing]], png: bool) -> list[str]:
-    """Write all files; give their names within the folder."""
+    """Write all files; return their names within the folder."""
     from dptrace.bench.store import PLAN, write_json
     from dptrace.bench.table import as_dict, frame
     from dptrace.viewers.benchmarks import bench_page, bench_table
 
     sentences = [sentence for chart, _ in charts for sentence in chart.sentences]
-    with atomic_write(folder / "table.csv") as temporary:
-        frame(result.rows).to_csv(temporary, index=False)
-    _text(folder / "table.md", bench_table.markdown(result.rows, result.title, [*result.notes, *sentences]))
+    write_text(folder / "table.csv", frame(result.rows).to_csv(index=False))
+    write_text(folder / "table.md", bench_table.markdown(result.rows, result.title, [*result.notes, *sentences]))
     page = bench_page.Content(result.title, page_facts(result), result.notes, result.rows, charts)
-    _text(folder / "charts.html", bench_page.document(page))
+    write_text(folder / "charts.html", bench_page.document(page))
     drawn = _pictures(folder / "charts", charts, png)
     reading = {chart.name: list(chart.sentences) or [chart.missing] for chart, _ in charts}
     tables = {
@@ -87,36 +87,31 @@ def write(folder: Path, result: BenchResult, charts: Sequence[tuple[ChartText, D
     return ["charts.html", *([f"charts/ ({drawn} pictures)"] if drawn else []), "table.csv", "table.md", PLAN]
 
 
-def _text(path: Path, text: str) -> None:
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
 def _pictures(folder: Path, charts: Sequence[tuple[ChartText, Drawing]], png: bool) -> int:
-    """Write each chart as SVG, and as PNG; one that can't be drawn any more is taken away. Give how many there are."""
+    """Write each chart as SVG and PNG, and delete those that can no longer be drawn. Return the number of files."""
     from dptrace.viewers.base.screenshot import framed, screenshot
     from dptrace.viewers.base.svg_renderer import svg
 
     folder.mkdir(exist_ok=True)
     count = 0
     for chart, drawing in charts:
-        flat, pixels = folder / f"{chart.name}.svg", folder / f"{chart.name}.png"
-        pixels.unlink(missing_ok=True)
+        svg_path, png_path = folder / f"{chart.name}.svg", folder / f"{chart.name}.png"
+        png_path.unlink(missing_ok=True)
         if drawing.message:
-            flat.unlink(missing_ok=True)
+            svg_path.unlink(missing_ok=True)
             continue
         text = svg(drawing)
-        _text(flat, text)
+        write_text(svg_path, text)
         count += 1 + png
         if png:
-            with atomic_write(pixels) as temporary:
+            with atomic_write(png_path) as temporary:
                 screenshot(framed(text), temporary, (_PNG_WIDTH, _height(text)))
     return count
 
 
 def _height(text: str) -> int:
-    """Give the height of a PNG that shows all of an SVG."""
+    """Return the height of a PNG that shows all of an SVG."""
     import re
 
-    found = re.search(r'width="([\d.]+)" height="([\d.]+)"', text)
-    return round(float(found[2]) / float(found[1]) * _PNG_WIDTH) if found else _PNG_WIDTH
+    match = re.search(r'width="([\d.]+)" height="([\d.]+)"', text)
+    return round(float(match[2]) / float(match[1]) * _PNG_WIDTH) if match else _PNG_WIDTH

@@ -1,4 +1,4 @@
-"""The command line: a group whose verbs are imported only when they run, and that turns our errors into a line."""
+"""The command line: a group that imports a verb only when it runs, and prints errors as one line."""
 
 from __future__ import annotations
 
@@ -13,34 +13,55 @@ from dptrace.core.text import sanitize
 from dptrace.errors import DptraceError
 from dptrace.version import __version__
 
-__all__ = ["COMMANDS", "cli", "main"]
+__all__ = ["COMMANDS", "ENVIRONMENT", "EXIT_CODES", "cli", "main"]
 
 COMMANDS = {
     "record": "Record a training run: one Kineto trace per rank.",
     "analyze": "Split each step: forward, backward, exposed and overlapped communication, idle.",
-    "view": "Draw the per-GPU Gantt timeline, in the browser or in the terminal.",
-    "report": "Write all of it on one page, to attach to a ticket.",
-    "diff": "Compare two runs: what moved, by how much, and whether it is noise.",
-    "hta": "Run an analysis of Holistic Trace Analysis on it.",
+    "view": "Draw the per-GPU Gantt chart, in the browser or in the terminal.",
+    "report": "Write findings, charts and tables as one page, to attach to a ticket.",
+    "diff": "Compare two runs: what changed, by how much, and whether it is noise.",
+    "hta": "Run an analysis of Holistic Trace Analysis.",
     "export": "Merge all ranks into one trace for Perfetto or Chrome.",
-    "bench": "Train in many ways, and compare: epoch time, speedup, communication.",
-    "sweep": "Train with an option's values in turn, and tell which is best: bucket caps, batches.",
-    "links": "Measure what connects the ranks: latency and bandwidth of each collective.",
-    "doctor": "Check torch, GPUs and NCCL, and say what will work.",
+    "bench": "Benchmark ways to train: epoch time, speedup, communication.",
+    "sweep": "Train with several values of an option, and find the best one.",
+    "links": "Measure latency and bandwidth between the ranks, for each collective.",
+    "doctor": "Check torch, GPUs and NCCL, and what will work.",
+    "cache": "Show or clear the cache of parsed traces.",
     "cp": "Copy a trainer here, to edit it.",
     "completion": "Print the shell's completion script.",
 }
-"""Verbs with their one-line help, told here so that ``--help`` imports none of them."""
+"""Verbs with their one-line help, listed here so that ``--help`` imports none of them."""
+
+ENVIRONMENT = {
+    "DPTRACE_CACHE": "Cache folder [default: dptrace in the user's cache folder, see dptrace cache].",
+    "DPTRACE_GZIP_LIMIT": "Factor by which a compressed trace may grow when it is unpacked [200]; 0: no limit.",
+    "CHROMIUM": "Browser that draws PNG pictures [default: the first that is found].",
+    "HTA_DISABLE_NS_ROUNDING": "1 keeps fractions of µs in --hta-compat, as in HTA.",
+    "COLUMNS": "Width of tables [default: the terminal's; 132 in a pipe or file].",
+    "NO_COLOR": "Print without colors.",
+    "CUDA_VISIBLE_DEVICES": "GPUs that record, bench, sweep and links use; empty for the CPU.",
+    "OMP_NUM_THREADS": "CPU threads of each rank that they start [default: cores / ranks].",
+}
+"""Environment variables that a user may set, with what each does."""
+
+EXIT_CODES = {
+    "0": "success",
+    "1": "bad input, or a file that can't be read or written",
+    "2": "wrong use: an option, argument or command",
+    "3": "a limit of diff --fail-if is exceeded",
+    "130": "interrupted with Ctrl-C",
+}
 
 
-class _WrongUse(click.ClickException):
-    """One of our errors that is the caller's, shown as click shows errors: one line, no traceback, exit code 2."""
+class _UsageFault(click.ClickException):
+    """A :class:`DptraceError` about wrong use, shown as click shows errors: one line, no traceback, exit code 2."""
 
     exit_code = 2
 
 
 class LazyGroup(click.Group):
-    """Import a verb only when it runs."""
+    """A group that imports a verb only when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -55,31 +76,43 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            raise click.UsageError(f"{error.message} The commands are {', '.join(COMMANDS)}.", ctx) from None
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            raise click.UsageError(_unknown_command(args[0]), ctx)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for heading, rows in (("Environment variables", ENVIRONMENT), ("Exit codes", EXIT_CODES)):
+            with formatter.section(heading):
+                formatter.write_dl(list(rows.items()))
+
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except DptraceError as error:
-            kind = _WrongUse if error.exit_code == _WrongUse.exit_code else click.ClickException
+            kind = _UsageFault if error.exit_code == _UsageFault.exit_code else click.ClickException
             raise kind(sanitize(str(error))) from error
         except BrokenPipeError:
             # click would make it exit code 1.
-            _forget_output()
+            _discard_output()
             ctx.exit(0)
+
+
+def _unknown_command(name: str) -> str:
+    from difflib import get_close_matches
+
+    nearest = get_close_matches(name, COMMANDS, 1, cutoff=0.5)
+    suggestion = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return f"No such command {sanitize(name)!r}.{suggestion} The commands are {', '.join(COMMANDS)}."
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="dptrace")
 def cli() -> None:
-    """Where does the time of a multi-GPU training step go?
+    """Find out where the time of a multi-GPU training step goes.
 
     \b
     dptrace record --mode interleaved --gpus 4     # one trace per rank, in runs/
@@ -90,16 +123,16 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line, and give the shell its exit code: 130 after Ctrl-C, 1 where the output can't be written.
+    """Run the command line and exit with its code: 130 after Ctrl-C, 1 where the output can't be written.
 
-    A closed pipe (``dptrace analyze RUN | head``) is no error.
+    A closed pipe (``dptrace analyze RUN | head``) is not an error.
     """
-    # Closed by the shell (`>&-`): what is said goes nowhere.
+    # Closed by the shell (`>&-`): the output is discarded.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - for as long as the process
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that has no sign for µ must not end the command
+            stream.reconfigure(errors="replace")  # a terminal that can't show µ must not end the command
     try:
         code = cli.main(prog_name="dptrace", standalone_mode=False)
         sys.stdout.flush()
@@ -110,15 +143,15 @@ def main() -> None:
         click.echo("Interrupted.", err=True)
         code = 130
     except BrokenPipeError:
-        _forget_output()
+        _discard_output()
         code = 0
     except OSError as error:
-        _forget_output()
+        _discard_output()
         click.echo(f"Error: the output can't be written: {error.strerror or error}.", err=True)
         code = 1
     sys.exit(code if isinstance(code, int) else 0)
 
 
-def _forget_output() -> None:
-    """Let what is still to be flushed at exit go nowhere: it can't go where it should."""
+def _discard_output() -> None:
+    """Discard what is still to be flushed at exit: it can't be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,27 +1,117 @@
-"""The option -o: a file to write, and its type."""
+"""Where results go: the terminal, standard output or a file that is written whole or not at all."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-__all__ = ["OutputFile"]
+from dptrace.core.files import atomic_write
+from dptrace.core.text import sanitize
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+__all__ = [
+    "NORMAL",
+    "QUIET",
+    "VERBOSE",
+    "OutputFile",
+    "console",
+    "csv_text",
+    "emit",
+    "print_hint",
+    "print_notes",
+    "print_tables",
+    "quoted_paths",
+    "write_text",
+]
+
+QUIET, NORMAL, VERBOSE = "quiet", "normal", "verbose"
+
+_FILE_WIDTH = 132
+"""Columns of tables in a file or a pipe: enough that none is folded."""
 
 
 class OutputFile(click.Path):
-    """The type of -o: a path, or "-" for standard output where the command allows it, which is no path."""
+    """The type of -o: a path, or "-" for standard output where the command allows it, which converts to None."""
 
     def __init__(self, dash: bool = False) -> None:
         super().__init__(path_type=Path)
         self.dash = dash
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Refuse what names a folder, whether it is there or not."""
+        """Refuse a folder's name, whether the folder exists or not."""
         if value == "-" and not self.dash:
             self.fail("this can't go to standard output; name a file.", param, ctx)
         if str(value).endswith(tuple(filter(None, (os.sep, os.altsep)))):
             self.fail(f"{value} names a folder; name a file.", param, ctx)
         return None if value == "-" else super().convert(value, param, ctx)
+
+
+def console(stderr: bool = False) -> Console:
+    """Return a console; piped, it is wide enough that no table is folded."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream is None or stream.isatty() or "COLUMNS" in os.environ else _FILE_WIDTH
+    return Console(file=stream, width=width, highlight=False)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file in UTF-8, whole or not at all."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def emit(text: str, output: Path | None) -> None:
+    """Write JSON or CSV to a file, or to standard output where there is none."""
+    if output is None:
+        click.echo(text.encode(), nl=False)  # bytes: the terminal's encoding can't change the data
+    else:
+        write_text(output, text)
+
+
+def print_tables(show: Callable[[Console], None], output: Path | None) -> None:
+    """Print tables on the terminal, or into a file at a width that folds none."""
+    from rich.console import Console
+
+    if output is None:
+        show(console())
+        return
+    with atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as file:
+        show(Console(file=file, width=_FILE_WIDTH, highlight=False))
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """Return a frame as CSV, with names from a trace made harmless."""
+    texts = frame.select_dtypes(exclude="number").columns
+    return str(
+        frame.assign(**{name: frame[name].map(sanitize, na_action="ignore") for name in texts}).to_csv(index=False)
+    )
+
+
+def print_hint(text: str, verbosity: str) -> None:
+    """Print what was done or what to do next on stderr, so that stdout holds the answer alone."""
+    if verbosity != QUIET:
+        click.echo(sanitize(text), err=True)
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Print what limits the figures on stderr; --quiet does not hide it."""
+    for note in notes:
+        click.echo(f"! {sanitize(note)}", err=True)
+
+
+def quoted_paths(paths: Sequence[str]) -> str:
+    """Return RUN as it is typed for the next command, without secrets; ``RUN`` for a pipe, which is read once."""
+    from dptrace.readers.sources.url import redact
+
+    reread = all(path != "-" and not path.startswith(("/dev/fd/", "/proc/self/fd/")) for path in paths)
+    return shlex.join(map(redact, paths)) if reread else "RUN"

@@ -1,4 +1,4 @@
-"""The options of ``dptrace view`` that serve a page instead of writing a file, and what they do."""
+"""The options of ``dptrace view`` that serve a page instead of writing a file."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from dptrace.commands.shared.shared import QUIET, progress
+from dptrace.commands.shared.output import print_hint
+from dptrace.commands.shared.progress import progress
 from dptrace.errors import UsageError
 
 if TYPE_CHECKING:
     from dptrace.run.run import Run
     from dptrace.viewers.gantt.chart import Chart
 
-__all__ = ["ServeOptions", "open_browser", "serving_options"]
+__all__ = ["ServeOptions", "open_browser", "serve_options"]
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -33,22 +34,22 @@ class ServeOptions:
 
     @property
     def requested(self) -> bool:
-        """Tell whether a server is asked for, by any of its options."""
+        """Whether a server is requested, by any of its options."""
         return self.serve_requested or self.host is not None or self.port is not None
 
     def check(self, other: bool) -> None:
-        """Refuse before any work what makes no sense.
+        """Refuse combinations that can't work, before any work.
 
         Args:
-            other: whether a file, the terminal, another view than the Gantt chart, or two runs are asked for.
+            other: whether a file, the terminal, another view than the Gantt chart, or two runs are requested.
 
         Raises:
-            UsageError: with what to do instead.
+            UsageError: the message says what to do instead.
         """
         if self.requested and other:
             raise UsageError(
-                "--serve, --host and --port serve the Gantt page of one run; leave them out, or -o, --text, --view, "
-                "--against and pictures."
+                "--serve, --host and --port serve the Gantt page of one run and can't be combined with -o, --text, "
+                "--view, --against, --svg or --png."
             )
 
     def serve(self, run: Run, gantt_chart: Chart, browser: bool, verbosity: str) -> None:
@@ -75,15 +76,14 @@ class ServeOptions:
         click.echo(server.url)
         if server.host not in (LOOPBACK, "localhost", "::1"):
             click.echo(
-                f"! Listening at {server.host}: whoever has this address, token included, sees the recording, and it "
-                "is not encrypted.",
+                f"! Listening at {server.host}: anyone who has this address with its token can see the recording, and "
+                "the connection is not encrypted.",
                 err=True,
             )
         elif "SSH_CONNECTION" in os.environ:
             line = tunnel(os.environ["SSH_CONNECTION"], _user(), server.port)
             click.echo(f"From your own machine: {line}\nthen open the address above there.", err=True)
-        if verbosity != QUIET:
-            click.echo("Serving until the page's tab is closed, or Ctrl-C.", err=True)
+        print_hint("Serving until the page's tab is closed, or Ctrl-C.", verbosity)
 
 
 def _user() -> str:
@@ -96,33 +96,33 @@ def _user() -> str:
 
 
 def open_browser(address: str) -> bool:
-    """Open an address, and tell whether a browser could be opened."""
+    """Open an address; return whether a browser could be opened."""
     import webbrowser
 
     # Without a display, webbrowser would find a text browser, which takes the terminal and runs no scripts.
     needs_display = sys.platform not in ("darwin", "win32") or "SSH_CONNECTION" in os.environ
-    seen = not needs_display or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-    return seen and webbrowser.open(address)
+    has_display = not needs_display or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return has_display and webbrowser.open(address)
 
 
-def serving_options(function: Decorated) -> Decorated:
-    """Add --serve, --port and --host, as one argument *serving*."""
+def serve_options(function: Decorated) -> Decorated:
+    """Add --serve, --port and --host, as one argument *serve*."""
 
     @functools.wraps(function)
-    def with_serving(*args: Any, serve: bool, host: str | None, port: int | None, **rest: Any) -> Any:
-        return function(*args, serving=ServeOptions(serve, host, port), **rest)
+    def with_serve(*args: Any, serve: bool, host: str | None, port: int | None, **rest: Any) -> Any:
+        return function(*args, serve=ServeOptions(serve, host, port), **rest)
 
     options = (
         click.option(
             "--serve",
             is_flag=True,
-            help="Serve the page on this machine until its tab is closed; very large runs always are, without -o.",
+            help="Serve the page from this machine until its tab is closed; always for very large runs without -o.",
         ),
-        click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Serve at this port. [a free one]"),
+        click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Port to serve at. [a free one]"),
         click.option(
-            "--host", metavar="ADDRESS", help="Serve at this address of the machine. [127.0.0.1: itself only]"
+            "--host", metavar="ADDRESS", help="Address of this machine to serve at. [127.0.0.1: this machine only]"
         ),
     )
     for option in reversed(options):
-        with_serving = option(with_serving)
-    return cast(Decorated, with_serving)
+        with_serve = option(with_serve)
+    return cast(Decorated, with_serve)

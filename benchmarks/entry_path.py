@@ -1,0 +1,73 @@
+"""How far the code runs before it reads: files entered by ``dptrace analyze``, and calls deep at the first trace byte.
+
+``python benchmarks/entry_path.py [CHECKOUT] [RUN]`` prints one line; compare two checkouts by running it for both.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+
+class Tracer:
+    """Count the product's files that are entered and the crossings between them, until the run ends."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = str(root)
+        self.files: set[str] = set()
+        self.crossings = 0
+        self.depth: int | None = None
+        self.files_before: int | None = None
+
+    def own(self, frame: FrameType | None) -> str | None:
+        name = frame.f_code.co_filename if frame is not None else ""
+        real = os.path.realpath(name) if name.startswith(self.root) else ""
+        return real if real.startswith(self.root) and "/.venv/" not in real else None
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and (file := self.own(frame)) and frame.f_code.co_name != "<module>":
+            self.files.add(file)
+            self.crossings += self.own(frame.f_back) not in (file, None)
+        elif event == "c_call" and self.depth is None and argument.__name__ == "peek":
+            self.files_before = len(self.files)
+            self.depth = self._depth(frame)
+
+    def _depth(self, frame: FrameType | None) -> int:
+        """Count the product's functions on the stack, click's and the standard library's left out."""
+        depth = 0
+        while frame is not None:
+            depth += self.own(frame) is not None and frame.f_code.co_name != "<module>"
+            frame = frame.f_back
+        return depth
+
+
+def main() -> None:
+    """Run analyze in this process under the tracer."""
+    root = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parents[1]).resolve()
+    run = sys.argv[2] if len(sys.argv) > 2 else str(root / "traces" / "interleaved_cpu_2ranks")
+    sys.path.insert(0, str(root))
+    tracer = Tracer(root)
+    sys.argv = ["dptrace", "analyze", run, "--no-cache", "--jobs", "1", "-q", "-o", os.devnull]
+    sys.setprofile(tracer)
+    try:
+        # The entry point moved between versions.
+        if (root / "dptrace" / "cli.py").exists():
+            from dptrace.cli import main as entry
+        else:
+            from dptrace.commands.shared.main import main as entry
+        entry()
+    except SystemExit:
+        pass
+    finally:
+        sys.setprofile(None)
+    print(
+        f"files entered: {len(tracer.files)} ({tracer.files_before} before the first byte), crossings between files: "
+        f"{tracer.crossings}, calls deep at the first byte: {tracer.depth}"
+    )
+
+
+if __name__ == "__main__":
+    main()

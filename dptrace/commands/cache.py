@@ -1,0 +1,61 @@
+"""``dptrace cache``: where parsed traces are kept, how large they are, and how to delete them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from dptrace.commands.shared.options import json_option, quiet_option
+from dptrace.commands.shared.output import print_hint
+from dptrace.core.units import byte_size, plural
+
+if TYPE_CHECKING:
+    from dptrace.load.cache import CacheSummary
+
+
+@click.command()
+@click.option("--clear", is_flag=True, help="Delete parsed traces and pages; other files in the folder stay.")
+@json_option
+@quiet_option
+def command(clear: bool, as_json: bool, verbosity: str) -> None:
+    """Show where parsed traces are cached, how many there are and how large they are.
+
+    dptrace caches the parsed form of every trace that it reads, and the pages that dptrace view opens. Clearing the
+    cache is safe: the next command parses the traces again. The environment variable DPTRACE_CACHE names another
+    folder.
+
+    \b
+    Examples:
+      dptrace cache
+      dptrace cache --clear
+      dptrace cache --json | jq .trace_bytes
+    """
+    from dptrace.load.cache import cache_summary, clear_cache
+
+    summary = clear_cache() if clear else cache_summary()
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "cleared": clear, **_figures(summary)}, indent=1))
+        return
+    traces = plural(summary.traces, "parsed trace")
+    content = (
+        f"{traces} ({_size(summary.trace_bytes)}) and {plural(summary.pages, 'page')} ({_size(summary.page_bytes)})"
+    )
+    click.echo(f"{'Deleted from ' if clear else ''}{summary.folder}: {content}.")
+    if summary.total_bytes and not clear:
+        print_hint("Next: dptrace cache --clear deletes them.", verbosity)
+
+
+def _figures(summary: CacheSummary) -> dict[str, str | int]:
+    return {
+        "folder": str(summary.folder),
+        "traces": summary.traces,
+        "trace_bytes": summary.trace_bytes,
+        "pages": summary.pages,
+        "page_bytes": summary.page_bytes,
+    }
+
+
+def _size(size: int) -> str:
+    return byte_size(size) if size else "0 B"

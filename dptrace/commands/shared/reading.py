@@ -1,0 +1,40 @@
+"""Read a run for a command: with progress, and only the selected ranks and steps."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from dptrace.commands.shared.options import Selection
+from dptrace.commands.shared.output import NORMAL, VERBOSE
+from dptrace.commands.shared.progress import progress
+from dptrace.core.text import sanitize
+from dptrace.load.options import ReadOptions
+
+if TYPE_CHECKING:
+    from dptrace.run.run import Run
+
+__all__ = ["open_with_progress"]
+
+
+def open_with_progress(
+    paths: Sequence[str], read_options: ReadOptions, verbosity: str = NORMAL, selection: Selection | None = None
+) -> Run:
+    """Read a run and keep what is selected; a terminal shows the progress after a second."""
+    # Before NumPy is imported: its linear algebra, which reading does not need, starts a thread per core, and these
+    # spin for a tenth of a second. A library may not decide that for its caller; a command may.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from dptrace.load.open import open_run
+
+    with progress("Reading", verbosity) as show:
+
+        def file_done(done: int, total: int, name: str) -> None:
+            show(done / total, name)
+            if verbosity == VERBOSE and done:
+                click.echo(sanitize(f"Read {name} ({done} of {total})"), err=True)
+
+        run = open_run(paths, read_options, file_done)
+    return run.select(selection.ranks, selection.steps) if selection is not None else run
