@@ -149,12 +149,27 @@ class Options(argparse.Namespace):
             about["data"] = self.data or SYNTHETIC_IMAGES
         chosen = {key: getattr(self, key) for key in ("out", "steps", "warmup", "wait", "force")}
         if self.epochs is None:
-            return chosen | {"options": about, "first": self.first_step, "lost": self.damaged_checkpoints}
+            return chosen | {
+                "options": about,
+                "first_step": self.first_step,
+                "damaged_checkpoints": self.damaged_checkpoints,
+            }
         samples = CIFAR10_SAMPLES if self.data else SAMPLES
         return chosen | {"options": about | {"mode": self.mode}, "epochs": (self.epochs, samples // self.batch_size)}
 
 
-_NOT_RECORDED = ("out", "steps", "warmup", "wait", "force", "save_parameters", "mode", "epochs", "first_step", "lost")
+_NOT_RECORDED = (
+    "out",
+    "steps",
+    "warmup",
+    "wait",
+    "force",
+    "save_parameters",
+    "mode",
+    "epochs",
+    "first_step",
+    "damaged_checkpoints",
+)
 """Options that run.json tells elsewhere or that say nothing of the training."""
 
 

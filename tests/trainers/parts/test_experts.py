@@ -43,7 +43,7 @@ def test_every_token_is_counted_for_each_of_its_experts() -> None:
 def test_the_balancing_loss_is_one_where_all_experts_get_the_same() -> None:
     """E·Σ fᵢ·Pᵢ is 1 for equal shares, and E where one expert gets all with certainty."""
     one = mixture(count=4, top_k=1)
-    one._account(torch.tensor([5, 5, 5, 5]), torch.full((20, 4), 0.25))
+    one._update_load(torch.tensor([5, 5, 5, 5]), torch.full((20, 4), 0.25))
     assert pytest.approx(1.0) == float(one.balance)
-    one._account(torch.tensor([20, 0, 0, 0]), torch.eye(4)[torch.zeros(20, dtype=torch.int64)])
+    one._update_load(torch.tensor([20, 0, 0, 0]), torch.eye(4)[torch.zeros(20, dtype=torch.int64)])
     assert pytest.approx(4.0) == float(one.balance)

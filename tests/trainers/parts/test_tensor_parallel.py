@@ -148,7 +148,7 @@ def test_tokens_that_are_spread_and_collected_keep_their_gradients(monkeypatch: 
 
     def use(region: Any, unused: None) -> tuple[Any, Any]:
         own = x.clone().requires_grad_()
-        output = region.collect(region.split_tokens(own))
+        output = region.gather_tokens(region.split_tokens(own))
         (output * x).sum().backward()
         return output.detach(), own.grad
 
