@@ -5,7 +5,6 @@ Nothing here imports torch before a function needs it, so that the launcher can 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -44,7 +43,9 @@ class Accelerator:
     @property
     def module(self) -> Any:
         """torch's module for this kind of device, such as ``torch.cuda``."""
-        return importlib.import_module(f"torch.{self.device_type}")
+        import torch
+
+        return getattr(torch, self.device_type)
 
     @property
     def activity(self) -> ProfilerActivity:
