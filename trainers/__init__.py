@@ -1,1 +1,1 @@
-"""One file per way to train in parallel; each runs on its own and is meant to be read."""
+"""One file for each mode of parallel training, to be read and to be run on its own."""

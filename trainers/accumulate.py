@@ -1,8 +1,12 @@
-"""DDP with accumulation: several micro-batches go through the model before the gradients are exchanged once.
+"""DDP with gradient accumulation: several micro-batches pass through the model before gradients are exchanged once.
 
-The gradients of a step's micro-batches add up on each rank, in no_sync() without any communication; the last
-micro-batch's backward reduces the sums. So a step sends the bytes of one micro-batch, and its activations need the
-memory of one.
+::
+
+    compute   │ forward │ backward │ forward │ backward         │    │ optimizer │
+    network   │         │ no_sync  │         │     bucket 0   bucket 1 │          │
+
+Each rank sums the gradients of a step's micro-batches, in no_sync() without any communication; the backward of the
+last micro-batch all-reduces the sums. So a step sends the bytes of one micro-batch, and keeps its activations only.
 
     dptrace record --mode accumulate --gpus 4 --micro-batches 4
     torchrun --nproc-per-node 4 accumulate.py --steps 4
@@ -16,7 +20,7 @@ import torch
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
 from dptrace.record.options.validation import MICRO_BATCHES, check_micro_batches
-from dptrace.trainers.parts.learner import OptimizerWrapper
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.replicated import replicated
 from dptrace.trainers.parts.task import build_task
 
@@ -31,11 +35,11 @@ def train(options: Options, world: World) -> None:
     with record(model=model, **options.record_arguments) as recording:
         for x, y in task.batches(recording.total_steps):
             losses = []
-            for number, (some_x, some_y) in enumerate(zip(x.chunk(count), y.chunk(count), strict=True), 1):
-                # Forward too must know whether its backward is to be reduced.
+            for number, (micro_x, micro_y) in enumerate(zip(x.chunk(count), y.chunk(count), strict=True), 1):
+                # Around forward as well: DDP decides there whether backward reduces.
                 with nullcontext() if number == count else model.no_sync():
                     with phase("forward"):
-                        loss = task.loss(model(some_x), some_y)
+                        loss = task.loss(model(micro_x), micro_y)
 
                     with phase("backward"):
                         optimizer_wrapper.backward(loss / count)

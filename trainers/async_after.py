@@ -1,7 +1,12 @@
-"""Data parallelism, all at once: the whole backward pass, then every all-reduce is started, and all are waited for.
+"""Data parallelism, all at once: the whole backward pass, then all all-reduces start, then one wait for all of them.
 
-The network gets all messages in one go instead of one after the other, so it idles less between them than in naive;
-but they all start after backward, and nothing of them is hidden behind it as in interleaved.
+::
+
+    compute   │ forward │ backward        │                                   │ optimizer │
+    network   │         │                 │ all-reduce all-reduce all-reduce… │           │
+
+The network receives all messages together instead of one after the other, so it idles less between them than in
+naive; but all of them start after backward, so that backward hides none of them as in interleaved.
 
     dptrace record --mode async-after --gpus 4
     torchrun --nproc-per-node 4 async_after.py --steps 4
@@ -12,7 +17,7 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.trainers.parts.learner import OptimizerWrapper
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task
 
 
@@ -27,7 +32,7 @@ def train(options: Options, world: World) -> None:
                 loss = task.loss(model(x), y)
 
             with phase("backward"):
-                optimizer_wrapper.backward(loss / world.size)  # so that the sum over ranks is the average
+                optimizer_wrapper.backward(loss / world.size)  # so that the sum over the ranks is the average
 
             pending = [dist.all_reduce(parameter.grad, async_op=True) for parameter in model.parameters()]
             for reduction in pending:

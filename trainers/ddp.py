@@ -1,7 +1,12 @@
-"""PyTorch's DistributedDataParallel: gradients are gathered in buckets, an all-reduce for each full bucket.
+"""PyTorch's DistributedDataParallel: gradients are collected in buckets, with one all-reduce for each full bucket.
 
-The same overlap as in interleaved, with fewer and larger messages: DDP hooks into backward, averages each bucket
-over the ranks, and waits for the last one before backward returns. The loop is that of a single GPU.
+::
+
+    compute   │ forward │ backward                  │    │ optimizer │
+    network   │         │        bucket 0      bucket 1  │           │
+
+The overlap is that of interleaved, with fewer and larger messages: DDP hooks into backward, averages each bucket over
+the ranks, and waits for the last one before backward returns. The loop is that of a single GPU.
 
     dptrace record --mode ddp --gpus 4 --bucket-cap-mb 4
     torchrun --nproc-per-node 4 ddp.py --steps 4
@@ -10,7 +15,7 @@ over the ranks, and waits for the last one before backward returns. The loop is 
 from __future__ import annotations
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.trainers.parts.learner import OptimizerWrapper
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.replicated import replicated
 from dptrace.trainers.parts.task import build_task
 

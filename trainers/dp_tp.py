@@ -1,12 +1,12 @@
-"""Data parallel and tensor parallel: a mesh of ranks, whose rows share out the model and whose columns the batch.
+"""Data parallel and tensor parallel: a mesh of ranks whose rows split the model and whose columns split the batch.
 
 ::
 
-    rank 0  rank 1     row 0: the model cut in two, for the first half of the batch
+    rank 0  rank 1     row 0: the model split in two, for the first half of the batch
     rank 2  rank 3     row 1: the same for the second half; ranks 0 and 2 hold the same part
 
-Activations are all-reduced in a row, on the critical path, so a row should have the fastest links: ranks of one
-machine. Gradients are all-reduced in a column by DDP, behind backward.
+Activations are all-reduced in a row, on the critical path, so a row needs the fastest links: those of one machine.
+DDP all-reduces gradients in a column, overlapped with backward.
 
     dptrace record --mode dp-tp --gpus 4 --tp 2
     torchrun --nproc-per-node 4 dp_tp.py --steps 4 --tp 2
@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
 from dptrace.record.options.validation import check_mesh
-from dptrace.trainers.parts.learner import OptimizerWrapper
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task
 from dptrace.trainers.parts.tensor_parallel import TensorParallel
 
@@ -48,7 +48,7 @@ def train(options: Options, world: World) -> None:
                 optimizer_wrapper.step()
             recording.step(loss)
 
-        # Columns may add up in different orders, so that what is whole is the same in a row up to rounding only.
+        # Columns may sum in different orders, so that unsplit parameters agree within a row only up to rounding.
         assert_in_sync(task.model, group=mesh.get_group("dp"))
         full_parameters = tensors.full_parameters(task.model.named_parameters())
     save_parameters(task.model, options.save_parameters, full_parameters)

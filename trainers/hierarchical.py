@@ -1,7 +1,12 @@
-"""Data parallelism on several machines: the slow links between them carry one message for each, not for each GPU.
+"""Data parallelism on several machines: the slow links between nodes carry one message for each node, not each GPU.
 
-Inside a node the gradients are added up on its first rank; these leaders all-reduce among themselves; and each hands
-the result out in its node. A flat ring of the same ranks would go at the pace of its slowest link all around.
+::
+
+    node 0: rank 1 ──reduce──► rank 0 ◄──all-reduce──► rank 2 ◄──reduce── rank 3 :node 1
+            rank 1 ◄─broadcast─ rank 0                 rank 2 ─broadcast─► rank 3
+
+Each node sums its gradients on its first rank; these leaders all-reduce among themselves and broadcast the result in
+their nodes. A flat ring of the same ranks would run at the speed of its slowest link.
 
     dptrace record --mode hierarchical --gpus 4 --ranks-per-node 2
     torchrun --nproc-per-node 4 hierarchical.py --steps 4 --ranks-per-node 2
@@ -10,9 +15,8 @@ the result out in its node. A flat ring of the same ranks would go at the pace o
 from __future__ import annotations
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.trainers.parts.flat import flat_gradients
-from dptrace.trainers.parts.learner import OptimizerWrapper
-from dptrace.trainers.parts.nodes import Nodes
+from dptrace.trainers.parts.collectives import Nodes, flat_gradients
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task
 
 
@@ -28,7 +32,7 @@ def train(options: Options, world: World) -> None:
                 loss = task.loss(model(x), y)
 
             with phase("backward"):
-                optimizer_wrapper.backward(loss / world.size)  # so that the sum over ranks is the average
+                optimizer_wrapper.backward(loss / world.size)  # so that the sum over the ranks is the average
 
             with flat_gradients(model) as gradients:
                 nodes.reduce_within_node(gradients)

@@ -1,7 +1,12 @@
-"""Sharded inside a node, replicated across nodes: FSDP's many messages stay on fast links (hybrid sharding).
+"""Sharded within a node, replicated across nodes: FSDP's many messages stay on fast links (hybrid sharding).
 
-The ranks form a mesh: a row is a node, and shards the model as in fsdp; ranks of one column hold the same shards.
-Gathers and reduce-scatters run inside a node; across nodes, only the shards' gradients are all-reduced, 1/n of the
+::
+
+    rank 0  rank 1     node 0: the model sharded over two ranks
+    rank 2  rank 3     node 1: the same shards again; ranks 0 and 2 all-reduce the gradients of theirs
+
+The ranks form a mesh: each row is a node, and shards the model as in fsdp; ranks of one column hold the same shards.
+Gathers and reduce-scatters run within a node; across nodes only the shards' gradients are all-reduced, 1/n of the
 model for a node of n. The memory is that of fsdp on one node.
 
     dptrace record --mode hsdp --gpus 4 --ranks-per-node 2
@@ -11,9 +16,9 @@ model for a node of n. The memory is that of fsdp on one node.
 from __future__ import annotations
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.trainers.parts.fully_sharded import fully_sharded
-from dptrace.trainers.parts.learner import OptimizerWrapper
-from dptrace.trainers.parts.nodes import mesh_of_nodes
+from dptrace.trainers.parts.collectives import mesh_of_nodes
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
+from dptrace.trainers.parts.sharded import fully_sharded
 from dptrace.trainers.parts.task import build_task
 
 

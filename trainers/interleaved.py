@@ -1,7 +1,12 @@
-"""Data parallelism, overlapped: each parameter's all-reduce starts as soon as its gradient is there.
+"""Data parallelism, overlapped: each parameter's all-reduce starts as soon as its gradient is ready.
 
-Backward goes from the last layer to the first. While the gradients of one layer travel, those of the layer before
-it are computed; only what is still on its way after backward is waited for.
+::
+
+    compute   │ forward │ backward                  │      │ optimizer │
+    network   │         │    all-reduce  all-reduce  all-red… │         │
+
+Backward goes from the last layer to the first. While the gradients of one layer travel, those of the layer before it
+are computed; only all-reduces that are unfinished at the end of backward are waited for.
 
     dptrace record --mode interleaved --gpus 4
     torchrun --nproc-per-node 4 interleaved.py --steps 4
@@ -12,7 +17,7 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.trainers.parts.learner import OptimizerWrapper
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task
 
 
@@ -31,7 +36,7 @@ def train(options: Options, world: World) -> None:
                 loss = task.loss(model(x), y)
 
             with phase("backward"):
-                optimizer_wrapper.backward(loss / world.size)  # so that the sum over ranks is the average
+                optimizer_wrapper.backward(loss / world.size)  # so that the sum over the ranks is the average
 
             while pending:
                 pending.pop().wait()

@@ -2,12 +2,12 @@
 
 ::
 
-    ranks 0 1 ─► 2 3     ranks 0 and 1 share out the layers of the first stage, 2 and 3 those of the second,
-    ranks 4 5 ─► 6 7     and both stages are there again for the other half of the batch
+    ranks 0 1 ─► 2 3     ranks 0 and 1 split the layers of the first stage, 2 and 3 those of the second
+    ranks 4 5 ─► 6 7     both stages again, for the other half of the batch
 
-Who speaks most stands nearest: the activations' all-reduces of a stage run between neighbours (tp), stages pass on
-micro-batches (pp, in the order of 1F1B), and the gradients are all-reduced once a step between ranks that hold the
-same part of the same stage (dp).
+The ranks that communicate most are neighbors: those that all-reduce the activations of a stage (tp); stages pass on
+micro-batches (pp, in the order of 1F1B); and once a step, the ranks that hold the same part of the same stage
+all-reduce the gradients (dp).
 
     dptrace record --mode 3d --gpus 8 --tp 2 --pp 2
     torchrun --nproc-per-node 8 mesh_3d.py --steps 4 --tp 2 --pp 2
@@ -25,8 +25,8 @@ from torch.distributed.pipelining import Schedule1F1B
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
 from dptrace.record.options.validation import check_mesh
-from dptrace.trainers.parts.flat import flat_gradients
-from dptrace.trainers.parts.learner import OptimizerWrapper
+from dptrace.trainers.parts.collectives import flat_gradients
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.pipeline import NamedStage, split_into_stages
 from dptrace.trainers.parts.task import build_task
 from dptrace.trainers.parts.tensor_parallel import TensorParallel
@@ -44,9 +44,7 @@ def train(options: Options, world: World) -> None:
     ((number, model),) = pipeline_stages.stages.items()
     task.model = model
     optimizer_wrapper = OptimizerWrapper(model, options, shard_group=dist.group.WORLD, replica_counts=replica_counts)
-    optimizer_wrapper.scaler.scale(
-        torch.zeros((), device=world.device)
-    )  # so that ranks without a loss have the scale too
+    optimizer_wrapper.scaler.scale(torch.zeros((), device=world.device))  # ranks without a loss need the scale too
     stage = NamedStage(model, number, options.pp, world.device, group=groups["pp"])
     schedule = Schedule1F1B(
         stage, options.micro_batches, lambda out, y: optimizer_wrapper.scaler.scale(task.loss(out, y))

@@ -1,8 +1,14 @@
 """Mixture of experts: each rank holds some of the experts, and tokens travel to those that a router chose for them.
 
-A token's way through a block is an all-to-all to its experts (dispatch) and one back (combine), forward and again in
-backward. All else is data parallel: every rank trains on its shard of the batch and averages the gradients of what
-all ranks hold. The experts' own gradients are whole where they are: all their tokens came to them.
+::
+
+    rank 0   tokens ─► router ─┐            ┌─► experts 0-3 ─┐           ┌─► tokens
+                               ├─ dispatch ─┤                ├─ combine ─┤
+    rank 1   tokens ─► router ─┘            └─► experts 4-7 ─┘           └─► tokens
+
+In each block the tokens go to their experts in one all-to-all (dispatch) and come back in another (combine), in forward
+and again in backward. The rest is data parallel: every rank trains on its shard of the batch, and the gradients of the
+common parameters are averaged. The gradients of an expert are complete on its rank, which has seen all its tokens.
 
     dptrace record --mode moe --gpus 4 --experts 8 --top-k 2
     torchrun --nproc-per-node 4 moe.py --steps 4
@@ -17,11 +23,11 @@ from dptrace.record import Options, World, assert_in_sync, parse_options, phase,
 from dptrace.record.options.validation import check_experts
 from dptrace.trainers.parts.experts import Experts, full_parameters, local_parameter_names
 from dptrace.trainers.parts.gpt import Block
-from dptrace.trainers.parts.learner import OptimizerWrapper
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task
 
 BALANCE = 0.01
-"""Weight of the load-balancing loss beside the model's own."""
+"""Weight of the load-balancing loss in the total loss."""
 
 
 def train(options: Options, world: World) -> None:
@@ -34,15 +40,15 @@ def train(options: Options, world: World) -> None:
             mixture = Experts(width, options.experts, options.top_k, world, f"{number}.mlp")
             block.mlp = mixture.to(world.device)
     mixtures = [module for module in model.modules() if isinstance(module, Experts)]
-    mine = local_parameter_names(model)
+    local_names = local_parameter_names(model)
     load = torch.zeros(len(mixtures), options.experts, dtype=torch.int64, device=world.device)
     for row, mixture in zip(load, mixtures, strict=True):
-        mixture.load = row  # a view: what it counts is in the table
-    common = [parameter for name, parameter in model.named_parameters() if name not in mine]
+        mixture.load = row  # a view: its counts appear in the table
+    common = [parameter for name, parameter in model.named_parameters() if name not in local_names]
     optimizer_wrapper = OptimizerWrapper(model, options)
 
     with record(model=model, **options.record_arguments) as recording:
-        experts = sum(parameter.numel() for name, parameter in model.named_parameters() if name in mine)
+        experts = sum(parameter.numel() for name, parameter in model.named_parameters() if name in local_names)
         recording.parameters = sum(parameter.numel() for parameter in common) + world.size * experts
         recording.options["expert_load"] = load
         for x, y in task.batches(recording.total_steps):
@@ -60,9 +66,9 @@ def train(options: Options, world: World) -> None:
                 optimizer_wrapper.step()
             recording.step(loss)
 
-        assert_in_sync(model, exclude=mine)
-        everything = full_parameters(model)
-    save_parameters(model, options.save_parameters, everything)
+        assert_in_sync(model, exclude=local_names)
+        all_parameters = full_parameters(model)
+    save_parameters(model, options.save_parameters, all_parameters)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,12 @@
-"""Data parallelism, the simple way: the whole backward pass, then a blocking all-reduce for each parameter.
+"""Data parallelism, the simple way: the whole backward pass, then one blocking all-reduce for each parameter.
 
-Every rank trains on its shard of the batch; the average of their gradients is the gradient of the batch. While it
-is computed the network does nothing, and while the gradients travel the processors do nothing.
+::
+
+    compute   │ forward │ backward        │                          │ optimizer │
+    network   │         │                 │ all-reduce │ all-reduce… │           │
+
+Every rank trains on its shard of the batch; the average of the ranks' gradients is the gradient of the batch. The
+network idles while gradients are computed, and the GPU idles while they travel.
 
     dptrace record --mode naive --gpus 4
     torchrun --nproc-per-node 4 naive.py --steps 4
@@ -12,7 +17,7 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.trainers.parts.learner import OptimizerWrapper
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task
 
 
@@ -27,7 +32,7 @@ def train(options: Options, world: World) -> None:
                 loss = task.loss(model(x), y)
 
             with phase("backward"):
-                optimizer_wrapper.backward(loss / world.size)  # so that the sum over ranks is the average
+                optimizer_wrapper.backward(loss / world.size)  # so that the sum over the ranks is the average
 
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad)

@@ -1,8 +1,14 @@
-"""Data parallelism with an all-reduce of our own: a ring, in which every rank speaks to its two neighbours only.
+"""Data parallelism with an all-reduce of its own: a ring, in which every rank talks only to its two neighbors.
 
-The gradients lie in one buffer, cut into as many chunks as there are ranks. First (reduce-scatter) each chunk travels
-around the ring and is added to at every rank; then (all-gather) the sums travel around once more. Each rank sends
-2 (n-1)/n of the buffer, about twice its size however many ranks there are, over every link at the same time.
+::
+
+    rank 0 ─► rank 1 ─► rank 2 ─► rank 3 ─┐     each rank sends one chunk while it receives another
+    ▲                                     │
+    └─────────────────────────────────────┘
+
+The gradients are one buffer, split into as many chunks as there are ranks. First (reduce-scatter) each chunk travels
+around the ring and every rank adds to it; then (all-gather) the sums travel around once more. Each rank sends
+2 (n-1)/n of the buffer, about twice its size for any number of ranks, and all links are busy at the same time.
 
     dptrace record --mode ring --gpus 4
     torchrun --nproc-per-node 4 ring.py --steps 4
@@ -11,9 +17,8 @@ around the ring and is added to at every rank; then (all-gather) the sums travel
 from __future__ import annotations
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.trainers.parts.flat import flat_gradients
-from dptrace.trainers.parts.learner import OptimizerWrapper
-from dptrace.trainers.parts.ring_algorithm import exchange, ring_all_reduce
+from dptrace.trainers.parts.collectives import exchange, flat_gradients, ring_all_reduce
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task
 
 
@@ -28,7 +33,7 @@ def train(options: Options, world: World) -> None:
                 loss = task.loss(model(x), y)
 
             with phase("backward"):
-                optimizer_wrapper.backward(loss / world.size)  # so that the sum over ranks is the average
+                optimizer_wrapper.backward(loss / world.size)  # so that the sum over the ranks is the average
 
             with flat_gradients(model) as gradients:
                 ring_all_reduce(gradients, world.rank, world.size, exchange)

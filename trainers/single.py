@@ -1,20 +1,24 @@
-"""One GPU: forward, backward, optimizer. No communication; the baseline of all others.
+"""One GPU: forward, backward, optimizer. No communication; the baseline of all other modes.
 
-dptrace record --mode single
-python single.py --steps 4
+::
+
+    compute   │ forward │ backward        │ optimizer │
+
+    dptrace record --mode single
+    python single.py --steps 4
 """
 
 from __future__ import annotations
 
 from dptrace.errors import UsageError
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.trainers.parts.learner import OptimizerWrapper
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task
 
 
 def train(options: Options, world: World) -> None:
     if world.size > 1:
-        raise UsageError("single trains on one GPU; start one process.")
+        raise UsageError("single trains on one GPU: start one process.")
     task = build_task(options, world)
     model = task.model
     optimizer_wrapper = OptimizerWrapper(model, options)

@@ -1,8 +1,15 @@
-"""Tensor parallelism: every layer is cut, and each rank computes its part of it for the whole batch.
+"""Tensor parallelism: every layer is split, and each rank computes its part of it for the whole batch.
 
-Megatron's way: of a pair of layers the first is cut by its outputs, the second by its inputs. Attention is such a pair
-with some of the heads in between. So a pair needs one all-reduce of the activations forward and one of their gradients
-backward, and they are on the critical path: nothing can be computed meanwhile. That asks for the fastest of links.
+::
+
+    rank 0   x ─► columns 0 ─► rows 0 ─┐
+                                       ├─ all-reduce ─► y, the same on both ranks
+    rank 1   x ─► columns 1 ─► rows 1 ─┘
+
+As in Megatron-LM, the first layer of a pair is split by its outputs, the second by its inputs; attention is such a
+pair with some of the heads in between. So a pair needs one all-reduce of the activations in forward and one of their
+gradients in backward. They are on the critical path, since nothing else can be computed meanwhile: use the fastest
+links.
 
     dptrace record --mode tp --gpus 2 --model gpt-tiny
     torchrun --nproc-per-node 2 tp.py --steps 4
@@ -14,7 +21,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
 from dptrace.record.options.validation import check_mesh
-from dptrace.trainers.parts.learner import OptimizerWrapper
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task
 from dptrace.trainers.parts.tensor_parallel import TensorParallel
 

@@ -1,9 +1,15 @@
-"""Tensor parallelism whose ranks share out the tokens too, wherever the layers are not cut (sequence parallelism).
+"""Tensor parallelism in which the ranks also split the tokens wherever layers are not split (sequence parallelism).
 
-In tp the norms and residuals are the same on every rank, and so are the activations that they keep. Here each rank
-keeps those of its tokens: all tokens are gathered where a cut pair of layers begins, and reduce-scattered where it
-ends. Together that is as many bytes as tp's all-reduce, and 1/n of the memory between the pairs. What norms and biases
-learn from each rank's tokens is added up after backward.
+::
+
+    rank 0   half of the tokens ─┐              ┌─► columns 0 ─► rows 0 ─┐                  ┌─► half of the tokens
+                                 ├─ all-gather ─┤                        ├─ reduce-scatter ─┤
+    rank 1   half of the tokens ─┘              └─► columns 1 ─► rows 1 ─┘                  └─► half of the tokens
+
+In tp, norms and residuals are the same on every rank, and so are the activations that they keep. Here each rank keeps
+those of its tokens: all tokens are gathered before a split pair of layers and reduce-scattered after it. Together that
+is as many bytes as tp's all-reduce, with 1/n of the memory between the pairs. The gradients of norms and biases, which
+each rank has for its tokens, are summed after backward.
 
     dptrace record --mode tp-sp --gpus 2
     torchrun --nproc-per-node 2 tp_sp.py --steps 4
@@ -17,8 +23,8 @@ from torch.profiler import record_function
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
 from dptrace.record.options.validation import check_mesh
-from dptrace.trainers.parts.flat import flat_gradients
-from dptrace.trainers.parts.learner import OptimizerWrapper
+from dptrace.trainers.parts.collectives import flat_gradients
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task
 from dptrace.trainers.parts.tensor_parallel import TensorParallel
 

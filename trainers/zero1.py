@@ -1,8 +1,13 @@
-"""DDP whose optimizer is shared out: each rank keeps the state of some parameters, and updates only those (ZeRO-1).
+"""DDP with a sharded optimizer: each rank keeps the state of some parameters and updates only those (ZeRO-1).
 
-AdamW keeps two numbers beside each parameter, and in DDP every rank keeps all of them. Here gradients are averaged
-as in DDP, each rank updates its own parameters with the state that it alone has, and then sends them to the others:
-of the optimizer's state, a rank of n keeps 1/n, as nearly as parameters that are shared out whole allow.
+::
+
+    compute   │ forward │ backward                  │    │ update own │            │
+    network   │         │        bucket 0      bucket 1  │            │ broadcasts │
+
+AdamW keeps two numbers for each parameter, and in DDP every rank keeps all of them. Here gradients are averaged as in
+DDP, each rank updates its own parameters with the state that only it has, and then broadcasts them: a rank of n keeps
+1/n of the optimizer state, as nearly as the split by whole parameters allows.
 
     dptrace record --mode zero1 --gpus 4 --optimizer adamw
     torchrun --nproc-per-node 4 zero1.py --steps 4 --optimizer adamw
@@ -15,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dptrace.errors import UsageError
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.trainers.parts.learner import OptimizerWrapper, optimizer_of
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper, build_optimizer
 from dptrace.trainers.parts.task import build_task
 
 
@@ -23,12 +28,12 @@ def train(options: Options, world: World) -> None:
     task = build_task(options, world)
     parameters = list(task.model.parameters())
     if world.size > len(parameters):
-        raise UsageError(f"zero1 shares out {len(parameters)} parameters: take at most as many ranks, or --mode zero2.")
+        raise UsageError(f"zero1 splits {len(parameters)} parameters: use as many ranks or fewer, or --mode zero2.")
     model = DistributedDataParallel(task.model)
     optimizer = ZeroRedundancyOptimizer(
         parameters,
-        lambda own, **defaults: optimizer_of(own, options),  # type: ignore[arg-type]  # any callable will do
-        # Each rank's parameters lie in one buffer, and travel in one message.
+        lambda shard, **defaults: build_optimizer(shard, options),  # type: ignore[arg-type]  # any callable works
+        # Each rank's parameters are one buffer and travel in one message.
         parameters_as_bucket_view=True,
     )
     optimizer_wrapper = OptimizerWrapper(model, options, optimizer)

@@ -1,9 +1,14 @@
-"""Each rank keeps the gradients and the optimizer's state of its own part of every block, and updates it (ZeRO-2).
+"""Each rank keeps the gradients and the optimizer state of its shard of every block, and updates it (ZeRO-2).
 
-An all-reduce is a reduce-scatter, after which each rank has the sums of one part, and an all-gather of these parts.
-Here the step lies between the two: as soon as backward has passed a block, its gradients are reduce-scattered, and
-all but this rank's part are freed; the rank updates its part; and the parameters, not the gradients, are gathered.
-As many bytes travel as in ddp, and of gradients and optimizer a rank of n keeps 1/n.
+::
+
+    compute   │ forward │ backward                              │ update shards │              │
+    network   │         │    reduce-scatter   reduce-scatter       │            │ all-gathers… │
+
+An all-reduce is a reduce-scatter, which sums one shard on each rank, and an all-gather of these shards. Here the step
+lies between the two: as soon as backward has passed a block, its gradients are reduce-scattered and all but this
+rank's shard are freed; the rank updates its shard; and the parameters, not the gradients, are gathered. As many bytes
+travel as in ddp, and a rank of n keeps 1/n of the gradients and of the optimizer state.
 
     dptrace record --mode zero2 --gpus 4 --optimizer adamw
     torchrun --nproc-per-node 4 zero2.py --steps 4 --optimizer adamw
@@ -15,8 +20,8 @@ from torch import nn
 from torch.distributed import group
 
 from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.trainers.parts.learner import OptimizerWrapper
-from dptrace.trainers.parts.shards import Sharded
+from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
+from dptrace.trainers.parts.sharded import Sharded
 from dptrace.trainers.parts.task import build_task
 
 
@@ -25,7 +30,7 @@ def train(options: Options, world: World) -> None:
     model = task.model
     blocks = [Sharded(block, world) for block in model if list(block.parameters())]
     optimizer_wrapper = OptimizerWrapper(
-        nn.ParameterList(block.own for block in blocks), options, shard_group=group.WORLD
+        nn.ParameterList(block.shard for block in blocks), options, shard_group=group.WORLD
     )
 
     with record(model=model, **options.record_arguments) as recording:
@@ -34,7 +39,7 @@ def train(options: Options, world: World) -> None:
                 loss = task.loss(model(x), y)
 
             with phase("backward"):
-                optimizer_wrapper.backward(loss / world.size)  # so that the sum over ranks is the average
+                optimizer_wrapper.backward(loss / world.size)  # so that the sum over the ranks is the average
                 for block in blocks:
                     block.wait()
 

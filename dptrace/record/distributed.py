@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import nn
 
 from dptrace.errors import DptraceError, RecordingError, UsageError
+from dptrace.record.accelerator import accelerator_of, available_accelerator, backend_of
 from dptrace.record.launch import messages
 from dptrace.record.launch.process_tree import AGENT_PID_ENV, end_with_parent
 
@@ -103,11 +104,11 @@ def _init_process_group() -> World:
     alone = None if "RANK" in os.environ else dist.HashStore()  # type: ignore[attr-defined]
     try:
         dist.init_process_group(
-            "nccl" if device.type == "cuda" else "gloo",
+            backend_of(device),
             store=alone,
             rank=0 if alone else -1,
             world_size=1 if alone else -1,
-            device_id=device if device.type == "cuda" else None,
+            device_id=None if accelerator_of(device) is None else device,
         )
     except RuntimeError as error:
         if "duplicate gpu" not in str(error).lower():
@@ -117,10 +118,11 @@ def _init_process_group() -> World:
 
 
 def _device() -> torch.device:
-    if not torch.cuda.is_available():
+    accelerator = available_accelerator()
+    if accelerator is None:
         return torch.device("cpu")
-    index, count = messages.local_rank(), torch.cuda.device_count()
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    index, count = messages.local_rank(), accelerator.module.device_count()
+    visible = os.environ.get(accelerator.visible_devices, "")
     if count == 1 and visible and "," not in visible:
         # Each rank was given a GPU of its own, as by srun --gpus-per-task=1; or all the same one. The variable
         # can't tell: in containers all see a GPU 0. NCCL tells, when the ranks join.
@@ -128,10 +130,10 @@ def _device() -> torch.device:
     if index >= count:
         raise UsageError(
             f"Local rank {index} has no GPU: this process sees {count}. Start one process per GPU; where each has "
-            "one of its own, name it in CUDA_VISIBLE_DEVICES."
+            f"one of its own, name it in {accelerator.visible_devices}."
         )
-    torch.cuda.set_device(index)
-    return torch.device("cuda", index)
+    accelerator.module.set_device(index)
+    return torch.device(accelerator.device_type, index)
 
 
 def assert_in_sync(model: nn.Module, exclude: Container[str] = (), group: dist.ProcessGroup | None = None) -> None:

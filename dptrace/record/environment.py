@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 
 import torch
-import torch.distributed as dist
 
+from dptrace.record.accelerator import ACCELERATORS, accelerator_of
 from dptrace.version import __version__
 
 __all__ = ["device_name", "versions"]
@@ -14,18 +14,18 @@ __all__ = ["device_name", "versions"]
 
 def device_name(device: torch.device) -> str:
     """Name what trains."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    accelerator = accelerator_of(device)
+    return "CPU" if accelerator is None else str(accelerator.module.get_device_name(device))
 
 
 def versions() -> dict[str, str | None]:
     """Give the versions of all that matters."""
-    nccl = None
-    if torch.cuda.is_available() and dist.is_available() and dist.is_nccl_available():
-        nccl = ".".join(map(str, torch.cuda.nccl.version()))
-    return {
+    found: dict[str, str | None] = {
         "dptrace": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "cuda": torch.version.cuda,
-        "nccl": nccl,
     }
+    for accelerator in ACCELERATORS:
+        found[accelerator.device_type] = getattr(torch.version, accelerator.device_type, None)
+        found[accelerator.backend] = accelerator.backend_version()
+    return found

@@ -13,6 +13,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from dptrace.record.accelerator import accelerator_of
+
 __all__ = ["MemoryTracker"]
 
 _KINDS = ("parameters", "gradients", "optimizer")
@@ -47,8 +49,9 @@ class MemoryTracker:
     def reset_peak(self) -> None:
         """End counting, which costs time, and begin to look for the peak on the GPU."""
         self.stop()
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
+        accelerator = accelerator_of(self.device)
+        if accelerator is not None:
+            accelerator.module.reset_peak_memory_stats(self.device)
 
     def stop(self) -> None:
         """End counting, and let go of the model."""
@@ -78,9 +81,10 @@ class MemoryTracker:
     def to_dict(self) -> dict[str, int | None]:
         """Give what was found, in bytes; None for what was not seen, and for a GPU's peaks where none trains."""
         found: dict[str, int | None] = {f"{kind}_bytes": self._held.get(kind) for kind in _KINDS}
-        on_gpu = self.device.type == "cuda"
-        found["peak_allocated_bytes"] = torch.cuda.max_memory_allocated(self.device) if on_gpu else None
-        found["peak_reserved_bytes"] = torch.cuda.max_memory_reserved(self.device) if on_gpu else None
+        accelerator = accelerator_of(self.device)
+        module = None if accelerator is None else accelerator.module
+        found["peak_allocated_bytes"] = None if module is None else module.max_memory_allocated(self.device)
+        found["peak_reserved_bytes"] = None if module is None else module.max_memory_reserved(self.device)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         found["peak_process_bytes"] = peak if sys.platform == "darwin" else peak * 1024
         return found

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.profiler import profile
 
+from dptrace.record.accelerator import accelerator_of, used_accelerator
 from dptrace.record.distributed import RankStore
 from dptrace.record.gloo_threads import gloo_threads
 
@@ -27,9 +28,9 @@ def device_of(parameters: Iterable[torch.Tensor]) -> torch.device:
     a GPU that this process has used already is where it trains.
     """
     devices = [parameter.device for parameter in parameters]
-    if not devices and torch.cuda.is_initialized():
-        return torch.device("cuda", torch.cuda.current_device())
-    return next((device for device in devices if device.type == "cuda"), torch.device("cpu"))
+    if not devices and (used := used_accelerator()) is not None:
+        return torch.device(used.device_type, used.module.current_device())
+    return next((device for device in devices if accelerator_of(device) is not None), torch.device("cpu"))
 
 
 class AlignedProfile(profile):
@@ -59,17 +60,18 @@ class Stopwatch:
     """Wall times of steps: on a GPU between two CUDA events, so that no step waits for the host."""
 
     def __init__(self, device: torch.device) -> None:
-        self._device, self._on_gpu = device, device.type == "cuda"
+        accelerator = accelerator_of(device)
+        self._device, self._module = device, None if accelerator is None else accelerator.module
         self._step_events: list[tuple[Any, Any]] = []
         self._begun: Any = None
 
     def _now(self) -> Any:
-        if not self._on_gpu:
+        if self._module is None:
             return time.perf_counter_ns()
         # Not every script calls set_device: the current device may be another than the one that trains.
-        with torch.cuda.device(self._device):
-            event = torch.cuda.Event(enable_timing=True)
-            event.record(torch.cuda.current_stream(self._device))
+        with self._module.device(self._device):
+            event = self._module.Event(enable_timing=True)
+            event.record(self._module.current_stream(self._device))
         return event
 
     def begin(self) -> None:
@@ -82,7 +84,7 @@ class Stopwatch:
 
     def durations_ns(self) -> list[int]:
         """Give the wall time of each step in ns."""
-        if not self._on_gpu:
+        if self._module is None:
             return [end - begin for begin, end in self._step_events]
-        torch.cuda.synchronize(self._device)
+        self._module.synchronize(self._device)
         return [round(begin.elapsed_time(end) * 1e6) for begin, end in self._step_events]

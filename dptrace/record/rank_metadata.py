@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from dptrace.record.accelerator import accelerator_of
 from dptrace.record.launch import messages
 
 __all__ = ["ddp_logging", "local_rank", "losses_as_floats", "node_rank", "plain_value"]
@@ -25,7 +26,7 @@ def local_rank(device: torch.device, rank: int) -> int:
     if "LOCAL_RANK" in os.environ or "SLURM_LOCALID" in os.environ:
         return messages.local_rank()
     # Ranks that a script spawned differ by their GPU, or, on CPU, by their rank.
-    return device.index if device.type == "cuda" else rank
+    return rank if accelerator_of(device) is None else device.index
 
 
 def plain_value(value: Any) -> Any:

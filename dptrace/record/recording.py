@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import ProfilerActivity, record_function, schedule
 
+from dptrace.record.accelerator import accelerator_of
 from dptrace.record.environment import device_name, versions
 from dptrace.record.epoch_timer import EpochTimer
 from dptrace.record.launch import messages
@@ -184,8 +185,8 @@ class Recording:
         _latest = self
         self.stopwatch = Stopwatch(self.device)
         activities = [ProfilerActivity.CPU]
-        if self.device.type == "cuda":
-            activities.append(ProfilerActivity.CUDA)
+        if (accelerator := accelerator_of(self.device)) is not None:
+            activities.append(accelerator.activity)
         plan = schedule(wait=self.schedule.wait, warmup=self.schedule.warmup, active=self.schedule.steps, repeat=1)
         self._profile = AlignedProfile(
             self.output.rank_store, activities=activities, schedule=plan, record_shapes=self._needs_shapes()
@@ -200,9 +201,11 @@ class Recording:
 
         Shapes make each operator's event dearer, which shows where the host is what a GPU waits for.
         """
-        if self.device.type != "cuda":
+        accelerator = accelerator_of(self.device)
+        if accelerator is None:
             return True
-        return dist.is_available() and dist.is_initialized() and "cuda:nccl" not in dist.get_backend_config()
+        joined = dist.is_available() and dist.is_initialized()
+        return joined and accelerator.backend_config not in dist.get_backend_config()
 
     @property
     def is_active(self) -> bool:

@@ -71,7 +71,7 @@ def main(folder: Path, schedules: list[str]) -> None:
             several = 2 if schedule == "interleaved" else 1
             naps = [Nap(FORWARD_S / several) for _ in range(several * world.size)]
             made = partial(Task, nn.Sequential(*naps), mlp.Images(options.seed))
-            pp.task = made  # type: ignore[attr-defined]
+            pp.build_task = made  # type: ignore[attr-defined]
             pp.train(options, world)
 
 

@@ -1,1 +1,1 @@
-"""What the trainers share, once: models with their data, and how a step updates the parameters."""
+"""What several trainers share: models with their data, ways to split them, and the optimizer step."""

@@ -1,7 +1,7 @@
-"""What may be put around every block of a model: lower precision, checkpointed activations, compilation.
+"""Wrappers around every block of a model: lower precision, checkpointed activations, compilation.
 
-Around each block and not around the model, as is done for large models: what hooks into the gradients of a block
-still runs as soon as backward has passed it, and a pipeline can cut between blocks.
+They wrap each block and not the model, as is usual for large models: hooks on the gradients of a block still run as
+soon as backward has passed it, and a pipeline can split between blocks.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _AMP = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def prepare(model: nn.Sequential, options: Options, device: str) -> nn.Sequential:
-    """Put around each block of *model* what was asked for.
+    """Wrap each block of *model*, in place, as the options say.
 
     Raises:
-        UsageError: nothing here can compile for the CPU.
+        UsageError: --compile on CPU without a C++ compiler.
     """
     if options.compile and device == "cpu" and not any(map(shutil.which, ("g++", "c++", "clang++"))):
         raise UsageError("--compile: torch.compile needs a C++ compiler on CPU (Debian: apt-get install g++).")

@@ -1,6 +1,6 @@
-"""A plain decoder of text: token and position embeddings, blocks of attention and MLP, and a head.
+"""A plain text decoder: token and position embeddings, blocks of attention and MLP, and a head.
 
-Attention and MLP are each two linear layers with names of their own, so that tensor parallelism can cut them.
+Attention and MLP consist of separately named linear layers, so that tensor parallelism can split them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ SIZES = {
     "gpt-tiny": {"width": 128, "depth": 4, "heads": 4, "vocabulary": 512, "context": 64},  # 0.9 million parameters
     "gpt-small": {"width": 768, "depth": 12, "heads": 12, "vocabulary": 32_768, "context": 512},  # 135.8 million
 }
-"""gpt-small has GPT-2 small's width, depth and heads, with a vocabulary that divides and half its context."""
+"""gpt-small has GPT-2 small's width, depth and heads, a vocabulary that is a power of two, and half its context."""
 
 
 class Attention(nn.Module):
-    """Causal self-attention; its heads are as many as the width of ``query`` holds, so that a rank may hold some."""
+    """Causal self-attention; the width of ``query`` determines the number of heads, so that a rank can hold some."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then the MLP, each beside a way past it."""
+    """Attention, then the MLP, each with a residual connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Block(nn.Module):
 
 
 class Embedding(nn.Module):
-    """From tokens, whole numbers of shape (batch, time), to vectors."""
+    """Map tokens, integers of shape (batch, time), to vectors."""
 
     def __init__(self, width: int, vocabulary: int, context: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Embedding(nn.Module):
 
 
 class Head(nn.Module):
-    """From vectors to the scores of each next token."""
+    """Map vectors to the scores of each next token."""
 
     def __init__(self, width: int, vocabulary: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Head(nn.Module):
 
 
 def build(name: str) -> nn.Sequential:
-    """Build the model, with parameters from torch's current seed: embedding, blocks, head, one after the other."""
+    """Build the model, with parameters from torch's current seed: embedding, blocks, head."""
     size = SIZES[name]
     width, vocabulary = size["width"], size["vocabulary"]
     blocks = [Block(width, size["heads"]) for _ in range(size["depth"])]
@@ -97,7 +97,7 @@ def build(name: str) -> nn.Sequential:
 
 
 class Text:
-    """Text of a made-up language, in which each token is mostly followed by one of two: there is something to learn."""
+    """Synthetic text in which one of two tokens mostly follows each token, so that there is something to learn."""
 
     def __init__(self, name: str, seed: int) -> None:
         size = SIZES[name]
@@ -112,9 +112,9 @@ class Text:
         return text[:, :-1], text[:, 1:]
 
     def _line(self, row: int) -> Tensor:
-        # A line is made from its own seed: all of them would not fit a small machine's memory.
+        # Each line has its own seed: all lines together would not fit into the memory of a small machine.
         random = torch.Generator().manual_seed((self.seed * SAMPLES + row) % (1 << 63))
-        # Steps of 1 or 7 from token to token, added up.
+        # From token to token, a step of 1 or 7.
         steps = torch.where(torch.rand(self.context + 1, generator=random) < 0.8, 1, 7)
         first = torch.randint(0, self.vocabulary, (1,), generator=random)
         return (first + steps.cumsum(0)) % self.vocabulary

@@ -16,7 +16,7 @@ WIDTHS = {
     "large": [784, 4096, 4096, 2048, 2048, 1024, 512, 10],  # 35.2 million
     "xlarge": [784, 4096, 4096, 4096, 2048, 2048, 1024, 512, 10],  # 52.0 million
 }
-"""Neurons in each layer. Deep on purpose: while one layer's gradients travel, the next one's can be computed."""
+"""Neurons in each layer. Deep, so that one layer's gradients can travel while the next one's are computed."""
 
 
 def build(name: str) -> nn.Sequential:
@@ -28,7 +28,7 @@ def build(name: str) -> nn.Sequential:
 
 
 class Block(nn.Module):
-    """A block like all others: as wide going out as coming in, and with a gradient for what comes in, the first too."""
+    """A block with the same width in and out; every block, also the first, computes a gradient of its input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -40,15 +40,15 @@ class Block(nn.Module):
 
 
 def balanced() -> nn.Sequential:
-    """Build 8 equal blocks: stages of a pipeline take equally long, so that the bubble's formula can be checked.
+    """Build 8 equal blocks: pipeline stages take equally long, so that the formula of the bubble can be checked.
 
-    The classes are the first of the last block's outputs; there is no layer that differs from the others.
+    The scores of the classes are the first outputs of the last block; no layer differs from the others.
     """
     return nn.Sequential(*(Block(WIDTHS["small"][0]) for _ in range(8)))
 
 
 class Images:
-    """Images of noise with classes of chance: what a network must learn by heart."""
+    """Images of noise with random classes, which a network can only memorize."""
 
     def __init__(self, seed: int) -> None:
         random = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""A model cut into stages, one after the other, on the ranks of a pipeline; and the whole of it gathered again."""
+"""A model split into stages on the ranks of a pipeline, and its parameters gathered again."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["NamedStage", "PipelineStages", "split_into_stages"]
 
 
 def _weight(block: nn.Module) -> int:
-    """Estimate what a block computes: its parameters, but for tables that are only looked up in."""
+    """Estimate the work of a block: its parameters without embedding tables, which are only looked up."""
     layers = (layer for layer in block.modules() if not isinstance(layer, nn.Embedding))
     return sum(parameter.numel() for layer in layers for parameter in layer.parameters(recurse=False))
 
 
 def _groups(model: nn.Sequential) -> list[list[tuple[str, nn.Module]]]:
-    """Give the blocks by their names, those without parameters (a ReLU) with the one before."""
+    """Return the named blocks in groups: one without parameters (a ReLU) joins the group of the previous block."""
     groups: list[list[tuple[str, nn.Module]]] = []
     for name, block in model.named_children():
         if groups and not any(True for _ in block.parameters()):
@@ -37,7 +37,7 @@ def _groups(model: nn.Sequential) -> list[list[tuple[str, nn.Module]]]:
 
 
 def _balanced_split(weights: Sequence[int], parts: int) -> list[int]:
-    """Give where each part begins, so that the heaviest is as light as can be."""
+    """Return the index at which each part begins, such that the heaviest part is as light as possible."""
 
     @cache
     def best(first: int, left: int) -> tuple[int, tuple[int, ...]]:
@@ -55,33 +55,32 @@ def _balanced_split(weights: Sequence[int], parts: int) -> list[int]:
 class NamedStage(PipelineStage):
     """A stage that labels its work as torch's newer schedules do: ``PP:0F3`` is stage 0's forward of micro-batch 3.
 
-    GPipe's own labels name no stage, and 1F1B has none.
+    GPipe's own labels do not contain the stage, and 1F1B has no labels.
     """
 
     micro_batch_offset = 0
-    """Micro-batches of this step that were done before those that the schedule knows of."""
+    """Micro-batches of this step that were done before those of the schedule."""
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        """Do one micro-batch's forward."""
+        """Run the forward of one micro-batch."""
         with record_function(f"PP:{self.stage_index}F{self.micro_batch_offset + fwd_chunk_id}"):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        """Do one micro-batch's backward."""
+        """Run the backward of one micro-batch."""
         with record_function(f"PP:{self.stage_index}B{self.micro_batch_offset + bwd_chunk_id}"):
             return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
 
 class PipelineStages:
-    """This rank's stages of a model, as one module, and where all the parameters are."""
+    """This rank's stages of a model, as one module, and the rank that holds each parameter."""
 
     def __init__(self, stages: Sequence[nn.Sequential], group: dist.ProcessGroup | None) -> None:
         world = dist.group.WORLD if group is None else group
         assert world is not None, "there is no process group yet"
         self.group = world
         rank, self.ranks = dist.get_rank(self.group), dist.get_world_size(self.group)
-        own = range(rank, len(stages), self.ranks)
-        self.stages = {number: stages[number] for number in own}
+        self.stages = {number: stages[number] for number in range(rank, len(stages), self.ranks)}
         self.model = nn.ModuleList(self.stages.values())
         self.count = len(stages)
         self._owners = [
@@ -92,40 +91,40 @@ class PipelineStages:
         self.parameters = sum(shape.numel() for _, shape, _, _ in self._owners)
 
     def full_parameters(self) -> dict[str, Tensor]:
-        """Gather the parameters of all stages, by the names that they have in the whole model; all ranks must call.
+        """Gather the parameters of all stages under their names in the whole model; all ranks must call this.
 
         Raises:
-            RecordingError: one is no longer finite.
+            RecordingError: a parameter is no longer finite.
         """
-        own = {name: p.detach() for stage in self.stages.values() for name, p in stage.named_parameters()}
+        local = {name: p.detach() for stage in self.stages.values() for name, p in stage.named_parameters()}
         device = next(self.model.parameters()).device
-        found = {}
+        gathered = {}
         for name, shape, dtype, owner in self._owners:
-            tensor = own[name] if name in own else torch.empty(shape, dtype=dtype, device=device)
+            tensor = local[name] if name in local else torch.empty(shape, dtype=dtype, device=device)
             dist.broadcast(tensor, dist.get_global_rank(self.group, owner), group=self.group)
             check_finite(name, not torch.isfinite(tensor).all())
-            found[name] = tensor
-        return found
+            gathered[name] = tensor
+        return gathered
 
 
 def split_into_stages(
     model: nn.Sequential, virtual_stages: int = 1, group: dist.ProcessGroup | None = None
 ) -> PipelineStages:
-    """Cut a model into stages of about equal work, *virtual_stages* for each rank of *group*, dealt out in turn.
+    """Split a model into stages of about equal work, *virtual_stages* for each rank of *group*, assigned in turn.
 
     Raises:
-        UsageError: the model has fewer blocks than there would be stages.
+        UsageError: the model has fewer blocks than stages.
     """
     blocks, count = _groups(model), dist.get_world_size(group) * virtual_stages
     if len(blocks) < count:
         raise UsageError(
-            f"This model has {len(blocks)} blocks, too few for {count} stages: take fewer ranks, fewer "
+            f"This model has {len(blocks)} blocks, too few for {count} stages: use fewer ranks, fewer "
             "--virtual-stages, or a deeper --model."
         )
-    begins = _balanced_split([sum(_weight(block) for _, block in blocks_of) for blocks_of in blocks], count)
+    begins = _balanced_split([sum(_weight(block) for _, block in part) for part in blocks], count)
     ends = [*begins[1:], len(blocks)]
     stages = [
-        nn.Sequential(OrderedDict(named for group_of in blocks[first:last] for named in group_of))
+        nn.Sequential(OrderedDict(named for part in blocks[first:last] for named in part))
         for first, last in zip(begins, ends, strict=True)
     ]
     return PipelineStages(stages, group)

@@ -1,4 +1,4 @@
-"""Where a part of a model that ranks share out begins and ends: a collective forward there, its counterpart backward.
+"""The boundaries of a region of a model that is split over ranks: a collective in forward, its counterpart in backward.
 
 ::
 
@@ -8,7 +8,7 @@
     sequence parallel  forward    x ── all-gather ───► each rank's share ── reduce-scatter ─► y
                        backward   x ◄ reduce-scatter ─ each rank's share ◄── all-gather ───── y
 
-In sequence parallelism x and y are shards themselves, of the second dimension: each rank has some of the tokens.
+In sequence parallelism x and y are themselves sharded along the second dimension: each rank has some of the tokens.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from dptrace.trainers.parts.shards import all_gather, reduce_scatter
+from dptrace.trainers.parts.collectives import all_gather, reduce_scatter
 
 __all__ = ["Region", "SequenceRegion"]
 
 
 class _CustomGradient(torch.autograd.Function):
-    """One function of the activations forward, another of their gradients backward."""
+    """Apply one function to the activations in forward and another to their gradients in backward."""
 
     @staticmethod
     def forward(
@@ -51,10 +51,10 @@ def _identity(x: Tensor) -> Tensor:
 
 
 class Region:
-    """A part whose ranks all see the same input, and compute shares of which the output is the sum.
+    """A region whose ranks all have the same input and compute shares whose sum is the output.
 
     Args:
-        label: the part's name, for the trace.
+        label: the region's name, for the trace.
     """
 
     def __init__(self, group: dist.ProcessGroup, label: str) -> None:
@@ -62,61 +62,61 @@ class Region:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
 
     def attach(self, module: nn.Module) -> None:
-        """Let the part begin where *module* does."""
+        """Enter the region before the forward of *module*."""
         module.register_forward_pre_hook(lambda _, inputs: (self.enter(inputs[0]),))
 
     def enter(self, x: Tensor) -> Tensor:
-        """Give x to the ranks' shares; its gradient is the sum of theirs."""
+        """Pass x to this rank's share; its gradient is the sum over the ranks."""
         return _apply(x, _identity, self._all_reduce)
 
     def leave(self, share: Tensor) -> Tensor:
-        """Add up the ranks' shares, in the place of this one's."""
+        """Sum the ranks' shares, in place."""
         return _apply(share, self._all_reduce, _identity)
 
     def _all_reduce(self, x: Tensor) -> Tensor:
-        # In place: this is what a linear layer has just computed, forward or backward, and nothing else holds it.
+        # In place: a linear layer has just computed x, in forward or backward, and nothing else refers to it.
         x = x.contiguous()
-        with self._labelled("all_reduce"):
+        with self._labeled("all_reduce"):
             dist.all_reduce(x, group=self.group)
         return x
 
-    def _labelled(self, what: str) -> record_function:
+    def _labeled(self, what: str) -> record_function:
         return record_function(f"TP::{what} ({self.label})")
 
 
 class SequenceRegion(Region):
-    """The same, where outside of the part each rank has its share of the tokens only."""
+    """A region outside of which each rank has only its own tokens."""
 
     def enter(self, x: Tensor) -> Tensor:
-        """Gather all tokens; each token's gradient is the sum of what the ranks' shares made of it."""
+        """Gather all tokens; the gradient of a token is the sum over the ranks."""
         return _apply(x, self._gather, self._scatter)
 
     def leave(self, share: Tensor) -> Tensor:
-        """Add up the ranks' shares, and keep this rank's tokens."""
+        """Sum the ranks' shares and keep this rank's tokens."""
         return _apply(share, self._scatter, self._gather)
 
     def split_tokens(self, x: Tensor) -> Tensor:
-        """Keep this rank's tokens of what all ranks have."""
-        return _apply(x, self._own, self._gather)
+        """Keep this rank's tokens of an x that is the same on all ranks."""
+        return _apply(x, self._own_tokens, self._gather)
 
     def gather_tokens(self, x: Tensor) -> Tensor:
-        """Gather all tokens for what all ranks compute alike, and so with the same gradient."""
-        return _apply(x, self._gather, self._own)
+        """Gather all tokens for layers that all ranks compute identically, so that their gradients are equal."""
+        return _apply(x, self._gather, self._own_tokens)
 
-    def _own(self, x: Tensor) -> Tensor:
-        own: Tensor = x.chunk(self.size, 1)[self.rank].contiguous()
-        return own
+    def _own_tokens(self, x: Tensor) -> Tensor:
+        tokens: Tensor = x.chunk(self.size, 1)[self.rank].contiguous()
+        return tokens
 
     def _gather(self, x: Tensor) -> Tensor:
         parts = x.new_empty(self.size * x.shape[0], *x.shape[1:])
-        with self._labelled("all_gather"):
+        with self._labeled("all_gather"):
             all_gather(parts, x.contiguous(), group=self.group)
         whole: Tensor = parts.unflatten(0, (self.size, -1)).transpose(0, 1).flatten(1, 2)
         return whole
 
     def _scatter(self, x: Tensor) -> Tensor:
         parts = x.unflatten(1, (self.size, -1)).transpose(0, 1).flatten(0, 1)
-        own: Tensor = parts.new_empty(x.shape[0], *parts.shape[1:])
-        with self._labelled("reduce_scatter"):
-            reduce_scatter(own, parts, group=self.group)
-        return own
+        tokens: Tensor = parts.new_empty(x.shape[0], *parts.shape[1:])
+        with self._labeled("reduce_scatter"):
+            reduce_scatter(tokens, parts, group=self.group)
+        return tokens

@@ -1,4 +1,4 @@
-"""ResNet-18 on CIFAR-10: the images from a local folder, else made-up ones of the same shape."""
+"""ResNet-18 on CIFAR-10, with images from a local folder or synthetic ones of the same shape."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dptrace.record.options.parse import SAMPLES
 
 CLASSES, SHAPE = 10, (3, 32, 32)
 _RECORD = 1 + 3 * 32 * 32
-"""Bytes of an image in CIFAR-10's binary files: its class, then red, green and blue."""
+"""Bytes of an image in CIFAR-10's binary files: the class, then red, green and blue."""
 _TRAINING = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
 _VALIDATION = ("test_batch.bin",)
 _VALIDATION_SAMPLES = 2_048
-"""Made-up images to validate with."""
+"""Synthetic images to validate on."""
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions beside a way past them."""
+    """Two convolutions with a residual connection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class BasicBlock(nn.Module):
 
 
 def build() -> nn.Sequential:
-    """Build torchvision's ResNet-18 with ten classes: 11.2 million parameters, its stem, eight blocks and its head."""
+    """Build torchvision's ResNet-18 with ten classes, 11.2 million parameters: stem, eight blocks, head."""
     stem = nn.Sequential(
         nn.Conv2d(3, 64, 7, 2, padding=3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)
     )
@@ -52,7 +52,7 @@ def build() -> nn.Sequential:
 
 
 class Cifar10:
-    """CIFAR-10 from its binary files, its pixels from 0 to 1."""
+    """CIFAR-10 from its binary files, with pixel values from 0 to 1."""
 
     def __init__(self, folder: str, validation: bool = False) -> None:
         names = _VALIDATION if validation else _TRAINING
@@ -67,29 +67,29 @@ class Cifar10:
 
 
 def _records(path: Path) -> NDArray[np.uint8]:
-    """Read one binary file: images by bytes.
+    """Read one binary file: (images, bytes of an image).
 
     Raises:
-        UsageError: it is not there, or no such file.
+        UsageError: the file is missing or not in CIFAR-10's binary format.
     """
     try:
         content = np.fromfile(path, np.uint8)
     except OSError as error:
         raise UsageError(
             f"--data: {path}: {error.strerror}. Unpack the binary version of CIFAR-10 (cifar-10-binary.tar.gz) and "
-            "name its folder cifar-10-batches-bin; without --data, images are made up."
+            "pass its folder cifar-10-batches-bin, or leave --data out to train on synthetic images."
         ) from None
     if not len(content) or len(content) % _RECORD or content[::_RECORD].max() >= CLASSES:
-        raise UsageError(f"--data: {path}: no binary file of CIFAR-10 ({_RECORD:,} bytes for each image).")
+        raise UsageError(f"--data: {path} is not a binary file of CIFAR-10 ({_RECORD:,} bytes for each image).")
     return content.reshape(-1, _RECORD)
 
 
 class SyntheticImages:
-    """Images that are each the pattern of their class under noise: there is something to learn and to validate."""
+    """The pattern of a class under noise, so that there is something to learn and to validate."""
 
     def __init__(self, seed: int, validation: bool = False) -> None:
         random = torch.Generator().manual_seed(seed)
-        # Patterns of 8 × 8 patches, so that convolutions have something to see.
+        # Patterns of 8 × 8 patches, so that convolutions have structure to find.
         self.patterns = torch.rand(CLASSES, 3, 8, 8, generator=random).repeat_interleave(4, 2).repeat_interleave(4, 3)
         self.first, self.count, self.seed = (SAMPLES, _VALIDATION_SAMPLES, seed) if validation else (0, SAMPLES, seed)
 

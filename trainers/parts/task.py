@@ -1,4 +1,4 @@
-"""What is trained: a model by its name, its data shared out over the ranks, and its loss."""
+"""The task of a training: a model by its name, its data split over the ranks, and its loss."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Data", "Task", "build_task"]
 
 
 _VALIDATION_BATCH = 128
-"""Samples that a rank validates at a time."""
+"""Samples in a validation batch of one rank."""
 
 
 class Data(Protocol):
@@ -42,77 +42,77 @@ class Task:
     options: Options
     world: World
     validation: Data | None = None
-    """What the model is not trained on, where there is such."""
+    """Data that the model is not trained on; None if the model has none."""
 
     def batches(
         self, steps: int, *, first: int | None = None, index: int | None = None, count: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this rank's shard of each global batch, over and over through the data.
+        """Yield this rank's shard of each global batch, cycling through the data.
 
-        The batch of a step is the same however many ranks share it; samples at the end that do not fill a batch
+        The global batch of a step does not depend on the number of ranks. Samples at the end that do not fill a batch
         are left out.
 
         Args:
-            steps: where to stop, counted from the first step of the training.
-            first: the step to begin with; by default where a training that was broken off goes on.
-            index, count: which of how many shards this rank takes; by default its rank, and the number of ranks.
+            steps: the step at which to stop, counted from the first step of the training.
+            first: the step to start with; by default the one from which a resumed training continues.
+            index, count: this rank takes shard *index* of *count*; by default its rank and the number of ranks.
 
         Raises:
-            UsageError: the batch does not divide over the ranks.
+            UsageError: the batch is not divisible by the number of shards.
         """
         index = self.world.rank if index is None else index
         count = self.world.size if count is None else count
-        whole = self.options.batch_size
-        check_batch(whole, count)
-        shard = whole // count
+        batch = self.options.batch_size
+        check_batch(batch, count)
+        shard = batch // count
         for step in range(self.options.first_step if first is None else first, steps):
-            begin = step % (len(self.data) // whole) * whole + index * shard
+            begin = step % (len(self.data) // batch) * batch + index * shard
             yield self._on_device(*self.data[slice(begin, begin + shard)])
 
     def _on_device(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        kind = getattr(torch, self.options.dtype) if x.is_floating_point() else None
-        return x.to(self.world.device, kind), y.to(self.world.device)
+        dtype = getattr(torch, self.options.dtype) if x.is_floating_point() else None
+        return x.to(self.world.device, dtype), y.to(self.world.device)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Give the mean cross-entropy over all predictions of the batch: of images, or of each next token."""
+        """Return the mean cross-entropy over all predictions of the batch: of images, or of each next token."""
         return cross_entropy(output.flatten(0, -2).float(), target.flatten())
 
     def accuracy(self, model: nn.Module) -> float | None:
-        """Give the share of the validation data that *model* classifies rightly; None where there is none.
+        """Return the share of the validation data that *model* classifies correctly; None without validation data.
 
-        The ranks share the data, so all must call.
+        The ranks split the data, so all must call this.
         """
         if self.validation is None:
             return None
-        right = torch.zeros(1, device=self.world.device)
+        correct = torch.zeros(1, device=self.world.device)
         model.eval()
         with torch.no_grad():
             for first in range(self.world.rank, len(self.validation), _VALIDATION_BATCH * self.world.size):
                 rows = slice(first, first + _VALIDATION_BATCH * self.world.size, self.world.size)
                 x, y = self._on_device(*self.validation[rows])
-                right += (model(x).argmax(-1) == y).sum()
+                correct += (model(x).argmax(-1) == y).sum()
         model.train()
         if self.world.size > 1:
-            dist.all_reduce(right)
-        return float(right) / len(self.validation)
+            dist.all_reduce(correct)
+        return float(correct) / len(self.validation)
 
     def validate(self, recording: Recording | EpochTimer) -> None:
-        """Put the model's accuracy into the results of a timing, after its last epoch; a recording has none."""
+        """Add the model's accuracy to the results of a timed training, after its last epoch; ignore a recording."""
         if self.validation is not None and isinstance(recording, EpochTimer):
             recording.extra_results["accuracy"] = self.accuracy(self.model)
 
 
 def build_task(options: Options, world: World, split: Callable[[nn.Sequential], None] | None = None) -> Task:
-    """Build the model and its data; the seed is the same on all ranks, and so are the parameters.
+    """Build the model and its data, with the same seed and therefore the same parameters on all ranks.
 
     Args:
-        split: what replaces layers of the model, in place, before anything is put around its blocks.
+        split: replaces layers of the model, in place, before its blocks are wrapped.
     """
     torch.manual_seed(options.seed)
     model, data, validation = _model_and_data(options)
     if world.rank == 0 and options.model == "resnet18":
-        where = f"CIFAR-10 from {options.data}" if options.data else SYNTHETIC_IMAGES
-        print(f"Training on {where}.", file=sys.stderr)
+        source = f"CIFAR-10 from {options.data}" if options.data else SYNTHETIC_IMAGES
+        print(f"Training on {source}.", file=sys.stderr)
     model = model.to(world.device, getattr(torch, options.dtype))
     if split is not None:
         split(model)

@@ -1,11 +1,11 @@
-"""A model whose layers are shared out over the ranks of a group: pairs of linear layers, as in Megatron-LM.
+"""A model whose pairs of linear layers are split over the ranks of a group, as in Megatron-LM.
 
 ::
 
     x ─► columns: some of the outputs ─► ReLU, or attention of some heads ─► rows: from some of the inputs ─► sum ─► y
 
-The first layer of a pair is cut by its outputs, the second by its inputs, so that what is between them needs no
-message. All other layers are the same on every rank.
+The first layer of a pair is split by its outputs, the second by its inputs, so that the computation between them needs
+no communication. All other layers are the same on every rank.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = ["TensorParallel"]
 
 
 class ColumnParallelLinear(nn.Module):
-    """A linear layer of which this rank computes some of the outputs: columns, in y = xW."""
+    """A linear layer of which this rank computes some of the outputs: columns of W in y = xW."""
 
     sharded_dims: ClassVar = {"weight": 0, "bias": 0}
-    """Dimension in which each parameter is cut."""
+    """Dimension along which each parameter is split."""
 
     def __init__(self, layer: nn.Linear, region: Region) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class ColumnParallelLinear(nn.Module):
 
 
 class RowParallelLinear(nn.Module):
-    """A linear layer of which this rank has some of the inputs: rows, in y = xW. The ranks' outputs are added up."""
+    """A linear layer of which this rank has some of the inputs: rows of W in y = xW. The ranks' outputs are summed."""
 
     sharded_dims: ClassVar = {"weight": 1}
 
@@ -57,57 +57,58 @@ def _shard(parameter: Tensor, dimension: int, region: Region) -> nn.Parameter:
 
 
 class TensorParallel:
-    """Cuts a model, and knows what it cut.
+    """Splits a model over the ranks of a group and gathers its parameters.
 
     Args:
         group: the ranks that share the model.
-        sequence: whether they share out the tokens too, where the model is not cut (sequence parallelism; decoders
+        sequence: whether to split the tokens as well, outside of the split layers (sequence parallelism; decoders
             only).
 
     Attributes:
-        cuts: the names of the parameters of which this rank has a part, and the dimension in which each is cut.
-        partial: parameters that all ranks hold, but whose gradients are of this rank's tokens only.
-        parameters: how many numbers the whole model has.
+        sharded_dims: the split parameters by name, with the dimension along which each is split.
+        partial: parameters that all ranks hold, but whose gradients cover only this rank's tokens.
+        parameters: the number of values in the whole model.
     """
 
     def __init__(self, group: dist.ProcessGroup, sequence: bool = False) -> None:
-        self.group, self.size, self.kind = group, dist.get_world_size(group), SequenceRegion if sequence else Region
+        self.group, self.size = group, dist.get_world_size(group)
+        self.region_type = SequenceRegion if sequence else Region
         self.sharded_dims: dict[str, int] = {}
         self.partial = nn.ParameterList()
         self.parameters = 0
 
     def split(self, model: nn.Sequential) -> None:
-        """Replace, in place, each pair of layers by this rank's share of it."""
+        """Replace each pair of layers, in place, by this rank's share of it."""
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         for name, block in model.named_children():
             if isinstance(block, gpt.Block):
-                self._decoder_block(name, block)
+                self._parallelize_decoder_block(name, block)
             elif isinstance(block, mlp.Block):
                 self._parallelize_pair(block, ["up"], "down", name).attach(block.up)
         layers = [name for name, layer in model.named_children() if isinstance(layer, nn.Linear)]
         for first, second in zip(layers[::2], layers[1::2], strict=False):
             self._parallelize_pair(model, [first], second, f"{first}+{second}").attach(model.get_submodule(first))
-        if self.kind is SequenceRegion:
-            self._spread_tokens(model)
+        if self.region_type is SequenceRegion:
+            self._split_tokens(model)
         for prefix, module in model.named_modules():
             sharded_dims = module.sharded_dims if isinstance(module, (ColumnParallelLinear, RowParallelLinear)) else {}
             self.sharded_dims |= {f"{prefix}.{name}": dimension for name, dimension in sharded_dims.items()}
 
-    def _decoder_block(self, name: str, block: gpt.Block) -> None:
+    def _parallelize_decoder_block(self, name: str, block: gpt.Block) -> None:
         self._parallelize_pair(block.attention, ["query", "key", "value"], "out", f"{name}.attention").attach(
             block.attention
         )
         self._parallelize_pair(block.mlp, ["up"], "down", f"{name}.mlp").attach(block.mlp)
 
     def _parallelize_pair(self, holder: nn.Module, columns: list[str], rows: str, label: str) -> Region:
-        region = self.kind(self.group, label)
+        region = self.region_type(self.group, label)
         for name in columns:
             setattr(holder, name, ColumnParallelLinear(getattr(holder, name), region))
         setattr(holder, rows, RowParallelLinear(getattr(holder, rows), region))
         return region
 
-    def _spread_tokens(self, model: nn.Sequential) -> None:
-        """Let each rank have its tokens only, from the embedding to the head."""
+    def _split_tokens(self, model: nn.Sequential) -> None:
+        """Split the tokens over the ranks, from the embedding to the head."""
         embedding, *blocks, head = model
         tokens = SequenceRegion(self.group, "tokens")
         embedding.register_forward_hook(lambda module, inputs, output: tokens.split_tokens(output))
@@ -119,19 +120,19 @@ class TensorParallel:
                 self.partial.append(layer.bias)
 
     def replica_counts(self, model: nn.Module, replicas: int = 1) -> dict[Tensor, int]:
-        """Tell on how many ranks each parameter lies, of a mesh that has the split model *replicas* times."""
+        """Return how many ranks hold each parameter, in a mesh with *replicas* copies of the split model."""
         return {p: replicas * (1 if name in self.sharded_dims else self.size) for name, p in model.named_parameters()}
 
     def full_parameters(self, parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-        """Put the parts of parameters together again; all ranks of the group must call.
+        """Gather the split parameters; all ranks of the group must call this.
 
         Raises:
-            RecordingError: one is no longer finite.
+            RecordingError: a parameter is no longer finite.
         """
-        found = {name: parameter.detach() for name, parameter in parameters}
+        gathered = {name: parameter.detach() for name, parameter in parameters}
         for name, dimension in self.sharded_dims.items():
-            parts = [torch.empty_like(found[name]) for _ in range(self.size)]
-            dist.all_gather(parts, found[name].contiguous(), group=self.group)
-            found[name] = torch.cat(parts, dimension)
-            check_finite(name, not torch.isfinite(found[name]).all())
-        return found
+            parts = [torch.empty_like(gathered[name]) for _ in range(self.size)]
+            dist.all_gather(parts, gathered[name].contiguous(), group=self.group)
+            gathered[name] = torch.cat(parts, dimension)
+            check_finite(name, not torch.isfinite(gathered[name]).all())
+        return gathered

@@ -17,6 +17,7 @@ from typing import Any
 
 from dptrace.core.subprocess_pool import available_cores
 from dptrace.errors import MissingExtraError, RecordingError, UsageError
+from dptrace.record.accelerator import available_accelerator
 from dptrace.record.launch.checkpoint_folder import kept_checkpoints_message
 from dptrace.record.launch.failure import (
     Failure,
@@ -82,10 +83,10 @@ def local_gpu_count() -> int:
         MissingExtraError: torch is not installed.
     """
     try:
-        import torch
+        accelerator = available_accelerator()
     except ModuleNotFoundError:
         raise MissingExtraError("Recording needs torch", "record") from None
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return 0 if accelerator is None else int(accelerator.module.device_count())
 
 
 def launch(job: Launch, progress: Callable[[int, int], None]) -> dict[str, Any] | None:

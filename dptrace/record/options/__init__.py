@@ -1,1 +1,1 @@
-"""Trainer modes, models and options, and their checks."""
+"""Modes, models and options of the trainers, and their checks; imports no torch."""

@@ -1,12 +1,17 @@
-"""Every option that trainers take, told once: for their own command lines and for ``dptrace record``."""
+"""Every option of the trainers, declared once: its type, default, help and the modes that take it.
+
+The trainers' own command lines (``parse.parse_options``), ``dptrace record`` and run.json all follow this declaration.
+"""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from dptrace.record.options.models import MODELS
+from dptrace.record.options.modes import REPLICATED, Trait, modes_with
 from dptrace.record.options.validation import (
     COMPRESSIONS,
     EXPERTS,
@@ -19,237 +24,301 @@ from dptrace.record.options.validation import (
     parse_ratio,
 )
 
-__all__ = ["OPTIONS", "REPLICATED", "Option", "positive_int"]
+__all__ = ["OPTIONS", "REPLICATED", "Option", "TrainerOptions", "positive_int"]
 
 
 def positive_number(text: str) -> float:
-    """Read a number, and refuse with ValueError zero and less, and what no size can be."""
+    """Read a number above 0 and below a million; raise ValueError for anything else."""
     if not 0 < float(text) < 1e6:
-        raise ValueError(f"{text} is not above 0, or beyond all reason")
+        raise ValueError(f"{text} is not above 0 and below 1,000,000")
     return float(text)
 
 
 def non_negative_number(text: str) -> float:
-    """Read zero or more, and refuse with ValueError what is below, no number, or beyond all reason."""
+    """Read a number from 0 to below a million; raise ValueError for anything else."""
     if not 0 <= float(text) < 1e6:
-        raise ValueError(f"{text} is not 0 or above, or beyond all reason")
+        raise ValueError(f"{text} is not 0 or above and below 1,000,000")
     return float(text)
 
 
 def positive_int(text: str) -> int:
-    """Read a number from 1 on, and refuse all else with ValueError."""
+    """Read a whole number from 1 to below a million; raise ValueError for anything else."""
     if not 1 <= int(text) < 1_000_000:
-        raise ValueError(f"{text} is not from 1 to a million")
+        raise ValueError(f"{text} is not from 1 to 999,999")
     return int(text)
 
 
 def seed_number(text: str) -> int:
-    """Read what torch takes for a seed, and refuse all else with ValueError."""
+    """Read a seed that torch accepts; raise ValueError for anything else."""
     if not 0 <= int(text) < 1 << 63:
-        raise ValueError(f"{text} is not from 0 to 2^63")
+        raise ValueError(f"{text} is not from 0 to 2^63 - 1")
     return int(text)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False)
 class Option:
-    """One option of the trainers."""
+    """One option of the trainers: how it is read, what it means, and which modes take it.
 
-    name: str
+    As a class attribute, it holds the default of every object that does not set the attribute.
+    """
+
     type: Callable[[str], Any]
+    """How to read its text; ``bool`` for a flag. A ValueError says why a text is refused."""
     default: int | float | str | None
     group: str
-    """The heading under which --help lists it: a key of ``GROUPS`` in dptrace.commands.record."""
+    """The heading under which --help lists it: a key of ``_HEADINGS`` in dptrace.commands.record."""
     help: str
     choices: tuple[str, ...] = ()
-    modes: tuple[str, ...] = ()
-    """The modes for which it means something; empty for all."""
+    metavar: str = "N"
+    """What --help shows for its value."""
+    trait: Trait | None = None
+    """The trait of the modes that take it; None if all do."""
+    same_on_resume: bool = False
+    """Whether a training can continue from a checkpoint only with the same value."""
+    in_run_options: Literal["always", "if given", "never"] = "always"
+    """When run.json lists it under ``options``: never if it has a key of its own or does not affect the training."""
+    field: str = ""
+    """Name of the attribute that it is assigned to."""
+
+    def __set_name__(self, owner: object, name: str) -> None:
+        self.field = name
+
+    def __get__(self, instance: object, owner: object) -> Any:
+        return self if instance is None else self.default
 
     @property
-    def field(self) -> str:
-        """Name the attribute that holds it."""
-        return self.name.replace("-", "_")
+    def name(self) -> str:
+        """Its name on the command line, without the dashes."""
+        return self.field.replace("_", "-")
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The modes that take it; empty if all do."""
+        return () if self.trait is None else modes_with(self.trait)
 
     @property
     def help_text(self) -> str:
-        """Give the help with the default, and the modes where it is not for all."""
+        """The help with the default, and with the modes if they are few."""
         text = f"{', '.join(self.modes)}: {self.help}" if 0 < len(self.modes) < _MANY else self.help
         return text if self.default in (None, False) else f"{text} [default: {self.default}]"
 
 
 _MANY = 4
-"""Modes that are named in an option's help; more would hide what it is for."""
+"""From this many modes on, an option's help does not list them: the list would hide the text."""
+_MODEL_HELP = "Model to train: " + ", ".join(f"{name} ({model.description})" for name, model in MODELS.items())
 
-_DDP = ("ddp", "accumulate")
-_FULLY_SHARDED = ("fsdp", "hsdp")
+option: Callable[..., Any] = Option
+"""The same for type checkers: an attribute has the type of its annotation."""
 
-REPLICATED = ("single", "naive", "interleaved", "ddp", "async-after", "accumulate", "ring", "hierarchical")
-"""Modes whose ranks all hold the whole model and the whole state of the optimizer: one rank's checkpoint is all."""
 
-OPTIONS = (
-    Option(
-        "model",
+class TrainerOptions(argparse.Namespace):
+    """The options of one training, in the order of --help. To add an option, add an attribute."""
+
+    model: str = option(
         str,
         None,
         "first",
-        "Model to train: "
-        + ", ".join(f"{name} ({model.description})" for name, model in MODELS.items())
-        + " [default: medium, or the mode's own].",
+        f"{_MODEL_HELP} [default: medium, or the mode's own].",
         choices=tuple(MODELS),
-    ),
-    Option("steps", int, 10, "first", "Steps to record."),
-    Option(
-        "batch-size", int, None, "training", "Samples in a step, over all ranks [default: the model's, 1024 for MLPs]."
-    ),
-    Option(
-        "bucket-cap-mb",
+        same_on_resume=True,
+    )
+    steps: int = option(int, 10, "first", "Steps to record.", in_run_options="never")
+    batch_size: int = option(
+        int,
+        None,
+        "training",
+        "Samples in a step, over all ranks [default: the model's, 1024 for MLPs].",
+        same_on_resume=True,
+    )
+    bucket_cap_mb: float | None = option(
         positive_number,
         None,
         "ddp",
         "DDP's bucket size in MiB [default: DDP's own, 25 with a first bucket of 1].",
-        modes=_DDP,
-    ),
-    Option(
-        "compress",
+        trait="ddp",
+    )
+    compress: str = option(
         str,
         "none",
         "ddp",
-        "How to shorten what DDP sends: half the bits, a quarter, the largest numbers, or matrices of low rank.",
+        "How to compress DDP's gradients: to 16 bits, to 8 bits, to the largest values, or to low-rank matrices.",
         choices=COMPRESSIONS,
-        modes=_DDP,
-    ),
-    Option(
-        "topk-ratio",
+        trait="ddp",
+        same_on_resume=True,
+    )
+    topk_ratio: float | None = option(
         parse_ratio,
         None,
         "ddp",
-        f"Share of the gradient's numbers that --compress topk sends [default: {TOPK_RATIO}].",
-        modes=_DDP,
-    ),
-    Option(
-        "powersgd-rank",
+        f"Share of the gradient's values that --compress topk sends [default: {TOPK_RATIO}].",
+        trait="ddp",
+    )
+    powersgd_rank: int | None = option(
         positive_int,
         None,
         "ddp",
         f"Rank of the matrices that --compress powersgd sends [default: {POWERSGD_RANK}].",
-        modes=_DDP,
-    ),
-    Option("static-graph", bool, False, "ddp", "Tell DDP that every step uses the same parameters.", modes=("ddp",)),
-    Option(
-        "gradient-as-bucket-view",
-        bool,
-        False,
-        "ddp",
-        "Let the gradients lie in DDP's buckets, which saves a copy of all of them.",
-        modes=_DDP,
-    ),
-    Option(
-        "find-unused-parameters",
-        bool,
-        False,
-        "ddp",
-        "Let DDP search in each step for parameters that it does not use.",
-        modes=_DDP,
-    ),
-    Option(
-        "ranks-per-node",
-        positive_int,
-        None,
-        "parallel",
-        "Ranks that share a fast link [default: those of one machine].",
-        modes=("hierarchical", "hsdp"),
-    ),
-    Option("experts", positive_int, EXPERTS, "parallel", "Experts of a block, on all ranks together.", modes=("moe",)),
-    Option("tp", positive_int, TENSOR, "parallel", "Ranks that share each layer.", modes=("dp-tp", "3d")),
-    Option("pp", positive_int, PIPELINE, "parallel", "Stages of the pipeline.", modes=("3d",)),
-    Option("top-k", positive_int, TOP_K, "parallel", "Experts that each token is sent to.", modes=("moe",)),
-    Option(
-        "dtype", str, "float32", "training", "Numbers in which to train.", choices=("float32", "bfloat16", "float16")
-    ),
-    Option(
-        "optimizer", str, None, "training", "Optimizer [default: the model's, sgd for MLPs].", choices=("sgd", "adamw")
-    ),
-    Option("lr", non_negative_number, None, "training", "Learning rate [default: the model's, 0.01 for MLPs]."),
-    Option("weight-decay", non_negative_number, None, "training", "Weight decay [default: the model's, 0 for MLPs]."),
-    Option(
-        "amp",
+        trait="ddp",
+    )
+    static_graph: bool = option(
+        bool, False, "ddp", "Tell DDP that every step uses the same parameters.", trait="one backward"
+    )
+    gradient_as_bucket_view: bool = option(
+        bool, False, "ddp", "Store the gradients in DDP's buckets, which saves a copy of all of them.", trait="ddp"
+    )
+    find_unused_parameters: bool = option(
+        bool, False, "ddp", "Let DDP search each step for parameters that it does not use.", trait="ddp"
+    )
+    ranks_per_node: int | None = option(
+        positive_int, None, "parallel", "Ranks that share a fast link [default: those of one machine].", trait="nodes"
+    )
+    experts: int = option(positive_int, EXPERTS, "parallel", "Experts in each block, over all ranks.", trait="experts")
+    tp: int = option(positive_int, TENSOR, "parallel", "Ranks that share each layer.", trait="mesh")
+    pp: int = option(positive_int, PIPELINE, "parallel", "Stages of the pipeline.", trait="stages")
+    top_k: int = option(positive_int, TOP_K, "parallel", "Experts that each token is sent to.", trait="experts")
+    dtype: str = option(
+        str,
+        "float32",
+        "training",
+        "Number type of parameters and gradients.",
+        choices=("float32", "bfloat16", "float16"),
+        same_on_resume=True,
+    )
+    optimizer: str = option(
         str,
         None,
         "training",
-        "Forward in lower precision; fp16 with scaled gradients.",
+        "Optimizer [default: the model's, sgd for MLPs].",
+        choices=("sgd", "adamw"),
+        same_on_resume=True,
+    )
+    lr: float = option(
+        non_negative_number,
+        None,
+        "training",
+        "Learning rate [default: the model's, 0.01 for MLPs].",
+        same_on_resume=True,
+    )
+    weight_decay: float = option(
+        non_negative_number, None, "training", "Weight decay [default: the model's, 0 for MLPs].", same_on_resume=True
+    )
+    amp: str | None = option(
+        str,
+        None,
+        "training",
+        "Run forward in lower precision; fp16 scales the gradients.",
         choices=("bf16", "fp16"),
-    ),
-    Option("clip-grad", positive_number, None, "training", "Clip the gradients to this norm over all parameters."),
-    Option(
-        "checkpoint-activations",
+        same_on_resume=True,
+    )
+    clip_grad: float | None = option(
+        positive_number, None, "training", "Clip the gradients to this norm over all parameters.", same_on_resume=True
+    )
+    checkpoint_activations: bool = option(
         bool,
         False,
         "training",
-        "Compute each block's activations again in backward, rather than keep them (resnet18, gpt).",
-    ),
-    Option("compile", bool, False, "training", "Compile each block with torch.compile."),
-    Option("data", str, None, "training", "Folder of CIFAR-10's binary files, for resnet18 [default: made-up images]."),
-    Option(
-        "prefetch",
+        "Recompute each block's activations in backward instead of keeping them (resnet18, gpt).",
+    )
+    compile: bool = option(bool, False, "training", "Compile each block with torch.compile.")
+    data: str | None = option(
+        str,
+        None,
+        "training",
+        "Folder with CIFAR-10's binary files, for resnet18 [default: synthetic images].",
+        metavar="FOLDER",
+    )
+    prefetch: str = option(
         str,
         "default",
         "parallel",
         "When a block's parameters are gathered: when it needs them, torch's way, or one block ahead.",
         choices=("none", "default", "explicit"),
-        modes=_FULLY_SHARDED,
-    ),
-    Option(
-        "reshard-after-forward",
+        trait="fully sharded",
+    )
+    reshard_after_forward: str = option(
         str,
         "yes",
         "parallel",
-        "Whether a block's parameters are freed after forward, and gathered again for backward.",
+        "Whether to free a block's parameters after forward and gather them again for backward.",
         choices=("yes", "no"),
-        modes=_FULLY_SHARDED,
-    ),
-    Option("schedule", str, "1f1b", "parallel", "Order of forwards and backwards.", choices=SCHEDULES, modes=("pp",)),
-    Option(
-        "micro-batches",
+        trait="fully sharded",
+    )
+    schedule: str = option(
+        str, "1f1b", "parallel", "Order of forwards and backwards.", choices=SCHEDULES, trait="schedule"
+    )
+    micro_batches: int = option(
         int,
         None,
         "parallel",
-        "Micro-batches that a step's batch is cut into [default: 4 for each rank].",
-        modes=("accumulate", "pp", "3d"),
-    ),
-    Option(
-        "virtual-stages",
+        "Micro-batches that the batch of a step is split into [default: 4 for each rank].",
+        trait="micro-batches",
+    )
+    virtual_stages: int = option(
         int,
         None,
         "parallel",
-        "Stages on each rank, with --schedule interleaved or zero-bubble [default: 2 of interleaved, else 1].",
-        modes=("pp",),
-    ),
-    Option("seed", seed_number, 42, "training", "Seed of the data and of the first parameters."),
-    Option("warmup", int, 3, "recording", "Warm-up steps before the timed and before the recorded steps; at least 2."),
-    Option(
-        "wait",
+        "Stages on each rank, with --schedule interleaved or zero-bubble [default: 2 for interleaved, else 1].",
+        trait="schedule",
+    )
+    seed: int = option(
+        seed_number, 42, "training", "Seed of the data and of the initial parameters.", same_on_resume=True
+    )
+    warmup: int = option(
+        int,
+        3,
+        "recording",
+        "Warm-up steps before the timed and before the recorded steps; at least 2.",
+        in_run_options="never",
+    )
+    wait: int | None = option(
         int,
         None,
         "recording",
         "Steps before the profiler starts; the last of them are timed without it [default: warmup + steps].",
-    ),
-    Option(
-        "checkpoint-every",
+        in_run_options="never",
+    )
+    checkpoint_every: int | None = option(
         positive_int,
         None,
         "faults",
-        "Write a checkpoint after every so many steps; for modes whose ranks all hold the whole model.",
-        modes=REPLICATED,
-    ),
-    Option(
-        "checkpoints",
+        "Write a checkpoint every N steps; for modes whose ranks all hold the whole model.",
+        trait="replicated",
+        in_run_options="if given",
+    )
+    checkpoints: str | None = option(
         str,
         None,
         "faults",
         "Folder of the checkpoints; the last two are kept [default: checkpoints/MODE].",
-        modes=REPLICATED,
-    ),
-    Option("resume", bool, False, "faults", "Go on from the last checkpoint in that folder.", modes=REPLICATED),
-    Option("out", str, None, "recording", "Folder for the run [default: runs/MODE, or runs/SCRIPT's name]."),
-    Option("save-parameters", str, None, "recording", "Save the parameters after the last step to this .npz file."),
-)
-"""All options that trainers take, in the order of --help; ``--force`` is a flag beside them."""
+        metavar="FOLDER",
+        trait="replicated",
+        in_run_options="if given",
+    )
+    resume: bool = option(
+        bool,
+        False,
+        "faults",
+        "Continue from the last checkpoint in that folder.",
+        trait="replicated",
+        in_run_options="if given",
+    )
+    out: str | None = option(
+        str,
+        None,
+        "recording",
+        "Folder for the run [default: runs/MODE, or runs/SCRIPT's name].",
+        metavar="FOLDER",
+        in_run_options="never",
+    )
+    save_parameters: str | None = option(
+        str,
+        None,
+        "recording",
+        "Save the parameters after the last step to this .npz file.",
+        metavar="FILE",
+        in_run_options="never",
+    )
+
+
+OPTIONS = tuple(option for option in vars(TrainerOptions).values() if isinstance(option, Option))
+"""All options of the trainers; ``--force`` is a flag of its own."""

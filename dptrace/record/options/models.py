@@ -1,4 +1,4 @@
-"""The models that the trainers train: their names, sizes, and with what they are trained unless told otherwise."""
+"""The models that the trainers train: their names, their sizes, and the default training options of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["MLPS", "MODELS", "Model"]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One model, and the options that suit it."""
+    """One model and its default options."""
 
     description: str
     batch_size: int
@@ -17,11 +17,11 @@ class Model:
     lr: float
     weight_decay: float = 0.0
     blocks: bool = True
-    """Whether it is made of blocks of several layers, whose activations can be computed again."""
+    """Whether it consists of blocks of several layers, whose activations can be recomputed."""
     tp_units: int = 0
-    """Heads, or neurons, of which ranks of tensor parallelism take equally many: they must divide it; 0 for none."""
+    """Heads or neurons; the number of tensor-parallel ranks must divide it. 0 if the model cannot be split."""
     context: int = 0
-    """Tokens of a sample, of a decoder."""
+    """Tokens in a sample, for decoders."""
 
 
 MLPS = ("small", "medium", "large", "xlarge")
@@ -36,4 +36,4 @@ MODELS = {
     "gpt-tiny": Model("decoder of 0.9 million", 64, "adamw", 1e-3, tp_units=4, context=64),
     "gpt-small": Model("decoder of 135.8 million", 32, "adamw", 3e-4, 0.1, tp_units=12, context=512),
 }
-"""By name, in the order of --help."""
+"""Models by name, in the order of --help."""

@@ -1,14 +1,15 @@
-"""The ways to train that dptrace brings: their names, the idea of each, and the file to read."""
+"""The modes of ``dptrace record --mode``: one entry for each, with its idea and all that sets it apart."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from dptrace.errors import UsageError
 from dptrace.record.options.models import MLPS, MODELS
 
-__all__ = ["FAMILIES", "MODES", "Mode", "complete_mode", "trainer"]
+__all__ = ["FAMILIES", "MODES", "REPLICATED", "Mode", "Trait", "complete_mode", "modes_with", "trainer"]
 
 FAMILIES = {
     "first": "Modes to begin with",
@@ -19,7 +20,23 @@ FAMILIES = {
     "experts": "Experts",
     "combined": "Several at once",
 }
-"""What kinds of modes there are, in the order and with the headings of --help."""
+"""Families of modes, in the order and with the headings of --help."""
+
+Trait = Literal[
+    "replicated",  # every rank holds the whole model and optimizer state: a checkpoint of one rank is complete
+    "ddp",  # wraps the model in DistributedDataParallel
+    "one backward",  # runs backward once a step, so that DDP's graph may be static
+    "micro-batches",  # splits the batch of a step
+    "nodes",  # treats the links within a node and between nodes differently
+    "fully sharded",  # uses fully_shard
+    "tensor",  # splits layers over ranks
+    "sequence",  # splits the tokens of a sample as well
+    "mesh",  # splits layers over some of the ranks, --tp of them; without this trait over all ranks
+    "stages",  # has --pp stages
+    "schedule",  # chooses the order of the pipeline's forwards and backwards
+    "experts",  # splits the experts of each block over the ranks
+]
+"""A property that decides which options a mode takes (``Option.trait``) and which checks it must pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,74 +46,123 @@ class Mode:
     description: str
     family: str = "first"
     """A key of FAMILIES."""
+    traits: tuple[Trait, ...] = ()
     models: tuple[str, ...] = tuple(MODELS)
-    """The models that it can train; the first is its default, unless --model's own default is among them."""
+    """The models that it can train. Its default is ``medium`` if that is one of them, else the first."""
     file: str = ""
-    """Name of the trainer's file, where it is not the mode's with underscores."""
+    """Name of the trainer's file, if it is not the mode's name with underscores."""
     single_gpu: bool = False
     """Whether it runs on one rank only."""
     whole_batch: bool = False
-    """Whether every rank sees the whole batch, so that it need not divide over them."""
+    """Whether every rank sees the whole batch, so that the batch need not be divisible by the number of ranks."""
 
 
 _DECODERS = ("gpt-tiny", "gpt-small")
 _IN_PAIRS = (*MLPS, "balanced", *_DECODERS)
-"""Models of pairs of linear layers, which tensor parallelism can cut."""
+"""Models of pairs of linear layers, which tensor parallelism can split."""
 
 MODES = {
-    "single": Mode("one GPU, no communication: the baseline", single_gpu=True),
-    "naive": Mode("the whole backward pass, then one blocking all-reduce for each parameter"),
-    "interleaved": Mode("an all-reduce starts as soon as a gradient is there, while backward goes on"),
-    "ddp": Mode("PyTorch's DistributedDataParallel: gradients in buckets, an all-reduce for each bucket"),
-    "async-after": Mode("the whole backward pass, then all its all-reduces at once, waited for at the end", "data"),
-    "accumulate": Mode("DDP that goes through several micro-batches before each all-reduce", "data"),
-    "ring": Mode("the all-reduce itself, written with send and receive: each rank speaks to its neighbours", "data"),
-    "hierarchical": Mode("gradients are added up inside each node, then across nodes, then shared out again", "data"),
-    "zero1": Mode("DDP whose optimizer state is shared out: each rank updates some of the parameters", "sharded"),
-    "zero2": Mode("gradients are reduce-scattered to who updates them, then the parameters gathered", "sharded"),
-    "fsdp": Mode("parameters are sharded too, and gathered block by block when they are needed", "sharded"),
-    "hsdp": Mode("sharded inside each node, replicated across nodes", "sharded"),
+    "single": Mode("one GPU, no communication: the baseline", traits=("replicated",), single_gpu=True),
+    "naive": Mode("the whole backward pass, then one blocking all-reduce for each parameter", traits=("replicated",)),
+    "interleaved": Mode(
+        "each all-reduce starts as soon as its gradient is ready, while backward continues", traits=("replicated",)
+    ),
+    "ddp": Mode(
+        "PyTorch's DistributedDataParallel: gradients in buckets, an all-reduce for each bucket",
+        traits=("replicated", "ddp", "one backward"),
+    ),
+    "async-after": Mode(
+        "the whole backward pass, then all all-reduces at once, followed by one wait", "data", ("replicated",)
+    ),
+    "accumulate": Mode(
+        "DDP that accumulates the gradients of several micro-batches before each all-reduce",
+        "data",
+        ("replicated", "ddp", "micro-batches"),
+    ),
+    "ring": Mode(
+        "the all-reduce itself, written with send and receive: each rank talks to its two neighbors",
+        "data",
+        ("replicated",),
+    ),
+    "hierarchical": Mode(
+        "gradients are summed within each node, then across nodes, then broadcast within each node",
+        "data",
+        ("replicated", "nodes"),
+    ),
+    "zero1": Mode("DDP with a sharded optimizer: each rank updates some of the parameters", "sharded"),
+    "zero2": Mode("gradients are reduce-scattered, each rank updates its shard, parameters are gathered", "sharded"),
+    "fsdp": Mode(
+        "parameters are sharded too, and gathered block by block when they are needed", "sharded", ("fully sharded",)
+    ),
+    "hsdp": Mode("sharded within each node, replicated across nodes", "sharded", ("fully sharded", "nodes")),
     "tp": Mode(
-        "every layer is cut: each rank computes its part, and the activations are all-reduced",
+        "every layer is split: each rank computes its part, and the activations are all-reduced",
         "tensor",
+        ("tensor",),
         models=_IN_PAIRS,
         whole_batch=True,
     ),
     "tp-sp": Mode(
-        "the same, and where layers are not cut, each rank has some of the tokens (sequence parallel)",
+        "tp, with the tokens split over the ranks wherever layers are not (sequence parallelism)",
         "tensor",
+        ("tensor", "sequence"),
         models=_DECODERS,
         whole_batch=True,
     ),
-    "pp": Mode("each rank holds some of the layers, and micro-batches pass through them", "pipeline", whole_batch=True),
-    "moe": Mode("each rank holds some of the experts; tokens travel to them and back", "experts", models=_DECODERS),
+    "pp": Mode(
+        "each rank holds some of the layers, and micro-batches pass through them",
+        "pipeline",
+        ("schedule", "micro-batches"),
+        whole_batch=True,
+    ),
+    "moe": Mode(
+        "each rank holds some of the experts; tokens travel to them and back",
+        "experts",
+        ("experts",),
+        models=_DECODERS,
+    ),
     "dp-tp": Mode(
-        "a mesh: rows share out the model as tp does, columns the batch as ddp does",
+        "a mesh: each row splits the model as tp does, each column the batch as ddp does",
         "combined",
+        ("tensor", "mesh"),
         models=_IN_PAIRS,
         whole_batch=True,
     ),
     "3d": Mode(
-        "a mesh of three: data, pipeline and tensor parallel", "combined", _IN_PAIRS, file="mesh_3d", whole_batch=True
+        "a mesh with three dimensions: data, pipeline and tensor parallel",
+        "combined",
+        ("tensor", "mesh", "stages", "micro-batches"),
+        models=_IN_PAIRS,
+        file="mesh_3d",
+        whole_batch=True,
     ),
 }
 """One entry for each trainer in trainers/, in the order in which to read them."""
 
 
-def complete_mode(context: object, parameter: object, begun: str) -> list[str]:
-    """Give a shell the modes that begin so."""
-    return [mode for mode in MODES if mode.startswith(begun)]
+def modes_with(trait: Trait) -> tuple[str, ...]:
+    """Return the modes that have a trait."""
+    return tuple(name for name, mode in MODES.items() if trait in mode.traits)
+
+
+REPLICATED = modes_with("replicated")
+"""Modes that can write checkpoints and continue from them."""
+
+
+def complete_mode(context: object, parameter: object, incomplete: str) -> list[str]:
+    """Return the modes that begin with *incomplete*, for shell completion."""
+    return [mode for mode in MODES if mode.startswith(incomplete)]
 
 
 def trainer(mode: str) -> Path:
-    """Give the file of a mode's trainer.
+    """Return the file of a mode's trainer.
 
     Raises:
-        UsageError: there is no such mode; the message lists those there are.
+        UsageError: the mode is unknown; the message lists all modes.
     """
     if mode not in MODES:
         width = max(map(len, MODES))
         lines = "".join(f"\n  {name:{width}}  {known.description}" for name, known in MODES.items())
-        raise UsageError(f"There is no mode {mode!r}. The modes are:{lines}")
+        raise UsageError(f"Unknown mode {mode!r}; choose from:{lines}")
     name = MODES[mode].file or mode.replace("-", "_")
     return Path(__file__).parents[2] / "trainers" / f"{name}.py"

@@ -1,10 +1,8 @@
-"""What a mixture of experts may be asked for, and what must divide.
+"""Checks of the options that depend on the number of ranks, made before any process starts.
 
-What meshes of tensor, pipeline and data parallel ranks may be asked for, checked before any process is started.
-
-What a pipeline's schedules ask for, checked before any process is started.
-
-What data parallelism may be asked for: how replicas compress, accumulate and group, and what must divide."""
+``check_ranks`` makes all checks that a mode's traits ask for; the others are its parts. Each takes the options by
+attribute name, with None for an option that was not given, and sets the defaults that depend on the number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +12,7 @@ from typing import Any
 
 from dptrace.errors import UsageError
 from dptrace.record.options.models import MODELS
+from dptrace.record.options.modes import MODES
 
 __all__ = [
     "COMPRESSIONS",
@@ -32,205 +31,219 @@ __all__ = [
     "check_micro_batches",
     "check_nodes",
     "check_pipeline",
+    "check_ranks",
     "check_replicas",
     "parse_ratio",
 ]
 
 EXPERTS, TOP_K = 8, 2
-"""Experts of a block on all ranks together, and how many of them a token is sent to, unless told otherwise."""
+"""Defaults: experts in each block over all ranks, and experts that each token is sent to."""
+TENSOR, PIPELINE = 2, 2
+"""Defaults: ranks that share a layer, and stages of the pipeline in a mesh."""
+MICRO_BATCHES = 4
+"""Default micro-batches of each rank, or of each stage of a pipeline."""
+
+SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble")
+"""In the order in which to read them: each wastes less time than the one before, or keeps fewer activations."""
+_MULTI_STAGE_SCHEDULES = ("interleaved", "zero-bubble")
+"""Schedules that can put several stages on a rank."""
+
+COMPRESSIONS = ("none", "fp16", "bf16", "powersgd", "topk", "int8")
+STATEFUL_COMPRESSIONS = ("powersgd", "topk", "int8")
+"""Those that add what a message left out to the next gradient, so that each rank has a state of its own."""
+POWERSGD_RANK = 2
+"""torch's documentation suggests to start with 1 and to double it until training is as good as without."""
+TOPK_RATIO = 0.01
+
+
+def check_ranks(mode: str, options: MutableMapping[str, Any], ranks: int) -> None:
+    """Check that a mode can run with these options on this number of ranks, and set defaults that depend on it.
+
+    Args:
+        options: ``model`` and ``batch_size`` must not be None.
+
+    Raises:
+        UsageError: it cannot; the message suggests values that work.
+    """
+    traits = MODES[mode].traits
+    check_replicas(mode, options, ranks)
+    if "experts" in traits:
+        check_experts(options, ranks)
+    if "schedule" in traits:
+        check_pipeline(options, ranks)
+    if "tensor" in traits:
+        options["mode"] = mode
+        check_mesh(options, ranks)
 
 
 def check_experts(options: Mapping[str, Any], ranks: int) -> None:
-    """Refuse before any process starts what can't be shared out.
-
-    Args:
-        options: by the names of their attributes; None for what was not given.
+    """Check that the experts can be split over the ranks.
 
     Raises:
-        UsageError: the message says what would do.
+        UsageError: they cannot; the message suggests a number.
     """
     experts, top_k = options["experts"] or EXPERTS, options["top_k"] or TOP_K
     if experts % ranks:
         above = (experts // ranks + 1) * ranks
-        raise UsageError(f"--experts {experts} does not divide over {ranks} ranks; {above} would.")
-    if not top_k <= experts:
-        raise UsageError(f"--top-k {top_k}: there are {experts} experts of a block; --experts N gives more.")
-
-
-TENSOR, PIPELINE = 2, 2
-"""Ranks that share a layer, and stages of a pipeline, unless told otherwise."""
-_ENOUGH = 4
-"""Micro-batches for each stage, as in a pipeline alone."""
+        raise UsageError(f"--experts {experts} must be divisible by {ranks} ranks; try {above}.")
+    if top_k > experts:
+        raise UsageError(f"--top-k {top_k} is more than the {experts} experts of a block; raise --experts.")
 
 
 def check_mesh(options: MutableMapping[str, Any], ranks: int) -> None:
-    """Fill in what was not said of the mesh, and refuse what does not divide.
+    """Set the defaults of ``tp``, ``pp`` and ``micro_batches``, and check that mesh, model and batch fit.
 
     Args:
-        options: by the names of their attributes, None for what was not given; but ``mode``, ``model`` and
-            ``batch_size`` must be there.
-        ranks: all of them.
+        options: ``mode``, ``model`` and ``batch_size`` must not be None.
+        ranks: ranks of the whole mesh.
 
     Raises:
-        UsageError: the message says what would do.
+        UsageError: something does not divide; the message suggests values that work.
     """
     mode = options["mode"]
-    tensor = ranks if mode in ("tp", "tp-sp") else options["tp"] or TENSOR
-    stages = options["pp"] or PIPELINE if mode == "3d" else 1
+    traits = MODES[mode].traits
+    tensor = options["tp"] or TENSOR if "mesh" in traits else ranks
+    stages = options["pp"] or PIPELINE if "stages" in traits else 1
     row = tensor * stages
     if ranks % row:
-        size = f"--tp {tensor}" + f" and --pp {stages}" * (mode == "3d")
-        raise UsageError(f"--mode {mode} with {size} needs a multiple of {row} ranks, and there are {ranks}.")
-    _check_model(mode, options["model"], tensor)
+        size = f"--tp {tensor}" + f" and --pp {stages}" * ("stages" in traits)
+        raise UsageError(f"--mode {mode} with {size} needs a multiple of {row} ranks, not {ranks}.")
+    _check_tensor_ranks(mode, options["model"], tensor)
     options["tp"], options["pp"] = tensor, stages
     parts = 1
-    if mode == "3d":
-        parts = _ENOUGH * stages if options["micro_batches"] is None else options["micro_batches"]
+    if "stages" in traits:
+        parts = MICRO_BATCHES * stages if options["micro_batches"] is None else options["micro_batches"]
         if parts < stages:
-            raise UsageError(f"--micro-batches {parts}: 1F1B needs as many as there are stages, {stages}.")
+            raise UsageError(f"--micro-batches {parts}: 1F1B needs at least one for each of the {stages} stages.")
         options["micro_batches"] = parts
-    _check_batch(options["batch_size"], ranks // row, parts)
+    _check_mesh_batch(options["batch_size"], ranks // row, parts)
 
 
-def _check_model(mode: str, name: str, tensor: int) -> None:
-    model = MODELS[name]
-    shares = gcd(model.tp_units, model.context) if mode == "tp-sp" else model.tp_units
-    if shares % tensor:
-        fitting = [str(size) for size in range(1, tensor + 1) if shares % size == 0]
-        option = "--gpus" if mode in ("tp", "tp-sp") else "--tp"
-        raise UsageError(f"--model {name} does not divide over {tensor} ranks; {option} {' or '.join(fitting)} would.")
+def _check_tensor_ranks(mode: str, model: str, tensor: int) -> None:
+    traits = MODES[mode].traits
+    units = MODELS[model].tp_units
+    units = gcd(units, MODELS[model].context) if "sequence" in traits else units
+    if units % tensor:
+        fitting = [str(size) for size in range(1, tensor + 1) if units % size == 0]
+        option = "--tp" if "mesh" in traits else "--gpus"
+        raise UsageError(f"--model {model} cannot be split over {tensor} ranks; try {option} {' or '.join(fitting)}.")
 
 
-def _check_batch(batch: int, replicas: int, parts: int) -> None:
+def _check_mesh_batch(batch: int, replicas: int, parts: int) -> None:
     least = replicas * parts
     if batch % least:
-        into = f"{replicas} replicas" + f" of {parts} micro-batches each" * (parts > 1)
-        raise UsageError(f"--batch-size {batch} does not divide into {into}; {-(-batch // least) * least} would.")
+        splits = f"{replicas} replicas" + f" with {parts} micro-batches each" * (parts > 1)
+        above = -(-batch // least) * least
+        raise UsageError(f"--batch-size {batch} must be divisible by {least} ({splits}); try {above}.")
 
 
-SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble")
-"""By name, in the order in which to read them: each wastes less than the one before, or keeps less."""
-_SEVERAL = ("interleaved", "zero-bubble")
-"""Schedules that give a rank several stages."""
-
-
-def check_pipeline(options: dict[str, Any], ranks: int) -> None:
-    """Fill in what was not said of micro-batches and virtual stages, and refuse what no schedule can do.
+def check_pipeline(options: MutableMapping[str, Any], ranks: int) -> None:
+    """Set the defaults of ``schedule``, ``virtual_stages`` and ``micro_batches``, and check that they fit.
 
     Args:
-        options: as given; ``schedule``, ``micro_batches``, ``virtual_stages`` and ``batch_size`` are looked at.
-        ranks: of the pipeline.
+        options: ``batch_size`` must not be None.
+        ranks: ranks of the pipeline.
 
     Raises:
-        UsageError: the message says what would do.
+        UsageError: they do not; the message suggests values that work.
     """
     schedule = options["schedule"] or "1f1b"
     stages = options["virtual_stages"]
     if stages is None:
         stages = 2 if schedule == "interleaved" else 1
     elif stages < 1:
-        raise UsageError(f"--virtual-stages {stages}: each rank needs a stage.")
-    if stages > 1 and schedule not in _SEVERAL:
+        raise UsageError(f"--virtual-stages {stages}: each rank needs at least 1 stage.")
+    if stages > 1 and schedule not in _MULTI_STAGE_SCHEDULES:
         raise UsageError(
-            f"--virtual-stages: --schedule {schedule} has one stage on each rank; interleaved has several."
+            f"--virtual-stages {stages}: --schedule {schedule} has one stage on each rank; use --schedule interleaved."
         )
     if schedule == "interleaved" and stages == 1:
-        raise UsageError("--schedule interleaved with --virtual-stages 1 is 1f1b; give 2 or more.")
+        raise UsageError("--schedule interleaved with --virtual-stages 1 is 1f1b; use 2 or more.")
     parts = options["micro_batches"]
-    parts = _ENOUGH * ranks if parts is None else parts
-    _check_micro_batches(schedule, parts, ranks, options["batch_size"])
-    options |= {"schedule": schedule, "virtual_stages": stages, "micro_batches": parts}
+    parts = MICRO_BATCHES * ranks if parts is None else parts
+    _check_pipeline_micro_batches(schedule, parts, ranks, options["batch_size"])
+    options.update({"schedule": schedule, "virtual_stages": stages, "micro_batches": parts})
 
 
-def _check_micro_batches(schedule: str, parts: int, ranks: int, batch: int) -> None:
+def _check_pipeline_micro_batches(schedule: str, parts: int, ranks: int, batch: int) -> None:
     if parts < 1:
-        raise UsageError(f"--micro-batches {parts}: there must be one.")
+        raise UsageError(f"--micro-batches {parts}: must be at least 1.")
     if batch % parts:
-        raise UsageError(
-            f"--batch-size {batch} does not divide into {parts} micro-batches; {-(-batch // parts) * parts} would."
-        )
+        above = -(-batch // parts) * parts
+        raise UsageError(f"--batch-size {batch} must be divisible by {parts} micro-batches; try {above}.")
     if schedule == "1f1b" and parts < ranks:
-        raise UsageError(f"--micro-batches {parts}: --schedule 1f1b needs as many as there are ranks, {ranks}.")
+        raise UsageError(f"--micro-batches {parts}: --schedule 1f1b needs at least one for each of {ranks} ranks.")
     rounds = max(1, parts // ranks)
-    if schedule in _SEVERAL and parts % rounds:
+    if schedule in _MULTI_STAGE_SCHEDULES and parts % rounds:
         raise UsageError(
-            f"--micro-batches {parts}: --schedule {schedule} goes in rounds of one for each of {ranks} ranks; "
-            f"{parts // ranks * ranks} or {-(-parts // ranks) * ranks} would do."
+            f"--micro-batches {parts}: --schedule {schedule} runs rounds of one micro-batch for each of {ranks} ranks; "
+            f"try {parts // ranks * ranks} or {-(-parts // ranks) * ranks}."
         )
 
 
-COMPRESSIONS = ("none", "fp16", "bf16", "powersgd", "topk", "int8")
-STATEFUL_COMPRESSIONS = ("powersgd", "topk", "int8")
-"""Those that add what a message left out to the next gradient: each rank keeps something of its own."""
-MICRO_BATCHES = 4
-"""Of each rank, unless told otherwise."""
-POWERSGD_RANK = 2
-"""As torch's documentation suggests to begin: 1, then twice as much until training is as good as without."""
-TOPK_RATIO = 0.01
+def check_replicas(mode: str, options: Mapping[str, Any], ranks: int) -> None:
+    """Check micro-batches and nodes of a data-parallel mode; other modes pass.
+
+    Args:
+        options: ``batch_size`` must not be None.
+
+    Raises:
+        UsageError: they do not fit the ranks; the message suggests values that work.
+    """
+    traits = MODES[mode].traits
+    if "micro-batches" in traits and "ddp" in traits:
+        parts = options["micro_batches"]
+        check_micro_batches(options["batch_size"], ranks, MICRO_BATCHES if parts is None else parts)
+    if "nodes" in traits and options.get("ranks_per_node") is not None:
+        check_nodes(ranks, options["ranks_per_node"])
 
 
 def parse_ratio(text: str) -> float:
-    """Read a share above 0 and up to 1, and refuse all else with ValueError."""
+    """Read a share above 0 and up to 1; raise ValueError for anything else."""
     if not 0 < float(text) <= 1:
         raise ValueError(f"{text} is not above 0 and at most 1")
     return float(text)
 
 
-def check_replicas(mode: str, options: Mapping[str, Any], ranks: int) -> None:
-    """Refuse before any process starts what a data parallel mode can't do on so many ranks.
-
-    Args:
-        options: by the names of their attributes; None for what was not given, but for ``batch_size``.
-
-    Raises:
-        UsageError: the message says what would do.
-    """
-    if mode == "accumulate":
-        parts = options["micro_batches"]
-        check_micro_batches(options["batch_size"], ranks, MICRO_BATCHES if parts is None else parts)
-    if mode in ("hierarchical", "hsdp") and options["ranks_per_node"] is not None:
-        check_nodes(ranks, options["ranks_per_node"])
-
-
 def check_compression(options: Mapping[str, Any]) -> None:
-    """Refuse options of one compression with another, and what none can compress.
+    """Check that the options of a compression come with it, and that it can compress these gradients.
 
     Raises:
-        UsageError: the message says which.
+        UsageError: they do not; the message says which.
     """
     chosen = options.get("compress") or "none"
     for name, compression in (("topk_ratio", "topk"), ("powersgd_rank", "powersgd")):
         if options.get(name) is not None and chosen != compression:
-            raise UsageError(f"--{name.replace('_', '-')} means nothing without --compress {compression}.")
+            raise UsageError(f"--{name.replace('_', '-')} has no effect without --compress {compression}.")
     if chosen == "powersgd" and options.get("amp") == "fp16":
         raise UsageError(
-            "--compress powersgd keeps what it left out, and would keep the infinite gradients by which --amp fp16 "
-            "finds its scale: every later step would be lost. Use --amp bf16, or --compress topk or int8."
+            "--compress powersgd cannot be used with --amp fp16: it would carry the infinite gradients, by which fp16 "
+            "finds its scale, over to every later step. Use --amp bf16, or --compress topk or int8."
         )
 
 
 def check_micro_batches(batch_size: int, ranks: int, micro_batches: int) -> None:
-    """Make sure that all micro-batches of all ranks are of one size, so that the mean of their means is the mean.
+    """Check that all micro-batches of all ranks have the same size, so that the mean of their means is the mean.
 
     Raises:
-        UsageError: the batch does not divide.
+        UsageError: the batch is not divisible.
     """
     if micro_batches < 1:
-        raise UsageError(f"--micro-batches {micro_batches}: there must be one.")
+        raise UsageError(f"--micro-batches {micro_batches}: must be at least 1.")
     parts = ranks * micro_batches
     if batch_size % parts:
         raise UsageError(
-            f"--batch-size {batch_size} does not divide into --micro-batches {micro_batches} on each of {ranks} ranks; "
-            f"{max(batch_size // parts, 1) * parts} would."
+            f"--batch-size {batch_size} must be divisible by {parts} (--micro-batches {micro_batches} on each of "
+            f"{ranks} ranks); try {max(batch_size // parts, 1) * parts}."
         )
 
 
 def check_nodes(ranks: int, per_node: int) -> None:
-    """Make sure that every node has as many ranks.
+    """Check that all nodes have the same number of ranks.
 
     Raises:
-        UsageError: the ranks do not divide.
+        UsageError: they do not; the message lists the sizes that work.
     """
     if per_node < 1 or ranks % per_node:
         fitting = [str(size) for size in range(1, ranks + 1) if ranks % size == 0]
-        raise UsageError(f"--ranks-per-node {per_node}: {ranks} ranks divide into nodes of {', '.join(fitting)}.")
+        raise UsageError(f"--ranks-per-node {per_node}: {ranks} ranks can form nodes of {', '.join(fitting)}.")

@@ -1,4 +1,4 @@
-"""The ways to train that there are."""
+"""The table of trainer modes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dptrace.record.options.modes import FAMILIES, MODES, complete_mode, trainer
 
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_each_mode_is_a_file_that_says_its_idea(mode: str) -> None:
-    """A mode leads to its trainer, whose docstring gives the two launch lines."""
+    """A mode has a trainer, whose docstring contains the two commands that start it."""
     text = trainer(mode).read_text(encoding="utf-8")
 
     assert f"dptrace record --mode {mode}" in text
@@ -18,7 +18,7 @@ def test_each_mode_is_a_file_that_says_its_idea(mode: str) -> None:
 
 
 def test_an_unknown_mode_lists_the_known() -> None:
-    """With the idea of each, so that one can choose."""
+    """The message lists every mode with its description."""
     with pytest.raises(UsageError) as error:
         trainer("naiv")
 
@@ -26,11 +26,11 @@ def test_an_unknown_mode_lists_the_known() -> None:
 
 
 def test_newcomers_see_the_four_first() -> None:
-    """The first family is the four of the mission, and every mode is in a family."""
+    """The first family holds the four basic modes, and every mode is in a family."""
     assert ["single", "naive", "interleaved", "ddp"] == [name for name, mode in MODES.items() if mode.family == "first"]
     assert {mode.family for mode in MODES.values()} <= set(FAMILIES)
 
 
 def test_shells_complete_the_modes() -> None:
-    """By what was typed of them."""
+    """Completion offers the modes that begin with the typed text."""
     assert (["interleaved"], list(MODES)) == (complete_mode(None, None, "inter"), complete_mode(None, None, ""))

@@ -1,4 +1,4 @@
-"""The options of a recording."""
+"""A trainer's command line and the schedule of its recording."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dptrace.record.options.parse import Schedule, check_batch, check_model, par
 
 
 def test_as_many_steps_are_timed_as_recorded_by_default() -> None:
-    """Without --wait, the profiler starts after the warm-up and as many timed steps as it will record."""
+    """Without --wait, the profiler starts after the warm-up and as many timed steps as it records."""
     assert Schedule(8, 3, 5) == Schedule.of(5, 3, None)
     assert 16 == Schedule.of(5, 3, None).total
     assert Schedule(0, 2, 1) == Schedule.of(1, 2, 0)
@@ -32,18 +32,18 @@ def test_a_schedule_that_makes_no_sense_is_refused(steps: int, warmup: int, wait
     [
         (0, 1, "from 1 to 32768"),
         (40_000, 1, "from 1 to 32768"),
-        (1000, 3, "999 or 1002 would"),
-        (2, 4, "over 4 ranks; 4 would"),
+        (1000, 3, "3 ranks; try 999 or 1002"),
+        (2, 4, "4 ranks; try 4"),
     ],
 )
 def test_a_batch_that_ranks_cannot_share_evenly_is_refused(batch: int, ranks: int, says: str) -> None:
-    """Unequal shards would make the average of the ranks' gradients another than the batch's."""
+    """With unequal shards, the mean of the ranks' gradients would not be the gradient of the batch."""
     with pytest.raises(UsageError, match=says):
         check_batch(batch, ranks)
 
 
 def test_a_trainer_takes_the_common_options_and_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    """--bucket-cap-mb means something to ddp, and naive does not accept it."""
+    """ddp takes --bucket-cap-mb, naive does not."""
     assert 4.0 == parse_options("", "ddp", ["--bucket-cap-mb", "4"]).bucket_cap_mb
     assert parse_options("", "naive", []).steps == 10
     with pytest.raises(SystemExit) as refused:
@@ -55,7 +55,7 @@ def test_a_trainer_takes_the_common_options_and_its_own(capsys: pytest.CaptureFi
 
 
 def test_what_is_not_said_is_what_suits_the_model() -> None:
-    """Batch, optimizer and learning rate come from the model unless given."""
+    """Batch size, optimizer and learning rate default to those of the model."""
     usual, chosen = parse_options("", "naive", []), parse_options("", "naive", ["--lr", "0.5", "--batch-size", "8"])
 
     assert ("medium", 1024, "sgd", 0.01, 0.0) == (
@@ -69,7 +69,7 @@ def test_what_is_not_said_is_what_suits_the_model() -> None:
 
 
 def test_a_mode_refuses_a_model_that_it_cannot_train() -> None:
-    """The message names those that it can."""
+    """The message lists the models that it can train."""
     check_model("ddp", "small")
     with pytest.raises(UsageError, match="ddp trains small, medium"):
         check_model("ddp", "huge")
@@ -77,30 +77,30 @@ def test_a_mode_refuses_a_model_that_it_cannot_train() -> None:
 
 @pytest.mark.parametrize("compression", ["fp16", "bf16", "powersgd", "topk", "int8"])
 def test_only_compression_that_keeps_something_refuses_checkpoints(compression: str) -> None:
-    """A checkpoint of one rank is all of the training, unless each rank keeps what its messages left out.
+    """The checkpoint of one rank is complete, unless each rank keeps what its messages left out.
 
-    A training goes on only with the compression that it began with.
+    A training continues only with the compression that it began with.
     """
     arguments = ["--compress", compression, "--checkpoint-every", "2"]
     if compression in ("fp16", "bf16"):
         assert compression == parse_options("", "ddp", arguments).checkpoint_settings["compress"]
     else:
-        with pytest.raises(UsageError, match=f"--compress {compression} keeps what it left out"):
+        with pytest.raises(UsageError, match=f"--compress {compression} .*checkpoints"):
             parse_options("", "ddp", arguments)
     assert "compress" not in parse_options("", "ddp", []).checkpoint_settings
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_option_of_a_mode_has_its_help(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The trainer's own --help lists what dptrace record would pass on to it."""
+    """The trainer's own --help lists every option that dptrace record passes on to it."""
     with pytest.raises(SystemExit):
         parse_options("", mode, ["--help"])
-    told = capsys.readouterr().out
-    assert all(f"--{option.name}" in told for option in OPTIONS if not option.modes or mode in option.modes)
+    text = capsys.readouterr().out
+    assert all(f"--{option.name}" in text for option in OPTIONS if not option.modes or mode in option.modes)
 
 
 def test_what_run_json_is_told_leaves_out_what_it_tells_elsewhere() -> None:
-    """Folder and schedule have keys of their own in run.json."""
+    """Folder and schedule have their own keys in run.json; the arguments are those of record()."""
     recording = parse_options("", "single", ["--steps", "7", "--out", "x"]).record_arguments
 
     assert (7, "x", False) == (recording["steps"], recording["out"], recording["force"])

@@ -1,4 +1,4 @@
-"""What meshes of ranks may be asked for."""
+"""Meshes of tensor, pipeline and data parallel ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def filled(mode: str, ranks: int, **given: Any) -> tuple[Any, ...]:
 
 
 def test_what_is_not_said_is_filled_in() -> None:
-    """All ranks share each layer where there is nothing else; a mesh has two of each."""
+    """Without another dimension all ranks share each layer; a mesh defaults to two of each."""
     assert (4, 1, None) == filled("tp", 4)
     assert (2, 1, None) == filled("tp-sp", 2, model="gpt-tiny")
     assert (2, 1, None) == filled("dp-tp", 8)
@@ -32,25 +32,25 @@ def test_what_is_not_said_is_filled_in() -> None:
 @pytest.mark.parametrize(
     ("mode", "ranks", "given", "says"),
     [
-        ("tp", 3, {"model": "gpt-tiny"}, "gpt-tiny does not divide over 3 ranks; --gpus 1 or 2 would"),
-        ("tp-sp", 12, {"model": "gpt-small"}, "--gpus 1 or 2 or 4 would"),
-        ("dp-tp", 6, {"tp": 6, "model": "small"}, "does not divide over 6 ranks; --tp 1 or 2 or 4 would"),
-        ("dp-tp", 3, {}, "with --tp 2 needs a multiple of 2 ranks, and there are 3"),
-        ("dp-tp", 8, {"batch_size": 6}, "does not divide into 4 replicas; 8 would"),
-        ("3d", 2, {}, "with --tp 2 and --pp 2 needs a multiple of 4 ranks, and there are 2"),
-        ("3d", 8, {"batch_size": 20}, "into 2 replicas of 8 micro-batches each; 32 would"),
-        ("3d", 4, {"micro_batches": 1}, "as many as there are stages, 2"),
-        ("3d", 2, {"tp": 2, "pp": 1, "micro_batches": 0}, "as many as there are stages, 1"),
+        ("tp", 3, {"model": "gpt-tiny"}, "gpt-tiny cannot be split over 3 ranks; try --gpus 1 or 2"),
+        ("tp-sp", 12, {"model": "gpt-small"}, "try --gpus 1 or 2 or 4"),
+        ("dp-tp", 6, {"tp": 6, "model": "small"}, "over 6 ranks; try --tp 1 or 2 or 4"),
+        ("dp-tp", 3, {}, "with --tp 2 needs a multiple of 2 ranks, not 3"),
+        ("dp-tp", 8, {"batch_size": 6}, "divisible by 4 .4 replicas.; try 8"),
+        ("3d", 2, {}, "with --tp 2 and --pp 2 needs a multiple of 4 ranks, not 2"),
+        ("3d", 8, {"batch_size": 20}, "2 replicas with 8 micro-batches each.; try 32"),
+        ("3d", 4, {"micro_batches": 1}, "at least one for each of the 2 stages"),
+        ("3d", 2, {"tp": 2, "pp": 1, "micro_batches": 0}, "at least one for each of the 1 stages"),
     ],
 )
 def test_what_does_not_divide_is_refused(mode: str, ranks: int, given: dict[str, Any], says: str) -> None:
-    """Before any process starts; the message says what would do."""
+    """The message suggests values that work."""
     with pytest.raises(UsageError, match=says):
         filled(mode, ranks, **given)
 
 
 def test_the_shares_of_a_model_are_those_of_its_layers() -> None:
-    """Heads, or the outputs of the first layer of each pair: what is told without torch is what is built with it."""
+    """Heads, or outputs of the first layer of each pair: the table agrees with the models that are built."""
     pytest.importorskip("torch")
     from dptrace.trainers.parts import gpt, mlp
 

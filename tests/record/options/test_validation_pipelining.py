@@ -1,4 +1,4 @@
-"""What a pipeline's schedules ask for."""
+"""Schedules, stages and micro-batches of a pipeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def filled(ranks: int = 4, **given: Any) -> tuple[Any, ...]:
 
 
 def test_what_is_not_said_is_filled_in() -> None:
-    """Four micro-batches for each rank, one stage on each; interleaved has two."""
+    """The defaults are four micro-batches for each rank and one stage on each; interleaved has two."""
     assert ("1f1b", 16, 1) == filled()
     assert ("1f1b", 16, 1) == filled(schedule=None)
     assert ("interleaved", 8, 2) == filled(2, schedule="interleaved")
@@ -26,30 +26,33 @@ def test_what_is_not_said_is_filled_in() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_one_rank_is_a_pipeline_too(schedule: str) -> None:
-    """Of one stage, or two of its own: nothing is refused."""
+    """With one stage, or two of its own, nothing is refused."""
     assert 4 == filled(1, schedule=schedule)[1]
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"micro_batches": 0}, "there must be one"),
-        ({"micro_batches": 100}, "does not divide into 100 micro-batches; 1100 would"),
-        ({"micro_batches": 2}, "needs as many as there are ranks, 4"),
+        ({"micro_batches": 0}, "must be at least 1"),
+        ({"micro_batches": 100}, "divisible by 100 micro-batches; try 1100"),
+        ({"micro_batches": 2}, "at least one for each of 4 ranks"),
         ({"virtual_stages": 2}, "has one stage on each rank"),
-        ({"virtual_stages": 0}, "each rank needs a stage"),
-        ({"schedule": "interleaved", "virtual_stages": 1}, "is 1f1b; give 2 or more"),
-        ({"schedule": "interleaved", "micro_batches": 9, "batch_size": 9}, "8 or 12 would do"),
-        ({"schedule": "zero-bubble", "micro_batches": 9, "batch_size": 9}, "rounds of one for each of 4 ranks"),
+        ({"virtual_stages": 0}, "each rank needs at least 1 stage"),
+        ({"schedule": "interleaved", "virtual_stages": 1}, "is 1f1b; use 2 or more"),
+        ({"schedule": "interleaved", "micro_batches": 9, "batch_size": 9}, "try 8 or 12"),
+        (
+            {"schedule": "zero-bubble", "micro_batches": 9, "batch_size": 9},
+            "rounds of one micro-batch for each of 4 ranks",
+        ),
     ],
 )
 def test_what_no_schedule_can_do_is_refused(given: dict[str, Any], says: str) -> None:
-    """The message says what would do."""
+    """The message suggests values that work."""
     with pytest.raises(UsageError, match=says):
         filled(**given)
 
 
 def test_rounds_need_not_be_of_as_many_as_there_are_ranks() -> None:
-    """torch makes rounds of equal size: 10 micro-batches on 4 ranks are 2 of 5, and 3 are one of 3."""
+    """torch makes rounds of equal size: 10 micro-batches on 4 ranks are 2 rounds of 5, and 3 are one round of 3."""
     assert 10 == filled(schedule="interleaved", micro_batches=10, batch_size=10)[1]
     assert 3 == filled(schedule="zero-bubble", micro_batches=3, batch_size=9)[1]

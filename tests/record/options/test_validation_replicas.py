@@ -1,4 +1,4 @@
-"""What data parallelism may be asked for."""
+"""Compression, micro-batches and nodes of data parallelism."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dptrace.record.options.validation import (
     check_compression,
     check_micro_batches,
     check_nodes,
+    check_ranks,
     check_replicas,
     parse_ratio,
 )
@@ -18,16 +19,16 @@ from dptrace.record.options.validation import (
 
 @pytest.mark.parametrize(
     ("batch", "ranks", "parts", "instead"),
-    [(100, 4, 3, "96 would"), (5, 2, 4, "8 would"), (8, 2, 0, "there must be one")],
+    [(100, 4, 3, "try 96"), (5, 2, 4, "try 8"), (8, 2, 0, "must be at least 1")],
 )
 def test_micro_batches_must_divide(batch: int, ranks: int, parts: int, instead: str) -> None:
-    """On every rank alike; the message names a batch that would do."""
+    """All micro-batches of all ranks have one size; the message suggests a batch size."""
     with pytest.raises(UsageError, match=instead):
         check_micro_batches(batch, ranks, parts)
 
 
 def test_what_divides_is_taken() -> None:
-    """Micro-batches of one sample, and nodes of one rank or of all."""
+    """Micro-batches of one sample, and nodes of one rank or of all, pass."""
     check_micro_batches(8, 2, 4)
     for per_node in (1, 2, 4, 8):
         check_nodes(8, per_node)
@@ -37,35 +38,35 @@ def test_what_divides_is_taken() -> None:
 
 @pytest.mark.parametrize(("ranks", "per_node"), [(6, 4), (2, 4), (3, 2)])
 def test_nodes_must_divide(ranks: int, per_node: int) -> None:
-    """The message lists the sizes that nodes could have."""
-    with pytest.raises(UsageError, match=f"{ranks} ranks divide into nodes of 1, "):
+    """The message lists the possible sizes of a node."""
+    with pytest.raises(UsageError, match=f"{ranks} ranks can form nodes of 1, "):
         check_replicas("hierarchical", {"ranks_per_node": per_node}, ranks)
 
 
 def test_accumulation_is_checked_with_its_own_number() -> None:
-    """Where none was given, with that which the trainer takes."""
+    """Without a number, the trainer's default is checked."""
     check_replicas("accumulate", {"batch_size": 24, "micro_batches": 3}, 4)
     with pytest.raises(UsageError, match="--micro-batches 4"):
         check_replicas("accumulate", {"batch_size": 24, "micro_batches": None}, 4)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "says"),
     [
-        ({"topk_ratio": 0.1, "compress": "int8"}, "--topk-ratio means nothing without --compress topk"),
-        ({"topk_ratio": 0.1, "compress": None}, "--topk-ratio means nothing without --compress topk"),
-        ({"powersgd_rank": 1, "compress": "topk"}, "--powersgd-rank means nothing without --compress powersgd"),
-        ({"compress": "powersgd", "amp": "fp16"}, "every later step would be lost"),
+        ({"topk_ratio": 0.1, "compress": "int8"}, "--topk-ratio has no effect without --compress topk"),
+        ({"topk_ratio": 0.1, "compress": None}, "--topk-ratio has no effect without --compress topk"),
+        ({"powersgd_rank": 1, "compress": "topk"}, "--powersgd-rank has no effect without --compress powersgd"),
+        ({"compress": "powersgd", "amp": "fp16"}, "cannot be used with --amp fp16"),
     ],
 )
-def test_options_that_do_not_go_together(options: dict[str, Any], told: str) -> None:
-    """An option of one compression is not ignored with another."""
-    with pytest.raises(UsageError, match=told):
+def test_options_that_do_not_go_together(options: dict[str, Any], says: str) -> None:
+    """An option of one compression is refused with another."""
+    with pytest.raises(UsageError, match=says):
         check_compression(options)
 
 
 def test_options_that_go_together() -> None:
-    """Each with its own compression, and a mode that knows of none."""
+    """Each with its own compression, and a mode without compression."""
     check_compression({"topk_ratio": 0.1, "compress": "topk", "amp": "fp16"})
     check_compression({"powersgd_rank": 4, "compress": "powersgd", "amp": "bf16"})
     check_compression({})
@@ -73,6 +74,28 @@ def test_options_that_go_together() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "nan", "much"])
 def test_a_share_is_above_zero_and_at_most_one(text: str) -> None:
-    """All else is refused as a value of --topk-ratio."""
+    """Anything else is refused as a value of --topk-ratio."""
     with pytest.raises(ValueError, match=r".+"):
         parse_ratio(text)
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "says"),
+    [
+        ("accumulate", {"micro_batches": 3}, "--micro-batches 3"),
+        ("hsdp", {"ranks_per_node": 3}, "--ranks-per-node 3"),
+        ("moe", {"experts": 6, "top_k": 2}, "--experts 6"),
+        ("pp", {"schedule": "1f1b", "virtual_stages": 2, "micro_batches": 4}, "--virtual-stages 2"),
+        ("tp", {"tp": None, "model": "gpt-tiny"}, None),
+        ("3d", {"tp": 2, "pp": 4, "micro_batches": None}, "--pp 4"),
+        ("naive", {}, None),
+    ],
+)
+def test_the_traits_of_a_mode_select_its_checks(mode: str, options: dict[str, Any], says: str | None) -> None:
+    """Each mode is checked on four ranks by the parts that its traits name."""
+    options = {"model": "small", "batch_size": 128} | options
+    if says is None:
+        check_ranks(mode, options, 4)
+    else:
+        with pytest.raises(UsageError, match=says):
+            check_ranks(mode, options, 4)

@@ -1,4 +1,4 @@
-"""The mixture of experts: what tokens get from it, whoever holds the experts."""
+"""The output of a mixture of experts, its load counts and its balancing loss."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ def mixture(count: int = 4, top_k: int = 2) -> Any:
 
 
 def test_a_token_gets_the_weighted_answers_of_its_best_experts() -> None:
-    """As computed token by token, one expert after the other."""
-    one = mixture()
+    """The output equals a computation token by token and expert by expert."""
+    experts = mixture()
     x = torch.randn(2, 5, 8)
-    answers = one(x)
+    outputs = experts(x)
 
-    for token, answer in zip(x.flatten(0, 1), answers.flatten(0, 1), strict=True):
-        probability = one.router(token).softmax(-1)
+    for token, output in zip(x.flatten(0, 1), outputs.flatten(0, 1), strict=True):
+        probability = experts.router(token).softmax(-1)
         best = probability.argsort(descending=True)[:2]
-        expected = sum(probability[i] / probability[best].sum() * one.experts[str(int(i))](token) for i in best)
-        assert torch.allclose(expected, answer, atol=1e-6)
+        expected = sum(probability[i] / probability[best].sum() * experts.experts[str(int(i))](token) for i in best)
+        assert torch.allclose(expected, output, atol=1e-6)
 
 
 def test_every_token_is_counted_for_each_of_its_experts() -> None:
-    """The load adds up to tokens times experts a token; a forward without gradients is not counted."""
-    one = mixture()
-    one(torch.randn(2, 5, 8))
+    """The load sums to tokens times experts per token; a forward without gradients is not counted."""
+    experts = mixture()
+    experts(torch.randn(2, 5, 8))
     with torch.no_grad():
-        one(torch.randn(2, 5, 8))
+        experts(torch.randn(2, 5, 8))
 
-    assert 20 == int(one.load.sum())
+    assert 20 == int(experts.load.sum())
 
 
 def test_the_balancing_loss_is_one_where_all_experts_get_the_same() -> None:
-    """E·Σ fᵢ·Pᵢ is 1 for equal shares, and E where one expert gets all with certainty."""
-    one = mixture(count=4, top_k=1)
-    one._account(torch.tensor([5, 5, 5, 5]), torch.full((20, 4), 0.25))
-    assert pytest.approx(1.0) == float(one.balance)
-    one._account(torch.tensor([20, 0, 0, 0]), torch.eye(4)[torch.zeros(20, dtype=torch.int64)])
-    assert pytest.approx(4.0) == float(one.balance)
+    """E·Σ fᵢ·Pᵢ is 1 for equal shares, and E if one expert gets all tokens with probability 1."""
+    experts = mixture(count=4, top_k=1)
+    experts._update_load(torch.tensor([5, 5, 5, 5]), torch.full((20, 4), 0.25))
+    assert pytest.approx(1.0) == float(experts.balance)
+    experts._update_load(torch.tensor([20, 0, 0, 0]), torch.eye(4)[torch.zeros(20, dtype=torch.int64)])
+    assert pytest.approx(4.0) == float(experts.balance)

@@ -1,4 +1,4 @@
-"""The decoder and its text."""
+"""The decoder and its synthetic text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 @pytest.mark.parametrize(("name", "parameters"), [("gpt-tiny", 932_608), ("gpt-small", 135_780_864)])
 def test_the_sizes_are_those_that_help_tells(name: str, parameters: int) -> None:
-    """0.9 and 135.8 million parameters."""
+    """The models have 0.9 and 135.8 million parameters, as the help says."""
     from dptrace.trainers.parts import gpt
 
     with torch.device("meta"):
@@ -22,7 +22,7 @@ def test_the_sizes_are_those_that_help_tells(name: str, parameters: int) -> None
 
 
 def test_no_prediction_sees_what_comes_after() -> None:
-    """Changing a token changes no score before it, and some after."""
+    """Changing a token changes no score before it, and some after it."""
     from dptrace.trainers.parts import gpt
 
     torch.manual_seed(0)
@@ -38,7 +38,7 @@ def test_no_prediction_sees_what_comes_after() -> None:
 
 
 def test_text_is_the_same_on_every_rank_and_can_be_learned() -> None:
-    """The target is the text one token on, and four steps of five are by one."""
+    """The target is the text shifted by one token, and four of five tokens follow by a step of one."""
     from dptrace.trainers.parts import gpt
 
     text = gpt.Text("gpt-tiny", 5)

@@ -1,4 +1,4 @@
-"""A model cut into stages."""
+"""A model split into stages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dptrace.trainers.parts.pipeline import split_into_stages  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
-    """A process group of one, so that all stages are this rank's."""
+    """Join a process group of one, so that this rank has all stages."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     yield
     dist.destroy_process_group()
@@ -29,25 +29,25 @@ def layers(model: nn.Sequential, stages: int) -> list[list[str]]:
 
 
 def test_blocks_keep_their_names_and_their_activations() -> None:
-    """A ReLU goes with the layer before it; the heaviest stage is as light as can be."""
+    """A ReLU stays with the layer before it; the heaviest stage is as light as possible."""
     assert [["0", "1"], ["2", "3", "4", "5", "6"]] == layers(mlp.build("small"), 2)
     assert [["0", "1"], ["2", "3"], ["4", "5"], ["6"]] == layers(mlp.build("small"), 4)
 
 
 def test_equal_blocks_are_dealt_out_equally() -> None:
-    """The balanced model's eight blocks make stages of equally many."""
+    """The balanced model's eight blocks form stages with equally many blocks."""
     assert [["0", "1", "2", "3"], ["4", "5", "6", "7"]] == layers(mlp.balanced(), 2)
     assert 8 == len(layers(mlp.balanced(), 8))
     assert 1 == len({sum(p.numel() for p in block.parameters()) for block in mlp.balanced()})
 
 
 def test_a_table_that_is_looked_up_in_weighs_nothing() -> None:
-    """A decoder's embedding has many parameters and little to compute."""
+    """A decoder's embedding has many parameters and little computation."""
     assert [["0", "1", "2"], ["3", "4", "5"]] == layers(gpt.build("gpt-tiny"), 2)
 
 
 def test_the_whole_has_all_parameters_by_their_names() -> None:
-    """In the order of the model, whatever stage they are in."""
+    """The gathered parameters are in the order of the model, whatever their stage."""
     model = mlp.build("small")
     pieces = split_into_stages(model, 3)
     whole = pieces.full_parameters()
@@ -58,7 +58,7 @@ def test_the_whole_has_all_parameters_by_their_names() -> None:
 
 
 def test_parameters_that_are_no_longer_finite_are_told() -> None:
-    """The message names one."""
+    """The message names the parameter."""
     pieces = split_into_stages(mlp.build("small"))
     with torch.no_grad():
         pieces.stages[0].get_parameter("2.weight")[0, 0] = float("nan")

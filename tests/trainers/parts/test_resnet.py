@@ -1,4 +1,4 @@
-"""ResNet-18 and its images, read or made up."""
+"""ResNet-18 and its images, read from files or synthetic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 
 def folder(path: Path, each: int = 4) -> str:
-    """Write a CIFAR-10 of few images: pixel values count up with the image."""
+    """Write a small CIFAR-10 whose pixel values count up with the image; return its folder."""
     for number, name in enumerate([*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]):
         records = np.zeros((each, 3073), np.uint8)
         records[:, 0] = np.arange(each) % 10
@@ -23,7 +23,7 @@ def folder(path: Path, each: int = 4) -> str:
 
 
 def test_the_model_is_resnet18() -> None:
-    """As many parameters as torchvision's with ten classes, and a score for each class."""
+    """It has as many parameters as torchvision's with ten classes, and a score for each class."""
     from dptrace.trainers.parts import resnet
 
     model = resnet.build()
@@ -33,7 +33,7 @@ def test_the_model_is_resnet18() -> None:
 
 
 def test_binary_files_are_read_as_images_from_0_to_1(tmp_path: Path) -> None:
-    """The five training files one after the other; the test file is what is validated on."""
+    """The five training files are concatenated; validation uses the test file."""
     from dptrace.trainers.parts.resnet import Cifar10
 
     training, validation = Cifar10(folder(tmp_path)), Cifar10(str(tmp_path), validation=True)
@@ -46,10 +46,10 @@ def test_binary_files_are_read_as_images_from_0_to_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "says"), [("missing", "cifar-10-binary"), ("cut", "no binary file"), ("other", "no binary")]
+    ("spoil", "says"), [("missing", "cifar-10-binary"), ("cut", "not a binary file"), ("other", "not a binary file")]
 )
 def test_a_folder_without_the_files_is_told(tmp_path: Path, spoil: str, says: str) -> None:
-    """The message names the file, and what to unpack."""
+    """The message names the file and the archive to unpack."""
     from dptrace.trainers.parts.resnet import Cifar10
 
     file = Path(folder(tmp_path)) / "data_batch_2.bin"
@@ -57,13 +57,13 @@ def test_a_folder_without_the_files_is_told(tmp_path: Path, spoil: str, says: st
         file.unlink()
     else:
         file.write_bytes(file.read_bytes()[:-1] if spoil == "cut" else b"\xff" * 3073)
-    with pytest.raises(UsageError, match=says) as told:
+    with pytest.raises(UsageError, match=says) as error:
         Cifar10(str(tmp_path))
-    assert "data_batch_2.bin" in str(told.value)
+    assert "data_batch_2.bin" in str(error.value)
 
 
 def test_made_up_images_are_the_same_on_every_rank_and_new_in_validation() -> None:
-    """A row is the same whichever slice it comes in; no training image is validated on."""
+    """A row does not depend on the slice that it comes in; validation uses no training image."""
     from dptrace.trainers.parts.resnet import SyntheticImages
 
     training, validation = SyntheticImages(1), SyntheticImages(1, validation=True)
@@ -74,20 +74,20 @@ def test_made_up_images_are_the_same_on_every_rank_and_new_in_validation() -> No
 
 
 def test_accuracy_is_the_share_of_rightly_classified_images() -> None:
-    """Counted over all of the validation data, shared by the ranks."""
+    """The count covers all validation data, split over the ranks."""
     from dptrace.record import World, parse_options
     from dptrace.trainers.parts.task import build_task
 
     options = parse_options("", "single", ["--model", "resnet18", "--batch-size", "2"])
-    work = build_task(options, World(0, 1, torch.device("cpu")))
-    assert work.validation is not None
-    truth = work.validation[:2048][1]
+    task = build_task(options, World(0, 1, torch.device("cpu")))
+    assert task.validation is not None
+    truth = task.validation[:2048][1]
 
     always = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))
     torch.nn.init.zeros_(always[1].weight)
     always[1].bias.data = torch.eye(10)[3]
 
-    assert pytest.approx(float((truth == 3).float().mean())) == work.accuracy(always)
+    assert pytest.approx(float((truth == 3).float().mean())) == task.accuracy(always)
     assert (
         build_task(parse_options("", "single", ["--model", "small"]), World(0, 1, torch.device("cpu"))).accuracy(always)
         is None

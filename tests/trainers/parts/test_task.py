@@ -1,4 +1,4 @@
-"""What is trained: models of the sizes that are told, and shards that together are the batch."""
+"""The task of a training: models of the documented sizes, and shards that together are the batch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_models_have_the_sizes_that_their_help_tells(model: str, parameters:
 
 
 def test_every_rank_gets_its_own_shard_of_the_same_batch() -> None:
-    """The shards of all ranks, one after the other, are the batch of a single process, and batches differ."""
+    """The concatenated shards of all ranks are the batch of a single process, and batches differ."""
     from dptrace.record import World
     from dptrace.trainers.parts.task import build_task
 
@@ -53,12 +53,12 @@ def test_every_rank_gets_its_own_shard_of_the_same_batch() -> None:
 
 
 def test_a_training_that_goes_on_sees_the_batches_that_come_next() -> None:
-    """Beginning at step 2 gives what would have come then."""
+    """Starting at step 2 yields the batches of step 2 and later."""
     from dptrace.record import World
     from dptrace.trainers.parts.task import build_task
 
-    work = build_task(options("--model", "small", "--batch-size", "8"), World(0, 1, torch.device("cpu")))
-    all_of_them, later = list(work.batches(4)), list(work.batches(4, first=2))
+    task = build_task(options("--model", "small", "--batch-size", "8"), World(0, 1, torch.device("cpu")))
+    all_of_them, later = list(task.batches(4)), list(task.batches(4, first=2))
 
     assert 2 == len(later)
     assert all(torch.equal(a[0], b[0]) for a, b in zip(all_of_them[2:], later, strict=True))

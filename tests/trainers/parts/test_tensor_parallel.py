@@ -1,4 +1,4 @@
-"""Layers that ranks share: what they compute together, and what is whole of it in the end."""
+"""Layers split over ranks: their joint result, their gradients, and the gathered parameters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dptrace.trainers.parts.tensor_parallel import TensorParallel  # noqa: E402
 
 @pytest.fixture
 def alone() -> Iterator[Any]:
-    """A process group of one."""
+    """Join a process group of one."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     yield dist.group.WORLD
     dist.destroy_process_group()
@@ -33,7 +33,7 @@ def built(name: str) -> Any:
 
 @pytest.mark.parametrize(("name", "sequence"), [("small", False), ("balanced", False), ("gpt-tiny", True)])
 def test_a_model_of_one_rank_is_the_model_itself(name: str, sequence: bool, alone: Any) -> None:
-    """Same names, same outputs, same whole parameters."""
+    """Names, outputs and gathered parameters are the same."""
     plain, split = built(name), built(name)
     tensors = TensorParallel(alone, sequence)
     tensors.split(split)
@@ -47,7 +47,7 @@ def test_a_model_of_one_rank_is_the_model_itself(name: str, sequence: bool, alon
 
 
 def test_pairs_are_cut_and_the_layer_that_is_left_over_is_not(alone: Any) -> None:
-    """Five layers are two pairs; a bias that is added after the sum is whole on every rank."""
+    """Five layers form two pairs; a bias that is added after the sum is not split."""
     tensors = TensorParallel(alone)
     tensors.split(built("medium"))
 
@@ -56,7 +56,7 @@ def test_pairs_are_cut_and_the_layer_that_is_left_over_is_not(alone: Any) -> Non
 
 
 def test_what_is_on_several_ranks_is_told(alone: Any) -> None:
-    """A cut parameter is once in each replica, any other on every rank of it."""
+    """A split parameter exists once in each replica, any other on every rank of it."""
     model, tensors = built("small"), TensorParallel(alone)
     tensors.split(model)
     tensors.size = 4
@@ -66,7 +66,7 @@ def test_what_is_on_several_ranks_is_told(alone: Any) -> None:
 
 
 def test_only_some_tokens_teach_norms_and_biases_of_rows(alone: Any) -> None:
-    """Two norms of two parameters and two biases in each of four blocks; the head and the embedding see all."""
+    """Two norms of two parameters and two biases in each of four blocks; head and embedding see all tokens."""
     tensors = TensorParallel(alone, sequence=True)
     tensors.split(built("gpt-tiny"))
 
@@ -74,7 +74,7 @@ def test_only_some_tokens_teach_norms_and_biases_of_rows(alone: Any) -> None:
 
 
 def test_parts_that_are_no_longer_finite_are_told(alone: Any) -> None:
-    """The message names one."""
+    """The message names the parameter."""
     model, tensors = built("small"), TensorParallel(alone)
     tensors.split(model)
     with torch.no_grad():
@@ -83,8 +83,8 @@ def test_parts_that_are_no_longer_finite_are_told(alone: Any) -> None:
         tensors.full_parameters(model.named_parameters())
 
 
-def together(kind: type[Region], use: Any, inputs: list[Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Let two ranks, threads of this process, call *use* with a region each; give what each returns."""
+def on_two_ranks(kind: type[Region], use: Any, inputs: list[Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Call *use* on two ranks, threads of this process, with a region each; return both results."""
     barrier = Barrier(2)
     place: list[Any] = [None, None]
 
@@ -127,31 +127,31 @@ def together(kind: type[Region], use: Any, inputs: list[Any], monkeypatch: pytes
 
 @pytest.mark.parametrize("kind", [Region, SequenceRegion])
 def test_gradients_are_those_of_the_whole(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two ranks with a factor each compute (2 + 3) x, and the gradient of x is 5 on both, wherever tokens lie."""
+    """Two ranks with a factor each compute (2 + 3) x; the gradient of x is 5 on both, also with split tokens."""
     sequence = kind is SequenceRegion
     x = torch.arange(4.0).view(1, 4, 1)
 
     def use(region: Any, factor: float) -> tuple[Any, Any]:
-        own = (region._own(x) if sequence else x).clone().requires_grad_()
+        own = (region._own_tokens(x) if sequence else x).clone().requires_grad_()
         output = region.leave(factor * region.enter(own))
         output.sum().backward()
         return output.detach(), own.grad
 
-    outputs, gradients = zip(*together(kind, use, [2.0, 3.0], monkeypatch), strict=True)
+    outputs, gradients = zip(*on_two_ranks(kind, use, [2.0, 3.0], monkeypatch), strict=True)
     assert torch.equal(5 * x, torch.cat(outputs, 1) if sequence else outputs[0])
     assert all(torch.equal(gradient, torch.full_like(gradient, 5.0)) for gradient in gradients)
 
 
 def test_tokens_that_are_spread_and_collected_keep_their_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All ranks compute the same before and after: nothing is counted twice."""
+    """All ranks compute the same before and after the split: nothing is counted twice."""
     x = torch.arange(4.0).view(1, 4, 1)
 
     def use(region: Any, unused: None) -> tuple[Any, Any]:
         own = x.clone().requires_grad_()
-        output = region.collect(region.split_tokens(own))
+        output = region.gather_tokens(region.split_tokens(own))
         (output * x).sum().backward()
         return output.detach(), own.grad
 
-    for output, gradient in together(SequenceRegion, use, [None, None], monkeypatch):
+    for output, gradient in on_two_ranks(SequenceRegion, use, [None, None], monkeypatch):
         assert torch.equal(x, output)
         assert torch.equal(x, gradient)

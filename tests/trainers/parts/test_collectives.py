@@ -1,4 +1,4 @@
-"""The ring all-reduce: any length on any number of ranks, without processes."""
+"""The ring all-reduce for any length on any number of ranks, and flat gradients, without processes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 torch = pytest.importorskip("torch")
 
-from dptrace.trainers.parts.ring_algorithm import ring_all_reduce, rounds  # noqa: E402
+from dptrace.trainers.parts.collectives import flat_gradients, ring_all_reduce, rounds  # noqa: E402
 
 
 def ring_of(tensors: list[Tensor]) -> list[int]:
-    """All-reduce in place with a thread for each rank, and give how many elements each sent."""
+    """All-reduce in place with a thread for each rank, and return how many elements each sent."""
     size = len(tensors)
     links: list[Queue[Tensor]] = [Queue() for _ in tensors]
     sent = [0] * size
 
-    def be(rank: int) -> None:
+    def run(rank: int) -> None:
         def exchange(out: Tensor, into: Tensor) -> None:
             sent[rank] += len(out)
             links[(rank + 1) % size].put(out.clone())
@@ -33,13 +33,13 @@ def ring_of(tensors: list[Tensor]) -> list[int]:
         ring_all_reduce(tensors[rank], rank, size, exchange)
 
     with ThreadPoolExecutor(size) as pool:
-        list(pool.map(be, range(size)))
+        list(pool.map(run, range(size)))
     return sent
 
 
 @given(length=st.integers(0, 40), size=st.integers(1, 9), seed=st.integers(0, 1 << 30))
 def test_every_rank_ends_with_the_sum(length: int, size: int, seed: int) -> None:
-    """Also where the length does not divide, and where there are more ranks than elements."""
+    """Also if the length is not divisible, and with more ranks than elements."""
     random = torch.Generator().manual_seed(seed)
     tensors = [torch.randint(-1000, 1000, (length,), generator=random).float() for _ in range(size)]
     total = torch.stack(tensors).sum(0)
@@ -51,7 +51,7 @@ def test_every_rank_ends_with_the_sum(length: int, size: int, seed: int) -> None
 
 @given(length=st.integers(1, 40), size=st.integers(2, 9), seed=st.integers(0, 1 << 30))
 def test_ranks_agree_to_the_last_bit(length: int, size: int, seed: int) -> None:
-    """Each chunk is added up in one order, whoever holds it, though fractions round."""
+    """Each chunk is summed in one order on all ranks, although fractions round."""
     random = torch.Generator().manual_seed(seed)
     tensors = [torch.randn(length, generator=random) for _ in range(size)]
 
@@ -62,27 +62,39 @@ def test_ranks_agree_to_the_last_bit(length: int, size: int, seed: int) -> None:
 
 @given(length=st.integers(0, 200), size=st.integers(2, 9))
 def test_all_ranks_together_send_twice_n_minus_one_times_the_tensor(length: int, size: int) -> None:
-    """Which is 2 (n-1)/n of it each; where it does not divide, no rank is more than two elements off."""
+    """That is 2 (n-1)/n of it each; if the length is not divisible, no rank is more than two elements off."""
     sent = ring_of([torch.zeros(length) for _ in range(size)])
 
     assert 2 * (size - 1) * length == sum(sent)
-    assert all(abs(one - 2 * (size - 1) * length / size) <= 2 for one in sent)
+    assert all(abs(count - 2 * (size - 1) * length / size) <= 2 for count in sent)
 
 
 @given(size=st.integers(2, 12), rank=st.integers(0, 11))
 def test_a_rank_receives_the_chunk_that_its_neighbour_sends(size: int, rank: int) -> None:
-    """In every round, on all ranks alike: messages carry no name by which they could be told apart."""
+    """In every round and on all ranks, because messages carry no tag that could identify them."""
     rank %= size
     before = list(rounds((rank - 1) % size, size))
-    own = list(rounds(rank, size))
+    rank_rounds = list(rounds(rank, size))
 
-    assert [sent for sent, _, _ in before] == [received for _, received, _ in own]
-    assert 2 * (size - 1) == len(own)
+    assert [sent for sent, _, _ in before] == [received for _, received, _ in rank_rounds]
+    assert 2 * (size - 1) == len(rank_rounds)
 
 
 def test_one_rank_keeps_what_it_has() -> None:
-    """There is nobody to send to."""
+    """A ring of one sends nothing."""
     tensor = torch.tensor([1.0, 2.0])
 
     assert [0] == ring_of([tensor])
     assert [1.0, 2.0] == tensor.tolist()
+
+
+def test_flat_gradients_are_written_back() -> None:
+    """One buffer holds all gradients in the order of the parameters; a parameter without a gradient is left out."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Linear(1, 1))
+    model[0](torch.ones(1, 2)).sum().backward()
+    with flat_gradients(model) as gradients:
+        assert [1.0, 1.0, 1.0] == gradients.tolist()
+        gradients *= torch.tensor([1.0, 2.0, 3.0])
+
+    assert ([[1.0, 2.0]], [3.0]) == (model[0].weight.grad.tolist(), model[0].bias.grad.tolist())
+    assert model[1].weight.grad is None

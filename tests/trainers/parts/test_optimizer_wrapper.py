@@ -1,4 +1,4 @@
-"""The update of the parameters: clipped, scaled, and the same however they lie on the ranks."""
+"""The optimizer step: clipped, scaled, and independent of how parameters are split over the ranks."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ def model() -> Any:
 
 
 def moved(*arguments: str, large: float = 1.0) -> Any:
-    """Give how far one step moves all parameters together."""
-    from dptrace.trainers.parts.learner import OptimizerWrapper
+    """Return how far one step moves all parameters, as one vector."""
+    from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 
     net = model()
     before = torch.cat([p.detach().flatten().clone() for p in net.parameters()])
-    learner = OptimizerWrapper(net, options(*arguments))
-    learner.backward(large * net(torch.ones(5, 4)).square().sum())
-    learner.step()
+    wrapper = OptimizerWrapper(net, options(*arguments))
+    wrapper.backward(large * net(torch.ones(5, 4)).square().sum())
+    wrapper.step()
     assert all(p.grad is None for p in net.parameters())
     return torch.cat([p.detach().flatten() for p in net.parameters()]) - before
 
 
 def test_what_cannot_begin_as_asked_says_what_can(tmp_path: Path) -> None:
-    """Checkpoints that nobody spoke of, none to go on from, and a place where none can be written."""
-    from dptrace.trainers.parts.learner import checkpoints_of
+    """Existing checkpoints without --resume, --resume without checkpoints, and a folder that cannot be written to."""
+    from dptrace.trainers.parts.optimizer_wrapper import checkpoints_of
 
     (tmp_path / "step-00000005.pt").write_text("")
     (tmp_path / "file").write_text("")
     for arguments, folder, says in (
-        (["--checkpoint-every", "2"], tmp_path, "with --resume; or, to train from the start, remove the folder"),
+        (["--checkpoint-every", "2"], tmp_path, "with --resume; to train from the start, remove the folder"),
         (["--resume"], tmp_path / "none", "leave --resume out"),
         (["--checkpoint-every", "2"], tmp_path / "file" / "x", "no checkpoint can be written there"),
     ):
@@ -59,7 +59,7 @@ def test_what_cannot_begin_as_asked_says_what_can(tmp_path: Path) -> None:
 
 
 def test_clipped_gradients_have_the_norm_that_was_asked_for() -> None:
-    """With a learning rate of 1 the step is the gradient: as long as the norm, in the same direction."""
+    """With a learning rate of 1 the step is the gradient: of the norm asked for, in the same direction."""
     free, clipped = moved(), moved("--clip-grad", "0.5")
 
     assert pytest.approx(0.5, rel=1e-4) == float(clipped.norm())
@@ -68,59 +68,57 @@ def test_clipped_gradients_have_the_norm_that_was_asked_for() -> None:
 
 
 def test_scaled_gradients_are_unscaled_before_they_are_clipped_and_applied() -> None:
-    """float16 changes the gradients' scale while they are computed, and not the step."""
+    """float16 scales the gradients while they are computed, and does not change the step."""
     assert torch.allclose(moved("--amp", "fp16"), moved(), rtol=1e-5)
     assert torch.allclose(moved("--amp", "fp16", "--clip-grad", "0.5"), moved("--clip-grad", "0.5"), rtol=1e-5)
 
 
 def test_a_step_that_overflows_is_skipped() -> None:
-    """Gradients that are not finite move nothing."""
+    """Gradients that are not finite move no parameter."""
     assert float(moved("--amp", "fp16", large=float("inf")).abs().max()) == 0
 
 
 def test_parameters_spread_over_ranks_are_clipped_to_one_norm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rank adds its squares to the others'; here another rank has as much again."""
-    from dptrace.trainers.parts import learner
+    """The ranks sum the squares of their gradients; here another rank contributes as much again."""
+    from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 
     net = model()
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, *_, **__: tensor.mul_(2))
-    one = learner.OptimizerWrapper(net, options("--clip-grad", "0.5"), shard_group=ANY_GROUP)
-    one.backward(net(torch.ones(5, 4)).square().sum())
+    wrapper = OptimizerWrapper(net, options("--clip-grad", "0.5"), shard_group=ANY_GROUP)
+    wrapper.backward(net(torch.ones(5, 4)).square().sum())
     before = torch.cat([p.detach().flatten().clone() for p in net.parameters()])
-    one.step()
+    wrapper.step()
 
     step = torch.cat([p.detach().flatten() for p in net.parameters()]) - before
     assert pytest.approx(0.5 / 2**0.5, rel=1e-4) == float(step.norm())
 
 
 def test_what_lies_on_several_ranks_counts_once_in_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two ranks that hold the same clip as one does."""
-    from dptrace.trainers.parts import learner
+    """Two ranks that hold the same parameters clip as one rank does."""
+    from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 
     net = model()
     monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, *_, **__: tensor.mul_(2))
     replica_counts = dict.fromkeys(net.parameters(), 2)
-    one = learner.OptimizerWrapper(
-        net, options("--clip-grad", "0.5"), shard_group=ANY_GROUP, replica_counts=replica_counts
-    )
-    one.backward(net(torch.ones(5, 4)).square().sum())
+    wrapper = OptimizerWrapper(net, options("--clip-grad", "0.5"), shard_group=ANY_GROUP, replica_counts=replica_counts)
+    wrapper.backward(net(torch.ones(5, 4)).square().sum())
     before = torch.cat([p.detach().flatten().clone() for p in net.parameters()])
-    one.step()
+    wrapper.step()
 
     step = torch.cat([p.detach().flatten() for p in net.parameters()]) - before
     assert pytest.approx(0.5, rel=1e-4) == float(step.norm())
 
 
 def test_an_overflow_on_another_rank_skips_the_step_here() -> None:
-    """A rank that went on alone would hold other parameters than its peers expect."""
-    from dptrace.trainers.parts import learner
+    """A rank that updated alone would hold other parameters than its peers expect."""
+    from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 
     net = model()
-    one = learner.OptimizerWrapper(net, options("--amp", "fp16"), shard_group=ANY_GROUP)
-    one.backward(net(torch.ones(5, 4)).square().sum())
+    wrapper = OptimizerWrapper(net, options("--amp", "fp16"), shard_group=ANY_GROUP)
+    wrapper.backward(net(torch.ones(5, 4)).square().sum())
     before = [p.detach().clone() for p in net.parameters()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.distributed, "all_reduce", lambda tensor, *_, **__: tensor.zero_())
-        one.step()
+        wrapper.step()
 
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))

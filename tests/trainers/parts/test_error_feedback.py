@@ -1,4 +1,4 @@
-"""Compressed gradients: what a message says, and that what it leaves out is not lost."""
+"""Compressed gradients: the content of a message, and that its error is not lost."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ numbers = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60)
 ratios = st.floats(0.01, 1)
 
 
-def told(message: Compressor, gradient: Tensor) -> Tensor:
-    """Give what is left of a gradient at the other end."""
+def decoded(message: Compressor, gradient: Tensor) -> Tensor:
+    """Return a gradient as the other ranks decode it."""
     into: Tensor = torch.zeros_like(gradient)
     message.unpack(message.pack(gradient), into)
     return into
@@ -29,11 +29,11 @@ def told(message: Compressor, gradient: Tensor) -> Tensor:
 @given(numbers, ratios)
 @example([0.0, 0.0, 0.0], 0.5)
 def test_top_k_sends_the_largest_as_they_are(values: list[float], ratio: float) -> None:
-    """As many as the ratio says, at least one; nothing that is left out is larger than what is sent."""
+    """The number of values follows the ratio and is at least one; no omitted value is larger than a sent one."""
     gradient = torch.tensor(values)
     message = TopK(ratio)
     count = max(1, int(len(values) * ratio))
-    sent = told(message, gradient)
+    sent = decoded(message, gradient)
     left = gradient - sent
 
     assert 8 * count == message.pack(gradient).nbytes
@@ -47,10 +47,10 @@ def test_top_k_sends_the_largest_as_they_are(values: list[float], ratio: float) 
 @example([0.0, 0.0])
 @example([1e-44, 0.0, -1e-44])
 def test_int8_is_never_further_off_than_half_a_step(values: list[float]) -> None:
-    """A step is a 127th of the largest; what was left out is known exactly."""
+    """A step is 1/127 of the largest value; the error is known exactly."""
     gradient = torch.tensor(values)
     message = Int8()
-    sent = told(message, gradient)
+    sent = decoded(message, gradient)
     left = gradient - sent
     step = max(map(abs, values)) / 127
 
@@ -62,7 +62,7 @@ def test_int8_is_never_further_off_than_half_a_step(values: list[float]) -> None
 
 @given(st.lists(st.lists(st.integers(-100, 100), min_size=12, max_size=12), min_size=1, max_size=6), ratios)
 def test_nothing_is_lost_only_late(steps: list[list[int]], ratio: float) -> None:
-    """All that was sent in all steps and what is still left out add up to all gradients."""
+    """The sum of all sent messages and the remaining error is the sum of all gradients."""
     feedback = ErrorFeedback(TopK(ratio))
     parameters = [torch.zeros(3, 3), torch.zeros(3)]
     arrived = torch.zeros(12)
@@ -74,7 +74,7 @@ def test_nothing_is_lost_only_late(steps: list[list[int]], ratio: float) -> None
 
 
 def test_what_was_left_out_follows_its_parameter_into_other_buckets() -> None:
-    """DDP puts the parameters into other buckets, in another order, after the first step."""
+    """DDP moves the parameters to other buckets, in another order, after the first step."""
     feedback = ErrorFeedback(TopK(0.3))
     first, second = torch.zeros(2), torch.zeros(2)
     feedback.compress_gradient(torch.tensor([1.0, 9.0, 2.0, 3.0]), [first, second])
@@ -90,7 +90,7 @@ def test_what_was_left_out_follows_its_parameter_into_other_buckets() -> None:
 @pytest.mark.parametrize("message", [TopK(0.5), Int8()], ids=["topk", "int8"])
 @pytest.mark.parametrize("wrong", [float("inf"), float("nan")])
 def test_an_overflow_is_passed_on_and_then_forgotten(message: Compressor, wrong: float) -> None:
-    """A gradient scaler must see it in this step, and must not see it in all further ones."""
+    """A gradient scaler must see the overflow in this step and in no later one."""
     feedback, parameters = ErrorFeedback(message), [torch.zeros(4)]
     sent, after = torch.zeros(4), torch.zeros(4)
     message.unpack(feedback.compress_gradient(torch.tensor([1.0, wrong, wrong, wrong]), parameters), sent)
@@ -101,7 +101,7 @@ def test_an_overflow_is_passed_on_and_then_forgotten(message: Compressor, wrong:
 
 
 def test_halves_are_added_up_as_whole_numbers() -> None:
-    """What bfloat16 could not hold of a sum is kept in float32."""
+    """The error of a bfloat16 sum is kept in float32."""
     feedback, parameters = ErrorFeedback(TopK(0.5)), [torch.zeros(2, dtype=torch.bfloat16)]
     feedback.compress_gradient(torch.tensor([256.0, 255.0], dtype=torch.bfloat16), parameters)
     feedback.compress_gradient(torch.tensor([512.0, 2.0], dtype=torch.bfloat16), parameters)

@@ -1,0 +1,90 @@
+"""The accelerators on which ranks train, one entry each: device type, communication backend, profiler activity.
+
+Nothing here imports torch before a function needs it, so that the launcher can import this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch.profiler import ProfilerActivity
+
+__all__ = ["ACCELERATORS", "Accelerator", "accelerator_of", "available_accelerator", "backend_of", "used_accelerator"]
+
+
+def _nccl_version() -> str | None:
+    import torch
+    import torch.distributed as dist
+
+    if not (torch.cuda.is_available() and dist.is_available() and dist.is_nccl_available()):
+        return None
+    return ".".join(map(str, torch.cuda.nccl.version()))
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One kind of device."""
+
+    device_type: str
+    """The type of its torch.device, and the name of its module in torch: ``cuda`` for torch.cuda."""
+    backend: str
+    """The backend of torch.distributed between such devices."""
+    activity_name: str
+    """Its member of torch.profiler.ProfilerActivity."""
+    visible_devices: str
+    """The environment variable that restricts which devices a process sees."""
+    backend_version: Callable[[], str | None]
+    """Return the backend's version; None if this process cannot use it."""
+
+    @property
+    def module(self) -> Any:
+        """torch's module for this kind of device, such as ``torch.cuda``."""
+        import torch
+
+        return getattr(torch, self.device_type)
+
+    @property
+    def activity(self) -> ProfilerActivity:
+        """What the profiler records on these devices."""
+        from torch.profiler import ProfilerActivity
+
+        activity: ProfilerActivity = getattr(ProfilerActivity, self.activity_name)
+        return activity
+
+    @property
+    def backend_config(self) -> str:
+        """The entry of ``torch.distributed.get_backend_config()`` for a group that uses this backend."""
+        return f"{self.device_type}:{self.backend}"
+
+
+ACCELERATORS = (Accelerator("cuda", "nccl", "CUDA", "CUDA_VISIBLE_DEVICES", _nccl_version),)
+"""In order of preference. AMD GPUs use the entry of CUDA, as in torch."""
+
+
+def accelerator_of(device: torch.device) -> Accelerator | None:
+    """Return the entry for a device; None for the CPU."""
+    return next((known for known in ACCELERATORS if known.device_type == device.type), None)
+
+
+def available_accelerator() -> Accelerator | None:
+    """Return the first accelerator that this machine has; None if there is only the CPU.
+
+    Raises:
+        ModuleNotFoundError: torch is not installed.
+    """
+    return next((known for known in ACCELERATORS if known.module.is_available()), None)
+
+
+def used_accelerator() -> Accelerator | None:
+    """Return the accelerator that this process has used; None if it has used only the CPU so far."""
+    return next((known for known in ACCELERATORS if known.module.is_initialized()), None)
+
+
+def backend_of(device: torch.device) -> str:
+    """Return the backend for a process group on such devices: gloo on CPU."""
+    accelerator = accelerator_of(device)
+    return "gloo" if accelerator is None else accelerator.backend

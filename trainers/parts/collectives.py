@@ -1,0 +1,134 @@
+"""Collectives of the trainers: all gradients as one message, the ring all-reduce, and collectives within nodes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from dptrace.record import World
+from dptrace.record.options.validation import check_nodes
+
+__all__ = [
+    "Exchange",
+    "Nodes",
+    "all_gather",
+    "exchange",
+    "flat_gradients",
+    "mesh_of_nodes",
+    "reduce_scatter",
+    "ring_all_reduce",
+    "rounds",
+]
+
+# torch 2.13 renames them and warns about the older names.
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+Exchange = Callable[[Tensor, Tensor], None]
+"""Send the first tensor to the next rank while the second receives what the previous rank sends."""
+
+
+@contextmanager
+def flat_gradients(model: nn.Module) -> Iterator[Tensor]:
+    """Yield a copy of all gradients in one buffer; on exit, write the buffer back into the gradients.
+
+    A network moves a few large messages faster than many small ones.
+    """
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    yield flat
+    for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+def rounds(rank: int, size: int) -> Iterator[tuple[int, int, bool]]:
+    """Yield for each round the chunk to send, the chunk to receive, and whether to add the received one.
+
+    Rank r starts with chunk r and in each round passes on the chunk that it has just received. After size - 1 rounds
+    of adding, chunk r + 1 is complete on rank r; in size - 1 more rounds the complete chunks go around.
+    """
+    for turn in range(2 * (size - 1)):
+        yield (rank - turn) % size, (rank - turn - 1) % size, turn < size - 1
+
+
+def ring_all_reduce(tensor: Tensor, rank: int, size: int, exchange: Exchange) -> None:
+    """Replace a tensor on each rank by the sum over all ranks.
+
+    If the length is not divisible, chunks differ by one element; with more ranks than elements some are empty.
+
+    Args:
+        tensor: one dimension, of the same length on all ranks.
+        exchange: sends and receives; called in the same order on all ranks.
+    """
+    chunks = tensor.tensor_split(size)
+    buffer = torch.empty_like(chunks[0])  # the first chunks are the longest
+    for sent, received, add in rounds(rank, size):
+        target = chunks[received]
+        if add:
+            summand = buffer[: len(target)]
+            exchange(chunks[sent], summand)
+            target += summand
+        else:
+            exchange(chunks[sent], target)
+
+
+def exchange(sent: Tensor, received: Tensor) -> None:
+    """Send to the next rank of the default group while receiving from the previous one.
+
+    Both at once: if all ranks sent first and received afterwards, all would wait for a receiver. Empty messages are
+    skipped on both sides.
+    """
+    rank, size = dist.get_rank(), dist.get_world_size()
+    messages = []
+    if len(sent):
+        messages.append(dist.P2POp(dist.isend, sent, (rank + 1) % size))
+    if len(received):
+        messages.append(dist.P2POp(dist.irecv, received, (rank - 1) % size))
+    if messages:
+        for message in dist.batch_isend_irecv(messages):
+            message.wait()
+
+
+def mesh_of_nodes(world: World, per_node: int | None) -> DeviceMesh:
+    """Return the ranks as a mesh (across, inside) with a row for each node; consecutive ranks share a node.
+
+    Args:
+        per_node: ranks of a node; by default those that torchrun started on this machine.
+
+    Raises:
+        UsageError: the number of ranks is not divisible by *per_node*.
+    """
+    per_node = per_node or int(os.environ.get("LOCAL_WORLD_SIZE", world.size))
+    check_nodes(world.size, per_node)
+    shape = (world.size // per_node, per_node)
+    return init_device_mesh(world.device.type, shape, mesh_dim_names=("across", "inside"))
+
+
+class Nodes:
+    """The ranks in nodes of equal size, see :func:`mesh_of_nodes`; the first rank of each node is its leader."""
+
+    def __init__(self, world: World, per_node: int | None) -> None:
+        # The mesh has a group across nodes for every position in a node; only that of the leaders is used.
+        mesh = mesh_of_nodes(world, per_node)
+        self.leader = world.rank // mesh.size(1) * mesh.size(1)
+        self.leads = world.rank == self.leader
+        self.across, self.inside = mesh.get_group("across"), mesh.get_group("inside")
+
+    def reduce_within_node(self, tensor: Tensor) -> None:
+        """Sum over the node, on its leader; on the other ranks *tensor* is undefined afterwards."""
+        dist.reduce(tensor, self.leader, group=self.inside)
+
+    def all_reduce_across_nodes(self, tensor: Tensor) -> None:
+        """Sum over the leaders; the other ranks do nothing."""
+        if self.leads:
+            dist.all_reduce(tensor, group=self.across)
+
+    def broadcast_within_node(self, tensor: Tensor) -> None:
+        """Copy the leader's tensor to all ranks of the node."""
+        dist.broadcast(tensor, self.leader, group=self.inside)

@@ -1,0 +1,141 @@
+"""The optimizer step of all trainers: gradient scaling, clipping, the update, and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from dptrace.errors import UsageError
+from dptrace.record import Options, phase
+from dptrace.record.checkpoints import Checkpoints
+from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_folder
+from dptrace.record.launch.messages import rank, restart_count
+
+__all__ = ["OptimizerWrapper", "build_optimizer", "checkpoints_of"]
+
+
+def build_optimizer(parameters: Iterable[Tensor], options: Options) -> torch.optim.Optimizer:
+    """Build the optimizer that the options name."""
+    if options.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=options.lr, weight_decay=options.weight_decay)
+    return torch.optim.SGD(parameters, lr=options.lr, weight_decay=options.weight_decay)
+
+
+class OptimizerWrapper:
+    """The update of a model's parameters: gradients scaled for float16, clipped, applied.
+
+    Args:
+        optimizer: by default the one that the options name, for all parameters of the model.
+        shard_group: the ranks that hold other parameters than this one, as the stages of a pipeline do: they clip to
+            one norm, and skip a step together. torch's own shards (DTensor) do not need it.
+        replica_counts: the number of ranks in *shard_group* that hold a parameter, if more than one.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        options: Options,
+        optimizer: torch.optim.Optimizer | None = None,
+        shard_group: dist.ProcessGroup | None = None,
+        replica_counts: Mapping[Tensor, int] | None = None,
+    ) -> None:
+        self.model, self.options = model, options
+        self.shard_group, self.replica_counts = shard_group, replica_counts or {}
+        self.optimizer = build_optimizer(model.parameters(), options) if optimizer is None else optimizer
+        device = next(model.parameters()).device.type
+        self.scaler = torch.amp.GradScaler(device, enabled=options.amp == "fp16")
+        self.steps_done = 0
+        self._checkpoints = checkpoints_of(options)
+        if self._checkpoints is not None:
+            self._resume(self._checkpoints)
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute the gradients of *loss*, scaled if --amp fp16 needs it."""
+        self.scaler.scale(loss).backward()
+
+    def step(self) -> None:
+        """Update the parameters and reset the gradients; write a checkpoint if one is due."""
+        if self.scaler.is_enabled():
+            self._agree_on_overflow()
+            self.scaler.unscale_(self.optimizer)
+        if self.options.clip_grad is not None:
+            with phase("other"):
+                self._clip(self.options.clip_grad)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+        self.steps_done += 1
+        every = self.options.checkpoint_every
+        if self._checkpoints is not None and every is not None and self.steps_done % every == 0:
+            with phase("other"):
+                self._save(self._checkpoints)
+
+    def _clip(self, max_norm: float) -> None:
+        """Scale the gradients down to a norm over all parameters on all ranks."""
+        if self.shard_group is None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
+            return
+        gradients = [(p.grad, self.replica_counts.get(p, 1)) for p in self.model.parameters() if p.grad is not None]
+        squared = torch.stack([gradient.float().norm() ** 2 / count for gradient, count in gradients]).sum()
+        dist.all_reduce(squared, group=self.shard_group)
+        factor = (max_norm / (squared.sqrt() + 1e-6)).clamp(max=1.0)
+        for gradient, _ in gradients:
+            gradient.mul_(factor.to(gradient.dtype))
+
+    def _agree_on_overflow(self) -> None:
+        """Share an overflow on one rank with all ranks that hold other gradients: all skip the step, or none does."""
+        if self.shard_group is None:
+            return
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        finite = torch.stack([torch.isfinite(gradient).all() for gradient in gradients]).all().float()
+        dist.all_reduce(finite, dist.ReduceOp.MIN, group=self.shard_group)
+        gradients[0].masked_fill_(finite == 0, torch.inf)
+
+    def _save(self, checkpoints: Checkpoints) -> None:
+        """Write a checkpoint; one rank is enough, because all hold the same."""
+        if rank() == 0:
+            content = {
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "scaler": self.scaler.state_dict(),
+            }
+            checkpoints.save(self.steps_done, content)
+
+    def _resume(self, checkpoints: Checkpoints) -> None:
+        """Continue from the newest checkpoint, after a restart or with --resume."""
+        device = next(self.model.parameters()).device
+        content = checkpoints.load_newest(self.options.total_steps, device)
+        self.options.damaged_checkpoints = tuple(checkpoints.damaged)
+        if content is None:
+            return
+        self.model.load_state_dict(content["model"])
+        self.optimizer.load_state_dict(content["optimizer"])
+        self.scaler.load_state_dict(content["scaler"])
+        # Batches and recording start with the next step.
+        self.steps_done = self.options.first_step = int(content["step"])
+
+
+def checkpoints_of(options: Options) -> Checkpoints | None:
+    """Return the checkpoints that a training writes or continues from; None if it does neither.
+
+    Raises:
+        UsageError: checkpoints exist and --resume is missing; --resume without checkpoints; or the folder cannot be
+            written to.
+    """
+    if options.checkpoint_every is None and not options.resume:
+        return None
+    checkpoints = Checkpoints(checkpoint_folder(options.mode, options.checkpoints), options.checkpoint_settings)
+    steps = checkpoints.steps()
+    if restart_count() == 0 and not options.resume and steps:
+        raise UsageError(
+            f"{checkpoints.folder} holds checkpoints up to step {steps[-1]}. Continue from the last one with --resume; "
+            "to train from the start, remove the folder or choose another with --checkpoints."
+        )
+    if restart_count() == 0 and options.resume and not steps:
+        raise UsageError(f"{checkpoints.folder} holds no checkpoint to continue from: leave --resume out.")
+    if options.checkpoint_every is not None and rank() == 0:
+        check_writable(checkpoints.folder)
+    return checkpoints
