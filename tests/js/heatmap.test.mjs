@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { bins, heatOf, shade } from "../../viewers/gantt/static/heatmap.js";
-import { lodOf } from "./made.mjs";
+import { lodOf } from "./lod_builders.mjs";
 
 const SCENE = {
   tracks: [
@@ -25,15 +25,15 @@ test("the worst of a bin is what its cell shows, whichever side is longer", () =
   const values = Array.from({ length: 1000 }, (_, i) => (i === 737 ? 9 : 1));
   const wide = { tracks: 1000, steps: 1, at: (track) => values[track] }, long = { tracks: 1, steps: 1000, at: (_, step) => values[step] };
   for (const heat of [wide, long]) {
-    const made = bins(heat, 100, 50);
-    assert.deepEqual([made.across, made.down, made.turned], [100, 1, heat === long]);
-    assert.deepEqual([...made.values].flatMap((value, i) => (value === 9 ? [i] : [])), [73]);
+    const binned = bins(heat, 100, 50);
+    assert.deepEqual([binned.across, binned.down, binned.turned], [100, 1, heat === long]);
+    assert.deepEqual([...binned.values].flatMap((value, i) => (value === 9 ? [i] : [])), [73]);
   }
 });
 
 test("a bin without a step stays empty", () => {
-  const made = bins(heatOf(LOD, SCENE, "time"), 100, 100);
-  assert.equal(made.values.filter((value) => Number.isNaN(value)).length, 1);
+  const binned = bins(heatOf(LOD, SCENE, "time"), 100, 100);
+  assert.equal(binned.values.filter((value) => Number.isNaN(value)).length, 1);
 });
 
 test("colors go from the least to the most", () => {

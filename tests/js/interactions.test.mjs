@@ -1,13 +1,13 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { laneAt, streamsOf } from "../../viewers/gantt/static/interval_details.js";
+import { laneAt, streamsOf } from "../../viewers/gantt/static/extra_rows.js";
 import { readHash, stepNamed, writeHash } from "../../viewers/gantt/static/hash.js";
-import { Kinds } from "../../viewers/gantt/static/collective_kinds.js";
-import { Members } from "../../viewers/gantt/static/collective_members.js";
+import { CollectiveKinds } from "../../viewers/gantt/static/collective_kinds.js";
+import { CollectiveMembers } from "../../viewers/gantt/static/collective_members.js";
 import { memberRows } from "../../viewers/gantt/static/select.js";
 import { Theme, looks, patternsOf } from "../../viewers/base/static/theme.js";
-import { covered, lodOf, random, packed as packedColumn } from "./made.mjs";
+import { covered, lodOf, random, packed as packedColumn } from "./lod_builders.mjs";
 
 const packed = (...values) => packedColumn("Uint16", Uint16Array.of(...values));
 
@@ -71,7 +71,7 @@ test("each kind's time in a window is what brute force counts, with overlaps cou
     let time = 0;
     for (let i = 0; i < 40; i++) entries.push({ lane, start: (time += Math.floor(draw() * 8)), duration: Math.floor(draw() * 12), category: draw() < 0.5 ? 0 : 1, name: Math.floor(draw() * 3) });
   }
-  const lod = lodOf(entries, 6, 2), kinds = new Kinds(lod, SCENE, { name: entries.map(({ name }) => name) });
+  const lod = lodOf(entries, 6, 2), kinds = new CollectiveKinds(lod, SCENE, { name: entries.map(({ name }) => name) });
   for (const [from, to] of [[-10, 500], [30, 90], [60, 61], [300, 400]]) {
     const truth = ["all_reduce", "all_gather", "other"].map((kind, name) => {
       const of = (category) => [0, 1].reduce((sum, track) => {
@@ -81,8 +81,8 @@ test("each kind's time in a window is what brute force counts, with overlaps cou
       }, 0);
       return { kind, exposed: of(0), overlapped: of(1) };
     });
-    const told = kinds.figures(from, to), byKind = (a, b) => a.kind.localeCompare(b.kind);
-    assert.deepEqual([...told].sort(byKind), truth.filter(({ exposed, overlapped }) => exposed + overlapped).sort(byKind));
+    const sums = kinds.figures(from, to), byKind = (a, b) => a.kind.localeCompare(b.kind);
+    assert.deepEqual([...sums].sort(byKind), truth.filter(({ exposed, overlapped }) => exposed + overlapped).sort(byKind));
   }
 });
 
@@ -113,21 +113,21 @@ test("a collective's members are gathered over the ranks, with what is known of 
     groups: [{ name: "0", description: "mesh_dp", size: 4 }],
     instances: { transfer: packed(20), upper: packed(1), algbw: packed(5), busbw: packed(8), last: packed(2), bytes: packed(4096), seq: packed(18), group: packed(0), name: packed(0), names: ["bucket 0"] },
   };
-  const members = new Members(lod, { ...SCENE, details }, columns);
+  const members = new CollectiveMembers(lod, { ...SCENE, details }, columns);
   await members.ready();
-  const told = members.of(1, 3);
-  assert.deepEqual([told.name, told.seq, told.last, told.upper, told.bytes, told.busbw, told.group.description], ["bucket 0", 17, 1, true, 4096, 8000, "mesh_dp"]);
-  assert.deepEqual(told.members, [{ track: 0, index: 1, wait: 10, late: 0, exposed: 12 }, { track: 1, index: 3, wait: 0, late: 10, exposed: 20 }]);
+  const known = members.of(1, 3);
+  assert.deepEqual([known.name, known.seq, known.last, known.upper, known.bytes, known.busbw, known.group.description], ["bucket 0", 17, 1, true, 4096, 8000, "mesh_dp"]);
+  assert.deepEqual(known.members, [{ track: 0, index: 1, wait: 10, late: 0, exposed: 12 }, { track: 1, index: 3, wait: 0, late: 10, exposed: 20 }]);
   assert.equal(members.of(0, 2), null);
   assert.deepEqual([0, 1, 2, 3].map((i) => members.launchDelay(i)), [5, null, 0, 2]);
-  assert.deepEqual(memberRows(told, SCENE, lod).map(({ cells }) => cells), [
+  assert.deepEqual(memberRows(known, SCENE, lod).map(({ cells }) => cells), [
     ["rank 0 · GPU 0", "first", "10 ns", "20 ns", "12 ns", "18 ns"],
     ["rank 1 · GPU 1 · last", "+10 ns", "0 ns", "20 ns", "20 ns", "0 ns"],
   ]);
 });
 
 test("without details nothing is told", async () => {
-  const members = new Members(lodOf([{ lane: 2, start: 0, duration: 1, category: 0 }], 6, 1), SCENE, { exposed: [0], exposedFrom: [0, 1] });
+  const members = new CollectiveMembers(lodOf([{ lane: 2, start: 0, duration: 1, category: 0 }], 6, 1), SCENE, { exposed: [0], exposedFrom: [0, 1] });
   await members.ready();
   assert.deepEqual([members.of(0, 0), members.launchDelay(0)], [null, null]);
 });

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { covered, indices, lodOf, made, random } from "./made.mjs";
+import { covered, indices, lodOf, randomLod, random } from "./lod_builders.mjs";
 
 const CATEGORIES = 3;
 
@@ -17,7 +17,7 @@ function* windows(lod, draw) {
 function each(check) {
   for (let seed = 1; seed <= 25; seed++) {
     const draw = random(seed + 1000), lanes = 1 + Math.floor(draw() * 4);
-    const lod = made({ seed, lanes, count: 250, categories: CATEGORIES });
+    const lod = randomLod({ seed, lanes, count: 250, categories: CATEGORIES });
     for (const [from, to] of windows(lod, draw)) check(lod, from, to, draw);
   }
 }

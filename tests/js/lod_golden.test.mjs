@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
 
-import { lodOf } from "./made.mjs";
+import { lodOf } from "./lod_builders.mjs";
 
 const golden = JSON.parse(readFileSync(new URL("../golden/lod.json", import.meta.url)));
 const entries = golden.lanes.flatMap(({ start, duration, category }, lane) => start.map((_, i) => ({ lane, start: start[i], duration: duration[i], category: category[i] })));

@@ -2,7 +2,7 @@
 
 import assert from "node:assert";
 import test from "node:test";
-import { freedTexts } from "../../viewers/gantt/static/time_saved.js";
+import { timeSavedTexts } from "../../viewers/gantt/static/time_saved.js";
 import { insideSteps, stepAt, stepEnd, stepSpan, stripSteps } from "../../viewers/gantt/static/rows.js";
 
 const paired = { bounds: [0, 100, 200], ends: [100, 150] };
@@ -40,8 +40,8 @@ test("paired steps are shown whole, with both runs", () => {
 });
 
 test("what is freed is said with its share, the widest way first", () => {
-  assert.deepEqual(freedTexts({ ns: 31.5e6, share: 0.202 })[0], ["31.5 ms saved (20 %)"]);
-  assert.deepEqual(freedTexts({ ns: -12e6, share: -0.08 }).at(-1), ["12.0 ms", "lost", "(8.0 %)"]);
-  const widths = freedTexts({ ns: 5, share: 0.5 }).map((lines) => Math.max(...lines.map((text) => text.length)));
+  assert.deepEqual(timeSavedTexts({ ns: 31.5e6, share: 0.202 })[0], ["31.5 ms saved (20 %)"]);
+  assert.deepEqual(timeSavedTexts({ ns: -12e6, share: -0.08 }).at(-1), ["12.0 ms", "lost", "(8.0 %)"]);
+  const widths = timeSavedTexts({ ns: 5, share: 0.5 }).map((lines) => Math.max(...lines.map((text) => text.length)));
   assert.deepEqual(widths, [...widths].sort((a, b) => b - a));
 });

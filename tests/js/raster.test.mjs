@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { Raster, pixel } from "../../viewers/gantt/static/raster.js";
-import { lodOf } from "./made.mjs";
+import { lodOf } from "./lod_builders.mjs";
 
 const PALETTE = { colors: ["#102030", "#405060", "#708090", "#C0C0C0"], order: [0, 1, 2], exposed: 2, idle: 3 };
 const [FIRST, SECOND, EXPOSED, IDLE] = PALETTE.colors.map((color) => pixel(color));

@@ -4,7 +4,7 @@ import test from "node:test";
 import { columnsOf, unpack } from "../../viewers/gantt/static/columns.js";
 import { rowsOf, stepAt, stepSpan } from "../../viewers/gantt/static/rows.js";
 import { figures } from "../../viewers/gantt/static/summary.js";
-import { lodOf, packed } from "./made.mjs";
+import { lodOf, packed } from "./lod_builders.mjs";
 
 const SCENE = {
   end: 220,

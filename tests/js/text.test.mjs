@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { bytes, collectiveWord, duration, essence, middle, moment, percent, rate, shortName, tickLabels, visible } from "../../viewers/gantt/static/text.js";
+import { bytes, collectiveWord, duration, shortOperator, truncateMiddle, moment, percent, rate, shortName, tickLabels, visible } from "../../viewers/gantt/static/text.js";
 
 test("durations have three digits and the unit that fits", () => {
   const cases = [[0, "0 ns"], [999, "999 ns"], [1000, "1.00 µs"], [12_645_000, "12.6 ms"], [99_960_000, "100 ms"], [2.5e9, "2.50 s"]];
@@ -54,9 +54,9 @@ test("a kernel is called by its function, an elementwise one by its functor", ()
 });
 
 test("long names lose their middle, and stay as long as there is room", () => {
-  assert.equal(middle("short", 10), "short");
-  assert.equal(middle("ampere_bf16_gemm_128x256_nt", 15), "ampere_b…256_nt");
-  assert.equal(middle("ampere_bf16_gemm", 7), "");
+  assert.equal(truncateMiddle("short", 10), "short");
+  assert.equal(truncateMiddle("ampere_bf16_gemm_128x256_nt", 15), "ampere_b…256_nt");
+  assert.equal(truncateMiddle("ampere_bf16_gemm", 7), "");
 });
 
 test("control and direction characters are shown as escapes", () => {
@@ -78,7 +78,7 @@ test("what a kernel is for is told in a word or three", () => {
     ["my_own_kernel", "my_own_kernel"],
     ["", ""],
   ];
-  for (const [name, told] of cases) assert.equal(essence(name), told);
+  for (const [name, short] of cases) assert.equal(shortOperator(name), short);
 });
 
 test("collectives and rates are told as people write them", () => {

@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { sumsOf } from "../../viewers/gantt/static/window_totals.js";
-import { random } from "./made.mjs";
+import { windowTotalsOf } from "../../viewers/gantt/static/window_totals.js";
+import { random } from "./lod_builders.mjs";
 
 function check(values) {
-  const sums = sumsOf(values.length, (into) => {
+  const sums = windowTotalsOf(values.length, (into) => {
     values.forEach((value, i) => (into[i] = value));
     return Math.max(0, ...values);
   });

@@ -122,13 +122,13 @@ def test_a_drag_measures_exactly(browser: Browser, file: Path, how: str) -> None
         page.mouse.up()
         page.keyboard.up("Shift")
         page.wait_for_timeout(60)
-        span = page.evaluate("dptrace.acts.measure.span")
+        span = page.evaluate("dptrace.interactions.measure.span")
 
         assert whole == visible_range(page)
         assert 0 <= span["from"] <= 1_000
         assert span["to"] == round(whole[1])
         expected = expected_figures(run)
-        shown = page.evaluate("([from, to]) => dptrace.acts.kinds.figures(from, to)", [0, whole[1]])
+        shown = page.evaluate("([from, to]) => dptrace.interactions.kinds.figures(from, to)", [0, whole[1]])
         comm = [c for split in run.splits for c in split.comm.items()]
         assert {kind for kind, _ in comm} == {one["kind"] for one in shown}
         for one in shown:
@@ -140,7 +140,7 @@ def test_a_drag_measures_exactly(browser: Browser, file: Path, how: str) -> None
             assert text in card(page)
         page.mouse.move(700, 20)
         page.keyboard.press("Escape")
-        assert page.evaluate("dptrace.acts.measure.span") is None
+        assert page.evaluate("dptrace.interactions.measure.span") is None
         assert page.locator("#card").is_hidden()
         assert [] == errors
 
@@ -157,7 +157,7 @@ def test_a_collective_is_joined_over_its_ranks(browser: Browser, file: Path) -> 
         before = picture(page)
         page.mouse.click(*at(page, "exposure", (row["start_ns"] + row["end_ns"]) / 2 - origin, track=1))
         page.wait_for_timeout(200)
-        told = page.evaluate("dptrace.acts.selection.chosen.told")
+        told = page.evaluate("dptrace.interactions.selection.chosen.memberDetails")
         members = rows[rows["collective"] == row["collective"]]
 
         assert members["wait_ns"].tolist() == [one["wait"] for one in told["members"]]

@@ -1,7 +1,7 @@
 /** The legend: a button for each category, which hides it and shows it again. */
 
 /** Fill `root` with chips, and `causes` with those of why GPUs were idle; `hidden` by category, `redraw` after a change. */
-export function chips(root, causes, scene, hidden, redraw) {
+export function categoryButtons(root, causes, scene, hidden, redraw) {
   for (const category of scene.order) {
     if (!scene.used.includes(category)) continue;
     const { label } = scene.categories[category], cause = scene.special.causes?.indexOf(category) ?? -1;

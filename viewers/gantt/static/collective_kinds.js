@@ -3,7 +3,7 @@
 import { Lod } from "./lod.js";
 import { laneOf } from "./rows.js";
 
-export class Kinds {
+export class CollectiveKinds {
   /** Takes the stretches of communication apart by kind: a lane for each track, two categories for each kind. */
   constructor(lod, scene, columns) {
     this.scene = scene;

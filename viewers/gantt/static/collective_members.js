@@ -5,11 +5,11 @@ import { laneOf } from "./rows.js";
 
 const OF_LAUNCHES = new Set(["compute", "collectives", "memory"]);
 
-export class Members {
+export class CollectiveMembers {
   #ready = null;
 
   constructor(lod, scene, columns) {
-    Object.assign(this, { lod, scene, columns, told: null, launch: null });
+    Object.assign(this, { lod, scene, columns, memberColumns: null, launch: null });
   }
 
   /** Resolves when `of` and `launchDelay` can tell. */
@@ -23,14 +23,14 @@ export class Members {
     if (!instance) return;
     const { names, ...packed } = instances;
     const keys = Object.keys(packed), columns = await Promise.all(keys.map((key) => unpack(packed[key])));
-    this.told = { names, groups, instance: await unpack(instance), wait: await unpack(wait), late: await unpack(late) };
+    this.memberColumns = { names, groups, instance: await unpack(instance), wait: await unpack(wait), late: await unpack(late) };
     this.instances = Object.fromEntries(keys.map((key, i) => [key, columns[i]]));
     this.#group();
   }
 
   /** Gather each instance's collectives, track by track. */
   #group() {
-    const { instance } = this.told, count = this.instances.transfer.length;
+    const { instance } = this.memberColumns, count = this.instances.transfer.length;
     this.first = new Int32Array(count + 1);
     for (const one of instance) if (one) this.first[one]++;
     for (let i = 0; i < count; i++) this.first[i + 1] += this.first[i];
@@ -59,16 +59,16 @@ export class Members {
    * where nothing is. Times in ns, rates in bytes a second; 0 where not known, and for lateness null.
    */
   of(track, index) {
-    const number = this.told?.instance[this.#place(track, index)];
+    const number = this.memberColumns?.instance[this.#place(track, index)];
     if (!number) return null;
     const one = (key) => this.instances[key][number - 1];
     const members = Array.from(this.places.subarray(this.first[number - 1], this.first[number]), (place) => {
-      const late = this.told.late[place];
-      return { ...this.#at(place), wait: this.told.wait[place], late: late ? late - 1 : null, exposed: this.columns.exposed[place] };
+      const late = this.memberColumns.late[place];
+      return { ...this.#at(place), wait: this.memberColumns.wait[place], late: late ? late - 1 : null, exposed: this.columns.exposed[place] };
     });
     return {
       ...{ bytes: one("bytes"), transfer: one("transfer"), algbw: 1000 * one("algbw"), busbw: 1000 * one("busbw") },
-      ...{ name: this.told.names[one("name")], group: this.told.groups[one("group")], seq: one("seq") - 1, last: one("last") - 1 },
+      ...{ name: this.memberColumns.names[one("name")], group: this.memberColumns.groups[one("group")], seq: one("seq") - 1, last: one("last") - 1 },
       upper: Boolean(one("upper")),
       members,
     };

@@ -29,7 +29,7 @@ async function contents({ data, from, type }) {
 }
 
 /** Tell the server that feeds this page that it is open, for as long as it is. */
-export function stayOpen(scene) {
+export function keepServerAlive(scene) {
   if (scene.served) globalThis.dptraceOpen = new EventSource("alive");
 }
 

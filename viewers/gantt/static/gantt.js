@@ -1,19 +1,19 @@
 /** The Gantt page: reads its islands, wires Bokeh's frame to our raster, and says when it is ready. */
 
-import { Acts } from "./interactions.js";
+import { Interactions } from "./interactions.js";
 import { embed } from "./bokeh_adapter.js";
-import { chips } from "./badges.js";
-import { columnsOf, stayOpen } from "./columns.js";
-import { Freed } from "./time_saved.js";
-import { Heat } from "./heatmap.js";
+import { categoryButtons } from "./badges.js";
+import { columnsOf, keepServerAlive } from "./columns.js";
+import { TimeSaved } from "./time_saved.js";
+import { Heatmap } from "./heatmap.js";
 import { Hover } from "./hover.js";
 import { Labels } from "./labels.js";
 import { Lod } from "./lod.js";
 import { miniRows } from "./minimap.js";
-import { Names } from "./names.js";
+import { RowNames } from "./names.js";
 import { Navigation } from "./navigation.js";
 import { Picture } from "./picture.js";
-import { Printed } from "./printed.js";
+import { PrintView } from "./printed.js";
 import { Raster } from "./raster.js";
 import { Scrolling } from "./scrolling.js";
 import { Stage } from "./stage.js";
@@ -36,7 +36,7 @@ const $ = (selector) => document.querySelector(selector);
 const island = (id) => JSON.parse(document.getElementById(id).textContent);
 
 /** Call `act` with the latest arguments, at most once in so many milliseconds. */
-function paced(interval, act) {
+function throttle(interval, act) {
   let waiting = null, next = 0;
   return (...values) => {
     const planned = waiting !== null;
@@ -61,7 +61,7 @@ function status(lod, scene, rows, from, to) {
 }
 
 /** Give the rows the height that the window has for them, and lay names and scrollbar beside them. */
-function fitted(main, mini, stage, names, scrolling, labels) {
+function fitLayout(main, mini, stage, names, scrolling, labels) {
   const figure = $("#figure");
   let laid = "";
   const beside = () => {
@@ -93,9 +93,9 @@ function fitted(main, mini, stage, names, scrolling, labels) {
 }
 
 /** A map of all steps, which leads to a GPU's step in the rows below. */
-function heatOver(lod, scene, stage, navigation) {
+function heatmapOver(lod, scene, stage, navigation) {
   let marked = 0;
-  return new Heat($("#heat"), lod, scene, (track, step) => {
+  return new Heatmap($("#heat"), lod, scene, (track, step) => {
     navigation.step(step, scene.strips.findIndex(({ tracks }) => tracks.includes(track)));
     stage.center(track);
     clearTimeout(marked);
@@ -117,53 +117,53 @@ function frameMarked(context, { width }, { blocks, marked }, { chrome }) {
 
 async function start() {
   const scene = island("scene"), timing = { begun: performance.now() };
-  stayOpen(scene);
+  keepServerAlive(scene);
   const [columns, { main, mini }] = await Promise.all([columnsOf(scene), embed(island("plot"), tickLabels)]);
   timing.decoded = performance.now();
   const lod = new Lod(columns), stage = new Stage(scene);
   timing.indexed = performance.now();
   const hidden = new Uint8Array(scene.categories.length);
   const palette = { colors: scene.categories.map(({ color }) => color), order: scene.order, patterns: patternsOf(scene), ...scene.special };
-  const labels = new Labels(lod, scene, stage, columns), summary = new Summary($("#summary"), lod, scene, hidden), freed = new Freed(scene, stage);
-  const hover = new Hover(main, lod, scene, stage, columns), names = new Names($("#names"), stage, scene);
+  const labels = new Labels(lod, scene, stage, columns), summary = new Summary($("#summary"), lod, scene, hidden), timeSaved = new TimeSaved(scene, stage);
+  const hover = new Hover(main, lod, scene, stage, columns), names = new RowNames($("#names"), stage, scene);
   const scrolling = new Scrolling(main, stage, $("#rows-scroll"), $("#names"));
-  const { beside, fit, resized } = fitted(main, mini, stage, names, scrolling, labels);
-  const follow = paced(REST, (from, to) => {
+  const { beside, fit, resized } = fitLayout(main, mini, stage, names, scrolling, labels);
+  const follow = throttle(REST, (from, to) => {
     status(lod, scene, stage.rows, from, to);
-    acts?.moved();
+    interactions?.moved();
     summary.update(from, to);
   });
-  let acts = null;
+  let interactions = null;
   const picture = new Picture(main, new Raster(lod, stage.rows, palette), hidden, {
     rows: () => stage.visible,
     height: () => stage.frame,
     bands: () => stage.blocks.filter((block) => block.shaded),
     over: (context, view) => {
       labels.draw(context, view);
-      freed.draw(context, view);
+      timeSaved.draw(context, view);
       frameMarked(context, view, stage, labels.looks);
-      acts?.over(context, view);
+      interactions?.over(context, view);
     },
     after: (from, to) => {
       beside();
       hover.place();
-      acts?.painted();
+      interactions?.painted();
       follow(from, to);
     },
   });
-  const thumbs = miniRows(scene, stage.rows, mini.frame().height);
-  const minimap = new Picture(mini, new Raster(lod, thumbs, palette), hidden, {
-    rows: () => thumbs,
+  const thumbnailRows = miniRows(scene, stage.rows, mini.frame().height);
+  const minimap = new Picture(mini, new Raster(lod, thumbnailRows, palette), hidden, {
+    rows: () => thumbnailRows,
     height: () => mini.frame().height,
-    over: (context, view) => acts?.overMini(context, view),
+    over: (context, view) => interactions?.overMini(context, view),
   });
   const theme = new Theme(scene);
   theme.follow((looks) => {
-    labels.looks = freed.looks = looks;
+    labels.looks = timeSaved.looks = looks;
     const { chrome } = looks, colors = looks.categories.map(({ color }) => color);
     for (const one of [picture, minimap]) one.raster.paint(colors, chrome.baseline, chrome.paper);
   });
-  chips($("#chips"), $("#causes"), scene, hidden, () => {
+  categoryButtons($("#chips"), $("#causes"), scene, hidden, () => {
     [picture, minimap].forEach((one) => one.draw(true));
     summary.dim();
   });
@@ -175,7 +175,7 @@ async function start() {
     picture.draw(true);
   };
   resized();
-  const heat = scene.layout.collapsed ? heatOver(lod, scene, stage, navigation) : null;
+  const heat = scene.layout.collapsed ? heatmapOver(lod, scene, stage, navigation) : null;
   if (heat) theme.follow(({ name }) => heat.paint(name));
   addEventListener("resize", () => {
     resized();
@@ -183,8 +183,8 @@ async function start() {
     stage.changed();
   });
   const redraw = () => [picture, minimap].forEach((one) => one.draw(true));
-  acts = new Acts({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbs, summary, redraw });
-  const printed = new Printed($("#sheets"), { picture, stage, scene, plot: main, theme });
+  interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, summary, redraw });
+  const printed = new PrintView($("#sheets"), { picture, stage, scene, plot: main, theme });
   // The first axis was labelled before its formatter was ours.
   main.repaint();
   resized();
@@ -193,7 +193,7 @@ async function start() {
   timing.drawn = performance.now();
   // For tests and benchmarks.
   const exact = () => picture.exact() && minimap.exact();
-  globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printed, acts, timing, exact };
+  globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printed, interactions, timing, exact };
   requestAnimationFrame(() => setTimeout(() => (document.documentElement.dataset.ready = "1")));
 }
 

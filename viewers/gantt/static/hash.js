@@ -47,13 +47,13 @@ export function stepNamed(strips, text) {
   return null;
 }
 
-/** Keeps a page's address and what it shows in step: `show(asked)` when the address changes, `told()` to write it. */
+/** Keeps a page's address and what it shows in step: `show(asked)` when the address changes, `pageState()` to write it. */
 export class Link {
   #written = null;
   #waiting = 0;
 
-  constructor({ show, told, pace = 400 }) {
-    Object.assign(this, { show, told, pace });
+  constructor({ show, pageState, pace = 400 }) {
+    Object.assign(this, { show, pageState, pace });
     addEventListener("hashchange", () => location.hash !== this.#written && this.read());
   }
 
@@ -71,7 +71,7 @@ export class Link {
   }
 
   write() {
-    const hash = writeHash(this.told());
+    const hash = writeHash(this.pageState());
     if (hash === location.hash) return;
     this.#written = hash;
     try {

@@ -53,7 +53,7 @@ export function shade(colors, share) {
   return `rgb(${mixed.join()})`;
 }
 
-export class Heat {
+export class Heatmap {
   #measure = "time";
   #heats = {};
   #cursor = null;
@@ -62,7 +62,7 @@ export class Heat {
   constructor(root, lod, scene, choose) {
     Object.assign(this, { root, lod, scene, choose });
     this.canvas = root.querySelector("canvas");
-    this.told = root.querySelector("[role=status]");
+    this.statusText = root.querySelector("[role=status]");
     this.buttons = Object.entries(MEASURES).map(([key, { label }]) => this.#button(key, label));
     root.querySelector(".measures").append(...this.buttons);
     this.canvas.addEventListener("mousemove", (event) => this.#point(this.#cell(event)));
@@ -96,9 +96,9 @@ export class Heat {
 
   draw() {
     const scale = Math.min(2, devicePixelRatio || 1), width = this.canvas.clientWidth;
-    const { heat } = this, made = bins(heat, width, HIGHEST), measure = MEASURES[this.#measure];
-    this.box = { ...made, width, cellWidth: width / made.across, cellHeight: Math.min(CELL, HIGHEST / made.down) };
-    const height = Math.ceil(this.box.cellHeight * made.down);
+    const { heat } = this, binned = bins(heat, width, HIGHEST), measure = MEASURES[this.#measure];
+    this.box = { ...binned, width, cellWidth: width / binned.across, cellHeight: Math.min(CELL, HIGHEST / binned.down) };
+    const height = Math.ceil(this.box.cellHeight * binned.down);
     this.canvas.style.height = `${height + NUMBERS}px`;
     this.canvas.width = Math.round(width * scale);
     this.canvas.height = Math.round((height + NUMBERS) * scale);
@@ -190,10 +190,10 @@ export class Heat {
     const moved = cell?.x !== this.#cursor?.x || cell?.y !== this.#cursor?.y;
     this.#cursor = cell;
     if (moved) this.draw();
-    else if (!cell) this.told.textContent = "click a cell to see its step below";
+    else if (!cell) this.statusText.textContent = "click a cell to see its step below";
     else {
       const { label, steps } = this.scene.tracks[cell.track];
-      this.told.textContent = `${label} · ${visible(steps[cell.step])} · ${text(this.heat.at(cell.track, cell.step))}`;
+      this.statusText.textContent = `${label} · ${visible(steps[cell.step])} · ${text(this.heat.at(cell.track, cell.step))}`;
     }
   }
 

@@ -1,7 +1,7 @@
 /** What is under the pointer: the interval's outline, and all that is known of it. */
 
 import { element } from "../../base/static/dom.js";
-import { laneAt } from "./interval_details.js";
+import { laneAt } from "./extra_rows.js";
 import { laneOf, stepAt, stepEnd, stripSteps } from "./rows.js";
 import { bytes, duration, moment, percent, shortName, visible } from "./text.js";
 

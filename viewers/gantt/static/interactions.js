@@ -2,13 +2,13 @@
 
 import { Card } from "./card.js";
 import { element, swatch, table, typing } from "../../base/static/dom.js";
-import { Extras } from "./interval_details.js";
-import { Finding } from "./finding.js";
+import { ExtraRows } from "./extra_rows.js";
+import { SearchBar } from "./search_bar.js";
 import { Link, stepNamed } from "./hash.js";
-import { Kinds } from "./collective_kinds.js";
+import { CollectiveKinds } from "./collective_kinds.js";
 import { Measure } from "./measure.js";
-import { Members } from "./collective_members.js";
-import { Finder } from "./search.js";
+import { CollectiveMembers } from "./collective_members.js";
+import { SearchIndex } from "./search.js";
 import { Selection } from "./select.js";
 import { figures } from "./summary.js";
 import { collectiveWord, duration, moment, percent } from "./text.js";
@@ -18,20 +18,20 @@ const LIGHT = 200_000;
 
 const $ = (selector) => document.querySelector(selector);
 
-export class Acts {
+export class Interactions {
   /** Takes the parts of the page; `redraw` draws the picture and the minimap anew. */
-  constructor({ plot, mini, hover, stage, lod, scene, columns, navigation, theme, thumbs, summary, redraw }) {
-    Object.assign(this, { plot, mini, hover, stage, lod, scene, navigation, theme, thumbs, redraw, whole: plot.range });
+  constructor({ plot, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, summary, redraw }) {
+    Object.assign(this, { plot, mini, hover, stage, lod, scene, navigation, theme, thumbnailRows, redraw, whole: plot.range });
     this.card = new Card($("#card"));
-    this.members = new Members(lod, scene, columns);
-    this.extras = new Extras(stage, lod, scene, columns);
+    this.members = new CollectiveMembers(lod, scene, columns);
+    this.extraRows = new ExtraRows(stage, lod, scene, columns);
     const stretches = scene.lanes.reduce((sum, { role, count }) => sum + (role === "exposure" ? count : 0), 0);
     Object.assign(this, { summary, columns, light: stretches <= LIGHT });
     this.selection = new Selection({ plot, hover, stage, lod, scene, columns, members: this.members, card: this.card, redraw });
-    const finder = new Finder(lod, scene, columns);
-    this.finding = new Finding({ input: $("#find"), output: $("#found"), finder, plot, navigation, stage, scene, lod, card: this.card, redraw });
-    this.measure = new Measure(plot, hover, { told: (span) => this.#measured(span), switched: (yes) => press("#measure", yes) });
-    this.link = new Link({ show: (asked) => this.#show(asked), told: () => this.#told() });
+    const searchIndex = new SearchIndex(lod, scene, columns);
+    this.searchBar = new SearchBar({ input: $("#find"), output: $("#found"), searchIndex, plot, navigation, stage, scene, lod, card: this.card, redraw });
+    this.measure = new Measure(plot, hover, { onSpan: (span) => this.#measured(span), onModeChange: (yes) => press("#measure", yes) });
+    this.link = new Link({ show: (asked) => this.#show(asked), pageState: () => this.#pageState() });
     this.#buttons();
     theme.follow((looks) => this.#dress(looks));
     addEventListener("keydown", (event) => this.#key(event));
@@ -61,12 +61,12 @@ export class Acts {
 
   /** Draw over the rows, and over the minimap's. */
   over(context, view) {
-    this.finding.draw(context, view, this.theme.looks);
+    this.searchBar.draw(context, view, this.theme.looks);
     this.selection.draw(context, view, this.theme.looks);
   }
 
   overMini(context, view) {
-    this.finding.drawMini(context, view, this.thumbs, this.theme.looks);
+    this.searchBar.drawMini(context, view, this.thumbnailRows, this.theme.looks);
   }
 
   /** The plot was painted: what lies over it follows. */
@@ -77,21 +77,21 @@ export class Acts {
 
   /** Made when it is first asked for: the page is there sooner. */
   get kinds() {
-    this.summary.kinds ??= new Kinds(this.lod, this.scene, this.columns);
+    this.summary.kinds ??= new CollectiveKinds(this.lod, this.scene, this.columns);
     return this.summary.kinds;
   }
 
   /** The view has come to rest, or nearly. */
   moved() {
     if (this.light) this.summary.kinds = this.kinds;
-    this.finding.report();
+    this.searchBar.report();
   }
 
   /** The row under the pointer, or the first, stays where it is. */
-  showIdle(yes = !this.extras.idle) {
+  showIdle(yes = !this.extraRows.idle) {
     const { stage } = this, { track, role } = this.hover.row ?? stage.visible[0] ?? {}, before = stage.boxOf(track, role);
     document.documentElement.classList.toggle("causes", yes);
-    this.extras.showIdle(yes);
+    this.extraRows.showIdle(yes);
     const after = stage.boxOf(track, role);
     if (before && after) stage.scrollBy(after.y - before.y);
     press("#idle", yes);
@@ -101,24 +101,24 @@ export class Acts {
   #streams() {
     const track = this.hover.row?.track ?? this.selection.chosen?.track ?? this.stage.blocks[0]?.track;
     if (track === undefined) return;
-    this.extras.showStreams(track);
-    press("#streams", this.extras.open.size > 0);
+    this.extraRows.showStreams(track);
+    press("#streams", this.extraRows.open.size > 0);
   }
 
   #key(event) {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || typing(event) || $("#keys").open) return;
-    const acts = {
-      "/": () => this.finding.open(),
+    const actions = {
+      "/": () => this.searchBar.open(),
       "?": () => $("#keys").showModal(),
       m: () => (this.measure.mode = !this.measure.mode),
       i: () => this.showIdle(),
       r: () => this.#streams(),
       escape: () => this.#escape(),
     };
-    const act = acts[event.key.toLowerCase()];
-    if (!act) return;
+    const action = actions[event.key.toLowerCase()];
+    if (!action) return;
     event.preventDefault();
-    act();
+    action();
   }
 
   /** Take away what came last: a measured band, what is selected, a search. */
@@ -126,7 +126,7 @@ export class Acts {
     if (this.measure.span) this.measure.clear();
     else if (this.measure.mode) this.measure.mode = false;
     else if (this.selection.chosen) this.selection.clear();
-    else if (this.finding.hits) this.finding.close();
+    else if (this.searchBar.hits) this.searchBar.close();
     else this.card.hide();
   }
 
@@ -154,17 +154,17 @@ export class Acts {
     const track = this.scene.tracks.findIndex(({ label }) => new RegExp(`\\brank ${Number(rank)}\\b`).test(label));
     if (rank !== undefined && track >= 0) this.stage.reveal(track);
     this.rank = track >= 0 ? rank : undefined;
-    if (find) this.finding.search(find);
+    if (find) this.searchBar.search(find);
   }
 
-  #told() {
+  #pageState() {
     const { from, to } = this.plot.range, whole = from === this.whole.from && to === this.whole.to;
     const { label } = this.selection.chosen ? this.scene.tracks[this.selection.chosen.track] : {};
     return {
       t: whole ? null : { from, to },
       step: this.navigation.stepShown(),
       rank: label ? /rank (\d+)/.exec(label)?.[1] : this.rank,
-      find: this.finding.hits?.text,
+      find: this.searchBar.hits?.text,
       theme: this.theme.mode === "auto" ? null : this.theme.mode,
     };
   }
@@ -175,7 +175,7 @@ function press(selector, yes) {
 }
 
 function named(category, label, hatched) {
-  const made = element("span");
-  made.append(swatch(category, hatched), label);
-  return made;
+  const node = element("span");
+  node.append(swatch(category, hatched), label);
+  return node;
 }

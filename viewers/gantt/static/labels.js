@@ -1,9 +1,9 @@
 /** What stands on the raster as text and lines: steps, their edges, and names where they fit. */
 
 import { stepAt, stepEnd, stripSteps } from "./rows.js";
-import { laneAt } from "./interval_details.js";
+import { laneAt } from "./extra_rows.js";
 import { looks } from "../../base/static/theme.js";
-import { bytes, collectiveWord, duration, essence, middle, shortName, visible } from "./text.js";
+import { bytes, collectiveWord, duration, shortOperator, truncateMiddle, shortName, visible } from "./text.js";
 
 const LABEL_FACE = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif";
 const NARROWEST = 34, NARROWEST_NUMBER = 24;
@@ -189,7 +189,7 @@ export class Labels {
 
   /** A kernel's name as it is, and what it is for, which is shorter and says more. */
   #names(full) {
-    if (!this.#shown.has(full)) this.#shown.set(full, [...new Set([visible(shortName(full)), visible(essence(full))])]);
+    if (!this.#shown.has(full)) this.#shown.set(full, [...new Set([visible(shortName(full)), visible(shortOperator(full))])]);
     return this.#shown.get(full);
   }
 
@@ -198,8 +198,8 @@ export class Labels {
     // Names of kernels are told by a part of them; a part of "Backward" tells nothing that its color does not.
     if (whole !== undefined || ["phases", "exposure", "idle"].includes(role)) return whole;
     const last = texts.at(-1);
-    const cut = middle(last, Math.floor((last.length * room) / this.#width(last)));
-    return this.#width(cut) <= room ? cut : middle(last, cut.length - 1);
+    const cut = truncateMiddle(last, Math.floor((last.length * room) / this.#width(last)));
+    return this.#width(cut) <= room ? cut : truncateMiddle(last, cut.length - 1);
   }
 
   #text(text, x, row, category, view, neutral = false) {

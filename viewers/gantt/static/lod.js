@@ -7,7 +7,7 @@
  * exact below 2^53; sums over whole intervals are therefore exact, too.
  */
 
-import { sumsOf } from "./window_totals.js";
+import { windowTotalsOf } from "./window_totals.js";
 
 /** Powers of two of a duration that is exact in float64. */
 const BUCKETS = 54;
@@ -69,7 +69,7 @@ export class Lod {
     this.#stretches((group) => offsets[group + 1]++, () => {});
     summed(offsets);
     const count = offsets[offsets.length - 1], first = new Int32Array(count);
-    const sums = sumsOf(count, (lengths) => {
+    const sums = windowTotalsOf(count, (lengths) => {
       const next = offsets.slice();
       let longest = 0;
       this.#stretches(

@@ -6,13 +6,13 @@ import { duration } from "./text.js";
 /** Pixels below which a drag was a click; beside the edge of an interval in which the band takes it. */
 const LEAST = 3, SNAP = 5;
 
-/** A band over the plot, in its layer; `told(from, to)` is called while it is drawn, and with null when it is gone. */
+/** A band over the plot, in its layer; `onSpan(from, to)` is called while it is drawn, and with null when it is gone. */
 export class Measure {
   #mode = false;
   #drag = null;
 
-  constructor(plot, hover, { told, switched = () => {} }) {
-    Object.assign(this, { plot, hover, told, switched, span: null });
+  constructor(plot, hover, { onSpan, onModeChange = () => {} }) {
+    Object.assign(this, { plot, hover, onSpan, onModeChange, span: null });
     this.band = element("div");
     this.band.style.cssText = "position:absolute;display:none;pointer-events:none;box-sizing:border-box;border:solid;border-width:0 2px";
     this.label = element("span");
@@ -34,7 +34,7 @@ export class Measure {
   set mode(yes) {
     this.#mode = yes;
     this.plot.events.style.cursor = yes ? "crosshair" : "";
-    this.switched(yes);
+    this.onModeChange(yes);
   }
 
   dress({ chrome }) {
@@ -46,7 +46,7 @@ export class Measure {
     if (!this.span) return;
     this.span = null;
     this.place();
-    this.told(null);
+    this.onSpan(null);
   }
 
   /** Put the band where its time is now. */
@@ -84,7 +84,7 @@ export class Measure {
     const time = this.#snapped(this.hover.beyond(event));
     this.span = { from: Math.min(time, this.#drag.time), to: Math.max(time, this.#drag.time) };
     this.place();
-    this.told(this.span);
+    this.onSpan(this.span);
   }
 
   #up(event) {

@@ -1,6 +1,6 @@
 /** The names left of the rows: of each GPU a button that collapses it, of each row its word; only those in the frame. */
 
-export class Names {
+export class RowNames {
   #buttons = new Map();
 
   constructor(root, stage, scene) {
@@ -91,7 +91,7 @@ export class Names {
 }
 
 function label(text, { y, h }, className = "row") {
-  const made = Object.assign(document.createElement("span"), { className, textContent: text });
-  Object.assign(made.style, { top: `${y}px`, height: `${h}px`, lineHeight: `${h}px` });
-  return made;
+  const node = Object.assign(document.createElement("span"), { className, textContent: text });
+  Object.assign(node.style, { top: `${y}px`, height: `${h}px`, lineHeight: `${h}px` });
+  return node;
 }

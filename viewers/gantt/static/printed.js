@@ -20,7 +20,7 @@ export function roundTicks(from, to, many) {
   return ticks;
 }
 
-export class Printed {
+export class PrintView {
   constructor(root, { picture, stage, scene, plot, theme }) {
     Object.assign(this, { root, picture, stage, scene, plot, theme });
     addEventListener("beforeprint", () => this.lay());

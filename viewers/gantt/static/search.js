@@ -1,7 +1,7 @@
 /** Which kernels, operators, collectives and copies bear a text in their names: where they are, and their time. */
 
 import { above } from "./lod.js";
-import { essence, shortName } from "./text.js";
+import { shortOperator, shortName } from "./text.js";
 
 const RECORDED = new Set(["compute", "collectives", "memory"]);
 
@@ -93,7 +93,7 @@ export class Hits {
   }
 }
 
-export class Finder {
+export class SearchIndex {
   #names = null;
   #collectives = null;
 
@@ -102,7 +102,7 @@ export class Finder {
   }
 
   #texts() {
-    this.#names ??= this.scene.names.map((name) => `${name}\n${shortName(name)}\n${essence(name)}`.toLowerCase());
+    this.#names ??= this.scene.names.map((name) => `${name}\n${shortName(name)}\n${shortOperator(name)}`.toLowerCase());
     this.#collectives ??= this.scene.collectives.map(({ name, kind, group, label = "" }) =>
       [name, kind, kind.replaceAll("_", "-"), kind.replaceAll("_", " "), group, label].join("\n").toLowerCase(),
     );

@@ -1,23 +1,23 @@
 /** What was clicked: a kernel with all that is known of it, a collective with its members on all ranks joined. */
 
 import { element, table } from "../../base/static/dom.js";
-import { laneAt } from "./interval_details.js";
+import { laneAt } from "./extra_rows.js";
 import { stepAt } from "./rows.js";
-import { bytes, collectiveWord, duration, essence, moment, percent, rate, shortName, visible } from "./text.js";
+import { bytes, collectiveWord, duration, shortOperator, moment, percent, rate, shortName, visible } from "./text.js";
 
 /** What is said where ranks' clocks differ by more than they came apart. */
-const NOT_TOLD = "–";
+const UNKNOWN = "–";
 
 /** Rows of a table about a collective's members: { track, cells }, each the sum of what the analysis says. */
-export function memberRows(told, scene, lod) {
-  return told.members.map(({ track, index, wait, late, exposed }) => ({
+export function memberRows(memberDetails, scene, lod) {
+  return memberDetails.members.map(({ track, index, wait, late, exposed }) => ({
     track,
-    last: track === told.last,
+    last: track === memberDetails.last,
     cells: [
-      scene.tracks[track].label + (track === told.last ? " · last" : ""),
-      late === null ? NOT_TOLD : late ? `+${duration(late)}` : "first",
+      scene.tracks[track].label + (track === memberDetails.last ? " · last" : ""),
+      late === null ? UNKNOWN : late ? `+${duration(late)}` : "first",
       duration(wait),
-      duration(told.transfer),
+      duration(memberDetails.transfer),
       duration(exposed),
       duration(lod.duration[index] - exposed),
     ],
@@ -39,10 +39,10 @@ export class Selection {
   /** Select an interval by its index. */
   async choose(index, track, x = 0) {
     const { role } = this.scene.lanes[laneAt(this.lod, index)];
-    this.chosen = { index, track, role, told: null };
+    this.chosen = { index, track, role, memberDetails: null };
     await this.members.ready();
     if (this.chosen?.index !== index) return;
-    if (role === "collectives") this.chosen.told = this.members.of(track, index);
+    if (role === "collectives") this.chosen.memberDetails = this.members.of(track, index);
     const [title, nodes] = role === "collectives" ? this.#collective() : this.#kernel();
     this.card.show("selection", title, nodes, { x, close: () => this.clear() });
     this.redraw();
@@ -72,20 +72,20 @@ export class Selection {
   #kernel() {
     const { scene, columns, lod } = this, { index, track, role } = this.chosen, full = scene.names[columns.name[index]];
     const phase = role === "memory" ? "memory" : scene.categories[lod.category[index]].label;
-    const op = scene.ops?.[columns.name[index]] ?? essence(full);
+    const op = scene.ops?.[columns.name[index]] ?? shortOperator(full);
     const facts = [["op", visible(op)], ["phase", phase], ...this.#facts(index, track)];
     return [visible(shortName(full)), [element("p", "full", visible(full)), table(null, facts, "facts-table")]];
   }
 
   #collective() {
-    const { scene, columns, lod } = this, { index, track, told } = this.chosen, known = scene.collectives[columns.name[index]];
-    const title = [collectiveWord(known) || shortName(known.name), known.bytes ? bytes(known.bytes) : "", told?.name ?? ""].filter(Boolean).join(" · ");
+    const { scene, columns, lod } = this, { index, track, memberDetails } = this.chosen, known = scene.collectives[columns.name[index]];
+    const title = [collectiveWord(known) || shortName(known.name), known.bytes ? bytes(known.bytes) : "", memberDetails?.name ?? ""].filter(Boolean).join(" · ");
     const exposed = columns.exposed[index - columns.exposedFrom[track]], time = lod.duration[index];
     const name = element("p", "full", visible([known.name, known.label].filter(Boolean).join(" · ")));
-    if (!told) return [visible(title), [name, table(null, [...this.#facts(index, track), ["exposed", `${duration(exposed)} (${percent(time ? exposed / time : 0)})`]], "facts-table")]];
-    const rows = memberRows(told, scene, lod).map(({ track: own, last, cells: [label, ...rest] }) => Object.assign([this.#go(own, label), ...rest], { className: last ? "last" : "" }));
+    if (!memberDetails) return [visible(title), [name, table(null, [...this.#facts(index, track), ["exposed", `${duration(exposed)} (${percent(time ? exposed / time : 0)})`]], "facts-table")]];
+    const rows = memberRows(memberDetails, scene, lod).map(({ track: own, last, cells: [label, ...rest] }) => Object.assign([this.#go(own, label), ...rest], { className: last ? "last" : "" }));
     const head = ["rank", "arrived", "waited", "moved data", "exposed", "overlapped"];
-    return [visible(title), [name, table(null, this.#shared(known, told), "facts-table"), this.#bars(told), table(head, rows)]];
+    return [visible(title), [name, table(null, this.#shared(known, memberDetails), "facts-table"), this.#bars(memberDetails), table(head, rows)]];
   }
 
   /** A button that brings a rank into the frame. */
@@ -130,7 +130,7 @@ export class Selection {
   draw(context, { from, to, width }, { chrome }) {
     if (!this.chosen) return;
     const { lod, stage, chosen } = this, px = (to - from) / width, row = chosen.role === "collectives" ? "exposure" : chosen.role;
-    const members = chosen.told?.members ?? [chosen];
+    const members = chosen.memberDetails?.members ?? [chosen];
     const boxes = members.flatMap(({ track, index }) => {
       const box = stage.boxOf(track, row) ?? stage.boxOf(track, "phases");
       const left = (lod.start[index] - from) / px;

@@ -102,8 +102,8 @@ export class Summary {
 
   /** Tell under the pointer, and to screen readers, what each kind of collective has to do with it. */
   #kindsUnder(indicator, chosen, from, to) {
-    const told = this.kinds?.figures(from, to, chosen) ?? [];
-    indicator.title = told.map(({ kind, exposed, overlapped }) => `${collectiveWord({ kind }) || "other"}: ${duration(exposed)} exposed, ${duration(overlapped)} overlapped`).join("\n");
+    const kindFigures = this.kinds?.figures(from, to, chosen) ?? [];
+    indicator.title = kindFigures.map(({ kind, exposed, overlapped }) => `${collectiveWord({ kind }) || "other"}: ${duration(exposed)} exposed, ${duration(overlapped)} overlapped`).join("\n");
   }
 
   #indicators(sum, chosen, from, to) {

@@ -68,7 +68,7 @@ function without(text, open, close) {
 const SHELLS = /^(Kernel2?|kernel|device_kernel|kernel_entry)$/;
 
 /** The function's own name, or that of the first argument of a shell. */
-function told(base, plain) {
+function functionName(base, plain) {
   const argument = SHELLS.test(base) && /<\s*(?:typename |class |struct )?([\w:]+)/.exec(plain.slice(plain.indexOf(base)));
   return (argument && !/^(float|double|int|bool|char|unsigned|long)$/.test(argument[1]) && argument[1].split("::").at(-1)) || base;
 }
@@ -81,7 +81,7 @@ function told(base, plain) {
 export function shortName(name) {
   const plain = name.replaceAll("(anonymous namespace)::", "").replace(/^void /, "");
   const called = without(without(plain, "<", ">"), "(", ")").trim();
-  const base = told(called.split("::").at(-1), plain) || plain;
+  const base = functionName(called.split("::").at(-1), plain) || plain;
   if (!/elementwise_kernel|multi_tensor_apply_kernel|reduce_kernel/.test(base)) return base;
   const functor = /(\w*(?:[Ff]unctor|Ops?)(?:_\w+)?)\s*[<,>(]/.exec(plain.slice(plain.indexOf(base) + base.length));
   const shell = base.replace(/^(vectorized|unrolled)_/, "").replace(/_kernel(_impl)?$/, "");
@@ -89,7 +89,7 @@ export function shortName(name) {
 }
 
 /** Shorten in the middle to so many characters: kernel families share their beginning, variants differ at the end. */
-export function middle(text, characters) {
+export function truncateMiddle(text, characters) {
   if (text.length <= characters) return text;
   if (characters < 8) return "";
   const head = Math.ceil((characters - 1) * 0.55);
@@ -139,11 +139,11 @@ function verb(functor) {
  * What a kernel is for, in a word or three: "gemm bf16 128x128", "elementwise add", "softmax backward"; its short name
  * where that is all that can be told.
  */
-export function essence(name) {
+export function shortOperator(name) {
   const short = shortName(name);
   const shell = /^(elementwise|multi_tensor_apply|reduce)\w* (\w+)$/.exec(short);
   if (shell) return `${shell[1].replace("multi_tensor_apply", "foreach")} ${verb(shell[2])}`.trim();
-  const family = FAMILIES.map(([pattern, told]) => [pattern.exec(short) ?? (pattern.source === "adam" ? pattern.exec(name) : null), told]).find(([match]) => match);
+  const family = FAMILIES.map(([pattern, describe]) => [pattern.exec(short) ?? (pattern.source === "adam" ? pattern.exec(name) : null), describe]).find(([match]) => match);
   if (!family) return short;
   const word = family[1](family[0]), parts = [word];
   // In mangled names single letters stand for types, and any letters beside digits look like one.

@@ -3,7 +3,7 @@
 const BLOCK = 6;
 const LIMIT = 2 ** 32;
 
-export class Sums {
+export class WindowTotals {
   /** `values` are integers of 0 and more, which are taken over and overwritten. */
   constructor(values) {
     this.count = values.length;
@@ -36,13 +36,13 @@ export class Sums {
 }
 
 /** Sums of values that `fill(array)` writes, in four bytes each if that is enough, else in eight. */
-export function sumsOf(count, fill) {
+export function windowTotalsOf(count, fill) {
   const narrow = new Uint32Array(count);
   if (fill(narrow) < LIMIT) {
-    const made = new Sums(narrow);
-    if (made.since) return made;
+    const totals = new WindowTotals(narrow);
+    if (totals.since) return totals;
   }
   const wide = new Float64Array(count);
   fill(wide);
-  return new Sums(wide);
+  return new WindowTotals(wide);
 }

@@ -12,11 +12,11 @@ const NARROWEST = 6, SHARE = 1 / 12;
 const EDGE_SHARE = 0.06;
 const MOST_TRACKS = 16;
 
-export class Finding {
+export class SearchBar {
   #timer = 0;
 
-  constructor({ input, output, finder, plot, navigation, stage, scene, lod, card, redraw }) {
-    Object.assign(this, { input, output, finder, plot, navigation, stage, scene, lod, card, redraw, hits: null, current: null });
+  constructor({ input, output, searchIndex, plot, navigation, stage, scene, lod, card, redraw }) {
+    Object.assign(this, { input, output, searchIndex, plot, navigation, stage, scene, lod, card, redraw, hits: null, current: null });
     input.addEventListener("input", () => {
       clearTimeout(this.#timer);
       this.#timer = setTimeout(() => this.search(input.value), PATIENCE);
@@ -34,7 +34,7 @@ export class Finding {
     clearTimeout(this.#timer);
     if (this.input.value !== text) this.input.value = text;
     if ((this.hits?.text ?? "") === text) return;
-    this.hits = this.finder.find(text);
+    this.hits = this.searchIndex.find(text);
     this.current = null;
     this.dismissed = false;
     if (!this.hits) this.card.hide("find");

@@ -10,7 +10,7 @@ export function random(seed) {
 }
 
 /** A Lod over `lanes` lanes of about `count` intervals that overlap each other, touch, and are empty at times. */
-export function made({ seed, lanes, count, categories }) {
+export function randomLod({ seed, lanes, count, categories }) {
   const draw = random(seed);
   const entries = [];
   for (let lane = 0; lane < lanes; lane++) {

@@ -36,7 +36,7 @@ export function streamsOf(lod, scene, columns, track) {
   return { lod: own, streams: ids.map((id) => scene.columns.streams[id]), source };
 }
 
-export class Extras {
+export class ExtraRows {
   constructor(stage, lod, scene, columns) {
     Object.assign(this, { stage, lod, scene, columns, idle: false, open: new Set() });
   }
