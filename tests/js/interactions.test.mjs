@@ -11,20 +11,20 @@ import { covered, lodOf, random, packed as packedColumn } from "./lod_builders.m
 
 const packed = (...values) => packedColumn("Uint16", Uint16Array.of(...values));
 
-test("an address is read as it was written", () => {
+test("a hash is parsed as it was written", () => {
   const asked = { t: { from: -5, to: 1_000_000 }, step: "ProfilerStep#4", rank: 3, find: "a&b=#é c", theme: "dark" };
   assert.deepEqual(readHash(writeHash(asked)), asked);
   assert.equal(writeHash({ t: null, step: undefined, find: "" }), "");
   assert.deepEqual(readHash("#t=1.5,2.5"), { t: { from: 1.5, to: 2.5 } });
 });
 
-test("an address that makes no sense asks for nothing", () => {
+test("invalid settings in a hash are ignored", () => {
   const hostile = ["", "#", "#t=2,1", "#t=1,1", "#t=NaN,Infinity", "#t=1e9,2e99", "#t=1,2,3", "#t=", "#rank=-1", "#rank=1e3", "#rank=__proto__", "#theme=<script>", `#find=${"x".repeat(300)}`, `#t=1,2&${"y".repeat(5000)}`, "#%", "#t=%E0%A4%A", null, 7];
   for (const hash of hostile) assert.deepEqual(readHash(hash), {}, String(hash));
   assert.deepEqual(readHash("#__proto__=1&constructor=2&toString=3"), {});
 });
 
-test("a step is found by its name, or by the number at its end", () => {
+test("a step is found by its name or by the number at its end", () => {
   const strips = [{ names: ["ProfilerStep#4", "ProfilerStep#14"] }, { names: ["ProfilerStep#5", "warm"] }];
   assert.deepEqual(stepNamed(strips, "ProfilerStep#14"), { strip: 0, step: 1 });
   assert.deepEqual(stepNamed(strips, "4"), { strip: 0, step: 0 });
@@ -51,7 +51,7 @@ test("the system's theme holds until one is chosen", () => {
   assert.deepEqual(seen, ["dark", "light", "dark"]);
 });
 
-test("a scene without a dark twin is shown as it is", () => {
+test("a scene without dark colors keeps its colors", () => {
   assert.deepEqual(looks({ categories: [{ color: "a", ink: "b" }] }, "dark"), { name: "dark", categories: [{ color: "a", ink: "b" }], chrome: {} });
   assert.deepEqual(patternsOf({ special: { exposed: 4, causes: [8, 9, 10, 11, 12] } }), { 4: "hatch", 8: "back", 9: "dots", 10: "bars", 11: undefined, 12: "rails" });
 });
@@ -65,7 +65,7 @@ const SCENE = {
   columns: { streams: [7, 20] },
 };
 
-test("each kind's time in a window is what brute force counts, with overlaps counted once", () => {
+test("each kind's time in a window equals brute force, with overlaps counted once", () => {
   const draw = random(5), entries = [];
   for (const lane of [1, 4]) {
     let time = 0;
@@ -102,7 +102,7 @@ test("streams hold every recorded interval once, in order of time", () => {
   assert.deepEqual([0, 1, 2, 3, 4].map((i) => laneAt(lodOf(entries, 6, 2), i)), [0, 0, 1, 2, 3]);
 });
 
-test("a collective's members are gathered over the ranks, with what is known of each", async () => {
+test("a collective's members are collected over the ranks", async () => {
   const entries = [{ lane: 0, start: 1, duration: 1 }, { lane: 2, start: 10, duration: 30 }, { lane: 2, start: 50, duration: 5 }, { lane: 5, start: 20, duration: 20 }].map((e) => ({ category: 0, ...e }));
   const lod = lodOf(entries, 6, 1), columns = { exposed: [12, 5, 20], exposedFrom: [1, 1] };
   const details = {
@@ -126,7 +126,7 @@ test("a collective's members are gathered over the ranks, with what is known of 
   ]);
 });
 
-test("without details nothing is told", async () => {
+test("without details, members and launch delays are unknown", async () => {
   const members = new CollectiveMembers(lodOf([{ lane: 2, start: 0, duration: 1, category: 0 }], 6, 1), SCENE, { exposed: [0], exposedFrom: [0, 1] });
   await members.ready();
   assert.deepEqual([members.of(0, 0), members.launchDelay(0)], [null, null]);

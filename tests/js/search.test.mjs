@@ -24,7 +24,7 @@ function searchSetup(seed = 3) {
   return { lod, entries, names, searchIndex: new SearchIndex(lod, SCENE, { name: names }) };
 }
 
-test("names are found whatever their case, in kernels and in collectives, and nowhere else", () => {
+test("the search ignores case and covers kernels and collectives only", () => {
   const { searchIndex, entries, names } = searchSetup(), indices = (hits) => hits.lanes.flatMap(({ items }) => [...items]);
   const truth = (wanted) => entries.map((_, i) => i).filter((i) => wanted(entries[i].lane, names[i]));
   assert.deepEqual(indices(searchIndex.find("gEm")), truth((lane, name) => [0, 3].includes(lane) && name !== 1));
@@ -34,7 +34,7 @@ test("names are found whatever their case, in kernels and in collectives, and no
   assert.equal(searchIndex.find("  "), null);
 });
 
-test("number and time of the hits in a window are what brute force counts", () => {
+test("number and time of the hits in a window equal brute force", () => {
   const { searchIndex, entries } = searchSetup(), hits = searchIndex.find("gem");
   for (const [from, to] of [[-10, 5000], [100, 300], [250, 251], [9000, 9001]]) {
     const truth = [0, 1].map((track) => {
@@ -47,7 +47,7 @@ test("number and time of the hits in a window are what brute force counts", () =
   }
 });
 
-test("from hit to hit, in order of time over all GPUs, and round at either end", () => {
+test("hits are visited in order of time over all GPUs, and wrap around", () => {
   const { searchIndex, entries } = searchSetup(), hits = searchIndex.find("gem");
   const order = hits.lanes.flatMap(({ items }) => [...items]).sort((a, b) => entries[a].start - entries[b].start || a - b);
   let at = { start: -1, index: -1 };
@@ -61,7 +61,7 @@ test("from hit to hit, in order of time over all GPUs, and round at either end",
   assert.equal(hits.next(at, -1).index, order.at(-1));
 });
 
-test("the columns that hits touch are those of brute force, however many there are", () => {
+test("the columns that hits touch equal brute force", () => {
   for (let seed = 1; seed < 30; seed++) {
     const { searchIndex, entries } = searchSetup(seed), [lane] = searchIndex.find("gem").lanes, own = [...lane.items].map((i) => entries[i]);
     for (const [from, px, width] of [[-20, 7, 100], [100, 1.5, 80], [0, 40, 30], [5000, 3, 10]]) {

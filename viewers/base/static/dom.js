@@ -1,4 +1,4 @@
-/** Elements whose text is only ever text: names in traces are hostile until shown otherwise. */
+/** Creates elements with textContent only, never HTML: names in traces are untrusted. */
 
 export function element(tag, className = "", text = undefined) {
   const node = document.createElement(tag);
@@ -7,7 +7,7 @@ export function element(tag, className = "", text = undefined) {
   return node;
 }
 
-/** A table of text: `head` and `rows` of cells, numbers to the right from the second column on. */
+/** Return a table of text cells; a row may carry a `className`, and a cell may be a node. */
 export function table(head, rows, className = "figures") {
   const node = element("table", className), body = element("tbody");
   if (head) {
@@ -36,14 +36,14 @@ function wrapped(node) {
   return cell;
 }
 
-/** A square in a category's color, as in the legend. */
+/** Return a square in a category's color, as in the legend. */
 export function swatch(category, hatched = false) {
   const node = element("i", hatched ? "swatch hatched" : "swatch");
   node.style.backgroundColor = `var(--c${category})`;
   return node;
 }
 
-/** Tell whether keys that are pressed belong to a field. */
+/** Whether a key event belongs to an input field. */
 export function typing({ target }) {
   return /^(INPUT|SELECT|TEXTAREA)$/.test(target?.tagName ?? "") || Boolean(target?.isContentEditable);
 }

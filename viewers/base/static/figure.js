@@ -1,4 +1,4 @@
-/** Put a page's one Bokeh figure in its place, light or dark as the system asks for, and say so. */
+/** Embeds a page's Bokeh figure in the system's color scheme, and sets `data-ready`. */
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 let view;

@@ -1,4 +1,4 @@
-/** The Gantt page: reads its islands, wires Bokeh's frame to our raster, and says when it is ready. */
+/** Entry point of the Gantt page: reads its JSON islands, connects Bokeh's frame to the raster, and sets `data-ready`. */
 
 import { Interactions } from "./interactions.js";
 import { embed } from "./bokeh_adapter.js";
@@ -19,24 +19,24 @@ import { Scrolling } from "./scrolling.js";
 import { Stage } from "./stage.js";
 import { Summary } from "./summary.js";
 import { Theme, patternsOf } from "../../base/static/theme.js";
-import { tickLabels } from "./text.js";
+import { integer, tickLabels } from "./text.js";
 
-/** Milliseconds between two updates of the figures while the view moves; the last follows as soon as it rests. */
-const REST = 60;
-/** Milliseconds for which a GPU that was asked for is framed. */
-const MARKED = 1800;
-/** Pixels of a window below which it is narrow, and what then is left of the frame; of a tick's label at least. */
+/** Minimum time between two updates of the figures while the view moves, in ms. */
+const UPDATE_MS = 60;
+/** How long the GPU of a clicked heatmap cell stays framed, in ms. */
+const MARKED_MS = 1800;
+/** In pixels: window width below which a window is narrow, the left margin then, and the minimum width of a tick label. */
 const NARROW = 700, NARROW_LEFT = 92, TICK = 78;
-/** A window whose pixels are small for their number, and the letters there: see gantt.css. */
+/** Window size from which the page uses a larger font; gantt.css has the same query. */
 const LARGE = { query: "(min-width: 2400px) and (min-height: 1300px)", letters: 15 };
-/** Pixels: the least that is shown of the rows, what stays free below them, and for how few no scrollbar pays. */
+/** In pixels: minimum height of the rows, margin below them, and the overflow up to which no scrollbar is shown. */
 const FRAME = { least: 300, below: 14, spare: 60 };
 
 const $ = (selector) => document.querySelector(selector);
 const island = (id) => JSON.parse(document.getElementById(id).textContent);
 
-/** Call `act` with the latest arguments, at most once in so many milliseconds. */
-function throttle(interval, act) {
+/** Return a function that calls `callback` with the latest arguments, at most once per `interval` ms. */
+function throttle(interval, callback) {
   let waiting = null, next = 0;
   return (...values) => {
     const planned = waiting !== null;
@@ -46,53 +46,54 @@ function throttle(interval, act) {
       next = performance.now() + interval;
       const latest = waiting;
       waiting = null;
-      act(...latest);
+      callback(...latest);
     };
     setTimeout(run, Math.max(0, next - performance.now()));
   };
 }
 
-function status(lod, scene, rows, from, to) {
+/** Show how many intervals are in view. */
+function showCount(lod, scene, rows, from, to) {
   let count = 0;
   for (const row of rows) if (row.found >= 0 && row.role !== "phases" && !row.extra) count += lod.count(row.found, from, to);
   const onCpu = scene.tracks.filter(({ label }) => label.endsWith("CPU")).length;
   const what = !onCpu ? "kernels and copies" : onCpu < scene.tracks.length ? "kernels, copies and operators" : "operators and collectives";
-  $("#view").textContent = `${count.toLocaleString("en-US")} ${what} in view`;
+  $("#view").textContent = `${integer(count)} ${what} in view`;
 }
 
-/** Give the rows the height that the window has for them, and lay names and scrollbar beside them. */
+/** Return functions that fit the rows to the window and place the names and the scrollbar next to them. */
 function fitLayout(main, mini, stage, names, scrolling, labels) {
   const figure = $("#figure");
-  let laid = "";
-  const beside = () => {
-    const frame = main.within(figure), now = Object.values(frame).join();
-    if (now === laid) return;
-    laid = now;
+  let placed = "";
+  const placeSides = () => {
+    const frame = main.within(figure), key = Object.values(frame).join();
+    if (key === placed) return;
+    placed = key;
     names.place(frame);
     scrolling.place(frame);
   };
   const { whole, left } = stage.scene.layout;
   const free = () => Math.max(FRAME.least, innerHeight - main.within(document.documentElement).top - FRAME.below - $("#causes").offsetHeight);
-  /** To a window of another size: a narrow one has room for a word beside the rows, a high one for higher rows. */
+  /** Adapt margin, font and row height to the window's size. */
   const resized = () => {
     const large = matchMedia(LARGE.query).matches, letters = large ? LARGE.letters : 12;
-    const beside = innerWidth < NARROW ? Math.min(left, NARROW_LEFT) : Math.round((left * letters) / 12);
+    const margin = innerWidth < NARROW ? Math.min(left, NARROW_LEFT) : Math.round((left * letters) / 12);
     labels.resize(letters);
-    document.body.style.setProperty("--left", `${beside}px`);
-    for (const plot of [main, mini]) plot.arrange(beside, Math.max(2, Math.min(9, Math.floor((innerWidth - beside) / TICK))), letters);
+    document.body.style.setProperty("--left", `${margin}px`);
+    for (const plot of [main, mini]) plot.arrange(margin, Math.max(2, Math.min(9, Math.floor((innerWidth - margin) / TICK))), letters);
     if (!whole) stage.grow(free());
   };
   const fit = () => {
-    // On a page that goes on below, all rows stand, and the page scrolls.
+    // In a report the page scrolls, so all rows are shown.
     const room = whole ? stage.height : free();
     const frame = stage.height <= room + FRAME.spare ? stage.height : Math.round(room);
     main.resize(frame);
     stage.resize(frame);
   };
-  return { beside, fit, resized };
+  return { placeSides, fit, resized };
 }
 
-/** A map of all steps, which leads to a GPU's step in the rows below. */
+/** Create the heatmap of all steps; a click on a cell shows that step of that GPU in the rows below. */
 function heatmapOver(lod, scene, stage, navigation) {
   let marked = 0;
   return new Heatmap($("#heat"), lod, scene, (track, step) => {
@@ -102,11 +103,11 @@ function heatmapOver(lod, scene, stage, navigation) {
     marked = setTimeout(() => {
       stage.marked = -1;
       stage.changed();
-    }, MARKED);
+    }, MARKED_MS);
   });
 }
 
-/** Frame the GPU that was just asked for, on a context in CSS pixels. */
+/** Draw a frame around the GPU whose heatmap cell was clicked; the context is in CSS pixels. */
 function frameMarked(context, { width }, { blocks, marked }, { chrome }) {
   const block = blocks.find(({ track }) => track === marked);
   if (!block) return;
@@ -127,9 +128,9 @@ async function start() {
   const labels = new Labels(lod, scene, stage, columns), summary = new Summary($("#summary"), lod, scene, hidden), timeSaved = new TimeSaved(scene, stage);
   const hover = new Hover(main, lod, scene, stage, columns), names = new RowNames($("#names"), stage, scene);
   const scrolling = new Scrolling(main, stage, $("#rows-scroll"), $("#names"));
-  const { beside, fit, resized } = fitLayout(main, mini, stage, names, scrolling, labels);
-  const follow = throttle(REST, (from, to) => {
-    status(lod, scene, stage.rows, from, to);
+  const { placeSides, fit, resized } = fitLayout(main, mini, stage, names, scrolling, labels);
+  const follow = throttle(UPDATE_MS, (from, to) => {
+    showCount(lod, scene, stage.rows, from, to);
     interactions?.moved();
     summary.update(from, to);
   });
@@ -145,7 +146,7 @@ async function start() {
       interactions?.over(context, view);
     },
     after: (from, to) => {
-      beside();
+      placeSides();
       hover.place();
       interactions?.painted();
       follow(from, to);
@@ -161,10 +162,11 @@ async function start() {
   theme.follow((looks) => {
     labels.looks = timeSaved.looks = looks;
     const { chrome } = looks, colors = looks.categories.map(({ color }) => color);
-    for (const one of [picture, minimap]) one.raster.paint(colors, chrome.baseline, chrome.paper);
+    for (const canvas of [picture, minimap]) canvas.raster.paint(colors, chrome.baseline, chrome.paper);
   });
+  const redraw = () => [picture, minimap].forEach((canvas) => canvas.draw(true));
   categoryButtons($("#chips"), $("#causes"), scene, hidden, () => {
-    [picture, minimap].forEach((one) => one.draw(true));
+    redraw();
     summary.dim();
   });
   const navigation = new Navigation(main, scene, hover, main.range);
@@ -182,24 +184,23 @@ async function start() {
     heat?.draw();
     stage.changed();
   });
-  const redraw = () => [picture, minimap].forEach((one) => one.draw(true));
   interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, summary, redraw });
-  const printed = new PrintView($("#sheets"), { picture, stage, scene, plot: main, theme });
-  // The first axis was labelled before its formatter was ours.
+  const printView = new PrintView($("#sheets"), { picture, stage, scene, plot: main, theme });
+  // Bokeh drew the first axis labels before formatTicks was set.
   main.repaint();
   resized();
   stage.changed();
   minimap.draw();
   timing.drawn = performance.now();
-  // For tests and benchmarks.
+  // Used by tests and benchmarks.
   const exact = () => picture.exact() && minimap.exact();
-  globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printed, interactions, timing, exact };
+  globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printView, interactions, timing, exact };
   requestAnimationFrame(() => setTimeout(() => (document.documentElement.dataset.ready = "1")));
 }
 
 start().catch((error) => {
   const problem = $("#problem");
-  problem.textContent = `This page could not draw its picture: ${error.message}. "dptrace view RUN --text" draws it in a terminal.`;
+  problem.textContent = `The chart could not be drawn: ${error.message}. Run "dptrace view RUN --text" to draw it in the terminal.`;
   problem.hidden = false;
   console.error(error);
 });

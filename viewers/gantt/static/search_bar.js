@@ -1,16 +1,16 @@
-/** The field that searches: counts what it finds, goes from hit to hit, and tells their time on each GPU in view. */
+/** The search field: counts the hits, moves from hit to hit, and lists their time per GPU in the visible range. */
 
 import { element, table } from "../../base/static/dom.js";
 import { drawHits, drawMiniHits } from "./hits.js";
-import { duration, visible } from "./text.js";
+import { duration, integer, visible } from "./text.js";
 
-/** Milliseconds of rest after a key before a search of ten million kernels is worth it. */
-const PATIENCE = 90;
-/** A hit that is narrower is zoomed to, until it is so large a share of the view. */
+/** Time after the last key press before the search starts, in ms: a search of ten million kernels is slow. */
+const SEARCH_DELAY_MS = 90;
+/** A hit narrower than this many pixels is zoomed to, until it fills this share of the view. */
 const NARROWEST = 6, SHARE = 1 / 12;
-/** Share of the view beside its edges where a hit counts as out of sight. */
+/** Share of the view at either edge where a hit counts as out of sight. */
 const EDGE_SHARE = 0.06;
-const MOST_TRACKS = 16;
+const MAX_TRACKS = 16;
 
 export class SearchBar {
   #timer = 0;
@@ -19,7 +19,7 @@ export class SearchBar {
     Object.assign(this, { input, output, searchIndex, plot, navigation, stage, scene, lod, card, redraw, hits: null, current: null });
     input.addEventListener("input", () => {
       clearTimeout(this.#timer);
-      this.#timer = setTimeout(() => this.search(input.value), PATIENCE);
+      this.#timer = setTimeout(() => this.search(input.value), SEARCH_DELAY_MS);
     });
     input.addEventListener("keydown", (event) => this.#key(event));
   }
@@ -29,7 +29,7 @@ export class SearchBar {
     this.input.select();
   }
 
-  /** Look for a text; an empty one ends the search. */
+  /** Search for a text; an empty one ends the search. */
   search(text) {
     clearTimeout(this.#timer);
     if (this.input.value !== text) this.input.value = text;
@@ -57,12 +57,12 @@ export class SearchBar {
     event.stopPropagation();
   }
 
-  /** Go to the next hit, or with -1 to the one before; at first to the first in view. */
+  /** Go to the next hit, or with -1 to the previous one; start with the first hit in view. */
   go(direction) {
     if (!this.hits?.count) return;
     const { from, to } = this.plot.range;
-    const at = this.current ?? (direction > 0 ? { start: from, index: -1 } : { start: to, index: Infinity });
-    const hit = this.hits.next(at, direction);
+    const start = this.current ?? (direction > 0 ? { start: from, index: -1 } : { start: to, index: Infinity });
+    const hit = this.hits.next(start, direction);
     this.current = { ...hit, duration: this.lod.duration[hit.index] };
     this.stage.reveal(hit.track, hit.role === "collectives" ? "exposure" : hit.role);
     this.#bring(this.current);
@@ -70,6 +70,7 @@ export class SearchBar {
     this.redraw();
   }
 
+  /** Move or zoom the view until a hit is visible. */
   #bring({ start, duration: ns }) {
     const { from, to } = this.plot.range, width = to - from, { width: pixels } = this.plot.frame();
     if ((ns / width) * pixels < NARROWEST) {
@@ -80,18 +81,17 @@ export class SearchBar {
     }
   }
 
-  /** Say how many there are, and, where one asks or no other card is open, how much of the time in view is theirs. */
-  report(asked = false) {
+  /** Show the number of hits; with `force`, or when no other card is open, also their time in the visible range. */
+  report(force = false) {
     const { hits, current } = this;
-    const number = (value) => value.toLocaleString("en-US");
-    this.output.textContent = !hits ? "" : !hits.count ? "nothing found" : current ? `${number(hits.ordinal(current))} of ${number(hits.count)}` : `${number(hits.count)} found`;
-    if (!hits?.count || this.dismissed || (!asked && this.card.key !== null && this.card.key !== "find")) return;
+    this.output.textContent = !hits ? "" : !hits.count ? "nothing found" : current ? `${integer(hits.ordinal(current))} of ${integer(hits.count)}` : `${integer(hits.count)} found`;
+    if (!hits?.count || this.dismissed || (!force && this.card.key !== null && this.card.key !== "find")) return;
     const { from, to } = this.plot.range, tracks = hits.perTrack(from, to);
-    const rows = tracks.slice(0, MOST_TRACKS).map(({ track, count, time }) => [this.scene.tracks[track].label, number(count), duration(time)]);
-    const total = tracks.reduce((sum, one) => ({ count: sum.count + one.count, time: sum.time + one.time }), { count: 0, time: 0 });
-    if (tracks.length > 1) rows.push(Object.assign([tracks.length > MOST_TRACKS ? `all ${tracks.length} GPUs` : "together", number(total.count), duration(total.time)], { className: "total" }));
-    const note = element("p", "quiet", `Of the ${duration(to - from)} in view. Enter goes to the next, Shift and Enter back.`);
-    this.card.show("find", `“${visible(hits.text)}”`, [table(["GPU", "in view", "their time"], rows), note], { close: () => (this.dismissed = true) });
+    const rows = tracks.slice(0, MAX_TRACKS).map(({ track, count, time }) => [this.scene.tracks[track].label, integer(count), duration(time)]);
+    const total = tracks.reduce((sum, { count, time }) => ({ count: sum.count + count, time: sum.time + time }), { count: 0, time: 0 });
+    if (tracks.length > 1) rows.push(Object.assign([tracks.length > MAX_TRACKS ? `all ${tracks.length} GPUs` : "total", integer(total.count), duration(total.time)], { className: "total" }));
+    const note = element("p", "quiet", `In the visible ${duration(to - from)}. Enter: next hit; Shift+Enter: previous hit.`);
+    this.card.show("find", `“${visible(hits.text)}”`, [table(["GPU", "in view", "time"], rows), note], { close: () => (this.dismissed = true) });
   }
 
   draw(context, view, { chrome }) {
