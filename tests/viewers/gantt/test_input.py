@@ -164,7 +164,7 @@ def test_a_chip_hides_its_category(browser: Browser, file: Path) -> None:
 
 @browser_test
 def test_ranks_with_clocks_apart_are_drawn_as_recorded(browser: Browser, tmp_path: Path) -> None:
-    """Each rank has a step strip, the brackets go through all of them, a note explains it, and the figures are the same."""
+    """Each rank has a step strip that the brackets go through; a note explains it; the figures are the same."""
     one, two = two_rank_timelines()
     hour = 3_600_000_000_000
     windows = Windows(two.windows.names, two.windows.bounds + hour)

@@ -176,9 +176,10 @@ def test_a_collective_is_joined_over_its_ranks(browser: Browser, file: Path) -> 
 @browser_test
 def test_a_click_on_a_kernel_shows_its_details(browser: Browser, tmp_path: Path) -> None:
     """Name, operator, phase, step, start, duration and launch delay."""
-    made = TimelineBuilder(0, bounds=(0, 1_000_000)).compute(100_000, 350_000, name="sm80_xmma_gemm_f16_64x64").build()
-    made.launch_ns[0] = 93_000
-    with open_page(browser, written(Run("one", (made,)), tmp_path / "one.html")) as (page, errors):
+    build = TimelineBuilder(0, bounds=(0, 1_000_000))
+    timeline = build.compute(100_000, 350_000, name="sm80_xmma_gemm_f16_64x64").build()
+    timeline.launch_ns[0] = 93_000
+    with open_page(browser, written(Run("one", (timeline,)), tmp_path / "one.html")) as (page, errors):
         settle(page)
         page.mouse.click(*at(page, "compute", 200_000))
         page.wait_for_timeout(150)
@@ -228,7 +229,7 @@ def test_links_lead_to_a_view_and_back(browser: Browser, file: Path) -> None:
 
 @browser_test
 def test_light_and_dark(browser: Browser, file: Path) -> None:
-    """The system's theme applies until the user switches; every drawn color is the theme's; printing uses the light theme."""
+    """The system's theme applies until the user switches; all colors are the theme's; printing is light."""
     with open_page(browser, file) as (page, errors):
         settle(page)
         paper = "getComputedStyle(document.body).backgroundColor"
@@ -305,7 +306,7 @@ def test_rows_on_demand_and_help(browser: Browser, file: Path) -> None:
 def test_hostile_names_stay_text_whatever_is_done(browser: Browser, tmp_path: Path) -> None:
     """Selected, searched, measured, linked and shown in rows on demand: nothing is executed or fetched."""
     names = tuple(PAYLOAD + name for name in ("gemm", "other", "ncclDevKernel", "Memcpy"))
-    made = training_run(400, ranks=2, names=names)
+    plain = training_run(400, ranks=2, names=names)
     timelines = tuple(
         replace(
             one,
@@ -316,7 +317,7 @@ def test_hostile_names_stay_text_whatever_is_done(browser: Browser, tmp_path: Pa
                 for k, c in enumerate(one.collectives)
             ),
         )
-        for one in made.timelines
+        for one in plain.timelines
     )
     path = written(Run(PAYLOAD, timelines, {"mode": PAYLOAD}, (PAYLOAD,), 2), tmp_path / "hostile.html")
     with open_page(browser, path, before="window.fired = []; window.PWN = (how) => fired.push(how);") as (page, errors):

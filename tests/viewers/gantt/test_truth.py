@@ -104,8 +104,8 @@ def shares(
 def edge_columns(lane: Lane, edges: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return the columns where an interval drawn whole differs from its share.
 
-    These are its first and last columns, since it is rounded to the pixel grid, and columns where it covers intervals of
-    other categories.
+    These are its first and last columns, since it is rounded to the pixel grid, and columns where it covers other
+    categories.
     """
     step = edges[1] - edges[0]
     long = lane.duration_ns >= WHOLE_TRACE * step
