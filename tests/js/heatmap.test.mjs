@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { bins, heatOf, shade } from "../../viewers/gantt/static/heatmap.js";
-import { lodOf } from "./made.mjs";
+import { lodOf } from "./lod_builders.mjs";
 
 const SCENE = {
   tracks: [
@@ -14,26 +14,26 @@ const SCENE = {
 };
 const LOD = lodOf([{ lane: 0, start: 90, duration: 110, category: 1 }, { lane: 1, start: 0, duration: 50, category: 0 }], 2, 2);
 
-test("cells are step times and exposed shares, and steps that a GPU does not have are none", () => {
+test("cells are step times and exposed shares, NaN for steps that a GPU does not have", () => {
   const time = heatOf(LOD, SCENE, "time"), exposed = heatOf(LOD, SCENE, "exposed");
   assert.deepEqual([time.at(0, 0), time.at(0, 1), time.at(1, 0), time.at(1, 1)], [100, 200, 50, NaN]);
   assert.deepEqual([time.least, time.most], [50, 200]);
   assert.deepEqual([exposed.at(0, 0), exposed.at(0, 1), exposed.at(1, 0)], [0.1, 0.5, 0]);
 });
 
-test("the worst of a bin is what its cell shows, whichever side is longer", () => {
+test("a bin shows its largest value, whichever side is longer", () => {
   const values = Array.from({ length: 1000 }, (_, i) => (i === 737 ? 9 : 1));
   const wide = { tracks: 1000, steps: 1, at: (track) => values[track] }, long = { tracks: 1, steps: 1000, at: (_, step) => values[step] };
   for (const heat of [wide, long]) {
-    const made = bins(heat, 100, 50);
-    assert.deepEqual([made.across, made.down, made.turned], [100, 1, heat === long]);
-    assert.deepEqual([...made.values].flatMap((value, i) => (value === 9 ? [i] : [])), [73]);
+    const binned = bins(heat, 100, 50);
+    assert.deepEqual([binned.across, binned.down, binned.transposed], [100, 1, heat === long]);
+    assert.deepEqual([...binned.values].flatMap((value, i) => (value === 9 ? [i] : [])), [73]);
   }
 });
 
 test("a bin without a step stays empty", () => {
-  const made = bins(heatOf(LOD, SCENE, "time"), 100, 100);
-  assert.equal(made.values.filter((value) => Number.isNaN(value)).length, 1);
+  const binned = bins(heatOf(LOD, SCENE, "time"), 100, 100);
+  assert.equal(binned.values.filter((value) => Number.isNaN(value)).length, 1);
 });
 
 test("colors go from the least to the most", () => {

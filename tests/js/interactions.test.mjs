@@ -1,30 +1,30 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { laneAt, streamsOf } from "../../viewers/gantt/static/interval_details.js";
+import { laneAt, streamsOf } from "../../viewers/gantt/static/extra_rows.js";
 import { readHash, stepNamed, writeHash } from "../../viewers/gantt/static/hash.js";
-import { Kinds } from "../../viewers/gantt/static/collective_kinds.js";
-import { Members } from "../../viewers/gantt/static/collective_members.js";
+import { CollectiveKinds } from "../../viewers/gantt/static/collective_kinds.js";
+import { CollectiveMembers } from "../../viewers/gantt/static/collective_members.js";
 import { memberRows } from "../../viewers/gantt/static/select.js";
 import { Theme, looks, patternsOf } from "../../viewers/base/static/theme.js";
-import { covered, lodOf, random, packed as packedColumn } from "./made.mjs";
+import { covered, lodOf, random, packed as packedColumn } from "./lod_builders.mjs";
 
 const packed = (...values) => packedColumn("Uint16", Uint16Array.of(...values));
 
-test("an address is read as it was written", () => {
+test("a hash is parsed as it was written", () => {
   const asked = { t: { from: -5, to: 1_000_000 }, step: "ProfilerStep#4", rank: 3, find: "a&b=#é c", theme: "dark" };
   assert.deepEqual(readHash(writeHash(asked)), asked);
   assert.equal(writeHash({ t: null, step: undefined, find: "" }), "");
   assert.deepEqual(readHash("#t=1.5,2.5"), { t: { from: 1.5, to: 2.5 } });
 });
 
-test("an address that makes no sense asks for nothing", () => {
+test("invalid settings in a hash are ignored", () => {
   const hostile = ["", "#", "#t=2,1", "#t=1,1", "#t=NaN,Infinity", "#t=1e9,2e99", "#t=1,2,3", "#t=", "#rank=-1", "#rank=1e3", "#rank=__proto__", "#theme=<script>", `#find=${"x".repeat(300)}`, `#t=1,2&${"y".repeat(5000)}`, "#%", "#t=%E0%A4%A", null, 7];
   for (const hash of hostile) assert.deepEqual(readHash(hash), {}, String(hash));
   assert.deepEqual(readHash("#__proto__=1&constructor=2&toString=3"), {});
 });
 
-test("a step is found by its name, or by the number at its end", () => {
+test("a step is found by its name or by the number at its end", () => {
   const strips = [{ names: ["ProfilerStep#4", "ProfilerStep#14"] }, { names: ["ProfilerStep#5", "warm"] }];
   assert.deepEqual(stepNamed(strips, "ProfilerStep#14"), { strip: 0, step: 1 });
   assert.deepEqual(stepNamed(strips, "4"), { strip: 0, step: 0 });
@@ -51,7 +51,7 @@ test("the system's theme holds until one is chosen", () => {
   assert.deepEqual(seen, ["dark", "light", "dark"]);
 });
 
-test("a scene without a dark twin is shown as it is", () => {
+test("a scene without dark colors keeps its colors", () => {
   assert.deepEqual(looks({ categories: [{ color: "a", ink: "b" }] }, "dark"), { name: "dark", categories: [{ color: "a", ink: "b" }], chrome: {} });
   assert.deepEqual(patternsOf({ special: { exposed: 4, causes: [8, 9, 10, 11, 12] } }), { 4: "hatch", 8: "back", 9: "dots", 10: "bars", 11: undefined, 12: "rails" });
 });
@@ -65,13 +65,13 @@ const SCENE = {
   columns: { streams: [7, 20] },
 };
 
-test("each kind's time in a window is what brute force counts, with overlaps counted once", () => {
+test("each kind's time in a window equals brute force, with overlaps counted once", () => {
   const draw = random(5), entries = [];
   for (const lane of [1, 4]) {
     let time = 0;
     for (let i = 0; i < 40; i++) entries.push({ lane, start: (time += Math.floor(draw() * 8)), duration: Math.floor(draw() * 12), category: draw() < 0.5 ? 0 : 1, name: Math.floor(draw() * 3) });
   }
-  const lod = lodOf(entries, 6, 2), kinds = new Kinds(lod, SCENE, { name: entries.map(({ name }) => name) });
+  const lod = lodOf(entries, 6, 2), kinds = new CollectiveKinds(lod, SCENE, { name: entries.map(({ name }) => name) });
   for (const [from, to] of [[-10, 500], [30, 90], [60, 61], [300, 400]]) {
     const truth = ["all_reduce", "all_gather", "other"].map((kind, name) => {
       const of = (category) => [0, 1].reduce((sum, track) => {
@@ -81,8 +81,8 @@ test("each kind's time in a window is what brute force counts, with overlaps cou
       }, 0);
       return { kind, exposed: of(0), overlapped: of(1) };
     });
-    const told = kinds.figures(from, to), byKind = (a, b) => a.kind.localeCompare(b.kind);
-    assert.deepEqual([...told].sort(byKind), truth.filter(({ exposed, overlapped }) => exposed + overlapped).sort(byKind));
+    const sums = kinds.figures(from, to), byKind = (a, b) => a.kind.localeCompare(b.kind);
+    assert.deepEqual([...sums].sort(byKind), truth.filter(({ exposed, overlapped }) => exposed + overlapped).sort(byKind));
   }
 });
 
@@ -102,7 +102,7 @@ test("streams hold every recorded interval once, in order of time", () => {
   assert.deepEqual([0, 1, 2, 3, 4].map((i) => laneAt(lodOf(entries, 6, 2), i)), [0, 0, 1, 2, 3]);
 });
 
-test("a collective's members are gathered over the ranks, with what is known of each", async () => {
+test("a collective's members are collected over the ranks", async () => {
   const entries = [{ lane: 0, start: 1, duration: 1 }, { lane: 2, start: 10, duration: 30 }, { lane: 2, start: 50, duration: 5 }, { lane: 5, start: 20, duration: 20 }].map((e) => ({ category: 0, ...e }));
   const lod = lodOf(entries, 6, 1), columns = { exposed: [12, 5, 20], exposedFrom: [1, 1] };
   const details = {
@@ -113,21 +113,21 @@ test("a collective's members are gathered over the ranks, with what is known of 
     groups: [{ name: "0", description: "mesh_dp", size: 4 }],
     instances: { transfer: packed(20), upper: packed(1), algbw: packed(5), busbw: packed(8), last: packed(2), bytes: packed(4096), seq: packed(18), group: packed(0), name: packed(0), names: ["bucket 0"] },
   };
-  const members = new Members(lod, { ...SCENE, details }, columns);
+  const members = new CollectiveMembers(lod, { ...SCENE, details }, columns);
   await members.ready();
-  const told = members.of(1, 3);
-  assert.deepEqual([told.name, told.seq, told.last, told.upper, told.bytes, told.busbw, told.group.description], ["bucket 0", 17, 1, true, 4096, 8000, "mesh_dp"]);
-  assert.deepEqual(told.members, [{ track: 0, index: 1, wait: 10, late: 0, exposed: 12 }, { track: 1, index: 3, wait: 0, late: 10, exposed: 20 }]);
+  const known = members.of(1, 3);
+  assert.deepEqual([known.name, known.seq, known.last, known.upper, known.bytes, known.busbw, known.group.description], ["bucket 0", 17, 1, true, 4096, 8000, "mesh_dp"]);
+  assert.deepEqual(known.members, [{ track: 0, index: 1, wait: 10, late: 0, exposed: 12 }, { track: 1, index: 3, wait: 0, late: 10, exposed: 20 }]);
   assert.equal(members.of(0, 2), null);
   assert.deepEqual([0, 1, 2, 3].map((i) => members.launchDelay(i)), [5, null, 0, 2]);
-  assert.deepEqual(memberRows(told, SCENE, lod).map(({ cells }) => cells), [
+  assert.deepEqual(memberRows(known, SCENE, lod).map(({ cells }) => cells), [
     ["rank 0 · GPU 0", "first", "10 ns", "20 ns", "12 ns", "18 ns"],
     ["rank 1 · GPU 1 · last", "+10 ns", "0 ns", "20 ns", "20 ns", "0 ns"],
   ]);
 });
 
-test("without details nothing is told", async () => {
-  const members = new Members(lodOf([{ lane: 2, start: 0, duration: 1, category: 0 }], 6, 1), SCENE, { exposed: [0], exposedFrom: [0, 1] });
+test("without details, members and launch delays are unknown", async () => {
+  const members = new CollectiveMembers(lodOf([{ lane: 2, start: 0, duration: 1, category: 0 }], 6, 1), SCENE, { exposed: [0], exposedFrom: [0, 1] });
   await members.ready();
   assert.deepEqual([members.of(0, 0), members.launchDelay(0)], [null, null]);
 });

@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { covered, indices, lodOf, made, random } from "./made.mjs";
+import { covered, indices, lodOf, randomLod, random } from "./lod_builders.mjs";
 
 const CATEGORIES = 3;
 
-/** Windows of all sizes, some of them beyond both ends of the data. */
+/** Windows of all sizes, some beyond both ends of the data. */
 function* windows(lod, draw) {
   const end = lod.start.reduce((most, start, i) => Math.max(most, start + lod.duration[i]), 1);
   for (let i = 0; i < 8; i++) {
@@ -17,12 +17,12 @@ function* windows(lod, draw) {
 function each(check) {
   for (let seed = 1; seed <= 25; seed++) {
     const draw = random(seed + 1000), lanes = 1 + Math.floor(draw() * 4);
-    const lod = made({ seed, lanes, count: 250, categories: CATEGORIES });
+    const lod = randomLod({ seed, lanes, count: 250, categories: CATEGORIES });
     for (const [from, to] of windows(lod, draw)) check(lod, from, to, draw);
   }
 }
 
-test("the busy share of every column is the time that brute force counts", () => {
+test("the busy share of every column equals brute force", () => {
   let worst = 0;
   each((lod, from, to, draw) => {
     const width = 1 + Math.floor(draw() * 60), pixel = (to - from) / width;
@@ -76,21 +76,21 @@ test("the interval under the pointer is one that runs there, of the shortest pow
   });
 });
 
-test("how many intervals touch a window is what brute force counts", () => {
+test("the number of intervals that touch a window equals brute force", () => {
   each((lod, from, to) => {
     for (let lane = 0; lane < lod.lanes; lane++)
       assert.equal(lod.count(lane, from, to), indices(lod, lane, (start, end) => start <= to && end >= from).length);
   });
 });
 
-test("whether an interval begins in a window is told as brute force tells it", () => {
+test("whether an interval begins in a window equals brute force", () => {
   each((lod, from, to) => {
     for (let lane = 0; lane < lod.lanes; lane++)
       assert.equal(lod.begins(lane, from, to), indices(lod, lane, (start) => start > from && start < to).length > 0);
   });
 });
 
-test("beside a narrow interval the nearest within the slack is found", () => {
+test("near a narrow interval, the nearest one within the slack is found", () => {
   const lod = lodOf([{ lane: 0, start: 100, duration: 10, category: 0 }, { lane: 0, start: 200, duration: 10, category: 0 }], 1, 1);
   assert.equal(lod.near(0, 105, 0), 0);
   assert.equal(lod.near(0, 113, 5), 0);

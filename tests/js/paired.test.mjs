@@ -1,20 +1,20 @@
-/** Two runs on one axis: time between a track's steps is no step's, and what is freed is told in the words that fit. */
+/** Two runs on one axis: time between steps belongs to no step, and saved time is labelled as widely as it fits. */
 
 import assert from "node:assert";
 import test from "node:test";
-import { freedTexts } from "../../viewers/gantt/static/time_saved.js";
+import { timeSavedTexts } from "../../viewers/gantt/static/time_saved.js";
 import { insideSteps, stepAt, stepEnd, stepSpan, stripSteps } from "../../viewers/gantt/static/rows.js";
 
 const paired = { bounds: [0, 100, 200], ends: [100, 150] };
 const plain = { bounds: [0, 100, 150] };
 
-test("a time after a step's end and before the next one is in no step", () => {
+test("a time between the end of a step and the next one is in no step", () => {
   const gap = { bounds: [0, 100, 180], ends: [60, 180] };
   assert.deepEqual([0, 59, 60, 99, 100, 179, 180].map((time) => stepAt(gap, time)), [0, 0, -1, -1, 1, 1, -1]);
   assert.deepEqual([0, 99, 100, 149, 150].map((time) => stepAt(plain, time)), [0, 0, 1, 1, -1]);
 });
 
-test("only the steps' own time counts in a window", () => {
+test("only time inside the steps counts in a window", () => {
   const gap = { bounds: [0, 100, 180], ends: [60, 180] };
   for (const [from, to] of [[0, 180], [-50, 500], [30, 70], [60, 100], [70, 130]]) {
     let brute = 0;
@@ -25,7 +25,7 @@ test("only the steps' own time counts in a window", () => {
   }
 });
 
-test("a step ends where the track says, else where the next begins", () => {
+test("a step ends at the track's end time, else where the next one begins", () => {
   assert.deepEqual([stepEnd(paired, 0), stepEnd(paired, 1)], [100, 150]);
   assert.deepEqual([stepEnd(plain, 0), stepEnd(plain, 1)], [100, 150]);
 });
@@ -39,9 +39,9 @@ test("paired steps are shown whole, with both runs", () => {
   assert.equal(stripSteps(scene, own), own);
 });
 
-test("what is freed is said with its share, the widest way first", () => {
-  assert.deepEqual(freedTexts({ ns: 31.5e6, share: 0.202 })[0], ["31.5 ms saved (20 %)"]);
-  assert.deepEqual(freedTexts({ ns: -12e6, share: -0.08 }).at(-1), ["12.0 ms", "lost", "(8.0 %)"]);
-  const widths = freedTexts({ ns: 5, share: 0.5 }).map((lines) => Math.max(...lines.map((text) => text.length)));
+test("saved time is labelled with its share, widest label first", () => {
+  assert.deepEqual(timeSavedTexts({ ns: 31.5e6, share: 0.202 })[0], ["31.5 ms saved (20 %)"]);
+  assert.deepEqual(timeSavedTexts({ ns: -12e6, share: -0.08 }).at(-1), ["12.0 ms", "lost", "(8.0 %)"]);
+  const widths = timeSavedTexts({ ns: 5, share: 0.5 }).map((lines) => Math.max(...lines.map((text) => text.length)));
   assert.deepEqual(widths, [...widths].sort((a, b) => b - a));
 });

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { Raster, pixel } from "../../viewers/gantt/static/raster.js";
-import { lodOf } from "./made.mjs";
+import { lodOf } from "./lod_builders.mjs";
 
 const PALETTE = { colors: ["#102030", "#405060", "#708090", "#C0C0C0"], order: [0, 1, 2], exposed: 2, idle: 3 };
 const [FIRST, SECOND, EXPOSED, IDLE] = PALETTE.colors.map((color) => pixel(color));
@@ -25,7 +25,7 @@ test("an interval of three pixels and more is drawn whole, from edge to edge and
   assert.equal(count(60, IDLE), 20);
 });
 
-test("what is narrower is drawn as its share of the column, stacked in order", () => {
+test("narrower intervals are drawn as shares of the column, stacked in order", () => {
   const { column } = draw([{ start: 100, duration: 5 }, { start: 105, duration: 2, category: 1 }]);
   assert.deepEqual(column(10), [...Array(6).fill(IDLE), ...Array(4).fill(SECOND), ...Array(10).fill(FIRST)]);
 });
@@ -52,14 +52,14 @@ test("exposed communication is hatched, and the hatch moves with time", () => {
   assert.deepEqual(moved.column(30), still.column(31));
 });
 
-test("what lies outside the steps is pale", () => {
+test("time outside the steps is pale", () => {
   const { at } = draw([{ start: 0, duration: 1000 }], { from: 300, to: 700 });
   assert.equal(at(29, 5), ((FIRST & 0xffffff) | 0x48000000) >>> 0);
   assert.equal(at(30, 5), FIRST);
   assert.equal(at(70, 5) >>> 24, 0x48);
 });
 
-test("neighbours that touch are parted by a white line, where they are wide enough", () => {
+test("intervals that touch are separated by a white line if they are wide enough", () => {
   const pair = [{ start: 100, duration: 200 }, { start: 300, duration: 200 }, { start: 500, duration: 30 }];
   const { count } = draw(pair, { separated: 0 });
   assert.equal(count(30, 0xffffffff), 20);
@@ -67,14 +67,14 @@ test("neighbours that touch are parted by a white line, where they are wide enou
   assert.equal(count(10, 0xffffffff), 0);
 });
 
-test("a row with a floor shows what is there for less than a pixel's height", () => {
+test("a row with a floor shows intervals of less than a pixel's height", () => {
   const view = { to: 1_000_000 }, entries = [{ start: 105_000, duration: 1 }];
   assert.equal(draw(entries, { floor: 4, to: 1_000_000 }, view).count(10, FIRST), 4);
   assert.equal(draw(entries, { floor: 4, to: 1_000_000 }, view).count(11, FIRST), 0);
   assert.equal(draw(entries, { floor: 1, to: 1_000_000 }, view).count(10, FIRST), 0);
 });
 
-test("the picture at two device pixels to one is twice as sharp", () => {
+test("two device pixels per CSS pixel double the resolution", () => {
   const { count } = draw([{ start: 200, duration: 405 }], {}, { width: 200, height: 40, scale: 2 });
   assert.equal(count(120, FIRST), 40);
   assert.equal(count(121, FIRST), 0);

@@ -4,7 +4,7 @@ import test from "node:test";
 import { columnsOf, unpack } from "../../viewers/gantt/static/columns.js";
 import { rowsOf, stepAt, stepSpan } from "../../viewers/gantt/static/rows.js";
 import { figures } from "../../viewers/gantt/static/summary.js";
-import { lodOf, packed } from "./made.mjs";
+import { lodOf, packed } from "./lod_builders.mjs";
 
 const SCENE = {
   end: 220,
@@ -15,13 +15,13 @@ const SCENE = {
   special: { exposed: 4, overlapped: 7, memory: 5, idle: 6 },
 };
 
-test("columns come back as they were packed, wide values among them", async () => {
+test("columns are unpacked, with values beyond 32 bits", async () => {
   assert.deepEqual([...(await unpack(packed("Uint16", Uint16Array.of(1, 500, 65535))))], [1, 500, 65535]);
   const wide = await unpack(packed("Uint32", Uint32Array.of(7, 0xffffffff), [[1, 2 ** 40 + 1]]));
   assert.deepEqual([...wide], [7, 2 ** 40 + 1]);
 });
 
-test("starts are the sums of the steps between them, lane by lane", async () => {
+test("starts are the running sums of the deltas, lane by lane", async () => {
   const bytes = (...values) => packed("Uint8", Uint8Array.of(...values));
   const scene = {
     categories: [{}],
@@ -34,7 +34,7 @@ test("starts are the sums of the steps between them, lane by lane", async () => 
   assert.equal(exposed[2 - exposedFrom[0]], 9);
 });
 
-test("figures count what lies in view and in the steps, and idle is the rest", () => {
+test("figures count the visible time inside the steps, and idle is the rest", () => {
   const entries = [
     { lane: 0, start: 0, duration: 30, category: 1 },
     { lane: 0, start: 60, duration: 20, category: 4 },
@@ -54,13 +54,13 @@ test("figures count what lies in view and in the steps, and idle is the rest", (
   assert.equal(figures(lodOf(entries, 4, 8), SCENE, 500, 600).wall, 0);
 });
 
-test("steps are found by time and spread over their ranks", () => {
+test("steps are found by time and span their ranks", () => {
   const track = { bounds: [0, 100, 200, 300] };
   assert.deepEqual([-1, 0, 99, 100, 299, 300].map((time) => stepAt(track, time)), [-1, 0, 0, 1, 2, -1]);
   assert.deepEqual(stepSpan(SCENE, SCENE.strips[0], 1), { from: 100, to: 220 });
 });
 
-test("rows know the lanes that fill them and the steps they count in", () => {
+test("rows have the lanes that fill them and the time of their steps", () => {
   const scene = { ...SCENE, layout: { rows: [{ track: 1, role: "phases", y: 0, h: 9 }, { track: 1, role: "exposure", y: 9, h: 9 }] } };
   const [phases, exposure] = rowsOf(scene);
   assert.equal(phases.lane, 2);

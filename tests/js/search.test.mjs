@@ -2,8 +2,8 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { touched } from "../../viewers/gantt/static/hits.js";
-import { Finder } from "../../viewers/gantt/static/search.js";
-import { lodOf, random } from "./made.mjs";
+import { SearchIndex } from "../../viewers/gantt/static/search.js";
+import { lodOf, random } from "./lod_builders.mjs";
 
 const SCENE = {
   lanes: [{ track: 0, role: "compute" }, { track: 0, role: "phases" }, { track: 0, role: "collectives" }, { track: 1, role: "compute" }],
@@ -11,7 +11,7 @@ const SCENE = {
   collectives: [{ name: "ncclKernel", kind: "all_reduce", group: "dp", label: "FSDP::unit (layers.3)" }, { name: "x", kind: "", group: "" }],
 };
 
-function made(seed = 3) {
+function searchSetup(seed = 3) {
   const draw = random(seed), entries = [], names = [];
   SCENE.lanes.forEach((_, lane) => {
     let time = 0;
@@ -21,21 +21,21 @@ function made(seed = 3) {
     }
   });
   const lod = lodOf(entries, 4, 1);
-  return { lod, entries, names, finder: new Finder(lod, SCENE, { name: names }) };
+  return { lod, entries, names, searchIndex: new SearchIndex(lod, SCENE, { name: names }) };
 }
 
-test("names are found whatever their case, in kernels and in collectives, and nowhere else", () => {
-  const { finder, entries, names } = made(), indices = (hits) => hits.lanes.flatMap(({ items }) => [...items]);
+test("the search ignores case and covers kernels and collectives only", () => {
+  const { searchIndex, entries, names } = searchSetup(), indices = (hits) => hits.lanes.flatMap(({ items }) => [...items]);
   const truth = (wanted) => entries.map((_, i) => i).filter((i) => wanted(entries[i].lane, names[i]));
-  assert.deepEqual(indices(finder.find("gEm")), truth((lane, name) => [0, 3].includes(lane) && name !== 1));
-  assert.deepEqual(indices(finder.find("all-reduce")), truth((lane, name) => lane === 2 && name === 0));
-  assert.deepEqual(indices(finder.find("layers.3")), indices(finder.find("ALL_REDUCE")));
-  assert.equal(finder.find("no such kernel").count, 0);
-  assert.equal(finder.find("  "), null);
+  assert.deepEqual(indices(searchIndex.find("gEm")), truth((lane, name) => [0, 3].includes(lane) && name !== 1));
+  assert.deepEqual(indices(searchIndex.find("all-reduce")), truth((lane, name) => lane === 2 && name === 0));
+  assert.deepEqual(indices(searchIndex.find("layers.3")), indices(searchIndex.find("ALL_REDUCE")));
+  assert.equal(searchIndex.find("no such kernel").count, 0);
+  assert.equal(searchIndex.find("  "), null);
 });
 
-test("number and time of the hits in a window are what brute force counts", () => {
-  const { finder, entries } = made(), hits = finder.find("gem");
+test("number and time of the hits in a window equal brute force", () => {
+  const { searchIndex, entries } = searchSetup(), hits = searchIndex.find("gem");
   for (const [from, to] of [[-10, 5000], [100, 300], [250, 251], [9000, 9001]]) {
     const truth = [0, 1].map((track) => {
       const own = hits.lanes.filter((lane) => lane.track === track).flatMap(({ items }) => [...items]).map((i) => entries[i]);
@@ -47,8 +47,8 @@ test("number and time of the hits in a window are what brute force counts", () =
   }
 });
 
-test("from hit to hit, in order of time over all GPUs, and round at either end", () => {
-  const { finder, entries } = made(), hits = finder.find("gem");
+test("hits are visited in order of time over all GPUs, and wrap around", () => {
+  const { searchIndex, entries } = searchSetup(), hits = searchIndex.find("gem");
   const order = hits.lanes.flatMap(({ items }) => [...items]).sort((a, b) => entries[a].start - entries[b].start || a - b);
   let at = { start: -1, index: -1 };
   for (let i = 0; i < order.length; i++) {
@@ -61,9 +61,9 @@ test("from hit to hit, in order of time over all GPUs, and round at either end",
   assert.equal(hits.next(at, -1).index, order.at(-1));
 });
 
-test("the columns that hits touch are those of brute force, however many there are", () => {
+test("the columns that hits touch equal brute force", () => {
   for (let seed = 1; seed < 30; seed++) {
-    const { finder, entries } = made(seed), [lane] = finder.find("gem").lanes, own = [...lane.items].map((i) => entries[i]);
+    const { searchIndex, entries } = searchSetup(seed), [lane] = searchIndex.find("gem").lanes, own = [...lane.items].map((i) => entries[i]);
     for (const [from, px, width] of [[-20, 7, 100], [100, 1.5, 80], [0, 40, 30], [5000, 3, 10]]) {
       const seen = new Uint8Array(width);
       for (const [left, right] of touched(lane, { from, px, width })) seen.fill(1, left, right);

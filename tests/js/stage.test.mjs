@@ -6,7 +6,7 @@ import { Stage } from "../../viewers/gantt/static/stage.js";
 
 const ROLES = { phases: 24, compute: 30 };
 
-/** A scene of so many GPUs with two rows each, in strips of so many GPUs. */
+/** Return a scene of GPUs with two rows each, `perStrip` GPUs per strip. */
 function sceneOf(gpus, perStrip = gpus, collapsed = false) {
   const rows = [], blocks = [], strips = [];
   for (let track = 0; track < gpus; track++) {
@@ -23,21 +23,21 @@ function sceneOf(gpus, perStrip = gpus, collapsed = false) {
   };
 }
 
-function standing(rows) {
+function assertNoOverlap(rows) {
   const sorted = [...rows].sort((a, b) => a.y - b.y);
   for (let i = 1; i < sorted.length; i++) assert.ok(sorted[i].y >= sorted[i - 1].y + sorted[i - 1].h, "rows overlap");
 }
 
-test("rows stand below each other, and those that the frame does not show are not among the visible", () => {
+test("rows do not overlap, and rows outside the frame are not visible", () => {
   const stage = new Stage(sceneOf(50));
   assert.equal(stage.rows.length, 100);
-  standing(stage.rows);
+  assertNoOverlap(stage.rows);
   assert.ok(stage.visible.length < 20);
   assert.ok(stage.visible.every(({ y, h }) => y < 400 && y + h > 0));
   assert.ok(stage.height > 50 * (24 + 30));
 });
 
-test("scrolling stays inside the rows and says when they have moved", () => {
+test("scrolling is limited to the rows and calls changed", () => {
   let moved = 0;
   const stage = new Stage(sceneOf(50), () => moved++);
   stage.scrollTo(-5);
@@ -74,7 +74,7 @@ test("a collapsed GPU is one row, and expanding it moves only what is below", ()
   assert.deepEqual(stage.rows.map(({ y }) => y), before);
 });
 
-test("a row is found where it is, also when scrolled", () => {
+test("a row is found at its place, also when scrolled", () => {
   const stage = new Stage(sceneOf(50));
   stage.scrollTo(333);
   for (const row of stage.visible) {
@@ -84,7 +84,7 @@ test("a row is found where it is, also when scrolled", () => {
   assert.equal(stage.rowAt(1e6), undefined);
 });
 
-test("revealing brings a GPU below the strip, and expands it for a row that is collapsed away", () => {
+test("revealing scrolls a GPU below the strip, and expands it for a hidden row", () => {
   const stage = new Stage(sceneOf(60, 60, true));
   for (const track of [59, 0, 31]) {
     stage.reveal(track);
@@ -97,7 +97,7 @@ test("revealing brings a GPU below the strip, and expands it for a row that is c
   stage.reveal(99);
 });
 
-test("a taller frame shows more, and scrolls back where there is nothing left", () => {
+test("a taller frame shows more rows, and scrolls back at the end", () => {
   const stage = new Stage(sceneOf(10));
   stage.scrollTo(1e6);
   stage.resize(stage.height);
@@ -105,17 +105,17 @@ test("a taller frame shows more, and scrolls back where there is nothing left", 
   assert.equal(stage.visible.length, 20);
 });
 
-test("the minimap has a row for each GPU, and evenly chosen ones where there is no room", () => {
+test("the minimap has a row per GPU, or evenly chosen GPUs if there is no room", () => {
   const few = new Stage(sceneOf(4)), many = new Stage(sceneOf(2000));
   assert.deepEqual(miniRows(few.scene, few.rows, 24).map(({ track }) => track), [0, 1, 2, 3]);
   const chosen = miniRows(many.scene, many.rows, 64);
   assert.equal(chosen.length, 31);
-  standing(chosen);
+  assertNoOverlap(chosen);
   assert.equal(chosen[0].track, 0);
   assert.ok(chosen.at(-1).track > 1900);
 });
 
-test("sheets hold every GPU once, each as high as a sheet at most, the first lower", () => {
+test("sheets hold every GPU once and respect their maximum height", () => {
   const stage = new Stage(sceneOf(64, 10, true));
   const sheets = stage.sheets(100, 400);
   assert.deepEqual(sheets.flatMap(({ tracks }) => tracks), Array.from({ length: 64 }, (_, i) => i));
@@ -123,7 +123,7 @@ test("sheets hold every GPU once, each as high as a sheet at most, the first low
   assert.equal(new Stage(sceneOf(3)).sheets(1000, 1000).length, 1);
 });
 
-test("a GPU that is centered stands in the middle, expanded, with its own steps in the strip", () => {
+test("a centered GPU is in the middle, expanded, with its own steps in the strip", () => {
   const scene = sceneOf(60, 60, true), stage = new Stage(scene);
   scene.tracks.forEach((track, i) => (track.label = `rank ${i} · GPU ${i}`));
   stage.resize(400);
@@ -133,7 +133,7 @@ test("a GPU that is centered stands in the middle, expanded, with its own steps 
   assert.deepEqual([stage.collapsed[30], scene.strips[0].lead, stage.strips[0].label], [0, 30, "steps, rank 30"]);
 });
 
-test("rows grow to fill the room there is, at most twofold, and shrink back", () => {
+test("rows grow to fill the room, at most twofold, and shrink back", () => {
   const stage = new Stage(sceneOf(2)), before = stage.height;
   stage.grow(before + 140);
   assert.ok(stage.height > before + 60 && stage.height <= before + 140);

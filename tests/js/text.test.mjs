@@ -1,14 +1,14 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { bytes, collectiveWord, duration, essence, middle, moment, percent, rate, shortName, tickLabels, visible } from "../../viewers/gantt/static/text.js";
+import { bytes, collectiveWord, duration, moment, percent, percentOf, rate, shortName, shortOperator, tickLabels, truncateMiddle, visible } from "../../viewers/gantt/static/text.js";
 
 test("durations have three digits and the unit that fits", () => {
-  const cases = [[0, "0 ns"], [999, "999 ns"], [1000, "1.00 µs"], [12_645_000, "12.6 ms"], [99_960_000, "100 ms"], [2.5e9, "2.50 s"]];
+  const cases = [[0, "0 ns"], [999, "999 ns"], [1000, "1.00 µs"], [12_645_000, "12.6 ms"], [99_960_000, "100 ms"], [999_900_000, "1.00 s"], [2.5e9, "2.50 s"], [86_400e9, "86,400 s"]];
   for (const [ns, text] of cases) assert.equal(duration(ns), text);
 });
 
-test("moments are told as finely as the view is wide", () => {
+test("moments have the resolution of the view", () => {
   assert.equal(moment(64_600_123, 4_500_000), "64.600 ms");
   assert.equal(moment(64_600_123, 400), "64.6001230 ms");
   assert.equal(moment(0, 156e6), "0.0 ms");
@@ -21,21 +21,23 @@ test("tick labels share a unit and differ from each other", () => {
   assert.equal(new Set(tickLabels([3.6e12, 3.6e12 + 200, 3.6e12 + 400])).size, 3);
 });
 
-test("what is more than nothing is never told as nothing", () => {
-  assert.equal(percent(0), "0.0 %");
+test("only a share of zero is 0 %", () => {
+  assert.equal(percent(0), "0 %");
   assert.equal(percent(0.0001), "< 0.1 %");
   assert.equal(percent(0.07), "7.0 %");
   assert.equal(percent(0.256), "26 %");
   assert.equal(percent(1), "100 %");
+  assert.equal(percentOf(1, 4), "25 %");
+  assert.equal(percentOf(1, 0), "–");
 });
 
 test("bytes are decimal", () => {
   assert.equal(bytes(26_214_400), "26.2 MB");
   assert.equal(bytes(999), "999 B");
-  assert.equal(bytes(4096), "4.10 kB");
+  assert.equal(bytes(4096), "4.1 kB");
 });
 
-test("a kernel is called by its function, an elementwise one by its functor", () => {
+test("a kernel's short name is its function, with the functor of an elementwise kernel", () => {
   const cases = [
     ["void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>>(int)", "elementwise CUDAFunctor_add"],
     ["ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"],
@@ -53,10 +55,10 @@ test("a kernel is called by its function, an elementwise one by its functor", ()
   for (const [full, short] of cases) assert.equal(shortName(full), short);
 });
 
-test("long names lose their middle, and stay as long as there is room", () => {
-  assert.equal(middle("short", 10), "short");
-  assert.equal(middle("ampere_bf16_gemm_128x256_nt", 15), "ampere_b…256_nt");
-  assert.equal(middle("ampere_bf16_gemm", 7), "");
+test("long names are truncated in the middle", () => {
+  assert.equal(truncateMiddle("short", 10), "short");
+  assert.equal(truncateMiddle("ampere_bf16_gemm_128x256_nt", 15), "ampere_b…256_nt");
+  assert.equal(truncateMiddle("ampere_bf16_gemm", 7), "");
 });
 
 test("control and direction characters are shown as escapes", () => {
@@ -64,7 +66,7 @@ test("control and direction characters are shown as escapes", () => {
   assert.equal(visible("plain µ × name"), "plain µ × name");
 });
 
-test("what a kernel is for is told in a word or three", () => {
+test("a kernel is described in one to three words", () => {
   const cases = [
     ["void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>>(int)", "elementwise add"],
     ["ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", "gemm bf16 128x128"],
@@ -78,10 +80,10 @@ test("what a kernel is for is told in a word or three", () => {
     ["my_own_kernel", "my_own_kernel"],
     ["", ""],
   ];
-  for (const [name, told] of cases) assert.equal(essence(name), told);
+  for (const [name, short] of cases) assert.equal(shortOperator(name), short);
 });
 
-test("collectives and rates are told as people write them", () => {
+test("collectives and rates are formatted", () => {
   assert.equal(collectiveWord({ kind: "reduce_scatter" }), "reduce_scatter");
   assert.equal(collectiveWord({ kind: "other" }), "");
   assert.equal(rate(12_345_678_901), "12.3 GB/s");

@@ -1,11 +1,11 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { sumsOf } from "../../viewers/gantt/static/window_totals.js";
-import { random } from "./made.mjs";
+import { windowTotalsOf } from "../../viewers/gantt/static/window_totals.js";
+import { random } from "./lod_builders.mjs";
 
 function check(values) {
-  const sums = sumsOf(values.length, (into) => {
+  const sums = windowTotalsOf(values.length, (into) => {
     values.forEach((value, i) => (into[i] = value));
     return Math.max(0, ...values);
   });
@@ -17,7 +17,7 @@ function check(values) {
   return sums;
 }
 
-test("sums are exact at every place, in four bytes each", () => {
+test("sums are exact at every position, in four bytes each", () => {
   const draw = random(7);
   const sums = check(Array.from({ length: 1000 }, () => Math.floor(draw() * 6e7)));
   assert.ok(sums.since instanceof Uint32Array);
@@ -25,7 +25,7 @@ test("sums are exact at every place, in four bytes each", () => {
   check([5]);
 });
 
-test("one value beyond 32 bits, or many that are together, take eight bytes and stay exact", () => {
+test("values or sums beyond 32 bits take eight bytes and stay exact", () => {
   assert.ok(check([1, 2 ** 40, 3]).since instanceof Float64Array);
   assert.ok(check(Array(64).fill(2 ** 31)).since instanceof Float64Array);
 });

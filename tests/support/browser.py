@@ -1,4 +1,4 @@
-"""Pages in headless Chromium: opened from the disk as a user opens them, with everything that goes wrong collected."""
+"""Open pages in headless Chromium as a user does, and collect all errors."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _FLAGS = (
 
 
 def browser_test(function: Any) -> Any:
-    """Mark a test that opens a page; it is skipped where there is no Chromium."""
-    skip = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here (Debian: apt-get install chromium)")
+    """Mark a test that opens a page; it is skipped without Chromium."""
+    skip = pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (Debian: apt-get install chromium)")
     return pytest.mark.browser(skip(function))
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start one browser, for any number of pages."""
+    """Start a browser."""
     if CHROMIUM is None:
-        pytest.skip("no chromium here (Debian: apt-get install chromium)")
+        pytest.skip("Chromium is not installed (Debian: apt-get install chromium)")
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(_FLAGS))
@@ -56,25 +56,25 @@ def open_page(
     ready: bool = True,
     scale: float = 1,
 ) -> Iterator[tuple[Page, list[str]]]:
-    """Open a file, or an address; gives the page and the growing list of its errors: script, console, policy, network.
+    """Open a file or an address; yields the page and its list of errors: script, console, policy, network.
 
     Args:
-        before: a script that runs before the page's own.
-        ready: wait until the page says that its picture is drawn.
-        scale: device pixels to a pixel.
+        before: a script to run before the page's own.
+        ready: wait until the page is drawn.
+        scale: device pixels per CSS pixel.
     """
-    where = path if isinstance(path, str) else path.as_uri()
-    own = ("file:", where) if isinstance(path, str) else ("file:",)
+    url = path if isinstance(path, str) else path.as_uri()
+    allowed = ("file:", url) if isinstance(path, str) else ("file:",)
     context = browser.new_context(viewport={"width": size[0], "height": size[1]}, device_scale_factor=scale)
     page, errors = context.new_page(), []
     page.on("pageerror", lambda error: errors.append(f"exception: {error}"))
     page.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("request", lambda request: errors.append(request.url) if not request.url.startswith(own) else None)
+    page.on("request", lambda request: errors.append(request.url) if not request.url.startswith(allowed) else None)
     page.add_init_script(
         "addEventListener('securitypolicyviolation', e => console.error('policy: ' + e.violatedDirective));" + before
     )
     try:
-        page.goto(where)
+        page.goto(url)
         if ready:
             page.locator("html[data-ready='1']").wait_for(state="attached", timeout=20_000)
         yield page, errors

@@ -1,4 +1,4 @@
-"""Pages in headless Firefox, over WebDriver BiDi: its own protocol on a WebSocket, so that no driver is needed."""
+"""Open pages in headless Firefox over WebDriver BiDi, a WebSocket protocol that needs no driver."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 __all__ = ["FIREFOX", "FirefoxPage", "firefox", "firefox_test"]
 
 FIREFOX = next(filter(None, map(shutil.which, ("firefox-esr", "firefox"))), None)
-_PATIENCE = 60
-"""Seconds for the browser to start, or to answer."""
+_TIMEOUT_S = 60
+"""Seconds for the browser to start, or to respond."""
 
 _PREFERENCES = {
     "app.update.enabled": False,
@@ -33,27 +33,27 @@ _PREFERENCES = {
 
 
 def firefox_test(function: Any) -> Any:
-    """Mark a test that opens a page in Firefox; it is skipped where there is none."""
-    skip = pytest.mark.skipif(FIREFOX is None, reason="no firefox here (Debian: apt-get install firefox-esr)")
+    """Mark a test that opens a page in Firefox; it is skipped without Firefox."""
+    skip = pytest.mark.skipif(FIREFOX is None, reason="Firefox is not installed (Debian: apt-get install firefox-esr)")
     return pytest.mark.browser(skip(function))
 
 
 class FirefoxPage:
-    """One tab: what a user does in it, and what goes wrong there."""
+    """One tab: user actions and collected errors."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, socket: WebSocketClientConnection) -> None:
         self._loop, self._socket, self._last = loop, socket, 0
         self.context = ""
         self.errors: list[str] = []
-        """Exceptions, the console's errors and warnings, violations of the policy, requests that leave the disk."""
+        """Exceptions, console errors and warnings, policy violations, network requests."""
 
     def send(self, method: str, **parameters: Any) -> Any:
-        """Give a command and wait for its result.
+        """Send a command and wait for its result.
 
         Raises:
-            RuntimeError: the browser refuses it.
+            RuntimeError: the browser reports an error.
         """
-        return self._loop.run_until_complete(asyncio.wait_for(self._send(method, parameters), _PATIENCE))
+        return self._loop.run_until_complete(asyncio.wait_for(self._send(method, parameters), _TIMEOUT_S))
 
     async def _send(self, method: str, parameters: dict[str, Any]) -> Any:
         self._last += 1
@@ -61,7 +61,7 @@ class FirefoxPage:
         while True:
             text = await self._socket.read_message()
             if text is None:
-                raise RuntimeError(f"Firefox hung up at {method}")
+                raise RuntimeError(f"Firefox closed the connection at {method}")
             answer = json.loads(text)
             if answer.get("id") == self._last:
                 if answer["type"] == "error":
@@ -70,20 +70,20 @@ class FirefoxPage:
             self._event(answer)
 
     def _event(self, event: dict[str, Any]) -> None:
-        told = event.get("params", {})
-        if event.get("method") == "log.entryAdded" and told["level"] in ("error", "warn"):
-            self.errors.append(f"{told['type']}: {told['text']}")
+        details = event.get("params", {})
+        if event.get("method") == "log.entryAdded" and details["level"] in ("error", "warn"):
+            self.errors.append(f"{details['type']}: {details['text']}")
         elif event.get("method") == "network.beforeRequestSent":
-            url = told["request"]["url"]
+            url = details["request"]["url"]
             self.errors += [] if url.startswith(("file:", "data:", "blob:", "about:")) else [url]
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
         self._loop.run_until_complete(asyncio.sleep(0.1))
 
     def evaluate(self, expression: str) -> Any:
-        """Evaluate JavaScript to something that JSON can hold; a page's policy does not forbid this."""
+        """Evaluate JavaScript to a JSON-serializable value; the page's policy does not forbid this."""
         wrapped = f"Promise.resolve({expression}).then((value) => JSON.stringify(value ?? null))"
         found = self.send("script.evaluate", expression=wrapped, target={"context": self.context}, awaitPromise=True)
         if found["type"] != "success":
@@ -91,19 +91,19 @@ class FirefoxPage:
         return json.loads(found["result"]["value"])
 
     def open(self, path: Path) -> None:
-        """Open a file and wait until the page says that its picture is drawn."""
+        """Open a file and wait until the page is drawn."""
         self.send("browsingContext.navigate", context=self.context, url=path.as_uri(), wait="complete")
         self.wait("document.documentElement.dataset.ready === '1'")
 
     def wait(self, condition: str, seconds: float = 20) -> None:
-        """Wait until an expression holds."""
+        """Wait until an expression is true."""
         until = time.monotonic() + seconds
         while not self.evaluate(condition):
-            assert time.monotonic() < until, f"never came true: {condition}; {self.errors}"
+            assert time.monotonic() < until, f"not true in time: {condition}; {self.errors}"
             time.sleep(0.03)
 
     def press(self, key: str) -> None:
-        """Press a key and let it go."""
+        """Press and release a key."""
         actions = [{"type": "keyDown", "value": key}, {"type": "keyUp", "value": key}]
         self._act({"type": "key", "id": "keyboard", "actions": actions})
 
@@ -122,7 +122,7 @@ class FirefoxPage:
         self.send("input.performActions", context=self.context, actions=[source])
 
     def screenshot(self) -> str:
-        """Give a PNG of what is visible, in base64."""
+        """Return a PNG of the viewport in base64."""
         data: str = self.send("browsingContext.captureScreenshot", context=self.context)["data"]
         return data
 
@@ -131,7 +131,7 @@ class FirefoxPage:
 def firefox(size: tuple[int, int] = (1440, 900)) -> Iterator[FirefoxPage]:
     """Start a browser with a fresh profile and one tab."""
     if FIREFOX is None:
-        pytest.skip("no firefox here (Debian: apt-get install firefox-esr)")
+        pytest.skip("Firefox is not installed (Debian: apt-get install firefox-esr)")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         lines = (f"user_pref({json.dumps(name)}, {json.dumps(value)});" for name, value in _PREFERENCES.items())
         (Path(folder) / "user.js").write_text("\n".join(lines), encoding="utf-8")
@@ -154,8 +154,8 @@ def firefox(size: tuple[int, int] = (1440, 900)) -> Iterator[FirefoxPage]:
 
 
 def _address(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Read where the browser listens, which it says once it does."""
-    until = time.monotonic() + _PATIENCE
+    """Wait for the browser's WebSocket address."""
+    until = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < until and process.poll() is None:
         if found := re.search(r"WebDriver BiDi listening on (ws://\S+)", log.read_text(errors="replace")):
             return found[1]
@@ -167,7 +167,7 @@ def _connected(loop: asyncio.AbstractEventLoop, address: str, size: tuple[int, i
     async def connect() -> WebSocketClientConnection:
         return await websocket_connect(f"{address}/session", max_message_size=2**28)
 
-    page = FirefoxPage(loop, loop.run_until_complete(asyncio.wait_for(connect(), _PATIENCE)))
+    page = FirefoxPage(loop, loop.run_until_complete(asyncio.wait_for(connect(), _TIMEOUT_S)))
     page.send("session.new", capabilities={})
     page.context = page.send("browsingContext.getTree")["contexts"][0]["context"]
     page.send("session.subscribe", events=["log.entryAdded", "network.beforeRequestSent"])

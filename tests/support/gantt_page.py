@@ -1,4 +1,4 @@
-"""What tests ask of an open Gantt page: its range, its rows, its figures; and what these should be."""
+"""Read range, rows and figures of an open Gantt page, and compute the expected figures."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def visible_range(page: Page) -> tuple[float, float]:
 
 
 def settle(page: Page) -> None:
-    """Wait until what is drawn is what the range says, and the figures have followed."""
+    """Wait until the canvas shows the current range and the figures are updated."""
     page.wait_for_timeout(40)
-    # Not wait_for_function, which evaluates text in the page: its policy forbids that.
+    # Not wait_for_function, which uses eval; the page's security policy forbids that.
     for _ in range(100):
         if page.evaluate("dptrace.exact()"):
             break
         page.wait_for_timeout(20)
     else:
-        raise AssertionError("the canvas never came to lie over the frame and its range")
+        raise AssertionError("the canvas does not show the frame's range")
     page.wait_for_timeout(100)
 
 
@@ -49,7 +49,7 @@ def show(page: Page, start: float, end: float) -> None:
 
 
 def row_box(page: Page, role: str, track: int = 0) -> dict[str, float]:
-    """Give a row's rectangle on the screen."""
+    """Return a row's rectangle on the screen."""
     box: dict[str, float] = page.evaluate(
         """([role, track]) => {
             const row = dptrace.rows.find((one) => one.role === role && one.track === track);
@@ -62,7 +62,7 @@ def row_box(page: Page, role: str, track: int = 0) -> dict[str, float]:
 
 
 def shown_figures(page: Page) -> dict[str, float]:
-    """Read the summary, in ns: parts by their figures' names, and the indicators."""
+    """Read the summary in ns: parts by the names of their figures, and the indicators."""
     parts = page.eval_on_selector_all(".segment", "all => all.map((one) => [one.dataset.category, one.dataset.ns])")
     keys = page.eval_on_selector_all(".indicator", "all => all.map((one) => [one.dataset.key, one.dataset.ns])")
     figures = {SHARE_FIGURES[Part(int(part))]: float(ns) for part, ns in parts}
@@ -70,9 +70,9 @@ def shown_figures(page: Page) -> dict[str, float]:
 
 
 def expected_figures(run: Run) -> dict[str, float]:
-    """Add the split up over the ranks, in the words of shown_figures."""
+    """Sum the split over the ranks, with the keys of shown_figures."""
     totals = [split.total() for split in run.splits]
-    total = {figure: sum(one[figure] for one in totals) for figure in FIGURES}
+    total = {figure: sum(rank[figure] for rank in totals) for figure in FIGURES}
     figures = {figure: total[figure] for figure in SHARE_FIGURES.values() if total[figure] >= 0.0005 * total["wall_ns"]}
     walls = np.concatenate([split.figures["wall_ns"] for split in run.splits])
     return figures | {

@@ -1,4 +1,4 @@
-"""Runs that every view must show: none, one rank, uneven ranks, CPUs, many ranks, and names that are attacks."""
+"""Runs that every view must show: no rank, one rank, uneven ranks, CPUs, many ranks, and hostile names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAYLOAD = (
 
 
 def _one_rank() -> Run:
-    """A rank alone of two, whose collectives nobody can match."""
+    """One of two ranks, whose collectives cannot be matched."""
     return Run("runs/one", two_rank_timelines()[:1], world_size=2)
 
 
@@ -33,15 +33,15 @@ def _without_communication() -> Run:
 
 
 def _uneven() -> Run:
-    """Three ranks of one, two and three steps."""
-    made = []
+    """Three ranks with one, two and three steps."""
+    timelines = []
     for rank in range(3):
         builder = TimelineBuilder(rank, bounds=tuple(range(0, (rank + 2) * 1_000_000, 1_000_000)))
         for step in range(rank + 1):
-            at = step * 1_000_000
-            builder.compute(at, at + 600_000).all_reduce(at + 500_000, at + 800_000 + rank * 1_000)
-        made.append(builder.build())
-    return Run("runs/uneven", tuple(made), world_size=3)
+            start = step * 1_000_000
+            builder.compute(start, start + 600_000).all_reduce(start + 500_000, start + 800_000 + rank * 1_000)
+        timelines.append(builder.build())
+    return Run("runs/uneven", tuple(timelines), world_size=3)
 
 
 def _on_cpu() -> Run:
@@ -49,16 +49,16 @@ def _on_cpu() -> Run:
 
 
 def many_ranks(ranks: int = 64) -> Run:
-    """So many ranks of two steps, one of them slower."""
-    made = []
+    """Many ranks with two steps, one of them slower."""
+    timelines = []
     for rank in range(ranks):
         builder = TimelineBuilder(rank, bounds=(0, 10_000_000, 20_000_000))
-        for at in (0, 10_000_000):
-            middle = at + (4_500_000 if rank == ranks // 2 else 3_000_000)
-            builder.compute(at, middle).compute(middle, middle + 4_000_000, Phase.BACKWARD)
-            builder.all_reduce(at + 6_000_000, at + 9_000_000)
-        made.append(builder.build())
-    return Run("runs/many", tuple(made), world_size=ranks)
+        for start in (0, 10_000_000):
+            middle = start + (4_500_000 if rank == ranks // 2 else 3_000_000)
+            builder.compute(start, middle).compute(middle, middle + 4_000_000, Phase.BACKWARD)
+            builder.all_reduce(start + 6_000_000, start + 9_000_000)
+        timelines.append(builder.build())
+    return Run("runs/many", tuple(timelines), world_size=ranks)
 
 
 def _hostile(timeline: Timeline) -> Timeline:
@@ -78,20 +78,20 @@ def _hostile(timeline: Timeline) -> Timeline:
 
 
 def hostile_run() -> Run:
-    """A run whose every text is an attack."""
+    """A run with hostile text everywhere."""
     timelines = tuple(map(_hostile, two_rank_timelines()))
     info = {"mode": PAYLOAD, "model": PAYLOAD, "command": [PAYLOAD], "versions": {PAYLOAD: PAYLOAD}, PAYLOAD: PAYLOAD}
     return Run(f"runs/{PAYLOAD}", timelines, info, (PAYLOAD,), 2)
 
 
 def _no_time() -> Run:
-    """A rank whose one step has no length."""
+    """A rank whose only step has no duration."""
     timeline = TimelineBuilder(bounds=(0, 100)).compute(0, 0).build()
     return Run("runs/nothing", (replace(timeline, windows=Windows(("step",), np.zeros(2, np.int64))),))
 
 
 def _unsized() -> Run:
-    """Collectives of which the trace does not tell the size."""
+    """Collectives whose size is not recorded."""
     timelines = [replace(t, collectives=(Collective("all_reduce"),) * len(t.collectives)) for t in two_rank_timelines()]
     return Run("runs/unsized", tuple(timelines), world_size=2)
 
@@ -111,7 +111,7 @@ CASES: dict[str, Callable[[], Run]] = {
 
 
 def drawn() -> Drawing:
-    """A drawing with a mark of each kind."""
+    """A drawing with a mark of every kind."""
     marks: tuple[Box | Dot | Line | Label, ...] = (
         Box(0, 5, 0, 20, "#D62F1F", "a tip", ("a text that is too long for its box by far" * 9, "short"), "#FFFFFF"),
         Dot(1, 10, "#0072B2", "dot", hollow=True),

@@ -1,1 +1,1 @@
-"""The Gantt chart: its data, page, SVG and server, for one run and for two."""
+"""The Gantt chart: its data, page, SVG and server, for one run or two."""

@@ -1,17 +1,17 @@
-"""From a run to the lanes of its Gantt: columns of intervals, relative to the run's first step, nothing drawn yet.
+"""Build the lanes of a run's Gantt chart: columns of intervals, relative to the run's first step.
 
-Each GPU is a track of up to four rows. What fills a row comes from ``per_gpu.split``, so that the picture's time
-is the split's time; what the pointer finds in it are the recorded intervals themselves::
+Each GPU is a track of up to five rows. The intervals that fill a row come from ``per_gpu.split``, so that their times
+add up to the split's figures; the intervals that the pointer finds are the recorded ones::
 
     phases          Role.PHASES       the partition: backward, forward, optimizer, other, exposed, memory
     compute         Role.COMPUTE      kernels, coloured by phase
-    communication   Role.EXPOSURE     stretches, exposed or overlapped
-                    Role.COLLECTIVES  the collectives that those are stretches of
+    communication   Role.EXPOSURE     the exposed and overlapped pieces of collectives
+                    Role.COLLECTIVES  the collectives that these pieces belong to
     memory          Role.MEMORY       copies and sets
-    idle            Role.IDLE         what no part of the steps claims, by cause
+    idle            Role.IDLE         idle time by cause
 
-Role.STRETCHES carries the labels of the phases row: where one phase goes on but for short interruptions, or what a
-pipeline's schedule does with a micro-batch.
+Role.PHASE_LABELS holds the labels of the phases row: spans of one phase without long interruptions, or the actions of a
+pipeline schedule on a micro-batch.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from dptrace.timeline.model import Action, Collective, Kind, Phase, Timeline
 
 __all__ = ["OVERLAPPED", "Chart", "Lane", "Role", "Strip", "Track", "cause_category", "chart", "drawn_intervals"]
 
-_Known: TypeAlias = tuple[str, Collective]
-"""A collective's kernel name, and what the trace says of it."""
+_NamedCollective: TypeAlias = tuple[str, Collective]
+"""A collective's kernel name and its metadata."""
 
 OVERLAPPED = len(Part)
-"""The category that stands beside the parts: communication under compute. After it come the causes of idling."""
+"""The category of overlapped communication. The parts are before it, the idle causes after it."""
 
 _PART_OF = np.zeros(len(Phase), np.uint8)
 for _phase, _part in {
@@ -47,13 +47,13 @@ for _phase, _part in {
     _PART_OF[_phase] = _part
 
 _INTERRUPTIONS = (1 / 20_000, 1 / 2_000, 1 / 200)
-"""Shares of a step below which a stretch of another part does not end a label; rising, so that bits join first."""
+"""Shares of a step up to which another part does not end a label; ascending, so that short pieces are joined first."""
 _SAME_STEPS = 0.25
-"""Share of a step by which two GPUs' windows may differ and still stand under one step strip."""
+"""Share of a step by which the steps of two GPUs may differ and still share a step strip."""
 
 
 class Role(str, Enum):
-    """What a lane is for; the values are the page's words for it."""
+    """What a lane shows; the values are used in the page's data."""
 
     PHASES = "phases"
     COMPUTE = "compute"
@@ -74,14 +74,14 @@ class Lane:
     """Since the chart's origin."""
     duration_ns: Int64
     category: NDArray[np.uint8]
-    """A :class:`~dptrace.analysis.per_gpu.split.Part`, OVERLAPPED, or what cause_category gives."""
+    """A :class:`~dptrace.analysis.per_gpu.split.Part`, OVERLAPPED, or a result of cause_category()."""
     name: Int64
-    """Index into the chart's names; of a collective and of its stretches: into its collectives. Of Role.STRETCHES: 1
-    more than the index of the label, 0 for none."""
+    """Index into the chart's names; for collectives and their pieces, into its collectives; for Role.PHASE_LABELS, the
+    index of the label plus 1, or 0 without label."""
     stream: Int64
-    """Stream id on a GPU, thread index on a CPU; 0 where the lane is no single stream's."""
+    """Stream id on a GPU, thread index on a CPU; 0 for pieces that belong to no single stream."""
     exposed_ns: Int64
-    """Of each collective; empty in the other roles."""
+    """Exposed time of each collective; empty for the other roles."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -89,24 +89,24 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One GPU, with its steps."""
+    """One GPU and its steps."""
 
     rank: int
     device: int
     device_name: str
     steps: tuple[str, ...]
     bounds_ns: Int64
-    """Since the chart's origin; one more than there are steps."""
+    """Start of each step and end of the last one, since the chart's origin."""
 
     @property
     def label(self) -> str:
-        """Name the GPU as the page does."""
+        """The GPU's name on the page."""
         return f"rank {self.rank} · " + ("CPU" if self.device < 0 else f"GPU {self.device}")
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A row of steps above the tracks it holds for, whose own bounds differ from it by little."""
+    """A row of step names above tracks whose steps are nearly at the same times."""
 
     tracks: tuple[int, ...]
     steps: tuple[str, ...]
@@ -114,24 +114,24 @@ class Strip:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Everything that the Gantt of a run shows."""
+    """Everything that the Gantt chart of a run shows."""
 
     origin_ns: int
-    """Start of the run's first step, in the traces' own time."""
+    """Start of the run's first step, in the time of the traces."""
     end_ns: int
-    """End of its last one, since the origin."""
+    """End of its last step, since the origin."""
     tracks: tuple[Track, ...]
     strips: tuple[Strip, ...]
     lanes: tuple[Lane, ...]
     names: tuple[str, ...]
-    collectives: tuple[_Known, ...]
-    """Kernel name and what is known of the collective, each pair once."""
+    collectives: tuple[_NamedCollective, ...]
+    """Kernel name and metadata of the collectives, without duplicates."""
 
     def __len__(self) -> int:
         return sum(len(lane) for lane in self.lanes)
 
     def has(self, role: Role) -> bool:
-        """Tell whether any GPU has something to show in a role."""
+        """Whether any GPU has intervals of a role."""
         return any(len(lane) for lane in self.lanes if lane.role is role)
 
 
@@ -139,7 +139,7 @@ Value = TypeVar("Value")
 
 
 class _Table(dict[Value, int]):
-    """A table that gives each value the index of its first use."""
+    """A dictionary that numbers values in the order of their first use."""
 
     def __missing__(self, value: Value) -> int:
         self[value] = len(self)
@@ -147,29 +147,29 @@ class _Table(dict[Value, int]):
 
 
 def cause_category(cause: str) -> int:
-    """Give the category of a cause of idling, one of ``idle.CAUSES``."""
+    """Return the category of an idle cause, one of ``idle.CAUSES``."""
     return OVERLAPPED + 1 + CAUSES.index(cause)
 
 
 def drawn_intervals(timeline: Timeline, origin: int, end: int, kind: Kind) -> NDArray[np.intp]:
-    """Give which of a timeline's intervals the lane of their kind shows, in its order: those not before or after all.
+    """Return the indices of a timeline's intervals of a kind that lie at least partly inside the chart.
 
     Args:
-        origin, end: of the chart, in the trace's own time.
+        origin, end: of the chart, in the time of the trace.
     """
     inside = (timeline.start_ns < end) & (timeline.end_ns > origin)
     return np.flatnonzero(inside & (timeline.kind == kind))
 
 
 def chart(run: Run) -> Chart:
-    """Lay a run out in lanes; a run without any timeline gives a chart without tracks."""
+    """Build the chart of a run; a run without timelines has a chart without tracks."""
     timelines = run.timelines
     if not timelines:
         return Chart(0, 0, (), (), (), (), ())
     origin = min(int(timeline.windows.bounds[0]) for timeline in timelines)
     end = max(int(timeline.windows.bounds[-1]) for timeline in timelines)
     names: _Table[str] = _Table()
-    collectives: _Table[_Known] = _Table()
+    collectives: _Table[_NamedCollective] = _Table()
     tracks, lanes = [], []
     for index, timeline in enumerate(timelines):
         windows = timeline.windows
@@ -181,26 +181,26 @@ def chart(run: Run) -> Chart:
 
 
 def _lanes(
-    timeline: Timeline, track: int, origin: int, end: int, names: _Table[str], collectives: _Table[_Known]
+    timeline: Timeline, track: int, origin: int, end: int, names: _Table[str], collectives: _Table[_NamedCollective]
 ) -> list[Lane]:
-    """Make one GPU's lanes; *names* and *collectives* grow by what is new in it."""
+    """Build one GPU's lanes; adds new entries to *names* and *collectives*."""
     name_of = np.array([names[name] for name in timeline.names], np.int64)
     part_intervals = part_intervals_of(timeline)
     parts, exposed = partition(timeline, part_intervals), exposure(timeline)
     kinds = {kind: drawn_intervals(timeline, origin, end, kind) for kind in Kind}
 
     def recorded(role: Role, kind: Kind, category: NDArray[np.uint8]) -> Lane:
-        at = kinds[kind]
-        starts, ends = timeline.start_ns[at], timeline.end_ns[at]
-        name = name_of[timeline.name[at]] if len(name_of) else np.zeros(0, np.int64)
+        index = kinds[kind]
+        starts, ends = timeline.start_ns[index], timeline.end_ns[index]
+        name = name_of[timeline.name[index]] if len(name_of) else np.zeros(0, np.int64)
         empty = np.zeros(0, np.int64)
-        return Lane(track, role, starts - origin, ends - starts, category[at], name, timeline.lane[at], empty)
+        return Lane(track, role, starts - origin, ends - starts, category[index], name, timeline.lane[index], empty)
 
     memory = np.full(len(timeline), Part.EXPOSED_MEMORY, np.uint8)
     entry = _entries(timeline, kinds[Kind.COMMUNICATION], collectives)
     return [
         _drawn(track, Role.PHASES, _busy(parts), origin, end),
-        _drawn(track, Role.PHASE_LABELS, *_labelled(timeline, parts, names, origin, end)),
+        _drawn(track, Role.PHASE_LABELS, *_label_lane(timeline, parts, names, origin, end)),
         recorded(Role.COMPUTE, Kind.COMPUTE, _PART_OF[timeline.phase]),
         _drawn(track, Role.EXPOSURE, _as_categories(exposed), origin, end, entry),
         _collectives(timeline, track, kinds[Kind.COMMUNICATION], exposed, origin, entry),
@@ -210,7 +210,7 @@ def _lanes(
 
 
 def _drawn(track: int, role: Role, pieces: Segments, origin: int, end: int, entry: Int64 | None = None) -> Lane:
-    """Make a lane of pieces, which have no name of their own; *entry* gives them that of the interval they are of."""
+    """Build a lane of pieces of intervals; *entry* holds the name of each interval, as an index."""
     inside = (pieces.start_ns < end) & (pieces.end_ns > origin)
     starts, ends = pieces.start_ns[inside], pieces.end_ns[inside]
     zeros = np.zeros(len(starts), np.int64)
@@ -219,45 +219,45 @@ def _drawn(track: int, role: Role, pieces: Segments, origin: int, end: int, entr
 
 
 def _idle(timeline: Timeline, part_intervals: list[IntervalSet]) -> Segments:
-    """Give the idle stretches with their causes as categories."""
+    """Return the idle intervals with their causes as categories."""
     sets = idle(timeline, part_intervals).sets[Account.DATA_LOADING :]
     causes = [cause_category(cause) for cause in CAUSES]
-    start, end = (np.concatenate([one[side] for one in sets]) for side in (0, 1))
-    cause = np.repeat(np.array(causes, np.uint8), [len(one[0]) for one in sets])
+    start, end = (np.concatenate([intervals[side] for intervals in sets]) for side in (0, 1))
+    cause = np.repeat(np.array(causes, np.uint8), [len(intervals[0]) for intervals in sets])
     order = np.argsort(start, kind="stable")
     return Segments(start[order], end[order], cause[order], np.zeros(len(order), np.int32))
 
 
 def _busy(parts: Segments) -> Segments:
-    """Leave idle out: on the phases row it is what no other part has claimed."""
+    """Return the parts without idle, which is the background of the phases row."""
     kept = parts.part != Part.IDLE
     return Segments(parts.start_ns[kept], parts.end_ns[kept], parts.part[kept], parts.source[kept])
 
 
 def _as_categories(exposed: Segments) -> Segments:
-    """Turn the exposure's yes and no into categories."""
+    """Convert the exposure's flags to categories."""
     category = np.where(exposed.part == 1, Part.EXPOSED_COMM, OVERLAPPED).astype(np.uint8)
     return Segments(exposed.start_ns, exposed.end_ns, category, exposed.source)
 
 
-def _entries(timeline: Timeline, at: NDArray[np.intp], table: _Table[_Known]) -> Int64:
-    """Give each interval that is one of the collectives *at* its index in the table, which grows by what is new."""
+def _entries(timeline: Timeline, index: NDArray[np.intp], table: _Table[_NamedCollective]) -> Int64:
+    """Return each collective's entry in *table*, by interval; *index* are the collectives, new ones are added."""
     unknown = Collective("")
-    pairs = zip(timeline.name[at].tolist(), timeline.collective[at].tolist(), strict=True)
+    pairs = zip(timeline.name[index].tolist(), timeline.collective[index].tolist(), strict=True)
     known = [(timeline.names[name], timeline.collectives[c] if c >= 0 else unknown) for name, c in pairs]
     entry = np.zeros(len(timeline), np.int64)
-    entry[at] = [table[pair] for pair in known]
+    entry[index] = [table[pair] for pair in known]
     return entry
 
 
 def _collectives(
-    timeline: Timeline, track: int, at: NDArray[np.intp], exposed: Segments, origin: int, entry: Int64
+    timeline: Timeline, track: int, index: NDArray[np.intp], exposed: Segments, origin: int, entry: Int64
 ) -> Lane:
-    """Make the lane of whole collectives, each with the sum of its exposed stretches."""
+    """Build the lane of whole collectives, each with its exposed time."""
     per_interval = np.zeros(len(timeline), np.int64)
     np.add.at(per_interval, exposed.source, np.where(exposed.part == 1, exposed.end_ns - exposed.start_ns, 0))
-    starts, ends = timeline.start_ns[at], timeline.end_ns[at]
-    hidden = per_interval[at] * 2 < ends - starts
+    starts, ends = timeline.start_ns[index], timeline.end_ns[index]
+    hidden = per_interval[index] * 2 < ends - starts
     category = np.where(hidden, OVERLAPPED, Part.EXPOSED_COMM).astype(np.uint8)
     return Lane(
         track,
@@ -265,16 +265,16 @@ def _collectives(
         starts - origin,
         ends - starts,
         category,
-        entry[at],
-        timeline.lane[at],
-        per_interval[at],
+        entry[index],
+        timeline.lane[index],
+        per_interval[index],
     )
 
 
 def _phase_label_spans(parts: Segments, bounds: Int64) -> Segments:
-    """Join pieces of one part and step over idle and over short pieces of other parts.
+    """Join pieces of one part across idle time and across short pieces of other parts.
 
-    ``F.F.F|B.B o B.B|X`` becomes ``F---F|B-----B|X``: one place for one label.
+    ``F.F.F|B.B o B.B|X`` becomes ``F---F|B-----B|X``, with one label each.
     """
     kept = _busy(parts)
     start, end, part, step = kept.start_ns, kept.end_ns, kept.part, kept.source
@@ -292,12 +292,12 @@ def _phase_label_spans(parts: Segments, bounds: Int64) -> Segments:
     return Segments(start, end, part, step)
 
 
-def _labelled(
+def _label_lane(
     timeline: Timeline, parts: Segments, names: _Table[str], origin: int, end: int
 ) -> tuple[Segments, int, int, Int64]:
-    """Give the stretches that bear labels; in a pipeline forward and backward are its actions, each named.
+    """Return the arguments of :func:`_drawn` for the labels; a pipeline's forward and backward are its named actions.
 
-    With the stretches come the origin, the end, and for each source the index of its name plus 1: 0 is no name.
+    These are the spans, origin, end, and for each source the index of its name plus 1, or 0 without name.
     """
     plain, actions = _phase_label_spans(parts, timeline.windows.bounds), timeline.actions
     kept = np.ones(len(plain.part), bool) if not len(actions) else ~np.isin(plain.part, (Part.FORWARD, Part.BACKWARD))
@@ -320,17 +320,17 @@ def _labelled(
 
 
 def _strips(tracks: list[Track]) -> tuple[Strip, ...]:
-    """Give the tracks step strips: one for all, unless their clocks or steps stand apart."""
+    """Return the step strips: one for all tracks, unless their clocks or steps differ."""
     groups: list[list[int]] = []
     for index, track in enumerate(tracks):
-        if groups and _alike(tracks[groups[-1][0]], track):
+        if groups and _same_steps(tracks[groups[-1][0]], track):
             groups[-1].append(index)
         else:
             groups.append([index])
     return tuple(Strip(tuple(group), tracks[group[0]].steps) for group in groups)
 
 
-def _alike(a: Track, b: Track) -> bool:
+def _same_steps(a: Track, b: Track) -> bool:
     if a.steps != b.steps:
         return False
     allowed = _SAME_STEPS * float(np.median(np.diff(a.bounds_ns)))

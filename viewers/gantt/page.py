@@ -1,10 +1,10 @@
-"""The Gantt page: one self-contained HTML file of a run, or, for a very large one, a page that a server feeds.
+"""The Gantt page: one self-contained HTML file of a run, or a page that a server feeds if the run is very large.
 
-Bokeh brings the figure, its axes and ranges, wheel, drag and the minimap's window; the intervals themselves are a
-raster that static/raster.js draws between Bokeh's canvases, from exact sums (static/lod.js). In a notebook::
+Bokeh provides the figure, its axes and ranges, wheel, drag and the minimap's window. static/raster.js draws the
+intervals between Bokeh's canvases, from the exact sums of static/lod.js::
 
-    from dptrace.viewers import gantt
-    page = gantt.document(dptrace.open("runs/interleaved"))
+    from dptrace.viewers.gantt import page
+    html = page.document(dptrace.open("runs/interleaved"))
 """
 
 from __future__ import annotations
@@ -38,30 +38,31 @@ from dptrace.viewers.gantt.page_data import scene
 __all__ = ["MAX_INTERVALS", "MAX_SERVED", "document", "figures", "served"]
 
 MAX_INTERVALS = 3_000_000
-"""What a browser opens from one file in about a second; the file is then about 30 MB."""
+"""Intervals of a single-file page at most: a file of about 30 MB, which a browser opens in about a second."""
 MAX_SERVED = 35_000_000
-"""What a tab of a browser may be asked to hold: 19 million took 0.8 GB, so this is about 1.4 GB."""
+"""Intervals of a served page at most: about 1.4 GB in the browser, as 19 million took 0.8 GB."""
 
 FONT = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif"
 _RIGHT = 44
-"""Margin in pixels: half of the last tick's label."""
-_APART = 3
-"""Lengths of a recording that all of them together may span before a page says that their clocks differ."""
+"""Right margin in pixels, for half of the last tick's label."""
+_MAX_SPAN = 3
+"""Multiple of the longest rank's time that the chart may span before a note says that the clocks differ."""
 _SHORTEST_VIEW = 200
-"""Nanoseconds; below the clock of any trace."""
-_HIGHEST = 640
-"""Pixels of a frame before the page has measured its window, and scrolls through what is more."""
-_MINIMAP_ROW, _MINIMAP_LOWEST, _MINIMAP_HIGHEST = 6, 24, 64
+"""In ns; below the resolution of any trace."""
+_MAX_HEIGHT = 640
+"""Height of the frame in pixels until the page has measured its window."""
+_MINIMAP_ROW, _MINIMAP_MIN, _MINIMAP_MAX = 6, 24, 64
+"""Height in pixels of a row of the minimap, and of the whole minimap."""
 
 
 def document(run: Run, gantt_chart: Chart | None = None) -> str:
     """Draw a run as one HTML page.
 
     Args:
-        laid_out: the run's chart, if it is made already.
+        gantt_chart: the run's chart, if it already exists.
 
     Raises:
-        DptraceError: when there is no step to draw, or more than a page can hold.
+        DptraceError: the run has no step, or more intervals than a page can hold.
     """
     gantt_chart = _checked(run, gantt_chart, MAX_INTERVALS)
     page_data = scene(gantt_chart, details(run, gantt_chart))
@@ -74,21 +75,21 @@ def document(run: Run, gantt_chart: Chart | None = None) -> str:
 
 
 def _clocks(gantt_chart: Chart) -> list[str]:
-    """Say why a picture is mostly empty, where the ranks' recordings lie apart."""
+    """Return a note for ranks whose times are far apart, which leaves the chart mostly empty."""
     longest = max(int(track.bounds_ns[-1] - track.bounds_ns[0]) for track in gantt_chart.tracks)
-    if gantt_chart.end_ns < _APART * longest:
+    if gantt_chart.end_ns < _MAX_SPAN * longest:
         return []
-    return ["The ranks' times lie far apart. They are drawn as recorded: the keys [ and ] go from step to step."]
+    return ["The ranks' times are far apart and drawn as recorded; press [ and ] to go from step to step."]
 
 
 def served(run: Run, gantt_chart: Chart | None = None) -> tuple[str, ColumnStore]:
-    """Draw a run as a page that fetches its columns from beside it; give page and columns for a server.
+    """Draw a run as a page that fetches its columns from a server; return the page and the columns.
 
     Args:
-        laid_out: the run's chart, if it is made already.
+        gantt_chart: the run's chart, if it already exists.
 
     Raises:
-        DptraceError: when there is no step to draw, or more than a browser holds.
+        DptraceError: the run has no step, or more intervals than a browser can hold.
     """
     gantt_chart = _checked(run, gantt_chart, MAX_SERVED)
     store: ColumnStore = {}
@@ -100,30 +101,28 @@ def served(run: Run, gantt_chart: Chart | None = None) -> tuple[str, ColumnStore
     ), store
 
 
-def _checked(run: Run, gantt_chart: Chart | None, most: int) -> Chart:
-    """Refuse what would be an empty picture, or none."""
+def _checked(run: Run, gantt_chart: Chart | None, limit: int) -> Chart:
+    """Return the chart of a run; an empty or too large one is an error."""
     gantt_chart = gantt_chart or chart(run)
     if not gantt_chart.tracks:
-        raise DptraceError(f"{run.path}: there is no step and no interval to draw.")
-    if len(gantt_chart) > most:
-        raise DptraceError(_too_many(run, gantt_chart, most))
+        raise DptraceError(f"{run.path}: there is no step to draw.")
+    if len(gantt_chart) > limit:
+        raise DptraceError(_too_many(run, gantt_chart, limit))
     return gantt_chart
 
 
-def _too_many(run: Run, gantt_chart: Chart, most: int) -> str:
+def _too_many(run: Run, gantt_chart: Chart, limit: int) -> str:
     steps = max(len(track.steps) for track in gantt_chart.tracks)
     ranks = len({track.rank for track in gantt_chart.tracks})
-    other = (
-        "" if len(gantt_chart) > MAX_SERVED else " Or look at all of it without a file: leave -o out, or add --serve."
-    )
+    serve = "" if len(gantt_chart) > MAX_SERVED else " To view all of it, omit -o or add --serve."
     return (
-        f"{run.path}: {len(gantt_chart):,} intervals to draw ({ranks} ranks, {steps} steps), and one page holds "
-        f"{most:,}. Draw fewer ranks or steps, for example: --ranks 0,1 or --steps FIRST:LAST.{other}"
+        f"{run.path}: {len(gantt_chart):,} intervals to draw ({ranks} ranks, {steps} steps); one page holds at "
+        f"most {limit:,}. Select fewer ranks or steps, for example with --ranks 0,1 or --steps FIRST:LAST.{serve}"
     )
 
 
 def figures(page_data: dict[str, Any]) -> Model:
-    """Make the Bokeh figures for a scene: the Gantt's frame with its axes, and the minimap above it."""
+    """Build the Bokeh figures for a scene: the chart's frame with its axes, and the minimap above it."""
     pad = max(page_data["end"] // 250, _SHORTEST_VIEW)
     low, high = -pad, page_data["end"] + pad
     shared = Range1d(start=low, end=high, bounds=(low, high), min_interval=_SHORTEST_VIEW)
@@ -149,14 +148,14 @@ def _frame(name: str, height: int, left: int, x_range: Range1d, **options: Any) 
         outline_line_color="#D5DAE1",
         **options,
     )
-    # Bokeh warns of a figure without a glyph; ours come from a raster that it does not know.
+    # Bokeh warns about a figure without glyphs; the raster is drawn without Bokeh.
     plot.segment([], [], [], [])
     return plot
 
 
 def _main(page_data: dict[str, Any], shared: Range1d) -> figure:
     layout = page_data["layout"]
-    height = min(layout["height"], _HIGHEST)
+    height = min(layout["height"], _MAX_HEIGHT)
     plot = _frame("main", height, layout["left"], shared, x_axis_location="above")
     wheel, pan = WheelZoomTool(dimensions="width", speed=1 / 450), PanTool(dimensions="width")
     plot.add_tools(wheel, pan)
@@ -178,7 +177,7 @@ def _main(page_data: dict[str, Any], shared: Range1d) -> figure:
 
 
 def _minimap(page_data: dict[str, Any], shared: Range1d, low: int, high: int) -> figure:
-    height = min(max(_MINIMAP_ROW * len(page_data["tracks"]), _MINIMAP_LOWEST), _MINIMAP_HIGHEST)
+    height = min(max(_MINIMAP_ROW * len(page_data["tracks"]), _MINIMAP_MIN), _MINIMAP_MAX)
     mini = _frame("mini", height, page_data["layout"]["left"], Range1d(start=low, end=high))
     mini.xaxis.visible = mini.yaxis.visible = False
     mini.grid.grid_line_color = None

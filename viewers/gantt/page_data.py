@@ -1,4 +1,4 @@
-"""From a chart to what the page is told: rows in pixels, categories with colours, columns packed."""
+"""Convert a chart to the page's data: rows in pixels, categories with colours, packed columns."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ _HEIGHTS = {
     5: {Role.PHASES: 24, Role.COMPUTE: 30, Role.EXPOSURE: 20, Role.MEMORY: 14},
     8: {Role.PHASES: 18, Role.COMPUTE: 16, Role.EXPOSURE: 14, Role.MEMORY: 12},
 }
-"""Of rows in pixels, up to so many GPUs: eight fill a screen, one does not look lost on it."""
+"""Row heights in pixels by maximum number of GPUs, so that one GPU and eight GPUs fill a screen."""
 _TIGHT = {Role.PHASES: 16, Role.COMPUTE: 14, Role.EXPOSURE: 14, Role.MEMORY: 12}
 _STRIP, _GAP, _BETWEEN_TRACKS = 20, 2, 9
 _ARROW, _ROW_LABEL, _LETTER = 18, 112, 7.5
-"""Widths in pixels: of the mark that collapses a GPU, of the widest row label with its margins, of a letter of a GPU's
-name in bold."""
+"""Widths in pixels: arrow that collapses a GPU, widest row label with margins, bold letter of a GPU's name."""
 
 MANY_TRACKS = 16
-"""GPUs from which on each begins as one row, its phases, below a map of all their steps."""
+"""Above this number of GPUs, each is collapsed to its phases at first, below a heatmap of all steps."""
 
 _ROW_LABELS = {
     Role.PHASES: "phases",
@@ -41,11 +40,11 @@ _ROW_LABELS = {
 }
 
 _ORDER = (*theme.PART_ORDER[:5], OVERLAPPED, *theme.PART_ORDER[5:], *map(cause_category, CAUSES))
-"""Of legend and stacked bars: overlapped beside exposed, idle before its causes."""
+"""Order of the legend and of stacked bars: overlapped next to exposed, idle before its causes."""
 
 
 def categories() -> list[dict[str, Any]]:
-    """Give names and colours by category: the parts of a step, overlapped communication, the causes of idling."""
+    """Return names and colours by category: parts of a step, overlapped communication, idle causes."""
     short = {Part.OTHER: "Other", Part.EXPOSED_COMM: "Exposed", Part.EXPOSED_MEMORY: "Memory"}
     parts = [
         {"label": PART_LABELS[part], "short": short.get(part, PART_LABELS[part]), "color": color}
@@ -67,11 +66,11 @@ def _with_inks(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def layout(chart: Chart) -> dict[str, Any]:
-    """Place strips and rows: top and height in pixels, y growing downwards; and the left margin for their names.
+    """Place strips and rows, with top and height in pixels, and compute the left margin for their names.
 
-    This is where everything stands that is neither scrolled nor collapsed; the page places it anew (static/stage.js).
+    This is the layout without scrolling and collapsing; static/stage.js repeats it in the page.
     """
-    heights = next((rows for most, rows in _HEIGHTS.items() if len(chart.tracks) <= most), _TIGHT)
+    heights = next((rows for limit, rows in _HEIGHTS.items() if len(chart.tracks) <= limit), _TIGHT)
     shown = [role for role in heights if role in (Role.PHASES, Role.COMPUTE) or chart.has(role)]
     rows, strips, blocks, y = [], [], [], 2
     for number, strip in enumerate(chart.strips):
@@ -93,11 +92,11 @@ def layout(chart: Chart) -> dict[str, Any]:
 
 
 def scene(chart: Chart, details: dict[str, Any] | None = None, store: ColumnStore | None = None) -> dict[str, Any]:
-    """Give all that the page's scripts need, as one object that JSON can hold.
+    """Return the data of the page's scripts, as one JSON-serializable object.
 
     Args:
-        details: what ``interval_details.details`` tells of single intervals; without, the page tells less.
-        store: where to put the columns, which the page then fetches; without, they are in the scene itself.
+        details: the result of ``interval_details.details``; without it the page shows no such details.
+        store: where to put the columns for a page that fetches them; without it they are part of the scene.
     """
     used = sorted({int(category) for lane in chart.lanes for category in _distinct(lane)} | {Part.IDLE})
     return {
@@ -151,7 +150,7 @@ def _distinct(lane: Lane) -> NDArray[np.intp]:
 
 
 def _columns(chart: Chart, store: ColumnStore | None) -> dict[str, Any]:
-    """Pack the columns of all lanes, one after the other; starts as steps from the one before."""
+    """Pack the columns of all lanes, one after the other; start times as differences."""
     lanes = chart.lanes
     ids, streams = _streams(lanes)
     columns = {
@@ -170,9 +169,9 @@ def _columns(chart: Chart, store: ColumnStore | None) -> dict[str, Any]:
 
 
 def _streams(lanes: Sequence[Lane]) -> tuple[list[int], list[NDArray[np.intp]]]:
-    """Give all ids of streams, and for each lane the index of every interval's; an id can be any integer."""
-    own = [np.unique(lane.stream[:1]) if _one_stream(lane) else np.unique(lane.stream) for lane in lanes]
-    ids = np.unique(np.concatenate([np.zeros(0, np.int64), *own]))
+    """Return all stream ids, and for each lane the index of every interval's id; an id can be any integer."""
+    lane_ids = [np.unique(lane.stream[:1]) if _one_stream(lane) else np.unique(lane.stream) for lane in lanes]
+    ids = np.unique(np.concatenate([np.zeros(0, np.int64), *lane_ids]))
     return ids.tolist(), [np.searchsorted(ids, lane.stream) for lane in lanes]
 
 

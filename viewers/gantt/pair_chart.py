@@ -1,4 +1,4 @@
-"""Two runs as one chart: A's GPUs over B's, every interval moved to its step's place on their common axis."""
+"""Two runs as one chart: A's GPUs above B's, every interval moved to its step's place on the common axis."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from dptrace.viewers.terminal.split_tables import step_label
 __all__ = ["paired_chart", "paired_scene"]
 
 _WHOLE = {Role.COMPUTE, Role.COLLECTIVES, Role.MEMORY}
-"""Lanes of recorded intervals: each stays whole, so that it has its true length at every zoom. What is drawn from
-the split is cut where its steps are, so that the figures of every window stay exact."""
+"""Lanes of recorded intervals, which keep their true length. The pieces of the other lanes are cut at the steps, so
+that the figures of every window are exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +28,22 @@ class _Paired(Track):
 
     letter: str
     ends_ns: Int64
-    """Of the steps, on the axis."""
+    """End of each step on the axis."""
 
     @property
     def label(self) -> str:
-        """Name the run and the GPU."""
+        """The names of the run and the GPU."""
         return f"{self.letter} · rank {self.rank} · " + ("CPU" if self.device < 0 else f"GPU {self.device}")
 
 
 def paired_chart(aligned: AlignedSteps) -> Chart:
-    """Lay both runs out on their axis."""
+    """Build the chart of both runs on their common axis."""
     sides = [_side(aligned, which) for which in (0, 1)]
     a, b = sides
     moved = [_renumbered(lane, len(a.tracks), len(a.names), len(a.collectives)) for lane in b.lanes]
     strips = tuple(
-        Strip(tuple(range(first, first + len(one.tracks))), one.tracks[0].steps)
-        for first, one in ((0, a), (len(a.tracks), b))
+        Strip(tuple(range(first, first + len(side.tracks))), side.tracks[0].steps)
+        for first, side in ((0, a), (len(a.tracks), b))
     )
     return replace(
         a,
@@ -58,7 +58,7 @@ def paired_chart(aligned: AlignedSteps) -> Chart:
 
 
 def _side(aligned: AlignedSteps, which: int) -> Chart:
-    """Lay one of the runs out, and move it to its places."""
+    """Build the chart of one of the runs, with its steps moved to their places."""
     one, shifts = aligned.runs[which], aligned.shifts(which)
     gantt_chart = chart(one.run)
     begin, end = one.start_ns - gantt_chart.origin_ns, one.end_ns - gantt_chart.origin_ns
@@ -80,7 +80,7 @@ def _side(aligned: AlignedSteps, which: int) -> Chart:
 
 
 def _moved(lane: Lane, begin: Int64, end: Int64, by: Int64) -> Lane:
-    """Keep what lies in the steps, moved with them; begin, end and by hold an entry for each step."""
+    """Move the intervals inside the steps; begin, end and by have an entry per step."""
     starts, ends = lane.start_ns, lane.start_ns + lane.duration_ns
     first = np.searchsorted(end, starts, side="right")
     stop = np.searchsorted(begin, ends, side="left")
@@ -107,16 +107,16 @@ def _moved(lane: Lane, begin: Int64, end: Int64, by: Int64) -> Lane:
 
 
 def _renumbered(lane: Lane, tracks: int, names: int, collectives: int) -> Lane:
-    """Give B's lanes their places behind A's tracks and names."""
+    """Renumber a lane of B, whose tracks and names come after A's."""
     of_collectives = lane.role in (Role.COLLECTIVES, Role.EXPOSURE)
     by = collectives if of_collectives else names if lane.role in _WHOLE else 0
-    # Labels of stretches are numbered from 1; 0 is none.
+    # Labels are numbered from 1; 0 means no label.
     name = np.where(lane.name > 0, lane.name + names, 0) if lane.role is Role.PHASE_LABELS else lane.name + by
     return replace(lane, track=lane.track + tracks, name=name)
 
 
 def paired_scene(aligned: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
-    """Give the chart of two runs, and what the page is told of it."""
+    """Return the chart of two runs and the page's data."""
     gantt_chart = paired_chart(aligned)
     page_data = scene(gantt_chart)
     for number, track in enumerate(gantt_chart.tracks):
@@ -128,7 +128,7 @@ def paired_scene(aligned: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
         strip |= {"title": _title(one), "bounds": [*place.tolist(), int(ends[-1])], "ends": ends.tolist()}
         page_data["layout"]["strips"][which]["label"] = f"step{'s' if len(one.names) > 1 else ''} of {'AB'[which]}"
     page_data["groups"] = [
-        {"label": f"{letter} · {_whose(one)}", "tracks": list(strip.tracks)}
+        {"label": f"{letter} · {_group_name(one)}", "tracks": list(strip.tracks)}
         for letter, one, strip in zip("AB", aligned.runs, gantt_chart.strips, strict=True)
     ]
     if aligned.by_step:
@@ -144,6 +144,6 @@ def _title(one: RunSteps) -> str:
     return headline(one.run).title
 
 
-def _whose(one: RunSteps) -> str:
-    """Name the run, or its step where that is the only one."""
+def _group_name(one: RunSteps) -> str:
+    """Return the run's name, or its step's if there is only one."""
     return _title(one) if len(one.names) > 1 else f"step {step_label(sanitize(one.names[0]))}"

@@ -1,7 +1,9 @@
-"""The page of two runs on one time axis, aligned by step, with the time that the second one saves::
+"""The page of two runs on one time axis, aligned by step, with the time that the second one saves.
 
-from dptrace.viewers.gantt import pair_page
-page = pair_page.document(dptrace.open("runs/naive"), dptrace.open("runs/interleaved"))
+Example::
+
+    from dptrace.viewers.gantt import pair_page
+    html = pair_page.document(dptrace.open("runs/naive"), dptrace.open("runs/interleaved"))
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ def document(a: Run, b: Run, by_step: bool = True) -> str:
     """Draw two runs as one HTML page.
 
     Args:
-        by_step: let each pair of steps begin at one place; else only the first.
+        by_step: align each pair of steps; otherwise only the first.
 
     Raises:
-        DptraceError: there is no step to draw, or more than a page can hold.
+        DptraceError: a run has no step, or there are more intervals than a page can hold.
     """
     aligned = align_steps(run_steps(a), run_steps(b), by_step)
     notes = (*notes_of_both(a, b), *aligned.notes)
@@ -43,21 +45,21 @@ def document(a: Run, b: Run, by_step: bool = True) -> str:
 
 
 def rows_height(a: Run, b: Run) -> int:
-    """Give how many pixels all rows of both runs take."""
+    """Return the height of all rows of both runs in pixels."""
     return int(layout(paired_chart(align_steps(run_steps(a), run_steps(b))))["height"])
 
 
 def picture(aligned: AlignedSteps, notes: tuple[str, ...], above: Markup, below: Markup = _NOTHING) -> str:
-    """Render the page of two runs that are aligned.
+    """Render the page of two aligned runs.
 
     Args:
-        above, below: what stands over and under the picture; HTML, so everything in it must be escaped already.
+        above, below: escaped HTML above and below the chart.
     """
     gantt_chart, page_data = paired_scene(aligned)
     if len(gantt_chart) > MAX_INTERVALS:
         raise DptraceError(
-            f"{len(gantt_chart):,} intervals to draw, and one page holds {MAX_INTERVALS:,}. Draw fewer ranks or steps, "
-            "for example: --ranks 0,1 or --steps FIRST:LAST."
+            f"{len(gantt_chart):,} intervals to draw; one page holds at most {MAX_INTERVALS:,}. Select fewer ranks or "
+            "steps, for example with --ranks 0,1 or --steps FIRST:LAST."
         )
     paths = " → ".join(one.run.path for one in aligned.runs)
     head = Headline(" → ".join(titles(aligned)), paths, (), tuple(map(sanitize, notes)))
@@ -66,15 +68,13 @@ def picture(aligned: AlignedSteps, notes: tuple[str, ...], above: Markup, below:
 
 def _above(aligned: AlignedSteps) -> Markup:
     lines = [
-        Markup('<p class="runs"><b>{}</b> {}</p>').format(
-            x, sanitize(" · ".join((differences.title, *differences.facts)))
-        )
-        for x, differences in (("A", headline(aligned.a.run)), ("B", headline(aligned.b.run)))
+        Markup('<p class="runs"><b>{}</b> {}</p>').format(letter, sanitize(" · ".join((head.title, *head.facts))))
+        for letter, head in (("A", headline(aligned.a.run)), ("B", headline(aligned.b.run)))
     ]
     answer = Markup('<p class="answer{}">{}</p>').format(
         " quiet" * bool(aligned.incomparable), time_saved_sentence(aligned)
     )
     differences = drawn_differences(aligned.a.run, aligned.b.run)
-    differs = Markup("").join(Markup("<li>{}</li>").format(sanitize(text)) for text in differences)
-    listed = Markup('<ul class="differs">{}</ul>').format(differs) if differs else Markup("")
+    items = Markup("").join(Markup("<li>{}</li>").format(sanitize(text)) for text in differences)
+    listed = Markup('<ul class="differs">{}</ul>').format(items) if items else Markup("")
     return Markup("\n").join([*lines, listed, answer, Markup("")])

@@ -1,8 +1,7 @@
-"""A page too large for one file, from a small server on this machine: it ends when the page's tab is closed.
+"""A local server for pages that are too large for one file; it stops when the page's last tab is closed.
 
-What a recording tells can be confidential, and other pages in the same browser can ask this machine's ports: so only
-who knows a random token in the address is answered, only under the names of this machine, and no other site's page
-may read the answer.
+Traces can be confidential, and other pages in the same browser can send requests to local ports. So requests need a
+random token in the address and a host name of this machine, and pages of other sites cannot read the responses.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ LOOPBACK = "127.0.0.1"
 _OWN_NAMES = frozenset((LOOPBACK, "localhost", "::1"))
 
 GRACE_S = 5.0
-"""Seconds without a tab after which it ends: a tab that is loaded anew is back before."""
+"""Seconds without an open tab before the server stops; longer than a reload takes."""
 _HEARTBEAT_S = 15.0
-"""Seconds between two signs that a proxy or a tunnel may want to keep a connection."""
+"""Seconds between two bytes that keep a connection alive through proxies and tunnels."""
 _POLL_S = 0.2
 
 _HEADERS = {
@@ -39,14 +38,14 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
-    # The page has its own policy; this is what one in the page can't say, and holds for all else that is served.
+    # In addition to the page's own policy, which cannot contain frame-ancestors; also for the other responses.
     "Content-Security-Policy": "frame-ancestors 'none'",
     "X-Frame-Options": "DENY",
 }
 
 
 class _Tabs:
-    """How many pages are open, told by the connections they hold."""
+    """Counts the open pages by their connections."""
 
     def __init__(self) -> None:
         self._lock, self._open, self._left = threading.Lock(), 0, None
@@ -59,7 +58,7 @@ class _Tabs:
             self._left = None if self._open else time.monotonic()
 
     def all_closed(self) -> bool:
-        """Tell whether there was one, and none has been for a while."""
+        """Whether all tabs have been closed for GRACE_S, after at least one was open."""
         with self._lock:
             return self._left is not None and time.monotonic() - self._left > GRACE_S
 
@@ -74,7 +73,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a browser that went away in the middle of an answer."""
+        """Ignore errors of closed connections."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -91,21 +90,21 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        """Answer with a file, or hold the line that tells of an open tab."""
+        """Send a file, or keep the connection of an open tab."""
         token, _, name = self.path.removeprefix("/").partition("/")
         if not self._host_is_allowed():
-            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "Ask by the address that dptrace printed.")
+            self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "Use the address that dptrace printed.")
         elif not secrets.compare_digest(token.encode(), self.server.token.encode()):
-            self._refuse(HTTPStatus.FORBIDDEN, "The address is not complete: use the one that dptrace printed.")
+            self._refuse(HTTPStatus.FORBIDDEN, "The address is incomplete. Use the one that dptrace printed.")
         elif name == "alive":
             self._hold()
         elif name in self.server.files:
             self._send(HTTPStatus.OK, *self.server.files[name])
         else:
-            self._refuse(HTTPStatus.NOT_FOUND, "There is nothing here.")
+            self._refuse(HTTPStatus.NOT_FOUND, "Not found.")
 
     def _host_is_allowed(self) -> bool:
-        """Tell whether the request names this machine: a foreign name that leads here is somebody's trick."""
+        """Whether the Host header names this machine; another name indicates DNS rebinding."""
         try:
             name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
         except ValueError:
@@ -114,8 +113,8 @@ class _Handler(BaseHTTPRequestHandler):
             return True
         return name in self.server.names
 
-    def _refuse(self, status: HTTPStatus, why: str) -> None:
-        self._send(status, "text/plain; charset=utf-8", why.encode())
+    def _refuse(self, status: HTTPStatus, reason: str) -> None:
+        self._send(status, "text/plain; charset=utf-8", reason.encode())
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self._begin(status, kind)
@@ -143,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.tabs.changed(-1)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Keep the terminal for what the command says."""
+        """Do not log requests to the terminal."""
 
 
 def _is_number(name: str) -> bool:
@@ -155,10 +154,10 @@ def _is_number(name: str) -> bool:
 
 
 class PageServer:
-    """Serve a page and the columns that it fetches, from when it is made; :meth:`wait` until nobody looks any more.
+    """Serve a page and its columns as soon as it is created; :meth:`wait` returns when all tabs are closed.
 
     Raises:
-        DptraceError: the address can't be listened at.
+        DptraceError: the server cannot listen at the address.
     """
 
     def __init__(self, page: str, columns: ColumnStore, host: str = LOOPBACK, port: int = 0) -> None:
@@ -175,38 +174,38 @@ class PageServer:
 
     @property
     def url(self) -> str:
-        """Give the address with its token; at 0.0.0.0 this machine's name stands for all its addresses."""
+        """The address with the token; for 0.0.0.0 it contains this machine's name."""
         anywhere = self.host in ("0.0.0.0", "::")
         name = socket.gethostname() if anywhere else f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{name}:{self.port}/{self._server.token}/"
 
     def wait(self) -> None:
-        """Return when the last tab was closed; KeyboardInterrupt passes."""
+        """Block until the last tab is closed; KeyboardInterrupt is not caught."""
         while not self._server.tabs.all_closed():
             time.sleep(_POLL_S)
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
-def _refused(host: str, port: int, reason: str, nowhere: bool) -> str:
-    """Say what was wrong with the address, in terms of what was given of it."""
-    if nowhere or not port:
-        usual = f"Leave --host out for {LOOPBACK}, this machine itself, or name an address of this machine."
-        return f"Can't serve at {host}: {'no such address' if nowhere else reason}. {usual}"
-    return f"Can't serve at {host}:{port}: {reason}. Leave --port out, and a free one is found."
+def _refused(host: str, port: int, reason: str, unknown_host: bool) -> str:
+    """Return the message for an address at which the server cannot listen."""
+    if unknown_host or not port:
+        advice = f"Omit --host to use {LOOPBACK}, or pass an address of this machine."
+        return f"Cannot serve at {host}: {'unknown host' if unknown_host else reason}. {advice}"
+    return f"Cannot serve at {host}:{port}: {reason}. Omit --port to use a free one."
 
 
 def tunnel(connection: str, user: str, port: int) -> str:
-    """Give the line that reaches a server here from the machine that an SSH session came from.
+    """Return the ssh command that forwards a local port to the server on this machine.
 
     Args:
-        connection: the session's ``SSH_CONNECTION``: client's address and port, this machine's address and port.
+        connection: the SSH session's ``SSH_CONNECTION``: address and port of the client and of this machine.
     """
     parts = connection.split()
-    host, own_port = (parts[2], parts[3]) if len(parts) == 4 else (socket.gethostname(), "22")
-    through = "" if own_port == "22" else f" -p {own_port}"
-    return f"ssh -N{through} -L {port}:{LOOPBACK}:{port} {user}@{host}"
+    host, ssh_port = (parts[2], parts[3]) if len(parts) == 4 else (socket.gethostname(), "22")
+    option = "" if ssh_port == "22" else f" -p {ssh_port}"
+    return f"ssh -N{option} -L {port}:{LOOPBACK}:{port} {user}@{host}"

@@ -1,6 +1,6 @@
-"""The Gantt chart as static SVG, for slides and reports: what the page draws, at one width, without a browser.
+"""The Gantt chart as static SVG, for slides and reports, drawn without a browser.
 
-As on the page, each pixel column is a stack of exact time shares, and what is three pixels wide is drawn whole.
+As on the page, each pixel column is a stack of exact time shares, and intervals of three pixels are drawn whole.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dptrace.analysis.per_gpu.labels import OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.analysis.per_gpu.step_grid import middle_step
 from dptrace.core.intervals import Int64
+from dptrace.core.units import byte_size, milliseconds
 from dptrace.run.run import Run
 from dptrace.timeline.steps import select_steps
 from dptrace.viewers.base import theme
@@ -25,21 +26,22 @@ from dptrace.viewers.base.svg_renderer import svg as message_svg
 from dptrace.viewers.gantt.chart import OVERLAPPED, Lane, Role, chart
 from dptrace.viewers.gantt.level_of_detail import Intervals, Lod
 from dptrace.viewers.gantt.svg_layout import RIGHT, STRIP, WIDTH, Row, SvgLayout, svg_layout
-from dptrace.viewers.terminal.split_tables import milliseconds, quantity, step_label
+from dptrace.viewers.terminal.split_tables import step_label
 from dptrace.viewers.terminal.summary import sentence
 
 __all__ = ["MAX_SHAPES", "gantt_svg", "middle_step_run"]
 
 MAX_SHAPES = 5_000
-"""Rectangles of short intervals; beyond these the columns are made wider."""
+"""Maximum number of rectangles of short intervals; with more, the columns are wider."""
 
 _COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
-"""Widths of a column in pixels, the finest first."""
+"""Widths of a column in pixels, finest first."""
 _WHOLE, _SEPARATED = 3.0, 5.0
+"""Minimum widths in pixels of an interval that is drawn whole, and of one with a gap to the next."""
 _FINE = 14.0
-"""Height of a row from which shares are drawn to half a pixel; flat ones come in great numbers."""
+"""Minimum height of a row whose shares are drawn to half a pixel."""
 _MIXED = 0.03
-"""Share of another colour that a label bears under it."""
+"""Share of another colour allowed under a label."""
 _ROW_NAMES = {Role.PHASES: "phases", Role.COMPUTE: "compute", Role.EXPOSURE: "communication", Role.MEMORY: "memory"}
 _LABELS = {Role.PHASES: Role.PHASE_LABELS, Role.EXPOSURE: Role.COLLECTIVES}
 _QUIET, _EDGE = "#5B6472", "#8593A8"
@@ -51,20 +53,20 @@ _Box: TypeAlias = tuple[float, float, float, float]
 
 
 def middle_step_run(run: Run) -> Run:
-    """Keep of a run the step of median length, for a picture of a run that is too large."""
+    """Return a run with only its step of median length, to draw a run that is too large."""
     name = middle_step(run.devices)
     places = [
         (timeline, timeline.windows.names.index(name)) for timeline in run.timelines if name in timeline.windows.names
     ]
-    return replace(run, timelines=tuple(select_steps(timeline, at, at) for timeline, at in places), devices=())
+    return replace(run, timelines=tuple(select_steps(timeline, step, step) for timeline, step in places), devices=())
 
 
 def gantt_svg(run: Run, heading: bool = True, dark: bool = False) -> str:
     """Draw a run as SVG text.
 
     Args:
-        heading: whether name, facts and sentence stand above; a page has them already.
-        night: whether it tells its colours on a dark page, too.
+        heading: draw the run's name, facts and summary sentence; a page has its own.
+        dark: add the colours for a dark page.
     """
     gantt_chart = chart(run)
     head = headline(run)
@@ -100,7 +102,7 @@ def _legend(canvas: Canvas, layout: SvgLayout, y: float) -> None:
 
 
 def _frame(canvas: Canvas, layout: SvgLayout) -> None:
-    """Draw the axis, the step strips, the steps' edges, the names of GPUs and rows, and what is idle."""
+    """Draw the axis, the step strips and edges, the names of GPUs and rows, and the idle background."""
     tracks = layout.gantt_chart.tracks
     for value, label in time_axis(layout.gantt_chart.end_ns).ticks:
         canvas.line(layout.x(value), layout.top, layout.x(value), layout.bottom, "#E3E7EC")
@@ -138,22 +140,19 @@ def _strip(canvas: Canvas, layout: SvgLayout, y: float, number: int) -> None:
 
 
 def _lods(layout: SvgLayout) -> list[Lod]:
-    found = []
-    for row in layout.rows:
-        lane = layout.lane(row.track, row.role)
-        nothing = np.zeros(0, np.int64)
-        of = Intervals(lane.start_ns, lane.duration_ns, lane.category) if lane else Intervals(nothing, nothing, nothing)
-        found.append(Lod([of], len(_COLORS)))
-    return found
+    empty = np.zeros(0, np.int64)
+    lanes = [layout.lane(row.track, row.role) for row in layout.rows]
+    columns = [(lane.start_ns, lane.duration_ns, lane.category) if lane else (empty,) * 3 for lane in lanes]
+    return [Lod([Intervals(*lane)], len(_COLORS)) for lane in columns]
 
 
 def _short(canvas: Canvas, layout: SvgLayout, lods: list[Lod]) -> None:
-    """Draw what is too short to be drawn whole as stacks of time shares, as fine as the number of shapes allows."""
-    least = _WHOLE * layout.gantt_chart.end_ns / layout.width
+    """Draw short intervals as stacks of time shares, as finely as MAX_SHAPES allows."""
+    longest = _WHOLE * layout.gantt_chart.end_ns / layout.width
     brief = []
     for lod in lods:
         (lane,) = lod.lanes
-        kept = lane.duration_ns < least
+        kept = lane.duration_ns < longest
         brief.append(Lod([Intervals(lane.start_ns[kept], lane.duration_ns[kept], lane.category[kept])], lod.categories))
     for wide in _COLUMNS:
         drawn = [_stacks(layout, row, lod, wide) for row, lod in zip(layout.rows, brief, strict=True)]
@@ -169,22 +168,22 @@ def _stacks(layout: SvgLayout, row: Row, lod: Lod, wide: int) -> dict[int, list[
     (share,) = lod.density(0, layout.gantt_chart.end_ns, columns, [0])
     fit = row.height / np.maximum(1, share.sum(axis=0))
     finest = 0.5 if row.height >= _FINE else row.height / 6
-    at = np.zeros(columns)
-    found: dict[int, list[_Box]] = {}
+    total = np.zeros(columns)
+    stacks: dict[int, list[_Box]] = {}
     for category in map(int, _ORDER):
-        low = np.round(at * fit / finest) * finest
-        at = at + share[category]
-        high = np.round(at * fit / finest) * finest
-        # Copies are short and rare: what is there at all shall be seen.
+        low = np.round(total * fit / finest) * finest
+        total = total + share[category]
+        high = np.round(total * fit / finest) * finest
+        # Copies are short and rare; a minimum height keeps them visible.
         if row.role is Role.MEMORY:
             high = np.where(share[category] > 0, np.maximum(high, low + min(4, row.height)), high)
         if boxes := _runs(low, np.minimum(high, row.height), layout, row):
-            found[category] = boxes
-    return found
+            stacks[category] = boxes
+    return stacks
 
 
 def _runs(low: NDArray[np.float64], high: NDArray[np.float64], layout: SvgLayout, row: Row) -> list[_Box]:
-    """Join neighbouring columns of one height."""
+    """Join neighbouring columns of the same height."""
     changed = np.flatnonzero((np.diff(low) != 0) | (np.diff(high) != 0)) + 1
     first = np.concatenate(([0], changed))
     last = np.concatenate((changed, [len(low)]))
@@ -211,7 +210,7 @@ def _whole(canvas: Canvas, layout: SvgLayout, row: Row, lod: Lod) -> None:
 
 
 def _label(canvas: Canvas, layout: SvgLayout, row: Row) -> None:
-    """Write phases and collectives into what is wide enough for them."""
+    """Label the phases and collectives that are wide enough."""
     lane = layout.lane(row.track, _LABELS[row.role]) if row.role in _LABELS else None
     if lane is None or row.height < 12:
         return
@@ -226,16 +225,17 @@ def _label(canvas: Canvas, layout: SvgLayout, row: Row) -> None:
             continue
         width, middle = text_width(fitting, 11) + 8, row.y + row.height / 2
         if phase:
-            # Where a stretch is idle in part, its label would stand half on idle: a tag of its own colour under it.
+            # A box in the phase's colour covers idle gaps under the text.
             canvas.rect(left + 1, row.y + 1, width, row.height - 2, _COLORS[category], round_=3)
             canvas.text(left + 5, middle, fitting, theme.ink_on(_COLORS[category]), 11, on=_COLORS[category])
-        elif found := _on_one_color(layout, row, left, right, width):
-            canvas.text(found[0] + 4, middle, fitting, theme.ink_on(found[1]), 11, on=found[1])
+        elif place := _on_one_color(layout, row, left, right, width):
+            x, color = place
+            canvas.text(x + 4, middle, fitting, theme.ink_on(color), 11, on=color)
         reach = left + width + 2
 
 
 def _on_one_color(layout: SvgLayout, row: Row, left: float, right: float, width: float) -> tuple[float, str] | None:
-    """Find a place at either end of a collective where one colour lies under the whole text; give x and colour."""
+    """Find an end of a collective where one colour is under the whole text; return x and colour."""
     lane = layout.lane(row.track, row.role)
     assert lane is not None
     to_ns = layout.gantt_chart.end_ns / layout.width
@@ -258,14 +258,14 @@ def _phase_texts(layout: SvgLayout, row: Row, category: int, start: int, length:
 
 
 def _covered(lane: Lane, category: int, start: int, end: int) -> int:
-    """Give the ns of a window in which a category's intervals ran, each counted for itself."""
-    mine = lane.category == category
-    starts, ends = lane.start_ns[mine], (lane.start_ns + lane.duration_ns)[mine]
+    """Return the ns of a window that a category's intervals take, summed without regard to overlaps."""
+    mask = lane.category == category
+    starts, ends = lane.start_ns[mask], (lane.start_ns + lane.duration_ns)[mask]
     inside: Int64 = np.maximum(np.minimum(ends, end) - np.maximum(starts, start), 0)
     return int(inside.sum())
 
 
 def _texts(layout: SvgLayout, lane: Lane, index: int) -> tuple[str, ...]:
     name, known = layout.gantt_chart.collectives[int(lane.name[index])]
-    word = known.kind if known.kind not in ("", "other") else shortened(name, 150, 11)
-    return (f"{word} {quantity(known.bytes)}", word) if known.bytes else (word,)
+    kind = known.kind if known.kind not in ("", "other") else shortened(name, 150, 11)
+    return (f"{kind} {byte_size(known.bytes)}", kind) if known.bytes else (kind,)

@@ -1,4 +1,4 @@
-"""Where everything stands in a static Gantt chart: its rows, its step strips, its time axis."""
+"""The layout of a static Gantt chart: rows, step strips, time axis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dptrace.viewers.gantt.chart import Chart, Lane, Role
 __all__ = ["RIGHT", "STRIP", "WIDTH", "Row", "SvgLayout", "svg_layout"]
 
 WIDTH, RIGHT = 1400.0, 24.0
-"""Of the picture, and of its right margin, in pixels."""
+"""Width of the chart and of its right margin in pixels."""
 STRIP = 18.0
 """Height of a step strip in pixels."""
 
@@ -19,13 +19,14 @@ _HEIGHTS: dict[int, dict[Role, float]] = {
     24: {Role.PHASES: 17, Role.EXPOSURE: 9},
     10**9: {Role.PHASES: 11},
 }
-"""Of the rows in pixels, up to so many GPUs."""
-_ROW_NAME, _BETWEEN, _MOST_STRIPS = 100.0, 7.0, 8
+"""Row heights in pixels by maximum number of GPUs."""
+_ROW_NAME, _BETWEEN, _MAX_STRIPS = 100.0, 7.0, 8
+"""Width of a row's name and gap between GPUs in pixels; largest number of strips that are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the picture: which lane fills it, which labels it, and where it stands."""
+    """A row of the chart: the track and role of its lane, and its place in pixels."""
 
     track: int
     role: Role
@@ -35,39 +36,39 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class SvgLayout:
-    """Where everything stands, in pixels."""
+    """The places of rows and strips in pixels."""
 
     gantt_chart: Chart
     left: float
     top: float
     rows: tuple[Row, ...]
     strips: tuple[tuple[float, int], ...]
-    """Top of each strip, and its index."""
+    """Top and index of each strip."""
     bottom: float
 
     @property
     def width(self) -> int:
-        """Give the width of the time axis in whole pixels."""
+        """The width of the time axis in whole pixels."""
         return int(WIDTH - self.left - RIGHT)
 
     def x(self, ns: float) -> float:
-        """Give where a time stands."""
+        """Return the x position of a time since the chart's origin, limited to the axis."""
         return self.left + min(max(ns / max(self.gantt_chart.end_ns, 1), 0), 1) * self.width
 
     def lane(self, track: int, role: Role) -> Lane | None:
-        """Find a lane; nothing where the chart does not have it."""
+        """Return a lane, or None if the chart does not have it."""
         return next((lane for lane in self.gantt_chart.lanes if lane.track == track and lane.role is role), None)
 
 
 def svg_layout(gantt_chart: Chart, top: float) -> SvgLayout:
-    """Place the rows of a chart below *top*: fewer and flatter ones where there are many GPUs."""
-    heights = next(rows for most, rows in _HEIGHTS.items() if len(gantt_chart.tracks) <= most)
+    """Place the rows of a chart below *top*; with many GPUs, each has fewer and lower rows."""
+    heights = next(rows for limit, rows in _HEIGHTS.items() if len(gantt_chart.tracks) <= limit)
     shown = {role: height for role, height in heights.items() if role is Role.PHASES or gantt_chart.has(role)}
     names = _ROW_NAME if len(shown) > 2 else 16
     left = max(text_width(track.label, 13) for track in gantt_chart.tracks) + names + 20
     rows, strips, y = [], [], top + 6
     for number, strip in enumerate(gantt_chart.strips):
-        if len(gantt_chart.strips) <= _MOST_STRIPS:
+        if len(gantt_chart.strips) <= _MAX_STRIPS:
             strips.append((y, number))
             y += STRIP + 5
         for track in strip.tracks:

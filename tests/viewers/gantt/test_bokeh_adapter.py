@@ -1,7 +1,7 @@
-"""The page under another Bokeh than the one installed: what a coming release would break is known before it is out.
+"""The page with another Bokeh release, to find incompatibilities of a pre-release early.
 
-Allowed to fail, since the adapter is mended when it does: ``pip install --pre --no-deps --target FOLDER bokeh``, then
-``DPTRACE_OTHER_BOKEH=FOLDER pytest tests/test_viewers_bokeh_adapter.py``.
+The test may fail; adapt bokeh_adapter.js when it does. Run ``pip install --pre --no-deps --target FOLDER bokeh``, then
+``DPTRACE_OTHER_BOKEH=FOLDER pytest tests/viewers/gantt/test_bokeh_adapter.py``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OTHER = os.environ.get("DPTRACE_OTHER_BOKEH", "")
 _DRAW = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from dptrace.viewers import gantt
+from dptrace.viewers.gantt import page as gantt
 from tests.support.synthetic import training_run
 open(sys.argv[2], "w", encoding="utf-8").write(gantt.document(training_run(3_000, ranks=2)))
 import bokeh
@@ -42,10 +42,10 @@ def browser() -> Iterator[Browser]:
 
 
 @browser_test
-@pytest.mark.skipif(not OTHER, reason="only one Bokeh here; DPTRACE_OTHER_BOKEH can name the folder of another")
-@pytest.mark.xfail(strict=False, reason="another Bokeh may have changed what the adapter relies on")
+@pytest.mark.skipif(not OTHER, reason="DPTRACE_OTHER_BOKEH does not name the folder of another Bokeh")
+@pytest.mark.xfail(strict=False, reason="another Bokeh may be incompatible with the adapter")
 def test_the_page_works_with_another_bokeh(browser: Browser, tmp_path: Path) -> None:
-    """Right figures, canvas on the frame, zoom by wheel and keys, a drag of the minimap, no complaint."""
+    """Figures, canvas place, zoom by wheel and keys, and no errors."""
     path = tmp_path / "other.html"
     drawn = subprocess.run(
         [sys.executable, "-c", _DRAW, OTHER, str(path)],

@@ -1,4 +1,4 @@
-"""The lanes of a Gantt carry the split's time, all of it and no more."""
+"""The times of the Gantt lanes add up to the split's figures."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PART_FIGURES = {
 
 
 def lane(drawn: Chart, role: Role, track: int = 0) -> Lane:
-    """Give the one lane of a role on a track."""
+    """Return the lane of a role on a track."""
     [found] = [lane for lane in drawn.lanes if lane.role is role and lane.track == track]
     return found
 
 
 def runs() -> list[Run]:
-    """Small by hand, large with streams that overlap, and launched before the first step."""
+    """A small run, a large one with overlapping streams, and one with kernels before the first step."""
     late = TimelineBuilder(0, bounds=(100, 200)).compute(50, 120).all_reduce(110, 150).compute(190, 230)
     return [Run("hand", two_rank_timelines()), training_run(2_000), Run("late", (late.build(),))]
 
@@ -66,7 +66,7 @@ def test_overlapped_stretches_cover_the_split_s_overlapped_time(run: Run) -> Non
 
 
 def test_every_stretch_of_a_collective_is_there() -> None:
-    """The stretches of the exposure, each with its category, and each collective's exposed time beside it."""
+    """The pieces of the exposure with their categories, and each collective's exposed time."""
     run = training_run(2_000, ranks=1)
     drawn, truth = chart(run), exposure(run.timelines[0])
     pieces, whole = lane(drawn, Role.EXPOSURE), lane(drawn, Role.COLLECTIVES)
@@ -93,7 +93,7 @@ def test_kernels_keep_their_own_times() -> None:
 
 
 def test_time_begins_with_the_first_step_of_any_rank() -> None:
-    """What runs before it is told with its own start, below zero; what ended before it is left out."""
+    """Intervals that run before it have negative starts; intervals that end before it are excluded."""
     early = TimelineBuilder(0, bounds=(1_000, 2_000)).compute(100, 200).compute(900, 1_100).build()
     late = TimelineBuilder(1, bounds=(1_500, 2_500)).compute(1_400, 1_600).build()
     drawn = chart(Run("skewed", (early, late)))
@@ -105,7 +105,7 @@ def test_time_begins_with_the_first_step_of_any_rank() -> None:
 
 
 def test_one_strip_stands_for_ranks_whose_steps_agree() -> None:
-    """And another for a rank whose clock is its own, or whose steps have other names."""
+    """A rank with another clock or other step names has its own strip."""
     one, two = two_rank_timelines()
     aside = replace(two, windows=Windows(two.windows.names, two.windows.bounds + 10**12))
     other = replace(two, windows=Windows(("a", "b"), two.windows.bounds))
@@ -116,7 +116,7 @@ def test_one_strip_stands_for_ranks_whose_steps_agree() -> None:
 
 
 def test_labels_step_over_gaps_and_short_interruptions() -> None:
-    """One stretch for forward and one for backward in each step, though kernels of other phases stand between."""
+    """Forward and backward have one label each per step, despite kernels of other phases in between."""
     build = TimelineBuilder(0, bounds=(0, 100_000, 200_000))
     for t in (0, 100_000):
         for k in range(20):
@@ -131,7 +131,7 @@ def test_labels_step_over_gaps_and_short_interruptions() -> None:
 
 
 def test_roles_without_content_are_known() -> None:
-    """A run on CPU has no memory, a single GPU no communication."""
+    """A single GPU without copies has neither communication nor memory."""
     single = chart(Run("single", (TimelineBuilder(0).compute(0, 50).build(),)))
 
     assert single.has(Role.COMPUTE)
@@ -139,7 +139,7 @@ def test_roles_without_content_are_known() -> None:
     assert not single.has(Role.MEMORY)
 
 
-def test_names_are_told_once_for_all_ranks() -> None:
+def test_names_are_shared_by_all_ranks() -> None:
     """A page holds each kernel name once."""
     drawn = chart(training_run(400, ranks=2))
 
@@ -148,7 +148,7 @@ def test_names_are_told_once_for_all_ranks() -> None:
 
 
 def test_a_run_without_ranks_is_an_empty_chart() -> None:
-    """There is nothing to lay out, and nothing fails."""
+    """It has no tracks."""
     assert () == chart(Run("none", ())).tracks
 
 
@@ -165,7 +165,7 @@ def test_the_synthetic_run_tests_what_it_should() -> None:
 
 @pytest.mark.parametrize("run", runs(), ids=lambda run: run.path)
 def test_idle_is_shown_by_cause_to_the_nanosecond(run: Run) -> None:
-    """Each cause's time in each GPU's row is the analysis's, and the stretches do not overlap."""
+    """Each cause's time in each GPU's row is the analysis's, and the intervals do not overlap."""
     drawn = chart(run)
     for track, device in enumerate(run.devices):
         gaps = lane(drawn, Role.IDLE, track)
@@ -175,8 +175,8 @@ def test_idle_is_shown_by_cause_to_the_nanosecond(run: Run) -> None:
         assert np.all(gaps.start_ns[1:] >= (gaps.start_ns + gaps.duration_ns)[:-1])
 
 
-def test_stretches_of_communication_know_their_collective() -> None:
-    """Each stretch bears the name of the collective that it is a part of."""
+def test_pieces_of_communication_know_their_collective() -> None:
+    """Each piece has the name of its collective."""
     drawn = chart(training_run(2_000, ranks=1))
     pieces, whole = lane(drawn, Role.EXPOSURE), lane(drawn, Role.COLLECTIVES)
 
@@ -186,13 +186,13 @@ def test_stretches_of_communication_know_their_collective() -> None:
 
 
 def test_a_pipeline_s_stretches_bear_its_micro_batches() -> None:
-    """Forward and backward are labelled by what the schedule did; with several stages on a GPU, by the stage, too."""
+    """Forward and backward are labelled by action and micro-batch, and by stage if a GPU has several."""
     build = TimelineBuilder(0, bounds=(0, 100_000)).compute(1_000, 30_000, Phase.FORWARD)
-    made = build.compute(40_000, 90_000, Phase.BACKWARD).compute(92_000, 99_000, Phase.OPTIMIZER).build()
+    timeline = build.compute(40_000, 90_000, Phase.BACKWARD).compute(92_000, 99_000, Phase.OPTIMIZER).build()
     ints, times = np.array([0, 0], np.int32), np.array([1_000, 40_000])
     actions = Actions(ints, np.array([3, 3], np.int32), np.array([0, 1], np.uint8), ints, times, *[times + 20_000] * 4)
     for stages, expected in ((ints, ["F3", "B3"]), (np.array([0, 2], np.int32), ["0F3", "2B3"])):
-        drawn = chart(Run("pp", (replace(made, actions=replace(actions, stage=stages)),)))
+        drawn = chart(Run("pp", (replace(timeline, actions=replace(actions, stage=stages)),)))
         found = lane(drawn, Role.PHASE_LABELS)
 
         assert [Part.FORWARD, Part.BACKWARD, Part.OPTIMIZER] == found.category.tolist()

@@ -1,4 +1,4 @@
-"""Columns survive their packing."""
+"""Packed columns unpack to the same values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dptrace.viewers.gantt.column_packing import pack, unpack
     ],
 )
 def test_round_trip(values: list[int], kind: str) -> None:
-    """Any size of integer comes back, in the narrowest type; 4.29 s and more as an escape."""
+    """Integers of any size are packed in the narrowest type, from 2**32 - 1 on as escapes."""
     packed = pack(np.array(values, np.int64))
 
     assert kind == packed["type"]
@@ -29,7 +29,7 @@ def test_round_trip(values: list[int], kind: str) -> None:
 
 
 def test_the_same_values_pack_to_the_same_text() -> None:
-    """No time stamp of the compressor gets in: a run gives the same page twice."""
+    """The compressed data has no time stamp, so a run gives the same page twice."""
     values = np.arange(1000, dtype=np.int64)
 
     assert pack(values) == pack(values)

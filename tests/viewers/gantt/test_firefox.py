@@ -1,4 +1,4 @@
-"""The pages in a second engine: they open from the disk, draw, zoom and fit, without a complaint."""
+"""The pages in Firefox: they open from disk, draw, and zoom without errors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def page() -> Iterator[FirefoxPage]:
         yield started
 
 
-def written(place: Path, text: str) -> Path:
-    path = place / "page.html"
+def written(folder: Path, text: str) -> Path:
+    path = folder / "page.html"
     path.write_text(text, encoding="utf-8")
     return path
 
@@ -40,7 +40,7 @@ def middle(page: FirefoxPage) -> tuple[float, float]:
 
 @firefox_test
 def test_the_page_works_in_firefox(page: FirefoxPage, tmp_path: Path) -> None:
-    """It opens from the disk, the wheel zooms, F goes back to all, and nothing is complained of or fetched."""
+    """It opens from disk, the wheel zooms, F shows the whole run, without errors or requests."""
     page.open(written(tmp_path, gantt.document(job())))
     whole = visible(page)
     page.wheel(*middle(page), ticks=12)

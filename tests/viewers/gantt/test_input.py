@@ -1,4 +1,4 @@
-"""The Gantt page under real input: wheel, keys, pointer, chips, and what they leave of the figures."""
+"""The Gantt page under real input: wheel, keys, pointer and legend."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_wheel_keys_and_clicks_move_through_time(browser: Browser, file: Path, r
 
 
 @browser_test
-def test_the_pointer_tells_what_is_under_it(browser: Browser, tmp_path: Path) -> None:
+def test_the_tooltip_describes_what_is_under_the_pointer(browser: Browser, tmp_path: Path) -> None:
     """Name, duration, phase and step of a kernel; kind, bytes and exposed part of a collective; idle; steps."""
     path = tmp_path / "two.html"
     path.write_text(gantt.document(Run("two", two_rank_timelines())), encoding="utf-8")
@@ -119,7 +119,7 @@ def test_the_pointer_tells_what_is_under_it(browser: Browser, tmp_path: Path) ->
         kernel = tip("compute", 20_000)
         assert all(text in kernel for text in ("gemm", "28.0 µs", "Forward", "ProfilerStep#0", "rank 0 · GPU 0"))
         collective = tip("exposure", 75_000, track=1)
-        for text in ("all_reduce", "4.10 kB", "31.0 µs", "exposed 11.0 µs (35 %)", "rank 1", "stream 20"):
+        for text in ("all_reduce", "4.1 kB", "31.0 µs", "exposed 11.0 µs (35 %)", "rank 1", "stream 20"):
             assert text in collective
         assert "Exposed communication" in tip("phases", 75_000)
         assert "ProfilerStep#0: 10.0 µs, 10 % of its 100 µs" in tip("phases", 75_000)
@@ -136,7 +136,7 @@ def test_the_pointer_tells_what_is_under_it(browser: Browser, tmp_path: Path) ->
 
 @browser_test
 def test_a_chip_hides_its_category(browser: Browser, file: Path) -> None:
-    """The pixel that was backward turns idle, the chip says that it is off, and the figures stay."""
+    """Backward's pixels disappear, the button is not pressed, and the figures do not change."""
     with open_page(browser, file) as (page, errors):
         settle(page)
         box = row_box(page, "phases")
@@ -164,7 +164,7 @@ def test_a_chip_hides_its_category(browser: Browser, file: Path) -> None:
 
 @browser_test
 def test_ranks_with_clocks_apart_are_drawn_as_recorded(browser: Browser, tmp_path: Path) -> None:
-    """A strip of steps for each, which the brackets walk through, a note, and the same figures."""
+    """Each rank has a step strip that the brackets go through; a note explains it; the figures are the same."""
     one, two = two_rank_timelines()
     hour = 3_600_000_000_000
     windows = Windows(two.windows.names, two.windows.bounds + hour)
@@ -173,7 +173,7 @@ def test_ranks_with_clocks_apart_are_drawn_as_recorded(browser: Browser, tmp_pat
     path.write_text(gantt.document(run), encoding="utf-8")
     with open_page(browser, path) as (page, errors):
         settle(page)
-        assert "lie far apart" in page.locator("#notes").inner_text()
+        assert "far apart" in page.locator("#notes").inner_text()
         assert expected_figures(run) == shown_figures(page)
         for start in (0, 100_000, hour, hour + 100_000, hour + 100_000):
             page.keyboard.press("]")

@@ -1,4 +1,4 @@
-"""What one does on the Gantt page, with real input: search, measure, select, link, rows on demand, light and dark."""
+"""Interactions with the Gantt page, with real input: search, measure, select, link, rows on demand, light and dark."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def written(run: Run, path: Path) -> Path:
 
 
 def at(page: Page, role: str, time: float, track: int = 0) -> tuple[float, float]:
-    """Give the point on the screen that shows a time in a row."""
+    """Return the point on the screen that shows a time in a row."""
     start, end = visible_range(page)
     box = row_box(page, role, track)
     return box["x"] + (time - start) / (end - start) * box["width"], box["y"] + box["height"] / 2
 
 
 def picture(page: Page) -> str:
-    """Give what is drawn, as text that can be compared."""
+    """Return the canvas as text, for comparison."""
     drawn: str = page.evaluate("dptrace.main.canvas.toDataURL()")
     return drawn
 
@@ -79,8 +79,8 @@ def test_search_counts_marks_and_goes_from_hit_to_hit(browser: Browser, tmp_path
 
         assert f"{count} found" == page.locator("#found").inner_text()
         for timeline, mask in zip(run.timelines, gemm, strict=True):
-            told = next(line for line in card(page).splitlines() if line.startswith(timeline.label))
-            assert str(int(mask.sum())) in told
+            row = next(line for line in card(page).splitlines() if line.startswith(timeline.label))
+            assert str(int(mask.sum())) in row
         assert before != picture(page)
 
         page.keyboard.press("Enter")
@@ -105,7 +105,7 @@ def test_search_counts_marks_and_goes_from_hit_to_hit(browser: Browser, tmp_path
 @browser_test
 @pytest.mark.parametrize("how", ["shift", "mode"])
 def test_a_drag_measures_exactly(browser: Browser, file: Path, how: str) -> None:
-    """From edge to edge of what lies under the pointer, with the split's figures; the view stays where it is."""
+    """The range snaps to intervals and has the split's figures; the view does not move."""
     run = Run("two", two_rank_timelines())
     with open_page(browser, file) as (page, errors):
         settle(page)
@@ -122,13 +122,13 @@ def test_a_drag_measures_exactly(browser: Browser, file: Path, how: str) -> None
         page.mouse.up()
         page.keyboard.up("Shift")
         page.wait_for_timeout(60)
-        span = page.evaluate("dptrace.acts.measure.span")
+        span = page.evaluate("dptrace.interactions.measure.span")
 
         assert whole == visible_range(page)
         assert 0 <= span["from"] <= 1_000
         assert span["to"] == round(whole[1])
         expected = expected_figures(run)
-        shown = page.evaluate("([from, to]) => dptrace.acts.kinds.figures(from, to)", [0, whole[1]])
+        shown = page.evaluate("([from, to]) => dptrace.interactions.kinds.figures(from, to)", [0, whole[1]])
         comm = [c for split in run.splits for c in split.comm.items()]
         assert {kind for kind, _ in comm} == {one["kind"] for one in shown}
         for one in shown:
@@ -136,18 +136,18 @@ def test_a_drag_measures_exactly(browser: Browser, file: Path, how: str) -> None
             assert sum(int(c.exposed_ns.sum()) for c in mine) == one["exposed"]
             assert sum(int(c.overlapped_ns.sum()) for c in mine) == one["overlapped"]
         assert expected["exposed"] > 0
-        for text in ("Forward", "Exposed communication", "Idle", "together", "all_reduce", "all 2 GPUs"):
+        for text in ("Forward", "Exposed communication", "Idle", "total", "all_reduce", "all 2 GPUs"):
             assert text in card(page)
         page.mouse.move(700, 20)
         page.keyboard.press("Escape")
-        assert page.evaluate("dptrace.acts.measure.span") is None
+        assert page.evaluate("dptrace.interactions.measure.span") is None
         assert page.locator("#card").is_hidden()
         assert [] == errors
 
 
 @browser_test
 def test_a_collective_is_joined_over_its_ranks(browser: Browser, file: Path) -> None:
-    """A click: a row for each rank with the analysis's figures, and lines from rank to rank; Escape takes it away."""
+    """A click shows a row per rank with the analysis's figures and connects the ranks; Escape closes it."""
     run = Run("two", two_rank_timelines())
     rows = run.matched_collectives()
     row = rows[(rows["rank"] == 1) & (rows["exposed_ns"] > 0)].iloc[0]
@@ -157,13 +157,13 @@ def test_a_collective_is_joined_over_its_ranks(browser: Browser, file: Path) -> 
         before = picture(page)
         page.mouse.click(*at(page, "exposure", (row["start_ns"] + row["end_ns"]) / 2 - origin, track=1))
         page.wait_for_timeout(200)
-        told = page.evaluate("dptrace.acts.selection.chosen.told")
+        shown = page.evaluate("dptrace.interactions.selection.chosen.memberDetails")
         members = rows[rows["collective"] == row["collective"]]
 
-        assert members["wait_ns"].tolist() == [one["wait"] for one in told["members"]]
-        assert members["exposed_ns"].tolist() == [one["exposed"] for one in told["members"]]
-        assert row["transfer_ns"] == told["transfer"]
-        for text in ("all_reduce · 4.10 kB", "rank 0 · GPU 0", "rank 1 · GPU 1", "waited", "busbw", "overlapped"):
+        assert members["wait_ns"].tolist() == [one["wait"] for one in shown["members"]]
+        assert members["exposed_ns"].tolist() == [one["exposed"] for one in shown["members"]]
+        assert row["transfer_ns"] == shown["transfer"]
+        for text in ("all_reduce · 4.1 kB", "rank 0 · GPU 0", "rank 1 · GPU 1", "wait", "busbw", "overlapped"):
             assert text in card(page)
         assert before != picture(page)
         page.mouse.move(700, 20)
@@ -174,16 +174,17 @@ def test_a_collective_is_joined_over_its_ranks(browser: Browser, file: Path) -> 
 
 
 @browser_test
-def test_a_kernel_is_told(browser: Browser, tmp_path: Path) -> None:
-    """Name, what it is for, phase, step, start, duration, and how long after its launch it began."""
-    made = TimelineBuilder(0, bounds=(0, 1_000_000)).compute(100_000, 350_000, name="sm80_xmma_gemm_f16_64x64").build()
-    made.launch_ns[0] = 93_000
-    with open_page(browser, written(Run("one", (made,)), tmp_path / "one.html")) as (page, errors):
+def test_a_click_on_a_kernel_shows_its_details(browser: Browser, tmp_path: Path) -> None:
+    """Name, operator, phase, step, start, duration and launch delay."""
+    build = TimelineBuilder(0, bounds=(0, 1_000_000))
+    timeline = build.compute(100_000, 350_000, name="sm80_xmma_gemm_f16_64x64").build()
+    timeline.launch_ns[0] = 93_000
+    with open_page(browser, written(Run("one", (timeline,)), tmp_path / "one.html")) as (page, errors):
         settle(page)
         page.mouse.click(*at(page, "compute", 200_000))
         page.wait_for_timeout(150)
 
-        shown = ("sm80_xmma_gemm_f16_64x64", "gemm f16 64x64", "ProfilerStep#0", "250 µs", "7.00 µs before it began")
+        shown = ("sm80_xmma_gemm_f16_64x64", "gemm f16 64x64", "ProfilerStep#0", "250 µs", "7.00 µs")
         for text in (*shown, "rank 0 · GPU 0", "0.100 ms"):
             assert text in card(page), card(page)
         assert [] == errors
@@ -191,7 +192,7 @@ def test_a_kernel_is_told(browser: Browser, tmp_path: Path) -> None:
 
 @browser_test
 def test_links_lead_to_a_view_and_back(browser: Browser, file: Path) -> None:
-    """Read when the page opens and when the address changes, written as one moves, and kept when it makes no sense."""
+    """The address sets the view on load and on change, and follows the view; invalid settings are ignored."""
     with open_page(browser, file) as (page, errors):
         settle(page)
         whole = visible_range(page)
@@ -228,7 +229,7 @@ def test_links_lead_to_a_view_and_back(browser: Browser, file: Path) -> None:
 
 @browser_test
 def test_light_and_dark(browser: Browser, file: Path) -> None:
-    """The system's choice until one is made; every drawn colour is the theme's; printed, the page is light."""
+    """The system's theme applies until the user switches; all colors are the theme's; printing is light."""
     with open_page(browser, file) as (page, errors):
         settle(page)
         paper = "getComputedStyle(document.body).backgroundColor"
@@ -237,7 +238,7 @@ def test_light_and_dark(browser: Browser, file: Path) -> None:
         settle(page)
         assert "rgb(18, 22, 28)" == page.evaluate(paper)
 
-        def redact(color: str) -> int:
+        def pixels(color: str) -> int:
             """Count the pixels of a color in a row of phases."""
             box = row_box(page, "phases")
             clip: Any = {"x": box["x"] + 1, "y": box["y"] + 1, "width": box["width"] - 2, "height": 2}
@@ -245,12 +246,12 @@ def test_light_and_dark(browser: Browser, file: Path) -> None:
             return int((image == [int(color[i : i + 2], 16) for i in (1, 3, 5)]).all(axis=2).sum())
 
         light, dark = theme.IDLE, theme.DARK[theme.IDLE][0]
-        assert redact(dark) > 20
-        assert redact(light) == 0
+        assert pixels(dark) > 20
+        assert pixels(light) == 0
         page.locator("#theme").click()
         settle(page)
-        assert redact(light) > 20
-        assert redact(dark) == 0
+        assert pixels(light) > 20
+        assert pixels(dark) == 0
         page.locator("#theme").click()
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
         assert "light" == page.locator("html").get_attribute("data-theme")
@@ -264,7 +265,7 @@ def test_light_and_dark(browser: Browser, file: Path) -> None:
 
 @browser_test
 def test_rows_on_demand_and_help(browser: Browser, file: Path) -> None:
-    """Why a GPU was idle, its streams, and the keys; the figures stay as they are."""
+    """Idle causes, streams and help; the figures do not change."""
     with open_page(browser, file) as (page, errors):
         settle(page)
         figures = shown_figures(page)
@@ -303,9 +304,9 @@ def test_rows_on_demand_and_help(browser: Browser, file: Path) -> None:
 
 @browser_test
 def test_hostile_names_stay_text_whatever_is_done(browser: Browser, tmp_path: Path) -> None:
-    """Selected, searched, measured, linked to and shown in rows on demand: nothing runs, nothing is fetched."""
+    """Selected, searched, measured, linked and shown in rows on demand: nothing is executed or fetched."""
     names = tuple(PAYLOAD + name for name in ("gemm", "other", "ncclDevKernel", "Memcpy"))
-    made = training_run(400, ranks=2, names=names)
+    plain = training_run(400, ranks=2, names=names)
     timelines = tuple(
         replace(
             one,
@@ -316,7 +317,7 @@ def test_hostile_names_stay_text_whatever_is_done(browser: Browser, tmp_path: Pa
                 for k, c in enumerate(one.collectives)
             ),
         )
-        for one in made.timelines
+        for one in plain.timelines
     )
     path = written(Run(PAYLOAD, timelines, {"mode": PAYLOAD}, (PAYLOAD,), 2), tmp_path / "hostile.html")
     with open_page(browser, path, before="window.fired = []; window.PWN = (how) => fired.push(how);") as (page, errors):

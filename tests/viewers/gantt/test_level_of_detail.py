@@ -1,4 +1,4 @@
-"""The level of detail in Python: the golden vectors that the browser's is held to as well, and brute force."""
+"""The level of detail in Python, against the golden vectors of lod.js and brute force."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def lod() -> Lod:
 
 @pytest.mark.parametrize("window", GOLDEN["windows"], ids=lambda window: f"{window['from']}-{window['to']}")
 def test_golden_vectors(lod: Lod, window: dict[str, object]) -> None:
-    """Shares of columns, time in the window and the intervals drawn whole are those of the file."""
+    """Shares of columns, time in the window and the intervals drawn whole equal the file's."""
     start, end, width = float(str(window["from"])), float(str(window["to"])), int(str(window["width"]))
     lanes = range(len(lod.lanes))
     shares = lod.density(start, end, width, lanes)
@@ -38,22 +38,22 @@ def test_golden_vectors(lod: Lod, window: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("window", GOLDEN["windows"], ids=lambda window: f"{window['from']}-{window['to']}")
 def test_golden_vectors_are_true(window: dict[str, object]) -> None:
-    """Counted one nanosecond after the other, the file's shares are right."""
+    """The file's shares equal a count of single nanoseconds."""
     start, end, width = int(str(window["from"])), int(str(window["to"])), int(str(window["width"]))
-    for lane, told in zip(GOLDEN["lanes"], window["busy"], strict=True):  # type: ignore[call-overload]
+    for lane, busy in zip(GOLDEN["lanes"], window["busy"], strict=True):  # type: ignore[call-overload]
         for category in range(GOLDEN["categories"]):
             covered: set[int] = set()
             for begin, length, kind in zip(lane["start"], lane["duration"], lane["category"], strict=True):
                 if kind == category:
                     covered.update(range(max(begin, start), min(begin + length, end)))
-            assert told[category] == len(covered)
+            assert busy[category] == len(covered)
     # The columns add up to the window.
     total = np.array(window["density"]).sum(axis=2) * ((end - start) / width)
     np.testing.assert_allclose(np.array(window["busy"]), total, atol=1e-6)
 
 
 def test_longest_come_first() -> None:
-    """So that a short interval lies over a long one."""
+    """A short interval is drawn over a long one."""
     lane = Intervals(np.array([0, 10, 20]), np.array([100, 5, 40]), np.zeros(3, np.int64))
 
     assert [0, 2, 1] == Lod([lane], 1).long(0, 0, 200, 1).tolist()

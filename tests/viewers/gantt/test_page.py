@@ -1,4 +1,4 @@
-"""The Gantt page in a browser: its figures are the split's, its pixels are their shares, its names are harmless."""
+"""The Gantt page in a browser: its figures and pixels are the split's, and hostile names are harmless."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def file(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @browser_test
-def test_the_page_opens_without_a_complaint(browser: Browser, file: Path) -> None:
-    """From the disk: no exception, no console message, no request, and the canvas lies on the frame."""
+def test_the_page_opens_without_errors(browser: Browser, file: Path) -> None:
+    """From disk: no exception, no console message, no request, and the canvas is over the frame."""
     with open_page(browser, file) as (page, errors):
         settle(page)
 
@@ -68,7 +68,7 @@ def test_the_page_opens_without_a_complaint(browser: Browser, file: Path) -> Non
 
 @browser_test
 def test_figures_of_the_whole_are_the_split_s(browser: Browser, file: Path, run: Run) -> None:
-    """To the nanosecond, over all ranks, and labelled as of all steps."""
+    """They are exact to the nanosecond, over all ranks, and labelled as all steps."""
     with open_page(browser, file) as (page, errors):
         settle(page)
 
@@ -79,7 +79,7 @@ def test_figures_of_the_whole_are_the_split_s(browser: Browser, file: Path, run:
 
 @browser_test
 def test_figures_of_a_window_are_the_split_s_of_that_step(browser: Browser, tmp_path: Path) -> None:
-    """One step in view: exactly its nine figures, and the words say that they are of the window."""
+    """With one step in view, the figures are exactly that step's, and labelled as the window's."""
     run = training_run(1_500, ranks=1)
     path = tmp_path / "one.html"
     path.write_text(gantt.document(run), encoding="utf-8")
@@ -99,7 +99,7 @@ def test_figures_of_a_window_are_the_split_s_of_that_step(browser: Browser, tmp_
 
 @browser_test
 def test_pixel_columns_are_the_partition_s_shares(browser: Browser, file: Path, run: Run) -> None:
-    """Of every column of the phases row, each part's height is its share of the time, within a pixel or two."""
+    """In every column of the phases row, each part's height is its share of the time, within two pixels."""
     pieces, drawn = partition(run.timelines[0]), chart(run)
     with open_page(browser, file) as (page, _):
         start, end = float(drawn.end_ns * 0.3), float(drawn.end_ns * 0.8)
@@ -123,21 +123,21 @@ def test_pixel_columns_are_the_partition_s_shares(browser: Browser, file: Path, 
         seen = (image == (0xFF000000 | bgr)).sum(axis=0)
         close = np.abs(seen - truth) <= 2
 
-        # Labels, step edges and whole kernels, which are rounded to the pixel grid, take a few columns.
+        # Labels, step edges and whole kernels, which are rounded to the pixel grid, change a few columns.
         assert close.mean() > 0.8, f"{part.name}: {close.mean():.0%} of the columns agree"
         assert abs(seen.sum() - truth.sum()) < 0.05 * image.size
 
 
 @browser_test
 def test_hostile_names_are_only_text(browser: Browser, tmp_path: Path) -> None:
-    """Payloads as kernel, device, step, collective and file names and notes: shown, hovered, never run."""
+    """Payloads in kernel, device, step, collective and file names and notes are shown, but never executed."""
     names = tuple(PAYLOAD + name for name in ("gemm", "other", "ncclDevKernel", "Memcpy"))
-    [made] = training_run(300, ranks=1, names=names).timelines
+    [plain] = training_run(300, ranks=1, names=names).timelines
     timeline = replace(
-        made,
+        plain,
         device_name=PAYLOAD,
-        windows=Windows(tuple(PAYLOAD + name for name in made.windows.names), made.windows.bounds),
-        collectives=tuple(replace(one, kind=PAYLOAD, dtype=PAYLOAD, group=PAYLOAD) for one in made.collectives),
+        windows=Windows(tuple(PAYLOAD + name for name in plain.windows.names), plain.windows.bounds),
+        collectives=tuple(replace(one, kind=PAYLOAD, dtype=PAYLOAD, group=PAYLOAD) for one in plain.collectives),
     )
     run = Run(PAYLOAD, (timeline,), {"mode": PAYLOAD, "model": PAYLOAD}, (PAYLOAD, PAYLOAD), 1)
     path = tmp_path / "hostile.html"
@@ -160,8 +160,8 @@ def test_hostile_names_are_only_text(browser: Browser, tmp_path: Path) -> None:
 
 
 @browser_test
-def test_a_bokeh_that_has_changed_is_told(browser: Browser, file: Path) -> None:
-    """Where our layer finds no place any more, the page says so, and what to do instead."""
+def test_an_incompatible_bokeh_is_reported(browser: Browser, file: Path) -> None:
+    """If the canvas cannot be placed, the page reports it and an alternative."""
     changed = """
         const model = { document: { get_model_by_name: () => ({}) } };
         const views = { roots: [{ model }], find_one: () => ({}) };
@@ -180,7 +180,7 @@ def test_a_bokeh_that_has_changed_is_told(browser: Browser, file: Path) -> None:
 @browser_test
 @pytest.mark.parametrize("name", ["ddp_a100_rank0of2", "sharded_h100_8ranks", "odd/gloo_cpu_rank34of300.json.gz"])
 def test_real_runs(browser: Browser, name: str, tmp_path: Path) -> None:
-    """No complaint, and the split's figures."""
+    """No errors, and the split's figures."""
     run = dptrace.open(real(name))
     path = tmp_path / "real.html"
     path.write_text(gantt.document(run), encoding="utf-8")
@@ -192,25 +192,25 @@ def test_real_runs(browser: Browser, name: str, tmp_path: Path) -> None:
 
 
 def test_a_run_without_intervals_is_refused() -> None:
-    """A sentence, not an empty page."""
+    """The error names the run."""
     with pytest.raises(DptraceError, match=r"nothing: there is no step"):
         gantt.document(Run("nothing", ()))
 
 
 def test_too_large_a_run_says_how_to_see_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number, the limit, and the options that help."""
+    """The error has the number, the limit, and the options to use."""
     monkeypatch.setattr(gantt, "MAX_INTERVALS", 500)
     with pytest.raises(DptraceError, match=r"intervals to draw \(2 ranks, 3 steps\).* 500\. .*--ranks 0,1 or --steps"):
         gantt.document(training_run(600))
 
 
 def test_a_small_run_has_a_small_page(run: Run) -> None:
-    """Bokeh's own script is nearly all of it: 1.27 MB in 3.9, 1.4 MB in 3.10."""
+    """Most of it is Bokeh's script: 1.27 MB in 3.9, 1.4 MB in 3.10."""
     assert 1_300_000 < len(gantt.document(run)) < 1_700_000
 
 
 def test_a_run_on_cpu_has_a_page() -> None:
-    """Without memory and without GPUs in its words."""
+    """Its labels name the CPU."""
     build = TimelineBuilder(0, device=-1).compute(0, 50, name="aten::mm").all_reduce(50, 80)
     page = gantt.document(Run("cpu", (build.build(),)))
 

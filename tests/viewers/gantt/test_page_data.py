@@ -1,4 +1,4 @@
-"""What the page is told: rows that do not overlap, columns that come back, and colours of the theme."""
+"""The page's data: rows do not overlap, columns unpack to the chart's values, colours are the theme's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.synthetic import training_run
 
 
 @pytest.mark.parametrize("ranks", [1, 4, 8, 16])
-def test_rows_stand_below_each_other(ranks: int) -> None:
+def test_rows_do_not_overlap(ranks: int) -> None:
     """In the order of tracks and roles, without touching, inside the height."""
     placed = layout(chart(training_run(200 * ranks, ranks)))
     boxes = sorted((box["y"], box["h"]) for box in (*placed["rows"], *placed["strips"]))
@@ -37,41 +37,44 @@ def test_eight_gpus_fit_a_laptop_s_screen() -> None:
 
 
 def test_rows_that_would_be_empty_on_every_gpu_are_left_out() -> None:
-    """Neither communication nor memory in a single-GPU run without copies."""
+    """A single-GPU run without copies has neither communication nor memory rows."""
     single = chart(Run("", (TimelineBuilder(0).compute(0, 50).build(),)))
 
     assert ["phases", "compute"] == [row["role"] for row in layout(single)["rows"]]
 
 
 def test_columns_come_back_lane_by_lane() -> None:
-    """Starts are sums of steps from the lane's first; the rest stands as it is."""
+    """Starts are running sums from the lane's first; the other columns are stored directly."""
     drawn = chart(training_run(600))
-    told = json.loads(json.dumps(scene(drawn)))
-    at = 0
-    for lane, said in zip(drawn.lanes, told["lanes"], strict=True):
-        rows = slice(at, at + said["count"])
-        start = said["first"] + np.cumsum(unpack(told["columns"]["delta"])[rows])
-        streams = np.array(told["columns"]["streams"])[unpack(told["columns"]["stream"])[rows]]
+    data = json.loads(json.dumps(scene(drawn)))
+    offset = 0
+    for lane, entry in zip(drawn.lanes, data["lanes"], strict=True):
+        rows = slice(offset, offset + entry["count"])
+        start = entry["first"] + np.cumsum(unpack(data["columns"]["delta"])[rows])
+        streams = np.array(data["columns"]["streams"])[unpack(data["columns"]["stream"])[rows]]
 
         assert lane.start_ns.tolist() == start.tolist()
-        assert lane.duration_ns.tolist() == unpack(told["columns"]["duration"])[rows].tolist()
-        assert lane.category.tolist() == unpack(told["columns"]["category"])[rows].tolist()
-        assert lane.name.tolist() == unpack(told["columns"]["name"])[rows].tolist()
+        assert lane.duration_ns.tolist() == unpack(data["columns"]["duration"])[rows].tolist()
+        assert lane.category.tolist() == unpack(data["columns"]["category"])[rows].tolist()
+        assert lane.name.tolist() == unpack(data["columns"]["name"])[rows].tolist()
         assert lane.stream.tolist() == streams.tolist()
-        at += said["count"]
-    assert at == len(drawn)
+        offset += entry["count"]
+    assert offset == len(drawn)
 
 
 def test_categories_are_the_theme_s() -> None:
-    """A category's index is its part; overlapped communication and idling's causes follow; the order has each once."""
-    told = categories()
+    """A category's index is its part, then overlapped communication, then idle causes; the order has each once."""
+    shown = categories()
 
-    assert [theme.PART_COLORS[Part(part)] for part in range(len(Part))] == [one["color"] for one in told[: len(Part)]]
-    assert list(CAUSE_LABELS.values()) == [told[cause_category(cause)]["label"] for cause in CAUSES]
-    assert ("Overlapped communication", theme.OVERLAPPED) == (told[OVERLAPPED]["label"], told[OVERLAPPED]["color"])
-    assert sorted(scene(chart(training_run(200)))["order"]) == list(range(len(told)))
+    assert [theme.PART_COLORS[Part(part)] for part in range(len(Part))] == [one["color"] for one in shown[: len(Part)]]
+    assert list(CAUSE_LABELS.values()) == [shown[cause_category(cause)]["label"] for cause in CAUSES]
+    assert ("Overlapped communication", theme.OVERLAPPED) == (
+        shown[OVERLAPPED]["label"],
+        shown[OVERLAPPED]["color"],
+    )
+    assert sorted(scene(chart(training_run(200)))["order"]) == list(range(len(shown)))
 
 
 def test_the_same_run_gives_the_same_scene() -> None:
-    """Nothing in it depends on when it was made."""
+    """The scene is deterministic."""
     assert scene(chart(training_run(300))) == scene(chart(training_run(300)))

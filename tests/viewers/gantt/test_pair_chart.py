@@ -1,4 +1,4 @@
-"""Two runs as one chart: every interval at its step's place, every figure that of the runs themselves."""
+"""Two runs as one chart: every interval is at its step's place, and the figures are the runs' own."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def lane(drawn: Chart, track: int, role: Role) -> list[tuple[int, int, int]]:
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 3), st.booleans())
 def test_each_steps_figures_are_the_splits(steps_a: int, steps_b: int, ranks: int, by_step: bool) -> None:
-    """What the phases' rows hold of each step, at its place, is what the split says of it, to the nanosecond."""
+    """The phases of each step, at its place, are the split's figures to the nanosecond."""
     runs = job(steps_a, ranks, noise=0.1), job(steps_b, 2, seed=1, noise=0.1, factors={"exposed": 0.3})
     aligned = align_steps(run_steps(runs[0]), run_steps(runs[1]), by_step)
-    drawn, told = paired_scene(aligned)
+    drawn, data = paired_scene(aligned)
 
     tracks = [(run, device) for run in (0, 1) for device in range(len(runs[run].timelines))]
     for track, (which, device) in enumerate(tracks):
-        split, page = runs[which].splits[device], told["tracks"][track]
+        split, page = runs[which].splits[device], data["tracks"][track]
         phases = lane(drawn, track, Role.PHASES)
         for step, (begin, end) in enumerate(zip(page["bounds"], page["ends"], strict=False)):
             assert split.figures["wall_ns"][step] == end - begin
@@ -51,7 +51,7 @@ def test_each_steps_figures_are_the_splits(steps_a: int, steps_b: int, ranks: in
 
 
 def test_recorded_intervals_stay_whole() -> None:
-    """One that runs on beyond its step keeps its true length, though its share of the step is cut there."""
+    """An interval that ends after its step keeps its length, but its pieces are cut at the step."""
     build = TimelineBuilder(0, bounds=(0, 100, 200)).compute(0, 60).all_reduce(50, 130).compute(110, 180)
     aligned = align_steps(
         run_steps(run_of([build.build()])), run_steps(run_of([TimelineBuilder(0, bounds=(0, 150, 300)).build()]))
@@ -65,12 +65,12 @@ def test_recorded_intervals_stay_whole() -> None:
 
 
 def test_one_run_against_itself_is_drawn_as_it_is() -> None:
-    """Both halves are the run's own chart where only the first steps are aligned, and nothing is freed."""
+    """Aligned by the first step only, both halves equal the run's own chart, and no time is saved."""
     run = job()
-    drawn, told = paired_scene(align_steps(run_steps(run), run_steps(run), by_step=False))
+    drawn, data = paired_scene(align_steps(run_steps(run), run_steps(run), by_step=False))
     alone = chart(run)
 
-    assert [] == told["freed"]
+    assert [] == data["freed"]
     for track in (0, 1):
         for role in Role:
             if role is Role.PHASE_LABELS:
@@ -79,7 +79,7 @@ def test_one_run_against_itself_is_drawn_as_it_is() -> None:
 
 
 def test_names_are_each_runs_own() -> None:
-    """B's kernels and collectives have their names, not A's of the same number."""
+    """B's kernels and collectives have B's names."""
     a, b = job(ranks=1), job(ranks=1, seed=1)
     other = replace(b.timelines[0], names=tuple(f"other {name}" for name in b.timelines[0].names))
     drawn = paired_chart(align_steps(run_steps(a), run_steps(Run("runs/b", (other,)))))
@@ -90,17 +90,17 @@ def test_names_are_each_runs_own() -> None:
             assert {one.track == 1} == {text.startswith("other ") for text in texts}
 
 
-def test_the_scene_tells_whose_each_step_is() -> None:
+def test_the_scene_names_the_runs() -> None:
     """Strips and groups have the run's name, tracks its letter; the axis ends where the longer run does."""
     a, b = job(path="runs/naive", ranks=1), job(path="runs/inter", ranks=2, seed=1, factors={"exposed": 2.0})
     aligned = align_steps(run_steps(a), run_steps(b))
-    _, told = paired_scene(aligned)
+    _, data = paired_scene(aligned)
 
-    assert ["A · rank 0 · GPU 0", "B · rank 0 · GPU 0", "B · rank 1 · GPU 1"] == [t["label"] for t in told["tracks"]]
-    assert ["naive", "inter"] == [strip["title"] for strip in told["strips"]]
-    assert [("A · naive", [0]), ("B · inter", [1, 2])] == [(g["label"], g["tracks"]) for g in told["groups"]]
-    assert aligned.slots_ns.tolist() == told["slots"]
-    assert told["end"] == told["slots"][-1]
-    assert {0} == {one["strip"] for one in told["freed"]}
-    assert all(one["ns"] < 0 for one in told["freed"])
-    assert np.sum([one["ns"] for one in told["freed"]]) == aligned.saved_ns()
+    assert ["A · rank 0 · GPU 0", "B · rank 0 · GPU 0", "B · rank 1 · GPU 1"] == [t["label"] for t in data["tracks"]]
+    assert ["naive", "inter"] == [strip["title"] for strip in data["strips"]]
+    assert [("A · naive", [0]), ("B · inter", [1, 2])] == [(g["label"], g["tracks"]) for g in data["groups"]]
+    assert aligned.slots_ns.tolist() == data["slots"]
+    assert data["end"] == data["slots"][-1]
+    assert {0} == {one["strip"] for one in data["freed"]}
+    assert all(one["ns"] < 0 for one in data["freed"])
+    assert np.sum([one["ns"] for one in data["freed"]]) == aligned.saved_ns()

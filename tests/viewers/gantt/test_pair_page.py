@@ -56,7 +56,7 @@ def shown_bars(page: Page) -> list[dict[int, float]]:
 
 
 def expected(run: Run, step: int) -> dict[int, int]:
-    """Add one step up over the ranks, without what is too little for a bar."""
+    """Sum one step over the ranks, without parts that are too small for the bar."""
     wall = sum(int(split.figures["wall_ns"][step]) for split in run.splits)
     parts = {int(part): sum(int(s.figures[name][step]) for s in run.splits) for part, name in SHARE_FIGURES.items()}
     return {part: ns for part, ns in parts.items() if ns >= 0.0005 * wall}
@@ -64,7 +64,7 @@ def expected(run: Run, step: int) -> dict[int, int]:
 
 @browser_test
 def test_each_pair_of_steps_is_what_the_splits_say(browser: Browser, file: Path, runs: tuple[Run, Run]) -> None:
-    """In the window of a pair each run's line holds its own step and nothing of the time that is freed."""
+    """In the window of a pair, each run's line has its own step and none of the saved time."""
     slots = align_steps(run_steps(runs[0]), run_steps(runs[1])).slots_ns.tolist()
     with open_page(browser, file) as (page, errors):
         settle(page)
@@ -77,7 +77,7 @@ def test_each_pair_of_steps_is_what_the_splits_say(browser: Browser, file: Path,
 
 @browser_test
 def test_any_window_is_exact(browser: Browser, file: Path, runs: tuple[Run, Run]) -> None:
-    """Zoomed deep, or across a freed stretch, the line's sum is the time of the window that lies in steps."""
+    """Also across saved time, the line's sum is the time of the window inside the steps."""
     aligned = align_steps(run_steps(runs[0]), run_steps(runs[1]))
     gap = aligned.time_saved()[0]
     windows = [(gap.from_ns - 3_000_000, gap.to_ns + 2_000_000), (gap.from_ns - 900, gap.from_ns + 700), (5e6, 5.001e6)]
@@ -97,8 +97,8 @@ _SUMS = "bars => bars.map((bar) => [...bar.children].reduce((sum, one) => sum + 
 
 
 @browser_test
-def test_what_is_freed_is_drawn_and_said(browser: Browser, file: Path, runs: tuple[Run, Run]) -> None:
-    """In B's rows and not in A's, in green, where B is done; above all stands the sentence."""
+def test_saved_time_is_drawn_and_reported(browser: Browser, file: Path, runs: tuple[Run, Run]) -> None:
+    """It is green in B's rows, not in A's, and the sentence is above the chart."""
     aligned = align_steps(run_steps(runs[0]), run_steps(runs[1]))
     gap = aligned.time_saved()[0]
     with open_page(browser, file) as (page, _):
@@ -128,7 +128,7 @@ _TINTS = """(() => {
 
 @browser_test
 def test_keys_go_from_pair_to_pair(browser: Browser, file: Path) -> None:
-    """The key ] shows the next pair whole and stays at the last; [ goes back; F shows all."""
+    """] shows the next pair and stays at the last; [ goes back; F shows the whole run."""
     with open_page(browser, file) as (page, _):
         settle(page)
         whole, slots = visible_range(page), page.evaluate("dptrace.scene.slots")
@@ -149,7 +149,7 @@ def test_keys_go_from_pair_to_pair(browser: Browser, file: Path) -> None:
 
 @browser_test
 def test_hostile_names_of_runs_are_text(browser: Browser, tmp_path: Path) -> None:
-    """In paths, titles and notes: nothing runs, nothing is added to the page."""
+    """In paths, titles and notes: nothing is executed or added to the page."""
     runs = [job(2, seed=seed, path=PAYLOAD, metadata={"mode": PAYLOAD}, notes=(PAYLOAD,)) for seed in (0, 1)]
     path = tmp_path / "hostile.html"
     path.write_text(pair_page.document(runs[0], runs[1]), encoding="utf-8")
@@ -162,7 +162,7 @@ def test_hostile_names_of_runs_are_text(browser: Browser, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("by_step", [True, False])
 def test_both_alignments_draw(runs: tuple[Run, Run], by_step: bool) -> None:
-    """Each says what B saves in its own way."""
+    """Each has its own sentence about the saved time."""
     page: Any = pair_page.document(*runs, by_step)
 
     assert (
@@ -172,13 +172,13 @@ def test_both_alignments_draw(runs: tuple[Run, Run], by_step: bool) -> None:
 
 
 def test_a_run_without_steps_is_refused(runs: tuple[Run, Run]) -> None:
-    """By its name."""
+    """The error names the run."""
     with pytest.raises(DptraceError, match="runs/job: there is no step"):
         pair_page.document(runs[0], run_of([TimelineBuilder(0, bounds=()).build()]))
 
 
-def test_what_was_different_stands_above(runs: tuple[Run, Run]) -> None:
-    """And where it is another work, nothing is said to be saved."""
+def test_differences_are_listed_above(runs: tuple[Run, Run]) -> None:
+    """Runs of different work are not compared."""
     page = pair_page.document(*runs)
     other = pair_page.document(job(metadata={"model": "small"}), job(seed=1, metadata={"model": "large"}))
 

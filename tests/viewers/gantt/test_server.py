@@ -1,4 +1,4 @@
-"""The local server: who is answered, what else is said, and when it ends."""
+"""The local server: which requests it answers, its headers, and when it stops."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def served() -> Iterator[PageServer]:
-    made = PageServer("<p>page</p>", {"delta": bytes(range(200))})
-    yield made
-    made.close()
+    started = PageServer("<p>page</p>", {"delta": bytes(range(200))})
+    yield started
+    started.close()
 
 
-def ask(at: PageServer, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", at.port, timeout=10)
+def ask(asked: PageServer, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", asked.port, timeout=10)
     connection.putrequest("GET", path, skip_host="Host" in headers)
     for name, value in headers.items():
         connection.putheader(name, value)
     connection.endheaders()
     answer = connection.getresponse()
-    told = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+    result = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
     connection.close()
-    return told
+    return result
 
 
-def root(at: PageServer) -> str:
-    return urlsplit(at.url).path
+def root(served: PageServer) -> str:
+    return urlsplit(served.url).path
 
 
 def test_page_and_columns_come_by_the_whole_address(served: PageServer) -> None:
@@ -61,8 +61,8 @@ def test_page_and_columns_come_by_the_whole_address(served: PageServer) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/columns/delta", "/x/", "//"])
-def test_without_the_token_nothing_is_told(served: PageServer, path: str) -> None:
-    """Neither the page nor that there is one."""
+def test_without_the_token_nothing_is_served(served: PageServer, path: str) -> None:
+    """The response does not contain the page."""
     status, _, body = ask(served, path)
 
     assert 403 == status
@@ -70,7 +70,7 @@ def test_without_the_token_nothing_is_told(served: PageServer, path: str) -> Non
 
 
 def test_the_token_can_not_be_guessed() -> None:
-    """24 random bytes, anew for each server."""
+    """Each server has 24 new random bytes."""
     one, two = PageServer("", {}), PageServer("", {})
     try:
         assert root(one) != root(two)
@@ -95,12 +95,12 @@ def test_the_token_can_not_be_guessed() -> None:
     ],
 )
 def test_a_foreign_name_is_refused(served: PageServer, host: str, status: int) -> None:
-    """DNS rebinding: a page of another site whose name was made to lead here."""
+    """DNS rebinding: another site's name resolves to this machine."""
     assert status == ask(served, root(served), Host=host)[0]
 
 
 def test_no_other_page_may_read_or_frame_it(served: PageServer) -> None:
-    """On answers and on refusals alike: no CORS, no sniffing, no frames, no referrer, nothing kept."""
+    """All responses forbid CORS, sniffing, frames, referrers and caching."""
     for path in (root(served), root(served) + "columns/delta", "/"):
         _, headers, _ = ask(served, path, Origin="https://evil.example")
 
@@ -114,19 +114,19 @@ def test_no_other_page_may_read_or_frame_it(served: PageServer) -> None:
 
 
 def test_it_listens_on_this_machine_only(served: PageServer) -> None:
-    """The socket is bound to 127.0.0.1, so that no other address reaches it."""
+    """The socket is bound to 127.0.0.1."""
     assert "127.0.0.1" == served._server.socket.getsockname()[0]
 
 
 def test_it_ends_when_the_tab_is_gone_but_not_while_one_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reload is a tab that is back before the grace is over."""
+    """A reload reopens the tab before GRACE_S is over."""
     monkeypatch.setattr(server, "GRACE_S", 0.6)
-    made = PageServer("", {})
-    tabs = made._server.tabs
+    started = PageServer("", {})
+    tabs = started._server.tabs
 
     def tab() -> socket.socket:
-        line = socket.create_connection(("127.0.0.1", made.port))
-        line.sendall(f"GET {root(made)}alive HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        line = socket.create_connection(("127.0.0.1", started.port))
+        line.sendall(f"GET {root(started)}alive HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
         assert b"text/event-stream" in line.recv(4096)
         return line
 
@@ -143,40 +143,38 @@ def test_it_ends_when_the_tab_is_gone_but_not_while_one_is_open(monkeypatch: pyt
         assert not tabs.all_closed()
         second.close()
         began = time.monotonic()
-        made.wait()
+        started.wait()
         assert 0.5 < time.monotonic() - began < 5
     finally:
-        made.close()
+        started.close()
 
 
-def test_a_port_that_is_taken_is_told(served: PageServer) -> None:
-    """And what helps."""
-    with pytest.raises(DptraceError, match=rf"127\.0\.0\.1:{served.port}: .*Leave --port out"):
+def test_a_port_in_use_is_an_error(served: PageServer) -> None:
+    """The message has the address and names --port."""
+    with pytest.raises(DptraceError, match=rf"127\.0\.0\.1:{served.port}: .*--port"):
         PageServer("", {}, port=served.port)
 
 
-def test_a_host_that_is_none_is_told() -> None:
-    """One sentence."""
-    with pytest.raises(
-        DptraceError, match=r"Can't serve at no\.such\.host\.invalid: no such address. Leave --host out"
-    ):
+def test_an_unknown_host_is_an_error() -> None:
+    """The message has the host and names --host."""
+    with pytest.raises(DptraceError, match=r"no\.such\.host\.invalid: .*--host"):
         PageServer("", {}, host="no.such.host.invalid")
 
 
 def test_at_another_address_it_goes_by_its_number() -> None:
-    """An address in numbers can't be a trick with names; a foreign name still is refused."""
-    made = PageServer("page", {}, host="0.0.0.0")
+    """A numeric address cannot be DNS rebinding; an unknown name is still refused."""
+    started = PageServer("page", {}, host="0.0.0.0")
     try:
-        assert 200 == ask(made, root(made), Host="10.1.2.3:99")[0]
-        assert 200 == ask(made, root(made), Host=socket.gethostname())[0]
-        assert 421 == ask(made, root(made), Host="evil.example")[0]
-        assert socket.gethostname() in made.url
+        assert 200 == ask(started, root(started), Host="10.1.2.3:99")[0]
+        assert 200 == ask(started, root(started), Host=socket.gethostname())[0]
+        assert 421 == ask(started, root(started), Host="evil.example")[0]
+        assert socket.gethostname() in started.url
     finally:
-        made.close()
+        started.close()
 
 
-def test_the_tunnel_is_a_line_to_type() -> None:
-    """The address and the port by which the session came, and the page's port on both ends."""
+def test_the_tunnel_is_an_ssh_command() -> None:
+    """With the address and port of the SSH session, and the page's port on both ends."""
     assert "ssh -N -L 8000:127.0.0.1:8000 ada@10.0.0.5" == tunnel("10.0.0.9 50000 10.0.0.5 22", "ada", 8000)
     assert "ssh -N -p 2222 -L 8000:127.0.0.1:8000 ada@10.0.0.5" == tunnel("10.0.0.9 50000 10.0.0.5 2222", "ada", 8000)
 
@@ -196,12 +194,12 @@ def run() -> Run:
 def test_a_served_page_shows_the_split_s_figures_and_ends_with_its_tab(
     browser: Browser, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fetched columns give the same figures, under a policy that is kept; a reload does not end it, closing does."""
+    """Fetched columns give the same figures under the policy; closing the tab stops the server, a reload does not."""
     monkeypatch.setattr(server, "GRACE_S", 1.5)
     page_text, columns = gantt.served(run)
-    made = PageServer(page_text, columns)
+    started = PageServer(page_text, columns)
     try:
-        with open_page(browser, made.url) as (page, errors):
+        with open_page(browser, started.url) as (page, errors):
             settle(page)
             assert expected_figures(run) == shown_figures(page)
             page.reload()
@@ -209,16 +207,16 @@ def test_a_served_page_shows_the_split_s_figures_and_ends_with_its_tab(
             settle(page)
             assert expected_figures(run) == shown_figures(page)
             assert [] == errors
-            assert not made._server.tabs.all_closed()
+            assert not started._server.tabs.all_closed()
         began = time.monotonic()
-        made.wait()
+        started.wait()
         assert time.monotonic() - began < 20
     finally:
-        made.close()
+        started.close()
 
 
-def test_columns_stand_beside_a_served_page() -> None:
-    """The page itself stays small, and may ask only where it comes from."""
+def test_a_served_page_fetches_its_columns() -> None:
+    """The page itself is small, and may fetch from its own server only."""
     run = training_run(200_000, ranks=2)
     page, columns = gantt.served(run)
 

@@ -1,4 +1,4 @@
-"""What the Gantt page must not show: bars that nothing did, tips that have gone, GPUs that paper loses, lost space."""
+"""Display of the Gantt page: labels, tooltips, printing, heatmap, narrow and large windows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def written(run: Run, path: Path) -> Path:
 
 
 def pixel(color: str) -> str:
-    """Give a color as canvases hold it."""
+    """Return a color as canvases hold it."""
     return f"0xff{color[5:7]}{color[3:5]}{color[1:3]}"
 
 
@@ -55,7 +55,7 @@ def tip(page: Page) -> str:
 
 @browser_test
 def test_a_label_over_idle_time_is_no_bar(browser: Browser, tmp_path: Path) -> None:
-    """Short kernels far apart bear a name in a neutral box: their color is where they ran, and nowhere else."""
+    """Short kernels far apart are labelled in a neutral box; their color appears only where they ran."""
     build = TimelineBuilder(0, bounds=(0, 10_000_000))
     for i in range(40):
         build.compute(100_000 + 240_000 * i, 106_000 + 240_000 * i, Phase.BACKWARD, "gemm")
@@ -75,13 +75,13 @@ def test_a_label_over_idle_time_is_no_bar(browser: Browser, tmp_path: Path) -> N
         )
 
         assert 0 < seen < 0.04 * pixels
-        assert inked > 200, "there is no label at all"
+        assert inked > 200, "no label is drawn"
         assert [] == [error for error in errors if "willReadFrequently" not in error]
 
 
 @browser_test
 def test_paper_has_every_gpu_and_is_light(browser: Browser, many: Path) -> None:
-    """Printed from dark: forty GPUs on several sheets in the light theme's colors; then all is as it was."""
+    """Forty GPUs are printed on several sheets in the light theme, and the page is restored afterwards."""
     with open_page(browser, many, (1280, 500)) as (page, errors):
         page.emulate_media(color_scheme="dark")
         settle(page)
@@ -109,8 +109,8 @@ def test_paper_has_every_gpu_and_is_light(browser: Browser, many: Path) -> None:
 
 
 @browser_test
-def test_the_tip_tells_what_is_under_the_pointer_now(browser: Browser, two: Path) -> None:
-    """Keys move the picture under a pointer that rests: the tip follows, or goes."""
+def test_the_tip_follows_the_view(browser: Browser, two: Path) -> None:
+    """Keys move the chart under a resting pointer: the tooltip is updated or hidden."""
     with open_page(browser, two) as (page, _):
         settle(page)
         box = row_box(page, "phases")
@@ -129,7 +129,7 @@ def test_the_tip_tells_what_is_under_the_pointer_now(browser: Browser, two: Path
 
 @browser_test
 def test_a_cell_leads_to_its_gpu_in_the_middle(browser: Browser, many: Path) -> None:
-    """Framed for a moment, its own steps in the strip above; the colors' ends and the steps are named."""
+    """The GPU is framed for a moment, with its own steps in the strip; the color scale and the steps are labelled."""
     with open_page(browser, many) as (page, errors):
         settle(page)
         assert page.locator("#heat .scale span").all_inner_texts()[0].endswith("s")
@@ -154,7 +154,7 @@ def test_a_cell_leads_to_its_gpu_in_the_middle(browser: Browser, many: Path) -> 
 
 @browser_test
 def test_a_hidden_part_is_dim_in_the_bar(browser: Browser, two: Path) -> None:
-    """Still counted, and told from what is shown."""
+    """It is still counted, but dimmed."""
     with open_page(browser, two) as (page, _):
         settle(page)
         page.locator(".chip", has_text="Forward").click()
@@ -168,7 +168,7 @@ def test_a_hidden_part_is_dim_in_the_bar(browser: Browser, two: Path) -> None:
 
 @browser_test
 def test_idle_causes_do_not_move_what_is_under_the_pointer(browser: Browser, two: Path) -> None:
-    """Their legend comes below the picture."""
+    """Their legend is below the chart."""
     with open_page(browser, two) as (page, _):
         settle(page)
         box = row_box(page, "compute")
@@ -182,7 +182,7 @@ def test_idle_causes_do_not_move_what_is_under_the_pointer(browser: Browser, two
 @browser_test
 @pytest.mark.parametrize("name", ["two", "many"])
 def test_nothing_runs_off_a_narrow_page(browser: Browser, name: str, request: pytest.FixtureRequest) -> None:
-    """At 390 pixels, most of which are the picture's."""
+    """At a width of 390 pixels, most of which the chart takes."""
     with open_page(browser, request.getfixturevalue(name), (390, 800)) as (page, errors):
         settle(page)
         assert 390 == page.evaluate("Math.max(innerWidth, document.documentElement.scrollWidth)")
@@ -194,7 +194,7 @@ def test_nothing_runs_off_a_narrow_page(browser: Browser, name: str, request: py
 
 @browser_test
 def test_rows_grow_with_the_window(browser: Browser, two: Path) -> None:
-    """And letters, where a window has many more pixels."""
+    """A large window also has a larger font."""
     heights = []
     for size in ((1280, 600), (3840, 2160)):
         with open_page(browser, two, size) as (page, _):
@@ -206,7 +206,7 @@ def test_rows_grow_with_the_window(browser: Browser, two: Path) -> None:
 
 @browser_test
 def test_a_long_name_does_not_fill_the_card_nor_a_card_hide_hits(browser: Browser, tmp_path: Path) -> None:
-    """20,000 letters in a few lines, all of them in the title; slash and Enter show the hits over an open card."""
+    """A name of 20,000 letters takes a few lines; slash and Enter show the hits over an open card."""
     build = TimelineBuilder(0, bounds=(0, 1_000_000)).compute(100_000, 900_000, name="k" * 20_000)
     with open_page(browser, written(Run("long", (build.build(),)), tmp_path / "long.html")) as (page, _):
         settle(page)
@@ -219,14 +219,14 @@ def test_a_long_name_does_not_fill_the_card_nor_a_card_hide_hits(browser: Browse
         page.keyboard.type("kk")
         page.keyboard.press("Enter")
         page.wait_for_timeout(200)
-        assert "their time" in page.locator("#card").inner_text()
+        assert "in view" in page.locator("#card").inner_text()
 
 
 @pytest.mark.parametrize(
     ("note", "grave"), [("Made by hand.", False), ("a.json: cut off after 3 events; the rest is lost.", True)]
 )
 def test_only_what_touches_the_figures_is_loud(note: str, grave: bool) -> None:
-    """A note stands under the figures, loud where part of the recording is not in them."""
+    """A note is below the figures, highlighted if they leave out part of the recording."""
     page = gantt.document(Run("noted", two_rank_timelines(), {}, (note,)))
 
     assert grave == ('<p id="notes" class="grave">' in page)
@@ -235,7 +235,7 @@ def test_only_what_touches_the_figures_is_loud(note: str, grave: bool) -> None:
 
 @browser_test
 def test_an_address_keeps_its_step(browser: Browser, two: Path) -> None:
-    """Also where it asks for times as well, as the one does that the page writes: it can be loaded again and again."""
+    """Also with a time range, as in the addresses that the page writes, and after reloading."""
     with open_page(browser, f"{two.as_uri()}#t=120000,160000&step=1") as (page, errors):
         for _ in range(2):
             settle(page)

@@ -1,4 +1,4 @@
-"""The static Gantt chart: its areas are the split, its shapes are few, its names are harmless."""
+"""The static Gantt chart: its areas are the split's times, and it has few shapes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BOX = re.compile(r"M([\d.-]+) ([\d.-]+)h([\d.-]+)v([\d.-]+)h")
 
 
 def areas(text: str, color: str) -> float:
-    """Add up what paths fill with a colour in the phases row, in square pixels."""
+    """Sum the area that paths fill with a colour in the phases row, in square pixels."""
     idle = re.search(rf'y="([\d.]+)" width="[\d.]+" height="20" fill="{theme.IDLE}"', text)
     assert idle
     top, total = float(idle[1]), 0.0
@@ -31,7 +31,7 @@ def areas(text: str, color: str) -> float:
 
 @pytest.mark.parametrize("kernels", [40, 3_000])
 def test_areas_are_the_times_of_the_split(kernels: int) -> None:
-    """Each part fills in the phases row what the partition gives it, whether drawn whole or as shares of columns."""
+    """Each part's area in the phases row is its time, drawn whole or as shares of columns."""
     run = training_run(kernels, ranks=1)
     text = gantt_svg(run)
     pieces, bounds = partition(run.timelines[0]), run.timelines[0].windows.bounds
@@ -49,7 +49,7 @@ def left_of(text: str) -> float:
 
 @pytest.mark.parametrize("ranks", [1, 8, 64])
 def test_shapes_are_few(ranks: int) -> None:
-    """However many kernels and ranks; the file is small."""
+    """With many kernels and ranks, the file is small."""
     text = gantt_svg(training_run(60_000, ranks=ranks, steps=4))
     whole = sum(len(BOX.findall(path)) for path in re.findall(r'<path d="([^"]*)"', text))
 
@@ -58,7 +58,7 @@ def test_shapes_are_few(ranks: int) -> None:
 
 
 def test_what_matters_is_named() -> None:
-    """GPUs, rows, steps with their lengths, the sentence, and a hatch for what is exposed."""
+    """GPUs, rows, steps with their durations, the sentence, and the hatch of exposed communication."""
     text = gantt_svg(Run("runs/two", two_rank_timelines(), world_size=2))
 
     rows = "rank 1 · GPU 1", "phases", "communication"
@@ -69,7 +69,7 @@ def test_what_matters_is_named() -> None:
 
 
 def test_many_ranks_have_a_row_each() -> None:
-    """The phases alone, on a picture that still fits a screen or two."""
+    """Only the phases are drawn, and the chart is not too high."""
     text = gantt_svg(many_ranks())
     found = re.search(r'height="([\d.]+)"', text)
 
@@ -79,7 +79,7 @@ def test_many_ranks_have_a_row_each() -> None:
 
 
 def test_the_middle_step_is_cut_out() -> None:
-    """Of every GPU that has it."""
+    """Every GPU has that step only."""
     run = middle_step_run(training_run(600, ranks=2, steps=3))
 
     assert [1, 1] == [len(timeline.windows) for timeline in run.timelines]

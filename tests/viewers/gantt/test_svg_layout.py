@@ -1,4 +1,4 @@
-"""Where everything stands in a static Gantt chart."""
+"""The layout of a static Gantt chart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.view_cases import CASES, many_ranks
 
 @pytest.mark.parametrize(("ranks", "rows"), [(2, 3), (12, 2), (64, 1)])
 def test_many_gpus_have_fewer_rows_each(ranks: int, rows: int) -> None:
-    """None over another, all below the top and above the bottom."""
+    """Rows do not overlap, and are between top and bottom."""
     where = svg_layout(chart(many_ranks(ranks)), 100)
 
     assert ranks * rows == len(where.rows)
@@ -20,7 +20,7 @@ def test_many_gpus_have_fewer_rows_each(ranks: int, rows: int) -> None:
 
 
 def test_time_runs_from_left_to_right() -> None:
-    """Within the margins; what lies beyond the chart stands at its edge."""
+    """Within the margins; times outside the chart are at its edges."""
     gantt_chart = chart(CASES["two ranks"]())
     where = svg_layout(gantt_chart, 100)
 
@@ -30,7 +30,7 @@ def test_time_runs_from_left_to_right() -> None:
 
 
 def test_a_row_that_no_gpu_fills_is_left_out() -> None:
-    """Such as communication of a single GPU."""
+    """A single GPU has no communication row."""
     where = svg_layout(chart(CASES["no communication"]()), 100)
 
     assert {Role.PHASES, Role.COMPUTE} == {row.role for row in where.rows}

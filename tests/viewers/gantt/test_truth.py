@@ -1,4 +1,4 @@
-"""What is drawn, pixel column by pixel column, against the analysis: zoomed, scrolled, collapsed, sharp, extreme."""
+"""Compares the drawn pixel columns with the analysis: zoomed, scrolled, collapsed, at high resolution, at extremes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 WHOLE_TRACE = 3
-"""Pixels from which an interval is drawn whole, from one pixel's edge to another's."""
+"""Minimum width of an interval that is drawn whole, rounded to the pixel grid."""
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +53,12 @@ def page_of(run: Run, folder: Path) -> Path:
 
 
 def only_raster(page: Page) -> None:
-    """Leave out what stands over and under the intervals."""
+    """Draw the intervals only, without labels and backgrounds."""
     page.evaluate("() => { dptrace.picture.over = () => {}; dptrace.picture.bands = () => []; }")
 
 
 def row_pixels(page: Page, role: Role, track: int) -> NDArray[np.uint32]:
-    """Give a row's device pixels as they are on the canvas, top to bottom."""
+    """Return a row's device pixels on the canvas, top to bottom."""
     width, height, *pixels = page.evaluate(
         """([role, track]) => {
             const { picture, main, stage } = dptrace, { y, h } = stage.boxOf(track, role);
@@ -80,7 +80,7 @@ def pixel(color: str, factor: float = 1) -> int:
 
 def colors(category: int) -> list[int]:
     color = theme.OVERLAPPED if category == OVERLAPPED else theme.PART_COLORS[Part(category)]
-    # Exposed communication is hatched: its darker lines count as it.
+    # The darker lines of the hatch of exposed communication count, too.
     return [pixel(color), pixel(color, 0.72)]
 
 
@@ -91,7 +91,7 @@ def lane_of(drawn: Chart, role: Role, track: int) -> Lane:
 def shares(
     lane: Lane, edges: NDArray[np.float64], chosen: NDArray[np.bool_] | None = None
 ) -> dict[int, NDArray[np.float64]]:
-    """Give each category's share of the time between two edges, from the lane's intervals, or those chosen."""
+    """Return each category's share of the time between two edges, from the lane's intervals or the chosen ones."""
     found = {}
     for category in map(int, np.unique(lane.category)):
         mine = (lane.category == category) & (True if chosen is None else chosen)
@@ -102,9 +102,10 @@ def shares(
 
 
 def edge_columns(lane: Lane, edges: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Tell in which columns what is drawn whole is not its share.
+    """Return the columns where an interval drawn whole differs from its share.
 
-    Where it begins or ends, since it is rounded to the pixel grid, and where it lies over what is of other categories.
+    These are its first and last columns, since it is rounded to the pixel grid, and columns where it covers other
+    categories.
     """
     step = edges[1] - edges[0]
     long = lane.duration_ns >= WHOLE_TRACE * step
@@ -112,14 +113,14 @@ def edge_columns(lane: Lane, edges: NDArray[np.float64]) -> NDArray[np.bool_]:
     ends: Int64 = np.concatenate((lane.start_ns[long], (lane.start_ns + lane.duration_ns)[long]))
     column = np.floor((ends - edges[0]) / step).astype(np.int64)
     marked = np.zeros(len(edges) + 1, np.bool_)
-    for beside in (-1, 0, 1):
-        marked[np.clip(column + beside, -1, len(edges) - 1)] = True
+    for offset in (-1, 0, 1):
+        marked[np.clip(column + offset, -1, len(edges) - 1)] = True
     mixed: NDArray[np.bool_] = marked[: len(edges) - 1] | several
     return mixed
 
 
 def check(page: Page, drawn: Chart, role: Role, track: int) -> float:
-    """Hold every column of a row against the shares; give the part of the columns that could be."""
+    """Compare every column of a row with the shares; return the fraction of the columns that could be compared."""
     image = row_pixels(page, role, track)
     height, width = image.shape
     edges = np.linspace(*visible_range(page), width + 1)
@@ -128,13 +129,13 @@ def check(page: Page, drawn: Chart, role: Role, track: int) -> float:
     total = np.maximum(1, sum(truth.values()))
     pale = (edges[:-1] < bounds[0]) | (edges[1:] > bounds[-1])
     parted = (image == 0xFFFFFFFF).all(axis=0)
-    held = ~(edge_columns(lane, edges) | pale | parted)
+    comparable = ~(edge_columns(lane, edges) | pale | parted)
     for category, share in truth.items():
         seen = np.isin(image, colors(category)).sum(axis=0)
-        off = np.abs(seen - share / total * height)[held]
+        off = np.abs(seen - share / total * height)[comparable]
 
         assert off.max(initial=0) <= 1.01, f"{role.value} of track {track}, category {category}: {off.max()} px off"
-    return float(held.mean())
+    return float(comparable.mean())
 
 
 @browser_test
@@ -148,15 +149,15 @@ def test_columns_are_shares_at_every_zoom(browser: Browser, file: Path, run: Run
             show(page, low * drawn.end_ns, high * drawn.end_ns)
             for role in (Role.PHASES, Role.COMPUTE, Role.EXPOSURE):
                 for track in (0, 2):
-                    held = check(page, drawn, role, track)
-                    assert held > least, f"{role.value}: only {held:.0%} of the columns could be held against the truth"
-        # Reading pixels back is the test's doing.
+                    compared = check(page, drawn, role, track)
+                    assert compared > least, f"{role.value}: only {compared:.0%} of the columns could be compared"
+        # Only the test reads pixels back.
         assert [] == [error for error in errors if "willReadFrequently" not in error]
 
 
 @browser_test
 def test_columns_are_shares_where_rows_are_scrolled_and_collapsed(browser: Browser, tmp_path: Path) -> None:
-    """Of forty GPUs: collapsed at first, some expanded, scrolled to the middle and to the end."""
+    """Forty GPUs: collapsed at first, some expanded, scrolled to the middle and to the end."""
     run = training_run(20_000, ranks=40)
     drawn = chart(run)
     with open_page(browser, page_of(run, tmp_path)) as (page, errors):
@@ -177,7 +178,7 @@ def test_columns_are_shares_where_rows_are_scrolled_and_collapsed(browser: Brows
 
 @browser_test
 def test_a_row_that_is_cut_by_the_frame_shows_its_part(browser: Browser, tmp_path: Path) -> None:
-    """Pixel for pixel what it shows when it is whole."""
+    """The visible part has the same pixels as in the whole row."""
     run = training_run(20_000, ranks=40)
     with open_page(browser, page_of(run, tmp_path)) as (page, _):
         only_raster(page)
@@ -209,7 +210,7 @@ def test_a_row_that_is_cut_by_the_frame_shows_its_part(browser: Browser, tmp_pat
 
 @browser_test
 def test_more_than_four_seconds_and_more_names_than_fit_16_bits(browser: Browser, tmp_path: Path) -> None:
-    """Gaps and durations beyond 32 bits of ns are exact, and the last of 70,000 names is told under the pointer."""
+    """Gaps and durations beyond 32 bits of ns are exact, and the tooltip shows the last of 70,000 names."""
     second = 1_000_000_000
     build = TimelineBuilder(0, bounds=(0, 30 * second))
     for i in range(70_000):
@@ -224,7 +225,7 @@ def test_more_than_four_seconds_and_more_names_than_fit_16_bits(browser: Browser
         only_raster(page)
         check(page, chart(run), Role.COMPUTE, 0)
         box = row_box(page, "compute")
-        for time, name, lasts in ((12.0, "long_kernel", "7.00 s"), (17.5, "last_kernel", "1000 ms")):
+        for time, name, lasts in ((12.0, "long_kernel", "7.00 s"), (17.5, "last_kernel", "1.00 s")):
             start, end = visible_range(page)
             page.mouse.move(box["x"] + (time * second - start) / (end - start) * box["width"], box["y"] + 9)
             page.wait_for_timeout(80)
@@ -239,7 +240,7 @@ def test_more_than_four_seconds_and_more_names_than_fit_16_bits(browser: Browser
 
 @browser_test
 def test_kernels_of_several_streams_at_once_count_once(browser: Browser, tmp_path: Path) -> None:
-    """Three kernels over each other fill the lane, not three lanes; figures are the split's."""
+    """Three concurrent kernels fill the lane once; the figures are the split's."""
     build = TimelineBuilder(0, bounds=(0, 100_000))
     build.compute(10_000, 60_000, lane=7).compute(20_000, 50_000, lane=8).compute(30_000, 40_000, lane=9)
     build.compute(70_000, 90_000, Phase.BACKWARD, lane=7).compute(75_000, 95_000, Phase.OPTIMIZER, lane=8)
@@ -255,7 +256,7 @@ def test_kernels_of_several_streams_at_once_count_once(browser: Browser, tmp_pat
 
 @browser_test
 def test_two_thousand_gpus_open_in_seconds(browser: Browser, tmp_path: Path) -> None:
-    """Only what the frame shows is drawn and named; the map of all steps leads to any of them."""
+    """Only rows in the frame are drawn and named; the heatmap leads to any GPU."""
     run = training_run(40_000, ranks=2_000)
     with open_page(browser, page_of(run, tmp_path)) as (page, errors):
         settle(page)

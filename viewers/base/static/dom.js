@@ -1,15 +1,15 @@
-/** Elements whose text is only ever text: names in traces are hostile until shown otherwise. */
+/** Creates elements with textContent only, never HTML: names in traces are untrusted. */
 
 export function element(tag, className = "", text = undefined) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
+  const node = document.createElement(tag);
+  if (className) node.className = className;
+  if (text !== undefined) node.textContent = text;
+  return node;
 }
 
-/** A table of text: `head` and `rows` of cells, numbers to the right from the second column on. */
+/** Return a table of text cells; a row may carry a `className`, and a cell may be a node. */
 export function table(head, rows, className = "figures") {
-  const made = element("table", className), body = element("tbody");
+  const node = element("table", className), body = element("tbody");
   if (head) {
     const top = element("tr");
     for (const cell of head) {
@@ -17,8 +17,8 @@ export function table(head, rows, className = "figures") {
       th.scope = "col";
       top.append(th);
     }
-    made.append(element("thead"));
-    made.tHead.append(top);
+    node.append(element("thead"));
+    node.tHead.append(top);
   }
   for (const cells of rows) {
     const row = element("tr", cells.className ?? "");
@@ -26,8 +26,8 @@ export function table(head, rows, className = "figures") {
     if (row.firstChild?.tagName === "TH") row.firstChild.scope = "row";
     body.append(row);
   }
-  made.append(body);
-  return made;
+  node.append(body);
+  return node;
 }
 
 function wrapped(node) {
@@ -36,14 +36,14 @@ function wrapped(node) {
   return cell;
 }
 
-/** A square in a category's color, as in the legend. */
+/** Return a square in a category's color, as in the legend. */
 export function swatch(category, hatched = false) {
-  const made = element("i", hatched ? "swatch hatched" : "swatch");
-  made.style.backgroundColor = `var(--c${category})`;
-  return made;
+  const node = element("i", hatched ? "swatch hatched" : "swatch");
+  node.style.backgroundColor = `var(--c${category})`;
+  return node;
 }
 
-/** Tell whether keys that are pressed belong to a field. */
+/** Whether a key event belongs to an input field. */
 export function typing({ target }) {
   return /^(INPUT|SELECT|TEXTAREA)$/.test(target?.tagName ?? "") || Boolean(target?.isContentEditable);
 }

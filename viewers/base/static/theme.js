@@ -1,14 +1,17 @@
-/** Light and dark: which one holds, the colors that go with it, and who must draw anew when it changes. */
+/** Light and dark theme: the current one, its colors, and the listeners that redraw when it changes. */
 
-export const MODES = ["auto", "light", "dark"];
+/** Font of all text on canvases; the style sheets name the same. */
+export const FONT_FAMILY = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif";
 
-/** Colors and inks by category, and the page's own, as a theme of that name shows them. */
+const MODES = ["auto", "light", "dark"];
+
+/** Return the colors of a theme: fill and text color by category, and `chrome`, the colors of the page itself. */
 export function looks(scene, name) {
-  const own = (entry) => (name === "dark" && entry.dark ? entry.dark : entry);
-  return { name, categories: scene.categories.map((entry) => ({ color: own(entry).color, ink: own(entry).ink })), chrome: scene.chrome?.[name] ?? {} };
+  const themed = (entry) => (name === "dark" && entry.dark ? entry.dark : entry);
+  return { name, categories: scene.categories.map((entry) => ({ color: themed(entry).color, ink: themed(entry).ink })), chrome: scene.chrome?.[name] ?? {} };
 }
 
-/** Names of the raster's patterns by category: of exposed communication, and of the causes of idling. */
+/** Return the names of the raster's patterns by category, for exposed communication and the idle causes. */
 export function patternsOf({ special: { exposed, causes = [] } }) {
   const patterns = { [exposed]: "hatch" };
   causes.forEach((category, i) => (patterns[category] = ["back", "dots", "bars", undefined, "rails"][i]));
@@ -24,7 +27,7 @@ export class Theme {
   constructor(scene, root = document.documentElement, dark = matchMedia("(prefers-color-scheme: dark)")) {
     Object.assign(this, { scene, root, dark });
     dark.addEventListener("change", () => this.#apply());
-    // Paper is white; and what is drawn on it must be drawn before the page is printed.
+    // Pages are printed in the light theme, and the canvases must be redrawn before printing.
     globalThis.addEventListener?.("beforeprint", () => this.#print(true));
     globalThis.addEventListener?.("afterprint", () => this.#print(false));
     this.#apply();
@@ -45,13 +48,13 @@ export class Theme {
     return this.#mode === "auto" ? (this.dark.matches ? "dark" : "light") : this.#mode;
   }
 
-  /** Call `listen` with the looks, now and whenever they change. */
+  /** Call `listen` with the colors now and whenever they change. */
   follow(listen) {
     this.#listeners.push(listen);
     listen(this.looks);
   }
 
-  /** Exchange light and dark. */
+  /** Switch between light and dark. */
   toggle() {
     this.mode = this.name === "dark" ? "light" : "dark";
   }

@@ -1,6 +1,6 @@
 /**
- * All that these pages know of Bokeh beyond its public models: how to find a plot's canvases and its frame, when it
- * was painted, and how to give an axis labels without eval. When a new Bokeh moves one of these, mend it here.
+ * Everything that the page uses of Bokeh beyond its public models: a plot's canvases and frame, its paint signal, and
+ * axis labels without eval. Adapt this file when a new Bokeh release changes one of these.
  */
 
 function need(value, what) {
@@ -14,11 +14,11 @@ class Plot {
     this.view = view;
     this.events = need(canvas.events_el, "events layer");
     this.frame = () => need(view.frame?.bbox, "frame");
-    // A plot takes the focus when it is clicked, but no key is meant for it alone: an outline would tell nothing.
+    // A click focuses the plot, but no key is handled there, so a focus outline would mislead.
     for (const { style } of [view.el, canvas.el, canvas.events_el]) style.outline = "none";
     this.canvas = document.createElement("canvas");
     this.canvas.className = "intervals";
-    // The layers live in a shadow root, which the page's style sheet does not reach.
+    // The layers are in a shadow root, out of reach of the page's style sheet.
     this.canvas.style.cssText = "position:absolute;image-rendering:pixelated;pointer-events:none";
     need(canvas.primary?.el, "primary layer").after(this.canvas);
   }
@@ -28,7 +28,7 @@ class Plot {
     return { from: start, to: end };
   }
 
-  /** Show another range; Bokeh paints, and calls what onPaint was given. */
+  /** Show another range; Bokeh repaints and calls the onPaint callback. */
   show(from, to) {
     this.view.model.x_range.setv({ start: from, end: to });
   }
@@ -42,60 +42,60 @@ class Plot {
     this.view.request_repaint();
   }
 
-  /** Lay our canvas over the frame, which moves when tick labels change their size; give its size in CSS pixels. */
+  /** Place our canvas over the frame, which moves when tick labels change size; return its size in CSS pixels. */
   align() {
     const { left, top, width, height } = this.frame();
     Object.assign(this.canvas.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px` });
     return { width, height };
   }
 
-  /** Where the frame is within another element of the page, in CSS pixels: { left, top, width, height }. */
+  /** Return the frame's box relative to another element, in CSS pixels: { left, top, width, height }. */
   within(element) {
     const canvas = this.events.getBoundingClientRect(), box = element.getBoundingClientRect(), { left, top, width, height } = this.frame();
     return { left: canvas.left - box.left + left, top: canvas.top - box.top + top, width, height };
   }
 
-  /** Make the frame so many pixels high; Bokeh lays out and paints anew. */
+  /** Set the frame's height in pixels; Bokeh repeats its layout and repaints. */
   resize(height) {
     const { model } = this.view;
     if (model.frame_height !== height) model.setv({ frame_height: height });
   }
 
-  /** Leave so many pixels left of the frame, and label about so many ticks in letters of so many pixels. */
-  arrange(left, ticks, letters) {
+  /** Set the margin left of the frame, the approximate number of ticks, and their font size in pixels. */
+  arrange(left, ticks, fontSize) {
     const { model } = this.view;
     if (model.min_border_left !== left) model.setv({ min_border_left: left });
     for (const axis of model.above) {
       if (!axis.ticker) continue;
       axis.ticker.setv({ desired_num_ticks: ticks });
-      axis.setv({ major_label_text_font_size: `${letters}px` });
+      axis.setv({ major_label_text_font_size: `${fontSize}px` });
     }
   }
 
-  /** Draw axes, grid, outline and the minimap's window in a theme's own colors. */
+  /** Draw axes, grid, outline and the minimap's window in a theme's colors. */
   dress({ quiet, line, grid, text, paper, ["strong-line"]: strong }) {
     const { model } = this.view;
     model.setv({ outline_line_color: line });
     for (const part of [...model.above, ...model.below, ...model.left, ...model.right, ...model.center]) {
       if ("major_label_text_color" in part) part.setv({ major_label_text_color: quiet, axis_line_color: line, major_tick_line_color: strong });
-      else if ("grid_line_color" in part && part.dimension === 0 && this.#gridded) part.setv({ grid_line_color: grid });
+      else if ("grid_line_color" in part && part.dimension === 0 && this.#hasGrid) part.setv({ grid_line_color: grid });
     }
     for (const { overlay } of model.toolbar.tools) if (overlay && "fill_alpha" in overlay) overlay.setv({ fill_color: paper, line_color: text });
   }
 
-  /** Whether lines go down from the ticks at all. */
-  get #gridded() {
+  /** Whether the plot has a visible axis, and so grid lines. */
+  get #hasGrid() {
     return this.view.model.above.some((part) => part.visible && "major_label_text_color" in part);
   }
 
-  /** Tell whether the canvas lies exactly over the frame. */
+  /** Whether the canvas lies exactly over the frame. */
   aligned() {
     const { left, top, width, height } = this.frame();
     const { offsetLeft, offsetTop, offsetWidth, offsetHeight } = this.canvas;
     return offsetLeft === left && offsetTop === top && offsetWidth === Math.round(width) && offsetHeight === Math.round(height);
   }
 
-  /** Where in the frame a mouse event is: { x, y } in CSS pixels, or nothing when it is outside. */
+  /** Return the position of a mouse event in the frame in CSS pixels: { x, y, width, height }, or null when outside. */
   position(event) {
     const box = this.events.getBoundingClientRect(), { left, top, width, height } = this.frame();
     const x = event.clientX - box.left - left, y = event.clientY - box.top - top;
@@ -103,12 +103,12 @@ class Plot {
   }
 }
 
-/** Put a document's figures on the page: resolves to { main, mini } once both are laid out. */
+/** Embed a Bokeh document; resolves to { main, mini } once both figures are laid out. */
 export async function embed(item, formatTicks) {
   const views = await need(globalThis.Bokeh?.embed?.embed_item, "embed_item")(item);
   const [root] = need(views.roots, "views");
   const models = need(root.model.document, "document");
-  // A CustomJSTickFormatter would do the same through eval, which the page's policy forbids.
+  // A CustomJSTickFormatter uses eval, which the page's security policy forbids.
   models.get_model_by_name("time").doFormat = formatTicks;
   const plot = (name) => new Plot(views.find_one(models.get_model_by_name(name)));
   return { main: plot("main"), mini: plot("mini") };

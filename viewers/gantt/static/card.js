@@ -1,4 +1,4 @@
-/** A card over a corner of the page: what is selected, measured or found, in figures. One at a time. */
+/** A card in a corner of the page with the figures of the selection, the measurement or the search; one at a time. */
 
 import { element } from "../../base/static/dom.js";
 
@@ -10,7 +10,7 @@ export class Card {
     this.key = null;
     this.title = element("h2");
     this.body = element("div", "body");
-    const close = Object.assign(element("button", "close", "×"), { type: "button", title: "close (Escape)" });
+    const close = Object.assign(element("button", "close", "×"), { type: "button", title: "Close (Escape)" });
     close.setAttribute("aria-label", "Close");
     close.addEventListener("click", () => this.hide());
     const head = element("div", "top");
@@ -18,7 +18,7 @@ export class Card {
     root.append(head, this.body);
   }
 
-  /** Show nodes under a title; `x` is where on the screen what they tell of is, so that the card stays off it. */
+  /** Show nodes under a title; `x` is the screen position of what they describe, which the card must not cover. */
   show(key, title, nodes, { x = 0, close = () => {} } = {}) {
     if (this.key !== null && this.key !== key) this.#close();
     Object.assign(this, { key });
@@ -29,7 +29,7 @@ export class Card {
     this.root.hidden = false;
   }
 
-  /** Hide it, if it is the one of that key or any. */
+  /** Hide the card; with `key`, only if it was shown under that key. */
   hide(key = this.key) {
     if (this.key === null || key !== this.key) return;
     const close = this.#close;

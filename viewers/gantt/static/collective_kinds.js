@@ -1,10 +1,10 @@
-/** Exposed and overlapped time of each kind of collective in any window, from the same exact sums as the rest. */
+/** Exact exposed and overlapped time per kind of collective in any time range. */
 
 import { Lod } from "./lod.js";
 import { laneOf } from "./rows.js";
 
-export class Kinds {
-  /** Takes the stretches of communication apart by kind: a lane for each track, two categories for each kind. */
+export class CollectiveKinds {
+  /** Index the communication intervals by kind: one lane per track, two categories (exposed, overlapped) per kind. */
   constructor(lod, scene, columns) {
     this.scene = scene;
     this.kinds = [...new Set(scene.collectives.map(({ kind }) => kind || "other"))];
@@ -26,7 +26,7 @@ export class Kinds {
     this.lod = new Lod({ start, duration, category, offsets, categories: 2 * this.kinds.length });
   }
 
-  /** By kind: { kind, exposed, overlapped } in ns over all tracks or the `chosen`, in [from, to] inside their steps. */
+  /** Return [{ kind, exposed, overlapped }] in ns within [from, to] and the steps, over all tracks or the `chosen` ones. */
   figures(from, to, chosen = null) {
     const sums = this.kinds.map((kind) => ({ kind, exposed: 0, overlapped: 0 }));
     this.scene.tracks.forEach(({ bounds }, track) => {

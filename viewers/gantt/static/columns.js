@@ -1,4 +1,4 @@
-/** The columns of a page, in it or beside it, back as typed arrays: what viewers/pack.py wrote. */
+/** Unpacks the page's columns, which are embedded or served next to it; viewers/gantt/column_packing.py packs them. */
 
 const TYPES = { Uint8: Uint8Array, Uint16: Uint16Array, Uint32: Uint32Array };
 
@@ -10,8 +10,8 @@ function bytesOf(base64) {
   return bytes;
 }
 
-/** Values whose bytes stand apart, all first ones first, back together. */
-function together(planes, size) {
+/** Undo the byte planes: all first bytes, then all second bytes, and so on. */
+function joinPlanes(planes, size) {
   if (size === 1) return planes;
   const count = planes.byteLength / size, from = new Uint8Array(planes), to = new Uint8Array(planes.byteLength);
   for (let plane = 0; plane < size; plane++) for (let i = 0, at = plane * count; i < count; i++, at++) to[i * size + plane] = from[at];
@@ -21,19 +21,19 @@ function together(planes, size) {
 async function contents({ data, from, type }) {
   if (from === undefined) {
     const stream = new Blob([bytesOf(data)]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return together(await new Response(stream).arrayBuffer(), TYPES[type].BYTES_PER_ELEMENT);
+    return joinPlanes(await new Response(stream).arrayBuffer(), TYPES[type].BYTES_PER_ELEMENT);
   }
   const answer = await fetch(`columns/${from}`);
-  if (!answer.ok) throw new Error(`its data did not come (${answer.status})`);
+  if (!answer.ok) throw new Error(`fetching the data failed with HTTP status ${answer.status}`);
   return answer.arrayBuffer();
 }
 
-/** Tell the server that feeds this page that it is open, for as long as it is. */
-export function stayOpen(scene) {
+/** Keep a connection to the server of a served page open; the server stops when the last one closes. */
+export function keepServerAlive(scene) {
   if (scene.served) globalThis.dptraceOpen = new EventSource("alive");
 }
 
-/** Unpack one column, or fetch it: a typed array, or a Float64Array where values do not fit 32 bits. */
+/** Unpack or fetch one column: a typed array, or a Float64Array if a value does not fit in 32 bits. */
 export async function unpack(column) {
   const values = new TYPES[column.type](await contents(column));
   if (!column.escapes.length) return values;
@@ -42,7 +42,7 @@ export async function unpack(column) {
   return wide;
 }
 
-/** Unpack all columns of a scene and turn the steps between starts into starts. */
+/** Unpack all columns of a scene; start times are the running sums of `delta`. */
 export async function columnsOf(scene) {
   const keys = ["delta", "duration", "category", "name", "stream", "exposed"];
   const unpacked = await Promise.all(keys.map((key) => unpack(scene.columns[key])));
@@ -54,7 +54,7 @@ export async function columnsOf(scene) {
     let time = lane.first;
     for (let j = offsets[i]; j < offsets[i + 1]; j++) start[j] = time += delta[j];
   });
-  // The column "exposed" is of collectives only: entry i - exposedFrom[track] is collective i's.
+  // The column "exposed" holds collectives only: collective i of a track is entry i - exposedFrom[track].
   const exposedFrom = [];
   let before = 0;
   scene.lanes.forEach((lane, i) => {

@@ -1,34 +1,34 @@
-/** Deep links: what part of the picture a page's address asks for, and the address of what is shown. */
+/** Deep links: the view settings in the page's address. */
 
-/** Characters of a search or a step's name; and of all. */
-const LONGEST = 200, LONGEST_HASH = 4000;
+/** Maximum length of a search text or step name, and of the whole hash, in characters. */
+const MAX_TEXT = 200, MAX_HASH = 4000;
 const TIMES = /^(-?\d{1,16}(?:\.\d{1,9})?),(-?\d{1,16}(?:\.\d{1,9})?)$/;
 
 /**
- * Read `#t=FROM,TO&step=4&rank=0&find=gemm&theme=dark`: times in ns since the first step. What cannot be read is left
- * out, however it came about.
+ * Parse `#t=FROM,TO&step=4&rank=0&find=gemm&theme=dark`; times are in ns since the first step. Invalid settings are
+ * ignored.
  */
 export function readHash(hash) {
-  const found = {};
-  if (typeof hash !== "string" || hash.length > LONGEST_HASH) return found;
+  const state = {};
+  if (typeof hash !== "string" || hash.length > MAX_HASH) return state;
   let given;
   try {
     given = new URLSearchParams(hash.replace(/^#/, ""));
   } catch {
-    return found;
+    return state;
   }
   const times = TIMES.exec(given.get("t") ?? "");
-  if (times && Number(times[2]) > Number(times[1])) found.t = { from: Number(times[1]), to: Number(times[2]) };
-  if (/^\d{1,6}$/.test(given.get("rank") ?? "")) found.rank = Number(given.get("rank"));
-  if (["light", "dark"].includes(given.get("theme"))) found.theme = given.get("theme");
+  if (times && Number(times[2]) > Number(times[1])) state.t = { from: Number(times[1]), to: Number(times[2]) };
+  if (/^\d{1,6}$/.test(given.get("rank") ?? "")) state.rank = Number(given.get("rank"));
+  if (["light", "dark"].includes(given.get("theme"))) state.theme = given.get("theme");
   for (const key of ["step", "find"]) {
     const text = given.get(key);
-    if (text && text.length <= LONGEST) found[key] = text;
+    if (text && text.length <= MAX_TEXT) state[key] = text;
   }
-  return found;
+  return state;
 }
 
-/** Write what readHash reads; "" when there is nothing to say. */
+/** Write the hash that readHash parses; "" without settings. */
 export function writeHash({ t, step, rank, find, theme }) {
   const parts = [];
   if (t) parts.push(`t=${Math.round(t.from)},${Math.round(t.to)}`);
@@ -37,7 +37,7 @@ export function writeHash({ t, step, rank, find, theme }) {
   return parts.length ? `#${parts.join("&")}` : "";
 }
 
-/** Index of the step that a name, or the number at its end, means: { strip, step }, or null. */
+/** Find a step by its name or by the number at its end: { strip, step }, or null. */
 export function stepNamed(strips, text) {
   for (let strip = 0; strip < strips.length; strip++) {
     const { names } = strips[strip];
@@ -47,13 +47,13 @@ export function stepNamed(strips, text) {
   return null;
 }
 
-/** Keeps a page's address and what it shows in step: `show(asked)` when the address changes, `told()` to write it. */
+/** Keeps the address and the view in sync: calls `show(state)` when the address changes, writes `pageState()` to it. */
 export class Link {
   #written = null;
   #waiting = 0;
 
-  constructor({ show, told, pace = 400 }) {
-    Object.assign(this, { show, told, pace });
+  constructor({ show, pageState, intervalMs = 400 }) {
+    Object.assign(this, { show, pageState, intervalMs });
     addEventListener("hashchange", () => location.hash !== this.#written && this.read());
   }
 
@@ -61,23 +61,23 @@ export class Link {
     this.show(readHash(location.hash));
   }
 
-  /** Write the address soon, and at most a few times a second: browsers refuse more. */
+  /** Write the address soon, at most a few times a second: browsers refuse more. */
   moved() {
     if (this.#waiting) return;
     this.#waiting = setTimeout(() => {
       this.#waiting = 0;
       this.write();
-    }, this.pace);
+    }, this.intervalMs);
   }
 
   write() {
-    const hash = writeHash(this.told());
+    const hash = writeHash(this.pageState());
     if (hash === location.hash) return;
     this.#written = hash;
     try {
       history.replaceState(history.state, "", hash || location.pathname + location.search);
     } catch {
-      // A page inside another, or one that moves too often, may not; it shows the same without.
+      // Browsers refuse this in some frames and at high rates; the page works without it.
     }
   }
 }

@@ -1,19 +1,24 @@
-/** All steps of all GPUs as cells of one small map, for runs of many GPUs: the slow and the waiting ones are seen first. */
+/** Heatmap of all steps of all GPUs, for runs of many GPUs: slow and waiting GPUs stand out. */
 
+import { element } from "../../base/static/dom.js";
+import { FONT_FAMILY } from "../../base/static/theme.js";
 import { laneOf, stepEnd } from "./rows.js";
 import { duration, percent, visible } from "./text.js";
 
-/** What the cells can show: words, how to write a value, colors from the least to the most, which stands out. */
+/** The measures: label, formatter, colors from the smallest to the largest value. */
 const MEASURES = {
   time: { label: "step time", text: duration, light: ["#EAF0F8", "#7FA3D4", "#12295A"], dark: ["#1C2B45", "#3F73B8", "#DCE9FB"] },
   exposed: { label: "exposed share", text: percent, light: ["#FBEDEA", "#EE8A7D", "#8E1208"], dark: ["#3A1E1B", "#C2402F", "#FFDDD7"] },
 };
-/** Differences below this share of the least value are not made large by the colors. */
-const NOTABLE = 0.1;
-/** Pixels: of the map and of a cell at most; from which two cells are parted; of the numbers below, of a name beside. */
-const HIGHEST = 150, CELL = 16, PARTED = 5, NUMBERS = 16, APART = 70, SIDE = 12;
+/** The color scale spans at least this share of the smallest value, so that small differences stay small. */
+const MIN_SPAN = 0.1;
+/**
+ * In pixels: maximum height of the map and of a cell, cell size from which cells have a gap, height of the labels below,
+ * minimum distance of these, and height of a label at the left.
+ */
+const MAX_HEIGHT = 150, CELL = 16, GAP_FROM = 5, AXIS_HEIGHT = 16, LABEL_DISTANCE = 70, SIDE_HEIGHT = 12;
 
-/** Values of a measure by GPU and step: `at(track, step)`, NaN where a GPU has no such step; and how many there are. */
+/** Return the values of a measure by GPU and step: `at(track, step)`, NaN where a GPU does not have the step. */
 export function heatOf(lod, scene, measure) {
   const steps = Math.max(...scene.tracks.map(({ steps: names }) => names.length));
   const values = new Float64Array(scene.tracks.length * steps).fill(NaN);
@@ -31,21 +36,21 @@ export function heatOf(lod, scene, measure) {
   return { tracks: scene.tracks.length, steps, least, most, at: (track, step) => values[track * steps + step] };
 }
 
-/** Largest value of each of `across` × `down` bins, GPUs running along the longer side; the worst of a bin is not lost. */
+/** Bin the cells to at most `width` × `height`, the longer dimension across; a bin shows its largest value. */
 export function bins(heat, width, height) {
-  const turned = heat.steps > heat.tracks;
-  const [along, other] = turned ? [heat.steps, heat.tracks] : [heat.tracks, heat.steps];
+  const transposed = heat.steps > heat.tracks;
+  const [along, other] = transposed ? [heat.steps, heat.tracks] : [heat.tracks, heat.steps];
   const across = Math.min(along, width), down = Math.min(other, height);
   const values = new Float64Array(across * down).fill(NaN);
   for (let i = 0; i < along; i++)
     for (let j = 0; j < other; j++) {
-      const value = turned ? heat.at(j, i) : heat.at(i, j), bin = Math.floor((j * down) / other) * across + Math.floor((i * across) / along);
+      const value = transposed ? heat.at(j, i) : heat.at(i, j), bin = Math.floor((j * down) / other) * across + Math.floor((i * across) / along);
       if (!(value <= values[bin])) values[bin] = Number.isNaN(value) ? values[bin] : value;
     }
-  return { turned, along, other, across, down, values };
+  return { transposed, along, other, across, down, values };
 }
 
-/** A color between three, by a share from 0 to 1. */
+/** Interpolate between three colors by a share from 0 to 1. */
 export function shade(colors, share) {
   const place = Math.max(0, Math.min(0.999999, share)) * (colors.length - 1), index = Math.floor(place), part = place - index;
   const channel = (color, i) => parseInt(color.slice(1 + 2 * i, 3 + 2 * i), 16);
@@ -53,7 +58,7 @@ export function shade(colors, share) {
   return `rgb(${mixed.join()})`;
 }
 
-export class Heat {
+export class Heatmap {
   #measure = "time";
   #heats = {};
   #cursor = null;
@@ -62,7 +67,7 @@ export class Heat {
   constructor(root, lod, scene, choose) {
     Object.assign(this, { root, lod, scene, choose });
     this.canvas = root.querySelector("canvas");
-    this.told = root.querySelector("[role=status]");
+    this.statusText = root.querySelector("[role=status]");
     this.buttons = Object.entries(MEASURES).map(([key, { label }]) => this.#button(key, label));
     root.querySelector(".measures").append(...this.buttons);
     this.canvas.addEventListener("mousemove", (event) => this.#point(this.#cell(event)));
@@ -74,14 +79,14 @@ export class Heat {
     root.hidden = false;
   }
 
-  /** Draw in the colors of a theme from now on: "light" or "dark". */
+  /** Switch to the colors of a theme, "light" or "dark". */
   paint(theme) {
     this.theme = theme;
     this.draw();
   }
 
   #button(key, label) {
-    const button = Object.assign(document.createElement("button"), { type: "button", className: "chip", textContent: label });
+    const button = Object.assign(element("button", "chip", label), { type: "button" });
     button.addEventListener("click", () => {
       this.#measure = key;
       this.draw();
@@ -96,16 +101,16 @@ export class Heat {
 
   draw() {
     const scale = Math.min(2, devicePixelRatio || 1), width = this.canvas.clientWidth;
-    const { heat } = this, made = bins(heat, width, HIGHEST), measure = MEASURES[this.#measure];
-    this.box = { ...made, width, cellWidth: width / made.across, cellHeight: Math.min(CELL, HIGHEST / made.down) };
-    const height = Math.ceil(this.box.cellHeight * made.down);
-    this.canvas.style.height = `${height + NUMBERS}px`;
+    const { heat } = this, binned = bins(heat, width, MAX_HEIGHT), measure = MEASURES[this.#measure];
+    this.box = { ...binned, width, cellWidth: width / binned.across, cellHeight: Math.min(CELL, MAX_HEIGHT / binned.down) };
+    const height = Math.ceil(this.box.cellHeight * binned.down);
+    this.canvas.style.height = `${height + AXIS_HEIGHT}px`;
     this.canvas.width = Math.round(width * scale);
-    this.canvas.height = Math.round((height + NUMBERS) * scale);
+    this.canvas.height = Math.round((height + AXIS_HEIGHT) * scale);
     const context = this.canvas.getContext("2d");
     context.setTransform(scale, 0, 0, scale, 0, 0);
     this.#cells(context, measure[this.theme]);
-    this.#numbers(context, height);
+    this.#columnLabels(context, height);
     this.#sides();
     this.#scale(measure);
     for (const button of this.buttons) button.setAttribute("aria-pressed", String(button.dataset.measure === this.#measure));
@@ -119,7 +124,7 @@ export class Heat {
         const value = values[y * across + x];
         if (Number.isNaN(value)) continue;
         context.fillStyle = shade(colors, (value - least) / span);
-        context.fillRect(x * cellWidth, y * cellHeight, cellWidth - (cellWidth > PARTED ? 1 : 0), cellHeight - (cellHeight > PARTED ? 1 : 0));
+        context.fillRect(x * cellWidth, y * cellHeight, cellWidth - (cellWidth > GAP_FROM ? 1 : 0), cellHeight - (cellHeight > GAP_FROM ? 1 : 0));
       }
     if (!this.#cursor) return;
     const { x, y } = this.#cursor;
@@ -128,13 +133,13 @@ export class Heat {
     context.strokeRect(x * cellWidth - 1, y * cellHeight - 1, Math.max(cellWidth, 3) + 1, cellHeight + 1);
   }
 
-  /** Values between the two ends of the colors. */
+  /** Difference of the values at the two ends of the color scale. */
   get #span() {
     const { least, most } = this.heat;
-    return Math.max(most - least, this.#measure === "time" ? NOTABLE * least : NOTABLE) || 1;
+    return Math.max(most - least, this.#measure === "time" ? MIN_SPAN * least : MIN_SPAN) || 1;
   }
 
-  /** What the colors mean. */
+  /** Label the color scale. */
   #scale({ text, ...themes }) {
     const [from, colors, to] = this.root.querySelector(".scale").children;
     from.textContent = text(this.heat.least);
@@ -142,44 +147,45 @@ export class Heat {
     colors.style.background = `linear-gradient(90deg, ${themes[this.theme].join(", ")})`;
   }
 
-  /** The names of the lines of cells, as many as there is room for: of steps, or of GPUs where steps run across. */
+  /** Label the rows of cells as far as there is room: steps, or GPUs if the map is transposed. */
   #sides() {
-    const { other, turned, down, cellHeight } = this.box, each = (cellHeight * down) / other, every = Math.ceil(SIDE / each);
+    const { other, transposed, down, cellHeight } = this.box, each = (cellHeight * down) / other, every = Math.ceil(SIDE_HEIGHT / each);
     const longest = this.scene.tracks.reduce((most, { steps }) => (steps.length > most.length ? steps : most), []);
     const names = Array.from({ length: Math.ceil(other / every) }, (_, i) => {
-      const name = document.createElement("span");
-      name.textContent = turned ? this.scene.tracks[i * every].label.split(" · ")[0] : visible(longest[i * every] ?? "").slice(-24);
-      name.style.top = `${i * every * each + Math.max(0, each - SIDE) / 2}px`;
+      const name = element("span", "", transposed ? this.scene.tracks[i * every].label.split(" · ")[0] : visible(longest[i * every] ?? "").slice(-24));
+      name.style.top = `${i * every * each + Math.max(0, each - SIDE_HEIGHT) / 2}px`;
       return name;
     });
     this.root.querySelector(".sides").replaceChildren(...names);
   }
 
-  #numbers(context, top) {
-    const { along, width, turned } = this.box;
-    const every = [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500, 1000, 5000].find((n) => (width * n) / along >= APART) ?? 10_000;
+  /** Label the columns of cells. */
+  #columnLabels(context, top) {
+    const { along, width, transposed } = this.box;
+    const every = [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500, 1000, 5000].find((n) => (width * n) / along >= LABEL_DISTANCE) ?? 10_000;
     context.fillStyle = getComputedStyle(this.canvas).color;
-    context.font = "11px Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif";
+    context.font = `11px ${FONT_FAMILY}`;
     context.textBaseline = "bottom";
     for (let i = 0; i < along; i += every) {
-      const text = turned ? visible(this.scene.tracks[0].steps[i] ?? "").slice(-12) : this.scene.tracks[i].label.split(" · ").slice(0, this.scene.groups ? 2 : 1).join(" ");
-      if ((i * width) / along + context.measureText(text).width <= width) context.fillText(text, (i * width) / along, top + NUMBERS);
+      const text = transposed ? visible(this.scene.tracks[0].steps[i] ?? "").slice(-12) : this.scene.tracks[i].label.split(" · ").slice(0, this.scene.groups ? 2 : 1).join(" ");
+      if ((i * width) / along + context.measureText(text).width <= width) context.fillText(text, (i * width) / along, top + AXIS_HEIGHT);
     }
   }
 
-  /** The bin under the pointer, with the worst cell in it. */
+  /** Return the bin under the pointer with its worst cell, or null. */
   #cell(event) {
     const { left, top } = this.canvas.getBoundingClientRect(), { cellWidth, cellHeight, across, down } = this.box;
     const x = Math.floor((event.clientX - left) / cellWidth), y = Math.floor((event.clientY - top) / cellHeight);
     return x >= 0 && y >= 0 && x < across && y < down ? this.#worst(x, y) : null;
   }
 
+  /** Return the cell of the largest value in a bin: { x, y, track, step }. */
   #worst(x, y) {
-    const { along, other, across, down, turned } = this.box;
+    const { along, other, across, down, transposed } = this.box;
     let found = null, most = -Infinity;
     for (let i = Math.ceil((x * along) / across); Math.floor((i * across) / along) === x && i < along; i++)
       for (let j = Math.ceil((y * other) / down); Math.floor((j * down) / other) === y && j < other; j++) {
-        const [track, step] = turned ? [j, i] : [i, j], value = this.heat.at(track, step);
+        const [track, step] = transposed ? [j, i] : [i, j], value = this.heat.at(track, step);
         if (value > most) [found, most] = [{ x, y, track, step }, value];
       }
     return found;
@@ -190,10 +196,10 @@ export class Heat {
     const moved = cell?.x !== this.#cursor?.x || cell?.y !== this.#cursor?.y;
     this.#cursor = cell;
     if (moved) this.draw();
-    else if (!cell) this.told.textContent = "click a cell to see its step below";
+    else if (!cell) this.statusText.textContent = "Click a cell to show its step below.";
     else {
       const { label, steps } = this.scene.tracks[cell.track];
-      this.told.textContent = `${label} · ${visible(steps[cell.step])} · ${text(this.heat.at(cell.track, cell.step))}`;
+      this.statusText.textContent = `${label} · ${visible(steps[cell.step])} · ${text(this.heat.at(cell.track, cell.step))}`;
     }
   }
 
@@ -201,7 +207,7 @@ export class Heat {
     if (cell) this.choose(cell.track, cell.step);
   }
 
-  /** Arrows go from cell to cell, Enter chooses. */
+  /** Arrow keys move between cells, Enter selects. */
   #key(event) {
     const { x, y } = this.#cursor ?? { x: -1, y: 0 }, { across, down } = this.box;
     const [right, below] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key] ?? [0, 0];

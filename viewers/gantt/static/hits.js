@@ -1,14 +1,14 @@
-/** Hits of a search in the picture: all else fades, a line runs below each hit, and the one in turn is framed. */
+/** Draws the hits of a search: everything else fades, each hit is underlined, and the current one is framed. */
 
 import { above } from "./lod.js";
 
-/** Opacity of what covers the rest; pixels of the line, and the least length of it. */
-const FADE = 0.74, LINE_HEIGHT = 3, SHORTEST_LINE = 2;
-const SEARCHED = new Set(["compute", "exposure", "memory"]);
+/** Opacity of the cover over everything else; height and minimum length of the underline in pixels. */
+const FADE = 0.74, LINE_HEIGHT = 3, MIN_LINE = 2;
+const SEARCHED_ROLES = new Set(["compute", "exposure", "memory"]);
 
 /**
- * Stretches of pixel columns that hits touch: [left, right) each, at most as many as columns, however many hits there
- * are. `starts` ascend, and `reach` is the latest end of those up to each.
+ * Return the ranges [left, right) of pixel columns that hits touch, at most one per column for any number of hits.
+ * `starts` is ascending, `reach` the latest end of the hits up to each.
  */
 export function touched({ starts, reach }, { from, px, width }) {
   const runs = [];
@@ -32,11 +32,11 @@ export function touched({ starts, reach }, { from, px, width }) {
   return runs;
 }
 
-/** Draw on a context in CSS pixels, over rows { y, h, role, found }. */
+/** Draw the hits over rows { y, h, role, found }; the context is in CSS pixels. */
 export function drawHits(context, { from, to, width }, rows, hits, current, { paper, mark }) {
   const view = { from, px: (to - from) / width, width: Math.ceil(width) };
   for (const row of rows) {
-    if (!SEARCHED.has(row.role)) continue;
+    if (!SEARCHED_ROLES.has(row.role)) continue;
     const lane = hits.byLane.get(row.found), runs = lane ? touched(lane, view) : [];
     context.globalAlpha = FADE;
     context.fillStyle = paper;
@@ -47,7 +47,7 @@ export function drawHits(context, { from, to, width }, rows, hits, current, { pa
     }
     context.globalAlpha = 1;
     context.fillStyle = mark;
-    for (const [begin, end] of runs) context.fillRect(begin, row.y + row.h - LINE_HEIGHT, Math.max(end - begin, SHORTEST_LINE), LINE_HEIGHT);
+    for (const [begin, end] of runs) context.fillRect(begin, row.y + row.h - LINE_HEIGHT, Math.max(end - begin, MIN_LINE), LINE_HEIGHT);
     if (current && lane && current.lane === lane.lane) frame(context, current, row, view, mark);
   }
 }
@@ -60,11 +60,11 @@ function frame(context, { start, duration }, row, { from, px, width }, mark) {
   context.strokeRect(left - 1.5, row.y + 0.5, Math.max(right - left, 1) + 3, row.h - 1);
 }
 
-/** Draw ticks on the minimap's rows, which have a track each. */
+/** Mark the hits on the minimap's rows. */
 export function drawMiniHits(context, { from, to, width }, rows, hits, { mark }) {
   const view = { from, px: (to - from) / width, width: Math.ceil(width) };
   context.fillStyle = mark;
   for (const { track, y, h } of rows)
     for (const lane of hits.lanes)
-      if (lane.track === track) for (const [begin, end] of touched(lane, view)) context.fillRect(begin, y + h / 2, Math.max(end - begin, SHORTEST_LINE), h / 2);
+      if (lane.track === track) for (const [begin, end] of touched(lane, view)) context.fillRect(begin, y + h / 2, Math.max(end - begin, MIN_LINE), h / 2);
 }

@@ -1,28 +1,29 @@
-/** What is under the pointer: the interval's outline, and all that is known of it. */
+/** The tooltip and the outline of the interval under the pointer. */
 
 import { element } from "../../base/static/dom.js";
-import { laneAt } from "./interval_details.js";
-import { laneOf, stepAt, stepEnd, stripSteps } from "./rows.js";
-import { bytes, duration, moment, percent, shortName, visible } from "./text.js";
+import { laneAt } from "./extra_rows.js";
+import { laneOf, stepAt, stepEnd, streamWord, stripSteps } from "./rows.js";
+import { bytes, duration, integer, moment, percent, percentOf, shortName, visible } from "./text.js";
 
-/** Pixels beside the pointer in which an interval that is narrower than a pixel is still found. */
+/** Distance from the pointer, in pixels, within which a narrow interval is still found. */
 const SLACK = 2;
-const MOST_RANKS = 8;
-/** What each cause of idling means. */
+/** Ranks listed in the tooltip of a step. */
+const MAX_RANKS = 8;
+/** Explanations of the idle causes. */
 const CAUSES = {
   "Idle: data loading": "the host waited for its DataLoader",
-  "Idle: host-bound": "the host launched what came next too late",
-  "Idle: launch latency": "launched in time; a launch takes this long",
-  "Idle: waiting": "launched in time; waited for a copy or another stream",
-  "Idle: pipeline bubble": "the pipeline's schedule had no work for this stage",
+  "Idle: host-bound": "the host launched the next kernel too late",
+  "Idle: launch latency": "the next kernel was launched in time; this is the latency of its launch",
+  "Idle: waiting": "the next kernel was launched in time, but waited for a copy or another stream",
+  "Idle: pipeline bubble": "the pipeline schedule had no work for this stage",
 };
 
 const line = (text, className = "") => element("div", className, text);
 
 export class Hover {
-  /** Where the pointer rests, and the view and rows that it was last held against. */
+  /** The pointer's position, and the view for which the tooltip was last computed. */
   #pointer = null;
-  #held = "";
+  #view = "";
   #quiet = false;
 
   constructor(plot, lod, scene, stage, columns) {
@@ -36,7 +37,7 @@ export class Hover {
     plot.canvas.after(this.outline);
     plot.events.addEventListener("mousemove", ({ clientX, clientY }) => this.#move({ clientX, clientY }));
     plot.events.addEventListener("mouseleave", () => this.#leave());
-    // The picture moves under a pointer that rests: with the page, or below something that opens over it.
+    // The chart can move under a pointer that rests: the page scrolls, or something opens above the chart.
     addEventListener("scroll", () => this.follow(true), { passive: true });
     document.addEventListener("toggle", () => this.follow(true), { capture: true });
   }
@@ -45,18 +46,18 @@ export class Hover {
     return this.#quiet;
   }
 
-  /** While something is measured nothing is told. */
+  /** Hide the tooltip, while the user measures. */
   set quiet(yes) {
     this.#quiet = yes;
     if (yes) this.#clear();
   }
 
-  /** Tell what lies under the pointer now, where the view or the rows have moved since it came to rest. */
-  follow(anew = false) {
-    const { from, to } = this.plot.range, now = `${from} ${to} ${this.stage.moves}`;
-    if (!this.#pointer || (now === this.#held && !anew)) return;
-    const { clientX, clientY } = this.#pointer, over = document.elementFromPoint(clientX, clientY);
-    if (over?.closest("#figure")) this.#move(this.#pointer);
+  /** Update the tooltip if the view or the rows have moved under a resting pointer, or in any case with `force`. */
+  follow(force = false) {
+    const { from, to } = this.plot.range, view = `${from} ${to} ${this.stage.moves}`;
+    if (!this.#pointer || (view === this.#view && !force)) return;
+    const { clientX, clientY } = this.#pointer, target = document.elementFromPoint(clientX, clientY);
+    if (target?.closest("#figure")) this.#move(this.#pointer);
     else this.#leave();
   }
 
@@ -64,26 +65,26 @@ export class Hover {
     this.outline.style.borderColor = chrome.text;
   }
 
-  /** The time under the pointer, or nothing. */
+  /** Return the position and time under the pointer, or null outside the frame. */
   time(event) {
-    return this.plot.position(event) && this.beyond(event);
+    return this.plot.position(event) && this.nearestTime(event);
   }
 
-  /** The time where the pointer is, also beside the frame: then that of its edge. */
-  beyond(event) {
+  /** Return the position and time of the pointer; outside the frame, the time of its nearest edge. */
+  nearestTime(event) {
     const box = this.plot.within(document.documentElement), origin = document.documentElement.getBoundingClientRect();
     const x = Math.max(0, Math.min(box.width, event.clientX - origin.left - box.left)), y = event.clientY - origin.top - box.top;
     const { from, to } = this.plot.range, pixel = (to - from) / box.width;
     return { x, y, width: box.width, height: box.height, time: from + x * pixel, pixel };
   }
 
-  /** Put the outline where its interval is now. */
+  /** Move the outline to its interval. */
   place() {
     this.follow();
-    this.#outlined();
+    this.#placeOutline();
   }
 
-  #outlined() {
+  #placeOutline() {
     const { style } = this.outline;
     style.display = this.index < 0 ? "none" : "block";
     if (this.index < 0) return;
@@ -96,7 +97,7 @@ export class Hover {
   #clear() {
     this.tip.hidden = true;
     this.index = -1;
-    this.#outlined();
+    this.#placeOutline();
   }
 
   #leave() {
@@ -107,21 +108,20 @@ export class Hover {
   #move(event) {
     const { from, to } = this.plot.range;
     this.#pointer = event;
-    this.#held = `${from} ${to} ${this.stage.moves}`;
-    const at = this.quiet ? null : this.time(event);
-    const strip = at && this.stage.stripAt(at.y);
-    this.row = at && this.stage.rowAt(at.y);
-    const near = this.row && this.row.found >= 0 ? (this.row.lod ?? this.lod).near(this.row.found, at.time, SLACK * at.pixel) : -1;
-    const found = near >= 0 && this.row.source ? this.row.source[near] : near;
-    this.index = found;
-    const lines = strip ? this.#step(strip, at) : this.row ? this.#row(found, at) : null;
+    this.#view = `${from} ${to} ${this.stage.moves}`;
+    const point = this.quiet ? null : this.time(event);
+    const strip = point && this.stage.stripAt(point.y);
+    this.row = point && this.stage.rowAt(point.y);
+    const near = this.row && this.row.found >= 0 ? (this.row.lod ?? this.lod).near(this.row.found, point.time, SLACK * point.pixel) : -1;
+    this.index = near >= 0 && this.row.source ? this.row.source[near] : near;
+    const lines = strip ? this.#step(strip, point) : this.row ? this.#row(this.index, point) : null;
     if (!lines) return this.#clear();
-    this.#outlined();
+    this.#placeOutline();
     this.tip.replaceChildren(...lines);
-    this.#beside(event);
+    this.#placeTip(event);
   }
 
-  #beside({ clientX, clientY }) {
+  #placeTip({ clientX, clientY }) {
     this.tip.hidden = false;
     const { offsetWidth, offsetHeight } = this.tip;
     const below = clientY + 18, fits = below + offsetHeight <= innerHeight;
@@ -133,20 +133,20 @@ export class Hover {
     const { tracks, names } = this.scene.strips[strip];
     const step = stepAt(stripSteps(this.scene, this.scene.strips[strip]), time);
     if (step < 0) return null;
-    const wall = tracks.map((track) => this.scene.tracks[track]).map((one) => stepEnd(one, step) - one.bounds[step]);
-    const listed = tracks.slice(0, MOST_RANKS).map((track, i) => line(`${this.scene.tracks[track].label}: ${duration(wall[i])}`));
-    const rest = tracks.length > MOST_RANKS ? [line(`… and ${tracks.length - MOST_RANKS} more, ${duration(Math.min(...wall))} to ${duration(Math.max(...wall))}`)] : [];
-    return [line(visible(names[step]), "head"), ...listed, ...rest, line("click to zoom to it", "dim")];
+    const wall = tracks.map((track) => this.scene.tracks[track]).map((track) => stepEnd(track, step) - track.bounds[step]);
+    const listed = tracks.slice(0, MAX_RANKS).map((track, i) => line(`${this.scene.tracks[track].label}: ${duration(wall[i])}`));
+    const rest = tracks.length > MAX_RANKS ? [line(`… and ${tracks.length - MAX_RANKS} more, ${duration(Math.min(...wall))} to ${duration(Math.max(...wall))}`)] : [];
+    return [line(visible(names[step]), "head"), ...listed, ...rest, line("click to zoom", "dim")];
   }
 
-  #row(found, at) {
-    if (this.row.role === "phases") return this.#part(found, at);
-    if (found < 0) return null;
-    if (this.row.role === "idle") return this.#cause(found);
-    const collective = this.scene.lanes[laneAt(this.lod, found)].role === "collectives";
-    const lines = collective ? this.#collective(found) : this.#kernel(found);
-    const under = (this.row.lod ?? this.lod).count(this.row.found, at.time - at.pixel / 2, at.time + at.pixel / 2);
-    return [...lines, line(this.#where(found), "dim"), ...(under > 1 ? [line(`${under.toLocaleString("en-US")} under the pointer`, "dim")] : [])];
+  #row(index, point) {
+    if (this.row.role === "phases") return this.#part(index, point);
+    if (index < 0) return null;
+    if (this.row.role === "idle") return this.#cause(index);
+    const collective = this.scene.lanes[laneAt(this.lod, index)].role === "collectives";
+    const lines = collective ? this.#collective(index) : this.#kernel(index);
+    const count = (this.row.lod ?? this.lod).count(this.row.found, point.time - point.pixel / 2, point.time + point.pixel / 2);
+    return [...lines, line(this.#where(index), "dim"), ...(count > 1 ? [line(`${integer(count)} intervals under the pointer`, "dim")] : [])];
   }
 
   #span(index) {
@@ -157,8 +157,7 @@ export class Hover {
   #where(index) {
     const track = this.scene.tracks[this.row.track], step = stepAt(track, this.lod.start[index]);
     const stream = this.scene.columns.streams[this.columns.stream[index]];
-    const lane = track.label.endsWith("CPU") ? `thread ${stream}` : `stream ${stream}`;
-    return [step < 0 ? "outside the steps, not counted" : visible(track.steps[step]), track.label, lane].join(" · ");
+    return [step < 0 ? "outside the steps, not counted" : visible(track.steps[step]), track.label, `${streamWord(track)} ${stream}`].join(" · ");
   }
 
   #kernel(index) {
@@ -169,13 +168,13 @@ export class Hover {
     return [...lines, line(this.#span(index)), ...(this.row.role === "memory" ? [] : [line(label)])];
   }
 
-  /** A stretch of idle time, and what it was for. */
+  /** An idle interval and its cause. */
   #cause(index) {
     const { label } = this.scene.categories[this.lod.category[index]], { label: track } = this.scene.tracks[this.row.track];
     return [line(label, "head"), line(CAUSES[label] ?? ""), line(this.#span(index)), line(track, "dim")];
   }
 
-  /** Of a time at which nothing ran: why, as a line or none. */
+  /** The idle cause at a time, as lines; empty if there is none. */
   #why({ time }) {
     const lane = laneOf(this.scene, this.row.track, "idle"), index = lane < 0 ? -1 : this.lod.at(lane, time);
     if (index < 0) return [];
@@ -187,24 +186,25 @@ export class Hover {
     const { name, kind, bytes: size, dtype, group, size: members } = this.scene.collectives[this.columns.name[index]];
     const exposed = this.columns.exposed[index - this.columns.exposedFrom[this.row.track]];
     const time = this.lod.duration[index];
-    const about = [size ? bytes(size) : "", dtype, group && `group ${group}`, members ? `${members} ranks` : ""].filter(Boolean);
+    const facts = [size ? bytes(size) : "", dtype, group && `group ${group}`, members ? `${members} ranks` : ""].filter(Boolean);
     const lines = [line(visible(kind && kind !== "other" ? kind : shortName(name)), "head"), line(visible(name), "full")];
-    if (about.length) lines.push(line(visible(about.join(" · "))));
+    if (facts.length) lines.push(line(visible(facts.join(" · "))));
     lines.push(line(this.#span(index)));
-    lines.push(line(`exposed ${duration(exposed)} (${percent(time ? exposed / time : 0)}) · overlapped ${duration(time - exposed)}`));
+    lines.push(line(`exposed ${duration(exposed)} (${percentOf(exposed, time)}) · overlapped ${duration(time - exposed)}`));
     return lines;
   }
 
-  #part(found, at) {
-    const { time } = at;
-    const { scene, lod, row } = this, track = scene.tracks[row.track], step = stepAt(track, time);
+  /** A part of a step: its time in the step, and the interval under the pointer. */
+  #part(index, point) {
+    const { scene, lod, row } = this, track = scene.tracks[row.track], step = stepAt(track, point.time);
     if (step < 0) return null;
-    const category = found < 0 ? scene.special.idle : lod.category[found];
+    const category = index < 0 ? scene.special.idle : lod.category[index];
     const from = track.bounds[step], to = stepEnd(track, step);
     const busy = (k) => lod.busy(laneOf(scene, row.track, "phases"), k, from, to);
     const parts = scene.categories.map((_, k) => (k < scene.special.overlapped && k !== scene.special.idle ? busy(k) : 0));
     const ns = category === scene.special.idle ? to - from - parts.reduce((a, b) => a + b, 0) : parts[category];
     const inStep = line(`${visible(track.steps[step])}: ${duration(ns)}, ${percent(ns / (to - from))} of its ${duration(to - from)}`);
-    return [line(scene.categories[category].label, "head"), inStep, ...(found < 0 ? this.#why(at) : []), ...(found < 0 ? [] : [line(`this stretch: ${this.#span(found)}`)]), line(track.label, "dim")];
+    const detail = index < 0 ? this.#why(point) : [line(`this interval: ${this.#span(index)}`)];
+    return [line(scene.categories[category].label, "head"), inStep, ...detail, line(track.label, "dim")];
   }
 }

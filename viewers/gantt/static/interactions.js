@@ -1,37 +1,37 @@
-/** What one does on the page beyond moving through time: search, measure, select, link, ask for rows, light and dark. */
+/** User actions other than navigation: search, measure, select, link, rows on demand, light and dark theme. */
 
 import { Card } from "./card.js";
 import { element, swatch, table, typing } from "../../base/static/dom.js";
-import { Extras } from "./interval_details.js";
-import { Finding } from "./finding.js";
+import { ExtraRows } from "./extra_rows.js";
+import { SearchBar } from "./search_bar.js";
 import { Link, stepNamed } from "./hash.js";
-import { Kinds } from "./collective_kinds.js";
+import { CollectiveKinds } from "./collective_kinds.js";
 import { Measure } from "./measure.js";
-import { Members } from "./collective_members.js";
-import { Finder } from "./search.js";
+import { CollectiveMembers } from "./collective_members.js";
+import { SearchIndex } from "./search.js";
 import { Selection } from "./select.js";
 import { figures } from "./summary.js";
-import { collectiveWord, duration, moment, percent } from "./text.js";
+import { collectiveWord, duration, moment, percentOf } from "./text.js";
 
-/** Stretches of communication up to which the page may take them apart by kind before anybody asks. */
-const LIGHT = 200_000;
+/** Up to this many communication intervals, the times per kind of collective are computed without a request. */
+const MAX_EAGER_INTERVALS = 200_000;
 
 const $ = (selector) => document.querySelector(selector);
 
-export class Acts {
-  /** Takes the parts of the page; `redraw` draws the picture and the minimap anew. */
-  constructor({ plot, mini, hover, stage, lod, scene, columns, navigation, theme, thumbs, summary, redraw }) {
-    Object.assign(this, { plot, mini, hover, stage, lod, scene, navigation, theme, thumbs, redraw, whole: plot.range });
+export class Interactions {
+  /** Takes the parts of the page; `redraw` redraws the chart and the minimap. */
+  constructor({ plot, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, summary, redraw }) {
+    Object.assign(this, { plot, mini, hover, stage, lod, scene, navigation, theme, thumbnailRows, redraw, whole: plot.range });
     this.card = new Card($("#card"));
-    this.members = new Members(lod, scene, columns);
-    this.extras = new Extras(stage, lod, scene, columns);
-    const stretches = scene.lanes.reduce((sum, { role, count }) => sum + (role === "exposure" ? count : 0), 0);
-    Object.assign(this, { summary, columns, light: stretches <= LIGHT });
+    this.members = new CollectiveMembers(lod, scene, columns);
+    this.extraRows = new ExtraRows(stage, lod, scene, columns);
+    const intervals = scene.lanes.reduce((sum, { role, count }) => sum + (role === "exposure" ? count : 0), 0);
+    Object.assign(this, { summary, columns, eagerKinds: intervals <= MAX_EAGER_INTERVALS });
     this.selection = new Selection({ plot, hover, stage, lod, scene, columns, members: this.members, card: this.card, redraw });
-    const finder = new Finder(lod, scene, columns);
-    this.finding = new Finding({ input: $("#find"), output: $("#found"), finder, plot, navigation, stage, scene, lod, card: this.card, redraw });
-    this.measure = new Measure(plot, hover, { told: (span) => this.#measured(span), switched: (yes) => press("#measure", yes) });
-    this.link = new Link({ show: (asked) => this.#show(asked), told: () => this.#told() });
+    const searchIndex = new SearchIndex(lod, scene, columns);
+    this.searchBar = new SearchBar({ input: $("#find"), output: $("#found"), searchIndex, plot, navigation, stage, scene, lod, card: this.card, redraw });
+    this.measure = new Measure(plot, hover, { onSpan: (span) => this.#measured(span), onModeChange: (yes) => press("#measure", yes) });
+    this.link = new Link({ show: (state) => this.#show(state), pageState: () => this.#pageState() });
     this.#buttons();
     theme.follow((looks) => this.#dress(looks));
     addEventListener("keydown", (event) => this.#key(event));
@@ -39,7 +39,7 @@ export class Acts {
   }
 
   #dress(looks) {
-    for (const one of [this.plot, this.mini]) one.dress(looks.chrome);
+    for (const plot of [this.plot, this.mini]) plot.dress(looks.chrome);
     this.hover.dress(looks);
     this.measure.dress(looks);
     press("#theme", looks.name === "dark");
@@ -59,112 +59,114 @@ export class Acts {
     on("#keys button", () => $("#keys").close());
   }
 
-  /** Draw over the rows, and over the minimap's. */
+  /** Draw over the rows. */
   over(context, view) {
-    this.finding.draw(context, view, this.theme.looks);
+    this.searchBar.draw(context, view, this.theme.looks);
     this.selection.draw(context, view, this.theme.looks);
   }
 
+  /** Draw over the minimap's rows. */
   overMini(context, view) {
-    this.finding.drawMini(context, view, this.thumbs, this.theme.looks);
+    this.searchBar.drawMini(context, view, this.thumbnailRows, this.theme.looks);
   }
 
-  /** The plot was painted: what lies over it follows. */
+  /** Called after the plot was painted: moves what lies over it. */
   painted() {
     this.measure.place();
     this.link.moved();
   }
 
-  /** Made when it is first asked for: the page is there sooner. */
+  /** Time per kind of collective; created on first use, so that the page opens sooner. */
   get kinds() {
-    this.summary.kinds ??= new Kinds(this.lod, this.scene, this.columns);
+    this.summary.kinds ??= new CollectiveKinds(this.lod, this.scene, this.columns);
     return this.summary.kinds;
   }
 
-  /** The view has come to rest, or nearly. */
+  /** Called when the view has moved, throttled. */
   moved() {
-    if (this.light) this.summary.kinds = this.kinds;
-    this.finding.report();
+    if (this.eagerKinds) this.summary.kinds = this.kinds;
+    this.searchBar.report();
   }
 
-  /** The row under the pointer, or the first, stays where it is. */
-  showIdle(yes = !this.extras.idle) {
+  /** Show or hide the idle rows; the row under the pointer, or the first one, keeps its place on the screen. */
+  showIdle(yes = !this.extraRows.idle) {
     const { stage } = this, { track, role } = this.hover.row ?? stage.visible[0] ?? {}, before = stage.boxOf(track, role);
     document.documentElement.classList.toggle("causes", yes);
-    this.extras.showIdle(yes);
+    this.extraRows.showIdle(yes);
     const after = stage.boxOf(track, role);
     if (before && after) stage.scrollBy(after.y - before.y);
     press("#idle", yes);
   }
 
-  /** Streams of the GPU under the pointer or of what is selected; of the only or the first one in the frame. */
+  /** Show or hide the streams of the GPU under the pointer, else of the selected one, else of the first in the frame. */
   #streams() {
     const track = this.hover.row?.track ?? this.selection.chosen?.track ?? this.stage.blocks[0]?.track;
     if (track === undefined) return;
-    this.extras.showStreams(track);
-    press("#streams", this.extras.open.size > 0);
+    this.extraRows.showStreams(track);
+    press("#streams", this.extraRows.open.size > 0);
   }
 
   #key(event) {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || typing(event) || $("#keys").open) return;
-    const acts = {
-      "/": () => this.finding.open(),
+    const actions = {
+      "/": () => this.searchBar.open(),
       "?": () => $("#keys").showModal(),
       m: () => (this.measure.mode = !this.measure.mode),
       i: () => this.showIdle(),
       r: () => this.#streams(),
       escape: () => this.#escape(),
     };
-    const act = acts[event.key.toLowerCase()];
-    if (!act) return;
+    const action = actions[event.key.toLowerCase()];
+    if (!action) return;
     event.preventDefault();
-    act();
+    action();
   }
 
-  /** Take away what came last: a measured band, what is selected, a search. */
+  /** Close a measurement, else the selection, else the search, else the card. */
   #escape() {
     if (this.measure.span) this.measure.clear();
     else if (this.measure.mode) this.measure.mode = false;
     else if (this.selection.chosen) this.selection.clear();
-    else if (this.finding.hits) this.finding.close();
+    else if (this.searchBar.hits) this.searchBar.close();
     else this.card.hide();
   }
 
   #measured(span) {
     if (!span) return this.card.hide("measure");
     const { from, to } = span, { idle, exposed } = this.scene.special, sum = figures(this.lod, this.scene, from, to);
-    const share = (ns) => (sum.wall ? percent(ns / sum.wall) : "–");
+    const share = (ns) => percentOf(ns, sum.wall);
     const rows = this.scene.order.flatMap((category) => {
       const ns = sum.parts[category] ?? 0;
       return ns > 0 || category === idle ? [[named(category, this.scene.categories[category].label, category === exposed), duration(ns), share(ns)]] : [];
     });
-    rows.push(Object.assign(["together", duration(sum.wall), share(sum.wall)], { className: "total" }));
+    rows.push(Object.assign(["total", duration(sum.wall), share(sum.wall)], { className: "total" }));
     const kinds = this.kinds.figures(from, to).map(({ kind, ...time }) => [collectiveWord({ kind }) || "other", duration(time.exposed), duration(time.overlapped)]);
-    const many = this.scene.tracks.length, note = element("p", "quiet", `From ${moment(from, to - from)} on${many > 1 ? `, all ${many} GPUs added up` : ""}; what lies outside the steps is not counted.`);
+    const many = this.scene.tracks.length, note = element("p", "quiet", `Starts at ${moment(from, to - from)}${many > 1 ? `; sum over all ${many} GPUs` : ""}; time outside the steps is not counted.`);
     const nodes = [note, table(["part", "time", "share"], rows), ...(kinds.length ? [table(["communication", "exposed", "overlapped"], kinds)] : [])];
     this.card.show("measure", duration(to - from), nodes, { close: () => this.measure.clear() });
   }
 
-  /** Show what an address asks for; what is not there is left as it is. */
+  /** Apply the view settings of an address; settings that do not exist in this run are ignored. */
   #show({ t, step, rank, find, theme }) {
     if (theme) this.theme.mode = theme;
-    const found = step && stepNamed(this.scene.strips, step);
-    if (found) this.navigation.step(found.step, found.strip);
-    if (t) this.navigation[found ? "within" : "show"](t.from, t.to);
+    const target = step && stepNamed(this.scene.strips, step);
+    if (target) this.navigation.step(target.step, target.strip);
+    if (t) this.navigation[target ? "within" : "show"](t.from, t.to);
     const track = this.scene.tracks.findIndex(({ label }) => new RegExp(`\\brank ${Number(rank)}\\b`).test(label));
     if (rank !== undefined && track >= 0) this.stage.reveal(track);
     this.rank = track >= 0 ? rank : undefined;
-    if (find) this.finding.search(find);
+    if (find) this.searchBar.search(find);
   }
 
-  #told() {
+  /** The view settings to write to the address. */
+  #pageState() {
     const { from, to } = this.plot.range, whole = from === this.whole.from && to === this.whole.to;
     const { label } = this.selection.chosen ? this.scene.tracks[this.selection.chosen.track] : {};
     return {
       t: whole ? null : { from, to },
       step: this.navigation.stepShown(),
       rank: label ? /rank (\d+)/.exec(label)?.[1] : this.rank,
-      find: this.finding.hits?.text,
+      find: this.searchBar.hits?.text,
       theme: this.theme.mode === "auto" ? null : this.theme.mode,
     };
   }
@@ -175,7 +177,7 @@ function press(selector, yes) {
 }
 
 function named(category, label, hatched) {
-  const made = element("span");
-  made.append(swatch(category, hatched), label);
-  return made;
+  const node = element("span");
+  node.append(swatch(category, hatched), label);
+  return node;
 }

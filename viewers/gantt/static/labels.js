@@ -1,36 +1,35 @@
-/** What stands on the raster as text and lines: steps, their edges, and names where they fit. */
+/** Draws text and lines over the raster: step strips, step edges, and labels of intervals where they fit. */
 
 import { stepAt, stepEnd, stripSteps } from "./rows.js";
-import { laneAt } from "./interval_details.js";
-import { looks } from "../../base/static/theme.js";
-import { bytes, collectiveWord, duration, essence, middle, shortName, visible } from "./text.js";
+import { laneAt } from "./extra_rows.js";
+import { FONT_FAMILY, looks } from "../../base/static/theme.js";
+import { bytes, collectiveWord, duration, shortName, shortOperator, truncateMiddle, visible } from "./text.js";
 
-const LABEL_FACE = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif";
-const NARROWEST = 34, NARROWEST_NUMBER = 24;
+/** Minimum width of a labelled interval in pixels; of a labelled phase, whose label may be a micro-batch number. */
+const MIN_WIDTH = 34, MIN_WIDTH_PHASE = 24;
 const PADDING = 5;
-const LOWEST_ROW = 12;
-/** A frame must not spend its time on text. */
-const MOST = 1000;
-/** Steps narrower than this are a grey band without edges. */
-const NARROWEST_STEP = 4;
-/** Share of another color that a label bears under it: of a collective; of a phase on its own color, or in a neutral box. */
+/** Minimum height of a labelled row in pixels. */
+const MIN_ROW = 12;
+/** Labels per frame, since drawing text is slow. */
+const MAX_LABELS = 1000;
+/** Narrower steps, in pixels, are drawn as a grey band without edges. */
+const MIN_STEP = 4;
+/** Share of other colors allowed under the label of a collective, and of a phase. */
 const MIXED = 0.03, MIXED_PHASE = 0.05;
-/** Pixels between two places along a stretch at which a label is tried. */
-const TRIED = 8;
-/** Places that are tried for one text: on a wide screen a thousand would cost more than the picture. */
-const MOST_TRIED = 24;
+/** Distance in pixels between two positions at which a label is tried, and the number of positions per text. */
+const TRY_DISTANCE = 8, MAX_TRIES = 24;
 
 export class Labels {
   #widths = new Map();
-  #shown = new Map();
+  #kernelTextCache = new Map();
   #pixels = 12;
 
   constructor(lod, scene, stage, columns) {
-    // What a theme changes: see theme.js.
+    // `looks` are the theme's colors, see theme.js.
     Object.assign(this, { lod, scene, stage, columns, looks: looks(scene, "light") });
   }
 
-  /** Write in letters of so many pixels from now on. */
+  /** Set the font size in pixels. */
   resize(pixels) {
     if (pixels === this.#pixels) return;
     this.#pixels = pixels;
@@ -39,17 +38,17 @@ export class Labels {
   }
 
   get #font() {
-    return `${this.#pixels}px ${LABEL_FACE}`;
+    return `${this.#pixels}px ${FONT_FAMILY}`;
   }
 
-  /** Draw on a context that is scaled to CSS pixels. */
+  /** Draw all labels; the context is in CSS pixels. */
   draw(context, { from, to, width, hidden }) {
-    const view = { context, from, to, px: (to - from) / width, width, hidden, left: MOST };
+    const view = { context, from, to, px: (to - from) / width, width, hidden, left: MAX_LABELS };
     context.font = this.#font;
     context.textBaseline = "middle";
     this.#edges(view);
-    for (const row of this.stage.visible) if (row.h >= LOWEST_ROW) this.#row(row, view);
-    // Last, since a strip stays at the top of the frame while rows pass below it.
+    for (const row of this.stage.visible) if (row.h >= MIN_ROW) this.#row(row, view);
+    // Drawn last, since rows scroll below a strip at the top of the frame.
     for (const strip of this.stage.strips) this.#strip(strip, view);
   }
 
@@ -62,7 +61,7 @@ export class Labels {
     for (let step = first; step < names.length && bounds[step] < to; step++) {
       const left = Math.max(0, (bounds[step] - from) / px), right = Math.min(view.width, (stepEnd(steps, step) - from) / px);
       context.fillStyle = this.looks.chrome[step % 2 ? "strip-odd" : "strip"];
-      context.fillRect(left, y, Math.max(right - left - (right - left > NARROWEST_STEP ? 1 : 0), 0), h);
+      context.fillRect(left, y, Math.max(right - left - (right - left > MIN_STEP ? 1 : 0), 0), h);
       const fitting = this.#stepTexts(names[step], stepEnd(steps, step) - bounds[step]).find((text) => this.#width(text) + 8 <= right - left);
       if (!fitting) continue;
       context.fillStyle = this.looks.chrome["strip-ink"];
@@ -82,7 +81,7 @@ export class Labels {
     context.beginPath();
     for (const { y, h, track } of this.stage.blocks) {
       const { bounds } = this.scene.tracks[track];
-      if ((bounds.at(-1) - bounds[0]) / px < NARROWEST_STEP * bounds.length) continue;
+      if ((bounds.at(-1) - bounds[0]) / px < MIN_STEP * bounds.length) continue;
       for (let step = Math.max(0, stepAt({ bounds }, from)); step < bounds.length && bounds[step] <= to; step++) {
         const x = Math.round((bounds[step] - from) / px) + 0.5;
         context.moveTo(x, y - 6);
@@ -97,14 +96,14 @@ export class Labels {
     const lod = row.lod ?? this.lod, { from, to, px, hidden } = view;
     if (row.labels < 0) return;
     view.taken = [];
-    const least = row.role === "phases" ? NARROWEST_NUMBER : NARROWEST;
+    const least = row.role === "phases" ? MIN_WIDTH_PHASE : MIN_WIDTH;
     lod.eachLong(row.labels, from, to, least * px, (index) => {
       const category = lod.category[index];
       if (view.left <= 0 || hidden[category]) return;
       const left = Math.max(0, (lod.start[index] - from) / px) + PADDING;
       const right = Math.min(view.width, (lod.start[index] + lod.duration[index] - from) / px) - PADDING;
       const texts = this.#texts(row, row.source ? row.source[index] : index);
-      if (row.role === "phases") return this.#onItsOwn(texts, left, right, row, category, view);
+      if (row.role === "phases") return this.#onPhaseColor(texts, left, right, row, category, view);
       const text = this.#fit(texts, right - left, row.role);
       if (!text) return;
       if (row.role === "exposure") this.#onOneColor(text, left, right, row, view);
@@ -113,8 +112,8 @@ export class Labels {
   }
 
   /**
-   * Claim a place in a row for a text: intervals of several streams may lie over each other, their labels must not,
-   * nor may a label lie over the beginning of another interval.
+   * Reserve the place of a label in a row; false if it would overlap another label (intervals of several streams can
+   * overlap) or the start of another interval.
    */
   #claim(left, right, row, { taken, from, px }) {
     if (taken.some((other) => left < other.right && right > other.left)) return false;
@@ -123,7 +122,7 @@ export class Labels {
     return true;
   }
 
-  /** Label a collective at its left or right end, where one color is under the whole text; else not at all. */
+  /** Label a collective at its left or right end, if one color fills the place of the text. */
   #onOneColor(text, left, right, row, view) {
     const { exposed, overlapped } = this.scene.special, width = this.#width(text);
     for (const x of [left, right - width]) {
@@ -135,43 +134,43 @@ export class Labels {
   }
 
   /**
-   * Label a stretch where its own color fills what is under the text. Where it never does since it idles between, a
-   * neutral box bears the text, for one in its color would look like work; over other work there is none.
+   * Label a phase where its color fills the place of the text. If idle gaps leave no such place, draw the text in a
+   * neutral box, since a box in the phase's color would look like work; never over other categories.
    */
-  #onItsOwn(texts, left, right, row, category, view) {
+  #onPhaseColor(texts, left, right, row, category, view) {
     let best = null;
     for (const text of texts) {
-      const room = right - this.#width(text) - left, apart = Math.max(TRIED, room / MOST_TRIED);
-      for (let x = left; x <= left + room; x += apart) {
-        const under = [x - PADDING + 1, x + this.#width(text) + PADDING - 1], own = this.#share(row, [category], under, view);
-        if (own >= 1 - MIXED_PHASE) return this.#text(text, x, row, category, view);
-        if (own >= (best?.own ?? 1) || (best && best.text !== text)) continue;
-        const others = this.#order.filter((k) => k !== category && !view.hidden[k]);
-        if (this.#share(row, others, under, view) <= MIXED_PHASE) best = { text, x, own };
+      const room = right - this.#width(text) - left, distance = Math.max(TRY_DISTANCE, room / MAX_TRIES);
+      for (let x = left; x <= left + room; x += distance) {
+        const under = [x - PADDING + 1, x + this.#width(text) + PADDING - 1], share = this.#share(row, [category], under, view);
+        if (share >= 1 - MIXED_PHASE) return this.#text(text, x, row, category, view);
+        if (share >= (best?.share ?? 1) || (best && best.text !== text)) continue;
+        const others = this.#phaseCategories.filter((k) => k !== category && !view.hidden[k]);
+        if (this.#share(row, others, under, view) <= MIXED_PHASE) best = { text, x, share };
       }
     }
     return best && this.#text(best.text, best.x, row, category, view, true);
   }
 
-  /** Share that categories have of the time between two places in a row. */
+  /** Return the share of categories in the time between two x positions of a row. */
   #share(row, categories, [left, right], { from, px }) {
     const time = (sum, k) => sum + this.lod.busy(row.lane, k, from + left * px, from + right * px);
     return categories.reduce(time, 0) / ((right - left) * px);
   }
 
-  /** All that can fill a row of phases but idle time. */
-  get #order() {
+  /** The categories that can fill a row of phases, without idle. */
+  get #phaseCategories() {
     const { idle, overlapped } = this.scene.special;
     return this.scene.order.filter((k) => k < overlapped && k !== idle);
   }
 
-  /** Texts for an interval, the best first. */
+  /** Return the candidate texts for an interval, best first. */
   #texts(row, index) {
     const { lod, scene, columns } = this;
     if (row.role === "phases") {
       const { short } = scene.categories[lod.category[index]];
       const end = lod.start[index] + lod.duration[index], label = columns.name[index];
-      // What a pipeline does with a micro-batch is known by its number.
+      // An action of a pipeline schedule has its own label, such as F3.
       if (label) return [`${visible(scene.names[label - 1])} ${duration(lod.duration[index])}`, visible(scene.names[label - 1])];
       return [`${short} ${duration(lod.busy(row.lane, lod.category[index], lod.start[index], end))}`, short];
     }
@@ -180,26 +179,26 @@ export class Labels {
       return [`${short} ${duration(lod.duration[index])}`, short];
     }
     const role = row.role === "stream" ? scene.lanes[laneAt(lod, index)].role : row.role;
-    if (!["exposure", "collectives"].includes(role)) return this.#names(scene.names[columns.name[index]]);
+    if (!["exposure", "collectives"].includes(role)) return this.#kernelTexts(scene.names[columns.name[index]]);
     const known = scene.collectives[columns.name[index]], word = visible(collectiveWord(known));
-    if (!word) return this.#names(known.name);
+    if (!word) return this.#kernelTexts(known.name);
     const whole = known.bytes ? `${word} ${bytes(known.bytes)}` : word;
     return [...(known.label ? [`${whole} · ${visible(known.label)}`] : []), whole, word];
   }
 
-  /** A kernel's name as it is, and what it is for, which is shorter and says more. */
-  #names(full) {
-    if (!this.#shown.has(full)) this.#shown.set(full, [...new Set([visible(shortName(full)), visible(essence(full))])]);
-    return this.#shown.get(full);
+  /** Return a kernel's short name, and its operator, which is shorter still. */
+  #kernelTexts(full) {
+    if (!this.#kernelTextCache.has(full)) this.#kernelTextCache.set(full, [...new Set([visible(shortName(full)), visible(shortOperator(full))])]);
+    return this.#kernelTextCache.get(full);
   }
 
   #fit(texts, room, role) {
     const whole = texts.find((text) => this.#width(text) <= room);
-    // Names of kernels are told by a part of them; a part of "Backward" tells nothing that its color does not.
+    // A truncated kernel name is still useful; a truncated "Backward" adds nothing to the color.
     if (whole !== undefined || ["phases", "exposure", "idle"].includes(role)) return whole;
     const last = texts.at(-1);
-    const cut = middle(last, Math.floor((last.length * room) / this.#width(last)));
-    return this.#width(cut) <= room ? cut : middle(last, cut.length - 1);
+    const cut = truncateMiddle(last, Math.floor((last.length * room) / this.#width(last)));
+    return this.#width(cut) <= room ? cut : truncateMiddle(last, cut.length - 1);
   }
 
   #text(text, x, row, category, view, neutral = false) {
@@ -208,7 +207,7 @@ export class Labels {
     const y = row.y + row.h / 2;
     view.left--;
     if (row.role === "phases" || row.role === "idle") {
-      // In idle's row a label stands on a pattern, and a phase may have gaps: a tag of its own color keeps it readable.
+      // Patterns (idle causes) and gaps (phases) under a text are covered by a box in the interval's color.
       context.fillStyle = neutral ? paper : color;
       context.strokeStyle = quiet;
       context.beginPath();

@@ -1,18 +1,18 @@
 /**
- * Exact level of detail: how busy each pixel column is, and which intervals are wide enough to be drawn whole.
+ * Exact level of detail: the busy share of each pixel column, and the intervals that are wide enough to be drawn whole.
  *
- * A lane is a run of intervals sorted by start. Those of one lane may overlap (kernels of several streams), so two
- * indices are kept: per (lane, category) the time covered, with overlaps counted once, as running sums; and per
- * (lane, power of two of the duration) the intervals as recorded. All times are nanoseconds in float64, which is
- * exact below 2^53; sums over whole intervals are therefore exact, too.
+ * A lane is a list of intervals sorted by start. Intervals of a lane can overlap (kernels of several streams), so there
+ * are two indices: per (lane, category) the covered time, with overlaps counted once, as running sums; and per (lane,
+ * power of two of the duration) the recorded intervals. Times are ns in float64, which is exact below 2^53, so sums
+ * over whole intervals are exact, too.
  */
 
-import { sumsOf } from "./window_totals.js";
+import { windowTotalsOf } from "./window_totals.js";
 
-/** Powers of two of a duration that is exact in float64. */
+/** Number of powers of two of durations that float64 holds exactly. */
 const BUCKETS = 54;
 
-/** First index in [low, high) of the ascending `values` that is greater than `limit`; `high` when none is. */
+/** Return the first index in [low, high) of the ascending `values` whose value is greater than `limit`, else `high`. */
 export function above(values, low, high, limit) {
   while (low < high) {
     const middle = (low + high) >>> 1;
@@ -27,16 +27,16 @@ function bucketOf(duration) {
   return high >= 1 ? 63 - Math.clz32(high) : 31 - Math.clz32(duration | 1);
 }
 
-/** Turn counts, each one place after its own, into where each begins. */
-function summed(counts) {
+/** Turn counts, stored one position late, into start offsets in place. */
+function toOffsets(counts) {
   for (let i = 1; i < counts.length; i++) counts[i] += counts[i - 1];
   return counts;
 }
 
 export class Lod {
   /**
-   * `offsets[lane]` to `offsets[lane + 1]` are the lane's entries in `start`, `duration` and `category`. At ten million
-   * kernels memory counts: what can be told from other columns is not kept.
+   * Entries `offsets[lane]` to `offsets[lane + 1]` of `start`, `duration` and `category` belong to a lane. The indices
+   * store nothing that these columns hold, to save memory at ten million kernels.
    */
   constructor({ start, duration, category, offsets, categories }) {
     Object.assign(this, { start, duration, category, offsets, categories });
@@ -45,31 +45,31 @@ export class Lod {
     this.#indexDurations();
   }
 
-  /** Call `begin(group, index)` where a category begins on a lane, and `grow(group, ns)` as its stretch gets longer. */
+  /** Call `begin(group, index)` where a covered stretch of a category begins, and `grow(group, ns)` as it gets longer. */
   #stretches(begin, grow) {
     const { start, duration, category, categories, offsets } = this;
     const reach = new Float64Array(categories);
     for (let lane = 0; lane < this.lanes; lane++) {
       reach.fill(-Infinity);
       for (let i = offsets[lane]; i < offsets[lane + 1]; i++) {
-        const own = category[i], group = lane * categories + own, stop = start[i] + duration[i];
-        if (!(start[i] <= reach[own])) {
+        const k = category[i], group = lane * categories + k, stop = start[i] + duration[i];
+        if (!(start[i] <= reach[k])) {
           begin(group, i);
-          reach[own] = start[i];
+          reach[k] = start[i];
         }
-        if (stop > reach[own]) grow(group, stop - reach[own]);
-        reach[own] = Math.max(reach[own], stop);
+        if (stop > reach[k]) grow(group, stop - reach[k]);
+        reach[k] = Math.max(reach[k], stop);
       }
     }
   }
 
-  /** Per (lane, category): the interval that begins each of its stretches, and how long they are in sum. */
+  /** Index per (lane, category) the first interval of each covered stretch, and the running sum of their lengths. */
   #indexCover() {
     const offsets = new Int32Array(this.lanes * this.categories + 1);
     this.#stretches((group) => offsets[group + 1]++, () => {});
-    summed(offsets);
+    toOffsets(offsets);
     const count = offsets[offsets.length - 1], first = new Int32Array(count);
-    const sums = sumsOf(count, (lengths) => {
+    const sums = windowTotalsOf(count, (lengths) => {
       const next = offsets.slice();
       let longest = 0;
       this.#stretches(
@@ -85,13 +85,13 @@ export class Lod {
     this.cover = { offsets, first, sums };
   }
 
-  /** Per (lane, power of two of the duration): its intervals in order of their starts. */
+  /** Index per (lane, power of two of the duration) the intervals in order of their starts. */
   #indexDurations() {
     const { duration, offsets: lanes } = this;
     const offsets = new Int32Array(this.lanes * BUCKETS + 1);
     for (let lane = 0; lane < this.lanes; lane++)
       for (let i = lanes[lane]; i < lanes[lane + 1]; i++) offsets[lane * BUCKETS + bucketOf(duration[i]) + 1]++;
-    summed(offsets);
+    toOffsets(offsets);
     const next = offsets.slice(), items = new Int32Array(duration.length);
     for (let lane = 0; lane < this.lanes; lane++)
       for (let i = lanes[lane]; i < lanes[lane + 1]; i++) items[next[lane * BUCKETS + bucketOf(duration[i])]++] = i;
@@ -109,13 +109,13 @@ export class Lod {
     return low;
   }
 
-  /** Tell whether a lane has anything of a category. */
+  /** Whether a lane has intervals of a category. */
   has(lane, category) {
     const group = lane * this.categories + category;
     return this.cover.offsets[group + 1] > this.cover.offsets[group];
   }
 
-  /** Nanoseconds of group's cover before `time`; `index` is how many of its stretches begin at or before it. */
+  /** Return the ns that a group covers before `time`; `index` is the number of its stretches that begin until then. */
   #coverBefore(begin, index, time) {
     if (index <= begin) return 0;
     const { first, sums } = this.cover;
@@ -123,7 +123,7 @@ export class Lod {
     return before - sums.before(begin) + Math.min(length, time - this.start[first[index - 1]]);
   }
 
-  /** Nanoseconds of [from, to] that a category covers on a lane. */
+  /** Return the ns of [from, to] that a category covers on a lane, with overlaps counted once. */
   busy(lane, category, from, to) {
     if (!(to > from)) return 0;
     const group = lane * this.categories + category;
@@ -133,7 +133,7 @@ export class Lod {
   }
 
   /**
-   * Busy share of each of `width` pixel columns of [from, to], into `out`: entry
+   * Write the busy share of each of `width` pixel columns of [from, to] to `out`, at
    * (position of the lane in `lanes` * categories + category) * width + column.
    */
   density(from, to, width, lanes, out) {
@@ -154,7 +154,7 @@ export class Lod {
     for (let column = 1; column <= width; column++) {
       const time = from + column * pixel;
       if (index < last && start[begins[index]] <= time) {
-        // Gallop, then search: the next column's index is near when there is little in a column, and far when much.
+        // Galloping search: the next column's index is near for few intervals per column, far for many.
         let stride = 1;
         while (index + stride < last && start[begins[index + stride]] <= time) stride <<= 1;
         index = this.#beginsAfter(begins, index + (stride >>> 1), Math.min(last, index + stride), time);
@@ -179,7 +179,7 @@ export class Lod {
     }
   }
 
-  /** The shortest interval of a lane that runs at `time`, or -1: what eachLong, drawn in its order, leaves on top. */
+  /** Return the shortest interval of a lane that runs at `time`, or -1; eachLong draws it on top. */
   at(lane, time) {
     const { offsets, items } = this.buckets, { start, duration } = this;
     for (let bucket = 0; bucket < BUCKETS; bucket++) {
@@ -191,7 +191,7 @@ export class Lod {
     return -1;
   }
 
-  /** The interval at `time`, else the nearest one that begins or ends within `slack`, or -1. */
+  /** Return the interval at `time`, else the nearest one that begins or ends within `slack`, else -1. */
   near(lane, time, slack) {
     const found = this.at(lane, time);
     if (found >= 0) return found;
@@ -203,13 +203,13 @@ export class Lod {
     return ahead < behind ? next : before;
   }
 
-  /** Tell whether an interval of a lane begins inside (from, to). */
+  /** Whether an interval of a lane begins inside (from, to). */
   begins(lane, from, to) {
     const last = this.offsets[lane + 1], next = above(this.start, this.offsets[lane], last, from);
     return next < last && this.start[next] < to;
   }
 
-  /** How many intervals of a lane touch [from, to]. */
+  /** Return the number of intervals of a lane that touch [from, to]. */
   count(lane, from, to) {
     const first = this.offsets[lane], last = this.offsets[lane + 1];
     const started = above(this.start, first, last, from);

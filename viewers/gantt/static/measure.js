@@ -1,25 +1,25 @@
-/** Measuring: a drag over the picture gives a band, its duration, and the figures of its time. */
+/** Measuring: a drag over the chart selects a time range. */
 
 import { element } from "../../base/static/dom.js";
 import { duration } from "./text.js";
 
-/** Pixels below which a drag was a click; beside the edge of an interval in which the band takes it. */
-const LEAST = 3, SNAP = 5;
+/** In pixels: minimum length of a drag, and the distance at which the band snaps to the edge of an interval. */
+const MIN_DRAG = 3, SNAP = 5;
 
-/** A band over the plot, in its layer; `told(from, to)` is called while it is drawn, and with null when it is gone. */
+/** A band over the plot; `onSpan({ from, to })` is called while the user drags, and `onSpan(null)` when it is removed. */
 export class Measure {
   #mode = false;
   #drag = null;
 
-  constructor(plot, hover, { told, switched = () => {} }) {
-    Object.assign(this, { plot, hover, told, switched, span: null });
+  constructor(plot, hover, { onSpan, onModeChange = () => {} }) {
+    Object.assign(this, { plot, hover, onSpan, onModeChange, span: null });
     this.band = element("div");
     this.band.style.cssText = "position:absolute;display:none;pointer-events:none;box-sizing:border-box;border:solid;border-width:0 2px";
     this.label = element("span");
     this.label.style.cssText = "position:absolute;top:3px;left:50%;transform:translateX(-50%);padding:1px 8px;border-radius:9px;white-space:nowrap;font:600 12px sans-serif";
     this.band.append(this.label);
     plot.canvas.after(this.band);
-    // Before Bokeh sees the pointer, which to it would mean to pan.
+    // In the capture phase, before Bokeh, which would pan.
     addEventListener("pointerdown", (event) => this.#down(event), true);
     addEventListener("pointermove", (event) => this.#move(event), true);
     addEventListener("pointerup", (event) => this.#up(event), true);
@@ -34,7 +34,7 @@ export class Measure {
   set mode(yes) {
     this.#mode = yes;
     this.plot.events.style.cursor = yes ? "crosshair" : "";
-    this.switched(yes);
+    this.onModeChange(yes);
   }
 
   dress({ chrome }) {
@@ -46,10 +46,10 @@ export class Measure {
     if (!this.span) return;
     this.span = null;
     this.place();
-    this.told(null);
+    this.onSpan(null);
   }
 
-  /** Put the band where its time is now. */
+  /** Move the band to its time range. */
   place() {
     const { style } = this.band;
     const { from, to } = this.plot.range, { left, top, width, height } = this.plot.frame();
@@ -68,23 +68,23 @@ export class Measure {
   #down(event) {
     this.moved = false;
     if (event.button !== 0 || !(event.shiftKey || this.#mode) || !this.#inside(event)) return;
-    const at = this.hover.time(event);
-    if (!at) return;
+    const point = this.hover.time(event);
+    if (!point) return;
     event.stopImmediatePropagation();
     event.preventDefault();
     this.hover.quiet = true;
-    this.#drag = { time: this.#snapped(at), x: event.clientX };
+    this.#drag = { time: this.#snapped(point), x: event.clientX };
   }
 
   #move(event) {
     if (!this.#drag) return;
     event.stopImmediatePropagation();
-    if (!this.moved && Math.abs(event.clientX - this.#drag.x) < LEAST) return;
+    if (!this.moved && Math.abs(event.clientX - this.#drag.x) < MIN_DRAG) return;
     this.moved = true;
-    const time = this.#snapped(this.hover.beyond(event));
+    const time = this.#snapped(this.hover.nearestTime(event));
     this.span = { from: Math.min(time, this.#drag.time), to: Math.max(time, this.#drag.time) };
     this.place();
-    this.told(this.span);
+    this.onSpan(this.span);
   }
 
   #up(event) {
@@ -94,14 +94,14 @@ export class Measure {
     this.hover.quiet = false;
   }
 
-  /** The click that ends a drag selects nothing. */
+  /** Ignore the click that ends a drag. */
   #click(event) {
     if (!this.moved || !this.#inside(event)) return;
     this.moved = false;
     event.stopImmediatePropagation();
   }
 
-  /** The time of an edge that is near, or the one under the pointer, in whole ns. */
+  /** Return the time of a nearby interval edge, else the time under the pointer, in whole ns. */
   #snapped({ time, pixel, y }) {
     const { hover } = this, { lod } = hover, row = hover.stage.rowAt(y);
     const index = row && row.found >= 0 && !row.lod ? lod.near(row.found, time, SNAP * pixel) : -1;

@@ -1,25 +1,25 @@
-/** The names left of the rows: of each GPU a button that collapses it, of each row its word; only those in the frame. */
+/** The labels left of the rows in the frame: a button per GPU that collapses it, and the name of each row. */
 
-export class Names {
+import { element } from "../../base/static/dom.js";
+
+export class RowNames {
   #buttons = new Map();
 
   constructor(root, stage, scene) {
     Object.assign(this, { root, stage, scene });
-    this.list = document.createElement("div");
-    this.list.className = "list";
+    this.list = element("div", "list");
     this.list.setAttribute("role", "group");
-    this.list.setAttribute("aria-label", "GPUs: click to collapse or to show all rows");
-    if (scene.tracks.length > 1) root.append(this.#all());
+    this.list.setAttribute("aria-label", "GPUs: click to collapse or expand");
+    if (scene.tracks.length > 1) root.append(this.#allButtons());
     root.append(this.list);
     this.list.addEventListener("click", (event) => this.#toggle(event.target.closest("button")));
-    this.list.addEventListener("keydown", (event) => this.#walk(event));
+    this.list.addEventListener("keydown", (event) => this.#key(event));
   }
 
-  #all() {
-    const bar = document.createElement("div");
-    bar.className = "all";
-    for (const [label, title, collapsed] of [["collapse all", "one row for each GPU", true], ["expand all", "all rows of each GPU", false]]) {
-      const button = Object.assign(document.createElement("button"), { type: "button", textContent: label, title });
+  #allButtons() {
+    const bar = element("div", "all");
+    for (const [label, title, collapsed] of [["collapse all", "Show one row per GPU", true], ["expand all", "Show all rows of every GPU", false]]) {
+      const button = Object.assign(element("button", "", label), { type: "button", title });
       button.addEventListener("click", () => this.stage.collapseAll(collapsed));
       bar.append(button);
     }
@@ -30,8 +30,8 @@ export class Names {
     if (button) this.stage.collapse(Number(button.dataset.track));
   }
 
-  /** Up and down go from GPU to GPU, left and right collapse and expand. */
-  #walk(event) {
+  /** Up and down move between GPUs, left and right collapse and expand. */
+  #key(event) {
     const track = Number(event.target.dataset?.track ?? NaN), { key } = event;
     if (!(track >= 0)) return;
     if (key === "ArrowLeft" || key === "ArrowRight") this.stage.collapse(track, key === "ArrowLeft");
@@ -41,19 +41,19 @@ export class Names {
     event.stopPropagation();
   }
 
-  /** Bring a GPU's name into the frame and put the focus on it. */
+  /** Scroll to a GPU and focus its name. */
   focus(track) {
     if (!(track in this.scene.tracks)) return;
     this.stage.reveal(track);
     this.#buttons.get(track)?.focus();
   }
 
-  /** Lay the names beside a frame: `left` and `top` in pixels of the root's parent. */
+  /** Place the names left of a frame; `left` and `top` are in pixels of the root's parent. */
   place({ left, top, height }) {
     Object.assign(this.root.style, { width: `${left}px`, top: `${top}px`, height: `${height}px` });
   }
 
-  /** Show the names of what is in the frame now. */
+  /** Show the names of the rows in the frame. */
   update() {
     const shown = new Map();
     const nodes = [];
@@ -71,7 +71,7 @@ export class Names {
     this.#show(nodes);
   }
 
-  /** Exchange what is shown without moving a button, since that would take the focus from it. */
+  /** Replace the nodes without moving a button, which would lose its focus. */
   #show(nodes) {
     const kept = new Set(nodes);
     for (const old of [...this.list.children]) if (!kept.has(old)) old.remove();
@@ -83,15 +83,15 @@ export class Names {
   }
 
   #button(track) {
-    const button = Object.assign(document.createElement("button"), { type: "button", className: "track", textContent: this.scene.tracks[track].label });
+    const { label: text } = this.scene.tracks[track];
+    const button = Object.assign(element("button", "track", text), { type: "button", title: text });
     button.dataset.track = track;
-    button.title = this.scene.tracks[track].label;
     return button;
   }
 }
 
 function label(text, { y, h }, className = "row") {
-  const made = Object.assign(document.createElement("span"), { className, textContent: text });
-  Object.assign(made.style, { top: `${y}px`, height: `${h}px`, lineHeight: `${h}px` });
-  return made;
+  const node = element("span", className, text);
+  Object.assign(node.style, { top: `${y}px`, height: `${h}px`, lineHeight: `${h}px` });
+  return node;
 }

@@ -1,11 +1,13 @@
-/** Moving through time: keys, steps, clicks. Wheel, drag and minimap are Bokeh's. */
+/** Navigation in time by keys, steps and clicks; Bokeh handles wheel, drag and minimap. */
 
+import { typing } from "../../base/static/dom.js";
 import { stepAt, stepSpan, stripSteps } from "./rows.js";
 
-const SHORTEST = 200;
-/** Share of a step or a kernel that is shown on either side of it. */
+/** Shortest view in ns, below the resolution of any trace. */
+const MIN_WIDTH_NS = 200;
+/** Margin on either side of a step or interval that is zoomed to, as a share of its length. */
 const MARGIN = { step: 0.02, interval: 0.1 };
-/** Per second while a key is held; a tap moves by TAP. */
+/** Speed per second while a key is held; a key press moves by TAP at once. */
 const SPEED = { zoom: 2.2, pan: 0.95 };
 const TAP = { zoom: 0.84, pan: 0.08 };
 
@@ -21,8 +23,8 @@ export class Navigation {
   constructor(plot, scene, hover, bounds) {
     Object.assign(this, { plot, scene, hover, bounds });
     plot.events.addEventListener("mousemove", (event) => {
-      const at = hover.time(event);
-      this.#pointer = at ? at.x / at.width : 0.5;
+      const point = hover.time(event);
+      this.#pointer = point ? point.x / point.width : 0.5;
     });
     plot.events.addEventListener("mouseleave", () => (this.#pointer = 0.5));
     plot.events.addEventListener("click", (event) => this.#click(event));
@@ -32,10 +34,10 @@ export class Navigation {
     addEventListener("blur", () => this.#held.clear());
   }
 
-  /** Show [from, to], kept inside the run and no shorter than a clock tick. */
+  /** Show [from, to], limited to the run and to the shortest view. */
   show(from, to) {
     const { bounds } = this;
-    const width = Math.max(SHORTEST, Math.min(bounds.to - bounds.from, to - from));
+    const width = Math.max(MIN_WIDTH_NS, Math.min(bounds.to - bounds.from, to - from));
     const begin = Math.max(bounds.from, Math.min(bounds.to - width, (from + to - width) / 2));
     this.plot.show(begin, begin + width);
   }
@@ -46,12 +48,12 @@ export class Navigation {
     this.plot.show(this.bounds.from, this.bounds.to);
   }
 
-  /** Show a step of a strip; beyond either end the neighbouring strip goes on, and the first and the last stay. */
+  /** Show a step of a strip; numbers beyond either end continue in the neighbouring strip, or stay at the last step. */
   step(number, strip = this.#strip) {
     const { strips, slots } = this.scene;
-    // Two runs that are paired have their steps in the same places.
-    const joined = slots ? strips.slice(0, 1) : strips;
-    if (number >= strips[strip].names.length && strip + 1 < joined.length) return this.step(0, strip + 1);
+    // The steps of two aligned runs have the same places on the axis, so one strip stands for both.
+    const ordered = slots ? strips.slice(0, 1) : strips;
+    if (number >= strips[strip].names.length && strip + 1 < ordered.length) return this.step(0, strip + 1);
     if (number < 0 && strip > 0 && !slots) return this.step(strips[strip - 1].names.length - 1, strip - 1);
     const chosen = strips[strip];
     this.#strip = strip;
@@ -61,13 +63,13 @@ export class Navigation {
     this.#stepRange = this.plot.range;
   }
 
-  /** Show a part of the step that was shown, which stays the one that is told and gone on from. */
+  /** Show a part of the current step, without leaving the step. */
   within(from, to) {
     this.show(from, to);
     this.#stepRange = this.plot.range;
   }
 
-  /** Name of the step that fills the view, as `step` showed it; nothing since one has moved on. */
+  /** Return the name of the step that `step` showed, or undefined if the view has moved since. */
   stepShown() {
     const { from, to } = this.plot.range;
     if (this.#stepRange?.from !== from || this.#stepRange?.to !== to) return undefined;
@@ -76,7 +78,7 @@ export class Navigation {
 
   #zoom(factor) {
     const { from, to } = this.plot.range, width = to - from, fixed = from + this.#pointer * width;
-    if (width * factor < SHORTEST) return;
+    if (width * factor < MIN_WIDTH_NS) return;
     this.show(fixed - this.#pointer * width * factor, fixed + (1 - this.#pointer) * width * factor);
   }
 
@@ -86,13 +88,14 @@ export class Navigation {
   }
 
   #click(event) {
-    const at = this.hover.time(event);
-    const hit = at && this.hover.stage.stripAt(at.y);
+    const point = this.hover.time(event);
+    const hit = point && this.hover.stage.stripAt(point.y);
     if (!hit) return;
-    const step = stepAt(stripSteps(this.scene, this.scene.strips[hit.strip]), at.time);
+    const step = stepAt(stripSteps(this.scene, this.scene.strips[hit.strip]), point.time);
     if (step >= 0) this.step(step, hit.strip);
   }
 
+  /** Zoom to the interval under the pointer. */
   #interval() {
     const { index, lod } = this.hover;
     if (index < 0) return;
@@ -101,7 +104,7 @@ export class Navigation {
   }
 
   #down(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || typing(event)) return;
     const key = event.key.toLowerCase();
     if ("wasd".includes(key)) this.#hold(key);
     else if (key === "f") this.all();

@@ -1,36 +1,36 @@
-/** A plot's canvas: what the raster and the labels draw upon it, and when. */
+/** A plot's canvas: draws the raster and what lies over it whenever the plot is painted. */
 
-/** Sharper than two device pixels to one is not seen, and costs time. */
-const SHARPEST = 2;
+/** Device pixels per CSS pixel at most; a finer canvas costs time without a visible difference. */
+const MAX_SCALE = 2;
 
 export class Picture {
   #drawn = "";
 
   /**
-   * `rows` gives those to draw, `bands` the blocks to shade; `over` draws upon them, on a context scaled to CSS
-   * pixels, and `after` is called whenever the plot was painted.
+   * `rows()` returns the rows to draw, `bands()` the blocks to shade; `over` draws over them, on a context in CSS
+   * pixels; `after` is called whenever the plot was painted.
    */
   constructor(plot, raster, hidden, { rows, height, bands = () => [], over = () => {}, after = () => {} }) {
     Object.assign(this, { plot, raster, hidden, rows, height, bands, over, after });
-    // Of the ground behind every second GPU, which must let the grid through.
+    // Background of every second GPU; transparent, so that the grid stays visible.
     this.band = "rgba(31, 60, 110, 0.04)";
     plot.onPaint(() => this.draw());
   }
 
-  /** Draw unless what is drawn already is still right. */
-  draw(anew = false) {
+  /** Draw if the view has changed, or in any case with `force`. */
+  draw(force = false) {
     const frame = this.plot.align(), { from, to } = this.plot.range;
-    const scale = Math.min(SHARPEST, devicePixelRatio || 1);
+    const scale = Math.min(MAX_SCALE, devicePixelRatio || 1);
     const width = Math.max(1, Math.round(frame.width * scale)), height = Math.max(1, Math.round(this.height() * scale));
-    const wanted = [from, to, width, height].join();
-    if (wanted !== this.#drawn || anew) {
-      this.#drawn = wanted;
+    const view = [from, to, width, height].join();
+    if (view !== this.#drawn || force) {
+      this.#drawn = view;
       this.paintOn(this.plot.canvas, { from, to, width, height, scale });
     }
     this.after(from, to);
   }
 
-  /** Draw the rows as they are placed now on a canvas, of so many device pixels, `scale` of them to a CSS pixel. */
+  /** Draw the rows at their current places on a canvas; width and height in device pixels, `scale` per CSS pixel. */
   paintOn(canvas, { from, to, width, height, scale }) {
     const { hidden } = this, context = canvas.getContext("2d");
     this.raster.rows = this.rows();
@@ -47,7 +47,7 @@ export class Picture {
     context.setTransform(1, 0, 0, 1, 0, 0);
   }
 
-  /** Tell whether the canvas lies over the frame and shows its range. */
+  /** Whether the canvas lies over the frame and shows its range. */
   exact() {
     const { from, to } = this.plot.range;
     return this.plot.aligned() && this.#drawn.startsWith(`${from},${to},`);

@@ -1,13 +1,13 @@
 /**
- * The picture of the rows as pixels, without a canvas: every pixel column of a row is a stacked bar of the exact time
- * shares of its categories; every interval of three pixels and more is drawn whole, on the pixel grid.
+ * Draws the rows as pixels, without a canvas: every pixel column of a row is a stacked bar of the exact time shares of
+ * its categories; every interval of at least three pixels is drawn whole, on the pixel grid.
  */
 
-/** Pixels from which an interval is drawn whole. */
+/** Minimum width of an interval that is drawn whole, in pixels. */
 const WHOLE = 3;
-/** Pixels from which an interval that touches its predecessor gets a white line before it. */
+/** Minimum width, in pixels, of an interval that is separated from the one it touches by a line. */
 const SEPARATED = 5;
-/** By name, which pixels of a pattern are dark: what a color says is never said by it alone. */
+/** The dark pixels of each pattern; patterns mark categories for readers who cannot tell the colors apart. */
 const PATTERNS = {
   hatch: (x, y) => (x + y) % 7 === 0,
   back: (x, y) => (x + 6 * y) % 7 === 0,
@@ -15,14 +15,14 @@ const PATTERNS = {
   bars: (x) => x % 4 === 0,
   rails: (x, y) => y % 4 === 0,
 };
-/** Columns after which every pattern repeats. */
+/** Number of columns after which every pattern repeats. */
 const PERIOD = 140;
-/** Opacity of what lies outside the steps, and is counted nowhere. */
+/** Alpha channel of time outside the steps, which no figure counts. */
 const PALE = 0x48000000;
-/** A share of a column below which nothing is drawn. */
-const NOTHING = 0.004;
+/** Minimum share of a column that is drawn. */
+const MIN_SHARE = 0.004;
 
-/** "#RRGGBB" as a pixel of a little-endian RGBA image, darkened when asked. */
+/** Convert "#RRGGBB" to a pixel of a little-endian RGBA image, darkened by `factor`. */
 export function pixel(color, factor = 1) {
   const value = parseInt(color.slice(1), 16);
   const channel = (shift) => Math.round(((value >> shift) & 255) * factor);
@@ -34,9 +34,9 @@ export class Raster {
   #image = new Uint32Array(0);
 
   /**
-   * `rows`: { y, h, lane, idle (background), floor (least height in px of what is more than nothing), separated (the
-   * lane whose neighbours a white line parts, or -1), from, to (the steps' time) }; `palette`: colors by category,
-   * `order` of stacking, which category is `exposed` and which `idle`, and the names of `patterns` by category.
+   * `rows`: { y, h, lane, idle (fill the background), floor (minimum height in px of any time above 0), separated (the
+   * lane whose touching intervals a line separates, or -1), from, to (time of the steps) }; `palette`: colors by
+   * category, stacking `order`, the `exposed` and `idle` categories, and the names of `patterns` by category.
    */
   constructor(lod, rows, palette) {
     Object.assign(this, { lod, rows, palette });
@@ -44,7 +44,7 @@ export class Raster {
     this.paint(palette.colors);
   }
 
-  /** Draw in other colors from now on: by category, of the line below a row, and between neighbours that touch. */
+  /** Set the colors: by category, of the line below a row, and of the line between intervals that touch. */
   paint(colors, baseline = "#DFE2E6", separator = "#FFFFFF") {
     this.colors = colors.map((color) => pixel(color));
     this.dark = colors.map((color) => pixel(color, 0.72));
@@ -52,7 +52,7 @@ export class Raster {
     this.separator = pixel(separator);
   }
 
-  /** Draw [from, to] as width × height device pixels, `scale` of them to a CSS pixel; `hidden` by category. */
+  /** Draw [from, to] as width × height device pixels, `scale` of them per CSS pixel; `hidden` by category. */
   draw({ from, to, width, height, scale, hidden }) {
     const { rows, lod } = this;
     const cells = rows.length * lod.categories * width;
@@ -63,7 +63,7 @@ export class Raster {
     view.hatch = ((Math.round(from / view.px) % PERIOD) + PERIOD) % PERIOD;
     this.#densities(view, to);
     rows.forEach((row, position) => {
-      // A row that begins above the picture or ends below it is drawn as far as it is in it.
+      // Rows are clipped at the top and bottom of the image.
       const top = Math.round(row.y * scale), bottom = Math.round((row.y + row.h) * scale);
       const box = { top, bottom, first: Math.max(0, top), last: Math.min(height, bottom) };
       const whole = this.#takeWhole(row, position, view);
@@ -76,7 +76,7 @@ export class Raster {
     return view.image;
   }
 
-  /** Shares of all rows' columns; a row may bring a Lod of its own. */
+  /** Compute the shares of all rows; a row can have a Lod of its own. */
   #densities(view, to) {
     const { from, width, density } = view, { rows, lod } = this, each = lod.categories * width;
     if (rows.some((row) => row.lod))
@@ -85,8 +85,8 @@ export class Raster {
   }
 
   /**
-   * Find the intervals to be drawn whole, and take their parts of the first and last column out of the density where
-   * these columns are otherwise idle: rounded to the pixel grid, the interval itself does or does not fill them.
+   * Find the intervals to draw whole, and remove their shares of their first and last column if these are otherwise
+   * idle: the interval is rounded to the pixel grid, and either fills these columns or does not.
    */
   #takeWhole(row, position, { from, width, px, density }) {
     const lod = row.lod ?? this.lod, { categories } = lod;
@@ -117,7 +117,7 @@ export class Raster {
   }
 
   #background(row, { bottom, first, last }, view) {
-    // Minimap rows and rows of tests may come without spans.
+    // Rows of the minimap and of tests have no spans.
     for (const [from, to] of row.spans ?? [[row.from, row.to]]) {
       const [left, right] = this.#columns({ from, to }, view);
       if (row.idle && !view.hidden[this.palette.idle])
@@ -129,15 +129,15 @@ export class Raster {
   #stack(row, position, box, view) {
     const { width, density, hidden, scale } = view, { top, bottom } = box, lod = row.lod ?? this.lod, { categories } = lod;
     const order = this.palette.order.filter((k) => lod.has(row.lane, k));
-    // A least height would take from the shares of others: only rows whose few intervals must be seen have one.
+    // A minimum height distorts the shares, so only rows with few intervals have one.
     const height = bottom - top, floor = row.floor > 1 ? Math.round(row.floor * scale) : 0;
-    // Where rare and short intervals shall be seen, half a nanosecond is enough; less is rounding.
-    const least = row.floor > 1 ? 0.5 / view.px : NOTHING;
+    // In these rows half a nanosecond is drawn; less is a rounding error.
+    const least = row.floor > 1 ? 0.5 / view.px : MIN_SHARE;
     for (let x = 0; x < width; x++) {
       let sum = 0;
       for (const k of order) sum += density[(position * categories + k) * width + x];
       if (sum <= least) continue;
-      // Kernels of several streams at once fill more than the lane: then the bar shows their shares of it.
+      // Concurrent kernels can sum to more than the column; the bar then shows their shares of the sum.
       const fit = height / Math.max(1, sum);
       let share = 0;
       for (const k of order) {
@@ -152,7 +152,7 @@ export class Raster {
   }
 
   #bar(category, x, top, bottom, { image, width, hatch, hidden }) {
-    // What is hidden is blank, since the ground of idle time below it would say that nothing ran.
+    // Hidden categories are blank, since the idle background would suggest that nothing ran.
     const color = hidden[category] ? 0 : this.colors[category];
     for (let y = top; y < bottom; y++) image[y * width + x] = color;
     if (!color) return;
@@ -174,7 +174,7 @@ export class Raster {
     }
   }
 
-  /** Part neighbours that touch. */
+  /** Draw lines between intervals that touch. */
   #separate(row, box, { image, width, from, px }) {
     const lod = row.lod ?? this.lod, { start, duration, offsets } = lod;
     const first = offsets[row.separated];
@@ -186,7 +186,7 @@ export class Raster {
     });
   }
 
-  /** Make what lies before the first and after the last step pale. */
+  /** Fade the time before the first and after the last step. */
   #fade(row, { first, last }, view) {
     const [left, right] = this.#columns(row, view);
     const { image, width } = view;

@@ -1,10 +1,10 @@
-/** The rows of a scene, each with the lanes that fill it, that the pointer finds in it, and that label it. */
+/** The rows of a scene with their lanes: the lane that fills a row, the one the pointer searches, the one that labels it. */
 
-const FOUND = { exposure: "collectives" };
-const LABELLED = { phases: "stretches", exposure: "collectives" };
-const PARTED_BY = { compute: "compute", exposure: "collectives" };
+const FOUND_LANE = { exposure: "collectives" };
+const LABEL_LANE = { phases: "stretches", exposure: "collectives" };
+const SEPARATED_LANE = { compute: "compute", exposure: "collectives" };
 
-/** By scene: a table of its lanes, since thousands of GPUs ask for theirs again and again. */
+/** The lanes of each scene by track and role; cached, since thousands of GPUs look up theirs often. */
 const LANES = new WeakMap();
 
 function tableOf(scene) {
@@ -13,7 +13,7 @@ function tableOf(scene) {
   return LANES.get(scene);
 }
 
-/** Lane of a role on a track, or -1. */
+/** Return the lane of a role on a track, or -1. */
 export function laneOf(scene, track, role) {
   return (LANES.get(scene) ?? tableOf(scene)).get(`${track} ${role}`) ?? -1;
 }
@@ -22,18 +22,18 @@ export function rowsOf(scene) {
   return scene.layout.rows.map((row) => rowOf(scene, row));
 }
 
-/** A row { track, role, label, h }, with the lanes that fill it, that the pointer finds in it, and that label it. */
+/** Complete a row { track, role, label, h } with its lanes, its steps and how it is drawn. */
 export function rowOf(scene, row) {
   const lane = (role) => laneOf(scene, row.track, role);
   const { bounds } = scene.tracks[row.track];
   return {
     ...row,
     lane: lane(row.role),
-    found: lane(FOUND[row.role] ?? row.role),
-    labels: lane(LABELLED[row.role] ?? row.role),
-    separated: row.role in PARTED_BY ? lane(PARTED_BY[row.role]) : -1,
+    found: lane(FOUND_LANE[row.role] ?? row.role),
+    labels: lane(LABEL_LANE[row.role] ?? row.role),
+    separated: row.role in SEPARATED_LANE ? lane(SEPARATED_LANE[row.role]) : -1,
     idle: row.role === "phases",
-    // Copies are short and rare: what is there at all shall be seen.
+    // Copies are short and rare; a minimum height keeps them visible.
     floor: row.role === "memory" ? 4 : 1,
     from: bounds[0],
     to: bounds.at(-1),
@@ -41,28 +41,33 @@ export function rowOf(scene, row) {
   };
 }
 
-/** When a step ends: where the next begins, unless the track says otherwise, having time between its steps. */
+/** Return what a track's rows on demand are called: CPUs have threads, GPUs streams. */
+export function streamWord({ label }) {
+  return label.endsWith("CPU") ? "thread" : "stream";
+}
+
+/** Return the end of a step: the start of the next one, unless the track has time between its steps. */
 export function stepEnd({ bounds, ends }, step) {
   return ends ? ends[step] : bounds[step + 1];
 }
 
-/** The stretches of a track that its steps fill. */
+/** Return the time ranges that a track's steps fill. */
 function spansOf(track) {
   if (!track.ends) return [[track.bounds[0], track.bounds.at(-1)]];
   return track.ends.map((end, step) => [track.bounds[step], end]);
 }
 
-/** How much of [from, to] lies in a track's steps. */
+/** Return the ns of [from, to] inside a track's steps. */
 export function insideSteps(track, from, to) {
   return spansOf(track).reduce((sum, [begin, end]) => sum + Math.max(0, Math.min(to, end) - Math.max(from, begin)), 0);
 }
 
-/** The steps that a strip shows: its own, or those of the track that leads it, at first its first one. */
+/** Return the steps that a strip shows: its own, or those of its lead track, by default the first. */
 export function stripSteps(scene, strip) {
   return strip.bounds ? strip : scene.tracks[strip.lead ?? strip.tracks[0]];
 }
 
-/** Index of the step of a track at a time, or -1. */
+/** Return the index of a track's step at a time, or -1. */
 export function stepAt({ bounds, ends }, time) {
   if (!(time >= bounds[0] && time < bounds.at(-1))) return -1;
   let low = 0, high = bounds.length - 1;
@@ -74,7 +79,7 @@ export function stepAt({ bounds, ends }, time) {
   return ends && time >= ends[low] ? -1 : low;
 }
 
-/** From the earliest start to the latest end of a strip's step on its tracks, or of both runs' where they are paired. */
+/** Return the time from the earliest start to the latest end of a strip's step over its tracks, or over both runs. */
 export function stepSpan(scene, strip, step) {
   if (scene.slots) return { from: scene.slots[step], to: scene.slots[step + 1] };
   const bounds = strip.tracks.map((track) => scene.tracks[track].bounds);

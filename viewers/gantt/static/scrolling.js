@@ -1,6 +1,8 @@
-/** Moving through rows that do not all fit: a scrollbar, Shift and the wheel, dragging, Page Up and Page Down. */
+/** Vertical scrolling: scrollbar, Shift + wheel, drag, arrow keys, Page Up and Page Down. */
 
-/** Pixels of a line, for wheels that count in lines; of a press of an arrow key. */
+import { typing } from "../../base/static/dom.js";
+
+/** Height of a line in pixels, for wheels that count in lines; an arrow key scrolls by two. */
 const LINE = 19;
 
 export class Scrolling {
@@ -13,11 +15,11 @@ export class Scrolling {
     root.addEventListener("scroll", () => {
       if (Math.abs(root.scrollTop - stage.scroll) >= 1) stage.scrollTo(root.scrollTop);
     });
-    // Before Bokeh sees the wheel, which to it means zoom.
+    // In the capture phase, before Bokeh, which would zoom.
     plot.events.addEventListener("wheel", (event) => event.shiftKey && this.#wheel(event), { capture: true, passive: false });
     names.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
     plot.events.addEventListener("pointerdown", (event) => this.#grab(event));
-    // Before Bokeh, which keeps the moves of a drag for itself.
+    // In the capture phase, since Bokeh stops these events during a drag.
     addEventListener("pointermove", (event) => this.#move(event), { capture: true });
     for (const end of ["pointerup", "pointercancel", "blur"]) addEventListener(end, () => (this.#drag = null));
     addEventListener("keydown", (event) => this.#key(event));
@@ -46,12 +48,12 @@ export class Scrolling {
   #key(event) {
     const page = { PageUp: -0.9, PageDown: 0.9 }[event.key] ?? 0, line = { ArrowUp: -1, ArrowDown: 1 }[event.key] ?? 0;
     if (!(page || line) || !this.needed || event.defaultPrevented || event.ctrlKey || event.altKey || event.metaKey) return;
-    if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+    if (typing(event)) return;
     this.stage.scrollBy(page * this.stage.frame + line * LINE * 2);
     event.preventDefault();
   }
 
-  /** Lay the scrollbar beside a frame, all in pixels of its parent. */
+  /** Place the scrollbar right of a frame, in pixels of its parent. */
   place({ left, top, width, height }) {
     Object.assign(this.root.style, { left: `${left + width + 3}px`, top: `${top}px`, height: `${height}px` });
   }

@@ -1,11 +1,11 @@
-/** Which kernels, operators, collectives and copies bear a text in their names: where they are, and their time. */
+/** Full-text search over the names of kernels, operators, collectives and copies. */
 
 import { above } from "./lod.js";
-import { essence, shortName } from "./text.js";
+import { shortName, shortOperator } from "./text.js";
 
 const RECORDED = new Set(["compute", "collectives", "memory"]);
 
-/** First place in [0, items.length) whose interval comes after (start, index). */
+/** Return the first position in [0, items.length] whose interval comes after (start, index). */
 function after(items, starts, start, index) {
   let low = 0, high = items.length;
   while (low < high) {
@@ -16,13 +16,14 @@ function after(items, starts, start, index) {
   return low;
 }
 
-function sums(sorted) {
+/** Return the sum of the values before each position. */
+function prefixSums(sorted) {
   const before = new Float64Array(sorted.length + 1);
   for (let i = 0; i < sorted.length; i++) before[i + 1] = before[i] + sorted[i];
   return before;
 }
 
-/** The hits of one lane: `items` are their indices, by start; `reach` is how far those up to each have come. */
+/** The hits of one lane: `items` are their indices sorted by start; `reach` is the latest end of the hits up to each. */
 class LaneHits {
   constructor(lane, items, lod) {
     const count = items.length;
@@ -34,8 +35,8 @@ class LaneHits {
       this.reach[i] = reach = Math.max(reach, this.ends[i]);
     }
     this.ends.sort();
-    this.started = sums(this.starts);
-    this.ended = sums(this.ends);
+    this.started = prefixSums(this.starts);
+    this.ended = prefixSums(this.ends);
   }
 
   #until(values, before, time) {
@@ -43,13 +44,13 @@ class LaneHits {
     return count * time - before[count];
   }
 
-  /** Nanoseconds of [from, to] that hits fill, of those that run at once each for itself. */
+  /** Time of the hits within [from, to] in ns; hits that overlap count each. */
   time(from, to) {
     const until = (time) => this.#until(this.starts, this.started, time) - this.#until(this.ends, this.ended, time);
     return to > from ? until(to) - until(from) : 0;
   }
 
-  /** How many touch [from, to]. */
+  /** Number of hits that touch [from, to]. */
   count(from, to) {
     return above(this.starts, 0, this.starts.length, to) - above(this.ends, 0, this.ends.length, from);
   }
@@ -58,10 +59,10 @@ class LaneHits {
 export class Hits {
   constructor(text, lanes) {
     Object.assign(this, { text, lanes, count: lanes.reduce((sum, { items }) => sum + items.length, 0) });
-    this.byLane = new Map(lanes.map((one) => [one.lane, one]));
+    this.byLane = new Map(lanes.map((hits) => [hits.lane, hits]));
   }
 
-  /** By track: { track, count, time } of what is in [from, to]. */
+  /** Hits within [from, to] by track: [{ track, count, time }]. */
   perTrack(from, to) {
     const tracks = new Map();
     for (const lane of this.lanes) {
@@ -73,7 +74,7 @@ export class Hits {
     return [...tracks.values()].sort((a, b) => a.track - b.track);
   }
 
-  /** The hit after, or with -1 before, { start, index }, going round at either end; { index, track, role } or null. */
+  /** Return the hit after { start, index } (before it with -1), wrapping around; { start, index, track, role, lane } or null. */
   next({ start, index }, direction = 1) {
     let best = null, round = null;
     const sooner = (a, b) => !b || (a.start - b.start || a.index - b.index) * direction < 0;
@@ -87,13 +88,13 @@ export class Hits {
     return best ?? round;
   }
 
-  /** Which hit in order of time an interval is, from 1 on. */
+  /** Position of an interval among the hits in order of time, from 1. */
   ordinal({ start, index }) {
     return this.lanes.reduce((sum, { items, starts }) => sum + after(items, starts, start, index), 0);
   }
 }
 
-export class Finder {
+export class SearchIndex {
   #names = null;
   #collectives = null;
 
@@ -102,19 +103,19 @@ export class Finder {
   }
 
   #texts() {
-    this.#names ??= this.scene.names.map((name) => `${name}\n${shortName(name)}\n${essence(name)}`.toLowerCase());
+    this.#names ??= this.scene.names.map((name) => `${name}\n${shortName(name)}\n${shortOperator(name)}`.toLowerCase());
     this.#collectives ??= this.scene.collectives.map(({ name, kind, group, label = "" }) =>
       [name, kind, kind.replaceAll("_", "-"), kind.replaceAll("_", " "), group, label].join("\n").toLowerCase(),
     );
   }
 
-  /** All whose name, kind, group or label contains the text, whatever its case; nothing for an empty text. */
+  /** Find everything whose name, kind, group or label contains the text, ignoring case; null for an empty text. */
   find(text) {
     const wanted = text.trim().toLowerCase();
     if (!wanted) return null;
     this.#texts();
-    const bear = (texts) => Uint8Array.from(texts, (one) => (one.includes(wanted) ? 1 : 0));
-    const names = bear(this.#names), collectives = bear(this.#collectives), { offsets } = this.lod;
+    const matches = (texts) => Uint8Array.from(texts, (text) => (text.includes(wanted) ? 1 : 0));
+    const names = matches(this.#names), collectives = matches(this.#collectives), { offsets } = this.lod;
     const lanes = [];
     this.scene.lanes.forEach(({ track, role }, lane) => {
       if (!RECORDED.has(role)) return;

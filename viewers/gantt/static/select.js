@@ -1,23 +1,23 @@
-/** What was clicked: a kernel with all that is known of it, a collective with its members on all ranks joined. */
+/** The selected interval: details of a kernel, or a collective with its calls on all ranks. */
 
 import { element, table } from "../../base/static/dom.js";
-import { laneAt } from "./interval_details.js";
-import { stepAt } from "./rows.js";
-import { bytes, collectiveWord, duration, essence, moment, percent, rate, shortName, visible } from "./text.js";
+import { laneAt } from "./extra_rows.js";
+import { stepAt, streamWord } from "./rows.js";
+import { bytes, collectiveWord, duration, moment, percentOf, rate, shortName, shortOperator, visible } from "./text.js";
 
-/** What is said where ranks' clocks differ by more than they came apart. */
-const NOT_TOLD = "–";
+/** Shown for a lateness that is smaller than the uncertainty of the ranks' clocks. */
+const UNKNOWN = "–";
 
-/** Rows of a table about a collective's members: { track, cells }, each the sum of what the analysis says. */
-export function memberRows(told, scene, lod) {
-  return told.members.map(({ track, index, wait, late, exposed }) => ({
+/** Return a table row { track, last, cells } for each rank of a collective. */
+export function memberRows(memberDetails, scene, lod) {
+  return memberDetails.members.map(({ track, index, wait, late, exposed }) => ({
     track,
-    last: track === told.last,
+    last: track === memberDetails.last,
     cells: [
-      scene.tracks[track].label + (track === told.last ? " · last" : ""),
-      late === null ? NOT_TOLD : late ? `+${duration(late)}` : "first",
+      scene.tracks[track].label + (track === memberDetails.last ? " · last" : ""),
+      late === null ? UNKNOWN : late ? `+${duration(late)}` : "first",
       duration(wait),
-      duration(told.transfer),
+      duration(memberDetails.transfer),
       duration(exposed),
       duration(lod.duration[index] - exposed),
     ],
@@ -39,10 +39,10 @@ export class Selection {
   /** Select an interval by its index. */
   async choose(index, track, x = 0) {
     const { role } = this.scene.lanes[laneAt(this.lod, index)];
-    this.chosen = { index, track, role, told: null };
+    this.chosen = { index, track, role, memberDetails: null };
     await this.members.ready();
     if (this.chosen?.index !== index) return;
-    if (role === "collectives") this.chosen.told = this.members.of(track, index);
+    if (role === "collectives") this.chosen.memberDetails = this.members.of(track, index);
     const [title, nodes] = role === "collectives" ? this.#collective() : this.#kernel();
     this.card.show("selection", title, nodes, { x, close: () => this.clear() });
     this.redraw();
@@ -56,57 +56,56 @@ export class Selection {
   }
 
   #facts(index, track) {
-    const { lod, scene, columns } = this, { from, to } = this.plot.range, where = scene.tracks[track];
-    const step = stepAt(where, lod.start[index]), delay = this.members.launchDelay(index);
-    const word = where.label.endsWith("CPU") ? "thread" : "stream";
+    const { lod, scene, columns } = this, { from, to } = this.plot.range, owner = scene.tracks[track];
+    const step = stepAt(owner, lod.start[index]), delay = this.members.launchDelay(index);
     return [
-      ["GPU", where.label + (where.device ? ` · ${where.device}` : "")],
-      ["step", step < 0 ? "outside the steps, not counted" : where.steps[step]],
+      ["GPU", owner.label + (owner.device ? ` · ${owner.device}` : "")],
+      ["step", step < 0 ? "outside the steps, not counted" : owner.steps[step]],
       ["start", moment(lod.start[index], Math.min(to - from, 1e6))],
       ["duration", duration(lod.duration[index])],
-      ...(delay === null ? [] : [["launched", `${duration(delay)} before it began`]]),
-      [word, String(scene.columns.streams[columns.stream[index]])],
+      ...(delay === null ? [] : [["launched", `${duration(delay)} before its start`]]),
+      [streamWord(owner), String(scene.columns.streams[columns.stream[index]])],
     ].map(([key, text]) => [key, visible(text)]);
   }
 
   #kernel() {
     const { scene, columns, lod } = this, { index, track, role } = this.chosen, full = scene.names[columns.name[index]];
     const phase = role === "memory" ? "memory" : scene.categories[lod.category[index]].label;
-    const op = scene.ops?.[columns.name[index]] ?? essence(full);
+    const op = scene.ops?.[columns.name[index]] ?? shortOperator(full);
     const facts = [["op", visible(op)], ["phase", phase], ...this.#facts(index, track)];
     return [visible(shortName(full)), [element("p", "full", visible(full)), table(null, facts, "facts-table")]];
   }
 
   #collective() {
-    const { scene, columns, lod } = this, { index, track, told } = this.chosen, known = scene.collectives[columns.name[index]];
-    const title = [collectiveWord(known) || shortName(known.name), known.bytes ? bytes(known.bytes) : "", told?.name ?? ""].filter(Boolean).join(" · ");
+    const { scene, columns, lod } = this, { index, track, memberDetails } = this.chosen, known = scene.collectives[columns.name[index]];
+    const title = [collectiveWord(known) || shortName(known.name), known.bytes ? bytes(known.bytes) : "", memberDetails?.name ?? ""].filter(Boolean).join(" · ");
     const exposed = columns.exposed[index - columns.exposedFrom[track]], time = lod.duration[index];
     const name = element("p", "full", visible([known.name, known.label].filter(Boolean).join(" · ")));
-    if (!told) return [visible(title), [name, table(null, [...this.#facts(index, track), ["exposed", `${duration(exposed)} (${percent(time ? exposed / time : 0)})`]], "facts-table")]];
-    const rows = memberRows(told, scene, lod).map(({ track: own, last, cells: [label, ...rest] }) => Object.assign([this.#go(own, label), ...rest], { className: last ? "last" : "" }));
-    const head = ["rank", "arrived", "waited", "moved data", "exposed", "overlapped"];
-    return [visible(title), [name, table(null, this.#shared(known, told), "facts-table"), this.#bars(told), table(head, rows)]];
+    if (!memberDetails) return [visible(title), [name, table(null, [...this.#facts(index, track), ["exposed", `${duration(exposed)} (${percentOf(exposed, time)})`]], "facts-table")]];
+    const rows = memberRows(memberDetails, scene, lod).map(({ track: member, last, cells: [label, ...rest] }) => Object.assign([this.#rankButton(member, label), ...rest], { className: last ? "last" : "" }));
+    const head = ["rank", "arrival", "wait", "transfer", "exposed", "overlapped"];
+    return [visible(title), [name, table(null, this.#shared(known, memberDetails), "facts-table"), this.#bars(memberDetails), table(head, rows)]];
   }
 
-  /** A button that brings a rank into the frame. */
-  #go(track, label) {
+  /** Return a button that scrolls to a rank. */
+  #rankButton(track, label) {
     const button = Object.assign(element("button", "link", label), { type: "button" });
     button.addEventListener("click", () => this.stage.reveal(track, "exposure"));
     return button;
   }
 
   #shared(known, { transfer, upper, busbw, algbw, seq, group, members }) {
-    const ranks = group.size || known.size, here = members.length;
+    const ranks = group.size || known.size, shown = members.length;
     return [
       ["transfer", `${upper ? "at most " : ""}${duration(transfer)}`],
       ...(busbw ? [["bandwidth", `busbw ${rate(busbw)} · algbw ${rate(algbw)}`]] : []),
-      ["group", [group.description || group.name || known.group || "not named", ranks ? `${here} of ${ranks} ranks here` : `${here} ranks here`].join(" · ")],
+      ["group", [group.description || group.name || known.group || "unnamed", ranks ? `${shown} of ${ranks} ranks shown` : `${shown} ranks shown`].join(" · ")],
       ...(seq >= 0 ? [["sequence", String(seq)]] : []),
       ...(known.dtype ? [["type", known.dtype]] : []),
     ].map(([key, text]) => [key, visible(text)]);
   }
 
-  /** Each member as a bar: how late it came, how long it waited, how long it moved data. */
+  /** Return a bar per rank: its lateness, its wait, and the transfer. */
   #bars({ members, transfer }) {
     const box = element("div", "members");
     const whole = Math.max(...members.map(({ late, wait }) => (late ?? 0) + wait + transfer), 1);
@@ -117,31 +116,31 @@ export class Selection {
         part.style.width = `${(100 * ns) / whole}%`;
         bar.append(part);
       }
-      bar.title = `${this.scene.tracks[track].label}: waited ${duration(wait)}, moved data for ${duration(transfer)}`;
+      bar.title = `${this.scene.tracks[track].label}: wait ${duration(wait)}, transfer ${duration(transfer)}`;
       box.append(bar);
     }
     const key = element("p", "key");
-    for (const [className, text] of [["wait", "waiting for others"], ["transfer", "moving data"]]) key.append(element("i", className), text);
+    for (const [className, text] of [["wait", "wait for other ranks"], ["transfer", "transfer"]]) key.append(element("i", className), text);
     box.append(key);
     return box;
   }
 
-  /** Frame what is selected, on a context in CSS pixels, and join a collective's members. */
+  /** Draw a frame around the selection and connect a collective's ranks; the context is in CSS pixels. */
   draw(context, { from, to, width }, { chrome }) {
     if (!this.chosen) return;
     const { lod, stage, chosen } = this, px = (to - from) / width, row = chosen.role === "collectives" ? "exposure" : chosen.role;
-    const members = chosen.told?.members ?? [chosen];
+    const members = chosen.memberDetails?.members ?? [chosen];
     const boxes = members.flatMap(({ track, index }) => {
       const box = stage.boxOf(track, row) ?? stage.boxOf(track, "phases");
       const left = (lod.start[index] - from) / px;
-      return box ? [{ ...box, left, right: left + Math.max(lod.duration[index] / px, 1), own: index === chosen.index }] : [];
+      return box ? [{ ...box, left, right: left + Math.max(lod.duration[index] / px, 1), selected: index === chosen.index }] : [];
     });
     drawJoined(context, boxes.sort((a, b) => a.y - b.y), width, chrome);
   }
 }
 
-/** Join boxes { left, right, y, h } from above to below, and frame each. */
-export function drawJoined(context, boxes, width, { mark, paper }) {
+/** Frame boxes { left, right, y, h, selected } and connect each with the next one below. */
+function drawJoined(context, boxes, width, { mark, paper }) {
   const within = (x) => Math.max(-8, Math.min(width + 8, x));
   context.save();
   boxes.forEach((a, i) => {
@@ -159,12 +158,12 @@ export function drawJoined(context, boxes, width, { mark, paper }) {
     context.stroke();
   });
   context.globalAlpha = 1;
-  for (const { left, right, y, h, own } of boxes) {
+  for (const { left, right, y, h, selected } of boxes) {
     const begin = within(left), end = within(right);
-    context.lineWidth = own ? 5 : 4;
+    context.lineWidth = selected ? 5 : 4;
     context.strokeStyle = paper;
     context.strokeRect(begin - 1, y, end - begin + 2, h);
-    context.lineWidth = own ? 3 : 2;
+    context.lineWidth = selected ? 3 : 2;
     context.strokeStyle = mark;
     context.strokeRect(begin - 1, y, end - begin + 2, h);
   }

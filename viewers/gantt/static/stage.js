@@ -1,21 +1,20 @@
 /**
- * Which rows are on the screen, and where: a GPU can be collapsed to its phases, and of all rows only those that the
- * frame shows are placed in it. `y` of rows, strips and blocks is in pixels from the frame's top and moves with the
- * scroll; `h` is 0 for a row that is collapsed away.
+ * Which rows are on the screen, and where. A GPU can be collapsed to its phases. `y` of rows, strips and blocks is in
+ * pixels from the top of the frame and moves with the scroll position; `h` is 0 for a row hidden by collapsing.
  */
 
 import { rowsOf } from "./rows.js";
 
-/** Pixels: of a collapsed GPU's one row, and between two of these. */
-const COLLAPSED = { height: 16, between: 3 };
-/** Pixels between rows, between GPUs that show all theirs, and below a strip. */
-const APART = { rows: 2, tracks: 9, strip: 8 };
+/** In pixels: height of a collapsed GPU's row, and gap between two of these. */
+const COLLAPSED = { height: 16, gap: 3 };
+/** Gaps in pixels between rows, between expanded GPUs, and below a strip. */
+const GAP = { rows: 2, tracks: 9, strip: 8 };
 const EDGE = 2;
-/** How many times their height rows are at most, and the pixels of each GPU that stay free for rows on demand. */
-const HIGHEST_ROWS = 2, SPARE = 20;
+/** Maximum growth factor of the rows, and the pixels per GPU that stay free for rows on demand. */
+const MAX_GROWTH = 2, SPARE = 20;
 
 export class Stage {
-  /** `changed` is called when rows have moved. */
+  /** `changed` is called when rows have moved; `moves` counts how often. */
   constructor(scene, changed = () => {}) {
     const { strips, blocks, height, collapsed = false } = scene.layout;
     Object.assign(this, { scene, changed, scroll: 0, moves: 0, marked: -1, growth: 1, frame: height, height, visible: [], strips: [], blocks: [] });
@@ -28,16 +27,16 @@ export class Stage {
     this.#arrange();
   }
 
-  /** Stack everything from the top, as if there were room for all of it. */
+  /** Stack all rows from the top, regardless of the frame. */
   #arrange() {
     let y = EDGE;
     for (const strip of this.allStrips) {
       strip.top = y;
-      y += strip.h + APART.strip;
+      y += strip.h + GAP.strip;
       for (const track of this.scene.strips[strip.strip].tracks) y = this.#stack(this.blockOf.get(track), y);
       strip.end = y;
     }
-    const last = this.collapsed.at(-1) ? COLLAPSED.between : APART.tracks;
+    const last = this.collapsed.at(-1) ? COLLAPSED.gap : GAP.tracks;
     this.height = Math.max(y - last + 2 * EDGE, 40);
     this.#place();
   }
@@ -49,13 +48,13 @@ export class Stage {
     block.rows.forEach((row, i) => {
       row.top = y;
       row.h = folded ? (i ? 0 : Math.min(row.full, Math.floor(COLLAPSED.height * this.growth))) : row.full;
-      if (row.h) y += row.h + APART.rows;
+      if (row.h) y += row.h + GAP.rows;
     });
-    block.h = y - APART.rows - top;
-    return y - APART.rows + (folded ? COLLAPSED.between : APART.tracks);
+    block.h = y - GAP.rows - top;
+    return y - GAP.rows + (folded ? COLLAPSED.gap : GAP.tracks);
   }
 
-  /** Lay what is stacked into the frame, and count how often that was; a strip stays at its top while its GPUs pass. */
+  /** Move the stacked rows to the scroll position; a strip stays at the top of the frame while its GPUs pass. */
   #place() {
     this.moves++;
     this.scroll = Math.max(0, Math.min(this.height - this.frame, this.scroll));
@@ -68,7 +67,7 @@ export class Stage {
     this.strips = this.allStrips.filter(shown);
   }
 
-  /** Show so many pixels of all rows. */
+  /** Set the height of the frame in pixels. */
   resize(frame) {
     if (frame === this.frame) return;
     this.frame = frame;
@@ -76,29 +75,29 @@ export class Stage {
     this.changed();
   }
 
-  /** Make rows higher where that fills so many pixels, and as they were where there is less. */
+  /** Scale the rows up to fill `room` pixels, at most by MAX_GROWTH, never below their natural height. */
   grow(room) {
     const shown = this.rows.reduce((sum, { h }) => sum + h, 0), natural = this.rows.reduce((sum, { h, base }) => sum + (h ? base : 0), 0);
     const rest = this.height - shown + SPARE * this.collapsed.filter((yes) => !yes).length;
-    this.rise(Math.max(1, Math.min(HIGHEST_ROWS, (room - rest) / natural)) || 1);
+    this.scale(Math.max(1, Math.min(MAX_GROWTH, (room - rest) / natural)) || 1);
   }
 
-  /** Make rows so many times as high as they are by themselves. */
-  rise(growth) {
+  /** Set the factor of the rows' natural height. */
+  scale(growth) {
     this.growth = growth;
     for (const row of this.rows) row.full = Math.floor(row.base * this.growth);
     this.#arrange();
   }
 
-  /** Place what so many pixels show from a height on, and tell nobody. */
-  look(scroll, frame) {
+  /** Set scroll position and frame height without calling `changed`. */
+  setFrame(scroll, frame) {
     Object.assign(this, { scroll, frame });
     this.#place();
   }
 
   /**
-   * Cut all rows into sheets of at most so many pixels, the first of them lower: { scroll, height, tracks }. A GPU is cut
-   * only when it is higher than a sheet; each sheet begins with a strip.
+   * Split all rows into sheets of at most `room` pixels, the first of at most `first`: [{ scroll, height, tracks }]. Only
+   * a GPU that is higher than a sheet is split; each sheet begins with a strip.
    */
   sheets(first, room) {
     const sheets = [];
@@ -108,8 +107,8 @@ export class Stage {
         const block = this.blockOf.get(track), rows = block.rows.filter(({ h }) => h);
         const pieces = block.h > room ? rows.map(({ top, h }) => ({ top, bottom: top + h })) : [{ top: block.top, bottom: block.top + block.h }];
         pieces.forEach(({ top, bottom }, j) => {
-          const scroll = i || j ? top - this.#pinned() : above - EDGE, most = sheets.length > 1 ? room : Math.max(first, bottom - scroll);
-          if (!sheet || bottom - sheet.scroll > most) sheets.push((sheet = { scroll, height: 0, tracks: [] }));
+          const scroll = i || j ? top - this.#pinned() : above - EDGE, limit = sheets.length > 1 ? room : Math.max(first, bottom - scroll);
+          if (!sheet || bottom - sheet.scroll > limit) sheets.push((sheet = { scroll, height: 0, tracks: [] }));
           sheet.height = bottom - sheet.scroll + EDGE;
           if (sheet.tracks.at(-1) !== track) sheet.tracks.push(track);
         });
@@ -128,7 +127,7 @@ export class Stage {
     this.scrollTo(this.scroll + pixels);
   }
 
-  /** Collapse a GPU to one row, or show all of its rows; the GPU stays where it is on the screen. */
+  /** Collapse a GPU to one row, or expand it; the GPU keeps its place on the screen. */
   collapse(track, yes = !this.collapsed[track]) {
     if (Boolean(this.collapsed[track]) === yes) return;
     this.collapsed[track] = yes ? 1 : 0;
@@ -136,7 +135,7 @@ export class Stage {
     this.changed();
   }
 
-  /** Collapse all GPUs, or show all of their rows; what is at the top of the frame stays there. */
+  /** Collapse or expand all GPUs; the GPU at the top of the frame stays there. */
   collapseAll(yes) {
     const first = this.blocks[0];
     this.collapsed.fill(yes ? 1 : 0);
@@ -146,40 +145,40 @@ export class Stage {
     this.changed();
   }
 
-  /** Put further rows below those that a GPU has, or with none take away those of a role. */
+  /** Replace a GPU's rows of a role by others, placed below its own rows; without rows, remove them. */
   extend(track, role, rows = []) {
-    const block = this.blockOf.get(track), own = (row) => row.track === track && row.role === role;
+    const block = this.blockOf.get(track), replaced = (row) => row.track === track && row.role === role;
     const added = rows.map((row) => Object.assign(row, { full: row.h, base: row.h, top: 0, y: 0 }));
-    block.rows = [...block.rows.filter((row) => !own(row)), ...added];
-    const others = this.rows.filter((row) => !own(row));
-    // The same list as before: others hold it, too.
+    block.rows = [...block.rows.filter((row) => !replaced(row)), ...added];
+    const others = this.rows.filter((row) => !replaced(row));
+    // In place, since other objects hold the same list.
     this.rows.splice(0, this.rows.length, ...others, ...added);
     this.#arrange();
     this.changed();
   }
 
-  /** Height at the top of the frame that a strip lies over. */
+  /** Height that a strip covers at the top of the frame. */
   #pinned() {
     return (this.allStrips[0]?.h ?? 0) + 3 * EDGE;
   }
 
-  /** The strip at a height in the frame, or nothing. */
+  /** Return the strip at a y position in the frame, or undefined. */
   stripAt(y) {
     return this.strips.find((strip) => y >= strip.y && y < strip.y + strip.h);
   }
 
-  /** The row at a height in the frame, or nothing; a strip lies over the rows below it. */
+  /** Return the row at a y position in the frame, or undefined; a strip covers the rows below it. */
   rowAt(y) {
     return this.stripAt(y) ? undefined : this.visible.find((row) => y >= row.y && y < row.y + row.h);
   }
 
-  /** Where a row is in the frame: { y, h }, or null when it is collapsed away or not there. */
+  /** Return a row's place in the frame, { y, h }, or null if it is hidden or does not exist. */
   boxOf(track, role) {
     const row = this.blockOf.get(track)?.rows.find((one) => one.role === role);
     return row?.h ? { y: row.y, h: row.h } : null;
   }
 
-  /** Bring a GPU into the middle of the frame, with all its rows, its own steps in the strip above; and mark it. */
+  /** Expand a GPU, center it in the frame, mark it, and show its steps in the strip above. */
   center(track) {
     const strip = this.scene.strips.find(({ tracks }) => tracks.includes(track)), block = this.blockOf.get(track);
     if (strip && strip.tracks.length > 1 && !strip.bounds) {
@@ -194,7 +193,7 @@ export class Stage {
     this.changed();
   }
 
-  /** Scroll until a GPU is in the frame, and show all its rows when the one that is asked for is collapsed away. */
+  /** Scroll to a GPU, and expand it if the row of that role is hidden. */
   reveal(track, role = "phases") {
     const block = this.blockOf.get(track);
     if (!block) return;

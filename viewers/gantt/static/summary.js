@@ -1,8 +1,8 @@
-/** The bar and the figures above the Gantt: of the time in view, inside the steps, from the same exact sums. */
+/** The bar and the figures above the chart: exact sums over the visible time inside the steps. */
 
 import { element } from "../../base/static/dom.js";
 import { insideSteps, laneOf, stepEnd } from "./rows.js";
-import { collectiveWord, duration, moment, percent } from "./text.js";
+import { collectiveWord, duration, moment, percent, percentOf } from "./text.js";
 
 function median(values) {
   const sorted = [...values].sort((a, b) => a - b), half = sorted.length >> 1;
@@ -11,9 +11,8 @@ function median(values) {
 }
 
 /**
- * Add up, over all tracks or those that are `chosen`, what of [from, to] lies in their steps, in ns: { wall, parts (by
- * category, idle being the rest), overlapped, steps (durations of the steps in view) }. In full view these are the
- * split's totals.
+ * Sum the time of [from, to] inside the steps over all tracks or the `chosen` ones, in ns: { wall, parts (by category;
+ * idle is the rest), overlapped, steps (durations of the steps in view) }. In full view these are the split's totals.
  */
 export function figures(lod, scene, from, to, chosen = null) {
   const { idle, overlapped } = scene.special;
@@ -42,12 +41,12 @@ export function figures(lod, scene, from, to, chosen = null) {
 }
 
 export class Summary {
-  /** `hidden` by category: what the picture leaves out is dim in the bar, which counts it all the same. */
+  /** `hidden` by category: the bar dims categories that the chart hides, but counts them. */
   constructor(root, lod, scene, hidden = []) {
     Object.assign(this, { root, lod, scene, hidden, kinds: null });
   }
 
-  /** A line for the whole picture, or one for each of its groups of tracks, which stand for different runs. */
+  /** Show one line for all tracks, or one for each run of a comparison. */
   update(from, to) {
     const { groups = [{ label: null, tracks: null }] } = this.scene;
     this.root.replaceChildren(...groups.flatMap((group, i) => this.#line(group, this.scene.strips[i]?.names.length, from, to)));
@@ -55,7 +54,7 @@ export class Summary {
     this.dim();
   }
 
-  /** Make the segments of what is hidden dim. */
+  /** Dim the segments of hidden categories. */
   dim() {
     for (const segment of this.root.querySelectorAll(".segment")) segment.classList.toggle("off", Boolean(this.hidden[segment.dataset.category]));
   }
@@ -71,7 +70,7 @@ export class Summary {
     return [head, this.#bar(sum), this.#indicators(sum, tracks, from, to)];
   }
 
-  /** Give each segment the longest text that it holds. */
+  /** Set each segment's text to the longest one that fits. */
   #fit() {
     for (const segment of this.root.querySelectorAll(".segment")) {
       for (const text of JSON.parse(segment.dataset.texts)) {
@@ -100,30 +99,28 @@ export class Summary {
     return bar;
   }
 
-  /** Tell under the pointer, and to screen readers, what each kind of collective has to do with it. */
-  #kindsUnder(indicator, chosen, from, to) {
-    const told = this.kinds?.figures(from, to, chosen) ?? [];
-    indicator.title = told.map(({ kind, exposed, overlapped }) => `${collectiveWord({ kind }) || "other"}: ${duration(exposed)} exposed, ${duration(overlapped)} overlapped`).join("\n");
+  /** Set the tooltip of an indicator to the times per kind of collective. */
+  #titleByKind(indicator, chosen, from, to) {
+    const kindFigures = this.kinds?.figures(from, to, chosen) ?? [];
+    indicator.title = kindFigures.map(({ kind, exposed, overlapped }) => `${collectiveWord({ kind }) || "other"}: ${duration(exposed)} exposed, ${duration(overlapped)} overlapped`).join("\n");
   }
 
   #indicators(sum, chosen, from, to) {
     const { exposed, idle } = this.scene.special;
-    const share = (ns) => (sum.wall ? percent(ns / sum.wall) : "–");
     const communication = sum.overlapped + sum.parts[exposed];
-    const many = sum.steps.length;
+    const steps = sum.steps.length;
     const box = element("div", "indicators");
     const add = (key, value, label, ns, alarming) => {
-      const one = element("div", alarming ? "indicator alarming" : "indicator");
-      one.dataset.key = key;
-      one.dataset.ns = ns;
-      one.append(element("b", "", value), element("span", "", label));
-      box.append(one);
+      const indicator = element("div", alarming ? "indicator alarming" : "indicator");
+      Object.assign(indicator.dataset, { key, ns });
+      indicator.append(element("b", "", value), element("span", "", label));
+      box.append(indicator);
     };
-    add("step", many ? duration(median(sum.steps)) : "–", many > 1 ? "median step" : "step", median(sum.steps));
-    add("exposed", share(sum.parts[exposed]), "exposed communication", sum.parts[exposed], sum.parts[exposed] > 0.03 * sum.wall);
-    add("overlapped", communication ? percent(sum.overlapped / communication) : "–", "of communication overlapped", sum.overlapped);
-    this.#kindsUnder(box.lastChild, chosen, from, to);
-    add("idle", share(sum.parts[idle]), "idle", sum.parts[idle]);
+    add("step", steps ? duration(median(sum.steps)) : "–", steps > 1 ? "median step" : "step", median(sum.steps));
+    add("exposed", percentOf(sum.parts[exposed], sum.wall), "exposed communication", sum.parts[exposed], sum.parts[exposed] > 0.03 * sum.wall);
+    add("overlapped", percentOf(sum.overlapped, communication), "of communication overlapped", sum.overlapped);
+    this.#titleByKind(box.lastChild, chosen, from, to);
+    add("idle", percentOf(sum.parts[idle], sum.wall), "idle", sum.parts[idle]);
     return box;
   }
 }

@@ -1,21 +1,21 @@
-/** Running sums of many small numbers in four bytes each: the sum at each 64th place, and how much has come since. */
+/** Running sums of many small numbers in four bytes each: a base at every 64th position, and the sum since the base. */
 
 const BLOCK = 6;
 const LIMIT = 2 ** 32;
 
-export class Sums {
-  /** `values` are integers of 0 and more, which are taken over and overwritten. */
+class WindowTotals {
+  /** Takes over the array `values` of non-negative integers and overwrites it. */
   constructor(values) {
     this.count = values.length;
     this.bases = new Float64Array((values.length >>> BLOCK) + 1);
     this.since = values;
     this.total = 0;
-    // What does not fit 32 bits is kept as it is, at twice the memory.
-    if (!this.#add()) this.since = null;
+    // null if a block's sum does not fit in 32 bits; see windowTotalsOf.
+    if (!this.#accumulate()) this.since = null;
   }
 
-  /** Turn values into sums in place; false, and nothing usable, when the sum of a block does not fit. */
-  #add() {
+  /** Turn the values into sums in place; false if the sum of a block does not fit. */
+  #accumulate() {
     const { bases, since } = this, bounded = since instanceof Uint32Array;
     let total = 0, base = 0;
     for (let i = 0; i < since.length; i++) {
@@ -29,20 +29,20 @@ export class Sums {
     return true;
   }
 
-  /** Sum of the values before place `i`. */
+  /** Return the sum of the values before position `i`. */
   before(i) {
     return i < this.count ? this.bases[i >>> BLOCK] + this.since[i] : this.total;
   }
 }
 
-/** Sums of values that `fill(array)` writes, in four bytes each if that is enough, else in eight. */
-export function sumsOf(count, fill) {
+/** Return the sums of values that `fill(array)` writes, in four bytes each if possible, else in eight. */
+export function windowTotalsOf(count, fill) {
   const narrow = new Uint32Array(count);
   if (fill(narrow) < LIMIT) {
-    const made = new Sums(narrow);
-    if (made.since) return made;
+    const totals = new WindowTotals(narrow);
+    if (totals.since) return totals;
   }
   const wide = new Float64Array(count);
   fill(wide);
-  return new Sums(wide);
+  return new WindowTotals(wide);
 }

@@ -1,4 +1,4 @@
-/** Random lanes with a fixed seed, and the truth about them by brute force. */
+/** Random lanes with a fixed seed, and brute-force reference results. */
 
 import { gzipSync } from "node:zlib";
 
@@ -9,8 +9,8 @@ export function random(seed) {
   return () => (state = (state * 1103515245 + 12345) & 0x7fffffff) / 0x7fffffff;
 }
 
-/** A Lod over `lanes` lanes of about `count` intervals that overlap each other, touch, and are empty at times. */
-export function made({ seed, lanes, count, categories }) {
+/** Return a Lod of `lanes` lanes of up to `count` intervals, some of which overlap, touch, or are empty. */
+export function randomLod({ seed, lanes, count, categories }) {
   const draw = random(seed);
   const entries = [];
   for (let lane = 0; lane < lanes; lane++) {
@@ -25,7 +25,7 @@ export function made({ seed, lanes, count, categories }) {
   return lodOf(entries, lanes, categories);
 }
 
-/** A Lod from entries sorted by lane and start. */
+/** Return a Lod of entries sorted by lane and start. */
 export function lodOf(entries, lanes, categories) {
   const offsets = new Int32Array(lanes + 1);
   for (const { lane } of entries) offsets[lane + 1]++;
@@ -39,7 +39,7 @@ export function lodOf(entries, lanes, categories) {
   });
 }
 
-/** Nanoseconds of [from, to] that some interval of a category on a lane covers, counted one stretch after the other. */
+/** Return the ns of [from, to] that a category covers on a lane, summed interval by interval. */
 export function covered(lod, lane, category, from, to) {
   let sum = 0, reach = from;
   for (let i = lod.offsets[lane]; i < lod.offsets[lane + 1]; i++) {
@@ -57,7 +57,7 @@ export function indices(lod, lane, keep) {
   return kept;
 }
 
-/** A column as viewers/pack.py packs it. */
+/** Pack a column as viewers/gantt/column_packing.py does. */
 export function packed(type, values, escapes = []) {
   const bytes = new Uint8Array(values.buffer), size = values.BYTES_PER_ELEMENT;
   const planes = Array.from({ length: size }, (_, plane) => bytes.filter((_, i) => i % size === plane));

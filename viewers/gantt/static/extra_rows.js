@@ -1,18 +1,18 @@
-/** Rows on demand, below those that a GPU has: why it was idle, and its streams (threads on a CPU) as recorded. */
+/** Rows on demand below a GPU's own rows: idle time by cause, and its streams (threads on a CPU) as recorded. */
 
 import { Lod, above } from "./lod.js";
-import { laneOf, rowOf } from "./rows.js";
+import { laneOf, rowOf, streamWord } from "./rows.js";
 
 const HEIGHT = { idle: 18, stream: 16 };
 const RECORDED = ["compute", "collectives", "memory"];
 
-/** Lane of an interval, by its index. */
+/** Return the lane of an interval. */
 export function laneAt(lod, index) {
   return above(lod.offsets, 0, lod.offsets.length, index) - 1;
 }
 
 /**
- * The recorded intervals of a track, stream by stream: { lod (a lane for each stream), streams (their ids), source
+ * Return the recorded intervals of a track by stream: { lod (a lane for each stream), streams (their ids), source
  * (of each interval, its index in the scene's columns) }.
  */
 export function streamsOf(lod, scene, columns, track) {
@@ -30,18 +30,18 @@ export function streamsOf(lod, scene, columns, track) {
     offsets.push(place);
   });
   offsets.push(source.length);
-  const of = (values) => Float64Array.from(source, (i) => values[i]);
+  const take = (values) => Float64Array.from(source, (i) => values[i]);
   const category = Uint8Array.from(source, (i) => lod.category[i]);
-  const own = new Lod({ start: of(lod.start), duration: of(lod.duration), category, offsets: Int32Array.from(offsets), categories: lod.categories });
-  return { lod: own, streams: ids.map((id) => scene.columns.streams[id]), source };
+  const streamLod = new Lod({ start: take(lod.start), duration: take(lod.duration), category, offsets: Int32Array.from(offsets), categories: lod.categories });
+  return { lod: streamLod, streams: ids.map((id) => scene.columns.streams[id]), source };
 }
 
-export class Extras {
+export class ExtraRows {
   constructor(stage, lod, scene, columns) {
     Object.assign(this, { stage, lod, scene, columns, idle: false, open: new Set() });
   }
 
-  /** Show or take away every GPU's row of idle time by cause. */
+  /** Show or hide every GPU's row of idle time by cause. */
   showIdle(yes = !this.idle) {
     this.idle = yes;
     const { changed } = this.stage;
@@ -54,7 +54,7 @@ export class Extras {
     changed();
   }
 
-  /** Show or take away a GPU's streams. */
+  /** Show or hide a GPU's streams. */
   showStreams(track, yes = !this.open.has(track)) {
     this.open[yes ? "add" : "delete"](track);
     this.stage.extend(track, "stream", yes ? this.#streams(track) : []);
@@ -63,9 +63,8 @@ export class Extras {
 
   #streams(track) {
     const { scene } = this, { lod, streams, source } = streamsOf(this.lod, scene, this.columns, track);
-    const word = scene.tracks[track].label.endsWith("CPU") ? "thread" : "stream";
     return streams.map((id, lane) => ({
-      ...rowOf(scene, { track, role: "stream", label: `${word} ${id}`, h: HEIGHT.stream }),
+      ...rowOf(scene, { track, role: "stream", label: `${streamWord(scene.tracks[track])} ${id}`, h: HEIGHT.stream }),
       ...{ lod, source, lane, found: lane, labels: lane, separated: lane, floor: 3, extra: true },
     }));
   }
