@@ -1,9 +1,9 @@
-"""What each collective costs by the algorithm that moves its data: hops of latency, and the share of bytes per link.
+"""The kinds of collectives, and the cost of each by the algorithm that moves its data.
 
 The alpha-beta (postal, Hockney) model: one message of n bytes over one link takes ``alpha + beta·n`` seconds, and a
 collective among P ranks ``hops(P)·alpha + share(P)·n·beta``. The formulas are those of the guide "Distributed
 Training", sections 3.2 to 3.4 (all-reduce), 4.1 to 4.4 (the others) and 5.2; they go back to Thakur, Rabenseifner and
-Gropp, "Optimization of Collective Communication Operations in MPICH" (2005). In all of them n is the message as
+Gropp, "Optimization of Collective Communication Operations in MPICH" (2005). In all of them n is the message size as
 nccl-tests counts it, see :data:`COUNTED`.
 """
 
@@ -22,13 +22,13 @@ COUNTED = {
     "broadcast": "bytes of the tensor",
     "send_recv": "bytes of the tensor, one way",
 }
-"""What n is (NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
+"""What n counts for each measured kind (NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
 
 KINDS = tuple(COUNTED)
 
 
 def bus_factor(kind: str, ranks: int) -> float:
-    """Give what nccl-tests multiplies algbw = n/t by to get busbw (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
+    """Return busbw / algbw, where algbw = n/t (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
 
     >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
     (1.5, 0.75, 1.0)
@@ -40,22 +40,22 @@ def bus_factor(kind: str, ranks: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One way to carry out a collective: t = hops·alpha + share·n·beta, alpha and beta being one link's."""
+    """One algorithm of a collective: t = hops·alpha + share·n·beta, with alpha and beta of one link."""
 
     name: str
     formula: str
-    """As it is written, P being the ranks and n the bytes."""
+    """The formula as text; P is the number of ranks, n the bytes."""
     latency: str
-    """Key of the hops' formula."""
+    """Key of the formula of the hops."""
     volume: str
-    """Key of the share's formula."""
+    """Key of the formula of the share."""
 
     def hops(self, ranks: int) -> float:
-        """Give how often the latency of a link is paid, one after the other."""
+        """Return the number of sequential messages: how often the latency of a link is paid."""
         return _count(self.latency, ranks)
 
     def share(self, ranks: int) -> float:
-        """Give how many times the message crosses the busiest link."""
+        """Return how many times the message crosses the busiest link."""
         return _count(self.volume, ranks)
 
     def seconds(self, ranks: int, size: float, alpha_s: float, beta_s_per_byte: float) -> float:
@@ -68,7 +68,7 @@ class Algorithm:
 
 
 def _count(key: str, ranks: int) -> float:
-    """Give the value of the formula *key* for this many ranks."""
+    """Evaluate the formula *key* for this many ranks."""
     depth = math.ceil(math.log2(ranks)) if ranks > 1 else 0
     return {
         "1": 1.0 if ranks > 1 else 0.0,
@@ -98,7 +98,7 @@ ALGORITHMS = {
         Algorithm("send and receive", "alpha + n·beta", "1", "1"),
     )
 }
-"""All known here, by name; log2 is rounded up where P is no power of two."""
+"""All algorithms by name; log2 is rounded up if P is not a power of two."""
 
 _COMMON = {
     "all_reduce": "ring all-reduce",
@@ -107,16 +107,16 @@ _COMMON = {
     "all_to_all": "pairwise all-to-all",
     "send_recv": "send and receive",
 }
-# gloo/broadcast.cc goes down a binomial tree and forwards whole messages. NCCL chooses between ring and tree by size
-# and does not tell which; its ring is the one that large messages get within a machine.
+# gloo/broadcast.cc forwards whole messages down a binomial tree. NCCL chooses ring or tree by size without reporting
+# which; large messages within a machine use the ring.
 _BROADCAST = {"gloo": "binomial-tree broadcast", "nccl": "pipelined ring broadcast"}
 
 
 def algorithm_of(backend: str, kind: str) -> Algorithm:
-    """Give the algorithm by which a backend of torch.distributed carries out large messages of a kind.
+    """Return the algorithm that a backend of torch.distributed uses for large messages of a kind.
 
     Raises:
-        KeyError: the kind is none of KINDS.
+        KeyError: the kind is not in KINDS.
     """
     chosen = _BROADCAST.get(backend, "pipelined ring broadcast") if kind == "broadcast" else _COMMON[kind]
     return ALGORITHMS[chosen]

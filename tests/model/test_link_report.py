@@ -58,9 +58,8 @@ def test_too_few_sizes_leave_the_measurement_without_a_fit() -> None:
 
     assert (None, None, None) == (one["fit"], one["link"], content["nearest"])
     assert 1 == len(one["measured"])
-    assert [
-        "send_recv: no line can be fitted: a line needs sizes of which one is twice as large as another."
-    ] == content["notes"]
+    (note,) = content["notes"]
+    assert "send_recv: no line" in note
 
 
 def test_a_known_interconnect_is_named_only_where_it_can_be() -> None:
@@ -86,7 +85,7 @@ def test_what_a_line_does_not_explain_is_said() -> None:
             sample["seconds"] = [3 * value for value in sample["seconds"]]
     (note,) = link_report(raw)["notes"]
 
-    assert note.startswith("Another line holds for all_reduce from 4,194,304 bytes on")
+    assert "all_reduce from 4,194,304 bytes" in note
     for k, sample in enumerate(raw["samples"]):
         sample["seconds"] = [
             value * (0.5 if k % 2 else 2) for value in measured(kinds=("all_reduce",))["samples"][k]["seconds"]

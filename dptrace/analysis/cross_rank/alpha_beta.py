@@ -1,4 +1,4 @@
-"""What a collective costs by its size, fitted to the run's own: a latency alpha, and beta per byte."""
+"""The alpha-beta model of each kind of collective, fitted to the transfer times of the run."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ class AlphaBeta:
     """Index into the matches' groups."""
     ranks: int
     count: int
-    """How many instances it is fitted to."""
+    """Number of instances in the fit."""
     sizes: int
-    """How many different sizes they have."""
+    """Number of distinct sizes."""
     alpha_s: float | None
-    """Seconds that a collective of no size takes; nothing where there is no fit."""
+    """Seconds of a collective of size 0; None without a fit, like the next three."""
     beta_s_per_byte: float | None
     r2: float | None
-    """Share of the variance that the line explains, each instance weighed by its own time."""
+    """Share of the variance that the line explains, each instance weighted by 1/t²."""
     deviation: float | None
-    """Median distance of an instance from the line, as a share of the line."""
+    """Median distance of the instances from the line, as a share of the line."""
     reason: str = ""
     """Why there is no fit."""
 
     @property
     def crossover_bytes(self) -> float | None:
-        """Give the size at which latency and transfer take equally long: smaller messages are mostly latency."""
+        """Size at which latency and transfer take equally long; smaller messages are mostly latency."""
         return self.alpha_s / self.beta_s_per_byte if self.alpha_s is not None and self.beta_s_per_byte else None
 
     def seconds(self, size: int) -> float | None:
-        """Give how long a message of *size* bytes takes."""
+        """Return the time of a message of *size* bytes, or None without a fit."""
         if self.alpha_s is None or self.beta_s_per_byte is None:
             return None
         return self.alpha_s + self.beta_s_per_byte * size
 
     def busbw(self, size: int) -> float | None:
-        """Give the bus bandwidth that a message of *size* bytes reaches by it, in bytes per second."""
+        """Return the bus bandwidth of a message of *size* bytes in bytes per second, or None without a fit."""
         seconds = self.seconds(size)
         return bus_factor(self.kind, self.ranks) * size / seconds if seconds else None
 
 
 def alpha_beta(matches: Matches, timing: Timing) -> tuple[AlphaBeta, ...]:
-    """Fit each kind of collective in each group for itself.
+    """Fit each kind of collective in each group.
 
-    Only instances of which all ranks are here and whose bytes are known count: of others the transfer is not known.
+    Only instances with known bytes and with all ranks recorded count: the transfer time of others is unknown.
     """
     usable = matches.complete & (matches.bytes > 0) & (timing.transfer_ns > 0) & (matches.size > 1)
     found = []
@@ -77,9 +77,11 @@ def _of(kind: str, group: int, ranks: int, size: NDArray[np.int64], seconds: NDA
     sizes = np.unique(size)
     about = kind, group, ranks, len(size), len(sizes)
     if not len(size):
-        return AlphaBeta(*about, None, None, None, None, "of none are both all ranks' times and the bytes known")
+        return AlphaBeta(
+            *about, None, None, None, None, "no instance has both known bytes and the times of all its ranks"
+        )
     if sizes[-1] <= _RATIO * sizes[0]:
-        return AlphaBeta(*about, None, None, None, None, "the sizes differ by no more than a factor of two")
+        return AlphaBeta(*about, None, None, None, None, "the sizes differ by a factor of two or less")
     alpha, beta = fit_line(size, seconds)
     expected = alpha + beta * size
     weight = seconds**-2

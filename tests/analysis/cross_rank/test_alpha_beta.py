@@ -57,10 +57,10 @@ def test_how_well_it_fits_is_told() -> None:
 @pytest.mark.parametrize(
     ("lengths", "world_size", "reason"),
     [
-        ({1_000: [10_000] * 9}, 2, "the sizes differ by no more than a factor of two"),
-        ({1_000: [10_000], 2_000: [11_000]}, 2, "the sizes differ by no more than a factor of two"),
-        ({0: [10_000] * 9}, 2, "of none are both all ranks' times and the bytes known"),
-        ({1_000: [10_000], 9_000: [12_000]}, 3, "of none are both all ranks' times and the bytes known"),
+        ({1_000: [10_000] * 9}, 2, "factor of two"),
+        ({1_000: [10_000], 2_000: [11_000]}, 2, "factor of two"),
+        ({0: [10_000] * 9}, 2, "known bytes"),
+        ({1_000: [10_000], 9_000: [12_000]}, 3, "all its ranks"),
     ],
 )
 def test_without_enough_there_is_no_fit_but_a_reason(
@@ -69,7 +69,8 @@ def test_without_enough_there_is_no_fit_but_a_reason(
     """One size, sizes too alike, unknown sizes, ranks missing."""
     (fit,) = fitted(calls(lengths), world_size)
 
-    assert (None, None, None, reason) == (fit.alpha_s, fit.beta_s_per_byte, fit.crossover_bytes, fit.reason)
+    assert (None, None, None) == (fit.alpha_s, fit.beta_s_per_byte, fit.crossover_bytes)
+    assert reason in fit.reason
     assert fit.seconds(1_000) is None
 
 

@@ -39,8 +39,8 @@ def test_clocks_that_agree_are_left_as_they_are() -> None:
 
     assert [False, False] == clocks.corrected.tolist()
     assert times is clocks.align(1, times)
-    assert clocks.notes[0].startswith("The ranks' clocks agree within ")
-    assert clocks.notes[0].endswith("times are left as they are.")
+    assert "agree within" in clocks.notes[0]
+    assert "no time is corrected" in clocks.notes[0]
 
 
 def test_a_wrong_clock_is_named_and_put_right() -> None:
@@ -52,7 +52,7 @@ def test_a_wrong_clock_is_named_and_put_right() -> None:
     assert 5 * MS == pytest.approx(int(clocks.offset_ns[1]), abs=int(clocks.uncertainty_ns[1]))
     back = clocks.align(1, shifted(right, 5 * MS).timeline.end_ns)
     assert np.abs(back - right.timeline.end_ns).max() <= clocks.uncertainty_ns[1]
-    assert "Rank 1's clock is 5.0 ms ahead of rank 0's (± " in clocks.notes[0]
+    assert "Rank 1's clock is 5.00 ms ahead of rank 0's (± " in clocks.notes[0]
 
 
 def test_figures_below_the_uncertainty_are_not_told() -> None:
@@ -75,7 +75,7 @@ def test_ranks_that_share_nothing_are_not_compared() -> None:
     assert 10**9 == clocks.resolve(10**9, 2, 3)
     here, there = np.array([0, 1], np.int32), np.array([2, 0], np.int32)
     assert [UNKNOWN_NS, int(clocks.uncertainty_ns[1])] == clocks.between(here, there).tolist()
-    assert "No collective connects rank 2 with rank 0: how far their clocks are apart is unknown." in clocks.notes
+    assert any("No collective connects rank 2 with rank 0" in note for note in clocks.notes)
 
 
 def test_a_straggler_is_not_taken_for_a_wrong_clock() -> None:
@@ -139,7 +139,7 @@ def test_collectives_that_cannot_be_the_same_are_told() -> None:
 
     assert [False, True] == clocks.misfit.tolist()
     assert not clocks.corrected.any()
-    assert any("Rank 1's collectives do not fit the others'" in note for note in clocks.notes)
+    assert any("Rank 1's collectives do not match" in note for note in clocks.notes)
     assert 0 == len(stragglers(matches, devices, timing(matches, clocks), clocks))
 
 
@@ -161,7 +161,8 @@ def test_ranks_on_the_cpus_of_one_machine_have_one_clock() -> None:
     assert 100_000 > clocks.uncertainty_ns.max()
     assert not clocks.misfit.any()
     assert not clocks.corrected.any()
-    assert ("The ranks ran on the CPUs of one machine: their clocks are one.",) == clocks.notes
+    (note,) = clocks.notes
+    assert "share one clock" in note
     gpus = [plain(0), shifted(plain(1), 5 * MS)]
     assert estimate(match(gpus), gpus, hosts((0, "here"), (0, "here"))).corrected[1]
 
@@ -174,7 +175,7 @@ def test_ranks_of_one_machine_share_what_another_machine_s_clock_is_off() -> Non
 
     assert [0, 0, 0, 0] == clocks.reference.tolist()
     assert [0, 0, 5 * MS, 5 * MS] == pytest.approx(clocks.offset_ns.tolist(), abs=10_000)
-    assert "Ranks that ran on the CPUs of one machine have one clock." == clocks.notes[0]
+    assert "share one clock" in clocks.notes[0]
     assert not any("No collective connects" in note for note in clocks.notes)
 
 

@@ -63,10 +63,8 @@ def test_other_sizes_than_ddps_are_told() -> None:
 
     assert found is not None
     assert {-1} == set(found.bucket.tolist())
-    assert (
-        "DDP tells of buckets of 100, 300, 100 bytes, but not all of them were found in ProfilerStep#0"
-        in found.notes[0]
-    )
+    assert "buckets of 100, 300, 100 bytes" in found.notes[0]
+    assert "ProfilerStep#0" in found.notes[0]
 
 
 @pytest.mark.parametrize("info", [{}, {"ddp": None}, {"ddp": {"rebuilt_bucket_sizes": ""}}, {"ranks": 5}])

@@ -56,7 +56,7 @@ def test_buffers_are_ddps_and_are_broadcast_in_forward(phase: Phase, info: dict[
 @pytest.mark.parametrize(
     ("label", "options", "advice"),
     [
-        ("", {}, "Move independent compute beside it, or send fewer bytes."),
+        ("", {}, "Overlap it with independent compute, or send fewer bytes."),
         ("FSDP::all_gather (0)", {}, "Prefetch earlier (FSDP: set_modules_to_forward_prefetch), or reshard less after"),
         ("FSDP::all_gather (0)", {"prefetch": "explicit"}, "Reshard less after forward, or send fewer bytes (bf16)."),
         ("FSDP::all_gather (0)", {"prefetch": "explicit", "reshard_after_forward": "no"}, "Send fewer bytes (bf16)."),
@@ -69,7 +69,7 @@ def test_what_was_done_already_is_not_advised(label: str, options: dict[str, str
 
 def test_messages_of_no_pipeline_are_to_be_hidden() -> None:
     """A ring's sends are transfers."""
-    assert exposed(Collective("send", 4_000, "float", peer=1)).advice.startswith("Move independent compute")
+    assert exposed(Collective("send", 4_000, "float", peer=1)).advice.startswith("Overlap it with independent compute")
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,9 @@ def test_exposed_communication_is_told_with_its_tail() -> None:
 
     assert ("exposed_comm", 30 * MS) == (finding.kind, finding.cost_ns)
     assert finding.share == pytest.approx(0.3)
-    assert "% of its time, 100 % of that after backward's last kernel" in finding.text
-    assert finding.text.startswith("all_reduce: no compute hides ")
-    assert "Start it while backward goes on" in finding.advice
+    assert "100 % of it after the last backward kernel" in finding.text
+    assert finding.text.startswith("all_reduce: ")
+    assert "during backward" in finding.advice
     assert ("ProfilerStep#0", 30 * MS) == (finding.evidence["step"], finding.evidence["exposed_ns"])
 
 
@@ -66,9 +66,7 @@ def test_waiting_for_a_late_rank_is_the_stragglers_and_not_the_collectives() -> 
 
     assert ["straggler", "exposed_comm"] == [finding.kind for finding in found]
     assert (25 * MS, 5 * MS) == (found[0].cost_ns, found[1].cost_ns)
-    assert found[0].text.startswith(
-        "Rank 1 keeps the others waiting: last once (in 100 % of the collectives), by 25.0 ms"
-    )
+    assert found[0].text.startswith("Rank 1 keeps the others waiting: last at 1 collective (100 %), by 25.0 ms")
     assert "its own compute takes longer" in found[0].text
     assert {"rank": 1, "step": "ProfilerStep#0", "collective": "all_reduce"}.items() <= found[0].evidence.items()
 
@@ -80,7 +78,7 @@ def test_gradients_that_go_one_by_one_are_told() -> None:
         build.all_reduce((50 + k) * MS, (51 + k) * MS, bytes=40_000)
     finding = next(finding for finding in told(build.build()) if finding.kind == "exposed_comm")
 
-    assert "40 in a step, of 40 kB on average" in finding.text
+    assert "40 per step, 40.0 kB on average" in finding.text
     assert "bucket" in finding.advice
 
 
@@ -121,7 +119,7 @@ def test_forward_work_done_again_is_told_with_its_share() -> None:
     assert "activation checkpointing" in finding.text
 
 
-@pytest.mark.parametrize(("used", "said"), [(0, "though all parameters were used"), (400, "what no GPU work hides")])
+@pytest.mark.parametrize(("used", "said"), [(0, "all parameters were used"), (400, "only the time the GPU is idle")])
 def test_a_search_for_unused_parameters_costs_where_the_gpu_idles(used: int, said: str) -> None:
     """Of 20 ms of search 15 lie in a gap; where DDP's data tells that all were used, so does the finding."""
     gap = replace(step(0, gap=(40, 60)).build(), parameter_search=(np.array([45 * MS]), np.array([65 * MS])))
@@ -163,7 +161,7 @@ def test_messages_below_the_crossover_are_told() -> None:
     found = kinds(job(*[10_000] * 10, 8_000_000, 16_000_000))["small_messages"]
 
     assert found.cost_ns == pytest.approx(9 * MS, rel=0.01)
-    assert "10 all_reduce in a step are smaller than the 1.0 MB" in found.text
+    assert "10 all_reduce per step (10.0 kB on average) are smaller than 1.0 MB" in found.text
     assert (10, "ProfilerStep#0") == (found.evidence["count"], found.evidence["step"])
     assert "small_messages" not in kinds(job(4_000_000, 8_000_000, 16_000_000))
     assert "small_messages" not in kinds(job(10_000, 8_000_000, 16_000_000))
@@ -174,7 +172,7 @@ def test_bandwidth_is_told_against_what_the_links_were_measured_at() -> None:
     devices = job(*[32_000_000] * 3, alpha=0)
     found = kinds(devices, links={"busbw_gbps": 2.5})["low_bandwidth"]
 
-    assert "reaches 40 % of the 2.5 GB/s that this machine's links were measured at" in found.text
+    assert "reaches 40 % of the 2.5 GB/s measured" in found.text
     assert found.cost_ns == pytest.approx(0.6 * 96 * MS, rel=0.01)
     assert "low_bandwidth" not in kinds(devices, links={"busbw_gbps": 1.2})
     apart = [{"rank": number, "node": number} for number in (0, 1)]
@@ -216,7 +214,7 @@ def test_a_large_first_bucket_sets_out_late() -> None:
     found = {finding.kind: finding for finding in told(build.build())}
 
     assert 20 * MS == found["first_bucket"].cost_ns
-    assert "50 % into backward: 90 kB, 90 % of all" in found["first_bucket"].text
+    assert "50 % into backward: 90.0 kB, 90 % of all" in found["first_bucket"].text
     assert {"bytes": 10_000, "name": "", "step": "ProfilerStep#0"} == found["exposed_comm"].evidence["last"]
     mapped = build.all_reduce(90 * MS, 95 * MS, bytes=40)
     mapped.rows[-1] = (*mapped.rows[-1][:-1], Collective("all_reduce", 40, "int", "default_pg", 2))
@@ -229,13 +227,13 @@ def test_a_large_first_bucket_sets_out_late() -> None:
 
 @pytest.mark.parametrize(
     ("here", "world", "said"),
-    [((0,), 2, "rank 1 has no trace here"), ((0, 2), 4, "2 of its 4 ranks have no trace here"), ((0, 1), 2, "")],
+    [((0,), 2, "rank 1 has no trace"), ((0, 2), 4, "2 of its 4 ranks have no trace"), ((0, 1), 2, "")],
 )
 def test_without_all_ranks_waiting_cannot_be_told(here: tuple[int, ...], world: int, said: str) -> None:
     """The finding names who is not here; with all ranks there is nothing to say."""
     text = kinds(job(8_000_000, ranks=here, world=world), world)["exposed_comm"].text
 
-    assert ("How much of it is waiting can't be told" in text) == bool(said)
+    assert ("is wait is unknown" in text) == bool(said)
     assert said in text
 
 

@@ -128,7 +128,7 @@ def test_one_name_for_several_groups_is_not_guessed_at() -> None:
 
     assert 12 == len(matches)
     assert not matches.complete.any()
-    assert "Group 'tp' of 2 ranks is used on more ranks than that" in matches.notes[0]
+    assert "Group 'tp' has 2 ranks but is used on more" in matches.notes[0]
     assert 1 == len(matches.notes)
 
 
@@ -166,7 +166,7 @@ def test_sends_that_do_not_say_to_whom_are_left_alone() -> None:
     matches = match([rank(number, calls) for number in range(3)])
 
     assert 9 == len(matches)
-    assert "9 sends and receives don't tell with which rank: they are not matched." in matches.notes
+    assert any("9 sends and receives" in note and "not matched" in note for note in matches.notes)
 
 
 def test_a_call_launched_before_recording_is_matched_with_what_others_tell_of_it() -> None:
@@ -186,17 +186,17 @@ def test_a_rank_without_a_trace_is_told() -> None:
     """Of groups that list their ranks, of those that tell their size, and of a job whose size is known."""
     listed = [reduce(0, MS, group_size=4, ranks=(0, 1, 2, 3)), reduce(0, 2 * MS, group="1", ranks=(0, 1), group_size=2)]
     matches = match([rank(0, listed), rank(1, listed)])
-    assert ("Ranks 2, 3 have no trace here: their part in 1 collective is unknown.",) == matches.notes
+    assert ("Ranks 2, 3 have no trace in this run: their part in 1 collective is unknown.",) == matches.notes
     assert [False, True] == matches.complete.tolist()
     assert [4, 2] == matches.size.tolist()
 
     sized = [reduce(0, MS, group_size=3)]
     matches = match([rank(0, sized), rank(1, sized)])
-    assert ("1 collective had ranks that have no trace here; which ones is not recorded.",) == matches.notes
+    assert ("1 collective had ranks without a trace in this run; which ones is not recorded.",) == matches.notes
 
     plain = [reduce(0, MS, group="")]
     matches = match([rank(0, plain), rank(2, plain)], world_size=3)
-    assert ("Rank 1 has no trace here: its part in 1 collective is unknown.",) == matches.notes
+    assert ("Rank 1 has no trace in this run: its part in 1 collective is unknown.",) == matches.notes
     assert not matches.complete.any()
 
 

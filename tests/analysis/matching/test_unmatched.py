@@ -23,9 +23,9 @@ def test_what_a_rank_lacks_in_its_own_time_is_told() -> None:
     """Not what came before or after all that it recorded."""
     matches = match([rank(0, CALLS), rank(1, [*CALLS[1:3], *CALLS[4:5]]), rank(2, CALLS)])
 
-    assert (
-        "Rank 1 lacks 1 collective that others recorded while it did too (all_reduce in ProfilerStep#0).",
-    ) == matches.notes
+    (note,) = matches.notes
+    assert "Rank 1 lacks 1 collective" in note
+    assert "(all_reduce in ProfilerStep#0)" in note
     assert [[], [], []] == [lone.tolist() for lone in matches.unmatched]
 
 
@@ -45,7 +45,7 @@ def test_what_no_other_rank_has_is_counted() -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "said"),
-    [((0, 1, 2), "Rank 2 has no trace here: its"), (tuple(range(14)), "Ranks 2, 3, 4, 5, 6, 7, 8, 9 and 4 more have")],
+    [((0, 1, 2), "Rank 2 has no trace"), (tuple(range(14)), "Ranks 2, 3, 4, 5, 6, 7, 8, 9 and 4 more have")],
 )
 def test_absent_ranks_are_named(ranks: tuple[int, ...], said: str) -> None:
     """One, or the first eight."""
