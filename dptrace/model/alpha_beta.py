@@ -1,4 +1,9 @@
-"""The alpha-beta model, fitted to measured times: latency alpha, seconds per byte beta, confidence, and segments."""
+"""The alpha-beta model, fitted to measured times: latency alpha and seconds per byte beta.
+
+There are two fits. :func:`weighted_line` is plain weighted least squares, for the collectives of a trace: few sizes
+with many instances each, where medians already remove outliers. :func:`fit` is for link measurements: many sizes with
+few repetitions each, so that it weights outliers down and adds confidence ranges and segments.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +13,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Fit", "Line", "Segment", "fit", "line_through", "pieces", "r_squared"]
+__all__ = ["MIN_SIZE_RATIO", "Fit", "Line", "Segment", "fit", "line_through", "pieces", "r_squared", "weighted_line"]
 
 Floats = NDArray[np.float64]
 
-_RATIO = 2
-"""Sizes must differ by more than this factor for the slope to mean anything."""
+MIN_SIZE_RATIO = 2
+"""Least ratio of the largest to the smallest size for a meaningful slope."""
 _HUBER = 1.345
 """Huber's threshold in standard deviations: 95 % of the efficiency of least squares for normal errors."""
 _FINEST = 0.01
@@ -101,13 +106,30 @@ def line_through(sizes: ArrayLike, seconds: ArrayLike, error: ArrayLike | None =
         ValueError: fewer than two sizes, or no size is twice another, or a time is not above 0.
     """
     x, y = np.asarray(sizes, np.float64), np.asarray(seconds, np.float64)
-    if len(x) < 2 or x.max() < _RATIO * x.min():
+    if len(x) < 2 or x.max() < MIN_SIZE_RATIO * x.min():
         raise ValueError("the largest size must be at least twice the smallest")
     if not np.all(y > 0):
         raise ValueError("all times must be above 0")
     share = np.ones_like(y) if error is None else np.asarray(error, np.float64)
     alpha, beta = _robust(x[None, :], y[None, :], share[None, :])
     return Line(float(alpha[0]), float(beta[0]))
+
+
+def weighted_line(sizes: NDArray[np.int64], seconds: Floats, weight: Floats) -> Line:
+    """Fit one line by weighted least squares; neither term is below 0.
+
+    Args:
+        sizes: bytes, distinct and increasing, ``(n,)``.
+        seconds: times, ``(n,)``.
+        weight: of each residual, ``(n,)``.
+    """
+    design = np.stack((np.ones(len(sizes)), sizes.astype(np.float64)), axis=1) * weight[:, None]
+    (alpha, beta), *_ = np.linalg.lstsq(design / [1, sizes[-1]], seconds * weight, rcond=None)
+    if alpha >= 0 and beta >= 0:
+        return Line(float(alpha), float(beta / sizes[-1]))
+    column = design[:, 1] if beta >= 0 else design[:, 0]
+    single = float(column @ (seconds * weight) / (column @ column))
+    return Line(0.0, single) if beta >= 0 else Line(single, 0.0)
 
 
 def fit(sizes: Sequence[int], samples: Sequence[ArrayLike], seed: int = 0) -> Fit:
@@ -248,7 +270,7 @@ def _bootstrap(x: Floats, medians: Floats, error: Floats, random: np.random.Gene
     """Fit lines to sizes drawn with replacement, each with one of its resampled medians, ``(draws, n)``."""
     chosen = random.integers(0, len(x), (_DRAWS, len(x)))
     drawn = x[chosen]
-    wide = drawn.max(axis=1) >= _RATIO * drawn.min(axis=1)
+    wide = drawn.max(axis=1) >= MIN_SIZE_RATIO * drawn.min(axis=1)
     return _robust(drawn[wide], np.take_along_axis(medians, chosen, axis=1)[wide], error[chosen][wide])
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dptrace.model.alpha_beta import Line, fit, line_through, pieces, r_squared
+from dptrace.model.alpha_beta import Line, fit, line_through, pieces, r_squared, weighted_line
 
 SIZES = [1024 << k for k in range(17)]
 ALPHAS, BETAS = st.floats(1e-6, 1e-2), st.floats(1e-12, 1e-8)
@@ -113,6 +113,17 @@ def test_what_no_line_goes_through_is_refused(sizes: list[int], medians: list[fl
     """One size, sizes alike, or a time of nothing."""
     with pytest.raises(ValueError, match=r"at least twice|above 0"):
         line_through(sizes, medians)
+
+
+def test_neither_term_of_a_weighted_line_is_negative() -> None:
+    """If larger messages are faster, there is only latency; if small ones take no time, only bandwidth."""
+    latency = weighted_line(np.array([1_000, 100_000]), np.array([2e-5, 1e-5]), np.array([5e4, 1e5]))
+    bandwidth = weighted_line(np.array([1_000, 1_000_000]), np.array([1e-9, 1e-3]), np.array([1e9, 1e3]))
+
+    assert 1e-5 < latency.alpha_s < 2e-5
+    assert 0 == latency.beta_s_per_byte
+    assert 0 == bandwidth.alpha_s
+    assert bandwidth.beta_s_per_byte > 0
 
 
 def test_r2_is_the_share_of_the_variance() -> None:

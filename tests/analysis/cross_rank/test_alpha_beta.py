@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta, alpha_beta, fit_line
+from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta, alpha_beta
 from dptrace.analysis.cross_rank.clocks import estimate
 from dptrace.analysis.cross_rank.transfers import timing
 from dptrace.analysis.matching.match import match
@@ -72,16 +71,6 @@ def test_without_enough_there_is_no_fit_but_a_reason(
     assert (None, None, None) == (fit.alpha_s, fit.beta_s_per_byte, fit.crossover_bytes)
     assert reason in fit.reason
     assert fit.seconds(1_000) is None
-
-
-def test_neither_is_negative() -> None:
-    """Where larger messages are faster there is only latency, and where small ones take nothing only bandwidth."""
-    alpha, beta = fit_line(np.array([1_000, 100_000]), np.array([2e-5, 1e-5]))
-    assert 1e-5 < alpha < 2e-5
-    assert 0 == beta
-    alpha, beta = fit_line(np.array([1_000, 1_000_000]), np.array([1e-9, 1e-3]))
-    assert 0 == alpha
-    assert beta > 0
 
 
 @needs_real_traces
