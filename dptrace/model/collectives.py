@@ -12,30 +12,107 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["ALGORITHMS", "COUNTED", "KINDS", "Algorithm", "algorithm_of", "bus_factor"]
+__all__ = ["ALGORITHMS", "COLLECTIVES", "COUNTED", "KINDS", "Algorithm", "CollectiveKind", "algorithm_of", "bus_factor"]
 
-COUNTED = {
-    "all_reduce": "bytes of each rank's tensor",
-    "all_gather": "bytes of the gathered tensor, all ranks' parts together",
-    "reduce_scatter": "bytes of each rank's whole input",
-    "all_to_all": "bytes that each rank sends, its own part included",
-    "broadcast": "bytes of the tensor",
-    "send_recv": "bytes of the tensor, one way",
+
+@dataclass(frozen=True, slots=True)
+class CollectiveKind:
+    """The properties of one kind of collective; the defaults are those of an unknown kind."""
+
+    name: str
+    synchronizing: bool = False
+    """Whether no rank can leave it before all have arrived, so that all leave at about the same time."""
+    equal_bytes: bool = False
+    """Whether it has the same bytes on all ranks; what is gathered, scattered or exchanged may be divided unevenly."""
+    point_to_point: bool = False
+    nccl_kernel: str = ""
+    """Kind of the NCCL kernel that carries it out, if several kinds share one."""
+    bus_factor: str = "1"
+    """Key of the formula of busbw / algbw."""
+    counted: str = ""
+    """What its message size n counts; empty for kinds that ``dptrace links`` does not measure."""
+    algorithm: str = ""
+    """Name of the algorithm for large messages; see :func:`algorithm_of`."""
+    gloo_algorithm: str = ""
+    """The same for gloo, if it differs."""
+
+
+COLLECTIVES = {
+    kind.name: kind
+    for kind in (
+        CollectiveKind(
+            "all_reduce",
+            synchronizing=True,
+            equal_bytes=True,
+            bus_factor="2(P-1)/P",
+            counted="bytes of each rank's tensor",
+            algorithm="ring all-reduce",
+        ),
+        CollectiveKind(
+            "all_gather",
+            synchronizing=True,
+            equal_bytes=True,
+            bus_factor="(P-1)/P",
+            counted="bytes of the gathered tensor, all ranks' parts together",
+            algorithm="ring all-gather",
+        ),
+        CollectiveKind(
+            "reduce_scatter",
+            synchronizing=True,
+            equal_bytes=True,
+            bus_factor="(P-1)/P",
+            counted="bytes of each rank's whole input",
+            algorithm="ring reduce-scatter",
+        ),
+        CollectiveKind(
+            "all_to_all",
+            synchronizing=True,
+            nccl_kernel="send_recv",
+            bus_factor="(P-1)/P",
+            counted="bytes that each rank sends, its own part included",
+            algorithm="pairwise all-to-all",
+        ),
+        # gloo/broadcast.cc forwards whole messages down a binomial tree. NCCL chooses ring or tree by size without
+        # reporting which; large messages within a machine use the ring.
+        CollectiveKind(
+            "broadcast",
+            equal_bytes=True,
+            counted="bytes of the tensor",
+            algorithm="pipelined ring broadcast",
+            gloo_algorithm="binomial-tree broadcast",
+        ),
+        CollectiveKind("reduce", equal_bytes=True),
+        CollectiveKind("gather", nccl_kernel="send_recv"),
+        CollectiveKind("scatter", nccl_kernel="send_recv"),
+        CollectiveKind("barrier", synchronizing=True),
+        CollectiveKind("send", equal_bytes=True, point_to_point=True, nccl_kernel="send_recv"),
+        CollectiveKind("recv", equal_bytes=True, point_to_point=True, nccl_kernel="send_recv"),
+        CollectiveKind(
+            "send_recv",
+            point_to_point=True,
+            nccl_kernel="send_recv",
+            counted="bytes of the tensor, one way",
+            algorithm="send and receive",
+        ),
+    )
 }
-"""What n counts for each measured kind (NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
+"""All known kinds by name. Bus factors and counted bytes are those of nccl-tests (NVIDIA/nccl-tests,
+doc/PERFORMANCE.md)."""
+
+COUNTED = {kind.name: kind.counted for kind in COLLECTIVES.values() if kind.counted}
+"""What the message size n counts, for each kind that ``dptrace links`` measures."""
 
 KINDS = tuple(COUNTED)
 
 
 def bus_factor(kind: str, ranks: int) -> float:
-    """Return busbw / algbw, where algbw = n/t (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
+    """Return busbw / algbw, where algbw = n/t; 1 for an unknown kind.
 
     >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
     (1.5, 0.75, 1.0)
     """
-    if kind == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    return (ranks - 1) / ranks if kind in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
+    formula = COLLECTIVES[kind].bus_factor if kind in COLLECTIVES else "1"
+    return 1.0 if formula == "1" else _count(formula, ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +177,6 @@ ALGORITHMS = {
 }
 """All algorithms by name; log2 is rounded up if P is not a power of two."""
 
-_COMMON = {
-    "all_reduce": "ring all-reduce",
-    "all_gather": "ring all-gather",
-    "reduce_scatter": "ring reduce-scatter",
-    "all_to_all": "pairwise all-to-all",
-    "send_recv": "send and receive",
-}
-# gloo/broadcast.cc forwards whole messages down a binomial tree. NCCL chooses ring or tree by size without reporting
-# which; large messages within a machine use the ring.
-_BROADCAST = {"gloo": "binomial-tree broadcast", "nccl": "pipelined ring broadcast"}
-
 
 def algorithm_of(backend: str, kind: str) -> Algorithm:
     """Return the algorithm that a backend of torch.distributed uses for large messages of a kind.
@@ -118,5 +184,6 @@ def algorithm_of(backend: str, kind: str) -> Algorithm:
     Raises:
         KeyError: the kind is not in KINDS.
     """
-    chosen = _BROADCAST.get(backend, "pipelined ring broadcast") if kind == "broadcast" else _COMMON[kind]
-    return ALGORITHMS[chosen]
+    collective = COLLECTIVES[kind]
+    gloo = collective.gloo_algorithm if backend == "gloo" else ""
+    return ALGORITHMS[gloo or collective.algorithm]

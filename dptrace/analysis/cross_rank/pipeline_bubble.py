@@ -18,6 +18,7 @@ import numpy as np
 
 from dptrace.analysis.cross_rank.clocks import Clocks
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import Action, Timeline
 
 __all__ = [
@@ -44,7 +45,7 @@ ACTION_COLUMNS = (
 )
 """Columns of the table of actions; times are on the rank's own clock."""
 
-_MESSAGES = ("send", "recv", "send_recv")
+_MESSAGES = frozenset(kind.name for kind in COLLECTIVES.values() if kind.point_to_point)
 
 
 @dataclass(frozen=True, slots=True)

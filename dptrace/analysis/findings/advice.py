@@ -10,6 +10,7 @@ import numpy as np
 from dptrace.analysis.cross_rank.ddp_buckets import ddp_logging_data
 from dptrace.analysis.findings.finding import FindingContext
 from dptrace.core.units import byte_size
+from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import Phase
 
 __all__ = ["GRADIENTS", "first_bucket_advice", "for_exposed"]
@@ -53,7 +54,7 @@ def for_exposed(
             text,
             "DistributedDataParallel broadcasts buffers in each step: set broadcast_buffers=False if not needed.",
         )
-    if kind in ("send", "recv", "send_recv") and context.pipelines:
+    if kind in COLLECTIVES and COLLECTIVES[kind].point_to_point and context.pipelines:
         return text, "In a pipeline, this is mostly waiting for another stage, not transfer: see the bubble."
     return text, _ANY
 

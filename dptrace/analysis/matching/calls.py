@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64
+from dptrace.model.collectives import COLLECTIVES, CollectiveKind
 from dptrace.timeline.model import UNKNOWN_GROUP, Collective, Kind
 from dptrace.timeline.steps import WHOLE_TRACE
 
@@ -20,14 +21,8 @@ __all__ = ["NO_STEP", "Calls", "Group", "calls_of", "distinct"]
 NO_STEP = -1
 """Step index of a call outside all steps."""
 
-_SYNCHRONIZING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
-"""No rank can leave these before all have arrived, so all leave at about the same time."""
-_SIZED = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "send", "recv"})
-"""Kinds with the same bytes on all ranks; what is gathered, scattered or exchanged may be divided unevenly."""
 _PAIR = 2
-_POINT_TO_POINT = frozenset({"send", "recv", "send_recv"})
-# NCCL has one kernel for all of these, so without its launch a call cannot be distinguished from the others.
-_FAMILY = dict.fromkeys(("send", "recv", "send_recv", "all_to_all", "gather", "scatter"), "send_recv")
+_POINT_TO_POINT = frozenset(kind.name for kind in COLLECTIVES.values() if kind.point_to_point)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +217,12 @@ def _numbered(
     endpoints = _endpoints(kind, peer, rank, ranks) if point_to_point else (-1, -1)
     # For several sends and receives in one kernel, nothing else is known.
     described = described and (kind != "send_recv" and (not point_to_point or endpoints[0] >= 0))
-    counted = size if described and kind in _SIZED else 0
+    properties = COLLECTIVES.get(kind, CollectiveKind(kind))
+    # Without its launch, a call cannot be distinguished from others with the same kernel.
+    kernel = properties.nccl_kernel or kind
+    counted = size if described and properties.equal_bytes else 0
     signature = ("send_recv" if point_to_point else kind, counted, dtype, name, ranks, endpoints)
-    family = (_FAMILY.get(kind, kind), name, ranks)
+    family = (kernel, name, ranks)
     key = (name, ranks, members or len(ranks), description)
     blind = point_to_point and endpoints[0] < 0
     return (
@@ -232,7 +230,7 @@ def _numbered(
         families[family],
         groups[key],
         described,
-        kind in _SYNCHRONIZING,
+        properties.synchronizing,
         blind,
         endpoints[0],
         endpoints[1],
