@@ -107,8 +107,9 @@ def _missing_ranks_text(context: FindingContext, kind: str) -> str:
     if len(absent) == 1:
         who = f"rank {min(absent)} has no trace in this run"
     else:
-        who = f"{len(absent) or wanted - len(here)} of its {wanted} ranks have no trace in this run"
-    return f" How much of it is wait is unknown: {who}."
+        missing = len(absent) or wanted - len(here)
+        who = f"{missing} of its {wanted} ranks {'has' if missing == 1 else 'have'} no trace in this run"
+    return f" The share of wait in it is unknown: {who}."
 
 
 _TOO_LARGE = 0.1

@@ -14,7 +14,7 @@ _CAUSE_TEXT = {
     "passed_on": "it waits for another rank itself",
     "memory_copies": "its memory copies take longer",
     "data_loading": "its host waits for data",
-    "host_bound": "its host launches late",
+    "host_bound": "its host launches kernels late",
     "waiting": "its GPU waits for another stream",
     "bubble": "its pipeline stage waits for another",
     "unknown": "the trace does not show why",
@@ -46,10 +46,12 @@ def stragglers(context: FindingContext) -> list[Finding]:
         instance = int(late.instance[worst])
         rank = matches.device_ids[device][0]
         share = f"{100 * len(rows) / counted:.0f} %"
-        by = f"by {duration(np.median(late.late_ns[rows]))} (median), {duration(late.late_ns[worst])} at worst"
+        most = duration(late.late_ns[worst])
+        median = duration(np.median(late.late_ns[rows]))
+        lateness = f"{most} late" if len(rows) == 1 else f"{median} late in the median and {most} at worst"
         text = (
-            f"Rank {rank} keeps the others waiting: last at {plural(len(rows), 'collective')} ({share}), {by}. "
-            f"Cause: {_CAUSE_TEXT[cause]}."
+            f"Rank {rank} keeps the others waiting: it arrives last at {plural(len(rows), 'collective')} ({share}), "
+            f"{lateness}. Cause: {_CAUSE_TEXT[cause]}."
         )
         if not matches.complete[late.instance[rows]].all():
             text += " Some ranks have no trace in this run and may have arrived even later."

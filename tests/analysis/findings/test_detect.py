@@ -66,7 +66,9 @@ def test_waiting_for_a_late_rank_is_the_stragglers_and_not_the_collectives() -> 
 
     assert ["straggler", "exposed_comm"] == [finding.kind for finding in found]
     assert (25 * MS, 5 * MS) == (found[0].cost_ns, found[1].cost_ns)
-    assert found[0].text.startswith("Rank 1 keeps the others waiting: last at 1 collective (100 %), by 25.0 ms")
+    assert found[0].text.startswith(
+        "Rank 1 keeps the others waiting: it arrives last at 1 collective (100 %), 25.0 ms late"
+    )
     assert "its own compute takes longer" in found[0].text
     assert {"rank": 1, "step": "ProfilerStep#0", "collective": "all_reduce"}.items() <= found[0].evidence.items()
 
@@ -233,7 +235,7 @@ def test_without_all_ranks_waiting_cannot_be_told(here: tuple[int, ...], world: 
     """The finding names who is not here; with all ranks there is nothing to say."""
     text = kinds(job(8_000_000, ranks=here, world=world), world)["exposed_comm"].text
 
-    assert ("is wait is unknown" in text) == bool(said)
+    assert ("share of wait in it is unknown" in text) == bool(said)
     assert said in text
 
 
