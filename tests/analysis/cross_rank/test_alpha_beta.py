@@ -1,4 +1,4 @@
-"""Latency and bandwidth fitted to the run's own collectives."""
+"""Latency and bandwidth fitted to the collectives of a run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_line_is_found_again() -> None:
 
 
 def test_how_well_it_fits_is_told() -> None:
-    """All on a line: 1 and nothing; scattered: less, and by how much."""
+    """On a line, R² is 1 and the deviation 0; scatter lowers R² and raises the deviation."""
     (good,) = fitted(calls({size: [20_000 + size // 100] for size in SIZES}))
     (bad,) = fitted(calls({size: [30_000 + size // 100, 10_000 + size // 100] for size in SIZES}))
 
@@ -65,7 +65,7 @@ def test_how_well_it_fits_is_told() -> None:
 def test_without_enough_there_is_no_fit_but_a_reason(
     lengths: dict[int, list[int]], world_size: int, reason: str
 ) -> None:
-    """One size, sizes too alike, unknown sizes, ranks missing."""
+    """One size, similar sizes, unknown sizes, missing ranks."""
     (fit,) = fitted(calls(lengths), world_size)
 
     assert (None, None, None) == (fit.alpha_s, fit.beta_s_per_byte, fit.crossover_bytes)
@@ -75,7 +75,7 @@ def test_without_enough_there_is_no_fit_but_a_reason(
 
 @needs_real_traces
 def test_eight_h100s_have_an_nvlink() -> None:
-    """Some 10 µs, and 300 to 400 GB/s: what eight of them reach."""
+    """About 10 µs and 300 to 400 GB/s, the bandwidth that eight H100s reach."""
     run = real_ranks("sharded_h100_8ranks")
     matches = match(run)
 
@@ -90,7 +90,7 @@ def test_eight_h100s_have_an_nvlink() -> None:
 
 
 def test_busbw_is_that_of_nccl_tests_at_the_line() -> None:
-    """2 (n - 1) / n of the bytes over the fitted time; nothing where there is no fit."""
+    """2 (n - 1) / n of the bytes over the fitted time; None without a fit."""
     fit = AlphaBeta("all_reduce", 0, 4, 10, 5, 10e-6, 1e-11, 1.0, 0.0)
 
     assert 1.5 * 1_000_000 / 20e-6 == pytest.approx(fit.busbw(1_000_000))
