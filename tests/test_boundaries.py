@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "timeline": {"readers", "core", "errors"},
     "model": {"core", "errors"},
     "analysis/per_gpu": {"timeline", "core"},
-    "analysis/matching": {"analysis/per_gpu", "timeline", "core"},
+    "analysis/matching": {"analysis/per_gpu", "timeline", "model", "core"},
     "analysis/cross_rank": {"analysis/matching", "analysis/per_gpu", "timeline", "model", "core"},
     "analysis/findings": FIGURES | {"core"},
     "run": FIGURES | {"analysis/findings", "core", "errors", "api"},

@@ -1,1 +1,1 @@
-"""Formulas with their source: what communication costs, from few numbers; knows neither files nor pictures."""
+"""Cost models of communication and scaling: formulas with their sources, without files or plots."""

@@ -1,4 +1,9 @@
-"""A latency alpha and a time beta per byte, fitted to measured times: robust, with confidence, and in pieces."""
+"""The alpha-beta model, fitted to measured times: latency alpha and seconds per byte beta.
+
+There are two fits. :func:`weighted_line` is plain weighted least squares, for the collectives of a trace: few sizes
+with many instances each, where medians already remove outliers. :func:`fit` is for link measurements: many sizes with
+few repetitions each, so that it weights outliers down and adds confidence ranges and segments.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +13,29 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Fit", "Line", "Segment", "fit", "line_through", "pieces", "r_squared"]
+__all__ = ["MIN_SIZE_RATIO", "Fit", "Line", "Segment", "fit", "line_through", "pieces", "r_squared", "weighted_line"]
 
 Floats = NDArray[np.float64]
 
-_RATIO = 2
-"""Sizes must differ by more than this factor for the slope to mean anything."""
+MIN_SIZE_RATIO = 2
+"""Least ratio of the largest to the smallest size for a meaningful slope."""
 _HUBER = 1.345
-"""Huber's bend, in standard deviations: 95 % of least squares' efficiency where errors are normal."""
+"""Huber's threshold in standard deviations: 95 % of the efficiency of least squares for normal errors."""
 _FINEST = 0.01
-"""Relative deviation below which nothing counts as an outlier."""
+"""Relative deviation below which no point counts as an outlier."""
 _TURNS = 25
 _DRAWS = 400
 _FEWEST_ABOVE = 3
 _FEWEST_IN_PIECE = 2
 _SIZES_PER_PIECE = 4
-"""How many sizes there must be for each piece, so that there is something to explain."""
+"""Sizes required for each piece, so that more pieces than the data supports are never fitted."""
 _NOISE = 0.03
-"""Least relative error of a median: what a few repetitions agree on by chance."""
+"""Least relative error of a median: a few repetitions can agree this closely by chance."""
 _SMALL = 0.1
-"""Deviation from a line, as a share of it, that no further line is spent on: no machine is exactly linear."""
+"""Relative deviation from a line that does not justify another one: no machine is exactly linear."""
 
 _FARTHER = 2
-"""How many times farther, in squares, one line must be off than several: scatter is not cut into pieces."""
+"""Factor by which several lines must reduce chi-square against one line, so that scatter is not cut into pieces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +47,17 @@ class Line:
 
     @property
     def crossover_bytes(self) -> float | None:
-        """Give n* = alpha/beta, the size at which latency and transfer take equally long; None where beta is 0."""
+        """n* = alpha/beta, the size at which latency and transfer take equally long; None if beta is 0."""
         return self.alpha_s / self.beta_s_per_byte if self.beta_s_per_byte > 0 else None
 
     def seconds(self, size: float) -> float:
-        """Give the time of a message of *size* bytes."""
+        """Return the time of a message of *size* bytes."""
         return self.alpha_s + self.beta_s_per_byte * size
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A line, and the sizes that it holds for."""
+    """A line and the range of sizes it applies to."""
 
     line: Line
     from_bytes: int
@@ -61,28 +66,28 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The line through the medians, and how far it is to be believed."""
+    """The line through the medians, with its confidence ranges and goodness of fit."""
 
     line: Line
     alpha_range_s: tuple[float, float]
     """95 % confidence: bootstrap over sizes, and over repetitions within each size."""
     beta_range_s_per_byte: tuple[float, float]
     r2: float
-    """Share of the variance of all medians that the line explains, each weighed by 1/t²."""
+    """Share of the variance of all medians that the line explains, each weighted by 1/t²."""
     r2_above: float | None
-    """Share of the plain variance of the medians above the crossover; None where fewer than three lie there."""
+    """Share of the unweighted variance of the medians above the crossover; None if fewer than three lie there."""
     deviation: float
-    """Median distance of a median from the line, as a share of the line."""
+    """Median distance of the medians from the line, as a share of the line."""
     worst: float
     """The largest such distance."""
     pieces: tuple[Segment, ...]
-    """Several lines where one does not explain the medians; else none."""
+    """Several lines if one does not explain the medians; otherwise empty."""
     r2_pieces: float | None
-    """As ``r2_above``, about those lines, adjusted for the numbers that they take; None where there are none, or fewer
-    medians than numbers."""
+    """``r2_above`` of the pieces, adjusted for their number of parameters; None without pieces, or with fewer medians
+    than parameters."""
 
     def seconds(self, size: float) -> float:
-        """Give the time of a message of *size* bytes, by the piece that it falls into where there are pieces."""
+        """Return the time of a message of *size* bytes, from the piece that covers it if there are pieces."""
         for piece in self.pieces:
             if size <= piece.to_bytes:
                 return piece.line.seconds(size)
@@ -90,43 +95,60 @@ class Fit:
 
 
 def line_through(sizes: ArrayLike, seconds: ArrayLike, error: ArrayLike | None = None) -> Line:
-    """Fit one line by least squares of relative errors, outliers bent down after Huber; neither term below 0.
+    """Fit one line by least squares of relative errors with Huber weights for outliers; neither term is below 0.
 
     Args:
         sizes: bytes, ``(n,)``.
         seconds: times, ``(n,)``, all above 0.
-        error: what each time may be off by, as a share of it; all alike where it is not given.
+        error: relative error of each time; equal for all by default.
 
     Raises:
-        ValueError: fewer than two sizes, or none twice as large as another.
+        ValueError: fewer than two sizes, or no size is twice another, or a time is not above 0.
     """
     x, y = np.asarray(sizes, np.float64), np.asarray(seconds, np.float64)
-    if len(x) < 2 or x.max() < _RATIO * x.min():
-        raise ValueError("a line needs sizes of which one is twice as large as another")
+    if len(x) < 2 or x.max() < MIN_SIZE_RATIO * x.min():
+        raise ValueError("the largest size must be at least twice the smallest")
     if not np.all(y > 0):
-        raise ValueError("a time must be above 0")
+        raise ValueError("all times must be above 0")
     share = np.ones_like(y) if error is None else np.asarray(error, np.float64)
     alpha, beta = _robust(x[None, :], y[None, :], share[None, :])
     return Line(float(alpha[0]), float(beta[0]))
 
 
+def weighted_line(sizes: NDArray[np.int64], seconds: Floats, weight: Floats) -> Line:
+    """Fit one line by weighted least squares; neither term is below 0.
+
+    Args:
+        sizes: bytes, distinct and increasing, ``(n,)``.
+        seconds: times, ``(n,)``.
+        weight: of each residual, ``(n,)``.
+    """
+    design = np.stack((np.ones(len(sizes)), sizes.astype(np.float64)), axis=1) * weight[:, None]
+    (alpha, beta), *_ = np.linalg.lstsq(design / [1, sizes[-1]], seconds * weight, rcond=None)
+    if alpha >= 0 and beta >= 0:
+        return Line(float(alpha), float(beta / sizes[-1]))
+    column = design[:, 1] if beta >= 0 else design[:, 0]
+    single = float(column @ (seconds * weight) / (column @ column))
+    return Line(0.0, single) if beta >= 0 else Line(single, 0.0)
+
+
 def fit(sizes: Sequence[int], samples: Sequence[ArrayLike], seed: int = 0) -> Fit:
-    """Fit the medians of repeated times.
+    """Fit a line to the medians of repeated measurements.
 
     Args:
         sizes: bytes, increasing, ``(n,)``.
-        samples: for each size the repetitions' times in seconds.
-        seed: of the bootstrap, so that a file gives the same ranges twice.
+        samples: the times in seconds of each size's repetitions.
+        seed: of the bootstrap, so that the same samples always yield the same ranges.
 
     Raises:
-        ValueError: as :func:`line_through` does.
+        ValueError: in the cases of :func:`line_through`.
     """
     x = np.asarray(sizes, np.float64)
     arrays = [np.asarray(sample, np.float64) for sample in samples]
     medians = np.array([np.median(sample) for sample in arrays])
     random = np.random.default_rng(seed)
     drawn = [np.median(s[random.integers(0, len(s), (_DRAWS, len(s)))], axis=1) for s in arrays]
-    # What is known of each median: sizes whose times scatter count for less.
+    # Error of each median: sizes whose times scatter get less weight.
     error = np.maximum([float(d.std() / m) for d, m in zip(drawn, medians, strict=True)], _NOISE)
     line = line_through(x, medians, error)
     alphas, betas = _bootstrap(x, np.stack(drawn, axis=1), error, random)
@@ -157,7 +179,7 @@ def fit(sizes: Sequence[int], samples: Sequence[ArrayLike], seed: int = 0) -> Fi
 
 
 def r_squared(seconds: Floats, expected: Floats, weight: Floats | None = None) -> float:
-    """Give R²: 1 less the share of the variance that is left about *expected*."""
+    """Return R²: 1 minus the share of the variance that *expected* leaves unexplained."""
     weight = np.ones_like(seconds) if weight is None else weight
     mean = float((weight * seconds).sum() / weight.sum())
     spread = float((weight * (seconds - mean) ** 2).sum())
@@ -166,20 +188,20 @@ def r_squared(seconds: Floats, expected: Floats, weight: Floats | None = None) -
 
 
 def pieces(sizes: ArrayLike, seconds: ArrayLike, error: ArrayLike, most: int = 3) -> tuple[Segment, ...]:
-    """Cut the sizes where another line holds, as where NCCL goes from LL to LL128 to Simple, or a cache is full.
+    """Split the sizes where another line applies, such as where NCCL switches from LL to LL128 to Simple.
 
-    Of one to *most* lines, those with the least Bayesian information criterion are taken, three numbers being paid
-    for each further line; nothing where one line does about as well.
+    The number of lines, from one to *most*, is the one with the least Bayesian information criterion, at three
+    parameters for each line. Return an empty tuple if one line does about as well.
 
     Args:
         sizes: bytes, increasing, ``(n,)``.
         seconds: times, ``(n,)``.
-        error: what each may be off by, as a share of it, ``(n,)``.
+        error: relative error of each time, ``(n,)``.
     """
     sigma = np.hypot(np.asarray(error, np.float64), _SMALL)
     x, y = np.asarray(sizes, np.float64), np.asarray(seconds, np.float64)
     count = len(x)
-    # best[k][j]: least cost of the first j sizes in k pieces, and where the last of them begins.
+    # best[k][j]: least cost of the first j sizes in k pieces, and where the last piece begins.
     best: list[dict[int, tuple[float, int]]] = [{0: (0.0, 0)}]
     for _ in range(most):
         row: dict[int, tuple[float, int]] = {}
@@ -207,16 +229,16 @@ def pieces(sizes: ArrayLike, seconds: ArrayLike, error: ArrayLike, most: int = 3
 
 
 def _cost(x: Floats, y: Floats, sigma: Floats) -> float:
-    """Give chi-square about the line through these."""
+    """Return chi-square of these points about the line through them."""
     alpha, beta = _solve(x[None, :], y[None, :], 1 / (y * sigma)[None, :])
     return float((((alpha[0] + beta[0] * x) / y - 1) ** 2 / sigma**2).sum())
 
 
 def _robust(x: Floats, y: Floats, error: Floats) -> tuple[Floats, Floats]:
-    """Fit many lines at once, ``(m, n)`` to ``(m,)`` each: reweighted until outliers count by their distance only.
+    """Fit many lines at once, ``(m, n)`` to ``(m,)`` each, by iteratively reweighted least squares.
 
-    Errors are relative to the line, since relative to the times those that are too short would count most; distances
-    are those of logarithms, where half and double are equally far.
+    Errors are relative to the line: relative to the times, times that are too short would count most. Distances are
+    logarithmic, so that half and double are equally far.
     """
     alpha, beta = _solve(x, y, 1 / (y * error))
     for _ in range(_TURNS):
@@ -229,13 +251,13 @@ def _robust(x: Floats, y: Floats, error: Floats) -> tuple[Floats, Floats]:
 
 
 def _solve(x: Floats, y: Floats, weight: Floats) -> tuple[Floats, Floats]:
-    """Solve the weighted normal equations of each row, neither term below 0."""
+    """Solve the weighted normal equations of each row; neither term is below 0."""
     unit = x.max(axis=1, keepdims=True)  # bytes and ones differ by nine orders of magnitude
     x, w = x / unit, weight**2
     one, up, square = w.sum(axis=1), (w * x).sum(axis=1), (w * x * x).sum(axis=1)
     right, slanted = (w * y).sum(axis=1), (w * x * y).sum(axis=1)
     det = one * square - up * up
-    safe = np.where(det > 1e-12 * one * square, det, np.inf)  # rows of one size only have no slope
+    safe = np.where(det > 1e-12 * one * square, det, np.inf)  # rows with a single size have no slope
     alpha, beta = (square * right - up * slanted) / safe, (one * slanted - up * right) / safe
     flat = (beta < 0) | np.isinf(safe)
     alpha, beta = np.where(flat, right / one, alpha), np.where(flat, 0.0, beta)
@@ -245,10 +267,10 @@ def _solve(x: Floats, y: Floats, weight: Floats) -> tuple[Floats, Floats]:
 
 
 def _bootstrap(x: Floats, medians: Floats, error: Floats, random: np.random.Generator) -> tuple[Floats, Floats]:
-    """Fit lines to sizes drawn with replacement, each with one of its redrawn medians, ``(draws, n)``."""
+    """Fit lines to sizes drawn with replacement, each with one of its resampled medians, ``(draws, n)``."""
     chosen = random.integers(0, len(x), (_DRAWS, len(x)))
     drawn = x[chosen]
-    wide = drawn.max(axis=1) >= _RATIO * drawn.min(axis=1)
+    wide = drawn.max(axis=1) >= MIN_SIZE_RATIO * drawn.min(axis=1)
     return _robust(drawn[wide], np.take_along_axis(medians, chosen, axis=1)[wide], error[chosen][wide])
 
 

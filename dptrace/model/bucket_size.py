@@ -1,15 +1,15 @@
-"""Which bucket size hides most of DDP's communication, from a line alpha + beta·n and when gradients become ready.
+"""Which bucket size hides most of DDP's communication, from a line alpha + beta·n and the times gradients are ready.
 
-Backward makes the gradients ready one after the other. DDP fills a bucket with them in that order and closes it as soon
-as it reaches the cap (``compute_bucket_assignment_by_size`` in torch's reducer.cpp; Li et al., "PyTorch Distributed",
-VLDB 2020, section 3.2.3). The all-reduce of bucket i, of n_i bytes, begins when its last gradient is ready and the one
-before it has ended:
+Backward produces the gradients one after the other. DDP fills a bucket with them in that order and closes it once it
+reaches the cap (``compute_bucket_assignment_by_size`` in torch's reducer.cpp; Li et al., "PyTorch Distributed",
+VLDB 2020, section 3.2.3). The all-reduce of bucket i, of n_i bytes, begins when its last gradient is ready and the
+previous all-reduce has ended:
 
     end_i = max(ready_i, end_(i-1)) + alpha + beta·n_i        exposed = end_last - ready_last
 
-Backward ends with its last gradient, which is in the last bucket, so ``exposed`` is what comes after it. A small cap
-pays alpha often; a large one leaves much to send when backward is over. What the model leaves out: ranks that are not
-ready at the same time, and compute that is slowed down by the communication beside it.
+Backward ends with its last gradient, which is in the last bucket, so ``exposed`` is the communication after backward.
+A small cap pays alpha often; a large one leaves much to send after backward. The model ignores that ranks are not ready
+at the same time and that concurrent communication slows compute down.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ __all__ = ["CapPrediction", "best_cap", "bucket_ends", "candidate_caps", "expose
 
 @dataclass(frozen=True, slots=True)
 class CapPrediction:
-    """What the model says of one cap."""
+    """The prediction for one cap."""
 
     cap_bytes: int
     buckets: tuple[int, ...]
-    """Bytes of each, in the order of their all-reduces."""
+    """Bytes of each bucket, in the order of their all-reduces."""
     exposed_s: float
 
 
 def bucket_ends(sizes: Sequence[int], cap_bytes: float) -> list[int]:
-    """Give where each bucket ends: how many gradients are in it and in those before it.
+    """Return where each bucket ends: the number of gradients in it and all buckets before it.
 
-    >>> fill([3, 1, 4, 1, 5], 4)  # a bucket closes when it reaches the cap, and may exceed it
+    >>> bucket_ends([3, 1, 4, 1, 5], 4)  # a bucket closes when it reaches the cap, and may exceed it
     [2, 3, 5]
 
     Args:
@@ -56,12 +56,12 @@ def _fill(sums: Sequence[int], cap_bytes: float) -> list[int]:
 
 
 def exposed_s(buckets: Sequence[int], ready_s: Sequence[float], line: Line) -> float:
-    """Give the seconds that communication goes on after the last bucket is ready.
+    """Return the seconds of communication after the last bucket is ready.
 
     Args:
-        buckets: bytes of each, in order.
-        ready_s: when each is ready, from any common origin.
-        line: what an all-reduce of n bytes takes.
+        buckets: bytes of each bucket, in order.
+        ready_s: when each bucket is ready, from any common origin.
+        line: the time of an all-reduce of n bytes.
     """
     end = -math.inf
     for size, ready in zip(buckets, ready_s, strict=True):
@@ -70,7 +70,7 @@ def exposed_s(buckets: Sequence[int], ready_s: Sequence[float], line: Line) -> f
 
 
 def predict(sizes: Sequence[int], ready_s: Sequence[float], cap_bytes: float, line: Line) -> CapPrediction:
-    """Say what a cap gives.
+    """Predict the buckets and the exposed time of a cap.
 
     Args:
         sizes: bytes of the gradients, in the order in which they become ready.
@@ -86,7 +86,7 @@ def _predict(sums: Sequence[int], ready_s: Sequence[float], cap_bytes: float, li
 
 
 def candidate_caps(sizes: Sequence[int]) -> list[int]:
-    """Give every cap that makes other buckets than the next smaller one: the sums of neighbouring gradients."""
+    """Return every cap whose buckets differ from those of the next smaller cap: the sums of neighboring gradients."""
     sums = [0, *accumulate(sizes)]
     return sorted({high - low for i, low in enumerate(sums) for high in sums[i + 1 :]})
 
@@ -98,30 +98,30 @@ def best_cap(
     among: Iterable[float] | None = None,
     slack: float = 0.0,
 ) -> CapPrediction:
-    """Choose the cap that exposes least; of several alike the one with the fewest buckets, of those the larger.
+    """Choose the cap with the least exposed time; among equals the one with the fewest buckets, then the larger one.
 
     Args:
         sizes: bytes of the gradients, in the order in which they become ready; at least one.
         ready_s: when each becomes ready, ascending.
-        among: caps in bytes; by default all that make a difference.
-        slack: by which share more than the least a cap may expose and still be alike.
+        among: caps in bytes; by default all of :func:`candidate_caps`.
+        slack: share by which a cap may exceed the least exposed time and still count as equal.
     """
     sums = [0, *accumulate(sizes)]
     choices = [_predict(sums, ready_s, cap, line) for cap in (candidate_caps(sizes) if among is None else among)]
-    # Sums in another order differ in their last digits.
+    # Sums in a different order differ in their last digits.
     most = min(choice.exposed_s for choice in choices) * (1 + slack) + 1e-12
     alike = [choice for choice in choices if choice.exposed_s <= most]
     return min(alike, key=lambda choice: (len(choice.buckets), -choice.cap_bytes))
 
 
 def pipelined_bytes(total: int, line: Line) -> float | None:
-    """Give the bucket size of the closed form sqrt(S·alpha/beta), for comparison; None where beta is 0.
+    """Return the bucket size of the closed form sqrt(S·alpha/beta), for comparison; None if beta is 0.
 
-    It is the least of S/b·alpha + b·beta: all calls' latencies, and the last bucket's transfer, which nothing hides.
-    So it knows nothing of backward. (Elsewhere written sqrt(s·o/w): s bytes, o overhead of a call, and w the seconds
-    per byte, since only so are these bytes.)
+    It minimizes S/b·alpha + b·beta: the latencies of all calls, plus the transfer of the last bucket, which is exposed.
+    It ignores backward. (Elsewhere written sqrt(s·o/w), with s bytes, o the overhead of a call and w the seconds per
+    byte.)
 
     Args:
-        total: S, the bytes of all gradients.
+        total: S, the bytes of all gradients together.
     """
     return math.sqrt(total * line.alpha_s / line.beta_s_per_byte) if line.beta_s_per_byte > 0 else None

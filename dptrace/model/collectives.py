@@ -1,9 +1,9 @@
-"""What each collective costs by the algorithm that moves its data: hops of latency, and the share of bytes per link.
+"""The kinds of collectives, and the cost of each by the algorithm that moves its data.
 
 The alpha-beta (postal, Hockney) model: one message of n bytes over one link takes ``alpha + beta·n`` seconds, and a
 collective among P ranks ``hops(P)·alpha + share(P)·n·beta``. The formulas are those of the guide "Distributed
 Training", sections 3.2 to 3.4 (all-reduce), 4.1 to 4.4 (the others) and 5.2; they go back to Thakur, Rabenseifner and
-Gropp, "Optimization of Collective Communication Operations in MPICH" (2005). In all of them n is the message as
+Gropp, "Optimization of Collective Communication Operations in MPICH" (2005). In all of them n is the message size as
 nccl-tests counts it, see :data:`COUNTED`.
 """
 
@@ -12,50 +12,127 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-__all__ = ["ALGORITHMS", "COUNTED", "KINDS", "Algorithm", "algorithm_of", "bus_factor"]
+__all__ = ["ALGORITHMS", "COLLECTIVES", "COUNTED", "KINDS", "Algorithm", "CollectiveKind", "algorithm_of", "bus_factor"]
 
-COUNTED = {
-    "all_reduce": "bytes of each rank's tensor",
-    "all_gather": "bytes of the gathered tensor, all ranks' parts together",
-    "reduce_scatter": "bytes of each rank's whole input",
-    "all_to_all": "bytes that each rank sends, its own part included",
-    "broadcast": "bytes of the tensor",
-    "send_recv": "bytes of the tensor, one way",
+
+@dataclass(frozen=True, slots=True)
+class CollectiveKind:
+    """The properties of one kind of collective; the defaults are those of an unknown kind."""
+
+    name: str
+    synchronizing: bool = False
+    """Whether no rank can leave it before all have arrived, so that all leave at about the same time."""
+    equal_bytes: bool = False
+    """Whether it has the same bytes on all ranks; what is gathered, scattered or exchanged may be divided unevenly."""
+    point_to_point: bool = False
+    nccl_kernel: str = ""
+    """Kind of the NCCL kernel that carries it out, if several kinds share one."""
+    bus_factor: str = "1"
+    """Key of the formula of busbw / algbw."""
+    counted: str = ""
+    """What its message size n counts; empty for kinds that ``dptrace links`` does not measure."""
+    algorithm: str = ""
+    """Name of the algorithm for large messages; see :func:`algorithm_of`."""
+    gloo_algorithm: str = ""
+    """The same for gloo, if it differs."""
+
+
+COLLECTIVES = {
+    kind.name: kind
+    for kind in (
+        CollectiveKind(
+            "all_reduce",
+            synchronizing=True,
+            equal_bytes=True,
+            bus_factor="2(P-1)/P",
+            counted="bytes of each rank's tensor",
+            algorithm="ring all-reduce",
+        ),
+        CollectiveKind(
+            "all_gather",
+            synchronizing=True,
+            equal_bytes=True,
+            bus_factor="(P-1)/P",
+            counted="bytes of the gathered tensor, all ranks' parts together",
+            algorithm="ring all-gather",
+        ),
+        CollectiveKind(
+            "reduce_scatter",
+            synchronizing=True,
+            equal_bytes=True,
+            bus_factor="(P-1)/P",
+            counted="bytes of each rank's whole input",
+            algorithm="ring reduce-scatter",
+        ),
+        CollectiveKind(
+            "all_to_all",
+            synchronizing=True,
+            nccl_kernel="send_recv",
+            bus_factor="(P-1)/P",
+            counted="bytes that each rank sends, its own part included",
+            algorithm="pairwise all-to-all",
+        ),
+        # gloo/broadcast.cc forwards whole messages down a binomial tree. NCCL chooses ring or tree by size without
+        # reporting which; large messages within a machine use the ring.
+        CollectiveKind(
+            "broadcast",
+            equal_bytes=True,
+            counted="bytes of the tensor",
+            algorithm="pipelined ring broadcast",
+            gloo_algorithm="binomial-tree broadcast",
+        ),
+        CollectiveKind("reduce", equal_bytes=True),
+        CollectiveKind("gather", nccl_kernel="send_recv"),
+        CollectiveKind("scatter", nccl_kernel="send_recv"),
+        CollectiveKind("barrier", synchronizing=True),
+        CollectiveKind("send", equal_bytes=True, point_to_point=True, nccl_kernel="send_recv"),
+        CollectiveKind("recv", equal_bytes=True, point_to_point=True, nccl_kernel="send_recv"),
+        CollectiveKind(
+            "send_recv",
+            point_to_point=True,
+            nccl_kernel="send_recv",
+            counted="bytes of the tensor, one way",
+            algorithm="send and receive",
+        ),
+    )
 }
-"""What n is (NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
+"""All known kinds by name. Bus factors and counted bytes are those of nccl-tests (NVIDIA/nccl-tests,
+doc/PERFORMANCE.md)."""
+
+COUNTED = {kind.name: kind.counted for kind in COLLECTIVES.values() if kind.counted}
+"""What the message size n counts, for each kind that ``dptrace links`` measures."""
 
 KINDS = tuple(COUNTED)
 
 
 def bus_factor(kind: str, ranks: int) -> float:
-    """Give what nccl-tests multiplies algbw = n/t by to get busbw (NVIDIA/nccl-tests, doc/PERFORMANCE.md).
+    """Return busbw / algbw, where algbw = n/t; 1 for an unknown kind.
 
     >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
     (1.5, 0.75, 1.0)
     """
-    if kind == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    return (ranks - 1) / ranks if kind in ("all_gather", "reduce_scatter", "all_to_all") else 1.0
+    formula = COLLECTIVES[kind].bus_factor if kind in COLLECTIVES else "1"
+    return 1.0 if formula == "1" else _count(formula, ranks)
 
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One way to carry out a collective: t = hops·alpha + share·n·beta, alpha and beta being one link's."""
+    """One algorithm of a collective: t = hops·alpha + share·n·beta, with alpha and beta of one link."""
 
     name: str
     formula: str
-    """As it is written, P being the ranks and n the bytes."""
+    """The formula as text; P is the number of ranks, n the bytes."""
     latency: str
-    """Key of the hops' formula."""
+    """Key of the formula of the hops."""
     volume: str
-    """Key of the share's formula."""
+    """Key of the formula of the share."""
 
     def hops(self, ranks: int) -> float:
-        """Give how often the latency of a link is paid, one after the other."""
+        """Return the number of sequential messages: how often the latency of a link is paid."""
         return _count(self.latency, ranks)
 
     def share(self, ranks: int) -> float:
-        """Give how many times the message crosses the busiest link."""
+        """Return how many times the message crosses the busiest link."""
         return _count(self.volume, ranks)
 
     def seconds(self, ranks: int, size: float, alpha_s: float, beta_s_per_byte: float) -> float:
@@ -68,7 +145,7 @@ class Algorithm:
 
 
 def _count(key: str, ranks: int) -> float:
-    """Give the value of the formula *key* for this many ranks."""
+    """Evaluate the formula *key* for this many ranks."""
     depth = math.ceil(math.log2(ranks)) if ranks > 1 else 0
     return {
         "1": 1.0 if ranks > 1 else 0.0,
@@ -98,25 +175,15 @@ ALGORITHMS = {
         Algorithm("send and receive", "alpha + n·beta", "1", "1"),
     )
 }
-"""All known here, by name; log2 is rounded up where P is no power of two."""
-
-_COMMON = {
-    "all_reduce": "ring all-reduce",
-    "all_gather": "ring all-gather",
-    "reduce_scatter": "ring reduce-scatter",
-    "all_to_all": "pairwise all-to-all",
-    "send_recv": "send and receive",
-}
-# gloo/broadcast.cc goes down a binomial tree and forwards whole messages. NCCL chooses between ring and tree by size
-# and does not tell which; its ring is the one that large messages get within a machine.
-_BROADCAST = {"gloo": "binomial-tree broadcast", "nccl": "pipelined ring broadcast"}
+"""All algorithms by name; log2 is rounded up if P is not a power of two."""
 
 
 def algorithm_of(backend: str, kind: str) -> Algorithm:
-    """Give the algorithm by which a backend of torch.distributed carries out large messages of a kind.
+    """Return the algorithm that a backend of torch.distributed uses for large messages of a kind.
 
     Raises:
-        KeyError: the kind is none of KINDS.
+        KeyError: the kind is not in KINDS.
     """
-    chosen = _BROADCAST.get(backend, "pipelined ring broadcast") if kind == "broadcast" else _COMMON[kind]
-    return ALGORITHMS[chosen]
+    collective = COLLECTIVES[kind]
+    gloo = collective.gloo_algorithm if backend == "gloo" else ""
+    return ALGORITHMS[gloo or collective.algorithm]

@@ -1,4 +1,4 @@
-"""What known interconnects do, to say which of them a measured link is like."""
+"""Nominal figures of known interconnects, and which of them a measured link resembles most."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 __all__ = ["INTERCONNECTS", "Interconnect", "InterconnectMatch", "nearest_interconnect"]
 
 _LATENCY_COUNTS = 0.25
-"""Weight of a factor in latency against the same factor in bandwidth: software's share in latency varies widely."""
+"""Weight of latency against bandwidth: the share of software in latency varies widely."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interconnect:
-    """One kind of link, at its nominal speed."""
+    """One kind of link at its nominal speed."""
 
     name: str
     medium: str
     """``nvlink``, ``pcie``, ``network`` or ``memory``."""
     bytes_per_s: float
-    """One direction, what one GPU or one port has."""
+    """One direction, per GPU or per port."""
     alpha_s: float
     """Typical latency of one message as software sees it."""
     source: str
@@ -28,13 +28,13 @@ class Interconnect:
 
 @dataclass(frozen=True, slots=True)
 class InterconnectMatch:
-    """The known interconnect that a measured one is most like."""
+    """The known interconnect that a measured link resembles most."""
 
     interconnect: Interconnect
     bandwidth_ratio: float
-    """Measured over nominal: 0.5 is half as fast."""
+    """Measured / nominal: 0.5 is half as fast."""
     latency_ratio: float | None
-    """Measured over typical; None where no latency was seen."""
+    """Measured / typical; None if the measured latency is 0."""
 
 
 _GUIDE = "latency: the guide 'Distributed Training', section 5.1"
@@ -59,8 +59,8 @@ INTERCONNECTS = (
     Interconnect("25 Gb Ethernet", "network", 3.125e9, _ETHERNET_US, f"IEEE 802.3by; {_GUIDE}"),
     Interconnect("100 Gb Ethernet", "network", 12.5e9, _ETHERNET_US, f"IEEE 802.3ba, 802.3bj; {_GUIDE}"),
     Interconnect("400 Gb Ethernet", "network", 50e9, _ETHERNET_US, f"IEEE 802.3bs; {_GUIDE}"),
-    # No standard stands behind this row: kernel copies on one core of a server of the 2020s, of the order of what
-    # iperf3 shows between two processes of one machine.
+    # Not from a standard: kernel copies on one core of a 2020s server, the order of magnitude that iperf3 shows between
+    # two processes on one machine.
     Interconnect(
         "TCP over loopback", "memory", 2.5e9, 50e-6, "order of magnitude: one core copying through the kernel"
     ),
@@ -68,14 +68,14 @@ INTERCONNECTS = (
 
 
 def nearest_interconnect(bytes_per_s: float, alpha_s: float, media: Sequence[str]) -> InterconnectMatch:
-    """Find what a link is most like: by the factor in bandwidth, and a quarter as much by that in latency.
+    """Find the interconnect nearest to a link, by the ratio of bandwidths and, with less weight, of latencies.
 
     Args:
-        bytes_per_s: of one link, above 0.
-        alpha_s: latency of one message over it; 0 where it was too short to see.
-        media: which kinds come into question.
+        bytes_per_s: bandwidth of one link, above 0.
+        alpha_s: latency of one message over it; 0 if it was too short to measure.
+        media: the media to consider.
 
-    >>> nearest(400e9, 4e-6, ["nvlink", "pcie"]).interconnect.name
+    >>> nearest_interconnect(400e9, 4e-6, ["nvlink", "pcie"]).interconnect.name
     'NVLink 4 (H100)'
     """
 

@@ -1,4 +1,4 @@
-"""From measured times to what is told of links: the fits, bandwidths and the known interconnect they are like."""
+"""Build links.json from measured times: fits, bandwidths, and the known interconnect nearest to the links."""
 
 from __future__ import annotations
 
@@ -15,26 +15,28 @@ from dptrace.model.interconnects import nearest_interconnect
 __all__ = ["SCHEMA", "STATISTIC", "link_report"]
 
 SCHEMA = 1
-"""Version of what :func:`links` gives; docs/links.md describes it."""
-STATISTIC = "medians over rounds; in a round the best of three timings counts, in a timing the slowest rank"
+"""Schema version of :func:`link_report`; docs/links.md describes it."""
+STATISTIC = "median over rounds of the best of three timings; the slowest rank sets each timing"
 
 _POOR = 0.15
-"""Median deviation from the line, as a share of it, above which it is said that one line does not explain the data."""
+"""Median relative deviation above which a note says that the line does not explain the data."""
 
 
 def link_report(measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Make the contents of links.json.
+    """Build the contents of links.json.
 
     Args:
         measured: ``samples``, a list of ``{"collective", "bytes", "calls", "seconds": [...]}``, and ``backend``,
-            ``ranks``, ``nodes`` and what else the ranks told, which is passed on.
+            ``ranks``, ``nodes`` and anything else, which is copied to the result.
     """
     kinds: dict[str, list[Mapping[str, Any]]] = {}
     for sample in measured["samples"]:
         kinds.setdefault(sample["collective"], []).append(sample)
     backend, ranks = measured["backend"], measured["ranks"]
     found = {kind: _collective(kind, backend, ranks, samples) for kind, samples in kinds.items()}
-    unfitted = [f"{kind}: no line can be fitted: {why}." for kind, one in found.items() if (why := one.pop("unfitted"))]
+    unfitted = [
+        f"{kind}: no line could be fitted: {why}." for kind, one in found.items() if (why := one.pop("unfitted"))
+    ]
     rates = {kind: one["busbw_gbps"] for kind, one in found.items()}
     kept = {key: value for key, value in measured.items() if key != "samples"}
     return {
@@ -43,7 +45,7 @@ def link_report(measured: Mapping[str, Any]) -> dict[str, Any]:
         **kept,
         "notes": [*measured.get("notes", ()), *unfitted, *_remarks(found)],
         "statistic": STATISTIC,
-        # One figure for all kinds: busbw is what makes them comparable. All-reduce is what training does most.
+        # One figure for all kinds, since busbw is comparable between them; all-reduce is the most common in training.
         "busbw_gbps": rates.get("all_reduce", max(rates.values(), default=None)),
         "busbw_gbps_by_kind": rates,
         "nearest": _nearest(measured, found),
@@ -71,8 +73,8 @@ def _collective(kind: str, backend: str, ranks: int, samples: Sequence[Mapping[s
     for row in rows:
         row["fitted_s"] = fitted.seconds(row["bytes"])
     algorithm = algorithm_of(backend, kind)
-    told = {"fit": _fit_dict(fitted), "link": _link(fitted.line, algorithm, backend, ranks)}
-    return {**about, **told, "measured": rows, "unfitted": ""}
+    fits = {"fit": _fit_dict(fitted), "link": _link(fitted.line, algorithm, backend, ranks)}
+    return {**about, **fits, "measured": rows, "unfitted": ""}
 
 
 def _row(sample: Mapping[str, Any], factor: float) -> dict[str, Any]:
@@ -112,17 +114,17 @@ def _fit_dict(fitted: Fit) -> dict[str, Any]:
 
 def _piece(piece: Segment) -> dict[str, Any]:
     line = piece.line
-    told = {"from_bytes": piece.from_bytes, "to_bytes": piece.to_bytes, "alpha_s": line.alpha_s}
-    return told | {"beta_s_per_byte": line.beta_s_per_byte}
+    sizes = {"from_bytes": piece.from_bytes, "to_bytes": piece.to_bytes}
+    return sizes | {"alpha_s": line.alpha_s, "beta_s_per_byte": line.beta_s_per_byte}
 
 
 def _link(line: Line, algorithm: Algorithm, backend: str, ranks: int) -> dict[str, Any]:
-    """Give one link's alpha and beta, by the formula of the algorithm."""
+    """Compute alpha and beta of one link from the formula of the algorithm."""
     beta = line.beta_s_per_byte / algorithm.share(ranks)
     return {
         "algorithm": algorithm.name,
         "formula": algorithm.formula,
-        "assumed": backend == "nccl",  # it chooses by itself, and does not tell
+        "assumed": backend == "nccl",  # it chooses the algorithm and does not report it
         "hops": algorithm.hops(ranks),
         "share": algorithm.share(ranks),
         "alpha_s": line.alpha_s / algorithm.hops(ranks),
@@ -132,29 +134,29 @@ def _link(line: Line, algorithm: Algorithm, backend: str, ranks: int) -> dict[st
 
 
 def _remarks(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Say where one line does not explain the times: where several do, and where it is scatter."""
-    parted, scattered = [], []
+    """Note the kinds that one line does not explain: because several lines do, or because the times scatter."""
+    segmented, scattered = [], []
     for kind, one in found.items():
-        told = one["fit"]
-        if told is None:
+        fitted = one["fit"]
+        if fitted is None:
             continue
-        if told["pieces"]:
-            where = ", ".join(f"{piece['from_bytes']:,}" for piece in told["pieces"][1:])
-            parted.append(f"{kind} from {where} bytes on")
-        elif told["deviation"] > _POOR:
-            scattered.append(f"{kind} ({100 * told['deviation']:.0f} % in the median)")
+        if fitted["pieces"]:
+            where = ", ".join(f"{piece['from_bytes']:,}" for piece in fitted["pieces"][1:])
+            segmented.append(f"{kind} from {where} bytes up")
+        elif fitted["deviation"] > _POOR:
+            scattered.append(f"{kind} (median deviation {100 * fitted['deviation']:.0f} %)")
     remarks = []
-    if parted:
-        why = "a protocol switch, a full cache, or memory that is asked for anew"
-        remarks.append(f"Another line holds for {'; '.join(parted)} ({why}).")
+    if segmented:
+        why = "a protocol switch, a full cache, or newly allocated memory"
+        remarks.append(f"A different line fits {'; '.join(segmented)} ({why}).")
     if scattered:
-        advice = "Measure again when nothing else runs on these machines, or with a larger --budget."
-        remarks.append(f"Times lie far off their line: {', '.join(scattered)}. {advice}")
+        advice = "Measure again while nothing else runs on these machines, or with a larger --budget."
+        remarks.append(f"Times deviate strongly from the fitted line: {', '.join(scattered)}. {advice}")
     return remarks
 
 
 def _nearest(measured: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Tell which known interconnect one link is like: by point-to-point if it was measured, else by the fastest."""
+    """Find the known interconnect nearest to one link, by send_recv if it was measured, else by the fastest kind."""
     lines = {kind: one["link"] for kind, one in found.items() if one["link"] and one["link"]["beta_s_per_byte"] > 0}
     if not lines:
         return None
@@ -166,7 +168,7 @@ def _nearest(measured: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]
     else:
         media = ["network"] if several else ["network", "memory"]
     like = nearest_interconnect(1 / lines[kind]["beta_s_per_byte"], lines[kind]["alpha_s"], media)
-    inside = "All ranks are on one machine: no network is in between." if not several else ""
+    inside = "All ranks are on one machine: no network is involved." if not several else ""
     return {
         "by": kind,
         **asdict(like.interconnect),

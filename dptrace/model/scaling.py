@@ -1,4 +1,4 @@
-"""What more GPUs can bring: speedup, efficiency, Amdahl's ceiling, Gustafson's efficiency."""
+"""Scaling formulas: speedup, efficiency, Amdahl's ceiling, Gustafson's efficiency."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = [
 
 
 def speedup(single_s: float, parallel_s: float) -> float:
-    """Give how many times faster than one GPU."""
+    """Return how many times faster the run is than one GPU."""
     return single_s / parallel_s
 
 
 def efficiency(single_s: float, parallel_s: float, gpus: int) -> float:
-    """Give the share of the ideal, linear speedup that is reached."""
+    """Return the share of the ideal, linear speedup."""
     return speedup(single_s, parallel_s) / gpus
 
 
 def parallel_fraction(single_s: float, communication_s: float) -> float:
-    """Give Amdahl's f: the share of the work that more GPUs share out, communication being what they do not.
+    """Return Amdahl's f, the parallel share of the work; communication is the serial share.
 
     f = T_single / (T_single + T_communication), both of one epoch (or one step): the estimate from blocking data
     parallelism, where computing and communicating are separate phases. (GPU workshop on data parallelism, chart 6.)
@@ -32,17 +32,17 @@ def parallel_fraction(single_s: float, communication_s: float) -> float:
 
 
 def amdahl_ceiling(fraction: float, gpus: int) -> float:
-    """Give the most speedup that so many GPUs can bring: 1 / ((1 − f) + f/N). (Amdahl 1967.)"""
+    """Return the upper limit of the speedup on N GPUs: 1 / ((1 − f) + f/N). (Amdahl 1967.)"""
     return 1 / ((1 - fraction) + fraction / gpus)
 
 
 def communication_fraction(communication_s: float, wall_s: float) -> float:
-    """Give s, the share of a step that is spent communicating and nothing else."""
+    """Return s, the share of a step spent on exposed communication."""
     return communication_s / wall_s
 
 
 def gustafson_efficiency(fraction: float, gpus: int) -> float:
-    """Give the efficiency at a serial share s of the step: 1 − s·(N − 1)/N.
+    """Return the efficiency for a serial share s of the step: 1 − s·(N − 1)/N.
 
     From Gustafson's scaled speedup S = N − s·(N − 1), divided by N. (Gustafson 1988.)
     """

@@ -1,4 +1,4 @@
-"""Recordings of real jobs: the figures of an independent program, and sums that hold on every file."""
+"""Recordings of real jobs: figures of an independent program, and sums that hold for every file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PARTS = [name for name in FIGURES if name not in ("wall_ns", "overlapped_comm_ns
 @needs_real_traces
 @pytest.mark.parametrize("name", sorted(GOLDEN))
 def test_figures_are_golden_to_the_nanosecond(name: str) -> None:
-    """Every figure of every step equals that of the independent program."""
+    """Every figure of every step equals the independent program's."""
     trace = read_trace(Path(real(name)))
     (timeline,) = build_timelines(trace, 0)
     figures = split(timeline)
@@ -36,7 +36,7 @@ def test_figures_are_golden_to_the_nanosecond(name: str) -> None:
 @needs_real_traces
 @pytest.mark.parametrize("name", EVERY)
 def test_parts_of_every_step_sum_to_its_wall_time(name: str) -> None:
-    """On every real file: no gap between steps, no negative part, parts sum to the wall, the Gantt row to the split."""
+    """For every real file: no gap between steps, no negative part, and parts and Gantt row sum to the wall time."""
     try:
         run = dptrace.open(real(name))
     except DptraceError as error:
@@ -55,7 +55,7 @@ ODD = {
     "cuda_calls_but_no_kernels": (None, "the recording failed"),
     "distributed_info_not_found": (-1, "the trace holds nothing of it"),
     "gloo_cpu_rank34of300": (-1, "No GPU work here"),
-    "gpu_events_only_mi210": (1, "phases can't be told"),
+    "gpu_events_only_mi210": (1, "phase"),
     "old_schema_small": (0, None),
     "rank_non_gpu": (-1, "No GPU work here"),
     "rocm_mi250_tiny_train": (2, None),
@@ -65,7 +65,7 @@ ODD = {
 @needs_real_traces
 @pytest.mark.parametrize("name", sorted(ODD))
 def test_odd_files_get_clear_words(name: str) -> None:
-    """Each odd file is shown with a sentence on what is missing, or refused with one."""
+    """Each odd file is read with a note on what is missing, or rejected with an error that says it."""
     device, words = ODD[name]
     path = real(f"odd/{name}.json.gz")
     if device is None:
@@ -88,7 +88,7 @@ def test_old_and_rocm_files_find_their_phases() -> None:
 
 @needs_real_traces
 def test_all_ranks_of_one_job_are_read_together() -> None:
-    """Eight files with spaces in their names give ranks 0 to 7, and four whose names say nothing give theirs."""
+    """Eight files with spaces in their names are ranks 0 to 7; four without a rank in their names have theirs."""
     assert list(range(8)) == [t.rank for t in dptrace.open(real("sharded_h100_8ranks")).timelines]
     assert [0, 1, 2, 3] == [t.rank for t in dptrace.open(real("dlrm_v100_4ranks")).timelines]
 

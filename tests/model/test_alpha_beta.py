@@ -7,21 +7,21 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dptrace.model.alpha_beta import Line, fit, line_through, pieces, r_squared
+from dptrace.model.alpha_beta import Line, fit, line_through, pieces, r_squared, weighted_line
 
 SIZES = [1024 << k for k in range(17)]
 ALPHAS, BETAS = st.floats(1e-6, 1e-2), st.floats(1e-12, 1e-8)
 
 
 def times(alpha: float, beta: float, scatter: float = 0.0, count: int = 15, seed: int = 1) -> list[np.ndarray]:
-    """Give repetitions of every size, off by *scatter* either way."""
+    """Return repetitions of every size with a relative scatter of *scatter*."""
     random = np.random.default_rng(seed)
     return [(alpha + beta * size) * np.exp(random.normal(0, scatter, count)) for size in SIZES]
 
 
 @given(ALPHAS, BETAS)
 def test_an_exact_line_is_found(alpha: float, beta: float) -> None:
-    """Latency and slope come back, whatever their scale, as far as both show."""
+    """Latency and slope are recovered at any scale, as far as both are visible."""
     assume(1e-3 < alpha / (beta * SIZES[-1]) < 1e3 and alpha / (beta * SIZES[0]) > 1e-3)
     line = line_through(SIZES, [alpha + beta * size for size in SIZES])
 
@@ -41,7 +41,7 @@ def test_the_crossover_takes_twice_the_latency(alpha: float, beta: float) -> Non
 @given(st.lists(st.floats(1e-6, 1.0), min_size=17, max_size=17), st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
 def test_whatever_was_measured_both_terms_are_finite_and_not_negative(medians: list[float], seed: int) -> None:
-    """And lie within their confidence ranges; the times by pieces are positive too."""
+    """They lie within their confidence ranges, and times by pieces are positive too."""
     found = fit(SIZES, [np.array([median]) for median in medians], seed)
 
     for value, (low, high) in (
@@ -55,7 +55,7 @@ def test_whatever_was_measured_both_terms_are_finite_and_not_negative(medians: l
 
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_leaves_the_truth_in_the_confidence_range(seed: int) -> None:
-    """With times that scatter by 20 %, twice the range's width holds the truth, and R² is close to 1."""
+    """With times that scatter by 20 %, twice the confidence range contains the true values, and R² is close to 1."""
     found = fit(SIZES, times(50e-6, 0.5e-9, 0.2, seed=seed))
 
     for (low, high), truth in ((found.alpha_range_s, 50e-6), (found.beta_range_s_per_byte, 0.5e-9)):
@@ -66,7 +66,7 @@ def test_noise_leaves_the_truth_in_the_confidence_range(seed: int) -> None:
 
 
 def test_three_spoiled_sizes_do_not_bend_the_line() -> None:
-    """Least squares would follow them; Huber's weights let them count by their distance only."""
+    """Least squares would follow outliers; Huber's weights limit their influence."""
     medians = np.array([50e-6 + 0.5e-9 * size for size in SIZES])
     medians[[2, 7, 12]] /= 5
     line = line_through(SIZES, medians)
@@ -78,7 +78,7 @@ def test_three_spoiled_sizes_do_not_bend_the_line() -> None:
 
 
 def test_sizes_that_scatter_count_for_less() -> None:
-    """Of two halves that contradict each other, the one whose times agree is followed."""
+    """Of two contradicting halves, the line follows the one with less scatter."""
     medians = np.array([100e-6 if size < 65536 else 300e-6 for size in SIZES[:12]])
     error = np.array([0.03 if size < 65536 else 2.0 for size in SIZES[:12]])
 
@@ -86,7 +86,7 @@ def test_sizes_that_scatter_count_for_less() -> None:
 
 
 def test_a_switch_of_protocol_is_cut_where_it_is() -> None:
-    """From 1 MB on another latency and slope: two pieces, each with its own."""
+    """A different latency and slope from 1 MB up: two pieces, each with its own."""
     medians = [20e-6 + 1e-9 * size if size < 2**20 else 200e-6 + 3e-9 * size for size in SIZES]
     found = pieces(SIZES, medians, [0.03] * len(SIZES))
 
@@ -97,7 +97,7 @@ def test_a_switch_of_protocol_is_cut_where_it_is() -> None:
 
 
 def test_a_fit_in_pieces_says_how_well_one_line_and_several_do() -> None:
-    """Both R² are told, and times follow the pieces."""
+    """Both R² are reported, and times follow the pieces."""
     samples = [np.full(5, 20e-6 + (1e-9 if size < 2**22 else 4e-9) * size) for size in SIZES]
     found = fit(SIZES, samples)
 
@@ -110,13 +110,24 @@ def test_a_fit_in_pieces_says_how_well_one_line_and_several_do() -> None:
 
 @pytest.mark.parametrize(("sizes", "medians"), [([8], [1.0]), ([8, 12], [1.0, 2.0]), ([8, 64], [1.0, 0.0])])
 def test_what_no_line_goes_through_is_refused(sizes: list[int], medians: list[float]) -> None:
-    """One size, sizes alike, or a time of nothing."""
-    with pytest.raises(ValueError, match=r"line needs|above 0"):
+    """One size, similar sizes, or a time of 0."""
+    with pytest.raises(ValueError, match=r"at least twice|above 0"):
         line_through(sizes, medians)
 
 
+def test_neither_term_of_a_weighted_line_is_negative() -> None:
+    """If larger messages are faster, there is only latency; if small ones take no time, only bandwidth."""
+    latency = weighted_line(np.array([1_000, 100_000]), np.array([2e-5, 1e-5]), np.array([5e4, 1e5]))
+    bandwidth = weighted_line(np.array([1_000, 1_000_000]), np.array([1e-9, 1e-3]), np.array([1e9, 1e3]))
+
+    assert 1e-5 < latency.alpha_s < 2e-5
+    assert 0 == latency.beta_s_per_byte
+    assert 0 == bandwidth.alpha_s
+    assert bandwidth.beta_s_per_byte > 0
+
+
 def test_r2_is_the_share_of_the_variance() -> None:
-    """1 on the line, 0 for the mean, and 0 for anything but the truth where nothing varies."""
+    """1 on the line, 0 for the mean; without variance, 1 for an exact prediction and 0 otherwise."""
     values = np.array([1.0, 2.0, 3.0])
 
     assert [1, 0] == [r_squared(values, values), r_squared(values, np.full(3, 2.0))]

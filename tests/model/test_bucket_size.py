@@ -1,4 +1,4 @@
-"""Which bucket size the alpha-beta line would choose."""
+"""The bucket size that the alpha-beta model chooses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINE = Line(2.0, 0.5)
 
 
 def plainly(sizes: list[int], ready: list[float], cap: float, line: Line) -> float:
-    """Fill and send bucket by bucket, gradient by gradient."""
+    """Simulate filling and sending, bucket by bucket and gradient by gradient."""
     free, held = float("-inf"), 0
     for number, (size, at) in enumerate(zip(sizes, ready, strict=True)):
         held += size
@@ -40,7 +40,7 @@ def test_three_buckets_by_hand() -> None:
 
 
 def test_the_buckets_are_those_that_torch_made() -> None:
-    """Of the recorded MLP of 8.4 million parameters with 4 MiB, as DDP itself told them."""
+    """DDP's logged buckets of the recorded MLP of 8.4 million parameters with a cap of 4 MiB."""
     layers = [784, 2048, 2048, 1024, 512, 10]
     backwards = [4 * n for a, b in pairwise(layers) for n in (a * b, b)][::-1]
     choice = predict(backwards, [0.0] * len(backwards), 4 * 2**20, LINE)
@@ -50,7 +50,7 @@ def test_the_buckets_are_those_that_torch_made() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_the_best_cap_is_the_best_of_all(seed: int) -> None:
-    """No cap of any size, tried one after the other, exposes less; each exposes what a plain simulation says."""
+    """No other cap has less exposed time; each equals a plain simulation."""
     sizes, ready, line = drawn(seed)
     best = best_cap(sizes, ready, line)
     everything = [plainly(sizes, ready, cap / 2, line) for cap in range(1, 2 * sum(sizes) + 3)]
@@ -63,7 +63,7 @@ def test_the_best_cap_is_the_best_of_all(seed: int) -> None:
 
 
 def test_caps_between_two_make_the_buckets_of_the_larger() -> None:
-    """So trying those alone misses none."""
+    """The candidates include every distinct set of buckets."""
     sizes = [3, 1, 4, 1, 5]
     known = candidate_caps(sizes)
 
@@ -72,7 +72,7 @@ def test_caps_between_two_make_the_buckets_of_the_larger() -> None:
 
 
 def test_without_latency_small_buckets_win_and_without_bytes_large_ones() -> None:
-    """The two ends of the trade."""
+    """The two extremes of the trade-off."""
     sizes, ready = [4] * 8, [float(k) for k in range(8)]
 
     assert len(best_cap(sizes, ready, Line(0.0, 1.0)).buckets) == 8
@@ -81,7 +81,7 @@ def test_without_latency_small_buckets_win_and_without_bytes_large_ones() -> Non
 
 
 def test_the_closed_form_is_the_least_of_its_sum() -> None:
-    """No other size has less latency of all calls and transfer of the last together; without beta there is none."""
+    """No other size has a smaller sum of latencies and last transfer; None without beta."""
     total, line = 1_000_000, Line(1e-3, 1e-8)
     best = pipelined_bytes(total, line) or 0.0
 

@@ -1,4 +1,4 @@
-"""The formulas of collectives, against a count of the messages that each algorithm sends."""
+"""The formulas of collectives, against a count of each algorithm's messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ring(ranks: int, passes: int) -> tuple[int, float]:
 
 
 def tree(ranks: int) -> int:
-    """Count the rounds after which everybody has the message, each who has it giving it to one other."""
+    """Count the rounds until every rank has the message, if each holder sends it to one other rank per round."""
     have, rounds = 1, 0
     while have < ranks:
         have, rounds = min(2 * have, ranks), rounds + 1
@@ -42,7 +42,7 @@ def test_a_ring_pays_each_step_and_carries_each_chunk(ranks: int) -> None:
 
 @given(RANKS)
 def test_a_binomial_tree_pays_whole_messages_each_round(ranks: int) -> None:
-    """Gloo's broadcast forwards what it has received wholly."""
+    """Gloo's broadcast forwards whole messages."""
     algorithm = algorithm_of("gloo", "broadcast")
 
     assert (tree(ranks), tree(ranks)) == (algorithm.hops(ranks), algorithm.share(ranks))
@@ -51,7 +51,7 @@ def test_a_binomial_tree_pays_whole_messages_each_round(ranks: int) -> None:
 
 @given(RANKS, st.floats(1e-7, 1e-3), st.floats(1e-12, 1e-8), st.integers(1, 10**9))
 def test_the_guides_formulas(ranks: int, alpha: float, beta: float, size: int) -> None:
-    """Sections 3.2 to 3.4: naive, tree, ring and halving-doubling all-reduce as they are written there."""
+    """Sections 3.2 to 3.4: naive, tree, ring and halving-doubling all-reduce."""
     depth = math.ceil(math.log2(ranks))
     written = {
         "naive all-reduce": 2 * (ranks - 1) * alpha + 2 * (ranks - 1) * size * beta,
@@ -66,14 +66,14 @@ def test_the_guides_formulas(ranks: int, alpha: float, beta: float, size: int) -
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_busbw_is_one_links_where_the_algorithm_is_optimal(kind: str, ranks: int) -> None:
-    """Without latency, busbw over NCCL's ring is the link's own bandwidth, whatever the kind and the ranks."""
+    """Without latency, busbw over NCCL's ring is the bandwidth of a link, for any kind and number of ranks."""
     seconds = algorithm_of("nccl", kind).seconds(ranks, 1e9, 0, 1e-9)
 
     assert 1e9 / seconds * bus_factor(kind, ranks) == pytest.approx(1e9)
 
 
 def test_every_kind_says_what_is_counted_and_has_an_algorithm() -> None:
-    """By gloo as by NCCL; one rank alone pays nothing."""
+    """For gloo and NCCL; a single rank pays nothing."""
     for kind in COUNTED:
         for backend in ("gloo", "nccl"):
             algorithm = algorithm_of(backend, kind)

@@ -1,4 +1,4 @@
-"""From measured times to links.json."""
+"""links.json from measured times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.links_samples import ALPHA_S, BETA_S, measured
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_one_links_alpha_and_beta_come_back_from_every_collective(backend: str, ranks: int) -> None:
-    """What the algorithms made of them is taken apart by the same formulas."""
+    """Times generated from the formulas yield the original alpha and beta."""
     found = link_report(measured(ranks, backend))["collectives"]
 
     assert list(KINDS) == list(found)
@@ -27,7 +27,7 @@ def test_one_links_alpha_and_beta_come_back_from_every_collective(backend: str, 
 
 
 def test_bandwidths_are_those_of_nccl_tests() -> None:
-    """algbw is bytes over the median, busbw that times the factor; the best is told, by kind and for all-reduce."""
+    """algbw is bytes / median, busbw is algbw × factor; the best is reported by kind and for all-reduce."""
     content = link_report(measured())
     one = content["collectives"]["all_reduce"]
     row = one["measured"][-1]
@@ -40,7 +40,7 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
 
 
 def test_the_content_is_json_and_holds_what_the_ranks_told() -> None:
-    """Whole, with no NaN, without the single repetitions, each row with its spread."""
+    """Complete, without NaN and without single repetitions; each row has its spread."""
     content = link_report(measured())
 
     assert content == json.loads(json.dumps(content, allow_nan=False))
@@ -51,20 +51,19 @@ def test_the_content_is_json_and_holds_what_the_ranks_told() -> None:
 
 
 def test_too_few_sizes_leave_the_measurement_without_a_fit() -> None:
-    """The times are told, and why there is no line."""
+    """The times are reported, and the reason for the missing line."""
     raw = measured(kinds=("send_recv",))
     content = link_report(raw | {"samples": raw["samples"][:1]})
     one = content["collectives"]["send_recv"]
 
     assert (None, None, None) == (one["fit"], one["link"], content["nearest"])
     assert 1 == len(one["measured"])
-    assert [
-        "send_recv: no line can be fitted: a line needs sizes of which one is twice as large as another."
-    ] == content["notes"]
+    (note,) = content["notes"]
+    assert "send_recv: no line" in note
 
 
 def test_a_known_interconnect_is_named_only_where_it_can_be() -> None:
-    """No NVLink by gloo, no network between GPUs of one machine; between machines, the network."""
+    """No NVLink for gloo, no network between GPUs of one machine; a network between machines."""
     near = [
         link_report(measured(backend=backend, nodes=nodes))["nearest"]
         for backend, nodes in (("gloo", 1), ("nccl", 1), ("nccl", 2))
@@ -79,14 +78,14 @@ def test_a_known_interconnect_is_named_only_where_it_can_be() -> None:
 
 
 def test_what_a_line_does_not_explain_is_said() -> None:
-    """A switch of slope is told with its place; scatter without system with what to do."""
+    """A change of slope is reported with its size; random scatter with advice."""
     raw = measured(kinds=("all_reduce",))
     for sample in raw["samples"]:
         if sample["bytes"] >= 2**22:
             sample["seconds"] = [3 * value for value in sample["seconds"]]
     (note,) = link_report(raw)["notes"]
 
-    assert note.startswith("Another line holds for all_reduce from 4,194,304 bytes on")
+    assert "all_reduce from 4,194,304 bytes" in note
     for k, sample in enumerate(raw["samples"]):
         sample["seconds"] = [
             value * (0.5 if k % 2 else 2) for value in measured(kinds=("all_reduce",))["samples"][k]["seconds"]

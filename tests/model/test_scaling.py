@@ -1,4 +1,4 @@
-"""What more GPUs can bring."""
+"""Scaling formulas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ gpus = st.integers(1, 10_000)
 
 
 def test_the_figures_of_the_workshop() -> None:
-    """Its xlarge network on four A100s: 2.40 times faster, f 0.86, and at most 2.8 times with that f."""
+    """Its xlarge network on four A100s: 2.40 times faster, f = 0.86, and a ceiling of 2.8 for this f."""
     f = parallel_fraction(0.5956, 0.0940)
 
     assert pytest.approx(2.40, abs=0.005) == speedup(0.5956, 0.2485)
@@ -31,7 +31,7 @@ def test_the_figures_of_the_workshop() -> None:
 
 @given(fractions, gpus)
 def test_the_ceiling_lies_between_one_gpu_and_all_of_them(f: float, n: int) -> None:
-    """Nothing shared out brings nothing; all of it brings n; it never shrinks with more GPUs."""
+    """1 for f = 0, n for f = 1, and never less with more GPUs."""
     ceiling = amdahl_ceiling(f, n)
 
     assert 1 <= ceiling * (1 + 1e-12)
@@ -42,7 +42,7 @@ def test_the_ceiling_lies_between_one_gpu_and_all_of_them(f: float, n: int) -> N
 
 @given(fractions, gpus)
 def test_gustafsons_efficiency_falls_from_one_to_the_parallel_share(s: float, n: int) -> None:
-    """Alone nothing is lost; of n the share s of all but one."""
+    """One GPU loses nothing; n GPUs lose the share s of all but one."""
     assert 1 == gustafson_efficiency(s, 1)
     assert pytest.approx((n - s * (n - 1)) / n) == gustafson_efficiency(s, n)
     assert pytest.approx(0.25) == communication_fraction(0.5, 2)

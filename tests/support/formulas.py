@@ -1,4 +1,4 @@
-"""What tensor parallel modes move in a step, by formulas from the books, in the terms that the trace counts in."""
+"""Published formulas of the traffic of tensor parallel modes per step, in the terms of the trace."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ __all__ = ["ModelSizes", "clipped", "dp_tp", "mesh_3d", "tp", "tp_decoder", "tp_
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """What a formula for the bytes of a step may ask."""
+    """The inputs of a formula for the bytes of a step."""
 
     parameter_bytes: tuple[int, ...]
-    """Of each parameter tensor of the whole model."""
+    """Bytes of each parameter tensor of the whole model."""
     ranks: int
     shapes: tuple[tuple[int, ...], ...] = ()
-    """Of the same."""
+    """Shape of each parameter."""
     names: tuple[str, ...] = ()
-    """Of the same."""
+    """Name of each parameter."""
     rank: int = 0
-    """The rank that moves them, where not all move the same."""
+    """The rank, if not all ranks move the same bytes."""
 
     @property
     def total(self) -> int:
-        """Add them up."""
+        """Total bytes of all parameters."""
         return sum(self.parameter_bytes)
 
 
@@ -41,7 +41,7 @@ def tp_decoder(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
 
 
 def _tp_pairs(batch: int) -> list[int]:
-    """Of small's two pairs of layers: their outputs of 512 and 10 forward; backward what goes into the second pair."""
+    """Return the bytes of small's two pairs of layers: outputs of 512 and 10, in backward the second pair's input."""
     return [batch * width * 4 for width in (512, 10, 512)]
 
 
@@ -50,10 +50,10 @@ def tp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
 
 
 def tp_sp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    """For each all-reduce of tp an all-gather and a reduce-scatter (Korthikanti et al. 2022, section 4.2.2).
+    """One all-gather and one reduce-scatter for each all-reduce of tp (Korthikanti et al. 2022, section 4.2.2).
 
-    Beside them one all-gather for the head, one for the gradient of the embedding, and an all-reduce of what is
-    learned from some of the tokens only: two norms, and the biases of the two layers cut by rows, in each block.
+    In addition, one all-gather for the head, one for the gradient of the embedding, and an all-reduce of the gradients
+    that come from some of the tokens only: two norms, and the biases of the two row-parallel layers, in each block.
     """
     partial = [size for name, size in zip(numbers.names, numbers.parameter_bytes, strict=True) if _of_some(name)]
     return {
@@ -66,7 +66,7 @@ def tp_sp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
 def clipped(
     formula: Callable[[ModelSizes], dict[str, tuple[int, int]]],
 ) -> Callable[[ModelSizes], dict[str, tuple[int, int]]]:
-    """Beside what a formula says, ranks that hold different parameters agree on the norm of all gradients."""
+    """Add the all-reduce of the gradient norm by ranks that hold different parameters."""
 
     def expected_traffic(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
         found = formula(numbers)
@@ -81,16 +81,16 @@ def _of_some(name: str) -> bool:
 
 
 def dp_tp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    """In a row what tp moves for half the batch; in a column ddp's two buckets, of half of all but the rows' biases."""
+    """tp's traffic for half the batch in a row; in a column ddp's two buckets, half of all but the rows' biases."""
     pairs = zip(numbers.names, numbers.parameter_bytes, strict=True)
     own = [size if name in ("2.bias", "6.bias") else size // 2 for name, size in pairs]
     return {"all_reduce": (3 + 2, sum(_tp_pairs(64)) + sum(own))}
 
 
 def mesh_3d(tensor: int, replicas: int) -> Callable[[ModelSizes], dict[str, tuple[int, int]]]:
-    """Of eight equal blocks in two stages, for four micro-batches: what tp and pp move, and the gradients at once.
+    """Eight equal blocks in two stages with four micro-batches: traffic of tp and pp, and one gradient all-reduce.
 
-    Each block all-reduces its activations forward and their gradients backward, and the stages pass them on once.
+    Each block all-reduces its activations forward and their gradients backward, and the stages send them once.
     """
 
     def expected_traffic(numbers: ModelSizes) -> dict[str, tuple[int, int]]:

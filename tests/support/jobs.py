@@ -1,4 +1,4 @@
-"""Runs of a made-up job whose truth is known: each step's parts drawn around lengths that a test chooses."""
+"""Runs of a synthetic job with known parts: each part's length is drawn around one that the test chooses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LENGTHS = {
     "optimizer": 5_000_000,
     "idle": 4_000_000,
 }
-"""Of a step's parts, in ns."""
+"""Lengths of a step's parts in ns."""
 
 
 def job(
@@ -36,10 +36,10 @@ def job(
     """Make a run.
 
     Args:
-        noise: standard deviation of a part's length, as a share of it; ranks of one step share it.
-        factors: by how much a part is longer than LENGTHS says.
-        first: by how much the first step is longer.
-        more: of the run: ``path``, ``info``, ``world_size``.
+        noise: relative standard deviation of a part's length, shared by the ranks of a step.
+        factors: factor of each part's length in LENGTHS.
+        first: factor of the first step's length.
+        more: fields of the run: ``path``, ``metadata``, ``world_size``.
     """
     draw = np.random.default_rng(seed)
     jitter = 1 + noise * draw.standard_normal((steps, len(LENGTHS)))
@@ -51,13 +51,13 @@ def job(
 
 
 def run_of(timelines: list[Timeline], **more: Any) -> Run:
-    """Make a run of timelines; *more* are its fields."""
+    """Make a run of timelines; *more* are fields of the run."""
     options: dict[str, Any] = {"path": "runs/job", "world_size": len(timelines), **more}
     return Run(timelines=tuple(timelines), **options)
 
 
 def _timeline(rank: int, lengths: np.ndarray[Any, np.dtype[np.int64]]) -> Timeline:
-    """Lay the parts of each step out one after the other; half of the exposed time's length more is overlapped."""
+    """Place the parts of each step in sequence; overlapped communication is half as long as the exposed."""
     bounds = np.concatenate(([0], np.cumsum(lengths.sum(axis=1)))) + 1_000_000_000
     build = TimelineBuilder(rank, bounds=tuple(bounds.tolist()))
     for at, (forward, backward, exposed, optimizer, _idle) in zip(bounds.tolist(), lengths.tolist(), strict=False):

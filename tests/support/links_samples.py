@@ -1,4 +1,4 @@
-"""Measurements of links as the ranks tell them, made up from known latency and bandwidth."""
+"""Synthetic link measurements with known latency and bandwidth."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dptrace.model.collectives import KINDS, algorithm_of
 __all__ = ["ALPHA_S", "BETA_S", "measured"]
 
 ALPHA_S, BETA_S = 30e-6, 0.25e-9
-"""Of one link."""
+"""Of a single link."""
 
 
-def measured(ranks: int = 4, backend: str = "gloo", kinds: tuple[str, ...] = KINDS, **told: Any) -> dict[str, Any]:
-    """Give what each collective takes by its algorithm, three repetitions each, 2 % apart."""
+def measured(ranks: int = 4, backend: str = "gloo", kinds: tuple[str, ...] = KINDS, **extra: Any) -> dict[str, Any]:
+    """Return the time of each collective by its algorithm, three repetitions each, 2 % apart."""
     samples = []
     for kind in kinds:
         for size in (1024 << k for k in range(17)):
@@ -24,4 +24,4 @@ def measured(ranks: int = 4, backend: str = "gloo", kinds: tuple[str, ...] = KIN
     about = {"backend": backend, "ranks": ranks, "nodes": 1, "gpus": [None] * ranks, "machines": [machine]}
     versions = {"torch": "2.13.0", "nccl": None if backend == "gloo" else "2.28.3"}
     about |= {"versions": versions, "rounds": 3, "seconds": 9.5, "notes": []}
-    return about | {"samples": samples} | told
+    return about | {"samples": samples} | extra

@@ -1,4 +1,4 @@
-"""Ranks made by hand, and real ones with other clocks or with parts missing, for tests of what is told across ranks."""
+"""Synthetic ranks, and real ones with shifted clocks or missing parts, for tests across ranks."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ __all__ = [
 ]
 
 JOBS = ("sharded_h100_8ranks", "dlrm_v100_4ranks", "straggler_v100_4ranks")
-"""Real jobs of which all ranks are here."""
+"""Real jobs with the traces of all ranks."""
 
 Call = tuple[int, int, int, Collective]
-"""Step, start and end in ns, and what it is."""
+"""Step, start and end in ns, and the collective."""
 
 
 def reduce(step: int, end: int, bytes: int = 4_000, length: int = 20_000, **about: object) -> Call:
@@ -52,7 +52,7 @@ def rank(
     lane: int = 20,
     on_cpu: bool = False,
 ) -> DeviceFigures:
-    """Make a rank's figures of its communication alone; a call of step -1 was launched before the first."""
+    """Make the figures of a rank with only communication; a call of step -1 was launched before the first step."""
     calls = sorted(calls, key=lambda call: call[1])
     start = np.array([call[1] for call in calls], np.int64)
     end = np.array([call[2] for call in calls], np.int64)
@@ -87,12 +87,12 @@ def real_traces(name: str) -> tuple[Trace, ...]:
 
 @cache
 def real_ranks(name: str) -> tuple[DeviceFigures, ...]:
-    """Give the figures of a real job's ranks, in order."""
+    """Return the figures of a real job's ranks, in order."""
     return tuple(map(of_trace, real_traces(name)))
 
 
 def of_trace(trace: Trace) -> DeviceFigures:
-    """Give the figures of one file with one GPU."""
+    """Return the figures of a trace with one GPU."""
     (timeline,) = build_timelines(trace, trace.rank or 0)
     return figures_of(timeline)
 
@@ -112,7 +112,7 @@ def _having(trace: Trace, chosen: NDArray[np.bool_]) -> Trace:
 
 
 def shifted(device: DeviceFigures, ahead_ns: int, ppm: float = 0.0) -> DeviceFigures:
-    """Give the same as a clock shows it that is ahead, and drifts from the first interval on."""
+    """Return a copy with a clock that is ahead and drifts from the first interval on."""
     timeline = device.timeline
     origin = int(timeline.start_ns[0])
 
@@ -141,10 +141,10 @@ def without(device: DeviceFigures, *communications: int) -> DeviceFigures:
 
 
 def instances(matches: Matches, shown: int = 0, by: int = -1) -> set[frozenset[tuple[int, int]]]:
-    """Give each instance as the set of its members: rank, and start on its own clock.
+    """Return each instance as the set of its members: rank, and start on its own clock.
 
     Args:
-        shown, by: what one rank's clock is ahead, to be taken off again, and which rank.
+        shown, by: the offset of one rank's clock, which is subtracted, and this rank.
     """
     found = []
     for i in range(len(matches)):

@@ -1,4 +1,4 @@
-"""Timelines of any size that look like training: for pages and speed, where the truth is what the split says."""
+"""Synthetic training timelines of any size, for tests of pages and speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks' clocks against each other, and whether a figure is larger than what they leave open."""
+"""Offsets between the clocks of the ranks, their uncertainty, and whether a difference exceeds it."""
 
 from __future__ import annotations
 
@@ -15,37 +15,38 @@ from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.matching.offsets import Offset, estimate_offsets
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64
+from dptrace.core.units import duration, plural
 
 __all__ = ["UNKNOWN_NS", "Clocks", "estimate"]
 
 UNKNOWN_NS = -1
-"""Uncertainty between two clocks that nothing connects."""
+"""Uncertainty between two clocks that nothing compares."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """Of each device, how far its clock is ahead of the first one's; one entry per device in each column."""
+    """How far the clock of each device is ahead of its reference's; one entry per device in each column."""
 
     offset_ns: Int64
-    """At ``at_ns``; 0 where unknown."""
+    """Offset at ``at_ns``; 0 if unknown."""
     drift_ppm: NDArray[np.float64]
-    """Change of it in millionths of the time; 0 unless it is beyond doubt."""
+    """Change of the offset in parts per million; 0 unless it is significant."""
     at_ns: Int64
     uncertainty_ns: Int64
-    """Against the reference; 0 of the reference itself."""
+    """Uncertainty against the reference; 0 for the reference itself."""
     collectives: NDArray[np.int32]
-    """Of how many collectives the offset is the median; of the fewest on the way where others are between."""
+    """Number of collectives behind the offset; the smallest number along the chain if other devices lie between."""
     reference: NDArray[np.int32]
-    """Which device it is compared with; itself where nothing connects it with an earlier one."""
+    """The device it is compared with; itself if nothing connects it with an earlier device."""
     corrected: NDArray[np.bool_]
-    """Whether the clock is off by more than the uncertainty: others are left as they are."""
+    """Whether the offset exceeds its uncertainty: only these clocks are corrected."""
     misfit: NDArray[np.bool_]
-    """Whether its collectives end so differently from the others' that no clock explains it: they are not the same."""
+    """Whether its collectives end too differently for any clock offset, so that they are different collectives."""
     notes: tuple[str, ...]
-    """What is to be known of the clocks, a sentence each."""
+    """Notes on the clocks for the user, one sentence each."""
 
     def align(self, device: int, times: Int64) -> Int64:
-        """Bring times that a device's clock shows to that of its reference, in ns; unchanged where it agrees."""
+        """Convert times of a device's clock to its reference's, in ns; unchanged if the clock is not corrected."""
         if not self.corrected[device]:
             return times
         drift = self.drift_ppm[device] * 1e-6 * (times - self.at_ns[device])
@@ -53,13 +54,13 @@ class Clocks:
         return aligned
 
     def between(self, first: NDArray[np.int32], second: NDArray[np.int32]) -> Int64:
-        """Give how well the times of pairs of devices can be compared, in ns; UNKNOWN_NS where not at all."""
+        """Return the uncertainty between pairs of devices in ns; UNKNOWN_NS if their clocks cannot be compared."""
         apart = self.uncertainty_ns[first] + self.uncertainty_ns[second]
         connected = self.reference[first] == self.reference[second]
         return np.where(first == second, 0, np.where(connected, apart, UNKNOWN_NS))
 
     def resolve(self, figure_ns: int, first: int, second: int) -> int | None:
-        """Give a difference between two devices' times, or nothing when their clocks are not told as closely."""
+        """Return a difference between two devices' times, or None if it is within the uncertainty of their clocks."""
         open_ns = int(self.between(np.array([first], np.int32), np.array([second], np.int32))[0])
         return figure_ns if open_ns != UNKNOWN_NS and abs(figure_ns) > open_ns else None
 
@@ -67,20 +68,20 @@ class Clocks:
 def estimate(matches: Matches, devices: Sequence[DeviceFigures], metadata: Mapping[str, Any] | None = None) -> Clocks:
     """Compare the clocks of a run's devices.
 
-    Collectives that no rank can leave before all have come end on all ranks nearly together, however late one came:
-    the offset is the median difference of those ends. Devices that share no such collective are compared through
-    others, with the uncertainties added; those that share none at all, by the messages that they sent each other.
-    Recordings of CPUs on one machine have one clock.
+    A synchronizing collective ends on all ranks at nearly the same time, however late a rank arrived, so the offset is
+    the median difference of these ends. Devices that share no such collective are compared through other devices, with
+    the uncertainties added; those without any connection, by the messages they sent each other. Ranks on the CPUs of
+    one machine share one clock.
 
     Args:
-        info: the contents of ``run.json``, which tells where each rank ran.
+        metadata: the contents of ``run.json``, which names the host of each rank.
     """
-    together = matches.synchronizing[matches.instance]
+    synchronizing = matches.synchronizing[matches.instance]
     offsets, reference = estimate_offsets(
-        matches.instance[together],
-        matches.device[together],
-        matches.start_ns[together],
-        matches.end_ns[together],
+        matches.instance[synchronizing],
+        matches.device[synchronizing],
+        matches.start_ns[synchronizing],
+        matches.end_ns[synchronizing],
         len(devices),
     )
     shared = shared_clock_devices(devices, metadata or {})
@@ -110,27 +111,22 @@ def estimate(matches: Matches, devices: Sequence[DeviceFigures], metadata: Mappi
 
 def _shared_note(shared: Sequence[int]) -> tuple[str, ...]:
     if len(shared) > 1 and not any(shared):
-        return ("The ranks ran on the CPUs of one machine: their clocks are one.",)
+        return ("All ranks ran on the CPUs of one machine and share one clock.",)
     if any(other != i for i, other in enumerate(shared)):
-        return ("Ranks that ran on the CPUs of one machine have one clock.",)
+        return ("Ranks on the CPUs of the same machine share one clock.",)
     return ()
 
 
 _DRIFT = 1e-3
-"""No clock of a computer drifts by a thousandth: those of the field by less than a ten-thousandth."""
+"""Drift that no computer clock reaches: real clocks drift by less than 1e-4."""
 _APART_NS = 20e6
 _ENOUGH = 8
-"""Of so many collectives the ends scatter by less than 20 ms, if they are the same ones."""
+"""From this many collectives on, ends of the same collectives scatter by less than 20 ms."""
 
 
 def _misfit(offset: Offset) -> bool:
     scattered = offset.uncertainty_ns > _APART_NS and offset.count >= _ENOUGH
     return abs(offset.drift) > _DRIFT or scattered
-
-
-def _time(ns: float) -> str:
-    """Say a time as people do: µs below a millisecond."""
-    return f"{ns / 1e6:,.1f} ms" if abs(ns) >= 1e6 else f"{ns / 1e3:,.0f} µs"
 
 
 def _notes(
@@ -149,25 +145,26 @@ def _notes(
     if compared and not off:
         worst = max(offsets[i].uncertainty_ns for i in compared)
         notes.append(
-            f"The ranks' clocks agree within {_time(worst)}, as closely as can be told; times are left as they are."
+            f"The clocks of the ranks agree within {duration(worst)}, as far as the traces show; no time is corrected."
         )
     for i in off:
-        source = "messages between them" if i in by_messages else f"{offsets[i].count:,} collectives"
+        source = "messages between them" if i in by_messages else f"{plural(offsets[i].count, 'collective')}"
         word = "ahead of" if offsets[i].ahead_ns > 0 else "behind"
         drifts = f", drifting by {offsets[i].drift * 1e6:,.1f} ppm" if offsets[i].drift else ""
         notes.append(
-            f"Rank {ranks[i]}'s clock is {_time(abs(offsets[i].ahead_ns))} {word} rank {ranks[reference[i]]}'s "
-            f"(± {_time(offsets[i].uncertainty_ns)}, from {source}{drifts})."
+            f"Rank {ranks[i]}'s clock is {duration(abs(offsets[i].ahead_ns))} {word} rank {ranks[reference[i]]}'s "
+            f"(± {duration(offsets[i].uncertainty_ns)}, from {source}{drifts})."
         )
     notes += [
-        f"Rank {ranks[i]}'s collectives do not fit the others': no clock is as far off as their ends are apart. Is it "
-        "of another job, or are its steps numbered otherwise? It is not compared with them."
+        f"Rank {ranks[i]}'s collectives do not match the other ranks': their ends differ by more than any clock offset "
+        "explains. Check that its trace is from the same job and numbers its steps the same way. Its clock is not "
+        "compared."
         for i in misfits
     ]
     if alone:
         listed = ", ".join(str(ranks[i]) for i in alone[:8]) + (f" and {len(alone) - 8} more" if len(alone) > 8 else "")
         notes.append(
             f"No collective connects {'rank' if len(alone) == 1 else 'ranks'} {listed} with rank {ranks[0]}: "
-            "how far their clocks are apart is unknown."
+            "the offset of their clocks is unknown."
         )
     return tuple(notes)

@@ -1,4 +1,4 @@
-"""DDP's buckets among the collectives: which all-reduce carries which of the model's parameters."""
+"""DDP's gradient buckets: which all-reduce carries which parameters of the model."""
 
 from __future__ import annotations
 
@@ -12,61 +12,61 @@ from numpy.typing import NDArray
 from dptrace.analysis.matching.match import Matches
 from dptrace.timeline.model import Phase
 
-__all__ = ["Bucket", "Buckets", "buckets", "instance_names"]
+__all__ = ["Bucket", "Buckets", "buckets", "ddp_logging_data", "instance_names"]
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """One of the pieces in which DDP reduces the gradients, as DDP's own logging data tells it."""
+    """A gradient bucket, from DDP's logging data."""
 
     index: int
     bytes: int
     parameters: tuple[int, ...]
-    """Their places in ``model.parameters()``, in the order in which their gradients became ready."""
+    """Indices into ``model.parameters()``, in the order in which their gradients became ready."""
 
     @property
     def name(self) -> str:
-        """Give what it is called: ``bucket 0``."""
+        """The name in tables: ``bucket 0``."""
         return f"bucket {self.index}"
 
 
 @dataclass(frozen=True)
 class Buckets:
-    """DDP's buckets, and the instances that carry them."""
+    """DDP's buckets and the instances that carry them."""
 
     buckets: tuple[Bucket, ...]
     bucket: NDArray[np.int32]
-    """Of each instance of the matches: index of the bucket, or -1."""
+    """The bucket's index for each instance of the matches, or -1."""
     notes: tuple[str, ...]
-    """Where the collectives in the trace are not those that DDP tells of, a sentence each."""
+    """Differences between the trace and DDP's logging data, one sentence each."""
 
 
 def buckets(matches: Matches, metadata: Mapping[str, Any]) -> Buckets | None:
-    """Name the buckets of each step; give nothing for a run of which DDP's logging data is not known.
+    """Find the buckets in each step; return None for a run without DDP's logging data.
 
-    DDP reduces its buckets in order, so those are the all-reduces of a backward pass that have their sizes in turn.
+    DDP reduces its buckets in order, so the buckets are the all-reduces of a backward pass with these sizes in turn.
 
     Args:
-        info: the contents of ``run.json``.
+        metadata: the contents of ``run.json``.
     """
     buckets_logged = _ddp_logging_buckets(metadata)
     if not buckets_logged:
         return None
     bucket = np.full(len(matches), -1, np.int32)
     wanted = (matches.kind == "all_reduce") & (matches.phase == Phase.BACKWARD) & (matches.step != "")
-    # What has a label is another's: layers that ranks share are reduced in backward, too.
+    # Labeled all-reduces are not DDP's: layers shared by ranks are reduced in backward too.
     wanted &= np.array([not what.label for what in matches.collectives], np.bool_)
     missed = []
     for step in dict.fromkeys(matches.step[wanted].tolist()):
         last = -1
-        # Each group of replicas reduces its own: with shared layers there are several.
+        # Each group of replicas reduces its own buckets: with shared layers there are several groups.
         for group in np.unique(matches.group[wanted & (matches.step == step)]).tolist():
             rows = np.flatnonzero(wanted & (matches.step == step) & (matches.group == group))
-            # In the order in which they began: two that run at once may end in another.
+            # In the order of their starts: concurrent all-reduces may end in a different order.
             rows = rows[np.argsort(matches.start_ns[matches.first[rows]], kind="stable")]
-            found = list(_in_turn([logged.bytes for logged in buckets_logged], matches.bytes[rows].tolist()))
-            bucket[rows] = found
-            last = max(last, *found)
+            indices = list(_in_turn([logged.bytes for logged in buckets_logged], matches.bytes[rows].tolist()))
+            bucket[rows] = indices
+            last = max(last, *indices)
         if last < len(buckets_logged) - 1:
             missed.append(str(step))
     notes = []
@@ -74,14 +74,14 @@ def buckets(matches: Matches, metadata: Mapping[str, Any]) -> Buckets | None:
         sizes = ", ".join(f"{logged.bytes:,}" for logged in buckets_logged)
         steps = missed[0] + (f" and {len(missed) - 1} more" if len(missed) > 1 else "")
         notes.append(
-            f"DDP tells of buckets of {sizes} bytes, but not all of them were found in {steps}: they were made "
-            "anew, or a communication hook reduces something else."
+            f"DDP reports buckets of {sizes} bytes, but not all of them were found in {steps}: DDP rebuilt its "
+            "buckets, or a communication hook changed what is reduced."
         )
     return Buckets(buckets_logged, bucket, tuple(notes))
 
 
 def _in_turn(sizes: list[int], seen: list[int]) -> Iterator[int]:
-    """Give for each size seen the bucket that was due and has that size, else -1."""
+    """Yield for each size the index of the next bucket in turn if it has this size, else -1."""
     due = 0
     for size in seen:
         if size == sizes[due]:
@@ -91,21 +91,28 @@ def _in_turn(sizes: list[int], seen: list[int]) -> Iterator[int]:
             yield -1
 
 
-def instance_names(matches: Matches, found: Buckets | None) -> list[str]:
-    """Give each instance's own name: its bucket's, else the trainer's label where it was launched, else nothing."""
+def instance_names(matches: Matches, ddp: Buckets | None) -> list[str]:
+    """Return the name of each instance: its bucket's, else the trainer's label at its launch, else empty."""
     labels = [what.label for what in matches.collectives]
-    if found is None:
+    if ddp is None:
         return labels
-    return [found.buckets[i].name if i >= 0 else label for i, label in zip(found.bucket.tolist(), labels, strict=True)]
+    return [ddp.buckets[i].name if i >= 0 else label for i, label in zip(ddp.bucket.tolist(), labels, strict=True)]
+
+
+def ddp_logging_data(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return DDP's logging data of the run, or of the first rank that has it; empty without any.
+
+    Args:
+        metadata: the contents of ``run.json``.
+    """
+    ranks = metadata.get("ranks")
+    entries = [metadata, *(ranks if isinstance(ranks, list) else [])]
+    data = [entry.get("ddp") for entry in entries if isinstance(entry, Mapping)]
+    return next((logged for logged in data if isinstance(logged, Mapping) and logged), {})
 
 
 def _ddp_logging_buckets(metadata: Mapping[str, Any]) -> tuple[Bucket, ...]:
-    """Read DDP's logging data: of the run, or of the first rank that has it."""
-    ranks = metadata.get("ranks")
-    entries = [metadata, *(ranks if isinstance(ranks, list) else [])]
-    data: Mapping[str, Any] = next(
-        (e["ddp"] for e in entries if isinstance(e, Mapping) and isinstance(e.get("ddp"), Mapping)), {}
-    )
+    data = ddp_logging_data(metadata)
     sizes = _numbers(data.get("rebuilt_bucket_sizes")) or _numbers(data.get("bucket_sizes"))
     parameters = str(data.get("rebuilt_per_bucket_param_indices") or "").split(",")
     lists = [_numbers(text.replace(" ", ",")) for text in parameters] if len(parameters) == len(sizes) else []

@@ -1,4 +1,4 @@
-"""What messages between two ranks tell of their clocks: none arrives before it set out."""
+"""Bounds on clock offsets from messages between ranks: a message cannot arrive before it was sent."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 __all__ = ["connect_by_messages"]
 
 _MOST = 512
-"""Sets of ranks that are compared with each other; the work grows with the third power."""
+"""Most sets of ranks compared with each other; the work grows with the third power."""
 _BELIEVED = 100
-"""Of so many messages the one that bounds most is not believed: a wrong bound would be worse than a loose one."""
+"""One message in this many, the tightest, is ignored: a wrong bound is worse than a loose one."""
 
 
 def connect_by_messages(
@@ -27,13 +27,13 @@ def connect_by_messages(
     reference: list[int],
     misfits: Sequence[int] = (),
 ) -> set[int]:
-    """Compare, in place, the clocks of devices that only messages connect; give which those are.
+    """Compare, in place, the clocks of devices that only messages connect; return these devices.
 
-    A receive ends after its send began. That bounds by how much the receiver's clock can be ahead, and messages in
-    the other direction, or on around a ring, bound it from the other side; the offset is the middle.
+    A receive ends after its send began. This bounds the offset of the two clocks from one side; messages in the other
+    direction, or around a ring, bound it from the other side. The offset is the midpoint.
 
     Args:
-        misfits: devices whose collectives are not the others', and so neither are their messages.
+        misfits: devices whose collectives do not match the others'; their messages are ignored.
     """
     heads = sorted(set(reference) - set(misfits))
     if not 1 < len(heads) <= _MOST:
@@ -61,7 +61,7 @@ def _bounds(
     reference: Sequence[int],
     heads: Sequence[int],
 ) -> NDArray[np.float64]:
-    """Give, from each set of devices to each, by how much the other's clock can be ahead at most, in ns."""
+    """Return, for each pair of sets of devices, the most by which the second's clock can be ahead, in ns."""
     bounds = np.full((len(heads), len(heads)), np.inf)
     np.fill_diagonal(bounds, 0.0)
     pairs: dict[tuple[int, int], list[float]] = {}
@@ -85,14 +85,14 @@ def _bounds(
 
 
 def _sends(device: DeviceFigures) -> NDArray[np.bool_]:
-    """Tell of each of a device's communication intervals whether it is a send."""
+    """Return whether each of a device's communication intervals is a send."""
     timeline = device.timeline
     collective_ids = timeline.collective[timeline.collective >= 0].tolist()
     return np.array([timeline.collectives[i].kind == "send" for i in collective_ids], np.bool_)
 
 
 def _closed(bounds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Give the tightest bounds over any way round."""
+    """Return the tightest bounds over all paths."""
     for between in range(len(bounds)):
         bounds = np.minimum(bounds, bounds[:, between : between + 1] + bounds[between])
     return bounds

@@ -1,4 +1,4 @@
-"""Pipelines: which ranks form one, what of its schedule they computed, and the bubble beside the formula's.
+"""Pipelines: which ranks form one, its schedule, and the measured bubble against the formula.
 
 ::
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from dptrace.analysis.cross_rank.clocks import Clocks
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import Action, Timeline
 
 __all__ = [
@@ -37,28 +38,28 @@ COLUMNS = (
     *("pipeline", "schedule", "micro_batches", "rank", "device", "stages", "step", "busy_ns", "own_span_ns"),
     *("span_ns", "bubble_percent", "pipeline_bubble_percent", "formula_percent"),
 )
-"""Of the table of what each rank computed of its schedule in each step."""
+"""Columns of the table of ranks and steps."""
 ACTION_COLUMNS = (
     *("pipeline", "rank", "device", "step", "stage", "micro_batch", "action"),
     *("start_ns", "end_ns", "busy_ns"),
 )
-"""Of the table of actions; times are those of the rank's own clock."""
+"""Columns of the table of actions; times are on the rank's own clock."""
 
-_MESSAGES = ("send", "recv", "send_recv")
+_MESSAGES = frozenset(kind.name for kind in COLLECTIVES.values() if kind.point_to_point)
 
 
 @dataclass(frozen=True, slots=True)
 class RankSpan:
-    """One rank's part in one step of a schedule."""
+    """One rank's work in one step of a schedule."""
 
     device: int
-    """Its place among the run's devices."""
+    """Index into the run's devices."""
     start_ns: int
-    """When its first action began, on the first rank's clock."""
+    """Start of its first action, on the reference clock."""
     end_ns: int
-    """When its last action ended."""
+    """End of its last action."""
     busy_ns: int
-    """Compute in its actions."""
+    """Compute time in its actions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +71,16 @@ class PipelineStep:
 
     @property
     def span_ns(self) -> int:
-        """Give the time from the first action on any rank to the end of the last."""
+        """Time from the first action on any rank to the end of the last."""
         return max(share.end_ns for share in self.shares) - min(share.start_ns for share in self.shares)
 
     @property
     def bubble_percent(self) -> float:
-        """Give what of the ranks' time within the span was no compute of an action."""
+        """Percentage of the ranks' time within the span without compute of an action."""
         return _bubble(sum(share.busy_ns for share in self.shares), self.span_ns * len(self.shares))
 
     def rank_bubble_percent(self, share: RankSpan) -> float:
-        """Give the same of one rank."""
+        """Return the bubble of one rank in percent of the span."""
         return _bubble(share.busy_ns, self.span_ns)
 
 
@@ -89,49 +90,49 @@ def _bubble(busy: int, whole: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Ranks that pass micro-batches on to each other."""
+    """Ranks that pass micro-batches to each other."""
 
     devices: tuple[int, ...]
-    """Their places among the run's devices, in the order of their first stages."""
+    """Indices into the run's devices, in the order of their first stages."""
     stages: tuple[tuple[int, ...], ...]
-    """Of each of them."""
+    """The stages of each of these devices."""
     micro_batches: int
     schedule: str
-    """``naive``, ``gpipe``, ``1f1b``, ``interleaved``, ``zero-bubble``, ``forward-only`` or ``v-shaped``: told from
-    the order of the actions."""
+    """``naive``, ``gpipe``, ``1f1b``, ``interleaved``, ``zero-bubble``, ``forward-only`` or ``v-shaped``,
+    inferred from the order of the actions."""
     steps: tuple[PipelineStep, ...]
 
     @property
     def ranks(self) -> int:
-        """Count the ranks that the stages are dealt out to; more than are here where files are missing."""
+        """Number of ranks that hold the stages, including ranks without a trace."""
         return -(-(max(map(max, self.stages)) + 1) // self.virtual_stages)
 
     @property
     def virtual_stages(self) -> int:
-        """Count the stages on each rank."""
+        """Number of stages on each rank."""
         return max(map(len, self.stages))
 
     @property
     def bubble_percent(self) -> float:
-        """Give the median of the steps' bubbles."""
+        """Median of the steps' bubbles."""
         return median(pipeline_step.bubble_percent for pipeline_step in self.steps)
 
     @property
     def formula_percent(self) -> float | None:
-        """Give what the formula says of stages that take equally long; nothing for schedules that have none."""
+        """Bubble of the schedule's formula for stages that take equally long; None if it has no formula."""
         share = bubble_formula(self.schedule, self.ranks, self.micro_batches, self.virtual_stages)
         return None if share is None else 100 * share
 
 
 def bubble_formula(schedule: str, ranks: int, micro_batches: int, virtual_stages: int = 1) -> float | None:
-    """Give the bubble's share of the time by the formula, for stages that take equally long.
+    """Return the bubble's share of the time for stages that take equally long, or None without a formula.
 
     With p ranks, m micro-batches and v stages on each rank, a step's work takes m·v times a stage's, and the first
-    micro-batch takes p-1 stages' time to come to the last: (p-1)/(m·v+p-1) (GPipe, arXiv:1811.06965; Megatron-LM,
-    arXiv:2104.04473, section 2.2). With the weights' gradients put off, of 3·m·v parts of equal length only p-1 are
-    waited for (ZB-H1 in table 1 of arXiv:2401.10241, where forward and both parts of backward take equally long).
+    micro-batch takes p-1 stages' time to reach the last: (p-1)/(m·v+p-1) (GPipe, arXiv:1811.06965; Megatron-LM,
+    arXiv:2104.04473, section 2.2). With deferred weight gradients, the bubble is p-1 against 3·m·v parts of equal
+    length (ZB-H1 in table 1 of arXiv:2401.10241, where forward and both parts of backward take equally long).
 
-    >>> formula("1f1b", 4, 12), formula("interleaved", 4, 12, 2), formula("v-shaped", 4, 12, 2)
+    >>> bubble_formula("1f1b", 4, 12), bubble_formula("interleaved", 4, 12, 2), bubble_formula("v-shaped", 4, 12, 2)
     (0.2, 0.1111111111111111, None)
     """
     parts = {
@@ -146,8 +147,8 @@ def bubble_formula(schedule: str, ranks: int, micro_batches: int, virtual_stages
 
 
 def pipelines(devices: Sequence[DeviceFigures], clock: Clocks) -> tuple[Pipeline, ...]:
-    """Give the run's pipelines; none where no rank's file has a schedule's labels."""
-    found = []
+    """Return the run's pipelines; empty if no trace has the labels of a pipeline schedule."""
+    result = []
     for members in _groups([device.timeline for device in devices]):
         timelines = {i: devices[i].timeline for i in members}
         stages = _stages(timelines)
@@ -156,23 +157,23 @@ def pipelines(devices: Sequence[DeviceFigures], clock: Clocks) -> tuple[Pipeline
         if pipeline_steps:
             counts = [int(timelines[i].actions.micro_batch.max()) + 1 for i in order]
             kind = _schedule([timelines[i] for i in order], [stages[i] for i in order])
-            found.append(Pipeline(tuple(order), tuple(stages[i] for i in order), max(counts), kind, pipeline_steps))
-    return tuple(found)
+            result.append(Pipeline(tuple(order), tuple(stages[i] for i in order), max(counts), kind, pipeline_steps))
+    return tuple(result)
 
 
 def _groups(timelines: Sequence[Timeline]) -> list[list[int]]:
-    """Join the devices that send each other something, or, where no peer is told, share a group in which they do."""
+    """Join the devices that exchange messages, by the recorded peers or, without any, by the messages' groups."""
     member = [i for i, timeline in enumerate(timelines) if len(timeline.actions)]
     places = {timelines[i].rank: i for i in member}
     joined = {i: {i} for i in member}
-    told = False
+    exchange = False
     for i in member:
         for other in _partners(timelines[i]) & places.keys():
-            told = True
+            exchange = True
             both = joined[i] | joined[places[other]]
-            for one in both:
-                joined[one] = both
-    if not told and member:
+            for device in both:
+                joined[device] = both
+    if not exchange and member:
         return [member]
     return [sorted(group) for group in {id(group): group for group in joined.values()}.values()]
 
@@ -184,7 +185,7 @@ def _partners(timeline: Timeline) -> set[int]:
 
 
 def _stages(timelines: dict[int, Timeline]) -> dict[int, tuple[int, ...]]:
-    """Give each device's stages; where labels name none, the ranks hold one each, in their order."""
+    """Return each device's stages; if the labels name none, one stage per rank in rank order."""
     named = {i: tuple(np.unique(t.actions.stage).tolist()) for i, t in timelines.items()}
     if any(stages[0] < 0 for stages in named.values()):
         by_rank = sorted(timelines, key=lambda i: (timelines[i].rank, i))
@@ -193,7 +194,7 @@ def _stages(timelines: dict[int, Timeline]) -> dict[int, tuple[int, ...]]:
 
 
 def _pipeline_steps(timelines: dict[int, Timeline], clock: Clocks) -> tuple[PipelineStep, ...]:
-    """Give the steps that all the devices have, in order."""
+    """Return the steps that all the devices have, in order."""
     names = [t.windows.names for t in timelines.values()]
     pipeline_steps = []
     for name in names[0]:
@@ -212,7 +213,7 @@ def _pipeline_steps(timelines: dict[int, Timeline], clock: Clocks) -> tuple[Pipe
 
 
 def _schedule(timelines: Sequence[Timeline], stages: Sequence[tuple[int, ...]]) -> str:
-    """Tell a schedule by the order of its actions: those of the first step on the first and on the last stage."""
+    """Infer the schedule from the order of its actions in the first step, on the first and the last stage."""
     kinds = set(np.concatenate([timeline.actions.kind for timeline in timelines]).tolist())
     if len(timelines) > 1 and {0, max(map(max, stages))} <= set(stages[0]):
         return "v-shaped"
@@ -229,7 +230,7 @@ def _schedule(timelines: Sequence[Timeline], stages: Sequence[tuple[int, ...]]) 
 
 
 def _in_flight(timeline: Timeline) -> int:
-    """Count the micro-batches that were forward at most without being backward yet, in the first step."""
+    """Return the most micro-batches between their forward and backward at once, in the first step."""
     actions = timeline.actions
     own = np.flatnonzero(actions.step == actions.step[0])
     order = own[np.argsort(actions.called_ns[own], kind="stable")]
@@ -237,7 +238,7 @@ def _in_flight(timeline: Timeline) -> int:
 
 
 def to_dict(pipeline: Pipeline, timelines: Sequence[Timeline]) -> dict[str, Any]:
-    """Give a pipeline as plain data, the way ``dptrace analyze --json`` prints it; times in ns."""
+    """Return a pipeline as plain data, as ``dptrace analyze --json`` prints it; times in ns."""
     places = [{"rank": timelines[i].rank, "device": timelines[i].device} for i in pipeline.devices]
     return {
         "ranks": [{**place, "stages": list(own)} for place, own in zip(places, pipeline.stages, strict=True)],
@@ -267,7 +268,7 @@ def to_dict(pipeline: Pipeline, timelines: Sequence[Timeline]) -> dict[str, Any]
 
 
 def rows(found: Sequence[Pipeline], timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
-    """Give a row of COLUMNS for each rank and step of each pipeline; times in ns."""
+    """Return a row of COLUMNS for each rank and step of each pipeline; times in ns."""
     table = []
     for number, pipeline in enumerate(found):
         whole = pipeline.schedule, pipeline.micro_batches
@@ -295,7 +296,7 @@ def rows(found: Sequence[Pipeline], timelines: Sequence[Timeline]) -> list[dict[
 
 
 def action_rows(found: Sequence[Pipeline], timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
-    """Give a row of ACTION_COLUMNS for each action of each pipeline's steps."""
+    """Return a row of ACTION_COLUMNS for each action of each pipeline; times in ns."""
     table = []
     for number, pipeline in enumerate(found):
         for i, stages in zip(pipeline.devices, pipeline.stages, strict=True):

@@ -1,4 +1,4 @@
-"""Ranks that share a clock: recordings of CPUs on one machine need no comparison."""
+"""Ranks that share a clock: CPUs of one machine need no clock comparison."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 __all__ = ["shared_clock_devices", "unify_shared_clocks"]
 
 _READ_NS = 10_000.0
-"""Each process reads the machine's clock by a counter that it calibrates for itself; that is as good as so much."""
+"""Uncertainty of a shared clock: each process reads it through a counter that it calibrates itself."""
 
 
 def shared_clock_devices(devices: Sequence[DeviceFigures], metadata: Mapping[str, Any]) -> list[int]:
-    """Give for each device the first one that shares its clock: itself where none before it does.
+    """Return for each device the first device that shares its clock: itself if no earlier one does.
 
-    Times of kernels are a GPU's, brought to its host's clock by the driver, so that they are left out.
+    GPU kernels are excluded: the driver converts their times from the GPU's clock to the host's.
 
     Args:
-        info: the contents of ``run.json``, which names each rank's host.
+        metadata: the contents of ``run.json``, which names each rank's host.
     """
     entries_json = metadata.get("ranks")
     entries = [entry for entry in entries_json if isinstance(entry, Mapping)] if isinstance(entries_json, list) else []
-    # Machines may share a name; what the launcher counts as two nodes is not taken for one.
+    # Different machines may have the same host name, so the node that the launcher assigned counts too.
     host = {entry.get("rank"): (entry.get("node"), str(entry["host"])) for entry in entries if entry.get("host")}
     first: dict[object, int] = {}
     shared = []
@@ -37,7 +37,7 @@ def shared_clock_devices(devices: Sequence[DeviceFigures], metadata: Mapping[str
 
 
 def unify_shared_clocks(offsets: list[Offset], reference: list[int], shared: Sequence[int]) -> None:
-    """Give devices that share a clock one offset, in place: that of the first of them."""
+    """Assign devices that share a clock the offset of the first of them, in place."""
     for place, other in enumerate(shared):
         if other != place:
             uncertainty = offsets[other].uncertainty_ns + _READ_NS

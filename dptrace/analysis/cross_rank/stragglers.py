@@ -1,8 +1,8 @@
-"""Who kept the others waiting at a collective, what it cost them, and why.
+"""Stragglers: which rank kept the others waiting at a collective, what it cost them, and why.
 
-A collective takes the rank that arrives last no longer than its transfer; every other rank waits besides. That tells
-the last one and its lateness without a common clock. Why it was late shows in how it spent its time since the ranks
-last began one together, beside how the others spent theirs.
+In a collective, the rank that arrives last only transfers; every other rank waits as well. This identifies the last
+rank and its lateness without a common clock. The cause follows from how it spent its time since the ranks began the
+previous collective, compared with the other ranks.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ CAUSES = (
     "bubble",
     "unknown",
 )
-"""What a rank was longer at than the others, by ``idle.Account``; ``passed_on`` is a wait for a third."""
+"""What a rank spent more time on than the others, by ``idle.Account``; ``passed_on`` is a wait for a third rank."""
 
 _UNKNOWN = len(Account)
 _MIN_LATE_NS = 20_000
-"""Arrivals nearer to each other than this are together: kernels launched at once on several GPUs differ by as much."""
+"""Smallest lateness that counts: kernels launched at the same time on several GPUs differ by as much."""
 _EXPLAINED = 0.25
-"""An account that holds less of the lateness than this is not its cause."""
+"""Smallest share of the lateness that makes an account its cause."""
 
 
 @dataclass(frozen=True)
 class Stragglers:
-    """One row per collective at which one rank came last by more than 20 µs, in the order of the matches."""
+    """One row per collective at which a rank arrived last by more than 20 µs, in the order of the matches."""
 
     instance: Int64
     """Index into the matches."""
     device: NDArray[np.int32]
-    """Index of the device that came last."""
+    """Index of the device that arrived last."""
     late_ns: Int64
-    """How long after the first it came, on aligned clocks; where that can't be told, the longest wait of the others."""
+    """Delay after the first arrival, on aligned clocks; if unknown, the longest wait of the others."""
     cost_ns: Int64
-    """What it cost another rank, on average: the part of its wait that no compute hid."""
+    """Mean cost for the other ranks: the exposed part of their wait."""
     cause: tuple[str, ...]
-    """Of CAUSES."""
+    """One of CAUSES each."""
 
     def __len__(self) -> int:
         return len(self.instance)
@@ -67,21 +67,21 @@ def stragglers(
     timing: Timing | None = None,
     clocks: Clocks | None = None,
 ) -> Stragglers:
-    """Find who came last at each collective that all its ranks leave together, of those ranks that are here.
+    """Find the last recorded rank at each synchronizing collective.
 
     Args:
-        timing: how late each came, where the clocks can be compared; nothing to go by the others' waits alone.
-        clocks: which ranks' collectives are not the same as the others' at all; nothing to believe them all.
+        timing: lateness on aligned clocks; None to use only the waits of the other ranks.
+        clocks: marks the devices whose collectives do not match the others'; None to trust all.
     """
-    found = [_of_set(matches, devices, timing, rows, members) for rows, members in _sets(matches, clocks)]
-    columns = [np.concatenate(part) for part in zip(*found, strict=True)] if found else [np.empty(0, np.int64)] * 5
+    parts = [_of_set(matches, devices, timing, rows, members) for rows, members in _sets(matches, clocks)]
+    columns = [np.concatenate(part) for part in zip(*parts, strict=True)] if parts else [np.empty(0, np.int64)] * 5
     order = np.argsort(columns[0], kind="stable")
     instance, device, late, cost, cause = (column[order].astype(np.int64) for column in columns)
     return Stragglers(instance, device.astype(np.int32), late, cost, tuple(CAUSES[code] for code in cause.tolist()))
 
 
 def _sets(matches: Matches, clocks: Clocks | None) -> Iterator[tuple[Int64, Int64]]:
-    """Give the instances of each set of devices, and the places of their members: an array of instances by devices."""
+    """Yield for each set of devices its instances, and the indices of their members as instances × devices."""
     size = np.diff(matches.first)
     fits = np.ones(len(matches), np.bool_)
     if clocks is not None and len(matches):
@@ -107,17 +107,17 @@ def _of_set(
     late = wait.max(axis=1)
     if timing is not None:
         own_member = members[np.arange(len(rows)), last]
-        # The last by duration and the first to start, on clocks that are told less well: then its wait tells more.
+        # If the last by duration started first, the clocks are too uncertain and the wait is more reliable.
         known = timing.late_known[own_member] & (timing.late_ns[own_member] > 0)
         late = np.where(known, timing.late_ns[own_member], late)
     exposed, computed = np.empty_like(length), np.empty_like(length)
     spent = np.empty((*members.shape, 2, len(Account)), np.int64)
     for column, device in enumerate(matches.device[members[0]].tolist()):
-        own = devices[device]
-        mine = matches.index[members[:, column]]
-        exposed[:, column] = own.shared_exposed()[mine]
-        spent[:, column] = own.spent_ns[mine]
-        computed[:, column] = _computed(own, mine)
+        figures = devices[device]
+        index = matches.index[members[:, column]]
+        exposed[:, column] = figures.shared_exposed()[index]
+        spent[:, column] = figures.spent_ns[index]
+        computed[:, column] = _computed(figures, index)
     cost = (np.minimum(wait, exposed) * others).sum(axis=1) // count
     cause = _causes(spent, computed, last, others, typical)
     late_enough = typical >= _MIN_LATE_NS
@@ -126,12 +126,12 @@ def _of_set(
 
 
 def _causes(spent: Int64, computed: Int64, last: Int64, others: NDArray[np.bool_], late: Int64) -> Int64:
-    """Compare how the last rank and the others spent their time since they began the collective before."""
-    # Since it began, not since it ended: what the others computed under it, this rank may have had to do after it.
+    """Compare how the last rank and the others spent their time since the start of the previous collective."""
+    # Since its start, not its end: what the others computed under it, this rank may have computed after it.
     before = np.concatenate((np.zeros_like(spent[:1, :, 0]), spent[:-1, :, 0]))
     excess = _excess(np.maximum(spent[:, :, 0] - before, 0), last, others)
-    # A rank that computes before the collective what the others compute under it computes no longer than they do: its
-    # compute is the cause only if it is ahead since the step began, too.
+    # A rank that computes before the collective what the others compute under it has no extra work: compute is the
+    # cause only if the rank has also computed longer since the step began.
     ahead = _excess(computed[:, :, None], last, others)[:, 0]
     excess[:, Account.COMPUTE] = np.minimum(excess[:, Account.COMPUTE], ahead)
     rows = np.arange(len(excess))
@@ -141,17 +141,17 @@ def _causes(spent: Int64, computed: Int64, last: Int64, others: NDArray[np.bool_
 
 
 def _excess(passed: Int64, last: Int64, others: NDArray[np.bool_]) -> Int64:
-    """Give by how much the last rank is beyond the others' median: instances by accounts, of those by devices."""
+    """Return the last rank's excess over the median of the others: from instances × devices × accounts."""
     theirs = np.median(passed[others].reshape(len(passed), -1, passed.shape[2]), axis=1)
     excess: Int64 = (passed[np.arange(len(passed)), last] - theirs).astype(np.int64)
     return excess
 
 
-def _computed(device: DeviceFigures, mine: NDArray[np.int32]) -> Int64:
-    """Give how long a device had computed since its step began, when each of its collectives *mine* did."""
+def _computed(device: DeviceFigures, index: NDArray[np.int32]) -> Int64:
+    """Return a device's compute between the start of the step and each of its collectives *index*, in ns."""
     timeline, figures = device.timeline, device.split.figures
     compute = figures["forward_ns"] + figures["backward_ns"] + figures["optimizer_ns"] + figures["other_ns"]
     until = np.concatenate(([0], np.cumsum(compute)))
-    step = timeline.step[timeline.collective >= 0][mine]
-    since: Int64 = device.spent_ns[mine, 0, Account.COMPUTE] - until[np.maximum(step, 0)]
+    step = timeline.step[timeline.collective >= 0][index]
+    since: Int64 = device.spent_ns[index, 0, Account.COMPUTE] - until[np.maximum(step, 0)]
     return since

@@ -1,4 +1,4 @@
-"""Of each collective: how long it waited and how long it moved data, how fast, and who came last."""
+"""Wait, transfer time and bandwidth of each collective, and the rank that arrived last."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ class Timing:
     """One entry per instance of the matches, or per member of one."""
 
     transfer_ns: Int64
-    """Per instance: the shortest duration among its members, since the last to come does not wait."""
+    """Per instance: the shortest duration among its members, since the last to arrive does not wait."""
     upper_bound: NDArray[np.bool_]
-    """Per instance: whether ranks are missing here, so that it may have taken less and all may have waited longer."""
+    """Per instance: whether ranks are missing, so that the transfer may be shorter and the waits longer."""
     wait_ns: Int64
-    """Per member: its duration beyond the transfer."""
+    """Per member: its duration minus the transfer."""
     late_ns: Int64
-    """Per member: how long after the first of them it began, on aligned clocks."""
+    """Per member: its start after the first member's, on aligned clocks."""
     late_known: NDArray[np.bool_]
-    """Per member: whether that is more than the clocks' uncertainty; where it is not, who was late can't be told."""
+    """Per member: whether the lateness exceeds the uncertainty of the clocks."""
     last: NDArray[np.int32]
-    """Per instance: the device that came last; -1 where that can't be told."""
+    """Per instance: the device that arrived last; -1 if unknown."""
     algbw: NDArray[np.float64]
-    """Per instance: bytes per second, message bytes over transfer; not a number where bytes or time are not known."""
+    """Per instance: message bytes / transfer time, in bytes per second; NaN if bytes or time are unknown."""
     busbw: NDArray[np.float64]
-    """Per instance: the same as the hardware sees it, comparable over kinds and numbers of ranks."""
+    """Per instance: bus bandwidth, comparable between kinds and numbers of ranks, in bytes per second."""
 
     def late(self, member: int) -> int | None:
-        """Give how late a member was in ns, or nothing where that can't be told."""
+        """Return how late a member was in ns, or None if unknown."""
         return int(self.late_ns[member]) if self.late_known[member] else None
 
 
 def timing(matches: Matches, clocks: Clocks) -> Timing:
-    """Tell waiting from transferring, which needs no common clock, and who was late, which does.
+    """Separate wait from transfer, which needs no common clock, and find the last to arrive, which does.
 
-    The last to come is the one with the shortest duration where all leave together, and otherwise the last to start;
-    it is told only where the next one differs from it by more than the two clocks' uncertainty.
+    The last to arrive has the shortest duration in a synchronizing collective, and otherwise the latest start. It is
+    known only if it differs from the next by more than the uncertainty of the two clocks.
     """
     length = matches.end_ns - matches.start_ns
     low = matches.first[:-1]
@@ -56,7 +56,7 @@ def timing(matches: Matches, clocks: Clocks) -> Timing:
     late = start - start[earliest]
     unsure = clocks.between(matches.device, matches.device[earliest])
     with np.errstate(divide="ignore", invalid="ignore"):
-        # A rank that is its group's only one sends nothing.
+        # A group of one rank sends nothing.
         sent = (matches.bytes > 0) & (transfer > 0) & (matches.size > 1)
         algbw = np.where(sent, matches.bytes / (transfer * 1e-9), np.nan)
     return Timing(
@@ -72,7 +72,7 @@ def timing(matches: Matches, clocks: Clocks) -> Timing:
 
 
 def _aligned(matches: Matches, clocks: Clocks) -> Int64:
-    """Give when each member began, on its reference's clock."""
+    """Return when each member began, on its reference's clock."""
     start = matches.start_ns.copy()
     by_device = np.argsort(matches.device, kind="stable")
     bounds = np.searchsorted(matches.device[by_device], np.arange(len(matches.device_ids) + 1))
@@ -83,7 +83,7 @@ def _aligned(matches: Matches, clocks: Clocks) -> Int64:
 
 
 def _last(matches: Matches, clocks: Clocks, sooner: Int64) -> NDArray[np.int32]:
-    """Give the device with the smallest value among each instance's members, where the next one's is told apart."""
+    """Return each instance's device with the smallest value; -1 if the next value is within the uncertainty."""
     last = np.full(len(matches), -1, np.int32)
     several = np.diff(matches.first) > 1
     order = np.lexsort((sooner, matches.instance))

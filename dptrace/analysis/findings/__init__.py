@@ -1,1 +1,1 @@
-"""Detectors of what costs time, one per file, and the ranked list of findings."""
+"""Findings: detectors of what costs time, and the ranked list."""

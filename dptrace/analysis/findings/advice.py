@@ -1,4 +1,4 @@
-"""What to do about exposed communication: it depends on who asked for it, and on what the run has tried already."""
+"""Advice on exposed communication, depending on its origin and on the options the run already uses."""
 
 from __future__ import annotations
 
@@ -7,57 +7,60 @@ from typing import Any
 
 import numpy as np
 
+from dptrace.analysis.cross_rank.ddp_buckets import ddp_logging_data
 from dptrace.analysis.findings.finding import FindingContext
+from dptrace.core.units import byte_size
+from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import Phase
 
 __all__ = ["GRADIENTS", "first_bucket_advice", "for_exposed"]
 
 GRADIENTS = ("all_reduce", "reduce_scatter")
-"""Kinds that gradients are reduced by."""
+"""Kinds that reduce gradients."""
 _MANY, _SMALL = 20, 1 << 20
-"""More collectives than this in a step, of fewer bytes than this on average, are gradients that go one by one."""
+"""More collectives per step than this, with smaller mean bytes than this, are gradients reduced one by one."""
 _TAIL = 0.8
-"""A kind whose exposed time lies after backward by this share or more is a tail."""
-_ANY = "Move independent compute beside it, or send fewer bytes."
+"""Share of the exposed time after backward that makes it a tail."""
+_ANY = "Overlap it with independent compute, or send fewer bytes."
 _CAP_BYTES = 25 << 20
-"""What DDP takes where bucket_cap_mb is not given."""
+"""DDP's default of bucket_cap_mb."""
 
 
 def for_exposed(
     context: FindingContext, kind: str, tail: float, hidden: int, exposed: int, count: float, size: float
 ) -> tuple[str, str]:
-    """Say what of a kind of collective is exposed, and what to do about it.
+    """Return text and advice on the exposed time of a kind of collective.
 
     Args:
-        tail: share of the exposed time that lies after backward.
+        tail: share of the exposed time after backward.
         hidden, exposed: ns, over all steps.
-        count, size: how many in a step, and their mean bytes.
+        count, size: number per step, and mean bytes.
     """
-    where = f", {100 * tail:.0f} % of that after backward's last kernel" if tail else ""
-    text = f"{kind}: no compute hides {100 * exposed / (hidden + exposed):.0f} % of its time{where}."
+    where = f", {100 * tail:.0f} % of it after the last backward kernel" if tail else ""
+    text = f"{kind}: {100 * exposed / (hidden + exposed):.0f} % of its time is exposed{where}."
     gradients = kind in GRADIENTS
     if gradients and count > _MANY and (0 < size < _SMALL or count > 5 * _MANY):
-        bytes_each = f", of {size / 1e3:,.0f} kB on average" if size else ""
-        text += f" {count:.0f} in a step{bytes_each}: each pays a latency of its own."
-        return text, "Put gradients together in buckets, as DistributedDataParallel does (bucket_cap_mb=25)."
+        bytes_each = f", {byte_size(size)} on average" if size else ""
+        text += f" {count:.0f} per step{bytes_each}: each pays the latency."
+        return text, "Reduce gradients in buckets, as DistributedDataParallel does (bucket_cap_mb=25)."
     if gradients and tail >= _TAIL and hidden < 0.05 * exposed:
-        return text, "Start it while backward goes on: gradient hooks, DistributedDataParallel, or smaller buckets."
+        return text, "Start it during backward: use gradient hooks, DistributedDataParallel, or smaller buckets."
     if gradients and tail >= _TAIL:
-        return text, "What is left is the tail of the last bucket: try a smaller bucket_cap_mb, or fewer bytes (bf16)."
+        return text, "Only the last bucket is exposed: try a smaller bucket_cap_mb, or send fewer bytes (bf16)."
     if kind == "all_gather":
         return text, _for_gathers(context)
     if kind == "broadcast" and _ddp_may_be(context) and _mostly_in_forward(context, kind):
         return (
             text,
-            "DistributedDataParallel broadcasts buffers each step: broadcast_buffers=False where they need not be.",
+            "DistributedDataParallel broadcasts buffers in each step: set broadcast_buffers=False if not needed.",
         )
-    if kind in ("send", "recv", "send_recv") and context.pipelines:
-        return text, "In a pipeline this is waiting for another stage rather than transfer: see its bubble."
+    if kind in COLLECTIVES and COLLECTIVES[kind].point_to_point and context.pipelines:
+        return text, "In a pipeline, this is mostly waiting for another stage, not transfer: see the bubble."
     return text, _ANY
 
 
 def _for_gathers(context: FindingContext) -> str:
-    """Say what to do about FSDP's all-gathers, and only of what was not done yet."""
+    """Return advice on FSDP's all-gathers that the run does not follow already."""
     gathers = [c for d in context.devices for c in d.timeline.collectives if c.kind == "all_gather"]
     if not any(c.label.startswith("FSDP::") for c in gathers):
         return _ANY
@@ -67,28 +70,21 @@ def _for_gathers(context: FindingContext) -> str:
         todo.append("prefetch earlier (FSDP: set_modules_to_forward_prefetch)")
     if options.get("reshard_after_forward") != "no":
         todo.append("reshard less after forward")
-    told = ", or ".join([*todo, "send fewer bytes (bf16)"][:2])
-    return f"{told[0].upper()}{told[1:]}."
+    text = ", or ".join([*todo, "send fewer bytes (bf16)"][:2])
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _ddp(context: FindingContext) -> Mapping[str, Any]:
-    """Give DDP's logging data, of the run or of the first rank that has it; nothing without any."""
-    ranks = context.metadata.get("ranks")
-    entries = [context.metadata, *(ranks if isinstance(ranks, list) else [])]
-    return next((found for entry in entries if (found := _mapping(_mapping(entry).get("ddp")))), {})
-
-
 def _ddp_may_be(context: FindingContext) -> bool:
-    """Tell whether DDP trains: dptrace's recorder would have kept its logging data."""
-    return not context.metadata or bool(_ddp(context))
+    """Return whether DDP may be in use: dptrace's recorder saves its logging data."""
+    return not context.metadata or bool(ddp_logging_data(context.metadata))
 
 
 def _mostly_in_forward(context: FindingContext, kind: str) -> bool:
-    """Tell whether most of a kind was launched in forward, where DDP broadcasts buffers."""
+    """Return whether most of a kind was launched in forward, where DDP broadcasts buffers."""
     forward = whole = 0
     for device in context.devices:
         timeline = device.timeline
@@ -100,11 +96,12 @@ def _mostly_in_forward(context: FindingContext, kind: str) -> bool:
 
 
 def first_bucket_advice(context: FindingContext) -> str:
-    """Say how to make the first bucket smaller, by what is known of how it was set."""
+    """Return advice on a smaller first bucket, depending on how the run sets it."""
     if not _ddp_may_be(context):
-        return "Make the first message smaller, so that it sets out earlier."
+        return "Make the first message smaller, so that it starts earlier."
     options = _mapping(context.metadata.get("options"))
-    given = options["bucket_cap_mb"] if "bucket_cap_mb" in options else _ddp(context).get("bucket_cap_bytes", 0)
+    logged = ddp_logging_data(context.metadata).get("bucket_cap_bytes", 0)
+    given = options.get("bucket_cap_mb", logged)
     if given in (None, _CAP_BYTES):
         return "Make the first bucket smaller: lower bucket_cap_mb."
-    return "Make the first bucket smaller: leave bucket_cap_mb unset (DDP's first is 1 MiB then), or lower it."
+    return "Make the first bucket smaller: leave bucket_cap_mb unset (DDP then starts with 1 MiB), or lower it."

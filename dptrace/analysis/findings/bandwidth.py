@@ -1,4 +1,4 @@
-"""Large messages that are slower than the links allow, or than their like."""
+"""Large messages that are slower than the links allow, or than comparable messages."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.findings.finding import Finding, FindingContext, megabytes, milliseconds
+from dptrace.analysis.findings.finding import Finding, FindingContext
+from dptrace.core.units import byte_size, duration
 
 __all__ = ["low_bandwidth", "slow_collectives"]
 
 _LARGE = 16_000_000
-"""Bytes from which a message shows what a link can do, where the crossover is not known."""
+"""Bytes of a large message if the crossover is unknown."""
 _ABOVE = 4
-"""How often the crossover, where it is known: latency takes a fifth of such a message at most."""
+"""Multiple of the crossover, if known: latency is at most a fifth of such a message's time."""
 _REACHED = 0.8
-"""Share of the links' bandwidth that collectives of a well set up job reach."""
+"""Share of the links' bandwidth that collectives of a well-configured job reach."""
 _HALF = 0.5
 _FEWEST = 3
 _ADVICE = (
-    "See how these ranks are connected (nvidia-smi topo -m; NCCL_DEBUG=INFO tells the transport), and whether other "
+    "Check how these ranks are connected (nvidia-smi topo -m; NCCL_DEBUG=INFO shows the transport), and whether other "
     "communication runs at the same time."
 )
 
 
 def low_bandwidth(context: FindingContext) -> list[Finding]:
-    """Large messages against what the links were measured at, or else groups against each other."""
+    """Compare large messages with the measured bandwidth of the links, or groups with each other."""
     if context.timing is None:
         return []
     large = _large(context)
@@ -35,9 +36,9 @@ def low_bandwidth(context: FindingContext) -> list[Finding]:
 
 
 def _link(metadata: Mapping[str, Any], kind: str = "") -> float:
-    """Give the bandwidth that the links were measured at, in bytes per second; 0 where that is not known.
+    """Return the measured bandwidth of the links in bytes per second; 0 if unknown.
 
-    By the collective's own kind where ``dptrace links`` measured it, else by the one figure for all.
+    Of this kind of collective if ``dptrace links`` measured it, otherwise of all kinds.
     """
     links = metadata.get("links")
     by_kind = links.get("busbw_gbps_by_kind") if isinstance(links, Mapping) else None
@@ -61,7 +62,7 @@ def _large(context: FindingContext) -> NDArray[np.bool_]:
 
 
 def _lost(context: FindingContext, rows: NDArray[np.bool_], rate: float) -> float:
-    """Give by how much the members would have been exposed for less at *rate*, in ns over all of them."""
+    """Return by how much the exposed time of the members would shrink at *rate*, in ns over all of them."""
     assert context.timing is not None
     members = context.members(rows)
     instance = context.matches.instance[members]
@@ -70,7 +71,7 @@ def _lost(context: FindingContext, rows: NDArray[np.bool_], rate: float) -> floa
 
 
 def _one_machine(context: FindingContext) -> NDArray[np.bool_]:
-    """Tell of each group whether all its ranks are on one machine: others use other links."""
+    """Return for each group whether all its ranks are on one machine, and so use its links."""
     ranks = [entry for entry in context.metadata.get("ranks") or [] if isinstance(entry, Mapping) and "rank" in entry]
     node: dict[int, object] = {entry["rank"]: entry.get("node") for entry in ranks}
     nodes = [{node.get(rank) for rank in group.ranks or tuple(node)} for group in context.matches.groups]
@@ -87,8 +88,8 @@ def _against_link(context: FindingContext, large: NDArray[np.bool_]) -> list[Fin
         if middle >= _REACHED * link:
             continue
         text = (
-            f"{kind} of large messages ({megabytes(float(np.median(matches.bytes[rows])))}) reaches "
-            f"{100 * middle / link:.0f} % of the {link / 1e9:.3g} GB/s that this machine's links were measured at."
+            f"{kind} of large messages ({byte_size(float(np.median(matches.bytes[rows])))}) reaches "
+            f"{100 * middle / link:.0f} % of the {link / 1e9:.3g} GB/s measured on this machine's links."
         )
         found.append(
             context.finding("low_bandwidth", text, _ADVICE, _lost(context, rows, link), _where(context, rows, middle))
@@ -97,7 +98,7 @@ def _against_link(context: FindingContext, large: NDArray[np.bool_]) -> list[Fin
 
 
 def _against_each_other(context: FindingContext, large: NDArray[np.bool_]) -> list[Finding]:
-    """Compare the groups that have messages of one kind, one number of ranks and like size."""
+    """Compare groups that have messages of the same kind, number of ranks and similar size."""
     assert context.timing is not None
     matches, busbw, found = context.matches, context.timing.busbw, []
     places = np.flatnonzero(large)
@@ -120,7 +121,7 @@ def _against_each_other(context: FindingContext, large: NDArray[np.bool_]) -> li
         who = f"ranks {', '.join(map(str, group.ranks))}" if group.ranks else f"group {group.name}"
         text = (
             f"{kind} among {who} reaches {middles[slowest] / 1e9:.1f} GB/s, "
-            f"{100 * middles[slowest] / others:.0f} % of what other groups of as many ranks reach with like messages."
+            f"{100 * middles[slowest] / others:.0f} % of other groups of the same size with similar messages."
         )
         evidence = _where(context, chosen, middles[slowest])
         found.append(context.finding("low_bandwidth", text, _ADVICE, _lost(context, chosen, others), evidence))
@@ -137,11 +138,11 @@ def _where(context: FindingContext, rows: NDArray[np.bool_], busbw: float) -> di
 
 
 def slow_collectives(context: FindingContext) -> list[Finding]:
-    """Single collectives that took far longer than their like, waiting left out."""
+    """Find single collectives with a far longer transfer than comparable ones."""
     cost, slow, count = 0.0, 0, 0
     worst, excess = None, 0.0
     for latency in context.latencies:
-        # A stage that has nothing to do yet waits in its messages: that is the schedule's.
+        # A stage without work waits in its messages: this belongs to the schedule.
         if not latency.slow.any() or (latency.kind == "send_recv" and context.pipelines):
             continue
         middle = float(np.median(latency.transfer_ns))
@@ -154,11 +155,13 @@ def slow_collectives(context: FindingContext) -> list[Finding]:
     if worst is None:
         return []
     like, row = worst
-    named = f"{like.name}, {megabytes(like.bytes)}" if like.name else f"{like.kind} of {megabytes(like.bytes)}"
+    named = f"{like.name}, {byte_size(like.bytes)}" if like.name else f"{like.kind} of {byte_size(like.bytes)}"
     text = (
-        f"{slow} of {count} collectives took over 1.5 times as long as their like, all ranks being there; the worst "
-        f"{milliseconds(excess)} longer ({named}, {context.matches.step[row] or 'outside all steps'})."
+        f"{slow} of {count} collectives took over 1.5 times as long as comparable ones, wait excluded; the worst "
+        f"took {duration(excess)} longer ({named}, {context.matches.step[row] or 'outside all steps'})."
     )
     evidence = {"collective": like.kind, "instance": row, "step": context.matches.step[row] or None, "count": slow}
-    advice = "If they come at random, look for other traffic on the links; if always there, at what runs beside them."
+    advice = (
+        "If they occur at random, look for other traffic on the links; if always there, at what runs at the same time."
+    )
     return [context.finding("slow_collectives", text, advice, cost, evidence | {"ns": int(excess)})]

@@ -1,4 +1,4 @@
-"""Communication that no compute hides: of which kind, where in the step, and how it is cut into messages."""
+"""Exposed communication: of which kind, where in the step, and how it is divided into messages."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from typing import Any
 import numpy as np
 
 from dptrace.analysis.findings.advice import GRADIENTS, first_bucket_advice, for_exposed
-from dptrace.analysis.findings.finding import Finding, FindingContext, exposures, megabytes, milliseconds
+from dptrace.analysis.findings.finding import Finding, FindingContext, exposures
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64
+from dptrace.core.units import byte_size, duration, plural
 from dptrace.timeline.model import Phase
 
 __all__ = ["exposed", "first_bucket", "small_messages"]
 
 
 def exposed(context: FindingContext) -> list[Finding]:
-    """Communication that no compute hides, waiting for late ranks left out, for each kind of collective."""
+    """Find exposed communication of each kind of collective, without the wait for late ranks."""
     devices, steps, waits = context.devices, context.steps, context.waits
     found = []
     for kind in sorted({kind for device in devices for kind in device.split.comm}):
-        naked = waited = tail = hidden = count = size = 0
+        exposed_ns = waited = tail = hidden = count = size = 0
         worst: tuple[int, str | None, int] = (0, None, 0)
         for number, device in enumerate(devices):
             if kind not in device.split.comm:
                 continue
             figures = device.split.comm[kind]
-            naked += int(figures.exposed_ns.sum())
+            exposed_ns += int(figures.exposed_ns.sum())
             hidden += int(figures.overlapped_ns.sum())
             count += int(figures.count.sum())
             size += int(figures.bytes.sum())
@@ -37,25 +38,25 @@ def exposed(context: FindingContext) -> list[Finding]:
             top = int(figures.exposed_ns.argmax())
             if int(figures.exposed_ns[top]) > worst[0]:
                 worst = (int(figures.exposed_ns[top]), device.split.names[top], device.timeline.rank)
-        cost = max(naked - waited, 0)
-        if not naked:
+        cost = max(exposed_ns - waited, 0)
+        if not exposed_ns:
             continue
-        late = min(tail / naked, 1.0)  # where two run at once, each has the same exposed time
-        text, advice = for_exposed(context, kind, late, hidden, naked, count / steps, size / max(count, 1))
+        late = min(tail / exposed_ns, 1.0)  # concurrent collectives each have the same exposed time
+        text, advice = for_exposed(context, kind, late, hidden, exposed_ns, count / steps, size / max(count, 1))
         evidence: dict[str, Any] = {"collective": kind, "step": worst[1], "rank": worst[2], "exposed_ns": worst[0]}
         evidence |= {"after_backward_share": round(late, 3), "count": count / steps, "bytes": size / steps}
         last = _last_gradients(context, kind)
         if tail and last:
             evidence["last"] = last
             called = f"{last['name']}, " if last["name"] else ""
-            text += f" The last in a step is {called}{megabytes(last['bytes'])}."
+            text += f" The last one of a step is {called}{byte_size(last['bytes'])}."
         text += _missing_ranks_text(context, kind)
         found.append(context.finding("exposed_comm", text, advice, cost, evidence))
     return found
 
 
 def _of_kind(device: DeviceFigures, kind: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Tell which of a device's collectives are of a kind, and which of those end after their step's backward."""
+    """Return which of a device's collectives are of a kind, and which of these end after their step's backward."""
     timeline = device.timeline
     comm = np.flatnonzero(timeline.collective >= 0)
     kinds = np.array([timeline.collectives[i].kind for i in timeline.collective[comm].tolist()], object)
@@ -67,17 +68,17 @@ def _of_kind(device: DeviceFigures, kind: str) -> tuple[np.ndarray[Any, Any], np
 
 
 def _gradients(device: DeviceFigures, kinds: tuple[str, ...]) -> Int64:
-    """Give which of a device's collectives reduce gradients, by what they are and when they were launched."""
+    """Return which of a device's collectives reduce gradients, by kind, dtype and the phase of their launch."""
     timeline = device.timeline
     comm = np.flatnonzero(timeline.collective >= 0)
-    told = [timeline.collectives[i] for i in timeline.collective[comm].tolist()]
-    # DDP's map of used parameters is reduced in backward too, as whole numbers.
-    wanted = np.array([c.kind in kinds and not c.dtype.lower().startswith(("int", "long")) for c in told], np.bool_)
+    calls = [timeline.collectives[i] for i in timeline.collective[comm].tolist()]
+    # DDP also reduces its map of used parameters in backward, as integers.
+    wanted = np.array([c.kind in kinds and not c.dtype.lower().startswith(("int", "long")) for c in calls], np.bool_)
     return np.flatnonzero(wanted & (timeline.phase[comm] == Phase.BACKWARD) & (timeline.step[comm] >= 0))
 
 
 def _last_gradients(context: FindingContext, kind: str) -> dict[str, Any]:
-    """Tell of the last gradients to be reduced in a step, on the first device that reduces any."""
+    """Describe the last gradients reduced in a step, on the first device that reduces any."""
     if kind not in GRADIENTS:
         return {}
     for number, device in enumerate(context.devices):
@@ -92,7 +93,7 @@ def _last_gradients(context: FindingContext, kind: str) -> dict[str, Any]:
 
 
 def _missing_ranks_text(context: FindingContext, kind: str) -> str:
-    """Say which ranks are not here, so that waiting for them can't be told from transferring."""
+    """Name missing ranks: the wait for them cannot be separated from transfer."""
     matches = context.matches
     paired = "send_recv" if kind in ("send", "recv") else kind
     rows = np.flatnonzero(((matches.kind == kind) | (matches.kind == paired)) & ~matches.complete)
@@ -102,49 +103,50 @@ def _missing_ranks_text(context: FindingContext, kind: str) -> str:
     absent = {rank for group in set(matches.group[rows].tolist()) for rank in matches.groups[group].ranks} - here
     wanted = int(matches.size[rows].max())
     if not absent and wanted <= len(here):
-        return ""  # captures that begin or end at different places
+        return ""  # captures begin or end at different places
     if len(absent) == 1:
-        who = f"rank {min(absent)} has no trace here"
+        who = f"rank {min(absent)} has no trace in this run"
     else:
-        who = f"{len(absent) or wanted - len(here)} of its {wanted} ranks have no trace here"
-    return f" How much of it is waiting can't be told: {who}."
+        missing = len(absent) or wanted - len(here)
+        who = f"{missing} of its {wanted} ranks {'has' if missing == 1 else 'have'} no trace in this run"
+    return f" The share of wait in it is unknown: {who}."
 
 
 _TOO_LARGE = 0.1
-"""A first bucket with less of the gradients than this is not late for its size."""
+"""Smallest share of the gradients in a first bucket that is too large."""
 _LATE = 0.3
-"""Share of backward before the first gradients set out beyond which they are late."""
+"""Share of backward after which the first gradients are late."""
 
 
 def first_bucket(context: FindingContext) -> list[Finding]:
-    """Gradients that set out late since the first bucket is large: later ones queue up behind it."""
+    """Find gradients that start late because the first bucket is large; later buckets queue behind it."""
     cost = delay = length = 0
-    told: dict[str, Any] = {}
+    worst: dict[str, Any] = {}
     for number, device in enumerate(context.devices):
         gradient_rows = _gradients(device, GRADIENTS)
         for step, rows in _by_step(device, gradient_rows):
-            if len(rows) < 2:  # that a single message comes late is told with its exposed time
+            if len(rows) < 2:  # a late single message is part of its exposed time
                 continue
             late, whole, saved, size, share = _first_bucket_delay(context, number, device, step, rows)
             if not _LATE * whole <= late < whole or share < _TOO_LARGE:
                 continue
             cost, delay, length = cost + saved, delay + late, length + whole
-            if saved > told.get("ns", -1):
+            if saved > worst.get("ns", -1):
                 name = context.name(int(context.instances(number)[rows[0]]))
-                told = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": saved}
-                told |= {"name": name, "bytes": size, "share_of_gradients": round(share, 3), "delay_ns": late}
+                worst = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": saved}
+                worst |= {"name": name, "bytes": size, "share_of_gradients": round(share, 3), "delay_ns": late}
     if not cost:
         return []
-    called = f"{told['name']}, " if told["name"] else ""
+    called = f"{worst['name']}, " if worst["name"] else ""
     text = (
-        f"The first gradients set out {100 * delay / length:.0f} % into backward: {called}{megabytes(told['bytes'])}, "
-        f"{100 * told['share_of_gradients']:.0f} % of all; what follows queues up behind it."
+        f"The first gradients start {100 * delay / length:.0f} % into backward: {called}{byte_size(worst['bytes'])}, "
+        f"{100 * worst['share_of_gradients']:.0f} % of all gradients; later ones queue behind them."
     )
-    return [context.finding("first_bucket", text, first_bucket_advice(context), cost, told)]
+    return [context.finding("first_bucket", text, first_bucket_advice(context), cost, worst)]
 
 
 def _by_step(device: DeviceFigures, gradient_rows: Int64) -> list[tuple[int, Int64]]:
-    """Put a device's collectives together by step."""
+    """Group a device's collectives by step."""
     step = device.timeline.step[device.timeline.collective >= 0][gradient_rows]
     order = np.argsort(step, kind="stable")
     cuts = np.flatnonzero(np.diff(step[order])) + 1
@@ -154,25 +156,25 @@ def _by_step(device: DeviceFigures, gradient_rows: Int64) -> list[tuple[int, Int
 def _first_bucket_delay(
     context: FindingContext, number: int, device: DeviceFigures, step: int, rows: Int64
 ) -> tuple[int, int, int, int, float]:
-    """Tell of a step's gradients: delay, backward's length, time to be saved, bytes of the first, its share of all."""
+    """Return a step's delay, length of backward, saving (ns), bytes of the first bucket, and its share of all bytes."""
     timeline = device.timeline
     comm = np.flatnonzero(timeline.collective >= 0)[rows]
     sizes = [timeline.collectives[i].bytes for i in timeline.collective[comm].tolist()]
     began = int(device.backward_start_ns[step])
     late = max(int(timeline.start_ns[comm[0]]) - began, 0)
     net = (exposures(device) - context.waits[number])[rows]
-    # The last bucket has to come after backward's end, however the others are cut.
+    # The last bucket always ends after backward, however the others are divided.
     queued = int(net[:-1].sum())
     whole = int(device.backward_end_ns[step]) - began
     return late, max(whole, 1), min(late, queued), sizes[0], sizes[0] / max(sum(sizes), 1)
 
 
 _FITS = 0.5
-"""A line that explains less of the variance than this tells nothing of the latency."""
+"""Least R² of a fit whose latency is meaningful."""
 
 
 def small_messages(context: FindingContext) -> list[Finding]:
-    """Messages below the size at which latency and transfer take equally long: each pays the latency once."""
+    """Find messages below the size at which latency and transfer take equally long; each pays the latency."""
     matches, found = context.matches, []
     for fit in context.fits:
         if not fit.crossover_bytes or fit.alpha_s is None or (fit.r2 or 0) < _FITS:
@@ -187,11 +189,11 @@ def small_messages(context: FindingContext) -> list[Finding]:
         alpha = fit.alpha_s * 1e9
         paid = np.minimum(context.net_ns[context.members(rows)], alpha).sum() * max(1 - wanted / count, 0)
         text = (
-            f"{count:.0f} {fit.kind} in a step are smaller than the {megabytes(fit.crossover_bytes)} at which latency "
-            f"and transfer take equally long here ({megabytes(size / count)} on average): each pays "
-            f"{milliseconds(alpha)} of latency."
+            f"{count:.0f} {fit.kind} per step ({byte_size(size / count)} on average) are smaller than "
+            f"{byte_size(fit.crossover_bytes)}, the size at which latency and transfer take equally long: each pays "
+            f"{duration(alpha)} of latency."
         )
-        advice = f"Put them together: {wanted} message{'s' if wanted > 1 else ''} of that size would carry the same."
+        advice = f"Combine them: {plural(wanted, 'message')} of that size would carry the same data."
         worst = int(np.flatnonzero(rows)[0])
         evidence = {"collective": fit.kind, "group": matches.groups[fit.group].name, "count": count}
         evidence |= {"bytes": size, "crossover_bytes": fit.crossover_bytes, "alpha_ns": alpha}

@@ -1,8 +1,8 @@
-"""The few things that matter about a run: what each costs in a step, where it shows, and what to do about it.
+"""The findings of a run: what each costs per step, where to look, and what to do about it.
 
-No finding is without its cost, and none is told that costs less than a hundredth of the step. Their costs don't add
-up: ``small_messages``, ``first_bucket``, ``low_bandwidth`` and ``slow_collectives`` tell why a part of
-``exposed_comm`` is there, ``unused_parameters`` of ``host_bound``, and ``bubble`` of ``exposed_comm`` and of idling.
+Every finding has a cost of at least one percent of the step. Costs overlap and must not be added up:
+``small_messages``, ``first_bucket``, ``low_bandwidth`` and ``slow_collectives`` explain parts of ``exposed_comm``,
+``unused_parameters`` a part of ``host_bound``, and ``bubble`` parts of ``exposed_comm`` and of idle time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 __all__ = ["Finding", "findings"]
 
 _MIN_SHARE = 0.01
-"""Share of the step below which nothing is said."""
+"""Smallest share of the step that a finding costs."""
 _CROSS_RANK_DETECTORS = (stragglers, exposed, small_messages, first_bucket, low_bandwidth, slow_collectives)
 _PER_GPU_DETECTORS = (bubbles, idle, recompute, unused_parameters)
 
@@ -44,18 +44,18 @@ def findings(
     metadata: Mapping[str, Any] | None = None,
     clocks: Clocks | None = None,
 ) -> tuple[Finding, ...]:
-    """Say what matters, the dearest first.
+    """Return the findings, most expensive first.
 
     Args:
-        devices: what each GPU's own file tells.
+        devices: the figures of each GPU.
         matches: the collectives across ranks.
-        late: who came last at which of them.
-        timing: how fast they were; without it nothing is said of bandwidth.
-        fits: latency and time per byte; without them nothing is said of messages too small.
-        latencies: like collectives beside each other; without them no single slow ones are told.
-        names: what each instance of the matches is called.
-        info: the contents of ``run.json``.
-        clocks: how far the devices' clocks are apart; without them nothing is said of pipelines.
+        late: which rank arrived last at which collective.
+        timing: their transfer times; required for findings on bandwidth.
+        fits: latency and time per byte; required for findings on small messages.
+        latencies: groups of comparable collectives; required for findings on slow collectives.
+        names: the name of each instance of the matches.
+        metadata: the contents of ``run.json``.
+        clocks: offsets of the devices' clocks; required for findings on pipelines.
     """
     known = tuple(device for device in devices if len(device.timeline.windows))
     if not known:

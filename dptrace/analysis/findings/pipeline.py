@@ -1,18 +1,19 @@
-"""What a pipeline's schedule leaves idle."""
+"""Findings on the bubble of pipelines."""
 
 from __future__ import annotations
 
 from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
-from dptrace.analysis.findings.finding import Finding, FindingContext, milliseconds
+from dptrace.analysis.findings.finding import Finding, FindingContext
+from dptrace.core.units import duration
 
 __all__ = ["bubbles"]
 
 _UNEVEN = 1.25
-"""A stage that computes so much longer than the mean sets the pace of all."""
+"""Ratio to the mean above which the slowest stage is reported."""
 
 
 def bubbles(context: FindingContext) -> list[Finding]:
-    """One finding per pipeline: what its ranks did not compute while its schedule ran."""
+    """Return one finding per pipeline on its bubble."""
     found = []
     for pipeline in context.pipelines:
         lost = [
@@ -24,12 +25,12 @@ def bubbles(context: FindingContext) -> list[Finding]:
         own = pipeline.formula_percent
         per_step = cost / (len(pipeline.steps) * len(pipeline.devices))
         text = (
-            f"The pipeline's bubble takes {milliseconds(per_step)} of a step: {pipeline.bubble_percent:.1f} % of its "
-            "ranks' time" + (f"; the schedule's own ({pipeline.schedule}) is {own:.1f} %." if own is not None else ".")
+            f"The pipeline's bubble takes {duration(per_step)} per step, {pipeline.bubble_percent:.1f} % of its ranks' "
+            "time" + (f"; the {pipeline.schedule} schedule implies {own:.1f} %." if own is not None else ".")
         )
         slowest, times = _slowest(context, pipeline)
         if times > _UNEVEN:
-            text += f" Rank {slowest}'s stages compute {times:.1f} times as long as the mean."
+            text += f" The stages of rank {slowest} compute {times:.1f} times as long as the mean."
         evidence = {"step": pipeline.steps[worst].step, "rank": _idlest(context, pipeline, worst), "ns": lost[worst]}
         evidence |= {"bubble_percent": pipeline.bubble_percent, "formula_percent": own}
         evidence |= {"schedule": pipeline.schedule, "micro_batches": pipeline.micro_batches}
@@ -38,19 +39,19 @@ def bubbles(context: FindingContext) -> list[Finding]:
 
 
 def _advice(pipeline: Pipeline, times: float) -> str:
-    todo = [f"more micro-batches (now {pipeline.micro_batches})"]
+    todo = [f"use more micro-batches (now {pipeline.micro_batches})"]
     if pipeline.schedule in ("naive", "gpipe", "1f1b"):
-        todo.append("interleaved stages" if pipeline.schedule != "naive" else "a schedule such as 1f1b")
+        todo.append("use a schedule such as 1f1b" if pipeline.schedule == "naive" else "interleave the stages")
     if times > _UNEVEN:
-        todo.insert(0, "deal the layers out so that all stages take equally long")
+        todo.insert(0, "rebalance the layers so that all stages take equally long")
     elif pipeline.formula_percent is not None and pipeline.bubble_percent > 2 * pipeline.formula_percent:
-        todo.append("larger micro-batches, if passing them on and launching takes as long as computing them")
-    told = "; ".join(todo)
-    return f"{told[0].upper()}{told[1:]}."
+        todo.append("use larger micro-batches if sending and launching take as long as compute")
+    text = "; ".join(todo)
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _slowest(context: FindingContext, pipeline: Pipeline) -> tuple[int, float]:
-    """Give the rank that computes longest, and how many times as long as the mean."""
+    """Return the rank that computes longest, and the ratio to the mean."""
     busy = [
         sum(pipeline_step.shares[place].busy_ns for pipeline_step in pipeline.steps)
         for place in range(len(pipeline.devices))

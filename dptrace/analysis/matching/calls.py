@@ -1,4 +1,4 @@
-"""Every rank's communication in one table: what is needed to tell which calls are the same collective."""
+"""The communication calls of all ranks in one table, with the keys that matching needs."""
 
 from __future__ import annotations
 
@@ -12,82 +12,77 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64
+from dptrace.model.collectives import COLLECTIVES, CollectiveKind
 from dptrace.timeline.model import UNKNOWN_GROUP, Collective, Kind
 from dptrace.timeline.steps import WHOLE_TRACE
 
 __all__ = ["NO_STEP", "Calls", "Group", "calls_of", "distinct"]
 
 NO_STEP = -1
-"""Label of a call outside all steps."""
+"""Step index of a call outside all steps."""
 
-_SYNCHRONIZING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
-"""No rank can leave these before all have come, so all leave about together."""
-_SIZED = frozenset({"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "send", "recv"})
-"""Kinds in which all ranks see the same bytes; what is gathered, scattered or exchanged may be cut unevenly."""
 _PAIR = 2
-_POINT_TO_POINT = frozenset({"send", "recv", "send_recv"})
-# NCCL has one kernel for all of these, so a call whose launch is not in the file can't be told from the others.
-_FAMILY = dict.fromkeys(("send", "recv", "send_recv", "all_to_all", "gather", "scatter"), "send_recv")
+_POINT_TO_POINT = frozenset(kind.name for kind in COLLECTIVES.values() if kind.point_to_point)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group, as far as the traces tell of it; without a name where they don't."""
+    """A process group, as far as the traces describe it; the name is empty if unknown."""
 
     name: str = ""
     ranks: tuple[int, ...] = ()
-    """In the whole job; empty where the traces don't list them."""
+    """Global ranks; empty if the traces do not list them."""
     size: int = 0
-    """How many ranks it has; 0 where that is not known."""
+    """Number of ranks; 0 if unknown."""
     description: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """One row per communication interval of every device, device by device, in order of start."""
+    """One row per communication interval, sorted by device and start."""
 
     device: NDArray[np.int32]
     index: NDArray[np.int32]
-    """Which of its device's communication intervals it is."""
+    """Index among its device's communication intervals."""
     start_ns: Int64
     end_ns: Int64
     launch_ns: Int64
-    """When it was launched, or UNKNOWN, which is before all."""
+    """Time of the launch, or UNKNOWN, which sorts before all times."""
     step_index: NDArray[np.int32]
-    """Index into ``labels``, or NO_LABEL."""
+    """Index into ``step_names``, or NO_STEP."""
     step_names: tuple[str, ...]
     device_has_step: NDArray[np.bool_]
-    """Labels by devices: whether the device's trace has that step."""
+    """Steps × devices: whether the device's trace has that step."""
     signature: NDArray[np.int32]
-    """Equal where two ranks can tell the same of one collective: kind, group, bytes, dtype, and who sends to whom."""
+    """Number of what must agree between ranks: kind, group, bytes, dtype, and the endpoints of a message."""
     family: NDArray[np.int32]
-    """Equal where what is left of a collective can be the same when the launch is not in the file: kernel and group."""
+    """Number of what must agree even for calls without a recorded launch: kernel and group."""
     group: NDArray[np.int32]
     """Index into ``groups``."""
     groups: tuple[Group, ...]
     described: NDArray[np.bool_]
-    """Whether the trace tells more than the kernel."""
+    """Whether the trace describes more than the kernel."""
     synchronizing: NDArray[np.bool_]
-    """Whether its kind ends on all ranks about together."""
+    """Whether its kind ends on all ranks at about the same time."""
     seq: Int64
-    """Sequence number in its group, or -1; those of sends and receives are each rank's own and left out."""
+    """Sequence number in its group, or -1; sends and receives have -1, since each rank numbers its own."""
     phase: NDArray[np.uint8]
     collectives: tuple[Collective, ...]
     bytes: Int64
     endpoints: NDArray[np.int32]
-    """Of a send and a receive: the ranks it goes from and to; -1 in all others, and where that is not told."""
+    """Of a send or receive: source and target rank; -1 for other kinds and where not recorded."""
     unmatchable: NDArray[np.bool_]
-    """Whether nothing can be matched with it: several groups have its group's name, and their ranks are not listed, or
-    it is sent or received and nothing tells which of several ranks is at the other end."""
+    """Whether it cannot be matched: several groups share its group's name and their ranks are not listed, or it is a
+    message whose peer is not recorded in a group of several ranks."""
     on_cpu: NDArray[np.bool_]
-    """Of each device: whether threads do what GPUs do elsewhere, and leave a collective when they get a core."""
+    """Of each device: whether it is a CPU, whose threads leave a collective only when they get a core."""
 
     def __len__(self) -> int:
         return len(self.device)
 
 
 def distinct(first: NDArray[Any], second: NDArray[Any]) -> tuple[Int64, Int64]:
-    """Give the pairs of two columns of numbers from 0, each pair once, in order."""
+    """Return the distinct pairs of two columns of non-negative numbers, in order."""
     width = int(second.max(initial=0)) + 1
     pairs = np.unique(first.astype(np.int64) * width + second)
     return pairs // width, pairs % width
@@ -98,11 +93,11 @@ class _Ids(dict[tuple[Any, ...], int]):
         return self.setdefault(key, len(self))
 
 
-_ABOUT = attrgetter("kind", "bytes", "dtype", "group", "group_size", "ranks", "description", "peer")
+_PROPERTIES = attrgetter("kind", "bytes", "dtype", "group", "group_size", "ranks", "description", "peer")
 
 
 def calls_of(devices: Sequence[DeviceFigures]) -> Calls:
-    """Make the table."""
+    """Build the table of all devices' calls."""
     numbers = _Ids(), _Ids(), _Ids()
     step_names, device_has_step = _labels(devices)
     tables, collectives = [_EMPTY], list[Collective]()
@@ -137,7 +132,7 @@ _EMPTY["endpoints"] = np.empty((0, 2), np.int32)
 def _columns(
     device: DeviceFigures, place: int, number: dict[str, int], numbers: tuple[_Ids, _Ids, _Ids]
 ) -> tuple[dict[str, NDArray[Any]], list[Collective]]:
-    """Make one device's rows, and give the collective of each."""
+    """Build one device's rows; return them and the collective of each."""
     timeline = device.timeline
     comm = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
     own = [timeline.collectives[i] if i >= 0 else _UNKNOWN for i in timeline.collective[comm].tolist()]
@@ -160,7 +155,7 @@ def _columns(
 def _unmatchable(
     groups: Sequence[Group], group: NDArray[np.int32], device: NDArray[np.int32], blind: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Tell which calls nothing can be matched with; *blind* are those that don't tell who is at the other end."""
+    """Return which calls cannot be matched; *blind* are messages whose peer is not recorded."""
     used = np.bincount(distinct(group, device)[0], minlength=len(groups))
     shared = [
         g.name == UNKNOWN_GROUP or bool(g.size and not g.ranks and n > g.size)
@@ -174,7 +169,7 @@ _UNKNOWN = Collective("other")
 
 
 def _labels(devices: Sequence[DeviceFigures]) -> tuple[tuple[str, ...], NDArray[np.bool_]]:
-    """Give the steps' names, and which device has which; a trace without marks is a step only where none has marks."""
+    """Return the step names and which device has which; an unmarked trace is a step only if no trace has marks."""
     names = [device.timeline.windows.names for device in devices]
     if any(own != (WHOLE_TRACE,) for own in names):
         names = [() if own == (WHOLE_TRACE,) else own for own in names]
@@ -189,19 +184,19 @@ def _labels(devices: Sequence[DeviceFigures]) -> tuple[tuple[str, ...], NDArray[
 def _keys(
     own: list[Collective], rank: int, lanes: list[int], numbers: tuple[_Ids, _Ids, _Ids]
 ) -> dict[str, NDArray[Any]]:
-    """Number what makes calls alike, and tell what their kinds mean.
+    """Number the keys of each call: signature, family and group, with its flags and endpoints.
 
-    A call whose launch is not in the file does not name its group; on a stream that only one group uses it is that
-    group's, since NCCL's streams each serve one.
+    A call without a recorded launch does not name its group. On a stream that only one group uses, it belongs to that
+    group, since each of NCCL's streams serves one group.
     """
-    abouts = list(map(_ABOUT, own))
-    lane_group = _lane_groups(abouts, lanes)
+    properties = list(map(_PROPERTIES, own))
+    lane_group = _lane_groups(properties, lanes)
     known: dict[tuple[Any, ...], tuple[int, ...]] = {}
     rows = []
-    for about, lane in zip(abouts, lanes, strict=True):
-        row = known.get((about, lane))
+    for call, lane in zip(properties, lanes, strict=True):
+        row = known.get((call, lane))
         if row is None:
-            row = known[about, lane] = _numbered(about, lane_group.get(lane, _NO_GROUP), rank, numbers)
+            row = known[call, lane] = _numbered(call, lane_group.get(lane, _NO_GROUP), rank, numbers)
         rows.append(row)
     table = np.array(rows, np.int32).reshape(-1, 8)
     names = "signature", "family", "group", "described", "synchronizing", "blind"
@@ -212,36 +207,39 @@ _NO_GROUP = ("", 0, (), "")
 
 
 def _numbered(
-    about: tuple[Any, ...], lane_group: tuple[Any, ...], rank: int, numbers: tuple[_Ids, _Ids, _Ids]
+    call: tuple[Any, ...], lane_group: tuple[Any, ...], rank: int, numbers: tuple[_Ids, _Ids, _Ids]
 ) -> tuple[int, ...]:
-    kind, size, dtype, *group, peer = about
+    kind, size, dtype, *group, peer = call
     signatures, families, groups = numbers
-    told = bool(size or dtype or group[0] or group[2])
-    name, members, ranks, description = group if told else lane_group
+    described = bool(size or dtype or group[0] or group[2])
+    name, members, ranks, description = group if described else lane_group
     point_to_point = kind in ("send", "recv")
     endpoints = _endpoints(kind, peer, rank, ranks) if point_to_point else (-1, -1)
-    # Of several sends and receives in one kernel no more is known than that they are that.
-    told = told and (kind != "send_recv" and (not point_to_point or endpoints[0] >= 0))
-    counted = size if told and kind in _SIZED else 0
+    # For several sends and receives in one kernel, nothing else is known.
+    described = described and (kind != "send_recv" and (not point_to_point or endpoints[0] >= 0))
+    properties = COLLECTIVES.get(kind, CollectiveKind(kind))
+    # Without its launch, a call cannot be distinguished from others with the same kernel.
+    kernel = properties.nccl_kernel or kind
+    counted = size if described and properties.equal_bytes else 0
     signature = ("send_recv" if point_to_point else kind, counted, dtype, name, ranks, endpoints)
-    family = (_FAMILY.get(kind, kind), name, ranks)
+    family = (kernel, name, ranks)
     key = (name, ranks, members or len(ranks), description)
     blind = point_to_point and endpoints[0] < 0
     return (
         signatures[signature],
         families[family],
         groups[key],
-        told,
-        kind in _SYNCHRONIZING,
+        described,
+        properties.synchronizing,
         blind,
         endpoints[0],
         endpoints[1],
     )
 
 
-def _lane_groups(abouts: list[tuple[Any, ...]], lanes: list[int]) -> dict[int, tuple[Any, ...]]:
-    """Give the group of each stream that only one group uses; of every stream where there is only one at all."""
-    used = {(lane, *about[3:7]) for about, lane in set(zip(abouts, lanes, strict=True)) if about[3] or about[5]}
+def _lane_groups(properties: list[tuple[Any, ...]], lanes: list[int]) -> dict[int, tuple[Any, ...]]:
+    """Return the group of each stream that only one group uses; of every stream if there is only one group."""
+    used = {(lane, *call[3:7]) for call, lane in set(zip(properties, lanes, strict=True)) if call[3] or call[5]}
     by_lane: dict[int, set[tuple[Any, ...]]] = {lane: set() for lane in lanes}
     for lane, name, size, ranks, description in used:
         by_lane[lane].add((name, size, ranks, description))
@@ -252,7 +250,7 @@ def _lane_groups(abouts: list[tuple[Any, ...]], lanes: list[int]) -> dict[int, t
 
 
 def _endpoints(kind: str, peer: int, rank: int, ranks: tuple[int, ...]) -> tuple[int, int]:
-    """Give which rank a send or a receive goes from and to, where that is told."""
+    """Return the source and target rank of a send or receive; -1 if not recorded."""
     if peer < 0 and len(ranks) == 2 and rank in ranks:
         peer = ranks[1 - ranks.index(rank)]
     if peer < 0:

@@ -1,9 +1,9 @@
 """Which calls on which ranks are one collective.
 
-Calls of one sort (kind, bytes, dtype, process group) launched in one step are the same collectives on all ranks, in
-order; so are calls with one sequence number in a group, where the trace has those. Where ranks have different numbers
-of them, since captures begin and end at different places or one is missing, the times at which they ended decide,
-on clocks compared by what was matched surely.
+Calls with the same signature (kind, bytes, dtype, process group) launched in the same step are the same collectives on
+all ranks, in order; so are calls with the same sequence number in a group, if the trace has these. If the ranks have
+different numbers of calls, because captures begin and end at different places or a call is missing, calls are matched
+by their end times, on clocks aligned by the certain matches.
 """
 
 from __future__ import annotations
@@ -30,55 +30,55 @@ Value = TypeVar("Value", bound=np.generic)
 
 @dataclass(frozen=True)
 class Matches:
-    """One row per collective instance, in order of time; and one per member of one, instance by instance."""
+    """One row per collective instance, sorted by time, and one row per member, sorted by instance."""
 
     device_ids: tuple[tuple[int, int], ...]
-    """Rank and GPU of each device, in the order given."""
+    """Rank and GPU of each device, in the order of the input."""
     collectives: tuple[Collective, ...]
-    """What is known of each instance: kind, bytes, dtype, group, seq, label, from the member that tells most."""
+    """Kind, bytes, dtype, group, seq and label of each instance, from its best described member."""
     kind: NDArray[np.object_]
     bytes: Int64
     group: NDArray[np.int32]
     """Index into ``groups``."""
     groups: tuple[Group, ...]
     step: NDArray[np.object_]
-    """Name of the step that launched it (``ProfilerStep#5``); nothing where no member's launch was in a step."""
+    """Name of the step that launched it (``ProfilerStep#5``); empty if no member was launched in a step."""
     phase: NDArray[np.uint8]
     synchronizing: NDArray[np.bool_]
-    """Whether it is of a kind that all ranks leave about together."""
+    """Whether all ranks leave it at about the same time, by its kind."""
     size: NDArray[np.int32]
-    """How many ranks take part, as far as is known."""
+    """Number of ranks that take part, as far as known."""
     complete: NDArray[np.bool_]
-    """Whether all its ranks are here."""
+    """Whether all its ranks are recorded."""
     first: Int64
-    """Where each instance's members begin, and one more: the number of members."""
+    """Index of each instance's first member, followed by the number of members."""
     device: NDArray[np.int32]
-    """Of each member: which device."""
+    """Of each member: index of its device."""
     index: NDArray[np.int32]
-    """Of each member: which of its device's communication intervals."""
+    """Of each member: index among its device's communication intervals."""
     start_ns: Int64
     end_ns: Int64
-    """Of each member, as its own clock shows."""
+    """Start and end of each member, on its own clock."""
     unmatched: tuple[NDArray[np.int32], ...]
-    """For each device, those of its communication intervals for which no other rank's was found that should be here."""
+    """For each device, its communication intervals without a counterpart on another rank that should have one."""
     notes: tuple[str, ...]
-    """What could not be matched, counted, a sentence each."""
+    """What could not be matched, one sentence each."""
 
     def __len__(self) -> int:
         return len(self.collectives)
 
     @cached_property
     def instance(self) -> Int64:
-        """Give the instance of each member."""
+        """Instance of each member."""
         return np.repeat(np.arange(len(self)), np.diff(self.first))
 
     @cached_property
     def member(self) -> NDArray[np.int32]:
-        """Give, instances by devices, which of the device's communication intervals it is; -1 where it has none."""
+        """Instances × devices: index among the device's communication intervals; -1 if the device has none."""
         return self.to_table(self.index, -1)
 
     def to_table(self, values: NDArray[Value], missing: float) -> NDArray[Value]:
-        """Lay values of members out as a table of instances by devices."""
+        """Arrange values of members as a table of instances × devices."""
         table = np.full((len(self), len(self.device_ids)), missing, values.dtype)
         table[self.instance, self.device] = values
         return table
@@ -88,15 +88,15 @@ def match(devices: Sequence[DeviceFigures], world_size: int = 0) -> Matches:
     """Match the collectives of a run's devices.
 
     Args:
-        devices: what each GPU's own file tells; the communication intervals suffice.
-        world_size: how many ranks the job had, as far as that is known; for groups whose traces don't say.
+        devices: the figures of each GPU; communication intervals suffice.
+        world_size: number of ranks of the job, for groups of unknown size; 0 if unknown.
     """
     calls = calls_of(devices)
     row, time = pair(calls)
     order = np.lexsort((calls.device, row))
     row, first = np.unique(row[order], return_index=True)
     first = np.append(first, len(order)).astype(np.int64)
-    # Rows in order of time: by the first of each one's members, on the reference's clock.
+    # Sort instances by the end of their earliest member, on the reference's clock.
     by_time = np.argsort(np.minimum.reduceat(time[order], first[:-1]), kind="stable") if len(row) else row
     size = np.diff(first)[by_time]
     bounds = np.concatenate((np.zeros(1, np.int64), np.cumsum(size)))
@@ -108,24 +108,24 @@ def match(devices: Sequence[DeviceFigures], world_size: int = 0) -> Matches:
 def _matches(
     devices: Sequence[DeviceFigures], calls: Calls, order: Int64, first: Int64, time: Int64, world_size: int
 ) -> Matches:
-    """Describe the instances; *order* holds the calls of each, one instance after the other."""
+    """Describe the instances; *order* holds the calls of each instance in turn."""
     instance = np.repeat(np.arange(len(first) - 1), np.diff(first))
     best_described = _best_described_member(calls, order, instance)
-    what = [calls.collectives[i] for i in best_described.tolist()]
+    collectives = [calls.collectives[i] for i in best_described.tolist()]
     wanted = np.maximum(instance_sizes(calls, order, first, world_size), 1)
-    kinds, size = _across(calls, order, first, what)
-    # Gloo's annotation tells one rank's share of what is gathered, where nothing tells of the group.
+    kinds, size = _across(calls, order, first, collectives)
+    # Without group metadata, gloo's annotation has the bytes of one rank's share of an all-gather.
     share = (kinds == "all_gather") & np.array([d.timeline.on_cpu for d in devices], np.bool_)[
         calls.device[best_described]
     ]
-    share &= np.array([not one.group_size for one in what], np.bool_)
+    share &= np.array([not collective.group_size for collective in collectives], np.bool_)
     size = np.where(share, size * wanted, size)
     labels = np.array([*calls.step_names, ""], object)
     places = tuple((device.timeline.rank, device.timeline.device) for device in devices)
     notes, unmatched = report_unmatched(calls, order, first, time, [rank for rank, _ in places], world_size)
     return Matches(
         device_ids=places,
-        collectives=tuple(what),
+        collectives=tuple(collectives),
         kind=kinds,
         bytes=size,
         group=calls.group[best_described],
@@ -133,7 +133,7 @@ def _matches(
         step=labels[_max_per_instance(calls.step_index, order, first)],
         phase=calls.phase[best_described],
         synchronizing=np.logical_and.reduceat(calls.synchronizing[order], first[:-1])
-        if len(what)
+        if len(collectives)
         else np.empty(0, np.bool_),
         size=np.maximum(wanted, np.diff(first)).astype(np.int32),
         complete=np.diff(first) >= wanted,
@@ -148,7 +148,7 @@ def _matches(
 
 
 def _best_described_member(calls: Calls, order: Int64, instance: Int64) -> Int64:
-    """Give, for each instance, the member that tells most of it."""
+    """Return the best described member of each instance."""
     ranked = order[np.lexsort((np.arange(len(order)), ~calls.described[order], instance))]
     return ranked[np.unique(np.sort(instance), return_index=True)[1]]
 
@@ -157,11 +157,13 @@ def _max_per_instance(values: NDArray[np.int32], order: Int64, first: Int64) -> 
     return np.maximum.reduceat(values[order], first[:-1]) if len(first) > 1 else np.empty(0, np.int32)
 
 
-def _across(calls: Calls, order: Int64, first: Int64, what: list[Collective]) -> tuple[NDArray[np.object_], Int64]:
-    """Give kind and bytes of each instance: a send with its receive is both; of unequal parts the largest counts."""
-    kinds = np.array([c.kind for c in what], object)
+def _across(
+    calls: Calls, order: Int64, first: Int64, collectives: list[Collective]
+) -> tuple[NDArray[np.object_], Int64]:
+    """Return kind and bytes of each instance: a matched send and receive are send_recv; the largest bytes count."""
+    kinds = np.array([c.kind for c in collectives], object)
     members = calls.bytes[order]
-    size = np.maximum.reduceat(members, first[:-1]) if len(what) else members
+    size = np.maximum.reduceat(members, first[:-1]) if len(collectives) else members
     several = np.diff(first) > 1
     kinds[several & np.isin(kinds, ("send", "recv"))] = "send_recv"
     return kinds, size

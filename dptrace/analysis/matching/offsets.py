@@ -1,4 +1,4 @@
-"""How far the clocks of the ranks are apart, from when each left what they all left together."""
+"""Clock offsets between ranks, from the ends of the synchronizing collectives they share."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from dptrace.core.intervals import Int64
 __all__ = ["Offset", "Shared", "estimate_drift", "estimate_offset", "estimate_offsets"]
 
 _FLOOR_NS = 1_000
-"""No two clocks are told closer than this: older files round to whole microseconds."""
+"""Least uncertainty between two clocks: older traces round to whole microseconds."""
 _FEW, _DRIFTS = 3, 8
-"""Fewer points than this have no spread worth the name, or no slope."""
+"""Fewest points for a scatter, and for a slope."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """By how much one clock is ahead of another."""
+    """How far one clock is ahead of another."""
 
     ahead_ns: float
     """At the time ``at_ns``."""
     drift: float
-    """Change of it per ns; 0 unless it is certain."""
+    """Change of the offset per ns; 0 unless it is significant."""
     at_ns: int
     uncertainty_ns: float
     count: int
-    """Of how many collectives it is the median."""
+    """Number of collectives it is the median of."""
 
     def ahead_at(self, times: Int64) -> NDArray[np.float64]:
-        """Give by how much the clock is ahead at times it shows, in ns."""
+        """Return how far the clock is ahead at times on this clock, in ns."""
         ahead: NDArray[np.float64] = self.ahead_ns + self.drift * (times - self.at_ns).astype(np.float64)
         return ahead
 
     def chain(self, other: Offset) -> Offset:
-        """Chain: from A to B, then from B to C."""
+        """Chain the offset from A to B with *other*, from B to C."""
         count = min(self.count, other.count) if self.count else other.count
         ahead = self.ahead_ns + other.ahead_ns + self.drift * (other.at_ns - self.at_ns)
         uncertainty = self.uncertainty_ns + other.uncertainty_ns
@@ -46,7 +46,7 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What one device shares with another: when each came to and left the same collectives, in ns."""
+    """Starts and ends, in ns, of the collectives that two devices share."""
 
     start_ns: Int64
     end_ns: Int64
@@ -55,13 +55,13 @@ class Shared:
 
 
 def estimate_offset(shared: Shared) -> Offset:
-    """Tell by how much the other's clock is ahead.
+    """Estimate how far the other's clock is ahead.
 
-    The ends agree but for what a transfer's last chunk takes to arrive, so the offset is the median of their
-    differences, over the shorter transfers: late starts don't matter, nor do a few collectives that ended oddly. A
-    drift is told only when it moves the offset further than the differences scatter. The uncertainty is twice that
-    scatter, since it may always be the same rank that a ring serves last; or, if that is less, what causality leaves
-    open: no rank can leave such a collective before every other has come.
+    The ends differ only by the time the last chunk takes to arrive, so the offset is the median of their differences
+    over the shorter half of the transfers: late starts and a few outliers do not matter. A drift is reported only if it
+    moves the offset further than the differences scatter. The uncertainty is twice that scatter, since a ring may
+    always serve the same rank last; or, if smaller, the range that causality allows: no rank can leave a synchronizing
+    collective before every other has arrived.
     """
     quiet = _quiet(shared)
     time = shared.other_end_ns
@@ -73,7 +73,7 @@ def estimate_offset(shared: Shared) -> Offset:
     low, high = _causal(shared, drift * moment)
     if low <= high:
         ahead = min(max(ahead, low), high)
-        # Never below one scatter: an unseen drift narrows the bounds until they mean nothing.
+        # At least one scatter: an undetected drift makes the bounds too narrow.
         least = scatter / 2 if np.isfinite(scatter) else 0.0
         scatter = max(least, min(scatter, max(high - ahead, ahead - low)))
     elif not np.isfinite(scatter):
@@ -82,7 +82,7 @@ def estimate_offset(shared: Shared) -> Offset:
 
 
 def _quiet(shared: Shared) -> NDArray[np.bool_]:
-    """Choose the half that moved the least: the longer a transfer, the less evenly it ends."""
+    """Choose the half with the shortest transfers: long transfers end less evenly."""
     own, other = shared.end_ns - shared.start_ns, shared.other_end_ns - shared.other_start_ns
     shorter = np.minimum(own, other)
     kept = min(max(len(shorter) // 2, _DRIFTS), len(shorter))
@@ -91,7 +91,7 @@ def _quiet(shared: Shared) -> NDArray[np.bool_]:
 
 
 def estimate_drift(time: Int64, difference: NDArray[np.float64]) -> tuple[float, float, int]:
-    """Give the level of differences at the middle of the time, their slope if it is beyond doubt, and that middle."""
+    """Return the differences' level at the middle of the time, their slope if significant (else 0), and that middle."""
     middle = (int(time.min()) + int(time.max())) // 2
     moment = (time - middle).astype(np.float64)
     drift = _drift(moment, difference)
@@ -99,14 +99,14 @@ def estimate_drift(time: Int64, difference: NDArray[np.float64]) -> tuple[float,
 
 
 def _scatter(values: NDArray[np.float64]) -> float:
-    """Give the standard deviation that a normal distribution of this median deviation has."""
+    """Return the standard deviation of a normal distribution with this median absolute deviation."""
     return 1.4826 * float(np.median(np.abs(values - np.median(values))))
 
 
 def _causal(shared: Shared, drifted: NDArray[np.float64]) -> tuple[float, float]:
-    """Give the bounds of the offset beyond which some rank would have left before another came.
+    """Return the bounds of the offset beyond which a rank would have left before another arrived.
 
-    Of many collectives one in a hundred is not believed: a wrong bound would be worse than a loose one.
+    The tightest one percent of the collectives is ignored: a wrong bound is worse than a loose one.
     """
     upper = np.sort(shared.other_end_ns - shared.start_ns - drifted)
     lower = np.sort(shared.other_start_ns - shared.end_ns - drifted)
@@ -115,7 +115,7 @@ def _causal(shared: Shared, drifted: NDArray[np.float64]) -> tuple[float, float]
 
 
 def _drift(moment: NDArray[np.float64], difference: NDArray[np.float64]) -> float:
-    """Give the slope if it is beyond doubt, else 0: the median over pairs half of the capture apart."""
+    """Return the slope if it is significant, else 0: the median over pairs half the capture apart."""
     half = len(moment) // 2
     if len(moment) < _DRIFTS:
         return 0.0
@@ -135,14 +135,14 @@ def _drift(moment: NDArray[np.float64], difference: NDArray[np.float64]) -> floa
 def estimate_offsets(
     instance: Int64, device: NDArray[np.int32], start_ns: Int64, end_ns: Int64, devices: int
 ) -> tuple[list[Offset], list[int]]:
-    """Compare the devices' clocks, through others where two share nothing.
+    """Compare the devices' clocks, through other devices if two share no collective.
 
     Args:
-        instance, device, start_ns, end_ns: one row per member of a collective that ends together, in ns.
+        instance, device, start_ns, end_ns: one row per member of a synchronizing collective; times in ns.
 
     Returns:
-        For each device by how much its clock is ahead of its reference's, and which device that is: the first of all
-        that chains of groups connect; itself when it shares nothing.
+        For each device how far its clock is ahead of its reference's, and which device that is: the first device
+        connected to it through shared collectives; itself if it shares none.
     """
     order = np.lexsort((device, instance))
     table = instance[order], device[order], start_ns[order], end_ns[order]
@@ -166,7 +166,7 @@ _Table = tuple[Int64, NDArray[np.int32], Int64, Int64]
 
 
 def _next_level(level: Sequence[int], rows: Sequence[Int64], table: _Table, found: list[Offset | None]) -> list[int]:
-    """Find the offsets of all that share something with the devices of this level; give who they are."""
+    """Find the offsets of all devices that share collectives with this level; return these devices."""
     fresh: dict[int, Offset] = {}
     for hub in level:
         base = found[hub]
@@ -181,7 +181,7 @@ def _next_level(level: Sequence[int], rows: Sequence[Int64], table: _Table, foun
 
 
 def _neighbours(rows: Int64, table: _Table, found: Sequence[Offset | None]) -> list[tuple[int, Shared]]:
-    """Give, for each device without an offset, what it shares with the device whose rows these are."""
+    """Return, for each device without an offset, the collectives it shares with the device of *rows*."""
     instance, device, start_ns, end_ns = table
     missing = np.array([offset is None for offset in found])
     low = np.searchsorted(instance, instance[rows], side="left")

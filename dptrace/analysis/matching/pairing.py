@@ -1,4 +1,4 @@
-"""From every rank's calls to collective instances: by place where the ranks agree, else by time."""
+"""Pair the calls of all ranks into collective instances: by position if the ranks agree, otherwise by time."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from dptrace.core.intervals import Int64
 __all__ = ["pair"]
 
 _OPEN = -1
-"""Row of a call of which it is not known yet which instance it belongs to."""
+"""Row of a call whose instance is not known yet."""
 _REACH_NS = 200_000
-"""Ends of one collective are taken to be at most this far apart, or five times the clocks' uncertainty."""
+"""Largest assumed distance between the ends of one collective, or five times the clocks' uncertainty if larger."""
 _LOOSE = 20
-"""Times as much for kinds in which one rank may leave long before another, as broadcast's root does."""
+"""Factor for kinds in which one rank may leave long before another, such as the root of a broadcast."""
 _FAR = 100
-"""Times as much for what nothing else can be: both lie between the same two that were matched."""
+"""Factor for pairs without alternatives: both lie between the same two matched calls."""
 _ROUNDS = 5
 
 
 def pair(calls: Calls) -> tuple[Int64, Int64]:
-    """Give each call the number of its instance, and when it ended on the clock of its reference, in ns."""
+    """Return the instance of each call, and its end on the clock of its reference, in ns."""
     row, place = _by_place(calls)
     clock = _Clock.of(calls, row)
     row[_doubtful(calls, row, place, clock)] = _OPEN
@@ -35,12 +35,12 @@ def pair(calls: Calls) -> tuple[Int64, Int64]:
 
 
 def _by_place(calls: Calls) -> tuple[Int64, Int64]:
-    """Match the n-th call of a sort in a step, or with a sequence number, to the n-th on every rank that has as many.
+    """Match the n-th call with a signature in a step, or with a sequence number, on all ranks with the usual count.
 
-    As many as most ranks have, that is; others' calls stay open.
+    The usual count is that of most ranks; calls of other ranks stay open.
 
     Returns:
-        The instance of each call, and the class of each instance: the step and sort that its neighbours share.
+        The instance of each call, and the class of each instance: its step (or number) and signature.
     """
     row = np.full(len(calls), _OPEN, np.int64)
     _, seq = np.unique(calls.seq, return_inverse=True)
@@ -55,7 +55,7 @@ def _by_place(calls: Calls) -> tuple[Int64, Int64]:
     usual = _usual(cls[fresh], count)
     base = np.cumsum(usual) - usual
     nth = np.arange(len(chosen)) - np.repeat(fresh, count)
-    # A sort that one rank alone has may be what others call something else, or did not see launched.
+    # A signature of a single rank may have another name on other ranks, or no recorded launch there.
     ranks = np.bincount(cls[fresh], minlength=len(usual))
     agrees = np.repeat((count == usual[cls[fresh]]) & (ranks[cls[fresh]] > 1), count)
     row[chosen[agrees]] = (base[cls] + nth)[agrees]
@@ -63,7 +63,7 @@ def _by_place(calls: Calls) -> tuple[Int64, Int64]:
 
 
 def _usual(cls: Int64, count: Int64) -> Int64:
-    """Give, for each class, the count that most of its ranks have, the largest of several."""
+    """Return the count that most ranks of each class have, the largest in a tie."""
     if not len(cls):
         return np.empty(0, np.int64)
     width = int(count.max()) + 1
@@ -76,14 +76,14 @@ def _usual(cls: Int64, count: Int64) -> Int64:
 
 @dataclass(slots=True)
 class _Clock:
-    """When each call ended, on clocks that are compared as far as matches allow."""
+    """When each call ended, on clocks aligned as far as matches allow."""
 
     time: Int64
     """In ns, on the clock of the reference."""
     reference: NDArray[np.int64]
-    """Of each device: to whose clock its times were brought; times of two references can't be compared."""
+    """Of each device: the device whose clock its times are on; times of different references cannot be compared."""
     reach: NDArray[np.int64]
-    """Of each device: how far from others' ends its own may be, in ns."""
+    """Of each device: how far its ends may be from the others', in ns."""
 
     @classmethod
     def of(cls, calls: Calls, row: Int64) -> _Clock:
@@ -102,10 +102,10 @@ class _Clock:
 
 
 def _doubtful(calls: Calls, row: Int64, place: Int64, clock: _Clock) -> NDArray[np.bool_]:
-    """Tell which calls ended when not their own but a neighbouring instance of the same sort and step did, or far off.
+    """Return which matched calls ended far from their instance, or nearer to a neighbor of the same class.
 
-    Two ranks may have as many and yet not the same: each lacks another one. All of the rank's calls of that class are
-    doubtful then. Not so on a CPU: its file lacks nothing within a step, and when a thread leaves tells little.
+    Two ranks may have the same number of calls and yet lack different ones. All of the rank's calls of that class are
+    then doubtful. CPU traces are exempt: they are complete within a step, and the time a thread leaves says little.
     """
     known = np.flatnonzero((row != _OPEN) & calls.synchronizing)
     by_row = known[np.lexsort((calls.device[known], row[known]))]
@@ -134,7 +134,7 @@ def _doubtful(calls: Calls, row: Int64, place: Int64, clock: _Clock) -> NDArray[
 
 
 class _Instances:
-    """Instances while they are found; each stands at the time of the first of its members that was known."""
+    """Instances during the search; the first known member of each stands for it."""
 
     def __init__(self, calls: Calls, row: Int64, clock: _Clock) -> None:
         self.calls, self.row, self.clock = calls, row, clock
@@ -145,7 +145,7 @@ class _Instances:
         """Of each instance: the call that stands for it."""
 
     def complete(self) -> None:
-        """Place every open call, device by device: in an instance that lacks the device, or in one of its own."""
+        """Assign every open call, device by device, to an instance that lacks the device or to a new one."""
         calls = self.calls
         bounds = np.searchsorted(calls.device, np.arange(calls.device_has_step.shape[1] + 1))
         for device in range(len(bounds) - 1):
@@ -171,7 +171,7 @@ class _Instances:
         self.stands = np.append(self.stands, left)
 
     def _align(self, device: int, wanted: Int64, free: Int64) -> tuple[Int64, Int64]:
-        """Pair a device's open calls with instances that end when they do; give calls and instances."""
+        """Pair a device's open calls with instances that end at the same time; return calls and instances."""
         calls, time = self.calls, self.clock.time
         found = [(wanted[:0], free[:0])]
         for family in np.unique(calls.family[wanted]):
@@ -190,7 +190,7 @@ class _Instances:
         return np.concatenate([a for a, _ in found]), np.concatenate([b for _, b in found])
 
     def _introduce(self, device: int, wanted: Int64, free: Int64, other: int) -> None:
-        """Bring the clock of a device, and of all that are compared with it, to a reference shared with none so far."""
+        """Align the clock of a device, and of all with its reference, with another reference."""
         calls, clock = self.calls, self.clock
         free = free[clock.reference[calls.device[self.stands[free]]] == other]
         theirs = self.stands[free[np.argsort(clock.time[self.stands[free]], kind="stable")]]
@@ -215,7 +215,7 @@ class _Instances:
 
 
 class _Fits:
-    """Tell whether a device's call may be of an instance: of one sort, and launched in the same step."""
+    """Whether a device's call may belong to an instance: compatible signature, sequence number and step."""
 
     def __init__(self, calls: Calls, mine: Int64, theirs: Int64) -> None:
         self.calls, self.mine, self.theirs = calls, mine, theirs
@@ -229,7 +229,7 @@ class _Fits:
         return fits
 
     def _apart(self, mine: Int64, theirs: Int64) -> NDArray[np.bool_]:
-        """Tell where one has no step, and its capture does not have the other's either."""
+        """Return where one call has no step and its capture lacks the other's step."""
         calls = self.calls
         if not len(calls.step_names):
             return np.ones(np.broadcast_shapes(mine.shape, theirs.shape), np.bool_)
@@ -245,7 +245,7 @@ class _Fits:
 
 @dataclass(frozen=True, slots=True)
 class _Between:
-    """Tell the same of what was left over, where both lie between the same two of those that were matched."""
+    """The same for leftover calls that both lie between the same two matched ones."""
 
     fits: _Fits
     mine: Int64

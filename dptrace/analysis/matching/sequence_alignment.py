@@ -1,4 +1,4 @@
-"""Pair two rows of times that tell of the same things, where each row may lack some of them."""
+"""Align two sequences of times of the same events, where each sequence may lack some events."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dptrace.core.intervals import Int64
 __all__ = ["align", "vote"]
 
 Fits = Callable[[Int64, Int64], NDArray[np.bool_]]
-"""Tells of indices into both rows (that broadcast) whether the two may be one thing."""
+"""For indices into both sequences (broadcast), whether the two may be the same event."""
 
 _CELLS = 1 << 18
-"""What the table of one cluster may hold; a larger cluster is looked at with a shorter reach."""
+"""Most cells in the table of one cluster; a larger cluster is split by a shorter reach."""
 
 
 def _all_fit(first: Int64, second: Int64) -> NDArray[np.bool_]:
@@ -23,15 +23,15 @@ def _all_fit(first: Int64, second: Int64) -> NDArray[np.bool_]:
 
 
 def align(first: Int64, second: Int64, reach: int, fits: Fits = _all_fit) -> tuple[Int64, Int64]:
-    """Pair times so that pairs don't cross and are as many and as close as can be.
+    """Pair times without crossings so that the pairs are as many and as close as possible.
 
-    A pair that is d apart is worth ``reach - d``, and none is made that is worth nothing; of all ways to pair, one
-    of the greatest worth is taken. Almost all times stand alone with their partner, which needs no search: it costs
-    the sorting, and a small table for each cluster of times within reach of each other.
+    A pair at distance d is worth ``reach - d``; pairs without worth are not made, and the total worth is maximal. Most
+    times are isolated with their partner and need no search: the cost is the sorting, and a small table for each
+    cluster of times within reach of each other.
 
     Args:
         first, second: times in ns, each ascending, on one clock.
-        reach: how far apart two times of one thing can be at most, in ns.
+        reach: largest distance between two times of one event, in ns.
 
     Returns:
         Indices into both, of equal length, both ascending.
@@ -71,14 +71,14 @@ def _cluster(first: Int64, second: Int64, a: Int64, b: Int64, reach: int, fits: 
 
 
 def _in_order(a: Int64, b: Int64, fits: Fits) -> tuple[Int64, Int64]:
-    """Pair very many equal times one by one, as they come."""
+    """Pair a very large cluster of equal times one by one, in order."""
     a, b = a[: len(b)], b[: len(a)]
     good = fits(a, b)
     return a[good], b[good]
 
 
 def _best(worth: Int64) -> tuple[Int64, Int64]:
-    """Choose cells, each below and to the right of the one before, with the greatest sum."""
+    """Choose cells with the greatest sum, each below and to the right of the previous one."""
     rows, columns = worth.shape
     total = np.zeros((rows + 1, columns + 1), np.int64)
     for i in range(rows):
@@ -99,7 +99,7 @@ def _best(worth: Int64) -> tuple[Int64, Int64]:
 
 
 _WIDTHS = (100_000, 1_000_000, 10_000_000)
-"""How far apart, in ns, the ends of one collective may be on two ranks: on one machine, over a network, with gloo."""
+"""Distances in ns between the ends of one collective on two ranks: on one machine, over a network, with gloo."""
 _SAMPLE = 32
 _AGAINST = 1 << 16
 
@@ -107,17 +107,17 @@ _AGAINST = 1 << 16
 def vote(
     first: Int64, second: Int64, first_sort: NDArray[np.int32], second_sort: NDArray[np.int32]
 ) -> tuple[int, int] | None:
-    """Guess by how much the clock of *second* is ahead of that of *first*, from times alone.
+    """Estimate how far the clock of *second* is ahead of that of *first*, from times alone.
 
-    Some times of one row are held against all of the other's that are of the same sort: the right offset is the one
-    that the most pairs agree on. Of several as good, as with very regular times, it is the smallest.
+    A sample of one sequence is compared with all times of the same sort in the other: the offset is the one on which
+    most pairs agree, and the smallest among equals, as with very regular times.
 
     Args:
-        first, second: times in ns, ascending, of some of the same things.
-        first_sort, second_sort: a number per time; only things with equal numbers can be the same.
+        first, second: times in ns, ascending, of partly the same events.
+        first_sort, second_sort: a number per time; only events with equal numbers can be the same.
 
     Returns:
-        The offset in ns and how far pairs scatter about it, or nothing when no offset explains half of the sample.
+        The offset in ns and the scatter of the pairs about it, or None if no offset explains half of the sample.
     """
     swapped = len(second) > len(first)
     few, many = (first, second) if swapped else (second, first)

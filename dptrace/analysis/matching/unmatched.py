@@ -1,4 +1,4 @@
-"""What is to be said of a matching: which collectives have all their ranks, what is missing and where."""
+"""Report on a matching: which collectives are complete, what is missing, and on which rank."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.matching.calls import NO_STEP, Calls, distinct
 from dptrace.core.intervals import Int64
+from dptrace.core.units import plural
 from dptrace.timeline.model import UNKNOWN_GROUP
 
 __all__ = ["instance_sizes", "report_unmatched"]
 
 
 def instance_sizes(calls: Calls, order: Int64, first: Int64, world_size: int) -> Int64:
-    """Give how many ranks take part in each instance: as many as are here where nothing is told.
+    """Return the number of ranks in each instance; the recorded ones if the size is unknown.
 
     Args:
-        order, first: the calls of each instance, one instance after the other, and where each one's begin.
-        world_size: the size of groups that name none; 0 if it is not known either.
+        order, first: the calls of each instance in turn, and the index of each instance's first.
+        world_size: the size of groups of unknown size; 0 if unknown.
     """
     if not len(order):
         return np.empty(0, np.int64)
@@ -42,12 +43,12 @@ def _devices_by_group(calls: Calls) -> Counter[int]:
 def report_unmatched(
     calls: Calls, order: Int64, first: Int64, time: Int64, ranks: Sequence[int], world_size: int
 ) -> tuple[tuple[str, ...], tuple[NDArray[np.int32], ...]]:
-    """Say what could not be matched, a sentence each, and which calls of each device have no partner that is here.
+    """Return notes on what could not be matched, and the unmatched calls of each device.
 
     Args:
-        order, first: as for :func:`sizes`.
-        time: when each call ended, on a clock common to those that were matched, in ns.
-        ranks: of each device.
+        order, first: as for :func:`instance_sizes`.
+        time: when each call ended, on a clock common to matched devices, in ns.
+        ranks: the rank of each device.
     """
     size = np.repeat(np.diff(first), np.diff(first))
     single = order[(size == 1) & _has_recorded_partner(calls, ranks)[order]]
@@ -67,13 +68,13 @@ def report_unmatched(
 
 
 def by_device(device: NDArray[Any], count: int) -> list[NDArray[np.intp]]:
-    """Give for each of *count* devices the places at which it stands, ascending; in one go, for thousands of them."""
+    """Return the ascending indices of each of *count* devices; a single sort, fast for thousands of devices."""
     order = np.argsort(device, kind="stable")
     return np.split(order, np.searchsorted(device[order], np.arange(1, count))) if count else []
 
 
 def _has_recorded_partner(calls: Calls, ranks: Sequence[int]) -> NDArray[np.bool_]:
-    """Tell of each call whether another device that is here takes part in such."""
+    """Return whether each call's group, or the other end of the message, is recorded on another device."""
     here = _devices_by_group(calls)
     several = np.array([here[i] > 1 for i in range(len(calls.groups))], np.bool_)
     by_group = several[calls.group] if len(calls) else np.empty(0, np.bool_)
@@ -87,12 +88,8 @@ def _listed(values: Iterable[int]) -> str:
     return f"rank {text} has" if len(shown) == 1 else f"ranks {text} have"
 
 
-def _collectives(count: int) -> str:
-    return "1 collective" if count == 1 else f"{count:,} collectives"
-
-
 def _absent(calls: Calls, order: Int64, first: Int64, ranks: Sequence[int], world_size: int) -> list[str]:
-    """Say which ranks of the groups have no trace here."""
+    """Note the ranks of the groups that have no trace."""
     here, lacking, count, uncertain = set(ranks), set[int](), 0, 0
     devices = _devices_by_group(calls)
     instances = Counter(calls.group[order[first[:-1]]].tolist())
@@ -108,30 +105,34 @@ def _absent(calls: Calls, order: Int64, first: Int64, ranks: Sequence[int], worl
     if count:
         whose = "its" if len(lacking) == 1 else "their"
         notes.append(
-            f"{_listed(lacking).capitalize()} no trace here: {whose} part in {_collectives(count)} is unknown."
+            f"{_listed(lacking).capitalize()} no trace in this run: {whose} part in "
+            f"{plural(count, 'collective')} is unknown."
         )
     if uncertain:
-        notes.append(f"{_collectives(uncertain)} had ranks that have no trace here; which ones is not recorded.")
+        notes.append(
+            f"{plural(uncertain, 'collective')} had ranks without a trace in this run; which ones is not recorded."
+        )
     return notes
 
 
 def _ambiguous(calls: Calls) -> list[str]:
-    """Say what can't be matched since the traces don't tell between whom it was."""
+    """Note the calls that cannot be matched because the traces do not record who takes part."""
     found = Counter(calls.group[calls.unmatchable].tolist())
     devices = _devices_by_group(calls)
-    untold = [i for i in found if calls.groups[i].name == UNKNOWN_GROUP]
+    unnamed = [i for i in found if calls.groups[i].name == UNKNOWN_GROUP]
     shared = [i for i in found if not calls.groups[i].ranks and 0 < calls.groups[i].size < devices[i]]
-    shared = [i for i in shared if i not in untold]
-    blind = sum(count for i, count in found.items() if i not in (*shared, *untold))
-    notes = [f"{blind:,} sends and receives don't tell with which rank: they are not matched."] if blind else []
-    if untold:
+    shared = [i for i in shared if i not in unnamed]
+    blind = sum(count for i, count in found.items() if i not in (*shared, *unnamed))
+    notes = [f"{blind:,} sends and receives do not record their peer rank and are not matched."] if blind else []
+    if unnamed:
         notes.append(
-            f"The ranks are in several process groups, and gloo's events name none: {sum(found[i] for i in untold):,} "
-            "calls are not matched. A new recording with dptrace notes what tells the groups apart."
+            "The ranks use several process groups, but gloo's events do not name them: "
+            f"{sum(found[i] for i in unnamed):,} calls are not matched. "
+            "Record again with dptrace, which records the groups."
         )
     return notes + [
-        f"Group {calls.groups[i].name!r} of {calls.groups[i].size} ranks is used on more ranks than that, and the "
-        f"traces don't list its ranks: its {found[i]:,} calls are not matched."
+        f"Group {calls.groups[i].name!r} has {calls.groups[i].size} ranks but is used on more, and the traces do not "
+        f"list its ranks: its {found[i]:,} calls are not matched."
         for i in shared
     ]
 
@@ -143,7 +144,7 @@ def _unmatched(calls: Calls, own: Int64, rank: int) -> list[str]:
     outside = int((calls.step_index[own] == NO_STEP).sum())
     why = f", {outside:,} of them launched outside the recorded steps" if outside else ""
     word = "has" if len(own) == 1 else "have"
-    return [f"Rank {rank}: {_collectives(len(own))} {word} no counterpart on any other rank{why}."]
+    return [f"Rank {rank}: {plural(len(own), 'collective')} {word} no counterpart on any other rank{why}."]
 
 
 def _lacking(
@@ -156,11 +157,11 @@ def _lacking(
     has: NDArray[np.bool_],
     rank: int,
 ) -> list[str]:
-    """Say what a device lacks of its groups' collectives while its capture ran.
+    """Note the collectives of its groups that a device lacks although its capture was running.
 
     Args:
-        stands: of each instance a call that stands for it; *size*: how many calls it has; *label*: its step.
-        own: the device's calls; *has*: which instances they are in.
+        stands: a representative call of each instance; *size*: its number of calls; *label*: its step.
+        own: the device's calls; *has*: the instances they belong to.
     """
     device = int(calls.device[own[0]])
     step = np.append(calls.device_has_step[:, device], False)[label]
@@ -173,4 +174,6 @@ def _lacking(
     one = stands[missing[0]]
     which = f"{calls.collectives[one].kind} in {calls.step_names[label[missing[0]]]}"
     first_of = which if len(missing) == 1 else f"the first: {which}"
-    return [f"Rank {rank} lacks {_collectives(len(missing))} that others recorded while it did too ({first_of})."]
+    return [
+        f"Rank {rank} lacks {plural(len(missing), 'collective')} that others recorded during its capture ({first_of})."
+    ]

@@ -1,4 +1,4 @@
-"""What is told of one GPU by its own file alone: its timeline, and the figures that need no other rank."""
+"""Figures of one GPU that need only its own trace."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ __all__ = ["DeviceFigures", "figures_of"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceFigures:
-    """One GPU, and what is told of it by its own file alone."""
+    """The timeline of one GPU and all figures that need no other rank."""
 
     timeline: Timeline
     split: Split
     exposed_ns: Int64
-    """Exposed time of each interval of the timeline by itself; 0 of what is not communication."""
+    """Exposed time of each interval of the timeline on its own; 0 for non-communication."""
     overlapped_ns: Int64
     idle_causes: dict[str, Int64]
-    """By the names in ``idle.CAUSES``: idle ns in each step; they add up to the split's."""
+    """By the names in ``idle.CAUSES``: idle ns in each step; the causes add up to the split's idle time."""
     spent_ns: Int64
-    """Of each collective, in the order of the timeline: what was spent on each ``idle.Account`` before it
-    began and before it ended; an array of collectives by 2 by accounts, from any common origin."""
+    """For each collective of the timeline, the ns spent on each ``idle.Account`` before it began and before it ended:
+    collectives × 2 × accounts, from any common origin."""
     backward_start_ns: Int64
-    """When the first of each step's backward kernels began; 0 in a step without any."""
+    """Start of the first backward kernel of each step; 0 without any."""
     backward_end_ns: Int64
-    """When the last of each step's backward kernels ended; 0 in a step without any."""
+    """End of the last backward kernel of each step; 0 without any."""
     recompute_ns: Int64
-    """Forward's compute done again in backward, in each step: a part of backward's."""
+    """Recomputed forward work in each step; part of backward's compute."""
     parameter_search_ns: Int64
-    """How long the host searched for unused parameters in each step."""
+    """Time the host searched for unused parameters in each step."""
     parameter_search_idle_ns: Int64
-    """The part of it in which the GPU was idle; on a CPU all of it, since the host is what computes."""
+    """The part of the search during which the GPU was idle; on a CPU all of it, since the host computes."""
 
     def mean_idle(self) -> dict[str, float]:
-        """Give the mean step's idle time in ns by cause; causes add up to the mean step's idle time."""
+        """Return the mean idle time of a step in ns by cause; the causes add up to the mean idle time."""
         return {cause: float(values.mean()) for cause, values in self.idle_causes.items()}
 
     def shared_exposed(self) -> Int64:
-        """Give each collective's exposed time, where several run at once its share of it: the sum is the step's."""
+        """Return each collective's share of the exposed time, so that concurrent collectives add up to the step's."""
         comm = self.timeline.collective >= 0
         exposed, step = self.exposed_ns[comm], self.timeline.step[comm]
         inside = step >= 0
@@ -57,7 +57,7 @@ class DeviceFigures:
         return shared
 
     def only_communication(self) -> DeviceFigures:
-        """Drop all other intervals; the figures are still those of the whole."""
+        """Drop all other intervals; the figures remain those of the whole timeline."""
         chosen = self.timeline.kind == Kind.COMMUNICATION
         return replace(
             self,
@@ -67,7 +67,7 @@ class DeviceFigures:
         )
 
     def first_steps(self, count: int) -> DeviceFigures:
-        """Keep the first *count* steps, with the figures that they have in the whole."""
+        """Keep the first *count* steps with their figures."""
         if not 0 < count < len(self.timeline.windows):
             return self
         timeline, kept = select_steps_with_mask(self.timeline, 0, count - 1)
@@ -83,12 +83,12 @@ class DeviceFigures:
         )
 
     def with_rank(self, rank: int) -> DeviceFigures:
-        """Give the same as another rank's."""
+        """Return a copy with another rank number."""
         return replace(self, timeline=replace(self.timeline, rank=rank), split=replace(self.split, rank=rank))
 
 
 def figures_of(timeline: Timeline) -> DeviceFigures:
-    """Compute what a timeline tells by itself."""
+    """Compute all figures of a timeline."""
     part_intervals = part_intervals_of(timeline)
     exposed, overlapped = collective_exposure(timeline)
     why = idle(timeline, part_intervals)

@@ -1,4 +1,4 @@
-"""How evenly a mixture's tokens were spread over its experts, from what run.json tells."""
+"""How evenly tokens were distributed over the experts of a mixture, from run.json."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ExpertLoad", "expert_loads"]
 
 @dataclass(frozen=True, slots=True)
 class ExpertLoad:
-    """One layer's experts; shares are of the tokens that they got together, so that they sum to 1."""
+    """The experts of one layer; their shares of the layer's tokens sum to 1."""
 
     layer: int
     """Counted from 0."""
@@ -19,25 +19,25 @@ class ExpertLoad:
 
     @property
     def most_loaded(self) -> int:
-        """Give the expert that got the most tokens; the first of equals."""
+        """Index of the expert with the most tokens; the first among equals."""
         return self.shares.index(max(self.shares))
 
     @property
     def least_loaded(self) -> int:
-        """Give the expert that got the fewest tokens; the first of equals."""
+        """Index of the expert with the fewest tokens; the first among equals."""
         return self.shares.index(min(self.shares))
 
     @property
     def even_share(self) -> float:
-        """Give the share that each would have if all were alike."""
+        """Share of each expert under an even load."""
         return 1 / len(self.shares)
 
 
 def expert_loads(metadata: Mapping[str, Any]) -> tuple[ExpertLoad, ...]:
-    """Give each layer's load; nothing for runs without experts, and no layer whose entry is no list of counts.
+    """Return each layer's load; empty for runs without experts; layers whose entry is not a list of counts are skipped.
 
     Args:
-        info: the contents of run.json, whoever wrote it.
+        metadata: the contents of run.json, which may be malformed.
     """
     options = metadata.get("options")
     load = options.get("expert_load") if isinstance(options, dict) else None

@@ -1,4 +1,4 @@
-"""Why a GPU was idle: each gap told by the launch of the work that ended it.
+"""Why a GPU was idle: the cause of each gap, from the launch of the work that ended it.
 
 ::
 
@@ -23,16 +23,16 @@ from dptrace.timeline.model import UNKNOWN, Timeline
 __all__ = ["CAUSES", "Account", "Idle", "idle"]
 
 CAUSES = ("data_loading_ns", "host_bound_ns", "launch_latency_ns", "waiting_ns", "bubble_ns")
-"""Why: the host was in a DataLoader's next; it was late otherwise; the work was launched in time and began within what
-a launch takes; it was launched in time and waited, for another stream's event or a copy; a stage of a pipeline waited
+"""The host waited in a DataLoader's next; the host was late for another reason; the work was launched in time and began
+within launch latency; it was launched in time and waited for another stream's event or a copy; a pipeline stage waited
 for another."""
 
 _LATENCY_NS = 20_000
-"""A kernel launched in time on a free stream begins within this; launches take 3 to 15 µs on GPUs since 2016."""
+"""A kernel launched in time on a free stream starts within this; launches take 3 to 15 µs on GPUs since 2016."""
 
 
 class Account(IntEnum):
-    """What time can be spent on, for one device: the parts without their phases, and idle by cause."""
+    """What a device spends time on: the parts of the split without phases, and idle time by cause."""
 
     COMPUTE = 0
     EXPOSED_COMM = 1
@@ -46,26 +46,26 @@ class Account(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The idle time of one device, by cause."""
+    """Idle time of one device by cause."""
 
     causes: dict[str, Int64]
-    """By the names in CAUSES: ns in each step; they add up to the step's idle time exactly."""
+    """By the names in CAUSES: ns in each step; the causes add up to the step's idle time exactly."""
     sets: tuple[IntervalSet, ...]
-    """When, for each :class:`Account`: disjoint, together all time from the first step to the last."""
+    """For each :class:`Account` its intervals: disjoint, and together all time from the first step to the last."""
 
     def spent(self, times: Int64) -> Int64:
-        """Give what was spent on each account before each time: an array of times by accounts, in ns.
+        """Return the ns spent on each account before each time, as times × accounts.
 
-        The difference of two rows is how the time between them was spent.
+        The difference of two rows shows how the time between them was spent.
         """
         return np.stack([covered(part, times) for part in self.sets], axis=1)
 
 
 def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) -> Idle:
-    """Tell the cause of every nanosecond of idle time.
+    """Assign a cause to every nanosecond of idle time.
 
     Args:
-        part_intervals: what ``split.part_intervals_of`` says of the timeline, if it was asked already.
+        part_intervals: the result of ``split.part_intervals_of``, if already computed.
     """
     part_intervals = part_intervals_of(timeline) if part_intervals is None else part_intervals
     bounds = timeline.windows.bounds
@@ -87,10 +87,10 @@ def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) ->
 
 
 def _bubble(timeline: Timeline, late: IntervalSet, waiting: IntervalSet) -> IntervalSet:
-    """Give the idle time for which the pipeline's schedule is to blame.
+    """Return the idle time caused by the pipeline's schedule.
 
-    That is what of the host's lateness it spent in a receive, and waiting between the actions of a step: after the
-    first was called, and in none of them.
+    This is host lateness spent in a receive, and waiting between the actions of a step: after the first was called and
+    outside all of them.
     """
     actions = timeline.actions
     if not len(actions):
@@ -109,12 +109,12 @@ def _some(intervals: IntervalSet, chosen: NDArray[np.bool_]) -> IntervalSet:
 
 
 def _causes(timeline: Timeline, gaps: IntervalSet) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Tell of each gap whether the host was late with what ended it, and if not, whether it was only launch latency."""
+    """Return for each gap whether the host launched its end late, and whether it is as short as launch latency."""
     start, end = gaps
     first = np.searchsorted(timeline.start_ns, end, side="left")
     last = np.searchsorted(timeline.start_ns, end, side="right")
-    ended = last > first  # else it was the last step's end that ended it: the host had nothing more to give
-    # The earliest launch of what began at the gap's end; a pair of bounds each, and a place beyond all for reduceat.
+    ended = last > first  # otherwise the end of the last step ends the gap, and the host launched nothing more
+    # The earliest launch of the work that starts at the gap's end: a pair of bounds each, padded for reduceat.
     launch = np.append(timeline.launch_ns, UNKNOWN)
     bounds = np.stack((first, last), axis=1).reshape(-1)
     earliest = np.minimum.reduceat(launch, bounds)[::2] if len(bounds) else np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""Names of the parts of a step and of the causes of idle time, as people read them."""
+"""Labels of the parts of a step and of the causes of idle time, for tables and charts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The split: every nanosecond of a GPU's step counted once, and communication under compute beside it.
+"""The split: every nanosecond of a GPU's step counted once, plus the communication overlapped by compute.
 
 ::
 
@@ -7,10 +7,10 @@
                                   └ overlapped ────────┘└exposed┘└ idle ┘
 
 The parts of a window, first match wins: compute in backward, forward, optimizer, other; then communication with
-no compute (exposed); then memory with neither; then idle. Docs: docs/how-it-works.md.
+no compute (exposed); then memory with neither; then idle. See docs/how-it-works.md.
 
-
-What each kind of collective took of a run, added up over its GPUs and steps."""
+:func:`by_kind` adds up the time of each kind of collective over the GPUs and steps of a run.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ FIGURES = (
 
 
 class Part(IntEnum):
-    """The parts of a step, in the order in which an instant is claimed."""
+    """The parts of a step, in order of precedence."""
 
     BACKWARD = 0
     FORWARD = 1
@@ -78,7 +78,7 @@ _PHASE_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Stretches of time on one device, sorted by start; one entry per stretch in each column."""
+    """Segments of time on one device, sorted by start; one entry per segment in each column."""
 
     start_ns: Int64
     end_ns: Int64
@@ -100,7 +100,7 @@ class CommFigures:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The nine figures of every step on one device, in int64 ns, one entry per step."""
+    """The nine figures of one device in int64 ns, one entry per step."""
 
     rank: int
     device: int
@@ -120,16 +120,16 @@ class Split:
         return Split(self.rank, self.device, self.names[:count], figures, comm)
 
     def total(self) -> dict[str, int]:
-        """Add the steps up."""
+        """Return the sum of each figure over the steps."""
         return {name: int(values.sum()) for name, values in self.figures.items()}
 
     def median(self) -> dict[str, int]:
-        """Give each figure's median over the steps: since each is taken by itself, they need not add up."""
+        """Return the median of each figure over the steps; the medians need not add up."""
         return {name: int(np.median(values)) for name, values in self.figures.items()}
 
 
 def _sets(timeline: Timeline) -> list[IntervalSet]:
-    """Give, for each part but idle, the time it claims when nothing stands before it."""
+    """Return the intervals of each part except idle, before precedence is applied."""
     start, end, kind = timeline.start_ns, timeline.end_ns, timeline.kind
     masks = [(kind == Kind.COMPUTE) & (timeline.phase == phase) for phase in _PHASE_OF.values()]
     masks += [kind == Kind.COMMUNICATION, kind == Kind.MEMORY]
@@ -137,12 +137,12 @@ def _sets(timeline: Timeline) -> list[IntervalSet]:
 
 
 def union_all(sets: list[IntervalSet]) -> IntervalSet:
-    """Give the time that any of the sets claims."""
+    """Return the union of several sets of intervals."""
     return union(np.concatenate([s for s, _ in sets]), np.concatenate([e for _, e in sets]))
 
 
 def part_intervals_of(timeline: Timeline) -> list[IntervalSet]:
-    """Give the disjoint sets of the parts, idle left out, over all time."""
+    """Return the disjoint intervals of each part except idle, over the whole timeline."""
     found: list[IntervalSet] = []
     taken: IntervalSet | None = None
     for wanted in _sets(timeline):
@@ -157,10 +157,10 @@ def _compute(timeline: Timeline) -> IntervalSet:
 
 
 def split(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) -> Split:
-    """Account for every nanosecond of every step exactly once.
+    """Assign every nanosecond of every step to exactly one part.
 
     Args:
-        claimed: what :func:`claims` says of the timeline, if it was asked already.
+        part_intervals: the result of :func:`part_intervals_of`, if already computed.
     """
     bounds = timeline.windows.bounds
     per_part = [np.diff(covered(claim, bounds)) for claim in part_intervals or part_intervals_of(timeline)]
@@ -181,7 +181,7 @@ def split(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) -
 
 
 def _by_kind(timeline: Timeline, compute: IntervalSet) -> dict[str, CommFigures]:
-    """Split each kind of collective for itself; a collective counts in the step that launched it."""
+    """Split each kind of collective on its own; a collective counts in the step that launched it."""
     names = np.array([collective.kind for collective in timeline.collectives], dtype=object)
     sizes = np.array([collective.bytes for collective in timeline.collectives], dtype=np.int64)
     kinds, code = np.unique(names, return_inverse=True)
@@ -203,9 +203,9 @@ def _by_kind(timeline: Timeline, compute: IntervalSet) -> dict[str, CommFigures]
 
 
 def collective_exposure(timeline: Timeline) -> tuple[Int64, Int64]:
-    """Give exposed and overlapped ns of each interval by itself; both 0 for what is not communication.
+    """Return exposed and overlapped ns of each interval on its own; both 0 for non-communication.
 
-    Where several collectives run at once these may add up to more than the step's.
+    With concurrent collectives the sum may exceed the step's.
     """
     comm = timeline.kind == Kind.COMMUNICATION
     compute = _compute(timeline)
@@ -214,10 +214,10 @@ def collective_exposure(timeline: Timeline) -> tuple[Int64, Int64]:
 
 
 def partition(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) -> Segments:
-    """Cut the steps into stretches of one part each, with no gap: the Gantt row whose sums the split gives.
+    """Cut the steps into segments of one part each, without gaps: the Gantt row whose sums are the split.
 
     Args:
-        claimed: what :func:`claims` says of the timeline, if it was asked already.
+        part_intervals: the result of :func:`part_intervals_of`, if already computed.
     """
     bounds = timeline.windows.bounds
     if len(bounds) < 2 or bounds[0] == bounds[-1]:
@@ -232,7 +232,7 @@ def partition(timeline: Timeline, part_intervals: list[IntervalSet] | None = Non
 
 
 def _cut(starts: Int64, ends: Int64, parts: NDArray[np.int64], bounds: Int64) -> Segments:
-    """Cut stretches that run over the edge of a step, and say which step each is in."""
+    """Cut segments at the bounds of steps, and assign each to its step."""
     first = np.searchsorted(bounds, starts, side="right") - 1
     last = np.searchsorted(bounds, ends, side="left") - 1
     times = last - first + 1
@@ -244,11 +244,11 @@ def _cut(starts: Int64, ends: Int64, parts: NDArray[np.int64], bounds: Int64) ->
 
 
 def exposure(timeline: Timeline) -> Segments:
-    """Cut every communication where compute begins or ends over it, into exposed and overlapped stretches."""
+    """Cut every communication interval into exposed and overlapped segments."""
     mask = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
     start, end = timeline.start_ns[mask], timeline.end_ns[mask]
     compute = _compute(timeline)
-    # Starts and ends of a set in turns are ascending already, and sorting them takes most of the time.
+    # The alternating starts and ends of a set are already ascending, and sorting them would take most of the time.
     edges = np.column_stack(compute).ravel()
     low, high = np.searchsorted(edges, start, side="right"), np.searchsorted(edges, end, side="left")
     times = np.maximum(high - low, 0) + 1
@@ -273,7 +273,7 @@ def _segments(start: object, end: object, part: object, source: object) -> Segme
 
 @dataclass(frozen=True, slots=True)
 class KindFigures:
-    """One kind of collective: what a GPU did of it in a step, on average."""
+    """One kind of collective: the mean per GPU and step."""
 
     kind: str
     count: float
@@ -281,17 +281,17 @@ class KindFigures:
     exposed_ns: float
     overlapped_ns: float
     overlap_percent: float | None
-    """Of all its time in the run; nothing where it took none."""
+    """Of its time in the whole run; None if it took no time."""
 
 
 def overlap_percent(overlapped_ns: int, exposed_ns: int) -> float | None:
-    """Give the share of communication that hides under compute, in percent; nothing without communication."""
+    """Return the share of communication that compute overlaps, in percent; None without communication."""
     whole = overlapped_ns + exposed_ns
     return 100 * overlapped_ns / whole if whole else None
 
 
 def by_kind(splits: Sequence[Split]) -> tuple[KindFigures, ...]:
-    """Add up each kind, in the order of their names; none where the run has no step or no communication."""
+    """Average each kind over GPUs and steps, sorted by name; empty without steps or communication."""
     steps = sum(len(figures.names) for figures in splits)
     kinds = sorted({kind for figures in splits for kind in figures.comm}) if steps else []
     found = []

@@ -1,4 +1,4 @@
-"""The figures of a run on a grid of GPUs by steps, where some GPUs may have fewer steps: for maps, bars and shares."""
+"""The figures of a run as a grid of GPUs × steps, where some GPUs may lack steps."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ class StepGrid:
     steps: tuple[str, ...]
     """The steps of all GPUs, each once, in the order of their times."""
     present: NDArray[np.bool_]
-    """GPUs by steps: whether the GPU has the step."""
+    """GPUs × steps: whether the GPU has the step."""
     figures: dict[str, Int64]
-    """By the names in ``split.FIGURES``: GPUs by steps, in ns; 0 where a GPU lacks the step."""
+    """By the names in ``split.FIGURES``: GPUs × steps, in ns; 0 where a GPU lacks the step."""
 
     def share(self, name: str) -> NDArray[np.float64]:
-        """Give a figure as a share of the step's wall time, from 0 to 1; not a number where there is no such time."""
+        """Return a figure as a share of the step's wall time, from 0 to 1; NaN if the wall time is 0."""
         wall = self.figures["wall_ns"]
         return np.where(wall > 0, self.figures[name] / np.maximum(wall, 1), np.nan)
 
     def mean(self, name: str) -> NDArray[np.float64]:
-        """Give each GPU's mean over its steps, in ns; 0 for one without any."""
+        """Return each GPU's mean over its steps, in ns; 0 without steps."""
         means: NDArray[np.float64] = self.figures[name].sum(axis=1) / np.maximum(self.present.sum(axis=1), 1)
         return means
 
     def total(self, name: str) -> int:
-        """Add a figure up over all GPUs and steps."""
+        """Return the sum of a figure over all GPUs and steps."""
         return int(self.figures[name].sum())
 
 
 def step_grid(devices: Sequence[DeviceFigures]) -> StepGrid:
-    """Lay the figures of all GPUs out by step; a step is the same on all GPUs that call it the same."""
+    """Arrange the figures of all GPUs by step; steps of the same name are the same step."""
     kept = [device for device in devices if len(device.timeline.windows)]
     steps = _in_order([device.split.names for device in kept])
     column = {name: index for index, name in enumerate(steps)}
@@ -56,14 +56,14 @@ def step_grid(devices: Sequence[DeviceFigures]) -> StepGrid:
         at = [column[name] for name in device.split.names]
         there[row, at] = True
         for name in FIGURES:
-            # A GPU may call several of its steps the same: then these count as one.
+            # Steps of one GPU with the same name count as one.
             np.add.at(figures[name][row], at, device.split.figures[name])
     places = tuple((device.timeline.rank, device.timeline.device) for device in kept)
     return StepGrid(places, steps, there, figures)
 
 
 def middle_step(devices: Sequence[DeviceFigures]) -> str | None:
-    """Give the step whose wall time is nearest to the median, among those that most GPUs have; nothing without any."""
+    """Return the step with the wall time nearest to the median, among those that most GPUs have; None without steps."""
     laid_out = step_grid(devices)
     if not laid_out.steps:
         return None
@@ -74,7 +74,7 @@ def middle_step(devices: Sequence[DeviceFigures]) -> str | None:
 
 
 def _in_order(names: list[tuple[str, ...]]) -> tuple[str, ...]:
-    """Merge the GPUs' steps into one order: by their numbers, else each after those that its GPU has before it."""
+    """Merge the GPUs' steps into one order: by number if all have one, otherwise by each GPU's own order."""
     every = list(dict.fromkeys(name for steps in names for name in steps))
     found = [re.fullmatch(r"(.*?)(\d{1,18})", name) for name in every]
     numbers = {name: int(match[2]) for name, match in zip(every, found, strict=True) if match}

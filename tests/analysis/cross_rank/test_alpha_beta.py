@@ -1,11 +1,10 @@
-"""Latency and bandwidth fitted to the run's own collectives."""
+"""Latency and bandwidth fitted to the collectives of a run."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta, alpha_beta, fit_line
+from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta, alpha_beta
 from dptrace.analysis.cross_rank.clocks import estimate
 from dptrace.analysis.cross_rank.transfers import timing
 from dptrace.analysis.matching.match import match
@@ -42,7 +41,7 @@ def test_a_line_is_found_again() -> None:
 
 
 def test_how_well_it_fits_is_told() -> None:
-    """All on a line: 1 and nothing; scattered: less, and by how much."""
+    """On a line, R² is 1 and the deviation 0; scatter lowers R² and raises the deviation."""
     (good,) = fitted(calls({size: [20_000 + size // 100] for size in SIZES}))
     (bad,) = fitted(calls({size: [30_000 + size // 100, 10_000 + size // 100] for size in SIZES}))
 
@@ -57,35 +56,26 @@ def test_how_well_it_fits_is_told() -> None:
 @pytest.mark.parametrize(
     ("lengths", "world_size", "reason"),
     [
-        ({1_000: [10_000] * 9}, 2, "the sizes differ by no more than a factor of two"),
-        ({1_000: [10_000], 2_000: [11_000]}, 2, "the sizes differ by no more than a factor of two"),
-        ({0: [10_000] * 9}, 2, "of none are both all ranks' times and the bytes known"),
-        ({1_000: [10_000], 9_000: [12_000]}, 3, "of none are both all ranks' times and the bytes known"),
+        ({1_000: [10_000] * 9}, 2, "factor of two"),
+        ({1_000: [10_000], 2_000: [11_000]}, 2, "factor of two"),
+        ({0: [10_000] * 9}, 2, "known bytes"),
+        ({1_000: [10_000], 9_000: [12_000]}, 3, "all its ranks"),
     ],
 )
 def test_without_enough_there_is_no_fit_but_a_reason(
     lengths: dict[int, list[int]], world_size: int, reason: str
 ) -> None:
-    """One size, sizes too alike, unknown sizes, ranks missing."""
+    """One size, similar sizes, unknown sizes, missing ranks."""
     (fit,) = fitted(calls(lengths), world_size)
 
-    assert (None, None, None, reason) == (fit.alpha_s, fit.beta_s_per_byte, fit.crossover_bytes, fit.reason)
+    assert (None, None, None) == (fit.alpha_s, fit.beta_s_per_byte, fit.crossover_bytes)
+    assert reason in fit.reason
     assert fit.seconds(1_000) is None
-
-
-def test_neither_is_negative() -> None:
-    """Where larger messages are faster there is only latency, and where small ones take nothing only bandwidth."""
-    alpha, beta = fit_line(np.array([1_000, 100_000]), np.array([2e-5, 1e-5]))
-    assert 1e-5 < alpha < 2e-5
-    assert 0 == beta
-    alpha, beta = fit_line(np.array([1_000, 1_000_000]), np.array([1e-9, 1e-3]))
-    assert 0 == alpha
-    assert beta > 0
 
 
 @needs_real_traces
 def test_eight_h100s_have_an_nvlink() -> None:
-    """Some 10 µs, and 300 to 400 GB/s: what eight of them reach."""
+    """About 10 µs and 300 to 400 GB/s, the bandwidth that eight H100s reach."""
     run = real_ranks("sharded_h100_8ranks")
     matches = match(run)
 
@@ -100,7 +90,7 @@ def test_eight_h100s_have_an_nvlink() -> None:
 
 
 def test_busbw_is_that_of_nccl_tests_at_the_line() -> None:
-    """2 (n - 1) / n of the bytes over the fitted time; nothing where there is no fit."""
+    """2 (n - 1) / n of the bytes over the fitted time; None without a fit."""
     fit = AlphaBeta("all_reduce", 0, 4, 10, 5, 10e-6, 1e-11, 1.0, 0.0)
 
     assert 1.5 * 1_000_000 / 20e-6 == pytest.approx(fit.busbw(1_000_000))

@@ -1,14 +1,14 @@
-"""DDP's own logging data against our figures, on runs that dptrace recorded.
+"""DDP's logging data compared with dptrace's figures, on runs recorded with dptrace.
 
-DDP takes wall times on the host of one of its first ten iterations and then of each hundredth, and gives them with
-the next one's forward. ``backward_compute_comm_overlap_time`` is no sum of hidden communication: it is the time from
+DDP takes wall times on the host in one of its first ten iterations and then in every hundredth, and reports them in
+the next forward. ``backward_compute_comm_overlap_time`` is not the sum of overlapped communication: it is the time from
 the first bucket being ready, just before its all-reduce is launched, to the callback that the autograd engine runs
 after its last node, before the reducer waits for the buckets (torch/csrc/distributed/c10d/logger.cpp, reducer.cpp). So
-it may exceed the communication, and it counts the pauses in it.
+it may exceed the communication, and it includes the pauses in it.
 
-What compares with it is ours from the launch of a step's first all-reduce to that of its last one, which the last node
-launches. The callback follows at once, unless the thread has to wait for a core: it never runs after the
-first bucket is copied back, which is the upper bound.
+The comparable span in a trace is from the launch of a step's first all-reduce to that of its last one, which the last
+node launches. The callback follows at once, unless the thread waits for a core; it never runs after the first bucket is
+copied back, which is the upper bound.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tests.support.recordings import dptrace, scratch
 
 TRACES = Path(__file__).resolve().parents[3] / "traces"
 CLOCKS_NS = 100_000
-"""Between DDP's clock and the profiler's, which are read and converted each in its own way; usually below 0.01 ms."""
+"""Difference of DDP's and the profiler's clocks, which are read and converted differently; usually below 0.01 ms."""
 PAUSE_NS = 10_000_000
-"""How long a thread may have to wait for a core between two lines; a step of the run below takes longer."""
+"""How long a thread may wait for a core between two lines; a step of the run below takes longer."""
 
 
 def sizes(run: Run) -> list[int]:
@@ -35,7 +35,7 @@ def sizes(run: Run) -> list[int]:
 
 
 def buckets(run: Run) -> dict[str, list[int]]:
-    """Give the bytes of each step's buckets, in order."""
+    """Return the bytes of each step's buckets, in order."""
     together = run.cross_rank
     assert together.buckets is not None
     assert not together.buckets.notes
@@ -47,7 +47,7 @@ def buckets(run: Run) -> dict[str, list[int]]:
 
 
 def reduced(timeline: Timeline) -> dict[str, list[int]]:
-    """Give the bytes of what one rank reduced in each step's backward, the smallest first."""
+    """Return the bytes that one rank reduced in each step's backward, smallest first."""
     comm = (timeline.kind == Kind.COMMUNICATION) & (timeline.phase == Phase.BACKWARD)
     return {
         name: sorted(
@@ -58,7 +58,7 @@ def reduced(timeline: Timeline) -> dict[str, list[int]]:
 
 
 def overlap(timeline: Timeline, step: int) -> tuple[int, int, int]:
-    """Give the start of the span that DDP calls overlap, its end as we see it, and the latest that it can be."""
+    """Return the start of DDP's overlap span, its end in the trace, and the latest possible end."""
     comm = (timeline.step == step) & (timeline.kind == Kind.COMMUNICATION) & (timeline.phase == Phase.BACKWARD)
     launch = timeline.launch_ns[comm]
     copies = np.array(["copy_bucket_to_grad" in name for name in timeline.names], np.bool_)[timeline.name]
@@ -67,7 +67,7 @@ def overlap(timeline: Timeline, step: int) -> tuple[int, int, int]:
 
 @pytest.mark.parametrize("name", ["ddp_cpu_2ranks", "ddp_4mb_cpu_2ranks"])
 def test_committed_runs_agree_with_ddps_data(name: str) -> None:
-    """Bytes of every bucket in every step exactly; overlap within 25 %: DDP timed an earlier step than we show."""
+    """Bytes of every bucket in every step agree exactly, overlap within 25 %: DDP timed an earlier step."""
     run = product.open(TRACES / name)
     timeline = run.timelines[0]
     spans = [overlap(timeline, step) for step in range(len(timeline.windows))]
@@ -79,9 +79,9 @@ def test_committed_runs_agree_with_ddps_data(name: str) -> None:
 
 @pytest.mark.processes
 def test_a_recorded_run_agrees_with_ddps_data_in_the_very_step_that_ddp_timed() -> None:
-    """Bytes exactly; DDP's span begins just before the first launch and ends between the last and the first copy."""
+    """Bytes agree; DDP's span begins just before the first launch and ends between the last and the first copy."""
     training = ["--model", "small", "--batch-size", "256", "--bucket-cap-mb", "2"]
-    schedule = ["--steps", "3", "--warmup", "3", "--wait", "4"]  # steps 7 to 9: DDP gives the data of the ninth
+    schedule = ["--steps", "3", "--warmup", "3", "--wait", "4"]  # steps 7 to 9: DDP reports the data of the ninth
     dptrace("record", "--mode", "ddp", "--gpus", "2", *training, *schedule, "-o", "agrees", cwd=scratch())
     run = product.open(scratch() / "agrees")
     timeline, data = run.timelines[0], run.metadata["ddp"]

@@ -27,7 +27,7 @@ def reduced(*sizes: int) -> Matches:
 
 @pytest.mark.parametrize("info", [{"ddp": DDP}, {"ranks": [{"rank": 0}, {"rank": 1, "ddp": DDP}]}])
 def test_buckets_are_what_has_their_sizes_in_turn(info: dict[str, Any]) -> None:
-    """Another all-reduce between them is none; two backward passes a step go round twice."""
+    """Another all-reduce between them is not a bucket; two backward passes per step reduce all buckets twice."""
     matches = reduced(100, 300, 8, 100, 100, 300, 100)
 
     found = buckets(matches, info)
@@ -40,7 +40,7 @@ def test_buckets_are_what_has_their_sizes_in_turn(info: dict[str, Any]) -> None:
 
 
 def test_each_group_of_replicas_has_its_own() -> None:
-    """With layers that ranks share there are several; what those layers reduce has a label, and is no bucket."""
+    """With layers shared by ranks there are several groups; the labeled all-reduces of those layers are not buckets."""
     devices = []
     for number in range(4):
         about: dict[str, Any] = {"group": str(number % 2), "group_size": 2, "ranks": (number % 2, number % 2 + 2)}
@@ -58,26 +58,24 @@ def test_each_group_of_replicas_has_its_own() -> None:
 
 
 def test_other_sizes_than_ddps_are_told() -> None:
-    """A hook that compresses halves them."""
+    """A compression hook halves the sizes."""
     found = buckets(reduced(50, 150, 50), {"ddp": DDP})
 
     assert found is not None
     assert {-1} == set(found.bucket.tolist())
-    assert (
-        "DDP tells of buckets of 100, 300, 100 bytes, but not all of them were found in ProfilerStep#0"
-        in found.notes[0]
-    )
+    assert "buckets of 100, 300, 100 bytes" in found.notes[0]
+    assert "ProfilerStep#0" in found.notes[0]
 
 
 @pytest.mark.parametrize("info", [{}, {"ddp": None}, {"ddp": {"rebuilt_bucket_sizes": ""}}, {"ranks": 5}])
 def test_without_logging_data_there_are_none(info: dict[str, Any]) -> None:
-    """Traces that dptrace did not record, or trainers without DDP."""
+    """Traces not recorded with dptrace, or trainers without DDP."""
     assert buckets(reduced(100), info) is None
     assert [""] == instance_names(reduced(100), None)
 
 
 def test_damaged_logging_data_names_no_bucket() -> None:
-    """What is no number is left out, and so are parameters that don't go with the sizes."""
+    """Malformed numbers are ignored, and so are parameters that do not match the sizes."""
     found = buckets(
         reduced(100), {"ddp": {"rebuilt_bucket_sizes": "100, x", "rebuilt_per_bucket_param_indices": "1, 2"}}
     )
@@ -95,17 +93,17 @@ def test_labels_of_the_trainer_are_names() -> None:
 
 @pytest.mark.parametrize("name", ["ddp_cpu_2ranks", "ddp_4mb_cpu_2ranks"])
 def test_measured_bytes_are_those_that_ddp_tells(name: str) -> None:
-    """Of our own recordings: every all-reduce of each step is a bucket, with DDP's own number of bytes."""
+    """In the repository's recordings, every all-reduce of each step is a bucket with the bytes that DDP logged."""
     run = dptrace.open(str(RUNS / name))
     matches = match(run.devices, run.world_size)
 
     found = buckets(matches, run.metadata)
 
     assert found is not None
-    told = json.loads((RUNS / name / "run.json").read_text())["ddp"]
-    sizes = [int(size) for size in told["rebuilt_bucket_sizes"].split(",")]
+    logged = json.loads((RUNS / name / "run.json").read_text())["ddp"]
+    sizes = [int(size) for size in logged["rebuilt_bucket_sizes"].split(",")]
     assert () == found.notes
     assert sizes * len(run.timelines[0].windows) == matches.bytes.tolist()
     assert list(range(len(sizes))) * len(run.timelines[0].windows) == found.bucket.tolist()
     parameters = [index for bucket in found.buckets for index in bucket.parameters]
-    assert sorted(parameters) == list(range(told["num_parameter_tensors"]))
+    assert sorted(parameters) == list(range(logged["num_parameter_tensors"]))

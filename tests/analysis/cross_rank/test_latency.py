@@ -1,4 +1,4 @@
-"""How long like collectives took."""
+"""Distribution of the transfer times of comparable collectives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.rank_cases import Call, rank, reduce
 MS = 1_000_000
 
 
-def told(calls: list[Call], names: list[str] | None = None, size: int = 2) -> tuple[Latency, ...]:
+def latencies_of(calls: list[Call], names: list[str] | None = None, size: int = 2) -> tuple[Latency, ...]:
     run = [rank(number, calls) for number in range(2)]
     matches = match(run, size)
     return latencies(matches, timing(matches, estimate(matches, run)), names)
@@ -28,10 +28,10 @@ def calls(lengths: list[int], size: int = 4_000, at: int = 0) -> list[Call]:
 
 
 def test_like_collectives_are_put_together() -> None:
-    """By size; those that took longest in all come first."""
+    """By size; the longest total transfer time comes first."""
     small, large = calls([10_000, 12_000, 11_000]), calls([90_000, 80_000], 1_000_000, 10 * MS)
 
-    first, second = told(small + large)
+    first, second = latencies_of(small + large)
 
     assert (1_000_000, "all_reduce", [3, 4]) == (first.bytes, first.kind, first.instances.tolist())
     assert [10_000, 12_000, 11_000] == second.transfer_ns.tolist()
@@ -39,38 +39,38 @@ def test_like_collectives_are_put_together() -> None:
 
 
 def test_a_slow_one_is_flagged() -> None:
-    """Far beyond what is usual and half as long again as the median; not where all vary, few are known, or no sizes."""
+    """Far above the median; not if all vary, there are few instances, or the sizes are unknown."""
     steady = [100_000, 101_000, 99_000, 100_500, 99_500]
-    assert [False] * 5 + [True] == told(calls([*steady, 180_000]))[0].slow.tolist()
-    assert not told(calls([*steady, 120_000]))[0].slow.any()
-    assert not told(calls([60_000, 140_000, 100_000, 70_000, 130_000, 180_000]))[0].slow.any()
-    assert not told(calls([*steady[:3], 180_000]))[0].slow.any()
-    assert not told(calls([*steady, 180_000], 0))[0].slow.any()
+    assert [False] * 5 + [True] == latencies_of(calls([*steady, 180_000]))[0].slow.tolist()
+    assert not latencies_of(calls([*steady, 120_000]))[0].slow.any()
+    assert not latencies_of(calls([60_000, 140_000, 100_000, 70_000, 130_000, 180_000]))[0].slow.any()
+    assert not latencies_of(calls([*steady[:3], 180_000]))[0].slow.any()
+    assert not latencies_of(calls([*steady, 180_000], 0))[0].slow.any()
 
 
 def test_names_tell_apart_what_is_of_one_size() -> None:
     """Two buckets of one size are two distributions."""
-    found = told(calls([10_000, 50_000] * 3), ["bucket 0", "bucket 1"] * 3)
+    found = latencies_of(calls([10_000, 50_000] * 3), ["bucket 0", "bucket 1"] * 3)
 
     assert ["bucket 1", "bucket 0"] == [latency.name for latency in found]
     assert [50_000] * 3 == found[0].transfer_ns.tolist()
 
 
 def test_the_histogram_counts_all() -> None:
-    """Ranges of one width from the shortest to the longest."""
-    counts, edges = told(calls([10_000, 20_000, 30_000, 30_000]))[0].histogram(4)
+    """Bins of equal width from the shortest to the longest."""
+    counts, edges = latencies_of(calls([10_000, 20_000, 30_000, 30_000]))[0].histogram(4)
 
     assert ([1, 0, 1, 2], [10_000, 15_000, 20_000, 25_000, 30_000]) == (counts.tolist(), edges.tolist())
 
 
 @pytest.mark.parametrize("given", [[], [20_000] * 3])
 def test_what_is_not_known_is_left_out(given: list[int]) -> None:
-    """No collectives, or ranks that are not here: no distribution."""
-    assert () == told(calls(given), size=3)
+    """No collectives, or missing ranks: no distribution."""
+    assert () == latencies_of(calls(given), size=3)
 
 
 def test_waits_and_bandwidth_are_those_of_the_timing() -> None:
-    """The mean wait over instances and ranks, and the median bus bandwidth, by a look at each; none without bytes."""
+    """Mean wait over instances and ranks, and median bus bandwidth, by brute force; None without bytes."""
     late = [*calls([10_000, 30_000, 20_000])]
     devices = [rank(0, late), rank(1, [(step, start - 6_000, end, what) for step, start, end, what in late])]
     matches = match(devices, 2)
@@ -79,7 +79,7 @@ def test_waits_and_bandwidth_are_those_of_the_timing() -> None:
 
     assert found.wait_ns == times.wait_ns.mean()
     assert found.busbw == sorted(times.busbw.tolist())[1]
-    assert told(calls([10_000, 30_000], 0))[0].busbw is None
+    assert latencies_of(calls([10_000, 30_000], 0))[0].busbw is None
 
 
 def grouped(end: int, length: int, group: int) -> Call:
@@ -89,59 +89,59 @@ def grouped(end: int, length: int, group: int) -> Call:
 
 
 def test_forward_and_backward_of_one_label_are_two() -> None:
-    """FSDP gathers a unit in both; what has no name is not told apart."""
+    """FSDP gathers a unit in both; unnamed collectives are not separated by phase."""
     devices = [rank(number, calls([10_000, 20_000])) for number in range(2)]
     phases = np.array([Phase.FORWARD, Phase.BACKWARD], np.uint8)
     devices = [replace(d, timeline=replace(d.timeline, phase=phases)) for d in devices]
     matches = match(devices, 2)
-    told = timing(matches, estimate(matches, devices))
+    times = timing(matches, estimate(matches, devices))
 
-    found = latencies(matches, told, ["FSDP::all_gather (0)"] * 2)
+    found = latencies(matches, times, ["FSDP::all_gather (0)"] * 2)
     assert [(Phase.BACKWARD, 20_000), (Phase.FORWARD, 10_000)] == [(f.phase, f.quantile(1)) for f in found]
     assert ["FSDP::all_gather (0), backward", "FSDP::all_gather (0), forward"] == [
         f.name for f in with_phase_in_name(found)
     ]
     assert found[:1] == with_phase_in_name(found[:1])
-    assert {-1} == {f.phase for f in latencies(matches, told)}
+    assert {-1} == {f.phase for f in latencies(matches, times)}
 
 
 def test_a_label_whose_sizes_vary_is_one_row_and_so_are_its_layers_summed() -> None:
-    """Tokens on their way to experts: one row per layer, and one for all of them; nothing is slow among unlike."""
+    """Tokens sent to experts: one row per layer, and one for all layers; nothing is slow among different sizes."""
     sent = [reduce(0, (i + 1) * MS, 4_000 * (i + 1), 10_000 * (i + 1)) for i in range(6)]
     devices = [rank(number, sent) for number in range(2)]
     matches = match(devices, 2)
-    told = timing(matches, estimate(matches, devices))
+    times = timing(matches, estimate(matches, devices))
     layers = [f"MoE::dispatch ({i % 2}.mlp)" for i in range(6)]
-    found = latencies(matches, told, layers)
+    found = latencies(matches, times, layers)
 
     assert [3, 3] == [len(latency.instances) for latency in found]
-    (row,) = merge_groups(found, matches, told)
+    (row,) = merge_groups(found, matches, times)
     assert ("MoE::dispatch", 6, 14_000) == (row.name, len(row.instances), row.bytes)
     assert not row.slow.any()
-    even = latencies(matches, told, [""] * 6)
-    assert even == merge_groups(even, matches, told)
+    even = latencies(matches, times, [""] * 6)
+    assert even == merge_groups(even, matches, times)
 
 
 def test_groups_of_one_purpose_are_summed() -> None:
-    """Each replica has its own; --all shows them."""
+    """Each replica has its own group; --all shows them."""
     one = [grouped(MS * (i + 1), 10_000, 0) for i in range(3)]
     two = [grouped(MS * (i + 1), 20_000, 1) for i in range(3)]
     devices = [rank(number, one if number < 2 else two) for number in range(4)]
     matches = match(devices, 4)
-    told = timing(matches, estimate(matches, devices))
-    found = latencies(matches, told)
+    times = timing(matches, estimate(matches, devices))
+    found = latencies(matches, times)
 
     assert [3, 3] == [len(latency.instances) for latency in found]
-    (row,) = merge_groups(found, matches, told)
+    (row,) = merge_groups(found, matches, times)
     assert (6, "all_reduce") == (len(row.instances), row.kind)
 
 
 def test_a_group_of_one_rank_sends_nothing() -> None:
-    """No row, and no bandwidth."""
+    """Groups of one rank have no row and no bandwidth."""
     alone = (0, 0, MS, Collective("broadcast", 4_000, "Float", "1", 1, ranks=(0,)))
     devices = [rank(0, [alone])]
     matches = match(devices, 1)
-    told = timing(matches, estimate(matches, devices))
+    times = timing(matches, estimate(matches, devices))
 
-    assert () == latencies(matches, told)
-    assert np.isnan(told.busbw).all()
+    assert () == latencies(matches, times)
+    assert np.isnan(times.busbw).all()

@@ -1,4 +1,4 @@
-"""Clocks that only messages connect."""
+"""Clocks connected only by messages."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MS = 1_000_000
 
 
 def ends_of_message(number: int, source: int, target: int, at: int) -> tuple[Call, Call]:
-    """Give a send of 100 µs and its receive, which began before and ends with it."""
+    """Return a send of 100 µs and its receive, which begins earlier and ends with it."""
     sent = Collective("send", 4_000 + number, "float", peer=target)
     received = Collective("recv", 4_000 + number, "float", peer=source)
     return (0, at, at + 100_000, sent), (0, at - 50_000, at + 110_000, received)
 
 
 def ring(*ways: tuple[int, int], ranks: int = 2, ahead: int = 0) -> list[DeviceFigures]:
-    """Let ranks send each other messages, ten each way; the last rank's clock is ahead."""
+    """Build ranks that exchange ten messages each way; the last rank's clock is ahead."""
     calls: list[list[Call]] = [[] for _ in range(ranks)]
     for number in range(10):
         for place, (source, target) in enumerate(ways):
@@ -37,7 +37,7 @@ def ring(*ways: tuple[int, int], ranks: int = 2, ahead: int = 0) -> list[DeviceF
     ("ways", "ranks"), [(((0, 1), (1, 0)), 2), (((0, 1), (1, 2), (2, 0)), 3), (((0, 1), (1, 0), (1, 2), (2, 1)), 3)]
 )
 def test_messages_there_and_back_bound_a_clock(ways: tuple[tuple[int, int], ...], ranks: int, ahead: int) -> None:
-    """Between neighbours, around a ring, and along a chain: the truth lies within what is told as open."""
+    """Between neighbors, around a ring, and along a chain: the true offset is within the uncertainty."""
     devices = ring(*ways, ranks=ranks, ahead=ahead)
     clocks = estimate(match(devices, ranks), devices)
 
@@ -48,7 +48,7 @@ def test_messages_there_and_back_bound_a_clock(ways: tuple[tuple[int, int], ...]
 
 
 def test_messages_one_way_leave_a_clock_open() -> None:
-    """They bound it from one side only."""
+    """Messages in one direction bound the offset from one side only."""
     devices = ring((0, 1), ahead=5 * MS)
     clocks = estimate(match(devices, 2), devices)
 

@@ -46,7 +46,7 @@ def naive(ranks: int, micro_batches: int) -> list[list[Slot]]:
 
 
 def run_of(order: list[list[Slot]], forward: int, backward: int, stages: int | None = None, named: bool = True) -> Run:
-    """Let each rank do its actions in order, each as soon as what it needs is there; messages take no time."""
+    """Simulate each rank's actions in order, each as soon as its inputs are ready; messages take no time."""
     stages = stages or len(order)
     end: dict[Slot, int] = {}
     starts: dict[Slot, int] = {}
@@ -88,7 +88,7 @@ def timeline(rank: int, own: list[Slot], starts: dict[Slot, int], end: dict[Slot
 
 @given(st.integers(2, 6), st.integers(1, 12), st.integers(1, 50), st.integers(1, 99))
 def test_gpipe_s_bubble_is_the_formula_s(ranks: int, micro_batches: int, forward: int, backward: int) -> None:
-    """Whatever forward and backward take, as long as all stages take equally long."""
+    """For any duration of forward and backward, if all stages take equally long."""
     (found,) = run_of(gpipe(ranks, micro_batches), forward, backward).pipelines
 
     assert pytest.approx(100 * (ranks - 1) / (micro_batches + ranks - 1)) == found.bubble_percent
@@ -98,7 +98,7 @@ def test_gpipe_s_bubble_is_the_formula_s(ranks: int, micro_batches: int, forward
 
 @given(st.integers(2, 6), st.integers(2, 12), st.integers(1, 50))
 def test_1f1b_s_bubble_is_the_formula_s(ranks: int, micro_batches: int, forward: int) -> None:
-    """Of at least as many micro-batches as stages, backward taking twice as long."""
+    """With at least as many micro-batches as stages and a backward twice as long as forward."""
     (found,) = run_of(one_forward_one_backward(ranks, ranks + micro_batches), forward, 2 * forward).pipelines
 
     assert ("1f1b", ranks + micro_batches, ranks) == (found.schedule, found.micro_batches, found.ranks)
@@ -106,14 +106,14 @@ def test_1f1b_s_bubble_is_the_formula_s(ranks: int, micro_batches: int, forward:
 
 
 def test_one_micro_batch_in_flight_leaves_all_but_one_idle() -> None:
-    """However many there are in a step."""
+    """For any number of them in a step."""
     (found,) = run_of(naive(4, 5), 10, 20).pipelines
 
     assert ("naive", 75.0, 75.0) == (found.schedule, found.bubble_percent, found.formula_percent)
 
 
 def test_formulas() -> None:
-    """As their papers have them; a schedule that is told by none has none."""
+    """The formulas of the papers; a schedule without a formula returns None."""
     assert (3 / 4, 3 / 11, 3 / 11, 3 / 19, 3 / 27) == tuple(
         bubble_formula(schedule, 4, 8, 2 if schedule == "interleaved" else 1)
         for schedule in ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble")
@@ -122,7 +122,7 @@ def test_formulas() -> None:
 
 
 def test_each_rank_s_share_and_its_own_span() -> None:
-    """GPipe's last stage has no gap from its first action to its last, and yet waits as long as the others."""
+    """GPipe's last stage has no gap between its first and its last action, but waits as long as the others."""
     frame = run_of(gpipe(2, 4), 10, 20).pipeline()
 
     assert [150, 120] == frame["own_span_ns"].tolist()
@@ -133,7 +133,7 @@ def test_each_rank_s_share_and_its_own_span() -> None:
 
 
 def test_stages_without_a_name_are_in_the_order_of_the_ranks() -> None:
-    """GPipe's own labels tell no stage."""
+    """GPipe's labels do not name a stage."""
     run = run_of(gpipe(3, 4), 10, 20, named=False)
 
     assert ((0,), (1,), (2,)) == run.pipelines[0].stages
@@ -141,7 +141,7 @@ def test_stages_without_a_name_are_in_the_order_of_the_ranks() -> None:
 
 
 def test_pipelines_beside_each_other_are_told_apart() -> None:
-    """Ranks 0 and 2 pass on to each other, and 1 and 3: what they send says so."""
+    """Ranks 0 and 2 exchange messages, and ranks 1 and 3: two pipelines."""
     timelines = []
     for rank, (mine, peer) in enumerate([(0, 2), (0, 3), (1, 0), (1, 1)]):
         one = run_of(gpipe(2, 4), 10, 20).timelines[mine]
@@ -154,7 +154,7 @@ def test_pipelines_beside_each_other_are_told_apart() -> None:
 
 
 def test_missing_stages_are_counted() -> None:
-    """The formula is that of the whole pipeline, the bubble that of the ranks that are here."""
+    """The formula is for the whole pipeline, the bubble for the recorded ranks."""
     whole = run_of(gpipe(4, 4), 10, 20)
     (found,) = Run("r", whole.timelines[1:]).pipelines
 
@@ -162,7 +162,7 @@ def test_missing_stages_are_counted() -> None:
 
 
 def test_interleaved_and_zero_bubble_are_told_by_their_actions() -> None:
-    """Several stages on a rank, or a backward in two parts; both ends on one rank are a V."""
+    """Several stages on a rank, or a backward in two parts; first and last stage on one rank make a V."""
     one = run_of(gpipe(2, 2), 10, 20).timelines
     parted = replace(one[0], actions=replace(one[0].actions, kind=np.array([0, 0, 2, 3], np.uint8)))
     two = [
@@ -180,7 +180,7 @@ def test_interleaved_and_zero_bubble_are_told_by_their_actions() -> None:
 
 
 def test_a_run_without_a_pipeline_tells_of_none() -> None:
-    """Neither rows nor a key in the JSON."""
+    """Neither rows nor a JSON key."""
     run = Run("r", (TimelineBuilder().compute(0, 50).build(),))
 
     assert () == run.pipelines
@@ -190,17 +190,17 @@ def test_a_run_without_a_pipeline_tells_of_none() -> None:
 
 
 def test_the_json_tells_of_each_step_and_rank() -> None:
-    """Figures are those of the frame."""
-    (told,) = run_of(one_forward_one_backward(2, 4), 10, 20).to_dict()["pipelines"]
+    """The figures equal those of the frame."""
+    (pipeline,) = run_of(one_forward_one_backward(2, 4), 10, 20).to_dict()["pipelines"]
 
-    assert ("1f1b", 4, 1) == (told["schedule"], told["micro_batches"], told["virtual_stages"])
-    assert (20.0, 20.0) == (told["bubble_percent"], told["formula_percent"])
-    assert [{"rank": 0, "device": 0, "stages": [0]}, {"rank": 1, "device": 1, "stages": [1]}] == told["ranks"]
-    assert [120, 120] == [rank["busy_ns"] for rank in told["steps"][0]["ranks"]]
+    assert ("1f1b", 4, 1) == (pipeline["schedule"], pipeline["micro_batches"], pipeline["virtual_stages"])
+    assert (20.0, 20.0) == (pipeline["bubble_percent"], pipeline["formula_percent"])
+    assert [{"rank": 0, "device": 0, "stages": [0]}, {"rank": 1, "device": 1, "stages": [1]}] == pipeline["ranks"]
+    assert [120, 120] == [rank["busy_ns"] for rank in pipeline["steps"][0]["ranks"]]
 
 
 def test_actions_come_as_a_table() -> None:
-    """A row each, in the words of schedules."""
+    """One row per action, in the terms of schedules."""
     frame = run_of(gpipe(2, 2), 10, 20).pipeline_actions()
 
     assert ["F", "F", "B", "B"] == frame["action"].tolist()[:4]
@@ -232,9 +232,9 @@ def napped(ranks: int) -> Path:
     [("gpipe", 2, 0.1), ("1f1b", 2, 0.1), ("1f1b", 4, 0.1)],
 )
 def test_a_recorded_pipeline_s_bubble_is_the_formula_s(schedule: str, ranks: int, within: float) -> None:
-    """Real processes whose stages take equally long, since they sleep; stages that take half as long agree less.
+    """Real processes whose stages sleep equally long; shorter stages agree less closely.
 
-    Of the steps the shortest: sleeping takes no longer on a busy machine, waking up does.
+    The shortest step counts: on a busy machine, waking up takes longer, not sleeping.
     """
     pytest.importorskip("torch")
     (found,) = dptrace.open(napped(ranks) / schedule).pipelines

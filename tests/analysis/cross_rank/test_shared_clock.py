@@ -1,4 +1,4 @@
-"""Which ranks share a clock, by what run.json tells."""
+"""Which ranks share a clock, from run.json."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ CALLS = [reduce(0, 1_000_000)]
     ],
 )
 def test_cpus_of_one_host_share_its_clock(info: dict[str, Any], shared: list[int]) -> None:
-    """Rank 2 shows a GPU's times; what run.json does not tell is not taken for granted."""
+    """Rank 2 has a GPU's times; nothing is assumed without run.json."""
     assert shared == shared_clock_devices(
         [rank(0, CALLS, on_cpu=True), rank(1, CALLS, on_cpu=True), rank(2, CALLS)], info
     )
 
 
 def test_what_shares_a_clock_is_compared_with_what_its_first_is_compared_with() -> None:
-    """Also where the first's own reference is compared with another."""
+    """Also if the first device's reference is itself compared with another."""
     offsets = [Offset(float(i), 0.0, 0, float(i), i) for i in range(4)]
     reference = [0, 1, 1, 3]
     unify_shared_clocks(offsets, reference, [0, 0, 2, 2])

@@ -1,4 +1,4 @@
-"""Who kept the others waiting, and why."""
+"""Which rank kept the others waiting, and why."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MS = 1_000_000
 
 
 def rank(number: int, late_by: int = 0, why: str = "compute") -> Timeline:
-    """Two all-reduces of 2 ms at 10 and 30 ms; before the second this rank may be *late_by* at something."""
+    """Two all-reduces of 2 ms at 10 and 30 ms; before the second, this rank may be late by *late_by*."""
     build = TimelineBuilder(number, bounds=(0, 50 * MS)).compute(0, 10 * MS).all_reduce(10 * MS, 12 * MS)
     begin = 30 * MS - 5 * MS
     build.compute(12 * MS, begin)
@@ -46,7 +46,7 @@ def devices(*timelines: Timeline) -> list[DeviceFigures]:
 
 @pytest.mark.parametrize("why", ["compute", "memory_copies", "data_loading", "host_bound", "waiting"])
 def test_the_last_rank_is_named_with_its_lateness_and_why(why: str) -> None:
-    """Rank 1 comes 4 ms late to the second all-reduce; the others' wait is exposed, so that is what it costs."""
+    """Rank 1 arrives 4 ms late at the second all-reduce; the wait of the others is exposed and counts as its cost."""
     run = devices(rank(0), rank(1, 4 * MS, why), rank(2))
     matches = match(run, 3)
 
@@ -63,7 +63,7 @@ def test_the_last_rank_is_named_with_its_lateness_and_why(why: str) -> None:
 
 
 def test_ranks_that_come_together_keep_nobody_waiting() -> None:
-    """Microseconds of difference are no lateness, and a rank alone waits for nobody."""
+    """A difference of microseconds is not lateness, and a single rank has nobody to wait for."""
     run = devices(rank(0), rank(1, 15_000), rank(2, 5_000))
 
     assert 0 == len(stragglers(match(run, 3), run))
@@ -72,7 +72,7 @@ def test_ranks_that_come_together_keep_nobody_waiting() -> None:
 
 
 def test_a_wait_under_compute_costs_nothing() -> None:
-    """The others had something else to do meanwhile."""
+    """The others had other work in the meantime."""
     builders = [TimelineBuilder(number, bounds=(0, 50 * MS)).compute(0, 40 * MS) for number in range(2)]
     run = devices(builders[0].all_reduce(10 * MS, 20 * MS).build(), builders[1].all_reduce(18 * MS, 20 * MS).build())
 
@@ -83,7 +83,7 @@ def test_a_wait_under_compute_costs_nothing() -> None:
 
 @needs_real_traces
 def test_the_rank_that_sleeps_is_found() -> None:
-    """straggler_v100_4ranks: rank 2 is about a second late at one all-to-all of each step, and its host is why."""
+    """straggler_v100_4ranks: rank 2 is about a second late at one all-to-all of each step, because of its host."""
     run = dptrace.open(real("straggler_v100_4ranks"))
     matches = match(run.devices, run.world_size)
     found = stragglers(matches, run.devices)
@@ -97,7 +97,7 @@ def test_the_rank_that_sleeps_is_found() -> None:
 @needs_real_traces
 @pytest.mark.parametrize(("name", "rank"), [("dlrm_v100_4ranks", 2), ("sharded_h100_8ranks", 1)])
 def test_the_rank_that_others_wait_for_most_is_found(name: str, rank: int) -> None:
-    """Summed over the run, what it costs the others names the same rank as the recordings' catalogue."""
+    """The rank with the largest cost over the run is the one in the recordings' catalog."""
     run = dptrace.open(real(name))
     matches = match(run.devices, run.world_size)
     found = stragglers(matches, run.devices)
@@ -107,7 +107,7 @@ def test_the_rank_that_others_wait_for_most_is_found(name: str, rank: int) -> No
 
 
 def test_figures_alone_suffice() -> None:
-    """What is not communication may have been dropped where the file was read."""
+    """Intervals other than communication may have been dropped by the worker that read the file."""
     run = devices(rank(0), rank(1, 4 * MS), rank(2))
     thin = [device.only_communication() for device in run]
     whole, part = stragglers(match(run, 3), run), stragglers(match(thin, 3), thin)
@@ -117,7 +117,7 @@ def test_figures_alone_suffice() -> None:
 
 
 def test_a_missing_rank_leaves_the_others_verdict() -> None:
-    """Of the ranks that are here the last is still named; that others may be missing is the findings' to say."""
+    """The last of the recorded ranks is still named; findings report that ranks are missing."""
     run = devices(rank(0), rank(1, 4 * MS))
     matches = match(run, 3)
 
@@ -128,7 +128,7 @@ def test_a_missing_rank_leaves_the_others_verdict() -> None:
 
 
 def test_what_a_rank_pays_is_no_more_than_its_exposed_time() -> None:
-    """Two collectives at once share the time in which nothing computes."""
+    """Two concurrent collectives share the time without compute."""
     waiting = TimelineBuilder(0, bounds=(0, 50 * MS)).compute(0, 10 * MS)
     waiting.all_reduce(10 * MS, 40 * MS).all_reduce(10 * MS, 41 * MS, lane=21)
     late = TimelineBuilder(1, bounds=(0, 50 * MS)).compute(0, 39 * MS)
@@ -142,7 +142,7 @@ def test_what_a_rank_pays_is_no_more_than_its_exposed_time() -> None:
 
 
 def test_compute_that_the_others_did_under_the_collective_is_no_cause() -> None:
-    """A rank that computes first and communicates then computes no longer than the others."""
+    """A rank that computes before it communicates computes no longer than the others."""
     under = TimelineBuilder(0, bounds=(0, 60 * MS)).all_reduce(5 * MS, 32 * MS).compute(5 * MS, 25 * MS)
     first = TimelineBuilder(1, bounds=(0, 60 * MS)).compute(5 * MS, 25 * MS).all_reduce(30 * MS, 32 * MS)
     under.compute(32 * MS, 33 * MS).all_reduce(33 * MS, 40 * MS)

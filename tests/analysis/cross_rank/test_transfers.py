@@ -1,4 +1,4 @@
-"""Waiting, transferring, lateness and bandwidth."""
+"""Wait, transfer, lateness and bandwidth."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.real_traces import needs_real_traces
 MS = 1_000_000
 
 
-def told(*devices: object) -> tuple[Matches, Timing]:
+def timing_of(*devices: object) -> tuple[Matches, Timing]:
     matches = match(devices)  # type: ignore[arg-type]
     return matches, timing(matches, estimate(matches, devices))  # type: ignore[arg-type]
 
@@ -27,14 +27,14 @@ def plain(length: int = 20_000, **about: object) -> list[Call]:
 
 
 def test_transfer_is_the_shortest_and_the_rest_is_waiting() -> None:
-    """Rank 1 comes 6 ms late at one collective: the others wait that long there, whatever their clocks show."""
+    """Rank 1 arrives 6 ms late at one collective: the others wait 6 ms, whatever their clocks show."""
     others = plain()
     step, _, end, what = others[10]
     late = [*others[:10], (step, end - 20_000, end, what), *others[11:]]
     early = [*others[:10], (step, end - 20_000 - 300_000, end, what), *others[11:]]
 
     for ahead in (0, 40 * MS):
-        matches, figures = told(rank(0, early), shifted(rank(1, late), ahead), rank(2, early))
+        matches, figures = timing_of(rank(0, early), shifted(rank(1, late), ahead), rank(2, early))
         here = slice(int(matches.first[10]), int(matches.first[11]))
         assert 20_000 == figures.transfer_ns[10]
         assert [300_000, 0, 300_000] == figures.wait_ns[here].tolist()
@@ -59,35 +59,35 @@ def test_transfer_is_the_shortest_and_the_rest_is_waiting() -> None:
     ],
 )
 def test_bandwidth_is_that_of_nccl_tests(kind: str, factor: float) -> None:
-    """4 MB in 1 ms on four ranks: 4 GB/s, times what the kind moves over each link."""
+    """4 MB in 1 ms on four ranks: 4 GB/s, times the bus factor of the kind."""
     assert factor == bus_factor(kind, 4)
     call = (0, 0, MS, Collective(kind, 4_000_000, "Float", "0", 4))
-    _, figures = told(*(rank(number, [call]) for number in range(4)))
+    _, figures = timing_of(*(rank(number, [call]) for number in range(4)))
 
     assert 4e9 == pytest.approx(figures.algbw[0])
     assert 4e9 * factor == pytest.approx(figures.busbw[0])
 
 
 def test_unknown_bytes_have_no_bandwidth() -> None:
-    """Not a number, rather than none at all."""
-    _, figures = told(rank(0, plain(bytes=0)), rank(1, plain(bytes=0)))
+    """NaN instead of 0."""
+    _, figures = timing_of(rank(0, plain(bytes=0)), rank(1, plain(bytes=0)))
 
     assert np.isnan(figures.busbw).all()
 
 
 def test_with_a_rank_missing_the_transfer_is_a_bound() -> None:
-    """It may have been that rank that all waited for."""
-    _, figures = told(rank(0, plain(group_size=3)), rank(1, plain(group_size=3)))
+    """All may have waited for the missing rank."""
+    _, figures = timing_of(rank(0, plain(group_size=3)), rank(1, plain(group_size=3)))
 
     assert figures.upper_bound.all()
 
 
 def test_who_is_last_at_a_broadcast_is_told_by_its_start() -> None:
-    """Its root leaves when it has sent, so durations tell nothing; clocks that all-reduces compare do."""
+    """The root leaves when it has sent, so durations say nothing; clocks compared by all-reduces do."""
     cast = Collective("broadcast", 1_000, "Float", "0")
     root, last = (0, 30 * MS, 30 * MS + 10_000, cast), (0, 32 * MS, 32 * MS + 20_000, cast)
 
-    matches, figures = told(rank(0, [*plain(), root]), rank(1, [*plain(), last]))
+    matches, figures = timing_of(rank(0, [*plain(), root]), rank(1, [*plain(), last]))
 
     at = matches.kind.tolist().index("broadcast")
     assert 1 == figures.last[at]
@@ -96,9 +96,9 @@ def test_who_is_last_at_a_broadcast_is_told_by_its_start() -> None:
 
 @needs_real_traces
 def test_eight_ranks_figures_equal_brute_force() -> None:
-    """transfer, waits and busbw of every collective, from nothing but each rank's kernels counted from the last."""
+    """Transfer, waits and busbw of every collective, from each rank's kernels counted from the end."""
     run = real_ranks("sharded_h100_8ranks")
-    matches, figures = told(*run)
+    matches, figures = timing_of(*run)
     kernels = []
     for device in run:
         timeline, rows = device.timeline, []
@@ -107,7 +107,7 @@ def test_eight_ranks_figures_equal_brute_force() -> None:
                 what = timeline.collectives[timeline.collective[i]]
                 length = int(timeline.end_ns[i]) - int(timeline.start_ns[i])
                 rows.append((what.kind, what.bytes, length))
-        kernels.append(rows[-76:])  # what every rank recorded, since all of them stop after the same step
+        kernels.append(rows[-76:])  # recorded by every rank, since all of them stop after the same step
 
     whole = np.flatnonzero(np.diff(matches.first) == 8).tolist()
     assert 76 == len(whole)
@@ -127,8 +127,8 @@ def test_eight_ranks_figures_equal_brute_force() -> None:
 
 @needs_real_traces
 def test_the_straggler_of_four_is_a_second_late_in_each_step() -> None:
-    """Rank 2 comes last at one all-to-all a step; the others' wait is its lateness within one percent."""
-    matches, figures = told(*real_ranks("straggler_v100_4ranks"))
+    """Rank 2 arrives last at one all-to-all per step; the others' wait equals its lateness within one percent."""
+    matches, figures = timing_of(*real_ranks("straggler_v100_4ranks"))
 
     long = np.flatnonzero(figures.wait_ns > 500 * MS)
     rows = np.unique(matches.instance[long])
@@ -144,7 +144,7 @@ def test_the_straggler_of_four_is_a_second_late_in_each_step() -> None:
 @needs_real_traces
 def test_the_straggler_of_dlrm_is_19_to_28_ms_late() -> None:
     """Rank 2 at four all-to-alls, over all three steps."""
-    matches, figures = told(*real_ranks("dlrm_v100_4ranks"))
+    matches, figures = timing_of(*real_ranks("dlrm_v100_4ranks"))
 
     late = np.flatnonzero((figures.late_ns > 18.5 * MS) & figures.late_known)
     assert [2] * 4 == matches.device[late].tolist()
@@ -156,8 +156,8 @@ def test_the_straggler_of_dlrm_is_19_to_28_ms_late() -> None:
 
 @needs_real_traces
 def test_the_one_of_eight_that_is_waited_for_is_rank_1() -> None:
-    """It is last more often, and costs the others more, than any other rank."""
-    matches, figures = told(*real_ranks("sharded_h100_8ranks"))
+    """It arrives last more often, and costs the others more, than any other rank."""
+    matches, figures = timing_of(*real_ranks("sharded_h100_8ranks"))
 
     wait = np.add.reduceat(figures.wait_ns, matches.first[:-1])
     cost = [int(wait[figures.last == device].sum()) for device in range(8)]
@@ -167,13 +167,13 @@ def test_the_one_of_eight_that_is_waited_for_is_rank_1() -> None:
 
 @needs_real_traces
 def test_figures_of_what_remains_do_not_change() -> None:
-    """One collective of one rank is dropped: only that one's figures differ, and it counts as not complete."""
+    """One collective of one rank is dropped: only its figures differ, and it is not complete."""
     run = real_ranks("sharded_h100_8ranks")
-    matches, figures = told(*run)
+    matches, figures = timing_of(*run)
     gone = int(matches.index[matches.device == 3][40])
     row = int(matches.instance[(matches.device == 3) & (matches.index == gone)][0])
 
-    fewer, changed = told(*run[:3], without(run[3], gone), *run[4:])
+    fewer, changed = timing_of(*run[:3], without(run[3], gone), *run[4:])
 
     rest = np.arange(len(matches)) != row
     assert figures.transfer_ns[rest].tolist() == changed.transfer_ns[rest].tolist()

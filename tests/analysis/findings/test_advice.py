@@ -1,4 +1,4 @@
-"""What is advised about exposed communication, by who asked for it and what was tried."""
+"""Advice on exposed communication, by its origin and the options in use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DDP = {"ddp": {"bucket_cap_bytes": 26_214_400}}
 
 
 def exposed(collective: Collective, phase: Phase = Phase.FORWARD, **info: object) -> Finding:
-    """Give what is said of 30 of 100 ms that no compute hides."""
+    """Return the finding on 30 of 100 ms of exposed time."""
     devices = []
     for rank in (0, 1):
         build = TimelineBuilder(rank, bounds=(0, 100 * MS)).compute(0, 60 * MS).all_reduce(60 * MS, 90 * MS)
@@ -47,7 +47,7 @@ def exposed(collective: Collective, phase: Phase = Phase.FORWARD, **info: object
     ],
 )
 def test_buffers_are_ddps_and_are_broadcast_in_forward(phase: Phase, info: dict[str, Any], buffers: bool) -> None:
-    """zero1 broadcasts parameters after the update, hierarchical gradients: those are no buffers."""
+    """zero1 broadcasts parameters after the update, and hierarchical broadcasts gradients: neither are buffers."""
     advice = exposed(Collective("broadcast", 4_000, "float"), phase, **info).advice
 
     assert buffers == ("broadcast_buffers=False" in advice)
@@ -56,20 +56,20 @@ def test_buffers_are_ddps_and_are_broadcast_in_forward(phase: Phase, info: dict[
 @pytest.mark.parametrize(
     ("label", "options", "advice"),
     [
-        ("", {}, "Move independent compute beside it, or send fewer bytes."),
+        ("", {}, "Overlap it with independent compute, or send fewer bytes."),
         ("FSDP::all_gather (0)", {}, "Prefetch earlier (FSDP: set_modules_to_forward_prefetch), or reshard less after"),
         ("FSDP::all_gather (0)", {"prefetch": "explicit"}, "Reshard less after forward, or send fewer bytes (bf16)."),
         ("FSDP::all_gather (0)", {"prefetch": "explicit", "reshard_after_forward": "no"}, "Send fewer bytes (bf16)."),
     ],
 )
 def test_what_was_done_already_is_not_advised(label: str, options: dict[str, str], advice: str) -> None:
-    """Prefetching is FSDP's, and not to be begun where it is explicit."""
+    """Prefetching is advised for FSDP only, and not if it is already explicit."""
     assert exposed(Collective("all_gather", 4_000, "float", label=label), options=options).advice.startswith(advice)
 
 
 def test_messages_of_no_pipeline_are_to_be_hidden() -> None:
-    """A ring's sends are transfers."""
-    assert exposed(Collective("send", 4_000, "float", peer=1)).advice.startswith("Move independent compute")
+    """The sends of a ring are transfers."""
+    assert exposed(Collective("send", 4_000, "float", peer=1)).advice.startswith("Overlap it with independent compute")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_messages_of_no_pipeline_are_to_be_hidden() -> None:
     ],
 )
 def test_what_was_left_unset_is_not_to_be_left_unset(info: dict[str, Any], said: str) -> None:
-    """By the options of the run, or by DDP's own logging data."""
+    """From the options of the run, or from DDP's logging data."""
     matches = match([])
 
     assert said in first_bucket_advice(FindingContext((), matches, stragglers(matches, []), metadata=info))

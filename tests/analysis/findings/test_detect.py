@@ -1,4 +1,4 @@
-"""What matters about a run."""
+"""The findings of a run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.support.real_traces import needs_real_traces, real
 MS = 1_000_000
 
 
-def told(*timelines: Timeline) -> tuple[Finding, ...]:
+def findings_of(*timelines: Timeline) -> tuple[Finding, ...]:
     devices = [figures_of(timeline) for timeline in timelines]
     matches = match(devices, len(devices))
     return findings(devices, matches, stragglers(matches, devices))
 
 
 def step(rank: int = 0, **kinds: tuple[int, int]) -> TimelineBuilder:
-    """A step of 100 ms, all of it compute, but for what is named."""
+    """Build a step of 100 ms of compute, except for the named parts."""
     build = TimelineBuilder(rank, bounds=(0, 100 * MS))
     edges = sorted(kinds.items(), key=lambda item: item[1])
     at = 0
@@ -41,46 +41,46 @@ def step(rank: int = 0, **kinds: tuple[int, int]) -> TimelineBuilder:
 
 
 def test_nothing_is_said_when_nothing_is_wrong() -> None:
-    """A GPU that computes all the time has no finding; nor has a run without steps, or a cost below a hundredth."""
-    assert () == told(step().build(), step(1).build())
-    assert () == told()
-    assert () == told(TimelineBuilder(bounds=(5, 5)).compute(5, 5).build())
+    """No finding for a GPU that always computes, for a run without steps, or for a cost below one percent."""
+    assert () == findings_of(step().build(), step(1).build())
+    assert () == findings_of()
+    assert () == findings_of(TimelineBuilder(bounds=(5, 5)).compute(5, 5).build())
 
 
 def test_exposed_communication_is_told_with_its_tail() -> None:
     """An all-reduce after backward costs its time; the advice is to start earlier, the evidence a step and rank."""
-    (finding,) = told(step(0, all_reduce=(60, 90)).build(), step(1, all_reduce=(60, 90)).build())
+    (finding,) = findings_of(step(0, all_reduce=(60, 90)).build(), step(1, all_reduce=(60, 90)).build())
 
     assert ("exposed_comm", 30 * MS) == (finding.kind, finding.cost_ns)
     assert finding.share == pytest.approx(0.3)
-    assert "% of its time, 100 % of that after backward's last kernel" in finding.text
-    assert finding.text.startswith("all_reduce: no compute hides ")
-    assert "Start it while backward goes on" in finding.advice
+    assert "100 % of it after the last backward kernel" in finding.text
+    assert finding.text.startswith("all_reduce: ")
+    assert "during backward" in finding.advice
     assert ("ProfilerStep#0", 30 * MS) == (finding.evidence["step"], finding.evidence["exposed_ns"])
 
 
 def test_waiting_for_a_late_rank_is_the_stragglers_and_not_the_collectives() -> None:
-    """The others' wait is told once, under the rank that causes it, dearest first."""
+    """The others' wait is reported once, for the rank that causes it; most expensive first."""
     late = [step(0, all_reduce=(60, 90)), step(1, all_reduce=(85, 90))]
-    found = told(*(build.build() for build in late))
+    found = findings_of(*(build.build() for build in late))
 
     assert ["straggler", "exposed_comm"] == [finding.kind for finding in found]
     assert (25 * MS, 5 * MS) == (found[0].cost_ns, found[1].cost_ns)
     assert found[0].text.startswith(
-        "Rank 1 keeps the others waiting: last once (in 100 % of the collectives), by 25.0 ms"
+        "Rank 1 keeps the others waiting: it arrives last at 1 collective (100 %), 25.0 ms late"
     )
     assert "its own compute takes longer" in found[0].text
     assert {"rank": 1, "step": "ProfilerStep#0", "collective": "all_reduce"}.items() <= found[0].evidence.items()
 
 
 def test_gradients_that_go_one_by_one_are_told() -> None:
-    """Many small all-reduces in a step: buckets are the advice."""
+    """Many small all-reduces in a step: the advice is buckets."""
     build = step(0, gap=(50, 98))
     for k in range(40):
         build.all_reduce((50 + k) * MS, (51 + k) * MS, bytes=40_000)
-    finding = next(finding for finding in told(build.build()) if finding.kind == "exposed_comm")
+    finding = next(finding for finding in findings_of(build.build()) if finding.kind == "exposed_comm")
 
-    assert "40 in a step, of 40 kB on average" in finding.text
+    assert "40 per step, 40.0 kB on average" in finding.text
     assert "bucket" in finding.advice
 
 
@@ -88,11 +88,11 @@ def test_gradients_that_go_one_by_one_are_told() -> None:
     ("kind", "launch", "loading"), [("host_bound", 58, None), ("data_loading", 58, (45, 60)), ("waiting", 1, None)]
 )
 def test_idle_time_is_told_by_cause(kind: str, launch: int, loading: tuple[int, int] | None) -> None:
-    """A gap of 20 ms of one of two ranks costs 10 on the mean GPU, and the worse rank is named."""
+    """A gap of 20 ms on one of two ranks costs 10 ms on the mean GPU, and the worse rank is named."""
     gap = step(0, gap=(40, 60)).build()
     spans = tuple(np.array([edge * MS]) for edge in loading) if loading else gap.data_loading
     gap = replace(gap, launch_ns=np.array([0, launch * MS]), data_loading=spans)  # type: ignore[arg-type]
-    found = {finding.kind: finding for finding in told(gap, step(1).build())}
+    found = {finding.kind: finding for finding in findings_of(gap, step(1).build())}
 
     assert kind in found
     assert found[kind].cost_ns == (7.5 if kind == "data_loading" else 10) * MS
@@ -101,19 +101,19 @@ def test_idle_time_is_told_by_cause(kind: str, launch: int, loading: tuple[int, 
 
 
 def test_copies_that_nothing_hides_are_told() -> None:
-    """Exposed memory time is a finding of its own."""
-    (finding,) = told(step(0, memory=(10, 20)).build())
+    """Exposed memory time is a separate finding."""
+    (finding,) = findings_of(step(0, memory=(10, 20)).build())
 
     assert ("copies", 10 * MS) == (finding.kind, finding.cost_ns)
     assert {"kind", "text", "advice", "cost_ns", "share", "evidence"} == set(finding.to_dict())
 
 
 def test_forward_work_done_again_is_told_with_its_share() -> None:
-    """Recompute costs what it takes on the GPU; parts that overlap count once."""
+    """The cost of recompute is its time on the GPU; overlapping parts count once."""
     timeline = step(0).build()
     again = step(0).compute(10 * MS, 30 * MS, Phase.BACKWARD).compute(20 * MS, 40 * MS, Phase.BACKWARD).build()
     again = replace(again, recompute=again.start_ns > 0)
-    (finding,) = told(again, replace(timeline, rank=1))
+    (finding,) = findings_of(again, replace(timeline, rank=1))
 
     assert ("recompute", 15 * MS) == (finding.kind, finding.cost_ns)
     assert finding.share == pytest.approx(0.15)
@@ -121,9 +121,9 @@ def test_forward_work_done_again_is_told_with_its_share() -> None:
     assert "activation checkpointing" in finding.text
 
 
-@pytest.mark.parametrize(("used", "said"), [(0, "though all parameters were used"), (400, "what no GPU work hides")])
+@pytest.mark.parametrize(("used", "said"), [(0, "all parameters were used"), (400, "only the time the GPU is idle")])
 def test_a_search_for_unused_parameters_costs_where_the_gpu_idles(used: int, said: str) -> None:
-    """Of 20 ms of search 15 lie in a gap; where DDP's data tells that all were used, so does the finding."""
+    """Of 20 ms of search 15 are in a gap; if DDP's data says that all were used, so does the finding."""
     gap = replace(step(0, gap=(40, 60)).build(), parameter_search=(np.array([45 * MS]), np.array([65 * MS])))
     info = {"ddp": {"find_unused_parameters": 1, "unused_parameter_size": used}}
     found = {finding.kind: finding for finding in analyze_cross_rank([figures_of(gap)], 1, info).findings}
@@ -134,18 +134,18 @@ def test_a_search_for_unused_parameters_costs_where_the_gpu_idles(used: int, sai
 
 
 def test_a_search_that_gpu_work_hides_is_not_told() -> None:
-    """Nobody waits for a search while kernels run; on a CPU everybody does."""
+    """A search during kernels costs nothing; on a CPU it always costs time."""
     searching = (np.array([45 * MS]), np.array([65 * MS]))
     busy = replace(step(0).build(), parameter_search=searching)
 
-    assert () == told(busy)
-    assert "unused_parameters" == told(replace(busy, device=-1))[0].kind
+    assert () == findings_of(busy)
+    assert "unused_parameters" == findings_of(replace(busy, device=-1))[0].kind
 
 
 def job(
     *sizes: int, alpha: int = MS, per_byte: float = 1.0, ranks: tuple[int, ...] = (0, 1), world: int = 2
 ) -> list[DeviceFigures]:
-    """All-reduces of these sizes, one after the other, none of it hidden, that take alpha + size × per_byte ns."""
+    """Build exposed all-reduces of these sizes, one after the other, that take alpha + size × per_byte ns."""
     calls, at = [], 0
     for size in sizes:
         length = int(alpha + size * per_byte)
@@ -159,22 +159,22 @@ def kinds(devices: list[DeviceFigures], world: int = 2, **info: object) -> dict[
 
 
 def test_messages_below_the_crossover_are_told() -> None:
-    """Ten of 10 kB that each pay a latency of 1 ms, where 1 MB takes as long to transfer: nine could be saved."""
+    """Ten of 10 kB pay a latency of 1 ms each, as long as the transfer of 1 MB: nine could be saved."""
     found = kinds(job(*[10_000] * 10, 8_000_000, 16_000_000))["small_messages"]
 
     assert found.cost_ns == pytest.approx(9 * MS, rel=0.01)
-    assert "10 all_reduce in a step are smaller than the 1.0 MB" in found.text
+    assert "10 all_reduce per step (10.0 kB on average) are smaller than 1.0 MB" in found.text
     assert (10, "ProfilerStep#0") == (found.evidence["count"], found.evidence["step"])
     assert "small_messages" not in kinds(job(4_000_000, 8_000_000, 16_000_000))
     assert "small_messages" not in kinds(job(10_000, 8_000_000, 16_000_000))
 
 
 def test_bandwidth_is_told_against_what_the_links_were_measured_at() -> None:
-    """1 byte per ns among two ranks is 1 GB/s: 40 % of links of 2.5, and enough for links of 1.2."""
+    """1 byte per ns between two ranks is 1 GB/s: 40 % of links of 2.5 GB/s, and enough for links of 1.2 GB/s."""
     devices = job(*[32_000_000] * 3, alpha=0)
     found = kinds(devices, links={"busbw_gbps": 2.5})["low_bandwidth"]
 
-    assert "reaches 40 % of the 2.5 GB/s that this machine's links were measured at" in found.text
+    assert "reaches 40 % of the 2.5 GB/s measured" in found.text
     assert found.cost_ns == pytest.approx(0.6 * 96 * MS, rel=0.01)
     assert "low_bandwidth" not in kinds(devices, links={"busbw_gbps": 1.2})
     apart = [{"rank": number, "node": number} for number in (0, 1)]
@@ -183,9 +183,9 @@ def test_bandwidth_is_told_against_what_the_links_were_measured_at() -> None:
         assert "low_bandwidth" not in kinds(devices, links=unknown)
 
 
-@pytest.mark.parametrize(("slower", "told"), [(4, True), (1, False)])
-def test_without_measured_links_groups_are_compared(slower: int, told: bool) -> None:
-    """Of two pairs of ranks with like messages one reaches a quarter of what the other does."""
+@pytest.mark.parametrize(("slower", "reported"), [(4, True), (1, False)])
+def test_without_measured_links_groups_are_compared(slower: int, reported: bool) -> None:
+    """Of two pairs of ranks with similar messages, one reaches a quarter of the other's bandwidth."""
     devices = []
     for number in range(4):
         pair, length = number // 2, 32 * MS * (slower if number > 1 else 1)
@@ -194,12 +194,12 @@ def test_without_measured_links_groups_are_compared(slower: int, told: bool) -> 
         devices.append(rank(number, calls, ("ProfilerStep#0",)))
     found = kinds(devices, 4)
 
-    assert told == ("low_bandwidth" in found)
-    assert not told or "among ranks 2, 3 reaches 0.2 GB/s, 25 %" in found["low_bandwidth"].text
+    assert reported == ("low_bandwidth" in found)
+    assert not reported or "among ranks 2, 3 reaches 0.2 GB/s, 25 %" in found["low_bandwidth"].text
 
 
 def test_a_collective_slower_than_its_like_is_told() -> None:
-    """One of ten took 60 ms where the others took 10, with both ranks there."""
+    """One of ten took 60 ms, the others 10, after both ranks arrived."""
     ends = [10 * (k + 1) + (50 if k > 6 else 0) for k in range(10)]
     calls = [reduce(0, end * MS, 4_000, (60 if k == 7 else 10) * MS) for k, end in enumerate(ends)]
     found = kinds([rank(number, calls, ("ProfilerStep#0",)) for number in (0, 1)])["slow_collectives"]
@@ -210,38 +210,38 @@ def test_a_collective_slower_than_its_like_is_told() -> None:
 
 
 def test_a_large_first_bucket_sets_out_late() -> None:
-    """It takes half of backward to fill, and what follows queues up behind it, 20 ms of it beyond backward."""
+    """It takes half of backward to fill, and later buckets queue behind it, 20 ms of them after backward."""
     build = TimelineBuilder(0, bounds=(0, 100 * MS)).compute(0, 60 * MS, Phase.BACKWARD)
     build.all_reduce(30 * MS, 80 * MS, bytes=90_000).all_reduce(80 * MS, 90 * MS, bytes=10_000)
-    found = {finding.kind: finding for finding in told(build.build())}
+    found = {finding.kind: finding for finding in findings_of(build.build())}
 
     assert 20 * MS == found["first_bucket"].cost_ns
-    assert "50 % into backward: 90 kB, 90 % of all" in found["first_bucket"].text
+    assert "50 % into backward: 90.0 kB, 90 % of all" in found["first_bucket"].text
     assert {"bytes": 10_000, "name": "", "step": "ProfilerStep#0"} == found["exposed_comm"].evidence["last"]
     mapped = build.all_reduce(90 * MS, 95 * MS, bytes=40)
     mapped.rows[-1] = (*mapped.rows[-1][:-1], Collective("all_reduce", 40, "int", "default_pg", 2))
-    found = {finding.kind: finding for finding in told(mapped.build())}
+    found = {finding.kind: finding for finding in findings_of(mapped.build())}
     assert 10_000 == found["exposed_comm"].evidence["last"]["bytes"]
     small = TimelineBuilder(0, bounds=(0, 100 * MS)).compute(0, 60 * MS, Phase.BACKWARD)
     small.all_reduce(5 * MS, 80 * MS, bytes=90_000).all_reduce(80 * MS, 90 * MS, bytes=10_000)
-    assert "first_bucket" not in {finding.kind for finding in told(small.build())}
+    assert "first_bucket" not in {finding.kind for finding in findings_of(small.build())}
 
 
 @pytest.mark.parametrize(
     ("here", "world", "said"),
-    [((0,), 2, "rank 1 has no trace here"), ((0, 2), 4, "2 of its 4 ranks have no trace here"), ((0, 1), 2, "")],
+    [((0,), 2, "rank 1 has no trace"), ((0, 2), 4, "2 of its 4 ranks have no trace"), ((0, 1), 2, "")],
 )
 def test_without_all_ranks_waiting_cannot_be_told(here: tuple[int, ...], world: int, said: str) -> None:
-    """The finding names who is not here; with all ranks there is nothing to say."""
+    """The finding names the missing ranks; with all ranks it says nothing."""
     text = kinds(job(8_000_000, ranks=here, world=world), world)["exposed_comm"].text
 
-    assert ("How much of it is waiting can't be told" in text) == bool(said)
+    assert ("share of wait in it is unknown" in text) == bool(said)
     assert said in text
 
 
 @needs_real_traces
 def test_real_runs_name_what_costs_them_most() -> None:
-    """The straggler of one, the per-parameter all-reduces of another."""
+    """The straggler of one run, the per-parameter all-reduces of another."""
     run = dptrace.open(real("straggler_v100_4ranks"))
     matches = match(run.devices, run.world_size)
     first = findings(run.devices, matches, stragglers(matches, run.devices))[0]
@@ -254,7 +254,7 @@ def test_real_runs_name_what_costs_them_most() -> None:
 
 
 def test_a_run_without_a_gpu_is_not_told_of_idle_gpus() -> None:
-    """Between operators there is Python; the advice for GPUs would mislead."""
+    """Gaps between operators are Python; advice for GPUs would mislead."""
     build = TimelineBuilder(0, -1, bounds=(0, 100 * MS)).compute(0, 10 * MS).compute(90 * MS, 100 * MS)
 
-    assert () == told(build.build())
+    assert () == findings_of(build.build())

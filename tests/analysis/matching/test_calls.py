@@ -1,4 +1,4 @@
-"""Every rank's communication in one table."""
+"""The communication calls of all ranks in one table."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def one(kind: str, size: int = 0, **about: object) -> Collective:
 def test_what_two_ranks_can_tell_of_one_collective_is_of_one_sort(
     first: Collective, second: Collective, alike: bool
 ) -> None:
-    """Kind, group, element type and bytes, as far as these are the same on all ranks; who sends to whom."""
+    """Kind, group, dtype and bytes, as far as these are equal on all ranks; and the endpoints of messages."""
     calls = calls_of([rank(0, [(0, 0, 1, first)]), rank(1, [(0, 0, 1, second)])])
 
     assert alike == (calls.signature[0] == calls.signature[1])
 
 
 def test_a_call_of_unknown_group_is_its_streams() -> None:
-    """NCCL's streams serve one group each; where a stream serves several, nothing is told."""
+    """Each of NCCL's streams serves one group; if a stream serves several, the group stays unknown."""
     known = [reduce(0, MS, ranks=(0, 1), group_size=2), reduce(0, 2 * MS, group="1")]
     orphan = (-1, 0, 10, Collective("all_reduce"))
     clear = calls_of([rank(0, [known[0], orphan])])
@@ -55,7 +55,7 @@ def test_a_call_of_unknown_group_is_its_streams() -> None:
 
 
 def test_steps_are_labels_only_where_they_are_marked() -> None:
-    """A file without marks has no step where others have; where none has, the whole is one step."""
+    """An unmarked trace has no step if others are marked; if none is, the whole trace is one step."""
     marked, plain = rank(0, [reduce(0, MS), reduce(-1, 5)]), rank(1, [reduce(0, MS)], (WHOLE_TRACE,))
 
     mixed, alone = calls_of([marked, plain]), calls_of([plain])
@@ -72,7 +72,7 @@ def test_nothing_is_a_table_too() -> None:
 
 
 def test_pairs_are_given_once() -> None:
-    """In order of the first, then the second."""
+    """Sorted by the first column, then the second."""
     first, second = distinct(np.array([1, 0, 1, 1]), np.array([2, 5, 2, 0]))
 
     assert ([0, 1, 1], [5, 0, 2]) == (first.tolist(), second.tolist())

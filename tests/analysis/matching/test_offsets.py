@@ -1,4 +1,4 @@
-"""Clocks compared through the ends of what ranks leave together."""
+"""Clock offsets from the ends of synchronizing collectives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dptrace.core.intervals import Int64
 
 
 def shared(count: int, ahead: int = 0, ppm: float = 0.0, jitter: int = 3_000, late: int = 0, seed: int = 1) -> Shared:
-    """Make all-reduces of 50 to 100 µs, one per ms, whose ends agree within the jitter; the other came *late*."""
+    """Make all-reduces of 50 to 100 µs, one per ms, whose ends agree within the jitter; the other arrived *late*."""
     draw = np.random.default_rng(seed)
     end = 10**18 + np.arange(count, dtype=np.int64) * 1_000_000
     length = draw.integers(50_000, 100_000, count)
@@ -27,7 +27,7 @@ def shared(count: int, ahead: int = 0, ppm: float = 0.0, jitter: int = 3_000, la
 @pytest.mark.parametrize("ahead", [0, 500_000, -5_000_000, 500_000_000])
 @pytest.mark.parametrize("late", [0, 40_000])
 def test_an_offset_is_found_within_its_uncertainty(ahead: int, late: int) -> None:
-    """However large, and however late one rank starts."""
+    """For any offset, and however late one rank starts."""
     offset = estimate_offset(shared(200, ahead, late=late))
 
     assert abs(offset.ahead_ns - ahead) <= offset.uncertainty_ns < 10_000
@@ -35,7 +35,7 @@ def test_an_offset_is_found_within_its_uncertainty(ahead: int, late: int) -> Non
 
 
 def test_a_drift_is_found_in_a_long_capture_only() -> None:
-    """50 ppm are 150 µs in three seconds, but in ten milliseconds less than the ends scatter."""
+    """50 ppm are 150 µs in three seconds, but less than the scatter of the ends in ten milliseconds."""
     long, short = estimate_offset(shared(3_000, 7_000_000, 50)), estimate_offset(shared(10, 7_000_000, 50))
 
     assert 50 == pytest.approx(long.drift * 1e6, abs=1)
@@ -45,7 +45,7 @@ def test_a_drift_is_found_in_a_long_capture_only() -> None:
 
 
 def test_a_third_of_outliers_moves_nothing() -> None:
-    """The median does not care how far off a few are."""
+    """The median ignores a few outliers."""
     good = shared(300)
     end = good.other_end_ns.copy()
     end[::3] += 40_000_000
@@ -54,7 +54,7 @@ def test_a_third_of_outliers_moves_nothing() -> None:
 
 
 def test_one_collective_is_bounded_by_causality() -> None:
-    """Neither can have left before the other came, and no more is known."""
+    """Neither can have left before the other arrived, and nothing else is known."""
     one = Shared(*(np.array([value], np.int64) for value in (0, 30_000, 1_000_000, 1_020_000)))
     offset = estimate_offset(one)
 
@@ -63,12 +63,12 @@ def test_one_collective_is_bounded_by_causality() -> None:
 
 
 def test_differences_smaller_than_a_microsecond_are_not_told() -> None:
-    """Files may round to microseconds."""
+    """Traces may round to microseconds."""
     assert 1_000 == estimate_offset(shared(50, jitter=0)).uncertainty_ns
 
 
 def test_clocks_are_chained_through_groups() -> None:
-    """Ranks 0 and 1 share one group, 1 and 2 another, 3 and 4 a third: uncertainties add up, islands stay apart."""
+    """Ranks 0 and 1 share one group, 1 and 2 another, 3 and 4 a third: uncertainties add up along a chain."""
     rows: list[tuple[int, int, int, int]] = []
     for number, (one, two, ahead) in enumerate(((0, 1, 5_000_000), (1, 2, -2_000_000), (3, 4, 1_000))):
         pair = shared(50, ahead, seed=number)

@@ -1,4 +1,4 @@
-"""Calls to instances: numbers and common times."""
+"""Pairing of calls into instances."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plan(count: int, seed: int = 0) -> list[Call]:
 
 
 def test_times_are_brought_to_one_clock() -> None:
-    """Calls of one instance have one number and end at the same time, whatever their clocks show."""
+    """Calls of one instance have one number and the same aligned end, whatever their clocks show."""
     calls = calls_of([rank(0, plan(30)), shifted(rank(1, plan(30)), 80 * MS), rank(2, plan(30))])
 
     row, common = pair(calls)
@@ -34,7 +34,7 @@ def test_times_are_brought_to_one_clock() -> None:
 
 @pytest.mark.parametrize("ppm", [0, 100])
 def test_ranks_without_a_step_in_common_are_introduced_by_their_times(ppm: float) -> None:
-    """No mark, other beginnings, a clock that is off and drifts: all that both saw is found."""
+    """No marks, different starts, a shifted and drifting clock: everything that both ranks recorded is paired."""
     calls = plan(500)
     table = calls_of([rank(0, calls[:400], WHOLE_TRACE), shifted(rank(1, calls[90:], WHOLE_TRACE), -700 * MS, ppm)])
 
@@ -45,7 +45,7 @@ def test_ranks_without_a_step_in_common_are_introduced_by_their_times(ppm: float
 
 
 def test_two_ranks_that_have_less_are_matched_with_two_that_have_more() -> None:
-    """Neither pair shares a sure match with the other."""
+    """The two pairs share no certain match."""
     calls = plan(60)
     short = [shifted(rank(number, calls[:20] + calls[21:]), 9 * MS) for number in (2, 3)]
 
@@ -56,7 +56,7 @@ def test_two_ranks_that_have_less_are_matched_with_two_that_have_more() -> None:
 
 
 def test_what_ended_far_from_all_is_matched_where_nothing_else_can_be() -> None:
-    """An all-to-all may end milliseconds apart; between its neighbours there is one open call on each rank."""
+    """An all-to-all may end milliseconds apart; between its neighbors there is one open call on each rank."""
     calls = plan(20)
     step, begin, end, what = calls[7]
     odd = [*calls[:7], (step, begin, end + 250_000, what), *calls[8:15], *calls[16:]]
@@ -67,7 +67,7 @@ def test_what_ended_far_from_all_is_matched_where_nothing_else_can_be() -> None:
 
 
 def test_many_calls_cost_little() -> None:
-    """Twice 40,000 calls of one size without marks, one of them missing: under a second of CPU, not a search."""
+    """Twice 40,000 calls of one size without marks, one of them missing: under a second of CPU."""
     calls = plan(40_000)
     table = calls_of([rank(0, calls, WHOLE_TRACE), rank(1, calls[:9_000] + calls[9_001:], WHOLE_TRACE)])
 
@@ -79,7 +79,7 @@ def test_many_calls_cost_little() -> None:
 
 
 def test_on_a_cpu_the_order_of_starts_stands_whatever_the_ends_say() -> None:
-    """Two at once on gloo's two threads, which leave when they get a core: in another order on the other rank."""
+    """Two concurrent calls on gloo's two threads may end in different orders on different ranks."""
     one = [reduce(0, 5 * MS, length=4 * MS), reduce(0, 3 * MS, length=1 * MS), *_steady()]
     two = [reduce(0, 3 * MS, length=2 * MS), reduce(0, 5 * MS, length=3 * MS), *_steady()]
 
@@ -91,7 +91,7 @@ def test_on_a_cpu_the_order_of_starts_stands_whatever_the_ends_say() -> None:
 
 
 def test_calls_are_in_the_order_of_their_launches() -> None:
-    """Not of their starts, where streams of one group overtake each other."""
+    """Not in the order of their starts, if streams of one group overtake each other."""
     calls = [reduce(0, 1 * MS), reduce(0, 2 * MS), *_steady()]
     right, turned = rank(0, calls, on_cpu=True), rank(1, calls, on_cpu=True)
     launched = np.arange(len(calls), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Pairing two rows of times."""
+"""Alignment of two sequences of times."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_clusters_too_large_to_try_are_looked_at_more_closely() -> None:
 
 
 def test_very_many_equal_times_are_paired_in_order() -> None:
-    """Nothing but their order tells them apart; the search ends."""
+    """Only their order distinguishes them; the search ends."""
     i, j = align(np.zeros(700, np.int64), np.zeros(600, np.int64), 10)
 
     assert i.tolist() == j.tolist() == list(range(600))
@@ -71,7 +71,7 @@ def test_very_many_equal_times_are_paired_in_order() -> None:
 
 @given(st.integers(-(10**9), 10**9), st.integers(0, 300), st.integers(0, 300))
 def test_an_offset_is_found_from_irregular_times(ahead: int, begin: int, end: int) -> None:
-    """Whichever part of the same things each row has, the vote gives the difference of their clocks."""
+    """Whichever of the events each sequence has, the vote finds the offset of their clocks."""
     ends = np.cumsum(np.random.default_rng(4).integers(1_000_000, 9_000_000, 400)).astype(np.int64)
     first, second = ends[begin // 3 :], ends[: 400 - end // 3] + ahead
 
@@ -82,14 +82,14 @@ def test_an_offset_is_found_from_irregular_times(ahead: int, begin: int, end: in
 
 
 def test_regular_times_leave_the_smallest_offset() -> None:
-    """Where every multiple of a period would do, clocks are taken to be nearly right."""
+    """If every multiple of a period fits, the smallest offset is chosen."""
     ends = np.arange(0, 10**9, 10**7, dtype=np.int64)
 
     assert (3_000, 100_000) == vote(ends, ends + 3_000, SORTS[:100], SORTS[:100])
 
 
 def test_unlike_things_give_no_offset() -> None:
-    """Times of different sorts can't be compared, and times that have nothing in common don't agree on anything."""
+    """Times of different sorts cannot be compared, and unrelated times do not agree on an offset."""
     draw = np.random.default_rng(0)
     first, second = (np.sort(draw.integers(0, 10**13, 100)) for _ in range(2))
 

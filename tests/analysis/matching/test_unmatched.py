@@ -1,4 +1,4 @@
-"""What is said of a matching."""
+"""Notes on a matching."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ CALLS = [reduce(0, (i + 1) * MS, 4_000 + i) for i in range(6)]
 
 
 def test_a_complete_run_needs_no_words() -> None:
-    """All ranks here, all matched."""
+    """All ranks recorded, all calls matched."""
     assert () == match([rank(0, CALLS), rank(1, CALLS)], world_size=2).notes
 
 
 def test_what_a_rank_lacks_in_its_own_time_is_told() -> None:
-    """Not what came before or after all that it recorded."""
+    """Calls before or after its capture do not count."""
     matches = match([rank(0, CALLS), rank(1, [*CALLS[1:3], *CALLS[4:5]]), rank(2, CALLS)])
 
-    assert (
-        "Rank 1 lacks 1 collective that others recorded while it did too (all_reduce in ProfilerStep#0).",
-    ) == matches.notes
+    (note,) = matches.notes
+    assert "Rank 1 lacks 1 collective" in note
+    assert "(all_reduce in ProfilerStep#0)" in note
     assert [[], [], []] == [lone.tolist() for lone in matches.unmatched]
 
 
@@ -45,7 +45,7 @@ def test_what_no_other_rank_has_is_counted() -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "said"),
-    [((0, 1, 2), "Rank 2 has no trace here: its"), (tuple(range(14)), "Ranks 2, 3, 4, 5, 6, 7, 8, 9 and 4 more have")],
+    [((0, 1, 2), "Rank 2 has no trace"), (tuple(range(14)), "Ranks 2, 3, 4, 5, 6, 7, 8, 9 and 4 more have")],
 )
 def test_absent_ranks_are_named(ranks: tuple[int, ...], said: str) -> None:
     """One, or the first eight."""
@@ -58,7 +58,7 @@ def test_absent_ranks_are_named(ranks: tuple[int, ...], said: str) -> None:
 
 
 def test_sizes_come_from_the_group_else_from_the_job_else_from_who_is_here() -> None:
-    """And of a send and its receive they are two."""
+    """A send and its receive have size two."""
     named, unnamed = reduce(0, MS, group_size=5), (*reduce(0, 2 * MS)[:3], Collective("all_reduce", 4, "Float"))
     sent = 0, 3 * MS, 3 * MS + 10, Collective("send", 1, "Float", "0", 5, peer=1)
     received = (*sent[:3], replace(sent[3], kind="recv", peer=0))

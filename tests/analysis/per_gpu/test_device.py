@@ -1,4 +1,4 @@
-"""What one GPU's file tells by itself."""
+"""Figures of one GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMELINE = training_run(2_000).timelines[0]
 
 
 def test_without_its_other_intervals_the_figures_stay() -> None:
-    """Communication alone is kept, each with its own exposed and overlapped time; the split is that of the whole."""
+    """Only communication is kept, with its exposed and overlapped time; the split is that of the whole timeline."""
     whole = figures_of(TIMELINE)
     thin = whole.only_communication()
 
@@ -28,7 +28,7 @@ def test_without_its_other_intervals_the_figures_stay() -> None:
 
 
 def test_the_first_steps_have_the_figures_of_the_whole() -> None:
-    """Cutting figures is the same as computing those of the cut timeline; a count of nothing, or of all, cuts none."""
+    """Cut figures equal those of the cut timeline; a count of 0, or of all, cuts nothing."""
     whole = figures_of(TIMELINE)
     for count in range(1, len(TIMELINE.windows)):
         cut_device, anew_device = whole.first_steps(count), figures_of(select_steps(TIMELINE, 0, count - 1))
@@ -54,14 +54,14 @@ def test_the_first_steps_have_the_figures_of_the_whole() -> None:
 
 
 def test_a_rank_is_told_everywhere() -> None:
-    """The timeline and its split have one rank."""
+    """The timeline and its split have the same rank."""
     other = figures_of(TIMELINE).with_rank(7)
 
     assert (7, 7) == (other.timeline.rank, other.split.rank)
 
 
 def test_backward_recompute_and_search_are_told_by_step() -> None:
-    """Begin and end of backward, forward's work done again in it, the search and the part of it that nothing hides."""
+    """Start and end of backward, recompute, the search for unused parameters and its exposed part."""
     build = TimelineBuilder(bounds=(0, 100, 200)).compute(0, 30).compute(40, 60, Phase.BACKWARD)
     timeline = build.compute(70, 90, Phase.BACKWARD).compute(100, 200).build()
     search = (np.array([25]), np.array([45]))

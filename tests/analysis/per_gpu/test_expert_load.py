@@ -1,4 +1,4 @@
-"""How evenly tokens were spread over experts."""
+"""Distribution of tokens over experts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dptrace.analysis.per_gpu.expert_load import ExpertLoad, expert_loads
 
 
 def test_shares_are_of_the_tokens_of_a_layer() -> None:
-    """They sum to 1 in each; the first of equals is named."""
+    """Shares sum to 1 in each layer; the first among equals is named."""
     first, second = expert_loads({"options": {"expert_load": [[10, 30, 20, 20], [5, 5, 0, 0]]}})
 
     assert ExpertLoad(0, (0.125, 0.375, 0.25, 0.25)) == first
@@ -22,10 +22,10 @@ def test_shares_are_of_the_tokens_of_a_layer() -> None:
     "options", [None, [], {}, {"expert_load": 3}, {"expert_load": [[], [0, 0], ["a"], [1, -1], [True, 2], [0.5], 7]}]
 )
 def test_what_is_no_load_is_left_out(options: Any) -> None:
-    """Runs without experts, layers that saw no token, and run.json files that hold something else."""
+    """Runs without experts, layers without tokens, and malformed run.json files."""
     assert () == expert_loads({"options": options}) == expert_loads({})
 
 
 def test_a_layer_keeps_its_number_where_another_is_left_out() -> None:
-    """The numbers are those of run.json's list."""
+    """Layers are numbered as in run.json's list."""
     assert [1] == [load.layer for load in expert_loads({"options": {"expert_load": ["", [1, 2]]}})]

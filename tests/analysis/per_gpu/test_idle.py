@@ -25,7 +25,7 @@ def causes(timeline: Timeline) -> dict[str, list[int]]:
 
 
 def test_each_gap_has_the_cause_that_its_end_tells() -> None:
-    """Launched after the gap began: the host was late; before: it waited, or it was only the launch's latency."""
+    """Launched after the gap began: the host was late; before: waiting or launch latency."""
     build = TimelineBuilder(bounds=(0, 300_000)).compute(0, 10).compute(100_000, 100_010).compute(100_020, 200_000)
     timeline = launched(build.compute(290_000, 300_000).build(), 0, 5, 6, 250_000)
 
@@ -33,7 +33,7 @@ def test_each_gap_has_the_cause_that_its_end_tells() -> None:
 
 
 def test_the_host_in_a_dataloader_is_data_loading() -> None:
-    """Only the nanoseconds that it was there; a gap that is not the host's fault is not the loader's either."""
+    """Only the time in the DataLoader counts, and only in gaps that the host caused."""
     build = TimelineBuilder(bounds=(0, 300_000)).compute(0, 10).compute(100_000, 200_000).compute(290_000, 300_000)
     timeline = launched(build.build(), 0, 70_000, 150_000)
     loading = union(np.array([40_000, 210_000]), np.array([60_000, 280_000]))
@@ -44,7 +44,7 @@ def test_the_host_in_a_dataloader_is_data_loading() -> None:
 
 
 def test_the_end_of_the_last_step_is_the_hosts() -> None:
-    """Nothing more was launched: the step went on on the host alone; it is so in a run without any launch, too."""
+    """Nothing more was launched: the step continued on the host only; also in a run without any launch."""
     timeline = TimelineBuilder(bounds=(0, 100_000)).compute(0, 10).build()
 
     assert {"host_bound_ns": [99_990]} == causes(timeline)
@@ -52,7 +52,7 @@ def test_the_end_of_the_last_step_is_the_hosts() -> None:
 
 
 def test_work_from_before_the_recording_was_not_late() -> None:
-    """Its launch is not in the file, so it was there in time."""
+    """Without a recorded launch, it was launched in time."""
     timeline = TimelineBuilder(bounds=(0, 100)).compute(50, 100).build()
 
     assert UNKNOWN == timeline.launch_ns[0]
@@ -60,14 +60,14 @@ def test_work_from_before_the_recording_was_not_late() -> None:
 
 
 def acted(timeline: Timeline, *spans: tuple[int, int, int]) -> Timeline:
-    """Give it a pipeline's actions: when each was called, and from when to when it ran."""
+    """Add a pipeline's actions: when each was called, started and ended."""
     called, start, end = (np.array(column, np.int64) for column in zip(*spans, strict=True))
     small, zeros = np.zeros(len(spans), np.int32), np.zeros(len(spans), np.uint8)
     return replace(timeline, actions=Actions(small, small, zeros, small, start, end, end - start, called, called + 1))
 
 
 def test_waiting_between_the_actions_of_a_pipeline_is_its_bubble() -> None:
-    """After the first was called and before the last has ended, outside of them; what is waited for within is not."""
+    """Between the call of the first action and the end of the last; waits inside actions do not count."""
     build = TimelineBuilder(bounds=(0, 500_000)).compute(50_000, 100_000).compute(150_000, 200_000)
     build.compute(300_000, 350_000).compute(400_000, 500_000)
     timeline = launched(build.build(), 0, 0, 0, 0)
@@ -78,7 +78,7 @@ def test_waiting_between_the_actions_of_a_pipeline_is_its_bubble() -> None:
 
 
 def test_a_host_in_a_receive_is_the_pipeline_s_bubble() -> None:
-    """Only of what it was late for, only in a run with a pipeline, and data loading goes before it."""
+    """Only host lateness counts, only in a run with a pipeline, and data loading takes precedence."""
     build = TimelineBuilder(bounds=(0, 300_000)).compute(0, 100_000).compute(200_000, 300_000)
     timeline = launched(build.build(), 0, 190_000)
     one = (np.array([50_000]), np.array([160_000]))
@@ -100,7 +100,7 @@ spans = st.lists(st.tuples(st.integers(-5, 110), st.integers(1, 30)), max_size=4
 def test_every_nanosecond_of_idle_has_one_cause(
     rows: list[tuple[int, int, int, int]], spans: list[tuple[int, int]], receives: list[tuple[int, int]], middle: int
 ) -> None:
-    """Against a look at every nanosecond: the causes, and what was spent on each account before any time."""
+    """Causes, and the time spent on each account, against brute force over every nanosecond."""
     build = TimelineBuilder(bounds=(0, middle, 100))
     rows = sorted(rows)
     for start, length, kind, _ in rows:
@@ -113,8 +113,10 @@ def test_every_nanosecond_of_idle_has_one_cause(
     account = [brute_force(rows, spans, receives, time) for time in range(100)]
     found = idle(timeline)
     for step, (low, high) in enumerate(((0, middle), (middle, 100))):
-        told = [Account(Account.DATA_LOADING + place) for place in range(len(CAUSES))]
-        assert [account[low:high].count(cause) for cause in told] == [int(found.causes[name][step]) for name in CAUSES]
+        accounts = [Account(Account.DATA_LOADING + place) for place in range(len(CAUSES))]
+        assert [account[low:high].count(cause) for cause in accounts] == [
+            int(found.causes[name][step]) for name in CAUSES
+        ]
     assert split(timeline).figures["idle_ns"].tolist() == sum(found.causes.values()).tolist()  # type: ignore[union-attr]
     spent = found.spent(np.arange(101))
     for time in range(100):

@@ -1,4 +1,4 @@
-"""What each kind of collective took."""
+"""Figures of each kind of collective."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def test_a_kind_is_told_per_gpu_and_step() -> None:
 
 
 def test_without_communication_there_is_none() -> None:
-    """Nor without any GPU."""
+    """Without communication, or without GPUs, the result is empty."""
     assert () == by_kind([])
     assert () == by_kind(Run("x", (TimelineBuilder().compute(0, 9).build(),)).splits)

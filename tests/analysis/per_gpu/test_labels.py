@@ -1,4 +1,4 @@
-"""Names of parts and causes."""
+"""Labels of parts and causes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dptrace.analysis.per_gpu.split import Part
 
 
 def test_every_part_and_cause_has_its_own_name() -> None:
-    """No part and no cause is without a name, and no two share one."""
+    """Every part and cause has a label, and no two share one."""
     assert set(Part) == set(PART_LABELS)
     assert list(CAUSES) == list(CAUSE_LABELS)
     names = [*PART_LABELS.values(), *CAUSE_LABELS.values()]

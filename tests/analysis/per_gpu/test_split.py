@@ -31,7 +31,7 @@ def timelines(draw: st.DrawFn) -> Timeline:
 
 
 def part_of(timeline: Timeline, instant: int) -> Part:
-    """Say by the definition which part an instant belongs to."""
+    """Return the part that an instant belongs to by definition."""
     on = (timeline.start_ns <= instant) & (instant < timeline.end_ns)
     computing = set(timeline.phase[on & (timeline.kind == 0)].tolist())
     for phase, part in zip(ORDER, Part, strict=False):
@@ -43,7 +43,7 @@ def part_of(timeline: Timeline, instant: int) -> Part:
 
 @given(timelines())
 def test_every_nanosecond_is_counted_once(timeline: Timeline) -> None:
-    """Each figure of each step is the number of instants that the definition gives it, so the parts sum to the wall."""
+    """Each figure of each step is the number of instants of its part, so the parts sum to the wall time."""
     figures = split(timeline).figures
     bounds = timeline.windows.bounds
     for k in range(len(timeline.windows)):
@@ -55,7 +55,7 @@ def test_every_nanosecond_is_counted_once(timeline: Timeline) -> None:
 
 @given(timelines())
 def test_overlapped_is_communication_under_compute(timeline: Timeline) -> None:
-    """Overlapped plus exposed is the time with any communication; overlapped is that with compute too."""
+    """Overlapped plus exposed is the time with communication; overlapped is the time that also has compute."""
     figures = split(timeline).figures
     bounds = timeline.windows.bounds
     for k in range(len(timeline.windows)):
@@ -68,7 +68,7 @@ def test_overlapped_is_communication_under_compute(timeline: Timeline) -> None:
 
 @given(timelines())
 def test_partition_has_no_gap_and_sums_to_the_split(timeline: Timeline) -> None:
-    """The stretches of the Gantt row follow each other through all steps and sum to the figures."""
+    """The segments of the Gantt row are contiguous through all steps and sum to the figures."""
     stretches, bounds = partition(timeline), timeline.windows.bounds
     figures = split(timeline).figures
     edges = [int(bounds[0]), *stretches.end_ns.tolist()]
@@ -86,7 +86,7 @@ def test_partition_has_no_gap_and_sums_to_the_split(timeline: Timeline) -> None:
 
 @given(timelines())
 def test_exposure_cuts_each_collective_into_its_own_two_kinds(timeline: Timeline) -> None:
-    """The stretches of a collective cover it, and those called exposed have no compute at any instant."""
+    """The segments of a collective cover it, and exposed ones have no compute at any instant."""
     stretches = exposure(timeline)
     exposed, overlapped = collective_exposure(timeline)
     length = stretches.end_ns - stretches.start_ns
@@ -111,7 +111,7 @@ def test_exposure_cuts_each_collective_into_its_own_two_kinds(timeline: Timeline
 def test_cases_that_the_documents_draw(
     compute: tuple[int, int], comm: tuple[int, int], exposed: int, overlapped: int
 ) -> None:
-    """The three pictures of data parallelism give the figures that one reads off them."""
+    """The three examples of data parallelism have the figures that the pictures show."""
     figures = split(TimelineBuilder().compute(*compute).all_reduce(*comm).build())
 
     assert {"exposed_comm_ns": exposed, "overlapped_comm_ns": overlapped} == {
@@ -120,7 +120,7 @@ def test_cases_that_the_documents_draw(
 
 
 def test_a_kind_of_collective_is_counted_in_the_step_that_launched_it() -> None:
-    """Count and bytes go by launch; times go by where they fall."""
+    """Count and bytes belong to the step of the launch, times to the step they fall into."""
     _, timeline = two_rank_timelines()
     figures = split(timeline).comm["all_reduce"]
 
@@ -129,7 +129,7 @@ def test_a_kind_of_collective_is_counted_in_the_step_that_launched_it() -> None:
 
 
 def test_medians_are_those_of_each_figure_by_itself() -> None:
-    """Of three steps the middle value, of two the mean of both, whatever the other figures do."""
+    """The middle of three steps, the mean of two, independent of the other figures."""
     three = TimelineBuilder(bounds=(0, 100, 250, 300)).compute(0, 30).compute(100, 110).compute(250, 270)
     two = TimelineBuilder(bounds=(0, 100, 300)).compute(0, 30).compute(100, 110)
 
@@ -138,7 +138,7 @@ def test_medians_are_those_of_each_figure_by_itself() -> None:
 
 
 def test_figures_come_in_the_documented_order() -> None:
-    """The nine names stand in the order of every table, and a run without communication has no kinds."""
+    """The nine names are in the order of all tables, and a run without communication has no kinds."""
     figures = split(TimelineBuilder().compute(0, 10).build())
 
     assert FIGURES == tuple(figures.figures)

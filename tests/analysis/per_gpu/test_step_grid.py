@@ -1,4 +1,4 @@
-"""Figures by GPU and step, where GPUs have different steps."""
+"""Figures by GPU and step, with different steps per GPU."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ def named(rank: int, names: tuple[str, ...]) -> Timeline:
 
 
 def test_figures_are_the_splits() -> None:
-    """To the nanosecond, GPU by GPU and step by step."""
+    """Exact for every GPU and step."""
     devices = [figures_of(timeline) for timeline in two_rank_timelines()]
-    told = step_grid(devices)
+    grid = step_grid(devices)
 
-    assert ((0, 0), (1, 1)) == told.device_ids
-    assert devices[0].split.names == told.steps
+    assert ((0, 0), (1, 1)) == grid.device_ids
+    assert devices[0].split.names == grid.steps
     for name in FIGURES:
-        np.testing.assert_array_equal([device.split.figures[name] for device in devices], told.figures[name])
-    np.testing.assert_allclose(told.share("idle_ns") * 100_000, told.figures["idle_ns"])
-    assert told.figures["wall_ns"].sum() == told.total("wall_ns")
+        np.testing.assert_array_equal([device.split.figures[name] for device in devices], grid.figures[name])
+    np.testing.assert_allclose(grid.share("idle_ns") * 100_000, grid.figures["idle_ns"])
+    assert grid.figures["wall_ns"].sum() == grid.total("wall_ns")
 
 
 def test_gpus_may_have_different_steps() -> None:
-    """The steps are merged in their order, and what is not there is told."""
-    told = step_grid(
+    """Steps are merged in order, and missing ones are marked."""
+    grid = step_grid(
         [figures_of(named(0, ("a", "c"))), figures_of(named(1, ("a", "b", "c"))), figures_of(named(2, ("d",)))]
     )
 
-    assert {"a", "b", "c", "d"} == set(told.steps)
-    assert told.steps.index("a") < told.steps.index("b") < told.steps.index("c")
-    assert 6 == told.present.sum()
-    assert np.isnan(told.share("idle_ns")[~told.present]).all()
-    assert [100.0, 100.0, 100.0] == told.mean("wall_ns").tolist()
+    assert {"a", "b", "c", "d"} == set(grid.steps)
+    assert grid.steps.index("a") < grid.steps.index("b") < grid.steps.index("c")
+    assert 6 == grid.present.sum()
+    assert np.isnan(grid.share("idle_ns")[~grid.present]).all()
+    assert [100.0, 100.0, 100.0] == grid.mean("wall_ns").tolist()
 
 
 def test_numbered_steps_stand_in_the_order_of_their_numbers() -> None:
-    """Also where one GPU's recording began where another's ended."""
+    """Also if one GPU's recording begins where another's ends."""
     names = ("ProfilerStep#9", "ProfilerStep#10"), ("ProfilerStep#7", "ProfilerStep#8")
 
     assert (*names[1], *names[0]) == step_grid([figures_of(named(rank, names[rank])) for rank in (0, 1)]).steps
 
 
 def test_no_gpu_and_no_step() -> None:
-    """An empty run has an empty grid, and no step in the middle."""
-    told = step_grid([])
+    """An empty run has an empty grid and no middle step."""
+    grid = step_grid([])
 
-    assert () == told.device_ids
-    assert () == told.steps
-    assert 0 == told.total("wall_ns")
+    assert () == grid.device_ids
+    assert () == grid.steps
+    assert 0 == grid.total("wall_ns")
     assert middle_step([]) is None
 
 
 def test_the_middle_step_is_one_that_all_have() -> None:
-    """Of median length, among those that most GPUs have."""
+    """The middle step has the median length among those that most GPUs have."""
     bounds = (0, 100, 210, 1_000)
     long = TimelineBuilder(0, bounds=bounds).compute(10, 60).build()
     short = TimelineBuilder(1, bounds=bounds[:3]).compute(10, 60).build()
