@@ -35,7 +35,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Imported when asked for, so that `import dptrace` loads neither NumPy nor pandas.
+    # Imported on first use, so that `import dptrace` loads neither NumPy nor pandas.
     if name == "Run":
         from dptrace.run.run import Run
 

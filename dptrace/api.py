@@ -46,13 +46,13 @@ def open(
     from dptrace.load.open import open_run
 
     if any(isinstance(path, list | tuple | set) for path in paths):
-        raise UsageError("dptrace.open takes paths one by one: dptrace.open(*paths).")
-    reading = ReadOptions(tuple(comm_patterns), strict, cache, jobs, dask, figures_only or dask is not None)
-    return open_run([str(path) for path in paths], reading)
+        raise UsageError("dptrace.open takes each path as its own argument: dptrace.open(*paths).")
+    read_options = ReadOptions(tuple(comm_patterns), strict, cache, jobs, dask, figures_only or dask is not None)
+    return open_run([str(path) for path in paths], read_options)
 
 
 def compare(before: Run, after: Run) -> Comparison:
-    """Compare two runs: what changed from *before* to *after*, and whether each change is beyond noise."""
+    """Compare two runs: what changed from *before* (A) to *after* (B), and whether each change is beyond noise."""
     from dptrace.comparison.compare import compare
 
     return compare(before, after)
@@ -70,7 +70,7 @@ def show(run: Run, view: str = "gantt", height: int = 640) -> NotebookPage:
 
     Raises:
         UsageError: no view has that name.
-        DptraceError: there is nothing to draw, or too much for one page.
+        DptraceError: the run has nothing to draw, or too much for one page.
     """
     from dptrace.viewers.pages.notebook import show
 
@@ -91,18 +91,21 @@ def export_trace(run: Run, path: str | PathLike[str], *, align: bool = True, for
 
     Raises:
         UsageError: the suffix is not one of these, or the file exists and *force* is not given.
-        DptraceError: the run was opened with ``figures_only``, or the file can't be written.
+        DptraceError: the run was opened with ``figures_only``, or the file cannot be written.
     """
     from dptrace.core.files import check_output
-    from dptrace.export.formats import align_run, format_of, write_trace
+    from dptrace.export.aligned_run import align_run
+    from dptrace.export.formats import format_of, write_trace
 
     target = Path(path)
     suffix = format_of(target)
     check_output(target, force)
     if run.figures_only:
-        raise DptraceError(f"{run.path}: was opened with figures_only; open it without, to export its intervals.")
-    with atomic_write(target) as beside:
-        write_trace(run, beside, suffix, aligned_run=align_run(run, align))
+        raise DptraceError(
+            f"{run.path}: opened with figures_only, which drops the intervals. Open it without to export it."
+        )
+    with atomic_write(target) as temporary:
+        write_trace(run, temporary, suffix, aligned_run=align_run(run, align))
     return target
 
 

@@ -1,4 +1,4 @@
-"""What this machine has of what dptrace needs, and what will therefore work."""
+"""Check what dptrace needs on this machine, and which commands will work."""
 
 from __future__ import annotations
 
@@ -40,24 +40,24 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """PyTorch, as far as a recording depends on it."""
+    """The facts about PyTorch that a recording depends on."""
 
     version: str
     built_for: str
     """``CUDA 12.4``, ``ROCm 6.2``, or ``CPU only``."""
     gpus: tuple[Gpu, ...] = ()
     nccl: str = ""
-    """Version, or nothing when this build has none."""
+    """Version; empty for a build without NCCL."""
     gloo: bool = False
     activities: tuple[str, ...] = ()
     """What torch.profiler can record here: CPU, CUDA …"""
     problem: str = ""
-    """What torch itself complained about when asked for GPUs."""
+    """Torch's own warning about GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capability:
-    """One thing to do with dptrace, whether it will work here, and why or how."""
+    """One use of dptrace: whether it works on this machine, and how or why not."""
 
     works: bool
     what: str
@@ -66,7 +66,7 @@ class Capability:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that ``dptrace doctor`` tells."""
+    """Everything that ``dptrace doctor`` reports."""
 
     dptrace: str
     python: str
@@ -75,21 +75,21 @@ class Report:
     cpus: int
     torch: Torch | None
     torch_problem: str
-    """Why there is no torch: not installed, or what its import said."""
+    """Why torch is missing: not installed, or the error of its import."""
     driver: str
-    """Version of the NVIDIA driver; nothing where nvidia-smi is missing or fails."""
+    """Version of the NVIDIA driver; empty where nvidia-smi is missing or fails."""
     driver_gpus: int
     links: dict[str, str]
-    """How two GPUs are connected, by ``0-1``, in nvidia-smi's words: NV12, PIX, SYS …"""
+    """The link between two GPUs, by pairs such as ``0-1``, in nvidia-smi's terms: NV12, PIX, SYS …"""
     versions: dict[str, str]
     broken: dict[str, str]
-    """Core packages that can't be imported, with what the import said."""
+    """Core packages that cannot be imported, with the error of the import."""
     browser: str
     verdicts: tuple[Capability, ...] = field(default=())
 
 
 def examine() -> Report:
-    """Look at this machine; imports torch where there is one."""
+    """Examine this machine; imports torch if it is installed."""
     torch, torch_problem = _torch()
     driver = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split()
     facts: dict[str, Any] = {
@@ -112,7 +112,7 @@ def examine() -> Report:
 
 
 def _output(*command: str) -> str:
-    """Give what a command prints; nothing when it is missing, fails or hangs, as nvidia-smi does on a sick GPU."""
+    """Return what a command prints; nothing if it is missing, fails or hangs, as nvidia-smi does on a broken GPU."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True, errors="replace")
     except (OSError, subprocess.SubprocessError):
@@ -121,13 +121,13 @@ def _output(*command: str) -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in DISTRIBUTIONS:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _broken() -> dict[str, str]:
@@ -140,8 +140,8 @@ def _broken() -> dict[str, str]:
     return broken
 
 
-def _first_line(said: object) -> str:
-    return (str(said).strip().splitlines() or [""])[0]
+def _first_line(message: object) -> str:
+    return (str(message).strip().splitlines() or [""])[0]
 
 
 def _torch() -> tuple[Torch | None, str]:
@@ -149,13 +149,13 @@ def _torch() -> tuple[Torch | None, str]:
         import torch
     except Exception as error:  # a torch with the wrong CUDA libraries raises OSError and others
         installed = isinstance(error, ImportError) and error.name != "torch"
-        return None, f"it can't be imported: {_first_line(error)}" if installed else "it is not installed"
-    with warnings.catch_warnings(record=True) as complaints:
-        # CUDA's start-up problems (driver too old, no device node) come as warnings and are the point here.
+        return None, f"it cannot be imported: {_first_line(error)}" if installed else "it is not installed"
+    with warnings.catch_warnings(record=True) as caught:
+        # CUDA reports start-up problems (driver too old, no device node) as warnings.
         warnings.simplefilter("always")
-        found = _describe(torch)
-    said = str(complaints[0].message) if complaints and not found.gpus else ""
-    return replace(found, problem=_first_line(said)), ""
+        description = _describe(torch)
+    problem = _first_line(caught[0].message) if caught and not description.gpus else ""
+    return replace(description, problem=problem), ""
 
 
 def _describe(torch: Any) -> Torch:
@@ -167,40 +167,39 @@ def _describe(torch: Any) -> Torch:
         properties = torch.cuda.get_device_properties(index)
         gpus.append(Gpu(index, properties.name, properties.total_memory))
     distributed = torch.distributed
-    here = distributed.is_available()
-    nccl = ".".join(map(str, torch.cuda.nccl.version())) if here and distributed.is_nccl_available() else ""
+    available = distributed.is_available()
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if available and distributed.is_nccl_available() else ""
     activities = sorted(activity.name for activity in torch.profiler.supported_activities())
-    gloo = here and distributed.is_gloo_available()
+    gloo = available and distributed.is_gloo_available()
     return Torch(torch.__version__, built_for, tuple(gpus), nccl, gloo, tuple(activities))
 
 
 def parse_links(matrix: str) -> dict[str, str]:
-    """Read the table of ``nvidia-smi topo -m``: how each two GPUs are connected, by ``0-1``."""
+    """Read the table of ``nvidia-smi topo -m``: the link between each two GPUs, by pairs such as ``0-1``."""
     rows = [re.sub(r"\x1b\[[0-9;]*m", "", line).split("\t") for line in matrix.splitlines()]
     heads = [cell.strip() for cell in rows[0]] if rows else []
     links = {}
     for row in rows[1:]:
-        one = re.fullmatch(r"GPU(\d+)", row[0].strip())
+        first = re.fullmatch(r"GPU(\d+)", row[0].strip())
         for head, cell in zip(heads, row, strict=False):
-            other = re.fullmatch(r"GPU(\d+)", head)
-            if one and other and int(one[1]) < int(other[1]):
-                links[f"{one[1]}-{other[1]}"] = cell.strip()
+            second = re.fullmatch(r"GPU(\d+)", head)
+            if first and second and int(first[1]) < int(second[1]):
+                links[f"{first[1]}-{second[1]}"] = cell.strip()
     return links
 
 
 def judge(report: Report) -> tuple[Capability, ...]:
-    """Conclude from the facts what will work here, and how or why not."""
-    return (_analysing(report), *_recording(report), _page(report))
+    """Conclude from the facts what will work on this machine, and how or why not."""
+    return (_analysis(report), *_recording(report), _page(report))
 
 
-def _analysing(report: Report) -> Capability:
+def _analysis(report: Report) -> Capability:
     what = "dptrace analyze, view, export"
     if report.broken:
-        said = "; ".join(f"{name}: {problem}" for name, problem in report.broken.items())
-        return Capability(
-            False, what, f"dptrace's own packages are broken ({said}): pip install --force-reinstall dptrace"
-        )
-    return Capability(True, what, "any trace of torch.profiler, from this machine or another, with no GPU and no torch")
+        problems = "; ".join(f"{name}: {problem}" for name, problem in report.broken.items())
+        why = f"packages that dptrace needs are broken ({problems}): pip install --force-reinstall dptrace"
+        return Capability(False, what, why)
+    return Capability(True, what, "traces of torch.profiler from any machine; needs no GPU and no torch")
 
 
 def _recording(report: Report) -> list[Capability]:
@@ -223,17 +222,17 @@ def _on_gpus(torch: Torch) -> Capability:
     what = f"dptrace record --gpus {count}"
     if not torch.nccl:
         return Capability(
-            False, what, f"{count} GPUs, but torch {torch.version} has no NCCL, without which they can't train"
+            False, what, f"{count} GPUs, but torch {torch.version} has no NCCL, which training on GPUs needs"
         )
     if "CUDA" not in torch.activities:
         return Capability(
-            False, what, f"torch {torch.version} can't record GPU kernels: its profiler was built without CUPTI"
+            False, what, f"torch {torch.version} cannot record GPU kernels: its profiler was built without CUPTI"
         )
     if count == 1:
-        why = "1 GPU, with --mode single; CUDA_VISIBLE_DEVICES= in front hides it, to record several ranks on CPU"
+        why = "1 GPU, with --mode single; to record several ranks on CPU, set CUDA_VISIBLE_DEVICES= to hide the GPU"
         return Capability(True, what, why)
     return Capability(
-        True, what, f"{count} GPUs with NCCL {torch.nccl}, one process for each; fewer with a smaller --gpus"
+        True, what, f"{count} GPUs with NCCL {torch.nccl}, one process per GPU; --gpus sets a smaller number"
     )
 
 
@@ -244,15 +243,15 @@ def _without_gpu(report: Report, torch: Torch) -> Capability:
     if torch.built_for == "CPU only":
         why = f"nvidia-smi sees {report.driver_gpus}, but torch {torch.version} is built for CPU only: "
         return Capability(False, what, why + "install one for CUDA, see https://pytorch.org/get-started")
-    said = torch.problem or "is CUDA_VISIBLE_DEVICES set?"
-    return Capability(False, what, f"nvidia-smi sees {report.driver_gpus}, torch none: {said}")
+    problem = torch.problem or "check CUDA_VISIBLE_DEVICES"
+    return Capability(False, what, f"nvidia-smi sees {report.driver_gpus}, torch none: {problem}")
 
 
 def _on_cpu(report: Report, torch: Torch) -> Capability:
     if not torch.gloo:
         return Capability(False, "dptrace record on CPU", f"torch {torch.version} is built without gloo")
     count = max(2, report.cpus)
-    why = f"on CPU with gloo, one process for each; more than {report.cpus} would share this machine's cores"
+    why = f"on CPU with gloo, one process per rank; more than {report.cpus} would share this machine's cores"
     return Capability(True, f"dptrace record --gpus {count}", why)
 
 
@@ -260,5 +259,5 @@ def _page(report: Report) -> Capability:
     if report.browser:
         return Capability(True, "make test's browser tests", f"with {report.browser}")
     return Capability(
-        False, "make test's browser tests", "no chromium found: they skip. Pages open in any browser all the same"
+        False, "make test's browser tests", "skipped: no chromium found. Pages open in any browser all the same"
     )

@@ -1,4 +1,4 @@
-"""The version of dptrace, which the build reads too."""
+"""The version of dptrace; the build reads it from this file."""
 
 __all__ = ["__version__"]
 

@@ -74,7 +74,8 @@ def command(
       dptrace export rank0.json.gz rank1.json.gz -o both.json.gz
       dptrace export runs/interleaved -o recorded.zip
     """
-    from dptrace.export.formats import BUNDLE, align_run, format_of
+    from dptrace.export.aligned_run import align_run
+    from dptrace.export.formats import BUNDLE, format_of
 
     suffix = _FORMATS[named] if named else format_of(output)
     check_output(output, force)

@@ -1,4 +1,4 @@
-"""One number of two runs side by side, and rows of such numbers for kernels and collectives."""
+"""The change of one figure between two runs, and rows of changes for kernels and collectives."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ __all__ = [
 ]
 
 PARTS = tuple(name for name in FIGURES if name not in ("overlapped_comm_ns", "wall_ns"))
-"""What a step's wall time is the sum of."""
+"""The figures that add up to a step's wall time."""
 
-_LEAST_POINTS = 0.5
-"""Percentage points of overlap that are told apart."""
+_MIN_POINTS = 0.5
+"""Percentage points below which two overlaps count as the same."""
 
 
 def percent_of(delta: float, whole: float) -> float | None:
-    """Give a difference in percent; nothing where there was nothing before.
+    """Return a difference in percent of *whole*; None for a difference from zero.
 
     >>> percent_of(5, 100), percent_of(0, 0), percent_of(5, 0)
     (5.0, 0.0, None)
@@ -48,41 +48,41 @@ def percent_of(delta: float, whole: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A figure of one step in A and in B: means over the steady steps and the ranks, in ns (of overlap: in percent)."""
+    """A figure of a step in A and in B: means over the steady steps and the ranks, in ns (overlap: in percent)."""
 
     name: str
     a: float
     b: float
     a_median: float
-    """Over all steps and ranks that are compared."""
+    """Over all compared steps and ranks."""
     b_median: float
     a_step_spread: float | None
-    """Standard deviation of the steps, each the mean of its ranks; nothing for one step."""
+    """Standard deviation of the steps, each the mean of its ranks; None for one step."""
     b_step_spread: float | None
     a_rank_spread: float | None
-    """Standard deviation of the ranks, each the mean of its steps; nothing for one rank."""
+    """Standard deviation of the ranks, each the mean of its steps; None for one rank."""
     b_rank_spread: float | None
     p: float | None
-    """How often swapped steps differ as much; nothing where too few steps were recorded."""
+    """How often swapped steps differ as much; None with too few steps."""
     verdict: Verdict
 
     @property
     def delta(self) -> float:
-        """Give what B has more than A."""
+        """B minus A."""
         return self.b - self.a
 
     @property
     def delta_percent(self) -> float | None:
-        """Give the difference in percent of A; nothing where A has none."""
+        """The difference in percent of A; None where A is 0."""
         return percent_of(self.delta, self.a)
 
     @property
     def beyond(self) -> bool:
-        """Tell whether the difference is beyond noise."""
+        """Whether the difference is beyond noise."""
         return self.verdict == "beyond noise"
 
     def to_dict(self, unit: str = "ns") -> dict[str, Any]:
-        """Give it as a row of JSON; times are whole ns."""
+        """Return the change as a row of JSON; times are whole ns."""
         row: dict[str, Any] = {}
         for key in ("a", "b", "delta", "a_median", "b_median", *_SPREADS):
             value = getattr(self, key)
@@ -97,7 +97,7 @@ _SPREADS = "a_step_spread", "b_step_spread", "a_rank_spread", "b_rank_spread"
 
 @dataclass(frozen=True, slots=True)
 class KernelChange:
-    """A kernel of one name: its time in a step, and how often it runs in it."""
+    """All kernels of one name: their time and their number in a step."""
 
     kind: str
     """``compute`` or ``memory``."""
@@ -106,14 +106,14 @@ class KernelChange:
     b_count: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it as a row of JSON."""
+        """Return the change as a row of JSON."""
         row = {"name": self.time.name, "kind": self.kind, **self.time.to_dict()}
-        return _only(row, self.a_count, self.b_count)
+        return _with_counts(row, self.a_count, self.b_count)
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveChange:
-    """Collectives of one kind, group and size: what a rank does of them in a step."""
+    """Collectives of one kind, group and size: their time and their number in a rank's step."""
 
     collective: Collective
     exposed: Change
@@ -123,19 +123,19 @@ class CollectiveChange:
     b_count: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it as a row of JSON: the plain columns are those of the exposed time."""
-        sort = self.collective
-        row: dict[str, Any] = {"kind": sort.kind, "group": sort.group, "group_size": sort.group_size}
-        row |= {"bytes": sort.bytes, "dtype": sort.dtype}
-        row |= {"a_bytes_per_step": self.a_count * sort.bytes, "b_bytes_per_step": self.b_count * sort.bytes}
+        """Return the change as a row of JSON; times are whole ns."""
+        key = self.collective
+        row: dict[str, Any] = {"kind": key.kind, "group": key.group, "group_size": key.group_size}
+        row |= {"bytes": key.bytes, "dtype": key.dtype}
+        row |= {"a_bytes_per_step": self.a_count * key.bytes, "b_bytes_per_step": self.b_count * key.bytes}
         for word, change in (("exposed", self.exposed), ("overlapped", self.overlapped), ("duration", self.duration)):
             row |= {f"{side}_{word}_ns": round(getattr(change, side)) for side in ("a", "b", "delta")}
         row |= {"exposed_verdict": self.exposed.verdict, "overlapped_verdict": self.overlapped.verdict}
         row |= {"duration_verdict": self.duration.verdict}
-        return _only(row, self.a_count, self.b_count)
+        return _with_counts(row, self.a_count, self.b_count)
 
 
-def _only(row: dict[str, Any], a: float, b: float) -> dict[str, Any]:
+def _with_counts(row: dict[str, Any], a: float, b: float) -> dict[str, Any]:
     only = "A" if not b else "B" if not a else None
     return {**row, "a_count": a, "b_count": b, "only_in": only}
 
@@ -145,16 +145,16 @@ KERNEL_COLUMNS = tuple(KernelChange("", _EMPTY_CHANGE, 0, 0).to_dict())
 COLLECTIVE_COLUMNS = tuple(
     CollectiveChange(Collective(""), _EMPTY_CHANGE, _EMPTY_CHANGE, _EMPTY_CHANGE, 0, 0).to_dict()
 )
-"""What rows are made of, also where there is none."""
+"""Columns of the frames, also of those without rows."""
 
 
 def _changes(names: Sequence[str], a: Float, b: Float, floor: float) -> list[Change]:
-    """Make a row for each figure; *a* and *b* are figures by ranks by steps."""
+    """Return the change of each figure; *a* and *b* are figures by ranks by steps."""
     if not names:
         return []
-    verdicts = judge(a.mean(axis=1), b.mean(axis=1), floor)
+    judgements = judge(a.mean(axis=1), b.mean(axis=1), floor)
     rows = []
-    for name, x, y, judged in zip(names, a, b, verdicts, strict=True):
+    for name, x, y, judgement in zip(names, a, b, judgements, strict=True):
         spreads = (
             standard_deviation(x.mean(axis=0)),
             standard_deviation(y.mean(axis=0)),
@@ -162,19 +162,20 @@ def _changes(names: Sequence[str], a: Float, b: Float, floor: float) -> list[Cha
             standard_deviation(y.mean(axis=1)),
         )
         medians = float(np.median(x)), float(np.median(y))
-        rows.append(Change(name, float(x.mean()), float(y.mean()), *medians, *spreads, judged.p, judged.verdict))
+        rows.append(Change(name, float(x.mean()), float(y.mean()), *medians, *spreads, judgement.p, judgement.verdict))
     return rows
 
 
-def figure_changes(a: RunSample, b: RunSample, floor: float, one: tuple[int, int] | None = None) -> tuple[Change, ...]:
-    """Compare the nine figures and the causes of idling, in whole ns: the parts add up to the wall exactly.
+def figure_changes(a: RunSample, b: RunSample, floor: float, gpus: tuple[int, int] | None = None) -> tuple[Change, ...]:
+    """Compare the nine figures and the idle causes, in whole ns: the parts add up to the wall time exactly.
 
     Args:
-        one: index of a GPU of A and of one of B, instead of the mean over all.
+        floor: difference below which figures count as the same, in ns.
+        gpus: index of one GPU of A and one of B; by default, the mean over all GPUs.
     """
     rows = slice(None), slice(None)
-    if one is not None:
-        rows = slice(one[0], one[0] + 1), slice(one[1], one[1] + 1)
+    if gpus is not None:
+        rows = slice(gpus[0], gpus[0] + 1), slice(gpus[1], gpus[1] + 1)
     names = (*FIGURES, *CAUSES)
     x, y = (np.stack([s.figures[name][row] for name in names]) for s, row in zip((a, b), rows, strict=True))
     changes = {change.name: change for change in _changes(names, x.astype(float), y.astype(float), floor)}
@@ -185,17 +186,17 @@ def figure_changes(a: RunSample, b: RunSample, floor: float, one: tuple[int, int
 
 
 def overlap_change(a: RunSample, b: RunSample) -> Change | None:
-    """Compare the share of communication that lies under compute, in percent; nothing where a run has none."""
-    shares = [_overlap(s) for s in (a, b)]
+    """Compare the share of communication under compute, in percent; None where a run has no communication."""
+    shares = [_overlap(sample) for sample in (a, b)]
     if shares[0] is None or shares[1] is None:
         return None
-    change = _changes(["overlap_percent"], shares[0][1][None, None], shares[1][1][None, None], _LEAST_POINTS)[0]
+    change = _changes(["overlap_percent"], shares[0][1][None, None], shares[1][1][None, None], _MIN_POINTS)[0]
     return replace(change, a=shares[0][0], b=shares[1][0], a_rank_spread=None, b_rank_spread=None)
 
 
-def _overlap(s: RunSample) -> tuple[float, Float] | None:
-    """Give the overlap of all steps together, and that of each."""
-    hidden, exposed = (s.figures[name].sum(axis=0) for name in ("overlapped_comm_ns", "exposed_comm_ns"))
+def _overlap(sample: RunSample) -> tuple[float, Float] | None:
+    """Compute the overlap over all steps, and of each step."""
+    hidden, exposed = (sample.figures[name].sum(axis=0) for name in ("overlapped_comm_ns", "exposed_comm_ns"))
     both = hidden + exposed
     if not both.sum():
         return None
@@ -203,16 +204,16 @@ def _overlap(s: RunSample) -> tuple[float, Float] | None:
 
 
 def kernel_changes(a: RunSample, b: RunSample, floor: float, alike: bool = False) -> tuple[KernelChange, ...]:
-    """Compare kernels, copies and sets by name, those that moved most first.
+    """Compare kernels, copies and sets by name, largest change first.
 
     Args:
-        alike: whether no figure of the step differs beyond noise: then no row does, so that none is named by chance.
+        alike: whether no figure of the step differs beyond noise: then no row is called different by chance.
     """
-    found = a.kernels(), b.kernels()
-    keys = list(dict.fromkeys((*found[0], *found[1])))
+    kernels = a.kernels(), b.kernels()
+    keys = list(dict.fromkeys((*kernels[0], *kernels[1])))
     if not keys:
         return ()
-    x, y = (_stacked(keys, one, 2, len(s.steps)) for one, s in zip(found, (a, b), strict=True))
+    x, y = (_stacked(keys, values, 2, len(s.steps)) for values, s in zip(kernels, (a, b), strict=True))
     times = _changes([name for _, name in keys], x[:, 0, None], y[:, 0, None], floor)
     rows = [
         KernelChange(kind, _row(time, alike), float(old), float(new))
@@ -222,41 +223,45 @@ def kernel_changes(a: RunSample, b: RunSample, floor: float, alike: bool = False
 
 
 def collective_changes(a: RunSample, b: RunSample, floor: float, alike: bool = False) -> tuple[CollectiveChange, ...]:
-    """Compare collectives by kind, group and size, those whose exposed time moved most first; *alike* as of kernels."""
-    found = [s.collectives() for s in (a, b)]
-    groups = {sort.group for sort in found[0]} & {sort.group for sort in found[1]}
-    found = [_by_known_groups(one, groups) for one in found]
-    keys = list(dict.fromkeys((*found[0], *found[1])))
+    """Compare collectives by kind, group and size, largest change of exposed time first.
+
+    Args:
+        alike: as for :func:`kernel_changes`.
+    """
+    collectives = [sample.collectives() for sample in (a, b)]
+    groups = {key.group for key in collectives[0]} & {key.group for key in collectives[1]}
+    collectives = [_with_shared_groups(values, groups) for values in collectives]
+    keys = list(dict.fromkeys((*collectives[0], *collectives[1])))
     if not keys:
         return ()
-    x, y = (_stacked(keys, one, 4, len(s.steps)) for one, s in zip(found, (a, b), strict=True))
-    kinds = [sort.kind for sort in keys]
+    x, y = (_stacked(keys, values, 4, len(s.steps)) for values, s in zip(collectives, (a, b), strict=True))
+    kinds = [key.kind for key in keys]
     duration, exposed, overlapped = (
         [_row(c, alike) for c in _changes(kinds, x[:, i, None], y[:, i, None], floor)] for i in range(3)
     )
     counts = zip(x[:, 3].mean(axis=1).tolist(), y[:, 3].mean(axis=1).tolist(), strict=True)
     rows = [
-        CollectiveChange(sort, shown, hidden, whole, old, new)
-        for sort, shown, hidden, whole, (old, new) in zip(keys, exposed, overlapped, duration, counts, strict=True)
+        CollectiveChange(key, shown, hidden, whole, old, new)
+        for key, shown, hidden, whole, (old, new) in zip(keys, exposed, overlapped, duration, counts, strict=True)
     ]
     return tuple(sorted(rows, key=lambda row: (-abs(row.exposed.delta), -abs(row.overlapped.delta))))
 
 
-def _by_known_groups(found: dict[Collective, Float], groups: set[str]) -> dict[Collective, Float]:
-    """Forget the names of groups that only one run has: which group is which, they can't tell."""
+def _with_shared_groups(collectives: dict[Collective, Float], groups: set[str]) -> dict[Collective, Float]:
+    """Drop the names of groups that only one run has: they do not show which group corresponds to which."""
     renamed: dict[Collective, Float] = {}
-    for sort, values in found.items():
-        key = sort if sort.group in groups else replace(sort, group="")
+    for collective, values in collectives.items():
+        key = collective if collective.group in groups else replace(collective, group="")
         renamed[key] = renamed.get(key, 0) + values
     return renamed
 
 
-def _stacked(keys: Sequence[Any], found: dict[Any, Float], values: int, steps: int) -> Float:
-    nothing = np.zeros((values, steps))
-    return np.stack([found.get(key, nothing) for key in keys])
+def _stacked(keys: Sequence[Any], by_key: dict[Any, Float], values: int, steps: int) -> Float:
+    absent = np.zeros((values, steps))
+    return np.stack([by_key.get(key, absent) for key in keys])
 
 
 def _row(change: Change, alike: bool) -> Change:
-    """Leave out the spread over ranks, which was not computed, and where the runs are alike, any claim."""
+    """Remove the spread over ranks, which is not computed here, and any claim where the runs are alike."""
     verdict = "within noise" if alike and change.beyond else change.verdict
     return replace(change, a_rank_spread=None, b_rank_spread=None, verdict=verdict)

@@ -1,4 +1,4 @@
-"""What was different about two recordings to begin with, so that nobody takes it for a change in speed."""
+"""How two recordings differ in setup: hardware, world size, options, versions."""
 
 from __future__ import annotations
 
@@ -6,58 +6,57 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from dptrace.comparison.samples import DeviceId, devices_by_id
+from dptrace.core.units import plural
 from dptrace.run.run import Run
 
 __all__ = ["differences", "drawn_differences", "incomparable"]
 
 _KEYS = ("mode", "model", "parameters", "backend", "script")
-"""Of run.json, told where both runs have them."""
+"""Keys of run.json that are compared where both runs have them."""
 _GROUPS = {"options": "Option", "versions": "Version of"}
 
 
 def differences(a: Run, b: Run, compared: Collection[DeviceId] | None) -> list[str]:
-    """Say what was different, a sentence each: devices, world size, ranks, and what run.json tells of both.
+    """List how two compared runs differ, a sentence each: devices, world size, ranks, and entries of run.json.
 
     Args:
-        compared: the GPUs that both have, if it is those that are compared; nothing if it is all of each.
+        compared: the GPUs in both runs, if only these are compared; None if all GPUs of each run are.
     """
     notes = []
     if a.on_cpu != b.on_cpu:
-        words = ["operators on CPUs" if run.on_cpu else "kernels on GPUs" for run in (a, b)]
-        notes.append(f"A shows {words[0]}, B {words[1]}: they have no kernel's name in common.")
+        notes.append(f"{_devices_recorded(a, b)}: they share no kernel name.")
     if a.world_size != b.world_size:
-        notes.append(f"A had {_ranks(a.world_size)}, B {b.world_size}: each figure is the mean of a run's own ranks.")
+        notes.append(
+            f"A had {plural(a.world_size, 'rank')}, B {b.world_size}: figures are means over each run's ranks."
+        )
     elif compared is None:
-        notes.append("The two have no rank in common: each figure is the mean of a run's own ranks.")
+        notes.append("The runs have no rank in common: figures are means over each run's ranks.")
     elif len(compared) < max(len(devices_by_id(a)), len(devices_by_id(b))):
         ranks = len({rank for rank, _ in compared})
-        notes.append(f"Only what both recorded is compared: {ranks} of {_ranks(a.world_size)}.")
-    return notes + _unlike(a, b)
+        notes.append(f"Only ranks in both runs are compared: {ranks} of {plural(a.world_size, 'rank')}.")
+    return notes + _differing_facts(a, b)
 
 
 def drawn_differences(a: Run, b: Run) -> list[str]:
-    """Say the same of two runs of which all is drawn, and of which ranks no trace is here."""
+    """List how two runs drawn in full differ, a sentence each, and how many of their ranks have no trace."""
     notes = []
     if a.world_size != b.world_size:
-        notes.append(f"A had {_ranks(a.world_size)}, B {b.world_size}.")
+        notes.append(f"A had {plural(a.world_size, 'rank')}, B {b.world_size}.")
     for letter, run in (("A", a), ("B", b)):
-        here = len({rank for rank, _ in devices_by_id(run)})
-        if here < run.world_size:
-            notes.append(
-                f"{letter}: {here} of its {_ranks(run.world_size)} are drawn; those that are not may be slower."
-            )
-    return notes + _unlike(a, b)
+        drawn = len({rank for rank, _ in devices_by_id(run)})
+        if drawn < run.world_size:
+            notes.append(f"{letter}: {drawn} of {plural(run.world_size, 'rank')} drawn; the others may be slower.")
+    return notes + _differing_facts(a, b)
 
 
 def incomparable(a: Run, b: Run) -> str:
-    """Say why one run's time can't be held against the other's: not the same work; nothing where it can.
+    """Return why the times of two runs cannot be compared; empty where they can.
 
-    Other devices, versions or options change the speed, and that is what is compared; another model, operators on
-    CPUs instead of kernels, or steps without backward are another work.
+    Runs with different devices, versions or options are comparable: their effect on speed is what is compared. Runs of
+    different models, of CPU operators and GPU kernels, or with and without backward do different work.
     """
     if a.on_cpu != b.on_cpu:
-        words = ["operators on CPUs" if run.on_cpu else "kernels on GPUs" for run in (a, b)]
-        return f"A shows {words[0]}, B {words[1]}"
+        return _devices_recorded(a, b)
     models = _text(a.metadata.get("model")), _text(b.metadata.get("model"))
     if None not in models and models[0] != models[1]:
         return f"A trained the model {models[0]}, B {models[1]}"
@@ -67,17 +66,18 @@ def incomparable(a: Run, b: Run) -> str:
     return ""
 
 
-def _unlike(a: Run, b: Run) -> list[str]:
+def _devices_recorded(a: Run, b: Run) -> str:
+    words = ["operators on CPUs" if run.on_cpu else "kernels on GPUs" for run in (a, b)]
+    return f"A shows {words[0]}, B {words[1]}"
+
+
+def _differing_facts(a: Run, b: Run) -> list[str]:
     facts = ((word, old, new) for word, old, new in _facts(a, b) if old is not None and new is not None)
     return [f"{word}: A {old}, B {new}." for word, old, new in facts if old != new]
 
 
-def _ranks(count: int) -> str:
-    return f"{count} rank{'' if count == 1 else 's'}"
-
-
 def _facts(a: Run, b: Run) -> Iterator[tuple[str, str | None, str | None]]:
-    """Give what the recordings say of themselves: its name, A's word, B's word."""
+    """Yield what the recordings say about their setup: a name, its value in A, its value in B."""
     yield "Device", _devices(a), _devices(b)
     for key in _KEYS:
         yield key.capitalize(), _text(a.metadata.get(key)), _text(b.metadata.get(key))

@@ -1,4 +1,4 @@
-"""What one run tells step by step, ready to stand beside another: its steady steps, the same on all its GPUs."""
+"""Sample one run for a comparison: its steady steps, the same on all its GPUs."""
 
 from __future__ import annotations
 
@@ -16,59 +16,64 @@ from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.comparison.significance import Float, steady
 from dptrace.core.intervals import Int64
+from dptrace.core.units import plural
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Kind, Timeline
 
 __all__ = ["DeviceId", "RunSample", "devices_by_id", "kernel_name", "sample_run"]
 
 DeviceId = tuple[int, int]
-"""A rank, and which of its GPUs: 0 unless it has several."""
+"""A rank, and the index of its GPU: 0 unless the rank has several."""
 
 
 @dataclass(frozen=True)
 class RunSample:
-    """One of the two runs: some of its GPUs, and of each the same steps."""
+    """One of the two runs: some of its GPUs, with the same steps for each."""
 
     run: Run
     device_ids: tuple[DeviceId, ...]
     devices: tuple[DeviceFigures, ...]
-    """In the order of the places."""
+    """In the order of ``device_ids``."""
     steps: tuple[str, ...]
     left_out: tuple[tuple[str, int], ...]
-    """Steps that are no measure of the others, with their wall time in ns."""
+    """Outlier steps, with their wall time in ns."""
     step_index: Int64
     """Index of each step in each device's own steps: devices by steps."""
     notes: tuple[str, ...]
 
+    def index(self, device_id: DeviceId) -> int:
+        """Return the index of a GPU in ``devices``."""
+        return self.device_ids.index(device_id)
+
     @cached_property
     def figures(self) -> dict[str, Int64]:
-        """Give each figure and each cause of idling: ns, devices by steps."""
-        found = {name: self._chosen([device.split.figures[name] for device in self.devices]) for name in FIGURES}
-        return found | {name: self._chosen([d.idle_causes[name] for d in self.devices]) for name in CAUSES}
+        """Each figure and idle cause by name: ns, devices by steps."""
+        figures = {name: self._in_steps([device.split.figures[name] for device in self.devices]) for name in FIGURES}
+        return figures | {name: self._in_steps([d.idle_causes[name] for d in self.devices]) for name in CAUSES}
 
-    def _chosen(self, columns: list[Int64]) -> Int64:
-        return np.stack([column[at] for column, at in zip(columns, self.step_index, strict=True)])
+    def _in_steps(self, columns: list[Int64]) -> Int64:
+        return np.stack([column[index] for column, index in zip(columns, self.step_index, strict=True)])
 
     def kernels(self) -> dict[tuple[str, str], Float]:
-        """Give for each kind (compute or memory) and name: ns and count in each step, the mean over the GPUs."""
-        found: dict[tuple[str, str], Float] = {}
-        for timeline, step in self._stepped():
+        """Compute, by kind (compute or memory) and name: ns and count in each step, as means over the GPUs."""
+        kernels: dict[tuple[str, str], Float] = {}
+        for timeline, step in self._sampled_steps():
             for kind, word in ((Kind.COMPUTE, "compute"), (Kind.MEMORY, "memory")):
                 chosen = (timeline.kind == kind) & (step >= 0)
                 time = (timeline.end_ns - timeline.start_ns)[chosen]
                 sums = self._sums(timeline.name[chosen], step[chosen], len(timeline.names), time)
                 for index in np.flatnonzero(sums[1].any(axis=1)):
                     key = word, kernel_name(timeline.names[index])
-                    found[key] = found.get(key, 0) + sums[:, index] / len(self.devices)
-        return found
+                    kernels[key] = kernels.get(key, 0) + sums[:, index] / len(self.devices)
+        return kernels
 
     def collectives(self) -> dict[Collective, Float]:
-        """Give for each sort of collective: count, ns, exposed and overlapped ns in each step, the GPUs' mean.
+        """Compute, by kind, group and size: ns, exposed ns, overlapped ns and count in each step, as means over GPUs.
 
-        One sort is of one kind, in one group, of one size; its sequence number is left out.
+        The keys have no sequence number.
         """
-        found: dict[Collective, Float] = {}
-        for device, (timeline, step) in zip(self.devices, self._stepped(), strict=True):
+        collectives: dict[Collective, Float] = {}
+        for device, (timeline, step) in zip(self.devices, self._sampled_steps(), strict=True):
             chosen = (timeline.collective >= 0) & (step >= 0)
             time = (timeline.end_ns - timeline.start_ns)[chosen]
             values = time, device.exposed_ns[chosen], device.overlapped_ns[chosen]
@@ -76,18 +81,20 @@ class RunSample:
             for index in np.flatnonzero(sums[-1].any(axis=1)):
                 c = timeline.collectives[index]
                 key = Collective(c.kind, c.bytes, c.dtype, c.group, c.group_size)
-                found[key] = found.get(key, 0) + sums[:, index] / len(self.devices)
-        return found
+                collectives[key] = collectives.get(key, 0) + sums[:, index] / len(self.devices)
+        return collectives
 
-    def _stepped(self) -> Iterator[tuple[Timeline, NDArray[np.int64]]]:
-        """Give each timeline, and of each interval which of the chosen steps launched it; -1 for none."""
-        for device, at in zip(self.devices, self.step_index, strict=True):
-            place = np.full(len(device.timeline.windows) + 2, -1, np.int64)  # the last two: before and after the steps
-            place[at] = np.arange(len(at))
-            yield device.timeline, place[device.timeline.step]
+    def _sampled_steps(self) -> Iterator[tuple[Timeline, NDArray[np.int64]]]:
+        """Yield each timeline, and the index of the sampled step that launched each interval; -1 for no such step."""
+        for device, index in zip(self.devices, self.step_index, strict=True):
+            sampled = np.full(
+                len(device.timeline.windows) + 2, -1, np.int64
+            )  # the last two: before and after the steps
+            sampled[index] = np.arange(len(index))
+            yield device.timeline, sampled[device.timeline.step]
 
     def _sums(self, code: Any, step: NDArray[np.int64], codes: int, *values: Int64) -> Float:
-        """Add up values, and count, by code and step: values and count, by codes, by steps."""
+        """Sum values, and count, by code and step; shape: values and count, by codes, by steps."""
         cell = code.astype(np.int64) * len(self.steps) + step
         shape = codes, len(self.steps)
         sums = [np.bincount(cell, weights, codes * len(self.steps)).reshape(shape) for weights in values]
@@ -96,24 +103,24 @@ class RunSample:
 
 
 def devices_by_id(run: Run) -> dict[DeviceId, DeviceFigures]:
-    """Give the GPUs of a run by rank and which of the rank's it is."""
-    found: dict[DeviceId, DeviceFigures] = {}
+    """Return the GPUs of a run by rank and index among the rank's GPUs."""
+    devices: dict[DeviceId, DeviceFigures] = {}
     for device in run.devices:
         rank = device.timeline.rank
-        found[rank, sum(place[0] == rank for place in found)] = device
-    return found
+        devices[rank, sum(other == rank for other, _ in devices)] = device
+    return devices
 
 
 def sample_run(run: Run, chosen: Collection[DeviceId], every_step: bool = False) -> RunSample:
-    """Take these GPUs of a run, and the steps that all of them have and that are like each other.
+    """Sample the chosen GPUs of a run in the steps that all of them have, without outliers.
 
     Args:
         every_step: keep the outliers too.
     """
-    chosen_devices = {place: device for place, device in devices_by_id(run).items() if place in chosen}
+    chosen_devices = {device_id: device for device_id, device in devices_by_id(run).items() if device_id in chosen}
     devices = tuple(chosen_devices.values())
-    names, at, notes = _common([device.split.names for device in devices])
-    wall = np.stack([d.split.figures["wall_ns"][row] for d, row in zip(devices, at, strict=True)])
+    names, step_index, notes = _common([device.split.names for device in devices])
+    wall = np.stack([d.split.figures["wall_ns"][row] for d, row in zip(devices, step_index, strict=True)])
     wall = wall.mean(axis=0)
     kept = np.ones(len(names), np.bool_) if every_step else steady(wall)
     return RunSample(
@@ -122,31 +129,31 @@ def sample_run(run: Run, chosen: Collection[DeviceId], every_step: bool = False)
         devices=devices,
         steps=tuple(name for name, keep in zip(names, kept, strict=True) if keep),
         left_out=tuple((name, int(w)) for name, w, keep in zip(names, wall, kept, strict=True) if not keep),
-        step_index=at[:, kept],
+        step_index=step_index[:, kept],
         notes=notes,
     )
 
 
 def _common(names: list[tuple[str, ...]]) -> tuple[tuple[str, ...], Int64, tuple[str, ...]]:
-    """Find the steps that all GPUs have, by name, and where in each; by their order where names agree nowhere."""
+    """Find the steps that all GPUs have, by name, and their indices in each; by order where no name is shared."""
     shared = [name for name in dict.fromkeys(names[0]) if all(name in other for other in names[1:])]
     if shared:
-        at = [[own.index(name) for name in shared] for own in names]
-        most = max(len(own) for own in names)
-        fewer = (f"Only the {len(shared)} steps that all its ranks have are compared.",) if len(shared) < most else ()
-        return tuple(shared), np.array(at, np.int64), fewer
-    count = min(len(own) for own in names)
-    at = [list(range(count)) for _ in names]
-    return names[0][:count], np.array(at, np.int64), ("Its ranks' steps have no name in common: taken by their order.",)
+        index = [[gpu_names.index(name) for name in shared] for gpu_names in names]
+        most = max(map(len, names))
+        fewer = (f"Only the {plural(len(shared), 'step')} that all ranks have are compared.",)
+        return tuple(shared), np.array(index, np.int64), fewer if len(shared) < most else ()
+    count = min(map(len, names))
+    index = [list(range(count)) for _ in names]
+    return names[0][:count], np.array(index, np.int64), ("The ranks share no step name: steps are paired by order.",)
 
 
-_NEEDLESS = re.compile(r"^void |\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::| \[clone [^\]]*\]$")
+_COMPILER_SPELLING = re.compile(r"^void |\(anonymous namespace\)::|<unnamed>::|\{anonymous\}::| \[clone [^\]]*\]$")
 
 
 def kernel_name(name: str) -> str:
-    """Give a kernel's name without what compilers spell differently; its template arguments stay.
+    """Return a kernel's name without parts that compilers spell differently; template arguments stay.
 
     >>> kernel_name("void at::(anonymous namespace)::copy<float, 4>(int)  [clone .kd]")
     'at::copy<float, 4>(int)'
     """
-    return " ".join(_NEEDLESS.sub("", name).split()) or name
+    return " ".join(_COMPILER_SPELLING.sub("", name).split()) or name

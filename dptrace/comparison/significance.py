@@ -1,8 +1,8 @@
-"""Whether two runs differ by more than their steps do among themselves; without any claim where that can't be told.
+"""Decide whether two runs differ by more than the noise of their steps, or whether that cannot be decided.
 
-The samples are steps: each stands for all its ranks together, since ranks of one step wait for each other. Two
-recordings of the same thing could have swapped any of their steps, so a difference is judged by how often such a swap
-gives one as large (a permutation test). Docs: docs/diff.md.
+The samples are steps, each the mean of its ranks, since the ranks of a step wait for each other. Two recordings of the
+same job could have swapped any of their steps, so a difference is judged by how often such a swap produces one at least
+as large (a permutation test). Docs: docs/diff.md.
 """
 
 from __future__ import annotations
@@ -32,52 +32,53 @@ Verdict = str
 """``same``, ``within noise``, ``beyond noise`` or ``cannot tell``."""
 
 ALPHA = 0.05
-"""How often two recordings of the same thing may be called different."""
+"""Rate at which two recordings of the same job may be called different."""
 FEWEST_STEPS = 3
-"""In either run, below which nothing is claimed."""
-_MOST_EXACT, _DRAWN = 20_000, 4_999
-"""Swaps that are all looked at; where there are more, so many are drawn."""
+"""Steps that each run needs for any claim."""
+_MAX_EXACT_SWAPS, _DRAWN_SWAPS = 20_000, 4_999
+"""Swaps that are all evaluated; beyond that number, a sample of swaps is drawn."""
 
-_SCALE = 1.4826
-"""From a median absolute deviation to the standard deviation of what is normally distributed."""
+_MAD_TO_STANDARD_DEVIATION = 1.4826
+"""Ratio of the standard deviation to the median absolute deviation of a normal distribution."""
 _UNCORRECTED = 2
 """Standard deviations of steps that a difference must exceed where too few swaps allow no correction."""
-_FAR, _FAR_SHARE, _FEWEST_FOR_OUTLIERS = 5.0, 0.05, 5
+_OUTLIER_DEVIATIONS, _OUTLIER_SHARE, _FEWEST_FOR_OUTLIERS = 5.0, 0.05, 5
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What is to be said of one difference."""
+    """The verdict on one difference."""
 
     verdict: Verdict
     p: float | None
-    """How often swapped steps differ as much; nothing where too few steps were recorded."""
+    """How often swapped steps differ as much; None with too few steps."""
 
 
 def steady(walls: Float) -> NDArray[np.bool_]:
-    """Tell the steps whose length is like the others'.
+    """Return which steps have a length like the others'.
 
-    Left out is what lies further from the median than 5 robust standard deviations (of the median absolute deviation)
-    and than 5 %: a first step that warms up, one in which a checkpoint was written. Where that is more than a quarter
-    of the steps it is a pattern and no outlier, and with fewer than 5 steps nothing can be said: then all are kept.
+    An outlier is further from the median than 5 robust standard deviations (from the median absolute deviation) and
+    than 5 %, such as a first step that warms up or a step that writes a checkpoint. All steps are kept where more than
+    a quarter would be outliers, since that is a pattern, and where there are fewer than 5 steps.
     """
     if len(walls) < _FEWEST_FOR_OUTLIERS:
         return np.ones(len(walls), np.bool_)
     median = float(np.median(walls))
-    away = np.abs(walls - median)
-    kept: NDArray[np.bool_] = away <= max(_FAR * _SCALE * float(np.median(away)), _FAR_SHARE * median)
+    deviation = np.abs(walls - median)
+    robust_deviation = _MAD_TO_STANDARD_DEVIATION * float(np.median(deviation))
+    kept: NDArray[np.bool_] = deviation <= max(_OUTLIER_DEVIATIONS * robust_deviation, _OUTLIER_SHARE * median)
     return kept if (~kept).sum() <= len(walls) // 4 else np.ones(len(walls), np.bool_)
 
 
 def standard_deviation(values: Float) -> float | None:
-    """Give the standard deviation of steps; nothing of a single one."""
+    """Return the standard deviation of steps; None for a single step."""
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
 def has_enough_steps(steps_a: int, steps_b: int) -> bool:
-    """Tell whether any difference could be told from noise: with 3 steps each, one swap in ten is as extreme as can be.
+    """Return whether any difference could be significant: with 3 steps each, one swap in ten is the most extreme.
 
-    >>> can_tell(3, 3), can_tell(3, 4), can_tell(4, 4), can_tell(1, 100)
+    >>> has_enough_steps(3, 3), has_enough_steps(3, 4), has_enough_steps(4, 4), has_enough_steps(1, 100)
     (False, True, True, False)
     """
     most_extreme = 2 if steps_a == steps_b else 1
@@ -88,36 +89,36 @@ def has_enough_steps(steps_a: int, steps_b: int) -> bool:
 def judge(a: Float, b: Float, floor: float) -> list[Judgement]:
     """Judge the differences of a family of figures, which may be correlated.
 
-    A difference is ``same`` below *floor*. It is ``beyond noise`` when the runs as a whole differ (so that among many
-    figures none is named by chance), it is rarer than ALPHA among swaps of steps, corrected for the number of figures,
-    and it is larger than the steps' standard deviation, which stands for what differs from one start of a job to the
-    next. With few steps there are too few swaps for the correction (it takes 6 steps each for a dozen figures): then
-    it must be larger than two standard deviations instead.
+    A difference is ``same`` below *floor*. It is ``beyond noise`` when all of these hold: the runs as a whole differ
+    (so that no figure among many is named by chance), it is rarer than ALPHA among swaps of steps, corrected for the
+    number of figures, and it is larger than the steps' standard deviation, an estimate of how two starts vary.
+    With few steps there are too few swaps for the correction (a dozen figures need 6 steps each): then the difference
+    must be larger than two standard deviations instead.
 
     Args:
         a, b: a row for each figure, a column for each step; the two may have different numbers of steps.
-        floor: what measurement resolves, in the figures' unit.
+        floor: resolution of the measurement, in the figures' unit.
     """
     delta = np.abs(b.mean(axis=1) - a.mean(axis=1))
     noise = _pooled(a, b)
     resolved = delta > floor
     if not has_enough_steps(a.shape[1], b.shape[1]):
         few = [
-            "same" if not there else "within noise" if wide is not None and size <= wide else "cannot tell"
-            for there, size, wide in zip(resolved, delta, noise, strict=True)
+            "same" if not above else "within noise" if deviation is not None and size <= deviation else "cannot tell"
+            for above, size, deviation in zip(resolved, delta, noise, strict=True)
         ]
         return [Judgement(verdict, None) for verdict in few]
-    together, each, rarest = _permuted(a, b, floor)
+    overall, each, rarest = _permuted(a, b, floor)
     correctable = rarest * max(int(resolved.sum()), 1) <= ALPHA
     each = _corrected(each, resolved) if correctable else each
     least = np.array(noise, np.float64) * (1 if correctable else _UNCORRECTED)
-    beyond = resolved & (together <= ALPHA) & (each <= ALPHA) & (delta > least)
+    beyond = resolved & (overall <= ALPHA) & (each <= ALPHA) & (delta > least)
     verdicts = np.where(beyond, "beyond noise", np.where(resolved, "within noise", "same"))
     return [Judgement(str(verdict), float(p)) for verdict, p in zip(verdicts, each, strict=True)]
 
 
 def _pooled(a: Float, b: Float) -> list[float | None]:
-    """Give the standard deviation of steps within their run, for each figure; nothing of single steps."""
+    """Return the standard deviation of steps within their run, for each figure; None for single steps."""
     free = a.shape[1] + b.shape[1] - 2
     if free < 1:
         return [None] * len(a)
@@ -126,9 +127,9 @@ def _pooled(a: Float, b: Float) -> list[float | None]:
 
 
 def _permuted(a: Float, b: Float, floor: float) -> tuple[float, Float, float]:
-    """Give how often a swap makes the runs as a whole differ as much, how often each figure, and the rarest possible.
+    """Return how often a swap makes the whole runs differ as much, how often each figure, and the lowest possible rate.
 
-    As a whole: by the likelihood ratio of "two means" against "one", summed over the figures.
+    Whole runs are compared by the likelihood ratio of "two means" against "one mean", summed over the figures.
     """
     both = np.concatenate((a, b), axis=1)
     rounding = 1e-12 * np.abs(both).sum(axis=1)
@@ -140,14 +141,14 @@ def _permuted(a: Float, b: Float, floor: float) -> tuple[float, Float, float]:
     explained = sums**2 * weight / np.where(whole > 0, whole, 1)
     ratio = -np.log1p(-np.minimum(explained, 1 - 1e-12)).sum(axis=1)
     # The first membership is the recorded one.
-    together = float((ratio >= ratio[0] - 1e-9).mean())
+    overall = float((ratio >= ratio[0] - 1e-9).mean())
     size = np.abs(sums)
-    rarest = (2 if a.shape[1] == b.shape[1] and len(members) != _DRAWN + 1 else 1) / len(members)
-    return together, (size >= size[0] - rounding).mean(axis=0), rarest
+    rarest = (2 if a.shape[1] == b.shape[1] and len(members) != _DRAWN_SWAPS + 1 else 1) / len(members)
+    return overall, (size >= size[0] - rounding).mean(axis=0), rarest
 
 
 def _corrected(each: Float, resolved: NDArray[np.bool_]) -> Float:
-    """Correct for how many figures are judged (Holm)."""
+    """Correct for the number of figures that are judged (Holm)."""
     order = np.argsort(np.where(resolved, each, 2), kind="stable")
     factors = np.maximum(int(resolved.sum()) - np.arange(len(each)), 1)
     corrected = np.empty_like(each)
@@ -157,12 +158,12 @@ def _corrected(each: Float, resolved: NDArray[np.bool_]) -> Float:
 
 @lru_cache(maxsize=8)
 def _memberships(first: int, count: int) -> Float:
-    """Give the ways of choosing *first* of *count* steps as rows of 0 and 1, the recorded one at the top."""
-    if comb(count, first) <= _MOST_EXACT:
+    """Return the ways of choosing *first* of *count* steps as rows of 0 and 1, the recorded one at the top."""
+    if comb(count, first) <= _MAX_EXACT_SWAPS:
         chosen = np.array(list(combinations(range(count), first)))
     else:
         draw = np.random.default_rng(0)
-        drawn = np.argsort(draw.random((_DRAWN, count)), axis=1)[:, :first]
+        drawn = np.argsort(draw.random((_DRAWN_SWAPS, count)), axis=1)[:, :first]
         chosen = np.concatenate((np.arange(first)[None], drawn))
     members = np.zeros((len(chosen), count))
     members[np.arange(len(chosen))[:, None], chosen] = 1

@@ -1,12 +1,11 @@
-"""Two runs step by step on one axis: where each step of either begins there, and what time one saves over the other.
+"""Place the steps of two runs on one time axis, and compute the time that one saves over the other.
 
 ::
 
     A  |===== step 4 ======|===== step 5 =====|
-    B  |== step 11 ==|free |== step 12 ==|free|      free: saved, where B is the shorter; lost, where A is
+    B  |== step 11 ==|free |== step 12 ==|free|      free: saved where B is shorter, lost where A is
 
-Steps are paired by their order. A step of a run is as long as its ranks need for it together: from the first one's
-beginning to the last one's end.
+Steps are paired by their order. A step of a run lasts from the start of its first rank to the end of its last.
 """
 
 from __future__ import annotations
@@ -20,18 +19,19 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.comparison.differences import incomparable
 from dptrace.comparison.samples import devices_by_id, sample_run
 from dptrace.core.intervals import Int64
+from dptrace.core.units import plural
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
 
 __all__ = ["AlignedSteps", "RunSteps", "TimeSaved", "align_steps", "run_steps"]
 
 _MAX_START_SPREAD = 0.5
-"""Share of a step by which ranks' own starts may differ before they are taken for clocks that differ."""
+"""Share of a step by which the ranks' starts may differ; beyond it, their clocks are taken to differ."""
 
 
 @dataclass(frozen=True)
 class RunSteps:
-    """Some steps of one run, those that all its GPUs have, in the order in which they ran."""
+    """Steps of one run that all its GPUs have, in the order in which they ran."""
 
     run: Run
     devices: tuple[DeviceFigures, ...]
@@ -39,20 +39,20 @@ class RunSteps:
     step_index: Int64
     """Index of each step in each device's own steps: devices by steps."""
     start_ns: Int64
-    """When each step began on each device, in that device's own time: devices by steps."""
+    """Start of each step on each device, on that device's own clock: devices by steps."""
     end_ns: Int64
     clocks_apart: bool
-    """Whether the ranks' clocks lie so far apart that each is taken to begin each step with the others."""
+    """Whether the clocks differ so much that each rank is assumed to start every step together with the others."""
 
     @property
     def origin_ns(self) -> Int64:
-        """Give what each device's clock showed when the run's step began: devices by steps."""
+        """Start of the run's step on each device's clock: devices by steps."""
         first = self.start_ns if self.clocks_apart else self.start_ns.min(axis=0, keepdims=True)
         return np.broadcast_to(first, self.start_ns.shape)
 
     @property
     def length_ns(self) -> Int64:
-        """Give how long the run was at each step: to the end of the last of its ranks."""
+        """Length of each step of the run: to the end of its last rank."""
         longest: Int64 = (self.end_ns - self.origin_ns).max(axis=0)
         return longest
 
@@ -64,70 +64,69 @@ class RunSteps:
 
 @dataclass(frozen=True, slots=True)
 class TimeSaved:
-    """A stretch of the axis in which one run is done with a step, or with all, and the other is not."""
+    """A stretch of the axis in which one run has finished a step, or all of them, and the other has not."""
 
     run: int
-    """The run that is done: 0 for A, 1 for B."""
+    """The run that has finished: 0 for A, 1 for B."""
     from_ns: int
     to_ns: int
     saved_ns: int
-    """What B takes less than A; negative where it takes more."""
+    """A's time minus B's; negative where B takes longer."""
     share: float
-    """Of what A takes."""
+    """``saved_ns`` as a share of A's time."""
 
 
 @dataclass(frozen=True)
 class AlignedSteps:
-    """Two runs on one axis, which begins at 0."""
+    """Two runs on one axis, which starts at 0."""
 
     a: RunSteps
     b: RunSteps
     by_step: bool
-    """Whether each pair of steps begins at one place; else the runs do, and go on as they ran."""
+    """Whether each pair of steps starts at the same place; otherwise only the runs do."""
     slots_ns: Int64
-    """Where each pair of steps begins and, last, the end of the axis; of both runs' first and end, unless by step."""
+    """Start of each pair of steps, then the end of the axis; only the start and end of the axis unless ``by_step``."""
     place_ns: tuple[Int64, Int64]
-    """Where each step of A and of B begins on the axis."""
+    """Start of each step of A and of B on the axis."""
     notes: tuple[str, ...]
     incomparable: str = ""
-    """Why neither saves anything against the other; nothing where one does."""
+    """Why the times of the runs cannot be compared; empty where they can."""
 
     @property
     def runs(self) -> tuple[RunSteps, RunSteps]:
-        """Give A and B."""
+        """A and B."""
         return self.a, self.b
 
     def shifts(self, which: int) -> Int64:
-        """Give what a device's time must be moved by to come to its place on the axis: devices by steps, in ns."""
-        moved: Int64 = self.place_ns[which][np.newaxis] - self.runs[which].origin_ns
-        return moved
+        """Return the ns to add to a device's times to place them on the axis: devices by steps."""
+        shifts: Int64 = self.place_ns[which][np.newaxis] - self.runs[which].origin_ns
+        return shifts
 
     def total_ns(self) -> tuple[int, int]:
-        """Give what A and B took: the sum of their steps, or from the first's beginning to the last's end."""
-        taken = [int(self._ends(which)[-1]) for which in (0, 1)]
+        """Return the time of A and of B: the sum of their steps, or from the first start to the last end."""
         if self.by_step:
-            taken = [int(one.length_ns.sum()) for one in self.runs]
-        return taken[0], taken[1]
+            return int(self.a.length_ns.sum()), int(self.b.length_ns.sum())
+        return int(self._ends(0)[-1]), int(self._ends(1)[-1])
 
     def saved_ns(self) -> int:
-        """Give what B takes less than A; negative when it takes more."""
+        """Return A's time minus B's; negative when B takes longer."""
         a, b = self.total_ns()
         return a - b
 
     def time_saved(self) -> tuple[TimeSaved, ...]:
-        """Give the stretches in which one run is done and the other is not; none where they can't be compared."""
+        """Return the stretches in which one run has finished and the other has not; empty for incomparable runs."""
         if self.incomparable:
             return ()
         ends = self._ends(0), self._ends(1)
         if not self.by_step:
             ends = ends[0][-1:], ends[1][-1:]
         starts = self.slots_ns[:-1]
-        found = []
-        for begin, a, b in zip(starts.tolist(), ends[0].tolist(), ends[1].tolist(), strict=True):
+        stretches = []
+        for start, a, b in zip(starts.tolist(), ends[0].tolist(), ends[1].tolist(), strict=True):
             if a != b:
-                share = (a - b) / (a - begin) if a > begin else 0.0
-                found.append(TimeSaved(1 if a > b else 0, min(a, b), max(a, b), a - b, share))
-        return tuple(found)
+                share = (a - b) / (a - start) if a > start else 0.0
+                stretches.append(TimeSaved(1 if a > b else 0, min(a, b), max(a, b), a - b, share))
+        return tuple(stretches)
 
     def _ends(self, which: int) -> Int64:
         return self.place_ns[which] + self.runs[which].length_ns
@@ -139,51 +138,56 @@ def run_steps(
     """Find the steps that all GPUs of a run have.
 
     Args:
-        wanted: only the steps of these names.
-        devices: only these of the run's.
+        step_names: only steps with these names.
+        devices: only these devices of the run.
 
     Raises:
-        DptraceError: there is none.
+        DptraceError: there is no such step.
     """
     chosen = run.devices if devices is None else tuple(devices)
     chosen = tuple(device for device in chosen if len(device.timeline.windows))
     if not chosen:
         raise DptraceError(f"{run.path}: there is no step to draw.")
-    own = replace(run, timelines=tuple(device.timeline for device in chosen), devices=chosen)
-    sample = sample_run(own, devices_by_id(own), every_step=True)
+    # The run itself where it is whole: a copy would lose its cross-rank analysis.
+    part = (
+        replace(run, timelines=tuple(d.timeline for d in chosen), devices=chosen)
+        if len(chosen) < len(run.devices)
+        else run
+    )
+    sample = sample_run(part, devices_by_id(part), every_step=True)
     kept = np.array([step_names is None or name in step_names for name in sample.steps], np.bool_)
     if not kept.any():
-        raise DptraceError(f"{run.path}: its ranks have no step in common, so none can stand beside another run's.")
-    at = sample.step_index[:, kept]
+        raise DptraceError(f"{run.path}: its ranks have no step in common, so it cannot be drawn next to another run.")
+    index = sample.step_index[:, kept]
     bounds = [device.timeline.windows.bounds for device in sample.devices]
-    start = np.stack([own_bounds[steps] for own_bounds, steps in zip(bounds, at, strict=True)])
-    end = np.stack([own_bounds[steps + 1] for own_bounds, steps in zip(bounds, at, strict=True)])
+    start = np.stack([device_bounds[steps] for device_bounds, steps in zip(bounds, index, strict=True)])
+    end = np.stack([device_bounds[steps + 1] for device_bounds, steps in zip(bounds, index, strict=True)])
     apart = bool((np.ptp(start, axis=0) > _MAX_START_SPREAD * (end - start).max(axis=0)).any())
     names = tuple(name for name, keep in zip(sample.steps, kept, strict=True) if keep)
-    return RunSteps(own, sample.devices, names, at, start, end, apart)
+    return RunSteps(part, sample.devices, names, index, start, end, apart)
 
 
 def align_steps(a: RunSteps, b: RunSteps, by_step: bool = True) -> AlignedSteps:
-    """Put two runs on one axis, their steps paired in order, as many as both have.
+    """Place two runs on one axis, their steps paired in order, as many as both have.
 
     Args:
-        by_step: let each pair of steps begin at one place; else only the first.
+        by_step: start each pair of steps at the same place; otherwise only the first pair.
     """
     count = min(len(a.names), len(b.names))
     runs = a.first(count), b.first(count)
-    lengths = [one.length_ns for one in runs]
+    lengths = [steps.length_ns for steps in runs]
     if by_step:
         slots = np.concatenate((np.zeros(1, np.int64), np.cumsum(np.maximum(*lengths))))
         place = slots[:-1], slots[:-1]
     else:
-        place = _running(runs[0]), _running(runs[1])
+        place = _starts_as_run(runs[0]), _starts_as_run(runs[1])
         slots = np.array([0, max(int((p + n).max()) for p, n in zip(place, lengths, strict=True))], np.int64)
     return AlignedSteps(*runs, by_step, slots, place, tuple(_notes(a, b, count)), incomparable(a.run, b.run))
 
 
-def _running(one: RunSteps) -> Int64:
-    """Give where the steps begin when the first one does at 0; with clocks apart, when the slowest rank is there."""
-    periods = np.diff(one.origin_ns, axis=1).max(axis=0)
+def _starts_as_run(steps: RunSteps) -> Int64:
+    """Return the starts of the steps when the first one starts at 0; by the slowest rank where clocks are apart."""
+    periods = np.diff(steps.origin_ns, axis=1).max(axis=0)
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(periods)))
 
 
@@ -191,19 +195,17 @@ def _notes(a: RunSteps, b: RunSteps, count: int) -> list[str]:
     notes = []
     if len(a.names) != len(b.names):
         notes.append(
-            f"A has {len(a.names)} steps and B has {len(b.names)}: paired in their order, "
+            f"A has {plural(len(a.names), 'step')} and B has {len(b.names)}: steps are paired by order, "
             + ("the first of each." if count == 1 else f"the first {count} of each.")
         )
-    for letter, one in (("A", a), ("B", b)):
-        most = max(len(device.timeline.windows) for device in one.devices)
-        if len(one.devices) > 1 and any(len(device.timeline.windows) != most for device in one.devices):
+    for letter, steps in (("A", a), ("B", b)):
+        most = max(len(device.timeline.windows) for device in steps.devices)
+        if any(len(device.timeline.windows) != most for device in steps.devices):
+            notes.append(f"{letter}: the ranks recorded different numbers of steps; only shared steps are drawn.")
+        if steps.clocks_apart:
             notes.append(
-                f"{letter}: its ranks have recorded different numbers of steps; those that all have are drawn."
+                f"{letter}: the ranks' clocks differ too much, so every rank is drawn as starting each step together."
             )
-        if one.clocks_apart:
-            notes.append(
-                f"{letter}: its ranks' clocks lie apart, so each rank's steps begin where the first rank's do."
-            )
-    if any((one.length_ns > (one.end_ns - one.start_ns).max(axis=0)).any() for one in (a, b)):
-        notes.append("A step lasts from its first rank's start to its last rank's end, so longer than each rank's own.")
+    if any((steps.length_ns > (steps.end_ns - steps.start_ns).max(axis=0)).any() for steps in (a, b)):
+        notes.append("A step is drawn from its first rank's start to its last rank's end, longer than on any one rank.")
     return notes

@@ -8,6 +8,7 @@ from typing import Any
 
 from dptrace.comparison.changes import Change
 from dptrace.comparison.compare import FIGURE_NAMES, Comparison
+from dptrace.core.units import duration
 from dptrace.errors import UsageError
 
 __all__ = ["GRAMMAR", "Crossing", "Threshold", "parse"]
@@ -32,102 +33,95 @@ _OTHER_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """What a limit says of a comparison."""
+    """The result of checking a comparison against a limit."""
 
     limit: str
-    """As the user wrote it."""
+    """The limit as the user wrote it."""
     crossed: bool
-    """Whether the numbers are beyond the limit."""
+    """Whether the value is beyond the limit."""
     failed: bool
-    """Whether that counts: it does not where the difference may be noise."""
+    """Whether the crossing counts: not where the difference may be noise."""
     text: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it as a row of JSON."""
+        """Return the result as a row of JSON."""
         return {"limit": self.limit, "crossed": self.crossed, "failed": self.failed, "text": self.text}
 
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A limit: on a change from A to B where it has a sign, else on B itself."""
+    """A limit on the change from A to B if it has a sign, otherwise on B itself."""
 
     text: str
     figure: str
     """``wall_ns``, or ``overlap``."""
     above: bool
-    """Whether it is crossed above, or below."""
+    """Whether values above the limit cross it, or values below."""
     signed: bool
     value: float
-    """In ns or per cent; of ``overlap``: in percentage points."""
+    """In ns or percent; for ``overlap``, in percentage points."""
     percent: bool
 
-    def check(self, found: Comparison, even_noise: bool = False) -> Crossing:
-        """Hold a comparison against the limit.
+    def check(self, comparison: Comparison, even_noise: bool = False) -> Crossing:
+        """Check a comparison against the limit.
 
         Args:
             even_noise: let a limit on a change fail also where the change may be noise.
         """
-        change = found.overlap if self.figure == "overlap" else found.change(self.figure)
+        change = comparison.overlap if self.figure == "overlap" else comparison.change(self.figure)
         if change is None:
-            return Crossing(
-                self.text, False, False, f"{self.text}: a run has no communication, so there is no overlap."
-            )
-        crossed, finding_text = self._beyond(change, found.change("wall_ns").b)
-        # "> -5%" asks for a gain: where there is none to be told from noise, it was not had.
+            return Crossing(self.text, False, False, f"{self.text}: not checked; a run has no communication.")
+        crossed, value = self._beyond(change, comparison.change("wall_ns").b)
+        # "> -5%" requires a gain, so a gain that may be noise fails.
         guarded = self.signed and (self.value > 0) == self.above and not even_noise
         if not crossed:
-            return Crossing(self.text, False, False, f"{self.text}: kept; {finding_text}.")
+            return Crossing(self.text, False, False, f"{self.text}: kept; {value}.")
         if guarded and not change.beyond:
-            why = (
-                f"that can't be told from noise with {found.too_few_steps}"
-                if found.too_few_steps
-                else "that is within noise"
-            )
-            return Crossing(self.text, True, False, f"{self.text}: {finding_text}, but {why}.")
-        return Crossing(self.text, True, True, f"{self.text}: crossed; {finding_text}.")
+            few = comparison.too_few_steps
+            why = f"{few} are too few to separate that from noise" if few else "that is within noise"
+            return Crossing(self.text, True, False, f"{self.text}: {value}, but {why}.")
+        return Crossing(self.text, True, True, f"{self.text}: crossed; {value}.")
 
     def _beyond(self, change: Change, wall: float) -> tuple[bool, str]:
-        """Tell whether the number is beyond the limit, and the number itself."""
+        """Return whether the value is beyond the limit, and the value as text."""
         if self.figure == "overlap":
             number = change.delta if self.signed else change.b
-            finding_text = (
-                f"it went from {change.a:.1f} % to {change.b:.1f} %" if self.signed else f"B has {change.b:.1f} %"
-            )
+            text = f"it went from {change.a:.1f} % to {change.b:.1f} %" if self.signed else f"B has {change.b:.1f} %"
         elif not self.signed:
             number = 100 * change.b / wall if self.percent and wall else change.b
-            finding_text = f"B has {number:.1f} % of its step" if self.percent else f"B has {change.b / 1e6:.3f} ms"
+            text = f"B has {number:.1f} % of its step" if self.percent else f"B has {duration(change.b)}"
         else:
             share = change.delta_percent
             number = (float("inf") if share is None else share) if self.percent else change.delta
-            word = "" if share is None else f" ({share:+.1f} %)"
-            finding_text = f"it went from {change.a / 1e6:.3f} to {change.b / 1e6:.3f} ms{word}"
-        return (number > self.value if self.above else number < self.value), finding_text
+            relative = "" if share is None else f" ({share:+.1f} %)"
+            text = f"it went from {duration(change.a)} to {duration(change.b)}{relative}"
+        return (number > self.value if self.above else number < self.value), text
 
 
 def parse(text: str) -> Threshold:
     """Read a limit.
 
     Raises:
-        UsageError: it is none; the message gives the grammar.
+        UsageError: *text* is not a limit; the message has the grammar.
     """
     match = _FORM.fullmatch(text)
     if not match:
-        raise UsageError(f"{text!r} is no limit. {_grammar()}")
+        raise UsageError(f"{text!r} is not a limit. {_grammar()}")
     name, sign, number, unit = match[1], match[3], float(match[4]), match[5]
     figure = re.sub(r"[ -]+", "_", name.lower()).removesuffix("_ns")
     figure = _OTHER_NAMES.get(figure, figure)
     if figure != "overlap" and f"{figure}_ns" not in FIGURE_NAMES:
-        raise UsageError(f"{text!r}: there is no figure {name!r}. {_grammar()}")
+        raise UsageError(f"{text!r}: unknown figure {name!r}. {_grammar()}")
     if unit != "%" and unit not in _UNITS:
-        raise UsageError(f"{text!r}: {unit!r} is no unit; use %, s, ms, us or ns. {_grammar()}")
+        raise UsageError(f"{text!r}: unknown unit {unit!r}; use %, s, ms, us or ns. {_grammar()}")
     if figure == "overlap" and unit != "%":
-        raise UsageError(f"{text!r}: overlap is told in %, of all communication. {_grammar()}")
+        raise UsageError(f"{text!r}: the unit of overlap is % of communication. {_grammar()}")
     if figure == "wall" and unit == "%" and not sign:
-        raise UsageError(f"{text!r}: the wall is always 100 % of the step; did you mean {match[2]} +{match[4]}%?")
+        raise UsageError(f"{text!r}: the wall time is always 100 % of the step; did you mean {match[2]} +{match[4]}%?")
     value = number * (1.0 if unit == "%" else _UNITS[unit]) * (-1 if sign in ("-", "−") else 1)
     whole = figure if figure == "overlap" else f"{figure}_ns"
     return Threshold(text.strip(), whole, match[2] == ">", bool(sign), value, unit == "%")
 
 
 def _grammar() -> str:
-    return f"A limit is, in quotes: {GRAMMAR}."
+    return f"Write a limit in quotes: {GRAMMAR}."

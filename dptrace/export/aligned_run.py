@@ -1,4 +1,4 @@
-"""What joins the ranks of one trace: a common clock, and the members of each collective with what each waited."""
+"""Align the ranks of a run for one trace: a common clock, and each rank's wait and transfer in matched collectives."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
+from dptrace.core.units import duration, signed_duration
 from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Timeline
 
@@ -20,52 +21,55 @@ if TYPE_CHECKING:
 
 __all__ = ["AlignedRun", "Members", "Shift", "align_run", "members_of", "shifts_of", "without_alignment"]
 
+_MAX_LISTED = 8
+"""Ranks that one line names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """How the times of one GPU are moved onto the common clock."""
+    """The correction that moves one GPU's times onto the common clock."""
 
     rank: int
     by_ns: int = 0
-    """What is added in the middle of its recording."""
+    """Offset added in the middle of its recording."""
     uncertainty_ns: int = 0
     move: Callable[[Int64], Int64] | None = None
-    """Gives times on the common clock; nothing where the correction is smaller than its uncertainty."""
+    """Maps times to the common clock; None where the correction is smaller than its uncertainty."""
 
     def __call__(self, times: Int64) -> Int64:
         """Move times, keeping their order."""
         return times if self.move is None else self.move(times)
 
     def __str__(self) -> str:
-        return f"rank {self.rank} by {_short(self.by_ns)} ± {_short(self.uncertainty_ns).lstrip('+')}"
+        return f"rank {self.rank} by {signed_duration(self.by_ns)} ± {duration(self.uncertainty_ns)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Of a timeline's matched communication, which collective each is a member of, and its share in it."""
+    """A timeline's matched communication intervals: the collective of each, and its wait and transfer."""
 
     interval: Int64
-    """Which intervals of the timeline; the other columns have an entry for each."""
+    """Indices of the intervals in the timeline; the other columns have one entry for each."""
     instance: Int64
-    """Number of the collective instance, from 1, the same on every rank; 0 of what has no counterpart."""
+    """Number of the collective instance, from 1, the same on every rank; 0 without a counterpart on another rank."""
     seq: Int64
-    """Sequence number of the instance in its group; -1 where unknown, as in all that follow."""
+    """Sequence number of the instance in its group; -1 where unknown, as in the columns below."""
     wait_ns: Int64
     transfer_ns: Int64
     busbw_gbps: NDArray[np.float64]
     is_upper_bound: NDArray[np.bool_]
-    """Whether ranks are missing here: then it waited at least so long, and moved data at most so long."""
+    """Whether ranks of the group are missing: the wait is then a lower bound, and the transfer an upper bound."""
 
     def row_of_interval(self, count: int) -> Int64:
-        """Give for each of the timeline's intervals its place in the columns, and their length for those without."""
-        places = np.full(count, len(self.interval), np.int64)
-        places[self.interval] = np.arange(len(self.interval))
-        return places
+        """Return, for each of the timeline's *count* intervals, its row in the columns; their length for no row."""
+        rows = np.full(count, len(self.interval), np.int64)
+        rows[self.interval] = np.arange(len(self.interval))
+        return rows
 
 
 @dataclass(frozen=True, slots=True)
 class AlignedRun:
-    """Of each timeline of a run, in the same order, how it stands to the others."""
+    """The shift and the matched collectives of each timeline of a run, in the same order."""
 
     shifts: tuple[Shift, ...]
     members: tuple[Members, ...]
@@ -74,11 +78,11 @@ class AlignedRun:
     notes: tuple[str, ...] = ()
     """What could not be matched, a sentence each."""
     unconnected_ranks: tuple[int, ...] = ()
-    """Ranks that share nothing with the first, so that their clocks may be off by any amount."""
+    """Ranks that share no collective with the first, so that their clocks may be off by any amount."""
 
     @property
     def clock_summary(self) -> str:
-        """Say how the clocks stand, in one line."""
+        """Which clocks are corrected and by how much, in one line."""
         if not self.aligned:
             return "clocks as recorded: no offset between ranks was corrected"
         moved = list(dict.fromkeys(str(shift) for shift in self.shifts if shift.move is not None))
@@ -86,23 +90,17 @@ class AlignedRun:
             f"clocks aligned: {_list(moved)}" if moved else "clocks as recorded: no offset exceeds its uncertainty"
         )
         if self.unconnected_ranks:
-            summary += (
-                f"; no collective tells how far those of rank {_list(list(map(str, self.unconnected_ranks)))} are off"
-            )
+            summary += f"; unknown offset, no shared collective: rank {_list(list(map(str, self.unconnected_ranks)))}"
         return summary
 
 
 def _list(texts: list[str]) -> str:
-    more = len(texts) - _LISTED
-    return ", ".join(texts[:_LISTED]) + (f" and {more:,} more" if more > 0 else "")
-
-
-_LISTED = 8
-"""Ranks that one line tells of."""
+    more = len(texts) - _MAX_LISTED
+    return ", ".join(texts[:_MAX_LISTED]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def without_alignment(run: Run) -> AlignedRun:
-    """Leave each rank as it was recorded, by itself."""
+    """Return an aligned run that leaves every rank as recorded, with no matched collectives."""
     return AlignedRun(
         tuple(Shift(timeline.rank) for timeline in run.timelines),
         tuple(_NO_MEMBERS for _ in run.timelines),
@@ -113,8 +111,12 @@ _NONE = np.empty(0, np.int64)
 _NO_MEMBERS = Members(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE.astype(np.float64), _NONE.astype(np.bool_))
 
 
-def align_run(run: Run, align: bool) -> AlignedRun:
-    """Place the ranks of *run* on one clock, unless not *align*, and list each rank's collectives with their waits."""
+def align_run(run: Run, align: bool = True) -> AlignedRun:
+    """Put the ranks of *run* on one clock and list each rank's collectives, from the run's cross-rank analysis.
+
+    Args:
+        align: correct the clocks; otherwise all times stay as recorded.
+    """
     if len(run.timelines) < 2:
         return without_alignment(run)
     across = run.cross_rank
@@ -128,10 +130,10 @@ def align_run(run: Run, align: bool) -> AlignedRun:
 
 
 def shifts_of(run: Run, clocks: Clocks) -> tuple[Shift, ...]:
-    """Decide for each timeline whether its clock is corrected: only by more than the correction's uncertainty.
+    """Return the clock correction of each timeline: none where it is not larger than its uncertainty.
 
-    A drift that moves the offset by less than that is left out too: then the clock is only shifted, and every length
-    stays what it is in the recording.
+    A drift that changes the offset by less than the uncertainty is ignored too: then the clock is only shifted, and
+    every duration stays as recorded.
     """
     return tuple(_shift(timeline, clocks, number) for number, timeline in enumerate(run.timelines))
 
@@ -152,40 +154,27 @@ def _shift(timeline: Timeline, clocks: Clocks, number: int) -> Shift:
 
 
 def members_of(run: Run, matches: Matches, timing: Timing) -> tuple[Members, ...]:
-    """Sort what is known of the matched collectives by timeline."""
+    """Return the matched collectives of each timeline."""
     several = np.diff(matches.first) > 1
     number = np.where(several, np.arange(1, len(several) + 1), 0)
     seq = np.array([collective.seq for collective in matches.collectives], np.int64)
-    # One that only one rank has shows nothing of waiting.
+    # A collective seen on one rank only says nothing about waiting.
     transfer = np.where(several, timing.transfer_ns, -1)
     busbw = np.where(several & (timing.busbw >= 0), timing.busbw / 1e9, -1.0).round(6)
-    found = []
-    for place, timeline in enumerate(run.timelines):
-        mine = np.flatnonzero(matches.device == place)
-        interval = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)[matches.index[mine]]
-        instance = matches.instance[mine]
-        found.append(
+    members = []
+    for device, timeline in enumerate(run.timelines):
+        rows = np.flatnonzero(matches.device == device)
+        interval = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)[matches.index[rows]]
+        instance = matches.instance[rows]
+        members.append(
             Members(
                 interval=interval,
                 instance=number[instance],
                 seq=seq[instance],
-                wait_ns=np.where(several[instance], timing.wait_ns[mine], -1),
+                wait_ns=np.where(several[instance], timing.wait_ns[rows], -1),
                 transfer_ns=transfer[instance],
                 busbw_gbps=busbw[instance],
                 is_upper_bound=timing.upper_bound[instance],
             )
         )
-    return tuple(found)
-
-
-def _short(ns: int) -> str:
-    """Give a time with a sign, in a unit that suits it.
-
-    >>> _short(-412_345), _short(9), _short(86_400_000_000_000)
-    ('-412 µs', '+9 ns', '+86,400 s')
-    """
-    for size, unit in ((10**9, "s"), (10**6, "ms"), (10**3, "µs")):
-        if abs(ns) >= size:
-            digits = 0 if unit == "µs" else max(0, 2 - int(np.log10(abs(ns) / size)))
-            return f"{ns / size:+,.{digits}f} {unit}"
-    return f"{ns:+} ns"
+    return tuple(members)

@@ -1,4 +1,4 @@
-"""Chrome trace events: JSON that Perfetto, chrome://tracing, TensorBoard and scripts read."""
+"""Write Chrome trace events: JSON that Perfetto, chrome://tracing, TensorBoard and scripts read."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def write_chrome(run: Run, aligned_run: AlignedRun, file: IO[bytes], progress: C
     Returns:
         The number of slices written.
     """
-    # Times count from the first of all, so that a reader which keeps ts as a double loses nothing of it.
+    # Times are relative to the earliest one, so that a reader which stores ts as a double keeps every digit.
     base = earliest(run, aligned_run)
     file.write(_head(run, aligned_run, base))
     flows = Flows(run, aligned_run)
-    # Thread numbers go on across processes and start after the last process number: Perfetto takes a thread whose
-    # number is its process's for the main thread, and 0 for the idle thread.
+    # Thread numbers continue across processes and start after the last process number: Perfetto treats a thread with
+    # its process's number as the main thread, and 0 as the idle thread.
     threads = count(len(run.timelines) + 1)
     written = 0
     for pid, process in enumerate(processes(run, aligned_run), start=1):
@@ -57,8 +57,8 @@ def write_chrome(run: Run, aligned_run: AlignedRun, file: IO[bytes], progress: C
 
 
 def _head(run: Run, aligned_run: AlignedRun, base: int) -> bytes:
-    # The unit stands first and is never "ns": Perfetto looks for it in the first bytes only, and with "ns" some of
-    # its versions read ts itself as nanoseconds (google/perfetto issue 274).
+    # The unit comes first and is never "ns": Perfetto looks for it in the first bytes only, and with "ns" some
+    # versions read ts itself as nanoseconds (google/perfetto issue 274).
     head = {
         "displayTimeUnit": "ms",
         "schemaVersion": 1,
@@ -77,8 +77,8 @@ def _head(run: Run, aligned_run: AlignedRun, base: int) -> bytes:
 def _metadata(process: Process, pid: int, tids: list[int]) -> Iterator[dict[str, Any]]:
     """Name and order the process and its threads."""
 
-    def event(what: str, tid: int, args: dict[str, str | int]) -> dict[str, Any]:
-        return {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": args}
+    def event(name: str, tid: int, args: dict[str, str | int]) -> dict[str, Any]:
+        return {"ph": "M", "name": name, "pid": pid, "tid": tid, "ts": 0, "args": args}
 
     yield event("process_name", tids[0] if tids else 0, {"name": process.name})
     yield event("process_sort_index", tids[0] if tids else 0, {"sort_index": pid})
@@ -89,20 +89,20 @@ def _metadata(process: Process, pid: int, tids: list[int]) -> Iterator[dict[str,
 
 
 def _slices(track: Track, pid: int, tid: int, base: int) -> Iterator[bytes]:
-    """Write each slice as one line, with the names encoded once and the times from integers."""
-    place = b',"pid":%d,"tid":%d,"ts":' % (pid, tid)
+    """Write each slice as one line; names are encoded once, times come from integers."""
+    thread = b',"pid":%d,"tid":%d,"ts":' % (pid, tid)
     names = {
-        number: b'{"ph":"X","name":' + _encode(track.labels[number]) + place for number in set(track.label.tolist())
+        number: b'{"ph":"X","name":' + _encode(track.labels[number]) + thread for number in set(track.label.tolist())
     }
     starts, durations = (track.start_ns - base).tolist(), (track.end_ns - track.start_ns).tolist()
     columns = [_fragments(argument) for argument in track.arguments if not argument.empty]
     details: Iterable[tuple[bytes, ...]] = zip(*columns, strict=True) if columns else ((),) * len(track)
-    shown: tuple[bytes, ...] = ()
+    previous: tuple[bytes, ...] = ()
     detail = b""
     for start, duration, label, parts in zip(starts, durations, track.label.tolist(), details, strict=True):
-        # Neighbours mostly agree in phase and step.
-        if parts != shown:
-            shown, detail = parts, b",".join(filter(None, parts))
+        # Most slices have the phase and step of the one before.
+        if parts != previous:
+            previous, detail = parts, b",".join(filter(None, parts))
         yield b'%b%d.%03d,"dur":%d.%03d,"args":{%b}}' % (
             names[label],
             *divmod(start, 1000),
@@ -112,7 +112,7 @@ def _slices(track: Track, pid: int, tid: int, base: int) -> Iterator[bytes]:
 
 
 def _fragments(argument: Argument) -> list[bytes]:
-    """Give ``"name":value`` for each slice, nothing where it has none."""
+    """Return ``"name":value`` for each slice, empty where it has no value."""
     key, values = _encode(argument.name) + b":", argument.values.tolist()
     if argument.texts is not None:
         encoded = [*(key + _encode(text) for text in argument.texts), b""]
@@ -124,7 +124,7 @@ def _fragments(argument: Argument) -> list[bytes]:
 
 def _points(counter: Counter, pid: int, base: int) -> Iterator[bytes]:
     """Write each point of a counter as one line."""
-    # Perfetto calls a counter by the event's name and the series' together.
+    # Perfetto shows a counter under the names of the event and of the series.
     name, _, series = counter.name.rpartition(" ")
     head, key = b'{"ph":"C","name":%b,"pid":%d,"ts":' % (_encode(name), pid), _encode(series)
     for moment, value in zip((counter.time_ns - base).tolist(), counter.value.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""What runs on beside the slices: bytes in flight, overlap, and work that waits in the queue, as lines over time."""
+"""Counters over time next to the slices: bytes in flight, overlap, and the launch queue."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from dptrace.timeline.model import UNKNOWN, Kind, Timeline
 __all__ = ["Counter", "counters"]
 
 CHUNK = 1 << 16
-"""Points that a writer holds as Python objects at once."""
+"""Points that a writer converts to Python objects at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A number that holds from one time to the next."""
+    """A value that changes at certain times."""
 
     name: str
     unit: str
-    """What is counted; ``bytes`` are shown as such."""
+    """The unit; ``bytes`` are formatted as sizes."""
     time_ns: Int64
-    """Ascending, each once."""
+    """Ascending and unique."""
     value: Int64
-    """From that time on; two that follow each other differ."""
+    """The value from that time on; neighbours differ."""
 
     def __len__(self) -> int:
         return len(self.time_ns)
 
     def chunks(self) -> Iterator[Counter]:
-        """Cut the line into stretches of at most CHUNK points."""
+        """Split the counter into parts of at most CHUNK points."""
         for first in range(0, len(self), CHUNK):
             part = slice(first, first + CHUNK)
             yield Counter(self.name, self.unit, self.time_ns[part], self.value[part])
 
     def shifted(self, shift: Shift) -> Counter:
-        """Give the line on the common clock."""
+        """Return the counter on the common clock."""
         return Counter(self.name, self.unit, shift(self.time_ns), self.value)
 
 
 def counters(timeline: Timeline, pieces: Segments) -> Iterator[Counter]:
-    """Give the lines of a GPU; one that the file says nothing of is left out, not drawn as zero.
+    """Yield the counters of a GPU; one for which the file has no data is left out, not drawn as zero.
 
     Args:
-        pieces: the stretches of its communication, by exposure.
+        pieces: its communication, cut into exposed and overlapped pieces.
     """
     comm = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
     size = np.array([*(known.bytes for known in timeline.collectives), 0], np.int64)[timeline.collective[comm]]
@@ -64,11 +64,11 @@ def counters(timeline: Timeline, pieces: Segments) -> Iterator[Counter]:
 
 
 def _line(name: str, unit: str, start_ns: Int64, end_ns: Int64, weight: Int64) -> Counter:
-    """Add up the weights of what is going on."""
+    """Sum the weights of the intervals that are running."""
     time, step = np.concatenate((start_ns, end_ns)), np.concatenate((weight, -weight))
     order = np.argsort(time, kind="stable")
     time, height = time[order], np.cumsum(step[order])
-    # Of what happens at one time the outcome counts, and of that only what differs from before.
+    # Keep the last value of each time, and of those the ones that differ from the value before.
     last = np.append(time[1:] != time[:-1], True)[: len(time)]
     time, height = time[last], height[last]
     new = np.diff(height, prepend=0) != 0
@@ -76,7 +76,7 @@ def _line(name: str, unit: str, start_ns: Int64, end_ns: Int64, weight: Int64) -
 
 
 def _overlap(first: int, hidden: IntervalSet) -> Counter:
-    """Tell of each time since the first communication whether any ran under compute: 1 or 0."""
+    """Return whether communication runs under compute, 1 or 0, from the first communication on."""
     time = np.stack(hidden, axis=1).ravel()
     value = np.arange(1, len(time) + 1, dtype=np.int64) % 2
     before = [] if len(time) and time[0] == first else [first]

@@ -1,4 +1,4 @@
-"""Arrows between the members of one collective, for a format that knows no other way to say "these belong together"."""
+"""Arrows between the members of a collective, the only way to link slices in Chrome's format."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _PHASE = {_START: b"s", _STEP: b"t", _END: b"f"}
 
 
 class Flows:
-    """Of each collective an arrow from the rank that began first to the next, and so on to the last.
+    """For each collective, arrows from the rank that starts first to the next, and so on to the last.
 
-    Chrome's flow events bind to the slice that runs on their thread at their time, so each stands at the beginning of
-    its slice. A reader follows them by time: the first must be a start and the last an end.
+    A Chrome flow event binds to the slice that runs on its thread at its time, so each is placed at the start of its
+    slice. A reader follows them by time: the first must be a start and the last an end.
     """
 
     def __init__(self, run: Run, aligned_run: AlignedRun) -> None:
@@ -28,14 +28,14 @@ class Flows:
         for number, (timeline, members, shift) in enumerate(
             zip(run.timelines, aligned_run.members, aligned_run.shifts, strict=True), start=1
         ):
-            # Nothing runs at the time of a slice without length.
-            own = members.interval
-            lasting = (members.instance > 0) & (timeline.end_ns[own] > timeline.start_ns[own])
+            # An arrow cannot bind to a slice of zero length.
+            interval = members.interval
+            lasting = (members.instance > 0) & (timeline.end_ns[interval] > timeline.start_ns[interval])
             instances.append(members.instance[lasting])
-            starts.append(shift(timeline.start_ns[own[lasting]]))
+            starts.append(shift(timeline.start_ns[interval[lasting]]))
             processes.append(np.full(np.count_nonzero(lasting), number))
         instance, start, process = (
-            np.concatenate([*some, np.empty(0, np.int64)]) for some in (instances, starts, processes)
+            np.concatenate([*columns, np.empty(0, np.int64)]) for columns in (instances, starts, processes)
         )
         order = np.lexsort((process, start, instance))
         instance, process = instance[order], process[order]
@@ -46,7 +46,7 @@ class Flows:
         self.roles[process, instance] = np.where(first & last, _NONE, role)
 
     def arrows(self, track: Track, pid: int, tid: int, base: int) -> Iterator[bytes]:
-        """Give the arrows' events that stand on a track, each as one line."""
+        """Yield the arrows' events on a track, each as one line."""
         if track.link is None or not np.any(track.link):
             return
         index = np.flatnonzero(track.link > 0)

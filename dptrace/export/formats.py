@@ -1,6 +1,6 @@
-"""Traces to look at elsewhere: a run with its figures in, one merged file for Perfetto or Chrome out.
+"""Write a run and its figures as one merged trace for Perfetto or Chrome.
 
-The room is a viewer's: it knows the timelines, the split and the palette's labels, and computes no figure of its own.
+Exporting reads the run's timelines, splits and cross-rank analysis and computes no figure of its own.
 """
 
 from __future__ import annotations
@@ -16,44 +16,34 @@ if TYPE_CHECKING:
     from dptrace.export.aligned_run import AlignedRun
     from dptrace.run.run import Run
 
-__all__ = ["BUNDLE", "FORMATS", "align_run", "format_of", "write_trace"]
+__all__ = ["BUNDLE", "FORMATS", "format_of", "write_trace"]
 
 FORMATS = {
     ".pftrace": "Perfetto's own format",
     ".json.gz": "Chrome trace events, compressed",
     ".json": "Chrome trace events",
 }
-"""What can be written of a run, by the suffix that asks for it."""
+"""The formats of a merged trace, by file suffix."""
 BUNDLE = ".zip"
-"""Asks for the run's own files instead."""
+"""Suffix of a zip with the run's original files."""
 
 
 def _silent(done: float) -> None:
-    """Tell nobody."""
+    """Ignore the progress."""
 
 
 def format_of(path: Path) -> str:
-    """Give the suffix that says which format to write.
+    """Return the suffix of *path* that selects the format to write.
 
     Raises:
-        UsageError: the name ends in none of FORMATS, nor in BUNDLE.
+        UsageError: the name ends in no suffix of FORMATS, nor in BUNDLE.
     """
-    known = FORMATS | {BUNDLE: "the ranks' own files"}
+    known = FORMATS | {BUNDLE: "the ranks' original files"}
     for suffix in known:
         if path.name.lower().endswith(suffix) and len(path.name) > len(suffix):
             return suffix
     choices = ", ".join(f"{suffix} ({what})" for suffix, what in known.items())
-    raise UsageError(f"{path}: the ending of the name says which format to write; use one of {choices}.")
-
-
-def align_run(run: Run, align: bool = True) -> AlignedRun:
-    """Tell how the ranks of *run* stand to each other: the members of each collective, and their clocks.
-
-    Args:
-        align: whether to compare the clocks; else all times stay as recorded.
-    """
-
-    return align_run(run, align)
+    raise UsageError(f"{path}: the suffix selects the format to write; use one of {choices}.")
 
 
 def write_trace(
@@ -63,17 +53,17 @@ def write_trace(
     progress: Callable[[float], None] = _silent,
     aligned_run: AlignedRun | None = None,
 ) -> int:
-    """Write the whole run as one trace in the format that *suffix*, a key of FORMATS, stands for.
+    """Write the whole run as one trace in the format of *suffix*, a key of FORMATS.
 
     Args:
-        joined: how the ranks stand to each other; each is left by itself, as recorded, when it is not given.
-        progress: called now and then with how many of the run's timelines are written, in fractions.
+        progress: called repeatedly with the number of timelines written so far, a fraction included.
+        aligned_run: clock shifts and matched collectives of the ranks; by default, each rank is written as recorded.
 
     Returns:
         The number of slices written.
 
     Raises:
-        OSError: *path* cannot be written; what was written until then is left to the caller.
+        OSError: *path* cannot be written; the caller removes the partial file.
     """
     from dptrace.export.aligned_run import without_alignment
 
@@ -87,6 +77,6 @@ def write_trace(
 
         if suffix == ".json":
             return write_chrome(run, aligned_run, file, progress)
-        # No name and no time in gzip's header, so that the same run gives the same bytes.
+        # No name and no time in the gzip header, so that the same run produces the same bytes.
         with gzip.GzipFile(filename="", mode="wb", compresslevel=4, fileobj=file, mtime=0) as packed:
             return write_chrome(run, aligned_run, cast("IO[bytes]", packed), progress)

@@ -1,4 +1,4 @@
-"""Lanes: how slices that overlap are told apart on tracks where slices must not."""
+"""Assign overlapping slices to lanes, for formats in which the slices of a track must not overlap."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["assign_lanes"]
 
 
 def assign_lanes(start_ns: Int64, end_ns: Int64) -> NDArray[np.int32]:
-    """Give each slice the lowest lane on which nothing else is running.
+    """Assign each slice to the lowest lane on which nothing else is running.
 
-    The slices come sorted by start. Perfetto and Chrome want the slices of one thread to nest, so a kernel that
-    begins before its predecessor on the same stream has ended needs a lane of its own::
+    The slices are sorted by start. Perfetto and Chrome require the slices of one thread to nest, so a kernel that
+    starts before the previous one on its stream has ended needs another lane::
 
         slice   A  0..10   B  4..6   C  5..12   D  6..8   E  12..20   F  20..30
 
@@ -24,10 +24,9 @@ def assign_lanes(start_ns: Int64, end_ns: Int64) -> NDArray[np.int32]:
         lane 1             B  4..6              D  6..8
         lane 2                       C  5..12
 
-    A takes lane 0; B and C find it busy; D follows B, for 6 is B's end; when E begins, all lanes are free and it
-    takes the lowest. E and F overlap nothing (a slice may begin where another ends), and such slices never enter
-    the loop: only clusters like A to D do, so a stream that keeps order costs a comparison, and the worst case
-    O(n log n).
+    A takes lane 0, which is busy for B and C; D follows B, which ends at 6; when E starts, all lanes are free and it
+    takes the lowest. E and F overlap nothing (a slice may start where another ends). Only clusters like A to D enter
+    the loop, so a stream without overlap costs one comparison per slice; the worst case is O(n log n).
     """
     lane = np.zeros(len(start_ns), np.int32)
     if not len(start_ns):
@@ -50,7 +49,7 @@ def _pack(starts: list[int], ends: list[int]) -> list[int]:
     for start, end in zip(starts, ends, strict=True):
         while running and running[0][0] <= start:
             heapq.heappush(free, heapq.heappop(running)[1])
-        # Every lane is either running or free, so with none free the running ones number the next.
+        # Every lane is either running or free, so without a free lane the number of running ones is the next.
         lane = heapq.heappop(free) if free else len(running)
         heapq.heappush(running, (end, lane))
         lanes.append(lane)

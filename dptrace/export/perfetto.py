@@ -1,4 +1,4 @@
-"""Perfetto's own format: TrackEvent protobuf, exact to the nanosecond, with every name written once."""
+"""Write Perfetto's own format: TrackEvent protobuf, exact to the nanosecond, with every name written once."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from dptrace.run.run import Run
 
 __all__ = ["write_perfetto"]
 
-_Notes: TypeAlias = dict[str, Callable[[Any], Any]]
+_Annotations: TypeAlias = dict[str, Callable[[Any], Any]]
 
 _SEQUENCE = 1
-"""All packets are one sequence, so that they share one table of interned names."""
+"""All packets form one sequence, so that they share one table of interned names."""
 _NAMES_PER_PACKET = 1000
 _TRACKS_PER_PROCESS = 1 << 20
 
 
 def write_perfetto(run: Run, aligned_run: AlignedRun, file: IO[bytes], progress: Callable[[float], None]) -> int:
-    """Write *run* as packets: a process per GPU, in the order of ranks, and below it a track per row and counter.
+    """Write *run* as packets: a process per GPU, in rank order, with a track per row and counter.
 
-    The rows are named child tracks of the process and not threads: lanes of one stream then carry the same name,
-    which Perfetto draws as one row. Timestamps are nanoseconds of the recording's own clock, or of the common one.
+    The rows are named child tracks of the process, not threads: lanes of one stream then have the same name, which
+    Perfetto draws as one row. Timestamps are nanoseconds of the recording's clock, or of the common clock.
 
     Returns:
         The number of slices written.
@@ -52,32 +52,32 @@ def write_perfetto(run: Run, aligned_run: AlignedRun, file: IO[bytes], progress:
 
 
 class _Interned:
-    """One of the sequence's tables of texts; a text's number is its place in order of first use, from 1."""
+    """One of the sequence's tables of texts; texts are numbered from 1 in order of first use."""
 
     def __init__(self, field: str, text: str) -> None:
         self.field, self.text = field, text
         self.numbers: dict[str, int] = {}
 
     def add(self, packet: Any, text: str) -> int:
-        """Give the number of *text*, and write the entry into *packet* when it is new."""
+        """Return the number of *text*, and write the entry into *packet* when it is new."""
         number = self.numbers.get(text)
         if number is None:
             number = self.numbers[text] = len(self.numbers) + 1
             entry = getattr(packet.interned_data, self.field).add(iid=number)
-            # The table of annotation strings holds bytes, the others hold text.
+            # The table of annotation strings contains bytes, the others contain text.
             setattr(entry, self.text, text.encode() if self.text == "str" else text)
         return number
 
 
 class _Writer:
-    """Packets of one sequence, in the order in which a reader needs them."""
+    """Writes the packets of one sequence in the order in which a reader needs them."""
 
     def __init__(self, file: IO[bytes], origin: int) -> None:
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2
 
         self.proto: Any = perfetto_trace_pb2
         self.file = file
-        # Timestamps are unsigned: a recording whose clock passes through 0 is moved there.
+        # Timestamps are unsigned: a recording that starts before its clock's zero is moved to start at 0.
         self.origin = origin
         self.events = _Interned("event_names", "name")
         self.keys = _Interned("debug_annotation_names", "name")
@@ -90,12 +90,12 @@ class _Writer:
         self.file.write(self.proto.Trace(packet=[packet]).SerializeToString())
 
     def begin(self) -> None:
-        """Start the sequence's state, and say that processes stand in the order given."""
+        """Start the sequence's state, and request the given order of processes."""
         proto = self.proto
         packet = self._packet(proto.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED)
         packet.first_packet_on_sequence = True
         packet.previous_packet_dropped = 1
-        # Ranks on processes are honoured only when the root, uuid 0, says so; Perfetto knows this since its version 57.
+        # Perfetto applies the order of processes only if the root, uuid 0, asks for it (since version 57).
         if ordering := getattr(proto.TrackDescriptor, "PROCESS_ORDERING_EXPLICIT", None):
             packet.track_descriptor.uuid, packet.track_descriptor.process_ordering = 0, ordering
         self._write(packet)
@@ -137,16 +137,16 @@ class _Writer:
         self.file.write(b"".join(parts))
 
     def slices(self, uuid: int, track: Track) -> None:
-        """Write each slice as its beginning, with name and arguments, and its end."""
+        """Write each slice as a start event, with name and arguments, and an end event."""
         event = self.proto.TrackEvent
-        names, notes = self._labels(track), self._notes(track.arguments)
-        arguments = [argument.values.tolist() for argument in track.arguments if argument.name in notes]
+        names, annotations = self._labels(track), self._annotations(track.arguments)
+        arguments = [argument.values.tolist() for argument in track.arguments if argument.name in annotations]
         links = [0] * len(track) if track.link is None else track.link.tolist()
         starts, ends = (times(moments - self.origin) for moments in (track.start_ns, track.end_ns))
         begin, end = self._event(uuid, event.TYPE_SLICE_BEGIN), self._event(uuid, event.TYPE_SLICE_END)
         closing = end.SerializeToString()
-        turn = packet_head(closing, len(ends[0]))
-        # Most slices differ from an earlier one in nothing but their times.
+        closing_head = packet_head(closing, len(ends[0]))
+        # Most slices differ from an earlier one only in their times.
         texts: dict[Any, tuple[bytes, bytes]] = {}
         parts: list[bytes] = []
         keys = zip(track.label.tolist(), links, *arguments, strict=True)
@@ -154,31 +154,31 @@ class _Writer:
             text = texts.get(key)
             if text is None:
                 label, link, *values = key
-                self._fill(begin.track_event, names[label], link, values, notes)
+                self._fill(begin.track_event, names[label], link, values, annotations)
                 body = begin.SerializeToString()
-                text = texts[key] = packet_head(body, len(start)), body + turn
+                text = texts[key] = packet_head(body, len(start)), body + closing_head
             parts += (text[0], start, text[1], stop, closing)
         self.file.write(b"".join(parts))
 
-    def _fill(self, event: Any, name: int, link: int, values: Sequence[Any], notes: _Notes) -> None:
-        """Put into the event that begins a slice what it is about."""
+    def _fill(self, event: Any, name: int, link: int, values: Sequence[Any], annotations: _Annotations) -> None:
+        """Set name, arguments and link of the event that starts a slice."""
         event.name_iid = name
         del event.debug_annotations[:]
         event.debug_annotations.extend(
-            make(value) for make, value in zip(notes.values(), values, strict=True) if value >= 0
+            make(value) for make, value in zip(annotations.values(), values, strict=True) if value >= 0
         )
-        # Not a flow, which would say that one causes the next.
+        # Not a flow, which would mean that one slice causes the next.
         event.ClearField("correlation_id")
         if link:
             event.correlation_id = link
 
-    def _event(self, uuid: int, what: int) -> Any:
+    def _event(self, uuid: int, event_type: int) -> Any:
         packet = self._packet(self.proto.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE)
-        packet.track_event.type, packet.track_event.track_uuid = what, uuid
+        packet.track_event.type, packet.track_event.track_uuid = event_type, uuid
         return packet
 
     def _labels(self, track: Track) -> dict[int, int]:
-        """Write the slices' names that are new; give each label's number."""
+        """Write the slices' names that are new; return each label's number."""
         used = sorted(set(track.label.tolist()))
         numbers: dict[int, int] = {}
         for first in range(0, len(used), _NAMES_PER_PACKET):
@@ -188,14 +188,16 @@ class _Writer:
             self._write(packet)
         return numbers
 
-    def _notes(self, arguments: Sequence[Argument]) -> _Notes:
-        """Write the arguments' names and texts that are new; give what makes an annotation of each one's values."""
+    def _annotations(self, arguments: Sequence[Argument]) -> _Annotations:
+        """Write the arguments' names and texts that are new; return functions from values to annotations."""
         packet = self._packet(self.proto.TracePacket.SEQ_NEEDS_INCREMENTAL_STATE)
-        notes = {argument.name: self._note(packet, argument) for argument in arguments if not argument.empty}
+        annotations = {
+            argument.name: self._annotation(packet, argument) for argument in arguments if not argument.empty
+        }
         self._write(packet)
-        return notes
+        return annotations
 
-    def _note(self, packet: Any, argument: Argument) -> Callable[[Any], Any]:
+    def _annotation(self, packet: Any, argument: Argument) -> Callable[[Any], Any]:
         make, key, texts = self.proto.DebugAnnotation, self.keys.add(packet, argument.name), argument.texts
         if texts is not None:
             numbers = {value: self.values.add(packet, texts[value]) for value in set(argument.values.tolist()) - {-1}}

@@ -1,4 +1,4 @@
-"""Protobuf's wire format, as far as a trace needs it: times by the thousand, and packets with a time put in."""
+"""Protobuf's wire format, as far as traces need it: many times at once, and packets with a time inserted."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dptrace.core.intervals import Int64
 __all__ = ["packet_head", "times", "varint"]
 
 _PACKET = b"\x0a"
-"""Trace.packet, number 1, which has a length."""
+"""Tag of Trace.packet: field 1, length-delimited."""
 _TIMESTAMP = b"\x40"
-"""TracePacket.timestamp, number 8, which is a number."""
+"""Tag of TracePacket.timestamp: field 8, varint."""
 
 
 def varint(number: int) -> bytes:
-    """Write a number of 0 or more, seven bits to a byte, the lowest first.
+    """Encode a number of 0 or more, seven bits per byte, the lowest first.
 
     >>> varint(300).hex()
     'ac02'
@@ -29,10 +29,10 @@ def varint(number: int) -> bytes:
 
 
 def times(values: Int64) -> list[bytes]:
-    """Write times of 0 or more as varints that are all as long as the longest of them.
+    """Encode times of 0 or more as varints, all as long as the longest one.
 
-    A varint may be longer than it needs to be (the digits on top are zeros), and with one length for all the lengths
-    of the packets that hold them are known without looking.
+    A varint may be longer than necessary (its high digits are zeros). With one length for all, the lengths of the
+    packets that contain them are known in advance.
     """
     width = len(varint(int(values.max(initial=0))))
     digits = np.empty((len(values), width), np.uint8)
@@ -44,5 +44,5 @@ def times(values: Int64) -> list[bytes]:
 
 
 def packet_head(rest: bytes, width: int) -> bytes:
-    """Give what stands before the time, of *width* bytes, of a packet whose other fields are *rest*."""
+    """Return the bytes before a packet's time of *width* bytes; *rest* are its other fields."""
     return _PACKET + varint(len(_TIMESTAMP) + width + len(rest)) + _TIMESTAMP

@@ -1,4 +1,4 @@
-"""The tracks of a merged trace: each rank's steps, parts, communication and streams, as columns for any format."""
+"""The tracks of a merged trace, as columns for any format: each rank's steps, parts, communication and streams."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 __all__ = ["Argument", "Process", "Track", "earliest", "processes"]
 
 CHUNK = 1 << 15
-"""Slices that a writer holds as Python objects at once."""
+"""Slices that a writer converts to Python objects at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Argument:
 
     name: str
     values: Int64 | NDArray[np.float64]
-    """The numbers themselves, or indices into ``texts``; -1 where a slice has no such detail."""
+    """Numbers, or indices into ``texts``; -1 where a slice does not have this detail."""
     texts: tuple[str, ...] | None = None
 
     @property
     def empty(self) -> bool:
-        """Tell whether no slice has this detail."""
+        """Whether no slice has this detail."""
         return not np.any(self.values >= 0)
 
     def __getitem__(self, index: slice | NDArray[np.int64]) -> Argument:
@@ -45,19 +45,19 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One row: slices sorted by start, none of which overlap."""
+    """One row of slices, sorted by start and without overlap."""
 
     name: str
     start_ns: Int64
     end_ns: Int64
     label: NDArray[np.int32]
-    """Index into ``labels``: what is written on the slice, and what Perfetto derives its colour from."""
+    """Index into ``labels``: the text on the slice, from which Perfetto derives its color."""
     labels: tuple[str, ...]
     arguments: tuple[Argument, ...]
     lane: int = 0
-    """Which of the track's lanes; those after 0 hold what overlaps."""
+    """Number of the track's lane; lanes after 0 contain overlapping slices."""
     link: Int64 | None = None
-    """Of each slice, which others it belongs to: equal numbers belong together, whatever their track; 0 is alone."""
+    """Number of each slice's collective: slices with equal numbers are linked across tracks; 0 for no link."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -73,18 +73,18 @@ class Track:
         )
 
     def chunks(self) -> Iterator[Track]:
-        """Cut the track into stretches of at most CHUNK slices."""
+        """Split the track into parts of at most CHUNK slices."""
         for first in range(0, len(self), CHUNK):
             yield self[first : first + CHUNK]
 
     def lanes(self) -> Iterator[Track]:
-        """Cut the track into lanes on which nothing overlaps."""
+        """Split the track into lanes without overlap."""
         lane = assign_lanes(self.start_ns, self.end_ns)
         for number in range(int(lane.max(initial=-1)) + 1):
             yield replace(self[np.flatnonzero(lane == number)], lane=number)
 
     def shifted(self, shift: Shift) -> Track:
-        """Give the track on the common clock."""
+        """Return the track on the common clock."""
         return self if shift.move is None else replace(self, start_ns=shift(self.start_ns), end_ns=shift(self.end_ns))
 
 
@@ -101,7 +101,7 @@ class Process:
 
 
 def processes(run: Run, aligned_run: AlignedRun) -> Iterator[Process]:
-    """Give the tracks of each timeline of *run*, one timeline at a time; times in ns, on the clocks of *joined*."""
+    """Yield the tracks of each timeline of *run*; times in ns, on the clocks of *aligned_run*."""
     for device, members, shift in zip(run.devices, aligned_run.members, aligned_run.shifts, strict=True):
         timeline, pieces = device.timeline, exposure(device.timeline)
         rows = [
@@ -117,7 +117,7 @@ def processes(run: Run, aligned_run: AlignedRun) -> Iterator[Process]:
 
 
 def earliest(run: Run, aligned_run: AlignedRun) -> int:
-    """Give the first time of all in ns, on the clocks of *joined*; 0 for an empty run."""
+    """Return the earliest time in ns, on the clocks of *aligned_run*; 0 for an empty run."""
     firsts = []
     for timeline, shift in zip(run.timelines, aligned_run.shifts, strict=True):
         launched = timeline.launch_ns[timeline.launch_ns != UNKNOWN]
@@ -134,7 +134,7 @@ def _name(timeline: Timeline) -> str:
 
 
 def _steps(timeline: Timeline, split: Split) -> Track:
-    """Make the row of steps, each with its nine figures."""
+    """Return the track of steps, each with its nine figures."""
     bounds = timeline.windows.bounds
     names = tuple(map(encodable, timeline.windows.names))
     figures = tuple(Argument(name, split.figures[name]) for name in FIGURES)
@@ -142,7 +142,7 @@ def _steps(timeline: Timeline, split: Split) -> Track:
 
 
 def _parts(timeline: Timeline) -> Track:
-    """Make the row of parts: adding its slices up by name gives the split."""
+    """Return the track of parts: the sums of its slices by name are the split."""
     pieces = partition(timeline)
     labels = tuple(PART_LABELS[part] for part in Part)
     step = Argument("step", pieces.source.astype(np.int64), tuple(map(encodable, timeline.windows.names)))
@@ -150,7 +150,7 @@ def _parts(timeline: Timeline) -> Track:
 
 
 def _communication(timeline: Timeline, pieces: Segments) -> Iterator[Track]:
-    """Make the rows of exposed and of overlapped communication."""
+    """Yield the tracks of exposed and of overlapped communication."""
     kinds = tuple(encodable(collective.kind) for collective in timeline.collectives)
     for exposed, word in ((1, "exposed"), (0, "overlapped")):
         index = np.flatnonzero(pieces.part == exposed)
@@ -166,12 +166,12 @@ def _communication(timeline: Timeline, pieces: Segments) -> Iterator[Track]:
 
 
 def _streams(device: DeviceFigures, members: Members) -> Iterator[Track]:
-    """Make a row per stream of a GPU, or per thread of a CPU."""
+    """Yield a track per stream of a GPU, or per thread of a CPU."""
     timeline = device.timeline
-    places = members.row_of_interval(len(timeline))
-    # -1, which is "none", for what is not communication.
-    none = np.where(timeline.kind == Kind.COMMUNICATION, 0, -1)
-    exposed, overlapped = device.exposed_ns + none, device.overlapped_ns + none
+    rows = members.row_of_interval(len(timeline))
+    # -1 means "no value" for intervals that are not communication.
+    is_comm = timeline.kind == Kind.COMMUNICATION
+    exposed, overlapped = (np.where(is_comm, values, -1) for values in (device.exposed_ns, device.overlapped_ns))
     names = tuple(map(encodable, timeline.names))
     phases = tuple(phase.name.lower() for phase in Phase)
     for lane in np.unique(timeline.lane).tolist():
@@ -181,10 +181,10 @@ def _streams(device: DeviceFigures, members: Members) -> Iterator[Track]:
         arguments = (
             Argument("phase", timeline.phase[index].astype(np.int64), phases),
             _step_argument(timeline, index),
-            *_collective_arguments(timeline, index, np.append(members.seq, -1)[places[index]]),
+            *_collective_arguments(timeline, index, np.append(members.seq, -1)[rows[index]]),
             Argument("exposed_ns", exposed[index]),
             Argument("overlapped_ns", overlapped[index]),
-            *_member_arguments(members, places[index]),
+            *_member_arguments(members, rows[index]),
         )
         yield Track(
             f"{word} {lane} ({', '.join(kinds)})",
@@ -192,22 +192,22 @@ def _streams(device: DeviceFigures, members: Members) -> Iterator[Track]:
             timeline.end_ns[index],
             timeline.name[index],
             names,
-            # Most streams hold no communication, and a column of nothing is as long as any.
+            # Most streams have no communication, and an empty column takes as much memory as any.
             tuple(argument for argument in arguments if not argument.empty),
-            link=np.append(members.instance, 0)[places[index]],
+            link=np.append(members.instance, 0)[rows[index]],
         )
 
 
-def _member_arguments(members: Members, place: Int64) -> Iterator[Argument]:
-    """Tell what the other ranks say of a collective: which one it is, and how long this rank waited for them."""
-    yield Argument("instance", np.append(np.where(members.instance > 0, members.instance, -1), -1)[place])
+def _member_arguments(members: Members, row: Int64) -> Iterator[Argument]:
+    """Yield what matching across ranks shows about a collective: its number, wait, transfer and bandwidth."""
+    yield Argument("instance", np.append(np.where(members.instance > 0, members.instance, -1), -1)[row])
     for name, at_bound, values in (
         ("wait_ns", "wait_at_least_ns", members.wait_ns),
         ("transfer_ns", "transfer_at_most_ns", members.transfer_ns),
         ("busbw_gbps", "busbw_at_least_gbps", members.busbw_gbps),
     ):
-        yield Argument(name, np.append(np.where(members.is_upper_bound, -1, values), -1)[place])
-        yield Argument(at_bound, np.append(np.where(members.is_upper_bound, values, -1), -1)[place])
+        yield Argument(name, np.append(np.where(members.is_upper_bound, -1, values), -1)[row])
+        yield Argument(at_bound, np.append(np.where(members.is_upper_bound, values, -1), -1)[row])
 
 
 def _step_argument(timeline: Timeline, index: NDArray[np.integer]) -> Argument:
@@ -218,28 +218,28 @@ def _step_argument(timeline: Timeline, index: NDArray[np.integer]) -> Argument:
 
 
 def _collective_arguments(
-    timeline: Timeline, index: NDArray[np.integer], counted: Int64 | None = None
+    timeline: Timeline, index: NDArray[np.integer], matched_seq: Int64 | None = None
 ) -> Iterator[Argument]:
-    """Tell what is known of each collective; what the trace does not say is left out, not shown as nothing.
+    """Yield the metadata of each collective; unknown values are left out, not shown as zero.
 
     Args:
-        counted: the sequence numbers that matching gave, for files that hold none.
+        matched_seq: the sequence numbers from matching, for files that have none.
     """
-    known, which = timeline.collectives, timeline.collective[index]
+    collectives, which = timeline.collectives, timeline.collective[index]
     for name, texts in (
-        ("collective", [collective.kind for collective in known]),
-        ("dtype", [collective.dtype for collective in known]),
-        ("group", [collective.group for collective in known]),
-        ("label", [collective.label for collective in known]),
+        ("collective", [collective.kind for collective in collectives]),
+        ("dtype", [collective.dtype for collective in collectives]),
+        ("group", [collective.group for collective in collectives]),
+        ("label", [collective.label for collective in collectives]),
     ):
         table = tuple(dict.fromkeys(filter(None, texts)))
-        place = {text: number for number, text in enumerate(table)}
-        values = np.array([*(place.get(text, -1) for text in texts), -1], np.int64)
+        code = {text: number for number, text in enumerate(table)}
+        values = np.array([*(code.get(text, -1) for text in texts), -1], np.int64)
         yield Argument(name, values[which], tuple(map(encodable, table)))
     for name, numbers in (
-        ("bytes", [collective.bytes or -1 for collective in known]),
-        ("group_size", [collective.group_size or -1 for collective in known]),
+        ("bytes", [collective.bytes or -1 for collective in collectives]),
+        ("group_size", [collective.group_size or -1 for collective in collectives]),
     ):
         yield Argument(name, np.array([*numbers, -1], np.int64)[which])
-    seq = np.array([*(collective.seq for collective in known), -1], np.int64)[which]
-    yield Argument("seq", seq if counted is None else np.where(seq < 0, counted, seq))
+    seq = np.array([*(collective.seq for collective in collectives), -1], np.int64)[which]
+    yield Argument("seq", seq if matched_seq is None else np.where(seq < 0, matched_seq, seq))

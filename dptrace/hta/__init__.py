@@ -1,1 +1,1 @@
-"""Holistic Trace Analysis on dptrace's reader, and its definitions in dptrace's own code."""
+"""Holistic Trace Analysis (HTA) on dptrace's reader, and HTA's definitions computed by dptrace."""

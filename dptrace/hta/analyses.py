@@ -1,4 +1,4 @@
-"""HTA's analyses, each as a call of HTA's own method and the tables and figures that come of it."""
+"""HTA's analyses: each calls HTA's own method and returns its tables and figures."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Tables = dict[str, pd.DataFrame]
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an analysis gives."""
+    """The result of an analysis."""
 
     tables: Tables
-    """Frames by a name; their columns keep HTA's names and units."""
+    """Frames by name; their columns keep HTA's names and units."""
     figures: list[Any]
-    """HTA's plotly figures, if they were asked for and it makes any."""
+    """HTA's plotly figures, if they were requested and HTA draws any."""
     written: tuple[str, ...]
     """The files that were written."""
     notes: tuple[str, ...]
-    """What is to be known of the files that were read, a sentence each."""
+    """Notes on the files that were read, a sentence each."""
 
 
 def analyze(
@@ -46,24 +46,24 @@ def analyze(
     """Run one of ``options.ANALYSES``.
 
     Args:
-        against: the second run, of trace-diff.
-        strict: whether damage in a file is an error instead of a note.
-        draw: whether to let HTA draw, too.
-        force: whether an overlaid trace may take the place of a file.
+        against: the second run, for trace-diff.
+        strict: treat damage in a file as an error instead of a note.
+        draw: also create HTA's figures.
+        force: allow an overlaid trace to overwrite a file.
 
     Raises:
-        DptraceError: the analysis can't be made of this run.
-        UsageError: a rank that isn't there, or what the analysis must be told is missing.
+        DptraceError: the analysis fails on this run.
+        UsageError: a rank is not in the run, or a required option is missing.
     """
     with silence_hta() as errors:
         trace = parsed_trace(found, strict, options.rounding)
         task = _AnalysisRun(name, trace, options, draw, errors)
         if against is not None:
             task.other = parsed_trace(against, strict, options.rounding)
-            _choose(task.other, options.against_ranks)
+            _select_ranks(task.other, options.against_ranks)
         else:
             trace.align_and_filter_trace(bool(options.include_last_step))
-        _choose(trace, options.ranks)
+        _select_ranks(trace, options.ranks)
         if options.overlay:
             check_overlay(name, trace, min(trace.traces), options.overlay, force)
         with captured_figures() as figures:
@@ -72,25 +72,25 @@ def analyze(
     return Result({key: _flat(table) for key, table in tables.items()}, figures if draw else [], task.written, notes)
 
 
-def _choose(trace: Any, ranks: tuple[int, ...]) -> None:
-    """Leave only the ranks that were named."""
+def _select_ranks(trace: Any, ranks: tuple[int, ...]) -> None:
+    """Keep only the given ranks; all if there are none."""
     absent = [rank for rank in ranks if rank not in trace.traces]
     if absent:
-        here = ", ".join(map(str, sorted(trace.traces)))
-        raise UsageError(f"There is no rank {absent[0]}; the ranks here are {here}.")
+        known = ", ".join(map(str, sorted(trace.traces)))
+        raise UsageError(f"Rank {absent[0]} is not in the run; choose from {known}.")
     if ranks:
         trace.traces = {rank: trace.traces[rank] for rank in sorted(ranks)}
 
 
 def _flat(table: pd.DataFrame) -> pd.DataFrame:
-    """Turn levels of columns into names joined by underscores, and an index that says something into columns."""
+    """Join the levels of column names by underscores, and turn a named index into columns."""
     if isinstance(table.columns, pd.MultiIndex):
         table = table.set_axis(["_".join(map(str, levels)).strip("_") for levels in table.columns], axis=1)
     return table.reset_index(drop=table.index.names == [None])
 
 
 class _AnalysisRun:
-    """One analysis under way."""
+    """One call of an analysis."""
 
     def __init__(self, name: str, trace: Any, options: Options, draw: bool, errors: list[str]) -> None:
         self.name, self.options, self.draw, self.errors = name, options, draw, errors
@@ -98,7 +98,11 @@ class _AnalysisRun:
         self.written: tuple[str, ...] = ()
 
     def run(self) -> Tables:
-        """Call HTA, and make a sentence of what it raises."""
+        """Call HTA and turn its exceptions into messages.
+
+        Raises:
+            DptraceError: HTA failed, or returned no rows.
+        """
         self.ranks = sorted(self.trace.traces)
         self.hta = analysis_of(self.trace)
         try:
@@ -106,32 +110,32 @@ class _AnalysisRun:
         except DptraceError:
             raise
         except Exception as error:
-            # HTA raises whatever it stumbles over: KeyError, IndexError, AssertionError, ValueError ...
+            # HTA has no exceptions of its own: KeyError, IndexError, AssertionError, ValueError ...
             raise self.failed(f"{type(error).__name__}: {error}") from error
         if not any(len(table) for table in tables.values()):
             raise self.failed("it finds nothing")
         return tables
 
     def failed(self, why: str) -> DptraceError:
-        """Say that the analysis failed, with what HTA logged, and the likely reason."""
+        """Return an error that contains what HTA logged and what the analysis needs."""
         logged = [error.rstrip(".") for error in self.errors if len(error) < 300]
-        said = "; ".join(dict.fromkeys([*logged, why.strip().rstrip(".:")]))
+        reasons = "; ".join(dict.fromkeys([*logged, why.strip().rstrip(".:")]))
         needs = ANALYSES[self.name].needs
-        return DptraceError(f"HTA's {self.name} can't be made of this run ({said}). It needs {needs}.")
+        return DptraceError(f"HTA's {self.name} failed on this run ({reasons}). It needs {needs}.")
 
     def chosen(self, *names: str, **renamed: str) -> dict[str, Any]:
-        """Give the options that the user set, by HTA's names for them."""
+        """Return the options that the user set, by HTA's names for them."""
         pairs = {**{name: name for name in names}, **renamed}
         values = {theirs: getattr(self.options, ours) for theirs, ours in pairs.items()}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items() if v not in (None, ())}
 
     def by_rank(self, frames: dict[int, pd.DataFrame]) -> pd.DataFrame:
-        """Put frames of ranks below each other, with the rank as their first column."""
+        """Concatenate the ranks' frames, with the rank as the first column."""
         parts = []
         for rank, frame in frames.items():
-            rest = frame.drop(columns="rank", errors="ignore")
-            rest.insert(0, "rank", rank)
-            parts.append(rest)
+            part = frame.drop(columns="rank", errors="ignore")
+            part.insert(0, "rank", rank)
+            parts.append(part)
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
@@ -169,7 +173,7 @@ def _launch_statistics(task: _AnalysisRun) -> Tables:
     runtime, delay = 50 if runtime is None else runtime, 100 if delay is None else delay
     chosen = task.chosen(include_memory_events="memory_kernels")
     frames = task.hta.get_cuda_kernel_launch_stats(task.ranks, runtime, delay, visualize=task.draw, **chosen)
-    # What HTA only draws: how many launches it counts as short kernels and as outliers.
+    # HTA only draws these: the number of launches that it counts as short kernels and as outliers.
     counts = [
         {
             "rank": rank,
@@ -205,20 +209,20 @@ def _critical_path(task: _AnalysisRun) -> Tables:
     options = task.options
     annotation = "ProfilerStep" if options.annotation is None else options.annotation
     symbols = task.trace.symbol_table.get_sym_table()
-    alike = [number for number, symbol in enumerate(symbols) if annotation in symbol]
-    count = int(task.trace.traces[task.ranks[0]]["name"].isin(alike).sum())
+    matching = [number for number, symbol in enumerate(symbols) if annotation in symbol]
+    count = int(task.trace.traces[task.ranks[0]]["name"].isin(matching).sum())
     if options.instance is not None and options.instance[1] >= count:
         raise UsageError(f"--instance counts from 0, and rank {task.ranks[0]} has {count} events named {annotation!r}.")
     chosen = task.chosen(data_load_events="data_loading")
-    found = task.hta.critical_path_analysis(task.ranks[0], annotation, options.instance, **chosen)
-    if found is None:
-        raise task.failed(f"no annotation holds {annotation!r}")
-    graph, whole = found
-    if not whole:
-        raise task.failed("its graph of dependencies is not valid")
+    result = task.hta.critical_path_analysis(task.ranks[0], annotation, options.instance, **chosen)
+    if result is None:
+        raise task.failed(f"no annotation contains {annotation!r}")
+    graph, valid = result
+    if not valid:
+        raise task.failed("its dependency graph is not valid")
     share = graph.summary().rename("percent").sort_values(ascending=False)
     path = graph.get_critical_path_breakdown()
-    # The edges come from a set; categories are numbers of the symbol table.
+    # The edges come from a set, so they are sorted; categories are numbers of the symbol table.
     path = path.sort_values(["duration", "event_idx", "type"], ascending=[False, True, True]).drop(columns="index")
     path["cat"] = [symbols[int(category)] if category == category else "" for category in path["cat"]]
     if options.overlay:
@@ -228,7 +232,7 @@ def _critical_path(task: _AnalysisRun) -> Tables:
 
 def _frequent_sequences(task: _AnalysisRun) -> Tables:
     if not task.options.operator:
-        raise UsageError("Name the operator whose kernels to look at: --operator aten::linear.")
+        raise UsageError("Name an operator, for example --operator aten::linear.")
     chosen = task.chosen(min_pattern_len="min_length", top_k="top")
     frame, task.written = frequent_sequences(
         task.hta, task.options.operator, task.ranks[0], task.draw, task.options.overlay, chosen
@@ -240,7 +244,7 @@ def _trace_diff(task: _AnalysisRun) -> Tables:
     from hta.trace_diff import DeviceType, TraceDiff
 
     if task.other is None:
-        raise UsageError("Name the second run: --against RUN2.")
+        raise UsageError("Name the second run with --against RUN2.")
     options = task.options
     frame = TraceDiff.compare_traces(
         task.trace,
@@ -273,7 +277,7 @@ _RUNNERS: dict[str, Callable[[_AnalysisRun], Tables]] = {
 
 
 def plain_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Give a table's rows as plain data: Python's own numbers, and nothing where a value is missing."""
+    """Return a table's rows as plain data: Python numbers, and None for missing values."""
     return [{str(key): _plain(value) for key, value in row.items()} for row in frame.to_dict("records")]
 
 

@@ -1,9 +1,9 @@
-"""Holistic Trace Analysis's temporal breakdown and overlap, by its definitions and our own code.
+"""Holistic Trace Analysis's (HTA's) temporal breakdown and overlap, computed by dptrace from HTA's definitions.
 
-For whoever knows HTA's figures and wants to check dptrace against them. They differ from the split of
-``dptrace analyze``: all steps but the last are pooled, everything with a stream counts as GPU work (synchronisation
-too), and times are first rounded to whole µs. The names of the columns are HTA's. Source: traceinsight 0.6.1,
-``hta/common/trace.py``, ``hta/analyzers/breakdown_analysis.py`` and ``communication_analysis.py``.
+Use them to check dptrace against HTA. They differ from the split of ``dptrace analyze``: all steps but the last are
+pooled, everything with a stream counts as GPU work (synchronization too), and times are first rounded to whole µs. The
+column names are HTA's. Source: traceinsight 0.6.1, ``hta/common/trace.py``, ``hta/analyzers/breakdown_analysis.py``
+and ``communication_analysis.py``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMPATIBLE_WITH = "0.6.1"
 """The release of HTA whose figures these are."""
 
 _ARGUMENTS = (ArgColumn("stream", "stream", -1), ArgColumn("correlation", "correlation", -1))
-# hta/common/types.py, and the order in which get_kernel_type of hta/utils/utils.py asks them.
+# From hta/common/types.py, in the order in which get_kernel_type of hta/utils/utils.py applies them.
 _COMMUNICATION = re.compile(r"(^nccl.*)|(^hip)|(^hccl)|(.*ncclKernel.*)")
 _MEMORY = re.compile(r"(^(hip)?Memcpy)|(^(hip)?Memset)|(^dma)")
 _NO_COMPUTE = re.compile(
@@ -49,42 +49,42 @@ class HtaCompat:
     """HTA's figures of a run."""
 
     frame: pd.DataFrame
-    """A row for each rank, in µs and percent, under HTA's names."""
+    """A row for each rank, in µs and percent, with HTA's column names."""
     rounded: bool
     """Whether times were rounded to whole µs first."""
     notes: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give the figures as plain data."""
+        """Return the figures as plain data."""
         records = self.frame.to_dict("records")
         ranks = [{key: None if value != value else value for key, value in row.items()} for row in records]
         return {"schema": 1, "hta": COMPATIBLE_WITH, "rounded": self.rounded, "ranks": ranks, "notes": list(self.notes)}
 
 
 def hta_compat(found: Sources, strict: bool = False) -> HtaCompat:
-    """Compute HTA's temporal breakdown and overlap of what ``discovery.find`` found.
+    """Compute HTA's temporal breakdown and overlap of the files that ``discovery.find`` found.
 
-    ``HTA_DISABLE_NS_ROUNDING=1`` in the environment leaves fractions of µs, as it does in HTA.
+    ``HTA_DISABLE_NS_ROUNDING=1`` in the environment keeps fractions of µs, as it does in HTA.
 
     Args:
-        strict: whether damage in a file is an error instead of a note.
+        strict: treat damage in a file as an error instead of a note.
 
     Raises:
-        DptraceError: a file can't be read, two claim one rank, or none holds GPU work.
+        DptraceError: a file cannot be read, two files have the same rank, or no file has GPU work.
     """
     rounded = os.environ.get("HTA_DISABLE_NS_ROUNDING") != "1"
     ranks = read_ranks(found, _ARGUMENTS, rounded, strict)
     for file in ranks.files.values():
         _refuse_mtia(file)
     origin = min(file.frame["ts"].min() for file in ranks.files.values())
-    # HTA counts the names of steps over all ranks: with one step or none nothing is left out.
+    # HTA counts the names of steps over all ranks: with at most one step, none is left out.
     steps = len({symbol for file in ranks.files.values() for symbol in file.symbols if _STEP.match(symbol)})
     figures = {rank: _figures(file, origin, steps > 1) for rank, file in ranks.files.items()}
     rows = [{"rank": rank, **row} for rank, row in figures.items() if row is not None]
     if not rows:
-        raise DptraceError("HTA has no figures for this run: none of its files holds work on a GPU.")
+        raise DptraceError("HTA has no figures for this run: no file contains GPU work. Use a trace of a GPU.")
     idle = [ranks.files[rank].path for rank, row in figures.items() if row is None]
-    notes = [f"{path}: holds no GPU work that HTA counts; HTA itself fails on it." for path in idle]
+    notes = [f"{path}: contains no GPU work that HTA counts; HTA itself fails on it." for path in idle]
     return HtaCompat(_with_percents(pd.DataFrame(rows)), rounded, (*ranks.notes, *notes))
 
 
@@ -92,7 +92,7 @@ def _refuse_mtia(file: EventFrame) -> None:
     info = file.metadata.get("distributedInfo")
     backend = str(info.get("backend")) if isinstance(info, dict) else ""
     if "mtia:hccl" in backend or "runFunction - job_prep_and_submit_for_execution" in file.symbols:
-        raise TraceError(f"{file.path}: is of an MTIA device, for which HTA has other definitions; use dptrace hta.")
+        raise TraceError(f"{file.path}: HTA has other definitions for MTIA devices; use dptrace hta.")
 
 
 def _with_percents(frame: pd.DataFrame) -> pd.DataFrame:
@@ -113,7 +113,7 @@ def _figures(file: EventFrame, origin: Any, leave_last_out: bool) -> dict[str, A
     start = start - origin
     kind = np.array([_kind(symbol) for symbol in symbols])[frame["name"].to_numpy()[rows]]
     whole = _merged(start, length)
-    # HTA's first merging leaves its frame sorted: so are the breakdown's compute kernels, but not the overlap's.
+    # HTA's first merge sorts its frame: the breakdown's compute kernels are then sorted, but not the overlap's.
     order = np.argsort(start, kind="quicksort")
     compute = _of_kind("compute", kind[order], start[order], length[order])
     kernel_time = whole[1][-1] - whole[0][0]
@@ -138,9 +138,9 @@ def _kind(name: str) -> str:
 
 
 def _kept_rows(frame: pd.DataFrame, symbols: Sequence[str]) -> NDArray[np.int64]:
-    """Choose what HTA keeps when it leaves the last step out, in its order.
+    """Return the rows that HTA keeps when it leaves the last step out, in its order.
 
-    That is the CPU's events that begin before the last step does, and each GPU event as often as one of those has its
+    These are the CPU events that start before the last step, and each GPU event once per such CPU event with its
     correlation.
     """
     start, stream, correlation, name = (frame[column].to_numpy() for column in ("ts", "stream", "correlation", "name"))
@@ -154,16 +154,16 @@ def _kept_rows(frame: pd.DataFrame, symbols: Sequence[str]) -> NDArray[np.int64]
     gpu = np.flatnonzero(on_gpu)
     launched, times = np.unique(correlation[cpu], return_counts=True)
     place = np.minimum(np.searchsorted(launched, correlation[gpu]), max(len(launched) - 1, 0))
-    found = launched[place] == correlation[gpu] if len(launched) else np.zeros(len(gpu), np.bool_)
-    gpu, place = gpu[found], place[found]
+    has_launch = launched[place] == correlation[gpu] if len(launched) else np.zeros(len(gpu), np.bool_)
+    gpu, place = gpu[has_launch], place[has_launch]
     return np.concatenate((np.repeat(gpu, times[place]), cpu))
 
 
 def _merged(start: _Numbers, length: _Numbers) -> _Intervals:
-    """Merge intervals as HTA's ``merge_kernel_intervals`` does, for its digits.
+    """Merge intervals exactly as HTA's ``merge_kernel_intervals`` does.
 
-    Rounded out of fractions of a µs, a short event may end before it starts; HTA counts it as less than nothing. Then
-    the order of equal starts matters, so the sort is the unstable one that pandas does.
+    After rounding to whole µs a short event may end before it starts; HTA counts its duration as negative. The order
+    of equal starts then matters, so the sort is the unstable one that pandas uses.
     """
     if not len(start):
         return start, start + length
@@ -180,7 +180,7 @@ def _of_kind(name: str, kind: _Numbers, start: _Numbers, length: _Numbers) -> _I
 
 
 def _overlap(communication: _Intervals, compute: _Intervals) -> float:
-    """Give the share of communication under compute, as HTA's sweep finds it; NaN without communication."""
+    """Compute the share of communication under compute, with HTA's sweep; NaN without communication."""
     whole = (communication[1] - communication[0]).sum()
     if not len(communication[0]) or not whole:
         return float("nan")

@@ -1,7 +1,7 @@
-"""All that a trace says of its events, as a pandas frame, for tools that look at more than the split needs.
+"""Read all events of a trace into a pandas frame, for tools that need more than the split does.
 
-The frame is the one that Holistic Trace Analysis's own loader makes: the same rows, columns, dtypes and symbols. It
-costs a fraction, since the file is decoded in pieces (``kineto.reader``) and no event becomes a dictionary.
+The frame equals that of Holistic Trace Analysis's own loader: the same rows, columns, dtypes and symbols. It costs a
+fraction, since the file is decoded in pieces (``kineto.reader``) and no event becomes a dictionary.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ArgColumn(NamedTuple):
     column: str
     key: str
     default: object
-    """What stands where an event does not say; no list and no dictionary."""
+    """Value for events without this argument; neither a list nor a dictionary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,15 @@ class EventFrame:
 
     path: str
     rank: int | None
-    """From ``distributedInfo``; nothing when the file does not say."""
+    """From ``distributedInfo``; None where the file does not contain it."""
     frame: pd.DataFrame
-    """A row for each event that has a category and a duration. The index and the column ``index`` are its place in
-    the file; ``cat`` and ``name`` are places in ``symbols``; ``ts`` and ``dur`` are µs, as numbers of the file."""
+    """A row for each event that has a category and a duration. The index and the column ``index`` are its position in
+    the file; ``cat`` and ``name`` are indices into ``symbols``; ``ts`` and ``dur`` are µs, as in the file."""
     symbols: list[str]
     metadata: dict[str, Any]
-    """What stands around the events, as far as dptrace reads it."""
+    """The file's metadata, as far as dptrace reads it."""
     damage: tuple[str, ...]
-    """What was cut off, repaired or dropped while reading, a sentence each."""
+    """What was truncated, repaired or dropped while reading, a sentence each."""
 
 
 class _Event(msgspec.Struct, frozen=True, gc=False):
@@ -77,24 +77,24 @@ class _Counted(msgspec.Struct, frozen=True, gc=False):
 
 
 _COUNTERS = "cuda_profiler_range"
-"""CUPTI's category: its events have a hardware counter for each of their args."""
+"""CUPTI's category: each argument of its events is a hardware counter."""
 _COUNTED: msgspec.json.Decoder[list[_Counted]] = msgspec.json.Decoder(list[_Counted])
 
 
 class _Numbered(dict[Any, int]):
-    """Number what is asked for, from 0, in the order of asking."""
+    """Number keys from 0, in the order in which they are first looked up."""
 
     def __missing__(self, key: object) -> int:
         return self.setdefault(key, len(self))
 
 
 class EventFrameColumns:
-    """The columns of a file while it is read: what ``reader.read_into`` fills."""
+    """The columns of a file while it is read; ``reader.read_into`` fills them."""
 
     def __init__(self, arguments: Sequence[ArgColumn]) -> None:
         self.events = self.kept = self.dropped = self.repaired = 0
         self.saw_last_event = False
-        """Whether Kineto's last event was seen, so that no event is missing."""
+        """Whether Kineto's last event was read, so that no event is missing."""
         fields = [(f"a{i}", Any, msgspec.field(default=a.default, name=a.key)) for i, a in enumerate(arguments)]
         kind = msgspec.defstruct("Args", fields, frozen=True, gc=False)
         event = msgspec.defstruct("Event", [("args", kind | None, None)], bases=(_Event,), frozen=True, gc=False)
@@ -108,18 +108,18 @@ class EventFrameColumns:
         self.processes: list[Any] = []
         self.threads: list[Any] = []
         self.kinds: dict[str, set[type]] = {column: set() for column in ("ts", "dur", "pid", "tid")}
-        """The types of the values of all events, those that do not stay among them: they settle a column's dtype."""
+        """The types of the values of all events, dropped ones included: they determine a column's dtype."""
         self.categories, self.names = _Numbered(), _Numbered()
         self.order: list[str] = []
-        """The keys of an event, in the order in which the file first has them."""
+        """The keys of an event, in the order in which they first appear in the file."""
         self.counters: dict[int, dict[str, Any]] = {}
-        """What CUPTI counted, by the event's place in the file."""
+        """CUPTI's counters, by the event's position in the file."""
 
     def decode(self, text: bytes) -> None:
-        """Take the events of a JSON list.
+        """Add the events of a JSON list.
 
         Raises:
-            DAMAGE: the text is no list of events; nothing of it was taken.
+            DAMAGE: the text is not a list of events; nothing was added.
         """
         events = self.decoder.decode(text)
         count = len(events)
@@ -168,7 +168,7 @@ class EventFrameColumns:
 def _numbers(values: Iterator[Any]) -> NDArray[Any]:
     array: NDArray[Any] = np.array(list(values) or np.empty(0, np.int64))
     if array.dtype.kind not in "if":
-        raise OverflowError("a time beyond any clock")
+        raise OverflowError("time out of range")
     return array
 
 
@@ -176,18 +176,18 @@ def read_event_frame(file: Source | Path, arguments: Sequence[ArgColumn], round_
     """Read one rank's events with the *arguments* as columns.
 
     Args:
-        round_out: whether fractional times become whole µs, starts up and ends down, as HTA's loader has it unless
+        round_out: round fractional times to whole µs, starts up and ends down, as HTA's loader does unless
             ``HTA_DISABLE_NS_ROUNDING`` is 1.
 
     Raises:
-        TraceError: not a file that torch.profiler wrote, or nothing of it is left.
+        TraceError: torch.profiler did not write the file, or no event of it can be read.
     """
     source = Source.of(file)
     columns = EventFrameColumns(arguments)
     with _no_collection():
         metadata, cut_off = read_into(source, columns)
         if not columns.kept:
-            raise TraceError(f"{source.address}: holds no event with a category and a duration. {cut_off}".strip())
+            raise TraceError(f"{source.address}: contains no event with a category and a duration. {cut_off}".strip())
         symbols, frame = _frame(columns, round_out)
     info = metadata.distributed
     rank = info.get("rank") if isinstance(info, dict) else None
@@ -205,7 +205,7 @@ def read_event_frame(file: Source | Path, arguments: Sequence[ArgColumn], round_
 
 
 def _metadata_fields(metadata: Metadata) -> dict[str, Any]:
-    """Give the metadata under the names of the file."""
+    """Return the metadata under the file's names."""
     known_metadata = {
         "baseTimeNanoseconds": metadata.base,
         "distributedInfo": metadata.distributed,
@@ -216,7 +216,7 @@ def _metadata_fields(metadata: Metadata) -> dict[str, Any]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Keep the collector off: millions of lists come and none of them is garbage."""
+    """Disable the garbage collector: reading creates millions of lists, none of them garbage."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -248,7 +248,7 @@ def _frame(columns: EventFrameColumns, round_out: bool) -> tuple[list[str], pd.D
         data[counter] = _column(values, set(map(type, values)), index)
     frame = pd.DataFrame(data, index=index, copy=False)
     if "stream" in frame:
-        # A HIP copy's launch gives its stream as an address in hex.
+        # The stream of a HIP copy's launch is an address in hex.
         frame["stream"] = pd.to_numeric(frame["stream"], errors="coerce").fillna(-1).astype(int)
     for column in frame.columns.difference(["cat", "name"], sort=False):
         if frame[column].dtype.kind == "i":
@@ -257,7 +257,7 @@ def _frame(columns: EventFrameColumns, round_out: bool) -> tuple[list[str], pd.D
 
 
 def _symbols(columns: EventFrameColumns) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-    """Number categories and names together, in the order that HTA's loader gives them in the same process."""
+    """Number categories and names together, in the same order as HTA's loader in the same process."""
     categories, names = list(map(str, columns.categories)), list(map(str, columns.names))
     symbols = list(set(categories).union(set(names)))
     number = {symbol: i for i, symbol in enumerate(symbols)}
@@ -288,12 +288,12 @@ def _times(columns: EventFrameColumns, round_out: bool) -> dict[str, NDArray[Any
 
 
 def _column(values: list[Any], kinds: set[type], index: pd.Index[int]) -> Any:
-    """Make a column of the dtype that pandas infers from values of these types."""
+    """Return a column with the dtype that pandas infers from values of these types."""
     if kinds == {int}:
         return np.array(values)
     if kinds <= {int, float}:
         return np.array(values, np.float64)
     objects = np.fromiter(values, object, len(values))
-    # A Series keeps its dtype where an array would be looked at again.
+    # A Series keeps its dtype; pandas would infer that of an array again.
     series = pd.Series(objects, index, dtype=object)
     return series if len(kinds) > 1 and not kinds <= {int, float, type(None)} else series.infer_objects()

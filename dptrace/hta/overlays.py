@@ -1,4 +1,4 @@
-"""HTA's results written into the trace that they came from, for Perfetto."""
+"""Write HTA's results into a copy of the trace, for Perfetto."""
 
 from __future__ import annotations
 
@@ -18,18 +18,20 @@ _PREFIXES = {"critical-path": "overlaid_critical_path_", "frequent-sequences": "
 
 
 def check_overlay(name: str, trace: Any, rank: int, folder: str, force: bool) -> None:
-    """Refuse before any work what would destroy a file after it, and make the folder.
+    """Check the target of an overlay before any work, and create its folder.
 
     Raises:
-        UsageError: the file is there and *force* is not given, or the folder is a file.
+        UsageError: the file exists and *force* is not given, or the folder cannot be created.
     """
     file = _target(name, trace, rank, folder)
     if file.is_file() and not force:
-        raise UsageError(f"{file} is there already; --force overwrites it.")
+        raise UsageError(f"{file} already exists; --force overwrites it.")
     try:
         file.parent.mkdir(exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{folder}: can't be a folder for the overlaid trace: {error.strerror or error}.") from None
+        raise UsageError(
+            f"{folder}: cannot be used as the folder of the overlaid trace: {error.strerror or error}. Name another."
+        ) from None
 
 
 def _target(name: str, trace: Any, rank: int, folder: str) -> Path:
@@ -39,9 +41,9 @@ def _target(name: str, trace: Any, rank: int, folder: str) -> Path:
 def frequent_sequences(
     analysis: Any, operator: str, rank: int, draw: bool, folder: str | None, chosen: dict[str, Any]
 ) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Find what an operator launches most often; give also the overlaid trace that was written, if *folder* is given.
+    """Find the kernel sequences that an operator launches most often; also return the overlaid trace, if any.
 
-    HTA writes that trace in any case, reading the whole file again for it; without a folder it is kept from both.
+    HTA always writes that trace and reads the whole file again for it; without *folder*, both are suppressed.
     """
     if folder is not None:
         frame = analysis.get_frequent_cuda_kernel_sequences(operator, folder, rank=rank, visualize=draw, **chosen)

@@ -1,4 +1,4 @@
-"""The files of a run as wide frames, by rank."""
+"""Read the files of a run into event frames, by rank."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["RankFrames", "read_ranks"]
 
 @dataclass(frozen=True, slots=True)
 class RankFrames:
-    """Frames and where they come from, in the order of ranks."""
+    """Frames and their sources, in rank order."""
 
     files: dict[int, EventFrame]
     sources: dict[int, Source]
     notes: tuple[str, ...]
-    """What was missing, left out, dropped or guessed, a sentence each."""
+    """What was missing, left out, dropped or inferred, a sentence each."""
 
 
 def read_ranks(found: Sources, arguments: Sequence[ArgColumn], round_out: bool, strict: bool = False) -> RankFrames:
-    """Read what ``discovery.find`` found.
+    """Read the files that ``discovery.find`` found.
 
     Args:
-        strict: whether what is cut off or damaged, or a file that is no trace, is an error instead of a note.
+        strict: treat damage, and a file that is not a trace, as an error instead of a note.
 
     Raises:
-        DptraceError: a file that the user named can't be read, none can, or two claim one rank.
+        DptraceError: a file that the user named cannot be read, no file can, or two files have the same rank.
     """
     files: list[tuple[Source, EventFrame]] = []
     notes = list(found.notes)
@@ -42,7 +42,7 @@ def read_ranks(found: Sources, arguments: Sequence[ArgColumn], round_out: bool, 
                 raise
             notes.append(f"Left out: {error}")
     if not files:
-        raise DptraceError("None of the files is a trace that can be read:\n" + "\n".join(notes))
+        raise DptraceError("No file is a readable trace:\n" + "\n".join(notes))
     ranks, guesses = assign_ranks([frames for _, frames in files])
     notes += [note for _, frames in files for note in frames.damage]
     pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
@@ -56,5 +56,5 @@ def read_ranks(found: Sources, arguments: Sequence[ArgColumn], round_out: bool, 
 def _read(source: Source, arguments: Sequence[ArgColumn], round_out: bool, strict: bool) -> EventFrame:
     frames = read_event_frame(source, arguments, round_out)
     if strict and frames.damage:
-        raise TraceError(f"{frames.path}: is refused, since --strict was given: {' '.join(frames.damage)}")
+        raise TraceError(f"{frames.path}: damaged, and --strict refuses damaged files: {' '.join(frames.damage)}")
     return frames

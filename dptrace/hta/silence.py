@@ -1,4 +1,4 @@
-"""HTA held still: its log, its prints, its warnings, its way of opening a browser for a figure."""
+"""Silence HTA: its log, its output, its warnings, and the browser that it opens for a figure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["captured_figures", "silence_hta"]
 
 @contextmanager
 def silence_hta() -> Iterator[list[str]]:
-    """Let HTA say nothing; give what it logged as an error, for a message of our own."""
+    """Suppress HTA's output; yield a list that collects the errors that it logs, for dptrace's own messages."""
     logger = logging.getLogger("hta")
-    handler, told = _Keeping(), logger.handlers[:]
+    handler, handlers = _ErrorList(), logger.handlers[:]
     level, propagate = logger.level, logger.propagate
     logger.handlers, logger.propagate = [handler], False
     logger.setLevel(logging.ERROR)
@@ -25,11 +25,11 @@ def silence_hta() -> Iterator[list[str]]:
             warnings.simplefilter("ignore")
             yield handler.errors
     finally:
-        logger.handlers, logger.propagate = told, propagate
+        logger.handlers, logger.propagate = handlers, propagate
         logger.setLevel(level)
 
 
-class _Keeping(logging.Handler):
+class _ErrorList(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.errors: list[str] = []
@@ -40,7 +40,7 @@ class _Keeping(logging.Handler):
 
 @contextmanager
 def captured_figures() -> Iterator[list[Any]]:
-    """Collect the plotly figures that would be shown, instead of showing them."""
+    """Collect plotly figures instead of showing them."""
     from plotly.basedatatypes import BaseFigure
 
     figures: list[Any] = []

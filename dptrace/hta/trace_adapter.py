@@ -1,9 +1,8 @@
-"""Frames of dptrace's own reader as the Trace object that Holistic Trace Analysis works on."""
+"""Adapt frames of dptrace's reader to the Trace object of Holistic Trace Analysis (HTA)."""
 
 from __future__ import annotations
 
 import gzip
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from hta.common.trace_symbol_table import TraceSymbolTable
 from hta.configs.parser_config import ParserConfig
 from numpy.typing import NDArray
 
+from dptrace.core.files import atomic_write
 from dptrace.errors import DptraceError
 from dptrace.hta.event_frame import ArgColumn, EventFrame
 from dptrace.hta.rank_frames import read_ranks
@@ -33,22 +33,22 @@ _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 
 
 class DptraceTrace(Trace):  # type: ignore[misc] # HTA has no types
-    """A Trace whose frames are there from the beginning, in the state that HTA calls parsed."""
+    """A Trace that has its frames from the start, in the state that HTA calls parsed."""
 
     def __init__(self, sources: dict[int, Source]) -> None:
         super().__init__(trace_files={}, trace_dir="")
         self.sources = sources
-        # What HTA names its overlaid files by; it reads none of them.
+        # HTA uses these only to name overlaid files; it does not read them.
         self.trace_files = {rank: source.address for rank, source in sources.items()}
         self.is_parsed = True
         self.notes: tuple[str, ...] = ()
-        """What was missing, dropped or guessed while reading, a sentence each."""
+        """What was missing, dropped or inferred while reading, a sentence each."""
 
     def parse_traces(self, *args: object, **kwargs: object) -> None:
-        """Do nothing: HTA's trace diff calls this for whatever it is given."""
+        """Do nothing: HTA's trace diff always calls this."""
 
     def get_raw_trace_for_one_rank(self, rank: int = 0) -> dict[str, Any]:
-        """Give the whole document of a rank, for HTA's overlays."""
+        """Return the whole document of a rank, for HTA's overlays."""
         if rank not in self.sources:
             raise ValueError(f"no trace for rank {rank}")
         source = self.sources[rank]
@@ -56,22 +56,20 @@ class DptraceTrace(Trace):  # type: ignore[misc] # HTA has no types
         try:
             document = msgspec.json.decode(text)
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            raise DptraceError(f"{source.address}: is damaged, and HTA overlays whole files only.") from None
+            raise DptraceError(
+                f"{source.address}: damaged, and HTA can overlay complete files only. Omit the overlay folder."
+            ) from None
         return document if isinstance(document, dict) else {"traceEvents": document}
 
     def write_raw_trace(self, output_file: str, trace_contents: dict[str, Any]) -> None:
-        """Write an overlaid trace, compressed if its name says so; HTA's own method always compresses."""
+        """Write an overlaid trace, compressed if the file name ends in ``.gz``; HTA's own method always compresses."""
         text = msgspec.json.encode(trace_contents)
         file = Path(output_file)
-        beside = file.with_name(f".dptrace.{os.getpid()}.part")
-        try:
-            beside.write_bytes(gzip.compress(text, 6) if file.suffix == ".gz" else text)
-            beside.replace(file)
-        finally:
-            beside.unlink(missing_ok=True)
+        with atomic_write(file) as temporary:
+            temporary.write_bytes(gzip.compress(text, 6) if file.suffix == ".gz" else text)
 
     def align_and_filter_trace(self, include_last_profiler_step: bool | None = False) -> None:
-        """Do as HTA's loader does after parsing: let all ranks begin at 0, leave the last step out, set the index."""
+        """Finish loading as HTA's loader does: all ranks start at 0, the last step is left out, the index is set."""
         super().align_and_filter_trace(include_last_profiler_step)
         for rank, frame in self.traces.items():
             self.traces[rank] = frame.set_index("index", drop=False).rename_axis(None)
@@ -81,15 +79,15 @@ def trace_of(found: Sources, strict: bool = False, round_out: bool | None = None
     """Read the files of a run into a Trace that is parsed, as HTA calls it, but not yet aligned and filtered.
 
     Args:
-        strict: whether damage in a file is an error instead of a note.
-        round_out: whether fractional times become whole µs; without, as HTA is set (``HTA_DISABLE_NS_ROUNDING``).
+        strict: treat damage in a file as an error instead of a note.
+        round_out: round fractional times to whole µs; None uses HTA's setting (``HTA_DISABLE_NS_ROUNDING``).
 
     Raises:
-        DptraceError: a file can't be read, or two claim one rank.
+        DptraceError: a file cannot be read, or two files have the same rank.
     """
     config = ParserConfig.get_default_cfg()
     if config.parse_all_args:
-        raise DptraceError("HTA's parse_all_args is set: load the trace with HTA's own loader, which alone does that.")
+        raise DptraceError("HTA's parse_all_args is set, which only HTA's own loader supports: use that, or unset it.")
     arguments = [ArgColumn(a.name, a.raw_name, a.default_value) for a in config.get_args()]
     round_out = not options.disable_ns_rounding() if round_out is None else round_out
     ranks = read_ranks(found, arguments, round_out, strict)
@@ -108,18 +106,18 @@ def _add(trace: DptraceTrace, rank: int, file: EventFrame) -> None:
     frame["iteration"] = _iterations(frame, file.symbols)
     frame["end"] = frame["ts"] + frame["dur"]
     trace.symbol_table.add_symbols(file.symbols)
-    number = trace.symbol_table.get_sym_id_map()
-    table = np.array([number[symbol] for symbol in file.symbols], np.int64)
+    numbers = trace.symbol_table.get_sym_id_map()
+    table = np.array([numbers[symbol] for symbol in file.symbols], np.int64)
     frame["cat"], frame["name"] = table[frame["cat"]], table[frame["name"]]
     trace.traces[rank] = frame
     trace.meta_data[rank] = {**file.metadata, "device_type": infer_gpu_type(file.metadata, local.get_sym_id_map())}
 
 
 def _links(frame: pd.DataFrame, symbols: TraceSymbolTable) -> pd.Series[Any]:
-    """Give each launch the place of its GPU event and the other way round; 0 where that is missing, -1 without any.
+    """Return the index of each launch's GPU event and vice versa; 0 for a missing partner, -1 without a correlation.
 
-    HTA's own ``transform_correlation_to_index`` writes places into a column as narrow as the correlations, which
-    pandas 3 refuses where a long file has small ones (AMD's do).
+    HTA's own ``transform_correlation_to_index`` writes indices into a column as narrow as the correlations, which
+    pandas 3 refuses where a long file has small correlations (AMD's files do).
     """
     links = np.minimum(frame["correlation"].to_numpy(np.int64), 0)
     correlated = frame.loc[frame["correlation"].ne(-1), ["index", "correlation", "stream", "name"]]
@@ -134,17 +132,17 @@ def _links(frame: pd.DataFrame, symbols: TraceSymbolTable) -> pd.Series[Any]:
 def _iterations(frame: pd.DataFrame, symbols: Sequence[str]) -> pd.Series[Any]:
     """Number each event's step as HTA does, without its Python loop over events.
 
-    A CPU event is of the last of the ``ProfilerStep`` events, in the file's order, that it begins in, else of -1; a
-    GPU event of its launch's; an event on stream 0 that is no ``cpu_op`` of none.
+    The step of a CPU event is that of the last ``ProfilerStep`` event, in file order, during which it starts, or -1;
+    that of a GPU event is its launch's; an event on stream 0 that is not a ``cpu_op`` has none (NaN).
     """
-    at = _steps_at(frame, symbols)
+    step_at_start = _steps_at(frame, symbols)
     stream, link = frame["stream"].to_numpy(), frame["index_correlation"].to_numpy()
     steps = np.full(len(frame), np.nan)
     on_cpu = stream < 0
     if "cpu_op" in symbols:
-        # Triton's operators come with a stream and without a launch.
+        # Triton's operators have a stream and no launch.
         on_cpu |= (stream == 0) & (frame["cat"].to_numpy() == symbols.index("cpu_op"))
-    steps[on_cpu] = at[on_cpu]
+    steps[on_cpu] = step_at_start[on_cpu]
     linked = link > 0
     launch = frame.index.get_indexer(pd.Index(link[linked]))
     of_launch = np.full(len(frame), -1.0)
@@ -160,8 +158,8 @@ def _steps_at(frame: pd.DataFrame, symbols: Sequence[str]) -> NDArray[np.int64]:
     starts = frame["ts"].to_numpy()
     order = np.argsort(starts, kind="stable")
     in_order = starts[order]
-    found = np.full(len(frame), -1, np.int64)
+    steps = np.full(len(frame), -1, np.int64)
     for start, length, name in marks.itertuples(index=False):
         first, last = np.searchsorted(in_order, (start, start + length))
-        found[order[first:last]] = numbers[name]
-    return found
+        steps[order[first:last]] = numbers[name]
+    return steps

@@ -1,4 +1,4 @@
-"""Holistic Trace Analysis (HTA) on dptrace's reader: its analyses on its own frames, without its slow load."""
+"""Create Holistic Trace Analysis (HTA) objects with dptrace's reader, which is faster than HTA's loader."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["analysis_of", "hta_analysis", "hta_of", "parsed_trace"]
 
 
 def hta_of(run: Run, include_last_profiler_step: bool = False) -> Any:
-    """Give HTA's ``TraceAnalysis`` of a run, with all its methods.
+    """Return HTA's ``TraceAnalysis`` of a run, with all its methods.
 
-    Its frames hold the files as they are: every step that a file holds, of every rank.
+    Its frames contain whole files: every step and every rank, whatever is selected in *run*.
 
     Args:
-        include_last_profiler_step: HTA leaves the last step out, unless told not to.
+        include_last_profiler_step: keep the last step, which HTA drops by default.
 
     Raises:
         MissingExtraError: HTA is not installed.
-        DptraceError: a file is no longer as it was.
+        DptraceError: the run was not read from files, or one of them has changed since.
     """
     if not isinstance(run.sources, Sources):
-        raise DptraceError(f"{run.path}: was not read from files, which is what HTA analyses.")
+        raise DptraceError(f"{run.path}: HTA reads files, and this run was not read from files. Use dptrace.open.")
     return hta_analysis(run.sources, False, include_last_profiler_step)
 
 
@@ -51,7 +51,7 @@ def parsed_trace(found: Sources, strict: bool = False, round_out: bool | None = 
 
 
 def analysis_of(trace: Any) -> Any:
-    """Give a ``TraceAnalysis`` of a trace that is there already; its own constructor would load files."""
+    """Return a ``TraceAnalysis`` of a trace that is already loaded; its own constructor would load files."""
     from hta.trace_analysis import TraceAnalysis
 
     analysis = TraceAnalysis.__new__(TraceAnalysis)

@@ -1,15 +1,17 @@
-"""What earlier readings left: one file per trace in the user's cache folder, so that a second look is instant.
+"""Cache parsed traces: one file per trace in the user's cache folder.
 
-An entry is named by a digest of all that it depends on: the trace's place, size and time of change, how it was read,
-and dptrace's own code. What does not match is not found; what was damaged is not believed; both are read anew.
+An entry is named by a digest of everything it depends on: the trace's path, size and modification time, the options it
+was read with, and dptrace's own code. A trace whose entry is missing, outdated or damaged is read again.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -17,28 +19,107 @@ from typing import TypeVar
 
 from dptrace.core.array_file import CorruptArrayFile, dumps, load
 from dptrace.core.files import cache_folder
+from dptrace.errors import DptraceError
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
 
-__all__ = ["fetch", "read", "store", "write"]
+__all__ = ["CacheSummary", "cache_summary", "clear_cache", "fetch", "read", "store", "write"]
 
 Value = TypeVar("Value")
 
 _LIMIT = 4 << 30
-"""Bytes that the entries may take together; beyond them, those not used for longest go."""
+"""Total bytes of the entries; beyond it, the least recently used are removed."""
 _FIGURE_ROOMS = ("core", "readers", "timeline", "model", "analysis", "load")
-"""The packages whose code decides what an entry holds."""
+"""The packages whose code determines the contents of an entry."""
 _ABANDONED = 3600
-"""Seconds after which a file that is still half-written won't be finished."""
+"""Seconds after which a partly written file counts as abandoned."""
+
+# The folder may hold other files, so that only files with dptrace's own names are counted and removed.
+_ENTRY = re.compile(r"[0-9a-f]{32}\.rank")
+_PART = re.compile(r"\.(dptrace|[0-9a-f]{32}\.rank)\.\d+\.part")
+_PAGE = re.compile(r".+-[0-9a-f]{8}\.html")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSummary:
+    """The cache folder, and the number and size of dptrace's files in it."""
+
+    folder: Path
+    traces: int = 0
+    trace_bytes: int = 0
+    """Parsed traces, and what interrupted processes left of them."""
+    pages: int = 0
+    page_bytes: int = 0
+    """Pages that ``dptrace view`` wrote without ``-o``."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all files."""
+        return self.trace_bytes + self.page_bytes
+
+
+def cache_summary() -> CacheSummary:
+    """Count the cached traces and pages.
+
+    Raises:
+        DptraceError: there is no home folder, and ``DPTRACE_CACHE`` is not set.
+    """
+    return _summary(remove=False)
+
+
+def clear_cache() -> CacheSummary:
+    """Remove the cached traces and pages, and abandoned partial files; return what was removed.
+
+    Files of other programs in the folder stay, and so do files that cannot be removed.
+
+    Raises:
+        DptraceError: there is no home folder, and ``DPTRACE_CACHE`` is not set.
+    """
+    return _summary(remove=True)
+
+
+def _summary(remove: bool) -> CacheSummary:
+    try:
+        folder = cache_folder()
+    except RuntimeError:
+        raise DptraceError("There is no home folder to hold a cache. Set DPTRACE_CACHE to a folder.") from None
+    counts = {".rank": 0, ".part": 0, ".html": 0}
+    sizes = dict(counts)
+    for path in _own_files(folder):
+        with suppress(OSError):
+            size = path.stat().st_size
+            if remove:
+                path.unlink()
+            counts[path.suffix] += 1
+            sizes[path.suffix] += size
+    return CacheSummary(folder, counts[".rank"], sizes[".rank"] + sizes[".part"], counts[".html"], sizes[".html"])
+
+
+def _own_files(folder: Path) -> Iterator[Path]:
+    """Yield dptrace's files in the cache folder: entries, pages, and abandoned partial files of both."""
+    for place, kind in ((folder, _ENTRY), (folder / "pages", _PAGE)):
+        try:
+            files = sorted(path for path in place.iterdir() if path.is_file() and not path.is_symlink())
+        except OSError:  # no such folder, or no permission
+            continue
+        yield from (path for path in files if kind.fullmatch(path.name) or _is_abandoned(path))
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Return whether a file was left half-written by a process that was killed."""
+    try:
+        return _PART.fullmatch(path.name) is not None and path.stat().st_mtime < time.time() - _ABANDONED
+    except OSError:
+        return False
 
 
 def fetch(source: Source, key: Sequence[object], type: type[Value]) -> tuple[Value | None, Path | None]:
-    """Give what was stored for this very file and way of reading, and where; or nothing."""
+    """Return the value stored for this file and these options, and its entry; (None, None) without one."""
     if (entry := _entry(source, key)) is None:
         return None, None
     try:
         value = read(entry, type)
-        os.utime(entry)  # used now: the last to go
+        os.utime(entry)  # marks it as recently used
         return value, entry
     except CorruptArrayFile:
         with suppress(OSError):
@@ -49,10 +130,10 @@ def fetch(source: Source, key: Sequence[object], type: type[Value]) -> tuple[Val
 
 
 def store(source: Source, key: Sequence[object], value: object, identity: object) -> Path | None:
-    """Keep *value*; where that can't be (no room, no right to write), nothing is kept and nothing is wrong.
+    """Store *value* and return its entry; None where it cannot be stored (no space, no permission).
 
     Args:
-        identity: the source's, from before it was read; a file that changed meanwhile is not kept.
+        identity: the source's identity before it was read; nothing is stored for a file that has changed since.
     """
     entry = _entry(source, key)
     if entry is None or identity != file_identity(source):
@@ -67,11 +148,11 @@ def store(source: Source, key: Sequence[object], value: object, identity: object
 
 
 def read(entry: Path, type: type[Value]) -> Value:
-    """Give what :func:`write` put there.
+    """Read what :func:`write` wrote.
 
     Raises:
-        Damaged: it was changed, or is another entry's.
-        OSError: it can't be read.
+        CorruptArrayFile: the file was changed, or is a copy of another entry.
+        OSError: it cannot be read.
     """
     name, value = load(entry, tuple[str, type])  # type: ignore[valid-type]
     if name != entry.name:
@@ -80,14 +161,14 @@ def read(entry: Path, type: type[Value]) -> Value:
 
 
 def write(value: object, path: Path) -> None:
-    """Write packed bytes beside *path* and put them in its place, with its name, so that they stand for no other."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """Write *value* to *path* atomically, with the file's name, so that a renamed or copied entry is not read."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             file.writelines(dumps((path.name, value)))
-        beside.replace(path)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _entry(source: Source, key: Sequence[object]) -> Path | None:
@@ -103,7 +184,7 @@ def _entry(source: Source, key: Sequence[object]) -> Path | None:
 
 @cache
 def _code() -> str:
-    """Return a digest of the code that computes figures: an entry that other code wrote does not match."""
+    """Return a digest of the code that computes figures: an entry from other code does not match."""
     digest = blake2b(digest_size=16)
     root = Path(__file__).resolve().parents[1]
     for path in sorted(path for room in _FIGURE_ROOMS for path in (root / room).rglob("*.py")):
@@ -112,15 +193,15 @@ def _code() -> str:
 
 
 def _evict(newest: Path) -> None:
+    """Remove abandoned partial files, and the least recently used entries beyond the limit."""
     entries = []
-    for path in newest.parent.glob(".*.part"):  # left by a process that was killed
+    for path in newest.parent.iterdir():
         with suppress(OSError):
-            if path.stat().st_mtime < time.time() - _ABANDONED:
+            if _is_abandoned(path):
                 path.unlink()
-    for path in newest.parent.glob("*.rank"):
-        with suppress(OSError):
-            status = path.stat()
-            entries.append((status.st_mtime, status.st_size, path))
+            elif _ENTRY.fullmatch(path.name):
+                status = path.stat()
+                entries.append((status.st_mtime, status.st_size, path))
     room = _LIMIT - sum(size for _, size, _ in entries)
     for _, size, path in sorted(entries):
         if room >= 0 or path == newest:

@@ -1,4 +1,4 @@
-"""A run read by a Dask cluster: each worker reads the files it is given where they lie, and figures come back."""
+"""Read a run on a Dask cluster: the workers read the files and return figures."""
 
 from __future__ import annotations
 
@@ -18,49 +18,50 @@ if TYPE_CHECKING:
 __all__ = ["LOCAL", "read_on_cluster", "read_on_worker"]
 
 LOCAL = "local"
-"""Instead of a scheduler's address: a cluster of this machine's cores, for as long as the reading takes."""
+"""Instead of a scheduler's address: a temporary cluster on this machine's cores."""
 
-_PATIENCE = 30
-"""Seconds within which a scheduler answers and a cluster has its first worker."""
+_TIMEOUT = 30
+"""Seconds for a scheduler to answer, and for a cluster to have its first worker."""
 
 
 def read_on_cluster(
     sources: Sequence[Source], read_options: ReadOptions
 ) -> Iterator[tuple[int, RankFile | DptraceError]]:
-    """Read the files on the workers of ``reading.dask``; give each one's index and figures as they come.
+    """Read the files on the workers of ``read_options.dask``; yield each file's index and figures as they arrive.
 
-    A worker that dies costs the files it was at another try on another worker.
+    When a worker dies, another worker reads its files again.
 
     Raises:
-        DptraceError: no scheduler or no worker is there, or the cluster's workers lack dptrace.
+        DptraceError: there is no scheduler or no worker, or the workers have no dptrace.
     """
     assert read_options.dask is not None
     with _client(read_options.dask) as client:
         from distributed import as_completed
 
-        # Their own folder is not this one.
-        there = [source.absolute() for source in sources]
-        futures = client.map(read_on_worker, there, read_options=read_options, pure=False)
+        # The workers' current folder is not this process's.
+        remote = [source.absolute() for source in sources]
+        futures = client.map(read_on_worker, remote, read_options=read_options, pure=False)
         index = {future.key: number for number, future in enumerate(futures)}
         for future in as_completed(futures):
             number = index[future.key]
-            yield number, _as_named(_result(future, sources[number]), there[number].address, sources[number].address)
+            result = _result(future, sources[number])
+            yield number, _with_user_path(result, remote[number].address, sources[number].address)
             future.release()
 
 
 def read_on_worker(source: Source, read_options: ReadOptions) -> RankFile | DptraceError:
-    """Read one file on a worker; what is wrong with it is an answer, not a failure that is tried again."""
+    """Read one file on a worker; return an error in the file instead of raising it, so that Dask does not retry."""
     try:
         return load_rank_file(source, read_options)[0].only_communication()
     except DptraceError as error:
         return error
 
 
-def _as_named(result: RankFile | DptraceError, there: str, here: str) -> RankFile | DptraceError:
-    """Call the file what the user calls it."""
+def _with_user_path(result: RankFile | DptraceError, absolute: str, given: str) -> RankFile | DptraceError:
+    """Replace the absolute path of the file with the one that the user gave."""
     if isinstance(result, RankFile):
-        return result.with_path(here)
-    result.args = (str(result).replace(there, here),)
+        return result.with_path(given)
+    result.args = (str(result).replace(absolute, given),)
     return result
 
 
@@ -75,30 +76,32 @@ def _client(address: str) -> Iterator[Client]:
             yield client
         return
     try:
-        client = Client(address, timeout=_PATIENCE)
+        client = Client(address, timeout=_TIMEOUT)
     except (OSError, ValueError, TimeoutError) as error:
         raise DptraceError(
-            f"{address}: no Dask scheduler answers there ({error}). Its address is in the scheduler's first lines, as "
-            "tcp://host:8786; --dask local starts a cluster on this machine."
+            f"{address}: no Dask scheduler answers ({error}). The scheduler prints its address when it starts, such as "
+            "tcp://host:8786. To start a cluster on this machine, use --dask local."
         ) from None
     with client:
         try:
-            client.wait_for_workers(1, timeout=_PATIENCE)
+            client.wait_for_workers(1, timeout=_TIMEOUT)
         except TimeoutError:
-            raise DptraceError(f"{address}: the Dask scheduler has no workers. Start: dask worker {address}") from None
+            raise DptraceError(
+                f"{address}: the Dask scheduler has no workers. Start one: dask worker {address}"
+            ) from None
         yield client
 
 
-def _local(make: Callable[..., Any]) -> Any:
-    """Start a cluster of this machine's cores, which nobody else can reach."""
+def _local(cluster: Callable[..., Any]) -> Any:
+    """Start a cluster on this machine's cores that only this machine can reach."""
     try:
-        return make(
+        return cluster(
             n_workers=available_cores(), threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0"
         )
     except RuntimeError as error:
         raise DptraceError(
-            f"A Dask cluster can't be started here: {error} A script that starts one must keep what it does under "
-            '`if __name__ == "__main__":`, since the workers run it again.'
+            f"Cannot start a local Dask cluster: {error} In a script, put the code under "
+            '`if __name__ == "__main__":`, since the workers import the script.'
         ) from None
 
 
@@ -109,9 +112,12 @@ def _result(future: Future, source: Source) -> RankFile | DptraceError:
         result = future.result()
     except KilledWorker:
         return DptraceError(
-            f"{source.address}: every worker that read it died (out of memory?); the others' figures stand."
+            f"{source.address}: every worker that read it died, maybe out of memory; the figures of other files are "
+            "not affected. Give the workers more memory."
         )
     except ImportError as error:
-        raise DptraceError(f"The Dask workers can't read: {error}. Install there: pip install dptrace") from None
+        raise DptraceError(
+            f"The Dask workers cannot import dptrace: {error}. Install it there: pip install dptrace"
+        ) from None
     assert isinstance(result, RankFile | DptraceError)
     return result

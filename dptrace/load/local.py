@@ -1,4 +1,4 @@
-"""All files of a run read at once, on the cores of this machine or on a Dask cluster; the cache first."""
+"""Read all files of a run in parallel, from the cache where possible, on this machine's cores or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from dptrace.readers.sources.storage import file_identity
 __all__ = ["read_files"]
 
 _BYTES_PER_PROCESS = 2 << 20
-"""Compressed bytes whose reading takes about as long as a further process takes to start."""
+"""Compressed bytes that take about as long to read as another process takes to start."""
 
 
 def read_files(sources: Sequence[Source], read_options: ReadOptions) -> Iterator[tuple[int, RankFile | DptraceError]]:
-    """Read the files; give each one's index, and what it came to or what is wrong with it, as they come.
+    """Read the files; yield each file's index with its figures or its error, as they arrive.
 
     Raises:
-        DptraceError: nothing could be read for a reason that is no file's, such as a Dask cluster that isn't there.
+        DptraceError: reading failed for a reason outside the files, such as an unreachable Dask cluster.
     """
     if read_options.dask is not None:
         from dptrace.load.dask import read_on_cluster
 
         yield from read_on_cluster(sources, read_options)
         return
-    # What passes through a pipe reaches this process alone.
+    # Only this process can read a pipe.
     jobs = 1 if any(source.single_pass for source in sources) else read_options.jobs or _process_count(sources)
     with ExitStack() as stack:
-        # Only arrays that come back from other processes need a folder.
+        # Only arrays from other processes need a folder.
         shared = jobs > 1 and len(sources) > 1 and not read_options.figures_only
         folder = stack.enter_context(_temporary()) if shared else ""
         tasks = [
@@ -53,15 +53,15 @@ def _temporary() -> TemporaryDirectory[str]:
 
 
 def _map_result(entry: Path, task: _Task) -> RankFile:
-    """Map the arrays that another process left."""
+    """Map the arrays that another process wrote."""
     try:
         return cache.read(entry, RankFile).with_path(task.source.address)
-    except (OSError, CorruptArrayFile):  # no room left to write them, or the cache was emptied meanwhile
+    except (OSError, CorruptArrayFile):  # the disk was full, or the cache was cleared meanwhile
         return read_rank_file(task.source, task.read_options)
 
 
 def _process_count(sources: Sequence[Source]) -> int:
-    """Give how many processes shorten the reading."""
+    """Return the number of processes that reading benefits from."""
     if len(sources) == 1:
         return available_cores()
     size = sum(_weight(source) for source in sources)
@@ -88,7 +88,7 @@ class _Task:
 
 
 def _read_task(task: _Task) -> RankFile | Path:
-    """Read one file; in another process than the asker's, leave the arrays in a file that the asker maps."""
+    """Read one file; in another process than the parent, write the arrays to a file that the parent maps."""
     file, entry = load_rank_file(task.source, task.read_options, task.jobs)
     if task.read_options.figures_only:
         return file.only_communication()

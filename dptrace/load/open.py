@@ -1,4 +1,4 @@
-"""From what the user names to a run: its files found, read and put in order, and all that is to be said of them."""
+"""Open a run: find its files, read them, sort them by rank, and collect the notes on them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.text import sanitize
+from dptrace.core.units import plural
 from dptrace.errors import DptraceError
 from dptrace.load.local import read_files
 from dptrace.load.options import ReadOptions
@@ -21,19 +22,19 @@ from dptrace.run.run import Run
 __all__ = ["open_run"]
 
 Progress = Callable[[int, int, str], None]
-_ELSEWHERE = re.compile(r"\d+ of \d+ ranks are here; copy the others' traces beside them\.")
-"""The recorder's note on a machine that shares no folder with the others (dptrace.record.launch.manifest)."""
+_ELSEWHERE = re.compile(r"\d+ of \d+ ranks\b.*")
+"""The recorder's note on a machine that shares no folder with the others; see dptrace.record.launch.manifest."""
 
 
 def open_run(paths: Sequence[str], read_options: ReadOptions | None = None, progress: Progress | None = None) -> Run:
     """Read a run; see :func:`dptrace.open`.
 
     Args:
-        progress: called before the first file and after each with the number done, the number in all, and the name
-            of the file that was done (of the first: that is begun).
+        progress: called before the first file and after each one, with the number of files done, the number of all
+            files, and the name of the file just read (before the first: of the first).
     """
     read_options = read_options or ReadOptions()
-    communication_names((), read_options.comm_patterns)  # a bad pattern is told before a long read
+    communication_names((), read_options.comm_patterns)  # reports an invalid pattern before a long read
     sources = find(paths)
     files, notes = _read_all(sources, read_options, progress)
     ranks, guesses = assign_ranks(files)
@@ -41,7 +42,7 @@ def open_run(paths: Sequence[str], read_options: ReadOptions | None = None, prog
     devices = tuple(device.with_rank(rank) for rank, file in pairs for device in file.devices)
     devices = _drop_unfinished_steps(devices, sources.metadata)
     world_size = max([file.world_size for file in files] + [max(ranks) + 1])
-    # Damage first: it bears on every figure.
+    # Damage first: it affects every figure.
     notes = [damage for file in files for damage in file.damage] + notes
     notes += [
         *_contradictions(ranks, [file.world_size for file in files]),
@@ -52,8 +53,8 @@ def open_run(paths: Sequence[str], read_options: ReadOptions | None = None, prog
     timelines = tuple(device.timeline for device in devices)
     notes += [note for timeline in timelines for note in timeline.notes]
     if all(timeline.on_cpu for timeline in timelines):
-        gloo = ", communication is gloo's" if any(timeline.collectives for timeline in timelines) else ""
-        notes.append(f"No GPU work here: compute is the CPU's operators{gloo}.")
+        gloo = " and communication is gloo" if any(timeline.collectives for timeline in timelines) else ""
+        notes.append(f"No GPU work in this run: compute is CPU operators{gloo}.")
     return Run(
         sanitize(" ".join(map(redact, paths))),
         timelines,
@@ -66,21 +67,21 @@ def open_run(paths: Sequence[str], read_options: ReadOptions | None = None, prog
     )
 
 
-def _drop_unfinished_steps(devices: tuple[DeviceFigures, ...], info: dict[str, Any]) -> tuple[DeviceFigures, ...]:
-    """Leave out the step in which the training ended or failed, where run.json counts only those before it."""
-    rank_entries = info.get("ranks")
-    whole = {
+def _drop_unfinished_steps(devices: tuple[DeviceFigures, ...], metadata: dict[str, Any]) -> tuple[DeviceFigures, ...]:
+    """Drop the step in which training ended or failed, which ``recorded_steps`` in run.json does not count."""
+    rank_entries = metadata.get("ranks")
+    complete_steps = {
         entry["rank"]: entry["recorded_steps"]
         for entry in (rank_entries if isinstance(rank_entries, list) else [])
         if isinstance(entry, dict) and type(entry.get("rank")) is int and type(entry.get("recorded_steps")) is int
     }
-    return tuple(device.first_steps(whole.get(device.timeline.rank, 0)) for device in devices)
+    return tuple(device.first_steps(complete_steps.get(device.timeline.rank, 0)) for device in devices)
 
 
 def _read_all(
     sources: Sources, read_options: ReadOptions, progress: Progress | None
 ) -> tuple[list[RankFile], list[str]]:
-    """Read the files; one that can't be read is an error if the user named it, else a note."""
+    """Read the files; an unreadable file is an error if the user named it, otherwise a note."""
     results: dict[int, RankFile | DptraceError] = {}
     count = len(sources.files)
     if progress is not None and count:
@@ -95,12 +96,12 @@ def _read_all(
     notes = [*sources.notes, *(f"Left out: {result}" for result in ordered if isinstance(result, DptraceError))]
     files = [result for result in ordered if isinstance(result, RankFile)]
     if not files:
-        raise DptraceError("None of the files is a trace that can be read:\n" + "\n".join(notes))
+        raise DptraceError("No file is a readable trace:\n" + "\n".join(notes))
     return files, notes
 
 
 def _is_fatal(error: DptraceError, index: int, sources: Sources, read_options: ReadOptions) -> bool:
-    """Tell whether an error in one file is one of the whole reading."""
+    """Return whether an error in one file stops the whole reading."""
     alone = len(sources.files) == 1
     return (
         read_options.strict
@@ -111,48 +112,50 @@ def _is_fatal(error: DptraceError, index: int, sources: Sources, read_options: R
 
 
 def _merge_notes(notes: Sequence[str]) -> list[str]:
-    """Say once what holds for many files: notes that differ only in file and numbers become one."""
+    """Merge notes that differ only in the file and in numbers into one."""
     groups: dict[str, list[str]] = {}
     for note in notes:
         file, _, text = note.partition(": ")
         groups.setdefault(re.sub(r"[\d,]+", "#", text) if text else file, []).append(note)
     return [
-        group[0] if len(group) == 1 else f"{group[0]} Likewise in {len(group) - 1} more files."
+        group[0] if len(group) == 1 else f"{group[0]} The same holds for {plural(len(group) - 1, 'more file')}."
         for group in groups.values()
     ]
 
 
-def _recorder_notes(info: dict[str, Any]) -> list[str]:
-    """Give what the recorder itself noted, and that the run failed, if it did."""
-    notes_json = info.get("notes")
+def _recorder_notes(metadata: dict[str, Any]) -> list[str]:
+    """Return the recorder's notes in run.json, and a note if the recording failed."""
+    notes_json = metadata.get("notes")
     notes = [note for note in notes_json if isinstance(note, str)] if isinstance(notes_json, list) else []
-    # True where it was written; whether traces are missing here is told by those that are here.
+    # It holds on the machine that wrote it; here, the ranks that were found show which are missing.
     notes = [note for note in notes if not _ELSEWHERE.fullmatch(note)]
-    failure = info.get("failure")
-    if info.get("status") == "failed":
+    failure = metadata.get("failure")
+    if metadata.get("status") == "failed":
         why = failure.get("message") if isinstance(failure, dict) else None
-        notes.insert(0, f"The recording failed, so this is what was kept of it: {why or 'the reason is not known'}.")
+        notes.insert(0, f"The recording failed and may be incomplete: {why or 'unknown reason'}.")
     return notes
 
 
-def _contradictions(ranks: Sequence[int], worlds: Sequence[int]) -> list[str]:
-    """Say where files can't be of one job, by what they tell of it."""
-    world_sizes = sorted({world for world in worlds if world})
+def _contradictions(ranks: Sequence[int], world_sizes_of_files: Sequence[int]) -> list[str]:
+    """Return a note where the world sizes and ranks of the files show that they are not of one job."""
+    world_sizes = sorted({world_size for world_size in world_sizes_of_files if world_size})
     if len(world_sizes) > 1:
         sizes = " and ".join(map(str, world_sizes))
-        return [f"The files tell of jobs of {sizes} ranks: they are not of one run."]
+        return [f"The files are from different jobs, with world sizes {sizes}. Open each run on its own."]
     outside = [rank for rank in ranks if world_sizes and rank >= world_sizes[0]]
     return (
-        [f"Rank {outside[0]} is none of a job of {world_sizes[0]} ranks: are the files of one run?"] if outside else []
+        [f"Rank {outside[0]} is outside world size {world_sizes[0]}: check that all files are from one run."]
+        if (outside)
+        else []
     )
 
 
 def _missing(ranks: Sequence[int], world_size: int) -> list[str]:
-    absent = world_size - len(set(ranks))
+    present = set(ranks)
+    absent = world_size - len(present)
     if not absent:
         return []
-    here = set(ranks)
-    first = list(islice((rank for rank in range(world_size) if rank not in here), 8))
+    first = list(islice((rank for rank in range(world_size) if rank not in present), 8))
     listed = ", ".join(map(str, first)) + (f" and {absent - len(first):,} more" if absent > len(first) else "")
     word = "rank" if absent == 1 else "ranks"
-    return [f"The job had {world_size} ranks; without a trace here: {word} {listed}."]
+    return [f"The job had {plural(world_size, 'rank')}; no trace was found for {word} {listed}."]

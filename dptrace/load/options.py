@@ -1,4 +1,4 @@
-"""How a run is to be read: what the user may choose, sent along to every process that reads for it."""
+"""The options for reading a run, passed to every process that reads."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ __all__ = ["ReadOptions"]
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The choices, with what holds when nothing is chosen."""
+    """Options for reading, with their defaults."""
 
     comm_patterns: tuple[str, ...] = ()
-    """Regular expressions, matched case-insensitively anywhere in a name, of further kernels that communicate."""
+    """Regular expressions for further communication kernels, searched in kernel names without regard to case."""
     strict: bool = False
-    """Whether what is cut off, damaged or impossible in a file is an error instead of being repaired and told."""
+    """Raise an error for truncated, damaged or impossible data, instead of repairing it and adding a note."""
     cache: bool = True
-    """Whether what an earlier reading of the same file left in the cache folder will do, and is left there."""
+    """Use and write the cache of parsed files."""
     jobs: int | None = None
-    """How many processes read; nothing for as many as pay."""
+    """Number of processes that read; None chooses."""
     dask: str | None = None
     """Address of a Dask scheduler whose workers read the files, or ``local`` for a cluster on this machine."""
     figures_only: bool = False
-    """Whether the intervals that are not communication are dropped once the figures stand."""
+    """Drop all intervals but communication once the figures are computed."""
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
-            raise UsageError(f"{self.jobs} processes can't read anything; at least one does.")
+            raise UsageError(f"The number of processes must be at least 1, not {self.jobs}.")
         if self.dask is not None and self.jobs is not None:
-            raise UsageError("A Dask cluster reads with the workers it has: choose one of --dask and --jobs.")
+            raise UsageError("A Dask cluster has its own number of workers: choose one of --dask and --jobs.")
         if self.dask is not None and not self.figures_only:
-            raise UsageError("A Dask cluster sends back figures, not intervals: read with figures_only.")
+            raise UsageError("A Dask cluster returns figures, not intervals: read with figures_only.")

@@ -1,4 +1,4 @@
-"""What one rank's file comes to: its timelines and their figures, made wherever the file is read."""
+"""One rank's file, read: its timelines and their figures."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ __all__ = ["RankFile", "load_rank_file", "read_rank_file"]
 
 @dataclass(frozen=True, slots=True)
 class RankFile:
-    """One file, read: as little as its figures need, and small enough to be sent."""
+    """One file with its timelines and figures, small enough to be sent between processes."""
 
     path: str
     rank: int | None
-    """From the file itself; nothing when it does not say."""
+    """From the file itself; None where the file does not contain it."""
     world_size: int
     devices: tuple[DeviceFigures, ...]
     damage: tuple[str, ...] = field(default=())
-    """What was cut off, repaired or dropped while reading, a sentence each."""
+    """What was truncated, repaired or dropped while reading, a sentence each."""
 
     def raise_if_damaged(self) -> None:
-        """Make an error of what was cut off, repaired or dropped.
+        """Raise an error for a damaged file.
 
         Raises:
-            TraceError: something was.
+            TraceError: data was truncated, repaired or dropped.
         """
         if self.damage:
-            raise TraceError(f"{self.path}: is refused, since --strict was given: {' '.join(self.damage)}")
+            raise TraceError(f"{self.path}: damaged, and --strict refuses damaged files: {' '.join(self.damage)}")
 
     def with_path(self, address: str) -> RankFile:
-        """Give the same under the name that the user has for the file today."""
+        """Return a copy with the path that the user gave in this call."""
         path = sanitize(address)
         devices = tuple(replace(d, timeline=replace(d.timeline, path=path)) for d in self.devices)
         return replace(self, path=path, devices=devices)

@@ -1,1 +1,1 @@
-"""A run: its data, its tables, its cross-rank analysis and selections of it."""
+"""A run: its data, its tables, its cross-rank analysis, and selection."""

@@ -1,4 +1,4 @@
-"""All that is told of a run's ranks beside each other, computed once: collectives, clocks, stragglers, findings."""
+"""The analysis of a run across ranks, computed once: collectives, clocks, stragglers, findings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["CrossRankAnalysis", "analyze_cross_rank"]
 
 @dataclass(frozen=True)
 class CrossRankAnalysis:
-    """A run's ranks side by side."""
+    """The analysis of a run's ranks against each other."""
 
     devices: tuple[DeviceFigures, ...]
     matches: Matches
@@ -33,7 +33,7 @@ class CrossRankAnalysis:
     timing: Timing
     buckets: Buckets | None
     names: tuple[str, ...]
-    """Of each instance of the matches: ``bucket 0``, ``FSDP::all_gather (layers.3)``, or nothing."""
+    """Name of each matched collective: ``bucket 0``, ``FSDP::all_gather (layers.3)``, or empty."""
     latencies: tuple[Latency, ...]
     fits: tuple[AlphaBeta, ...]
     stragglers: Stragglers
@@ -42,11 +42,11 @@ class CrossRankAnalysis:
     """What could not be matched, compared or named, a sentence each."""
 
     def collectives(self) -> list[dict[str, Any]]:
-        """Give each collective across ranks, with a row for each rank under ``members``; times in ns, rates in GB/s."""
+        """Return each collective across ranks, with an entry per rank under ``members``; times in ns, rates in GB/s."""
         matches, timing = self.matches, self.timing
         members = self._members()
         rows = []
-        for row, what in enumerate(matches.collectives):
+        for row, collective in enumerate(matches.collectives):
             group = matches.groups[matches.group[row]]
             busbw, algbw = (_gigabytes(float(rate[row])) for rate in (timing.busbw, timing.algbw))
             last = int(timing.last[row])
@@ -57,9 +57,9 @@ class CrossRankAnalysis:
                     "group": group.name,
                     "group_description": group.description,
                     "group_ranks": list(group.ranks),
-                    "seq": what.seq,
+                    "seq": collective.seq,
                     "bytes": int(matches.bytes[row]),
-                    "dtype": what.dtype,
+                    "dtype": collective.dtype,
                     "step": matches.step[row] or None,
                     "phase": Phase(matches.phase[row]).name.lower(),
                     "complete": bool(matches.complete[row]),
@@ -74,7 +74,10 @@ class CrossRankAnalysis:
 
     def _members(self) -> list[dict[str, Any]]:
         matches, timing = self.matches, self.timing
-        exposures = [(d.exposed_ns[at], d.overlapped_ns[at]) for d in self.devices for at in (_communication(d),)]
+        exposures = []
+        for figures in self.devices:
+            is_comm = figures.timeline.collective >= 0
+            exposures.append((figures.exposed_ns[is_comm], figures.overlapped_ns[is_comm]))
         columns = zip(
             matches.device.tolist(),
             matches.index.tolist(),
@@ -100,12 +103,13 @@ class CrossRankAnalysis:
         ]
 
     def clock_rows(self) -> list[dict[str, Any]]:
-        """Give each rank's clock against the first's; nothing where no collective connects them."""
+        """Return each rank's clock offset from the first rank's; None where no collective connects them."""
         clocks, rows = self.clocks, []
         for number, (rank, device) in enumerate(self.matches.device_ids):
-            other = int(clocks.reference[number])
-            known = number == 0 or other != number
-            row: dict[str, Any] = {"rank": rank, "device": device, "reference_rank": self.matches.device_ids[other][0]}
+            reference = int(clocks.reference[number])
+            known = number == 0 or reference != number
+            reference_rank = self.matches.device_ids[reference][0]
+            row: dict[str, Any] = {"rank": rank, "device": device, "reference_rank": reference_rank}
             row["offset_ns"] = int(clocks.offset_ns[number]) if known else None
             row["uncertainty_ns"] = int(clocks.uncertainty_ns[number]) if known else None
             row |= {"drift_ppm": float(clocks.drift_ppm[number]), "corrected": bool(clocks.corrected[number])}
@@ -113,7 +117,7 @@ class CrossRankAnalysis:
         return rows
 
     def straggler_rows(self) -> list[dict[str, Any]]:
-        """Give each collective at which a rank kept the others waiting."""
+        """Return each collective at which a rank kept the others waiting; times in ns."""
         stragglers, matches = self.stragglers, self.matches
         rows = zip(
             stragglers.instance.tolist(),
@@ -138,12 +142,12 @@ class CrossRankAnalysis:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Give it all as plain data, the way ``dptrace analyze --json`` prints it."""
+        """Return the analysis as plain data, as ``dptrace analyze --json`` prints it."""
         return {
             "collectives": self.collectives(),
             "unmatched": [
-                {"rank": rank, "device": device, "count": len(rest)}
-                for (rank, device), rest in zip(self.matches.device_ids, self.matches.unmatched, strict=True)
+                {"rank": rank, "device": device, "count": len(calls)}
+                for (rank, device), calls in zip(self.matches.device_ids, self.matches.unmatched, strict=True)
             ],
             "clocks": self.clock_rows(),
             "stragglers": self.straggler_rows(),
@@ -153,48 +157,48 @@ class CrossRankAnalysis:
         }
 
 
-_RAW = "Times are as each rank's own clock showed them (--no-align)."
+_RAW = "Times are those of each rank's own clock (--no-align)."
 
 
 def analyze_cross_rank(
     devices: Sequence[DeviceFigures], world_size: int = 0, metadata: Mapping[str, Any] | None = None, align: bool = True
 ) -> CrossRankAnalysis:
-    """Put a run's ranks side by side.
+    """Analyze a run's ranks against each other.
 
     Args:
-        devices: what each GPU's own file tells; the communication intervals suffice.
-        world_size: how many ranks the job had.
-        info: the contents of ``run.json``.
-        align: whether clocks that are off are corrected; otherwise times are taken as the ranks' clocks showed them.
+        devices: the figures of each GPU; of the intervals, only communication is needed.
+        world_size: number of ranks in the job.
+        metadata: the contents of ``run.json``.
+        align: correct clocks that are off; otherwise use the times of each rank's own clock.
     """
     matches = match(devices, world_size)
     clocks = estimate(matches, devices, metadata)
     if not align:
         clocks = replace(clocks, corrected=np.zeros_like(clocks.corrected), notes=(*clocks.notes, _RAW))
     transfer_timing = timing(matches, clocks)
-    found = buckets(matches, metadata or {})
-    named = instance_names(matches, found)
+    ddp_buckets = buckets(matches, metadata or {})
+    names = instance_names(matches, ddp_buckets)
     fits = alpha_beta(matches, transfer_timing)
-    # Times that are not aligned tell nothing of who came late; waits do.
-    found_stragglers = stragglers(matches, devices, transfer_timing if align else None, clocks)
-    like = latencies(matches, transfer_timing, named)
+    # Unaligned times do not show which rank was late; waits do.
+    late = stragglers(matches, devices, transfer_timing if align else None, clocks)
+    distributions = latencies(matches, transfer_timing, names)
     return CrossRankAnalysis(
         devices=tuple(devices),
         matches=matches,
         clocks=clocks,
         timing=transfer_timing,
-        buckets=found,
-        names=tuple(named),
-        latencies=like,
+        buckets=ddp_buckets,
+        names=tuple(names),
+        latencies=distributions,
         fits=fits,
-        stragglers=found_stragglers,
-        findings=findings(devices, matches, found_stragglers, transfer_timing, fits, like, named, metadata, clocks),
-        notes=(*matches.notes, *(clocks.notes if len(devices) > 1 else ()), *(found.notes if found else ())),
+        stragglers=late,
+        findings=findings(devices, matches, late, transfer_timing, fits, distributions, names, metadata, clocks),
+        notes=(
+            *matches.notes,
+            *(clocks.notes if len(devices) > 1 else ()),
+            *(ddp_buckets.notes if ddp_buckets else ()),
+        ),
     )
-
-
-def _communication(device: DeviceFigures) -> Any:
-    return device.timeline.collective >= 0
 
 
 def _gigabytes(rate: float) -> float | None:

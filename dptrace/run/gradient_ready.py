@@ -1,4 +1,4 @@
-"""When DDP's buckets were ready to be sent, and how long sending each took or would have taken alone."""
+"""When DDP's buckets were ready to be sent, and how long each transfer takes without others at the same time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["exclusive_ns", "gradient_transfers", "ready_before_last", "ready_ns"
 
 
 def gradient_transfers(cross_rank: CrossRankAnalysis) -> tuple[tuple[int, float], ...]:
-    """Give bytes and seconds of each all-reduce in backward of which all ranks are here, as if it had run alone."""
+    """Return bytes and seconds of each complete all-reduce in backward, as if it had run alone."""
     matches = cross_rank.matches
     if not len(matches):
         return ()
@@ -21,18 +21,18 @@ def gradient_transfers(cross_rank: CrossRankAnalysis) -> tuple[tuple[int, float]
     wanted &= matches.complete & (matches.bytes > 0) & (matches.size > 1)
     alone = np.zeros(len(matches.device))
     for device in range(len(cross_rank.devices)):
-        mine = matches.device == device
-        alone[mine] = exclusive_ns(matches.start_ns[mine], matches.end_ns[mine])
-    # Of the rank that did not wait for the others.
+        rows = matches.device == device
+        alone[rows] = exclusive_ns(matches.start_ns[rows], matches.end_ns[rows])
+    # The shortest is that of the rank that did not wait for the others.
     shortest = np.minimum.reduceat(alone, matches.first[:-1])
     wanted &= shortest > 0
     return tuple(zip(matches.bytes[wanted].tolist(), (shortest[wanted] / 1e9).tolist(), strict=True))
 
 
 def exclusive_ns(start_ns: Int64, end_ns: Int64) -> NDArray[np.float64]:
-    """Give how long each would have taken alone: of time in which k run at once, each gets a k-th.
+    """Compute how long each collective would have taken alone: while k run at once, each gets 1/k of the time.
 
-    Gloo works on two collectives at once, which share the link and the cores.
+    Gloo runs two collectives at once, which share the link and the cores.
     """
     edges = np.unique(np.concatenate((start_ns, end_ns)))
     begun = np.searchsorted(np.sort(start_ns), edges[:-1], "right")
@@ -44,10 +44,10 @@ def exclusive_ns(start_ns: Int64, end_ns: Int64) -> NDArray[np.float64]:
 
 
 def ready_ns(timeline: Timeline) -> Int64:
-    """Give of each communication interval when what it sends was ready.
+    """Return when the data of each communication interval was ready to be sent.
 
-    On a GPU that is when the compute that was launched before it had ended, which its stream waits for; on a CPU, and
-    where launches are not known, when it was launched.
+    On a GPU that is the end of the compute launched before it, which its stream waits for; on a CPU it is the launch.
+    Where launches are unknown, it is the start of the interval.
     """
     comm = timeline.kind == Kind.COMMUNICATION
     start, launch = timeline.start_ns[comm], timeline.launch_ns[comm]
@@ -59,15 +59,15 @@ def ready_ns(timeline: Timeline) -> Int64:
     ended = np.maximum.accumulate(timeline.end_ns[before][order])
     place = np.searchsorted(timeline.launch_ns[before][order], launch) - 1
     known = (launch != UNKNOWN) & (place >= 0)
-    # Never later than it began: compute on another stream may be none of its business.
+    # Never later than its start: it may not depend on compute on another stream.
     latest: Int64 = np.minimum(np.maximum(ready, ended[np.maximum(place, 0)]), start)
     return np.where(known, latest, ready)
 
 
 def ready_before_last(cross_rank: CrossRankAnalysis) -> tuple[float, ...]:
-    """Give when each of DDP's buckets was ready, in s before the last of its step was, so 0 or less.
+    """Return when each of DDP's buckets was ready, in s relative to the last bucket of its step, so 0 or less.
 
-    Medians over ranks and over the steps in which all buckets were found; nothing where there is no such step.
+    Medians over ranks and over the steps with all buckets; empty where there is no such step.
     """
     if cross_rank.buckets is None:
         return ()
@@ -83,6 +83,6 @@ def ready_before_last(cross_rank: CrossRankAnalysis) -> tuple[float, ...]:
                 lines.append(times - times[-1])
     if not lines:
         return ()
-    # One thread launches them in order; medians of each by itself need not be.
+    # One thread launches the buckets in order; their separate medians need not be in order.
     median = np.minimum(np.maximum.accumulate(np.median(np.array(lines), axis=0)), 0) / 1e9
     return tuple(median.tolist())

@@ -1,4 +1,4 @@
-"""A run: all ranks that were recorded together, their figures, and their analysis across ranks."""
+"""A run: the recorded ranks of one job, their figures, and their analysis across ranks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Run:
     figures_only: bool = False
     """Whether the timelines hold only communication; the figures are those of all intervals."""
     sources: Any = field(default=None, compare=False)
-    """The files that the run was read from (``readers.sources.discovery.Sources``); None for a run made otherwise."""
+    """The files that the run was read from (``readers.sources.discovery.Sources``); None for a run built in memory."""
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -95,12 +95,14 @@ class Run:
         """Return the split of each step: a row per rank, device and step.
 
         Columns:
-            rank (int), device (int): the rank and its GPU's index.
+            rank, device (int): rank number, and index of its GPU; device is -1 for a CPU.
             step (str): name of the step, such as ``ProfilerStep#4``.
-            forward_ns, backward_ns, optimizer_ns, other_ns, exposed_comm_ns, exposed_memory_ns, idle_ns (int, ns):
-                the parts of the step; they add up to ``wall_ns``.
-            overlapped_comm_ns (int, ns): communication under compute; not a part.
-            wall_ns (int, ns): length of the step.
+            forward_ns, backward_ns, optimizer_ns, other_ns (int, ns): compute by phase.
+            exposed_comm_ns (int, ns): communication that no compute hides.
+            overlapped_comm_ns (int, ns): communication under compute.
+            exposed_memory_ns (int, ns): copies and sets under neither compute nor communication.
+            idle_ns (int, ns): no work on the GPU.
+            wall_ns (int, ns): length of the step: the sum of the others except overlapped_comm_ns.
         """
         return tables.step_frame(self.devices)
 
@@ -108,9 +110,9 @@ class Run:
         """Return the split summed over all steps: a row per GPU.
 
         Columns:
-            rank (int), device (str): the rank and the GPU's name.
-            The nine figures of :meth:`steps` (int, ns).
-            overlap_percent (float, %): overlapped / (overlapped + exposed); NaN without communication.
+            rank, device (int): as in :meth:`steps`.
+            forward_ns … wall_ns: as in :meth:`steps`, summed.
+            overlap_percent (float, %): overlapped / (overlapped + exposed) communication; NaN without communication.
         """
         return tables.total_frame(self.devices)
 
@@ -118,15 +120,15 @@ class Run:
         """Return why each GPU was idle: a row per rank, device and step.
 
         Columns:
-            rank (int), device (int), step (str): as in :meth:`steps`.
-            data_loading_ns, host_bound_ns, launch_latency_ns, waiting_ns, bubble_ns (int, ns): idle time by cause;
-                they add up to ``idle_ns``.
-            idle_ns (int, ns): idle time of the split.
+            rank, device (int): as in :meth:`steps`.
+            step (str): name of the step.
+            data_loading_ns, host_bound_ns, launch_latency_ns, waiting_ns, bubble_ns (int, ns): idle time by cause.
+            idle_ns (int, ns): idle time of the step, the sum of the causes.
         """
         return tables.idle_frame(self.devices)
 
     def recompute_percent(self) -> float | None:
-        """Return the share of backward that computes forward again, in percent; None where there is none.
+        """Return the share of backward that computes forward again, in percent; None without any.
 
         Activation checkpointing does that. The figure is a lower bound, see docs/definitions.md.
         """
@@ -138,43 +140,56 @@ class Run:
         """Return every collective on every GPU: a row per call.
 
         Columns:
-            rank (int), device (int), step (str or None: outside all steps).
+            rank, device (int): as in :meth:`steps`.
+            step (str or None): name of the step; None outside all steps.
             kind (str): ``all_reduce``, ``all_gather`` …
-            bytes (int): message size; 0 where unknown.
-            dtype (str), group (str), group_size (int), seq (int): from the call's metadata; seq is -1 where unknown.
-            phase (str): phase that launched it.
+            bytes (int, bytes): message size; 0 where unknown.
+            dtype, group (str): data type and process group; empty where unknown.
+            group_size (int): number of ranks in the group; 0 where unknown.
+            seq (int): sequence number in the group; -1 where unknown.
+            phase (str): phase that launched it: ``forward``, ``backward``, ``optimizer`` or ``other``.
             start_ns, end_ns (int, ns): on the rank's own clock.
             exposed_ns, overlapped_ns (int, ns): its time without and under compute.
-            name (str), label (str): the kernel's name, and the label of the bucket or layer that it is for.
+            name, label (str): the kernel's name, and the label of the bucket or layer it serves; empty for no label.
         """
         return tables.collective_frame(self.devices)
 
     def kernels(self) -> pd.DataFrame:
-        """Return every device interval (kernels, copies, sets) of every GPU: a row each.
+        """Return every device interval (kernel, copy, set) of every GPU: a row each.
 
         Columns:
-            rank (int), device (int), name (str).
+            rank, device (int): as in :meth:`steps`.
+            name (str): name of the kernel, or of the operator on a CPU.
             kind (str): ``compute``, ``communication`` or ``memory``.
             phase (str): ``forward``, ``backward``, ``optimizer`` or ``other``.
-            step (str or None), lane (int): the step, and the row in the Gantt chart.
+            step (str or None): name of the step; None outside all steps.
+            lane (int): stream of a GPU, or thread of a CPU.
             start_ns, end_ns (int, ns): on the rank's own clock.
 
         Raises:
             DptraceError: the run was opened with ``figures_only``.
         """
         if self.figures_only:
-            raise DptraceError(f"{self.path}: was opened with figures_only; open it without, for single kernels.")
+            raise DptraceError(
+                f"{self.path}: opened with figures_only, which drops the intervals. Open it without to list kernels."
+            )
         return tables.kernel_frame(self.timelines)
 
     def pipeline(self) -> pd.DataFrame:
         """Return what each rank computed of its pipeline's schedule, and the bubble: a row per rank and step.
 
         Columns:
-            pipeline (int), schedule (str), micro_batches (int), rank (int), device (int), stages (str), step (str).
-            busy_ns, own_span_ns, span_ns (int, ns): compute of the rank's actions; from its first to its last action;
-                from the first to the last action of the whole pipeline.
-            bubble_percent, pipeline_bubble_percent, formula_percent (float, %): share of the span in which the rank
-                did not compute, the same of all ranks, and what the schedule's formula expects.
+            pipeline (int): number of the pipeline, from 0.
+            schedule (str): ``gpipe``, ``1f1b`` …, from the order of the actions.
+            micro_batches, rank, device (int): micro-batches of a step; rank and device as in :meth:`steps`.
+            stages (tuple of int): numbers of the rank's stages.
+            step (str): name of the step.
+            busy_ns (int, ns): compute of the rank's actions.
+            own_span_ns (int, ns): from the start of the rank's first action to the end of its last.
+            span_ns (int, ns): from the start of the pipeline's first action to the end of its last.
+            bubble_percent (float, %): share of span_ns in which the rank did not compute.
+            pipeline_bubble_percent (float, %): the same over all ranks of the pipeline.
+            formula_percent (float or None, %): bubble that the schedule's formula predicts; None without a formula.
         """
         return tables.pipeline_frame(self.pipelines, self.timelines)
 
@@ -182,9 +197,12 @@ class Run:
         """Return each stage's forward and backward of each micro-batch, in the order of their starts: a row each.
 
         Columns:
-            pipeline (int), rank (int), device (int), step (str), stage (int), micro_batch (int), action (str).
+            pipeline, rank, device (int): as in :meth:`pipeline`.
+            step (str or None): name of the step; None outside all steps.
+            stage, micro_batch (int): numbers, from 0.
+            action (str): ``F`` (forward), ``B`` (backward), ``I`` and ``W`` (backward of inputs and of weights).
             start_ns, end_ns (int, ns): on the rank's own clock.
-            busy_ns (int, ns): compute within it.
+            busy_ns (int, ns): compute within the action.
         """
         return tables.action_frame(self.pipelines, self.timelines)
 
@@ -192,38 +210,68 @@ class Run:
         """Return every collective across ranks: a row for each of its ranks.
 
         Columns:
-            collective (int): number of the collective; its ranks share it.
-            kind, name, group, dtype, phase (str), seq (int), bytes (int), step (str or None).
-            complete (bool): whether all ranks of the group are here.
+            collective (int): number of the collective; its rows share it.
+            kind (str): ``all_reduce``, ``all_gather`` …
+            name (str): ``bucket 0``, ``FSDP::all_gather (layers.3)`` …; empty without a name.
+            group (str): process group; empty where unknown.
+            seq (int): sequence number in the group; -1 where unknown.
+            bytes (int, bytes): message size; 0 where unknown.
+            dtype (str): data type; empty where unknown.
+            step (str or None): name of the step; None outside all steps.
+            phase (str): phase that launched it.
+            complete (bool): whether all ranks of the group are in the run.
             transfer_ns (int, ns): the shortest duration among the ranks.
-            algbw_gbps, busbw_gbps (float, GB/s): algorithm and bus bandwidth; NaN where the size is unknown.
-            last_rank (int): the rank that arrived last; NaN where clocks don't tell.
-            rank (int), device (int), start_ns, end_ns, wait_ns, lateness_ns, exposed_ns, overlapped_ns (int, ns).
+            algbw_gbps, busbw_gbps (float or None, GB/s): algorithm and bus bandwidth; missing where unknown.
+            last_rank (int or None): rank that arrived last; missing where unknown.
+            rank, device (int): as in :meth:`steps`.
+            start_ns, end_ns (int, ns): on the rank's own clock.
+            exposed_ns, overlapped_ns (int, ns): its time without and under compute on this rank.
+            wait_ns (int, ns): its duration on this rank beyond transfer_ns.
+            late_ns (int or None, ns): how much later than the first rank it arrived; missing within clock uncertainty.
+
+        Missing numbers are NaN, so a column that has some is float.
         """
         return tables.matched_frame(self.cross_rank.collectives())
 
     def clock_offsets(self) -> pd.DataFrame:
-        """Return each rank's clock against the first rank's: a row per rank.
+        """Return each rank's clock relative to the first rank's: a row per GPU.
 
-        Columns: see ``clocks`` in docs/reference/json.md: offset (ns), drift (parts per million), uncertainty (ns).
+        Columns:
+            rank, device (int): as in :meth:`steps`.
+            reference_rank (int): the rank that the clock is compared with.
+            offset_ns (int or None, ns): how far its clock is ahead; NaN where no collective connects the two ranks.
+            uncertainty_ns (int or None, ns): the offset's error is at most this; NaN as for offset_ns.
+            drift_ppm (float, ppm): change of the offset over time.
+            corrected (bool): whether comparisons across ranks correct this clock.
+            collectives (int): number of collectives that the estimate uses.
         """
-        return tables.frame(self.cross_rank.clock_rows())
+        return tables.frame(self.cross_rank.clock_rows(), tables.CLOCK_COLUMNS)
 
     def stragglers(self) -> pd.DataFrame:
         """Return each collective at which a rank kept the others waiting: a row each.
 
-        Columns: the rank, by how much it was late (ns), what that cost (ns), and its cause; see ``stragglers`` in
-        docs/reference/json.md.
+        Columns:
+            rank, device (int): the straggler; as in :meth:`steps`.
+            step (str or None): name of the step; None outside all steps.
+            collective (int): number of the collective in :meth:`matched_collectives`.
+            kind (str): ``all_reduce``, ``all_gather`` …
+            late_ns (int, ns): how much later than the first it arrived, or the longest wait of the others.
+            cost_ns (int, ns): exposed part of the wait that it caused, mean over the other ranks.
+            cause (str): why it was late: ``compute``, ``passed_on``, ``data_loading`` …
         """
-        return tables.frame(self.cross_rank.straggler_rows())
+        return tables.frame(self.cross_rank.straggler_rows(), tables.STRAGGLER_COLUMNS)
 
     def findings(self) -> pd.DataFrame:
         """Return the findings, most expensive first: a row each.
 
-        Columns: kind, text and advice (str), cost of a step (ns), share of the step, evidence; see ``findings`` in
-        docs/reference/json.md.
+        Columns:
+            kind (str): ``straggler``, ``exposed_comm``, ``host_bound`` …
+            text, advice (str): what was found, with its numbers, and what to do about it.
+            cost_ns (int, ns): how much shorter a step would be without it.
+            share (float): cost_ns as a share of the step, from 0 to 1.
+            evidence (dict): where to look: step, rank, collective.
         """
-        return tables.frame([finding.to_dict() for finding in self.cross_rank.findings])
+        return tables.frame([finding.to_dict() for finding in self.cross_rank.findings], tables.FINDING_COLUMNS)
 
     def select(self, ranks: Collection[int] | None = None, steps: tuple[int, int] | None = None) -> Run:
         """Return the part of the run with these ranks and steps.
@@ -233,7 +281,7 @@ class Run:
             steps: first and last number of the steps to keep, as in ``ProfilerStep#4``; None keeps all.
 
         Raises:
-            DptraceError: nothing is left; the message lists what there is.
+            DptraceError: no rank or step matches; the message lists those of the run.
         """
         if ranks is None and steps is None:
             return self
@@ -291,7 +339,7 @@ class Run:
         """Return a small table for notebooks: the split of each GPU, mean per step."""
         return f"<p>{escape(repr(self))}</p>{tables.mean_split_html(self.devices)}"
 
-    # The names of 0.1, for one release.
+    # Names of version 0.1, kept for one release.
 
     def idle(self) -> pd.DataFrame:
         """Return :meth:`idle_causes`; deprecated."""
@@ -328,6 +376,11 @@ class Run:
         _warn("view()", "show()")
         return self.show(name, height)
 
+    def beside(self, align: bool = True) -> CrossRankAnalysis:
+        """Return :meth:`analyze_cross_rank`; deprecated."""
+        _warn("beside()", "analyze_cross_rank()")
+        return self.analyze_cross_rank(align)
+
     @property
     def info(self) -> dict[str, Any]:
         """:attr:`metadata`; deprecated."""
@@ -342,5 +395,5 @@ class Run:
 
 
 def _warn(old: str, new: str) -> None:
-    message = f"Run.{old} is now Run.{new}; the old name goes in the next release."
+    message = f"Run.{old} is now Run.{new}; the old name will be removed in the next release."
     warnings.warn(message, DeprecationWarning, stacklevel=3)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "CLOCK_COLUMNS",
+    "FINDING_COLUMNS",
+    "STRAGGLER_COLUMNS",
     "action_frame",
     "collective_frame",
     "frame",
@@ -41,19 +44,26 @@ _MATCHED_COLUMNS = (
     *("kind", "name", "group", "seq", "bytes", "dtype", "step", "phase", "complete"),
     *("transfer_ns", "algbw_gbps", "busbw_gbps", "last_rank"),
 )
-"""Columns of a matched collective that hold for all of its ranks."""
-_MOST_HTML_ROWS = 16
+"""Columns of a matched collective that are the same for all of its ranks."""
+_MEMBER_COLUMNS = "rank", "device", "start_ns", "end_ns", "exposed_ns", "overlapped_ns", "wait_ns", "late_ns"
+"""Columns of one rank of a matched collective."""
+CLOCK_COLUMNS = (
+    *("rank", "device", "reference_rank", "offset_ns", "uncertainty_ns", "drift_ppm", "corrected", "collectives"),
+)
+STRAGGLER_COLUMNS = "rank", "device", "step", "collective", "kind", "late_ns", "cost_ns", "cause"
+FINDING_COLUMNS = "kind", "text", "advice", "cost_ns", "share", "evidence"
+_MAX_HTML_ROWS = 16
 
 
-def frame(rows: Iterable[dict[str, Any]], columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """Make a frame of rows; *columns* also names those of a frame without any row."""
+def frame(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
+    """Return a frame with these columns, also without any row."""
     import pandas as pd
 
-    return pd.DataFrame(list(rows), columns=None if columns is None else list(columns))
+    return pd.DataFrame(list(rows), columns=list(columns))
 
 
 def step_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
-    """Make a row per rank, device and step with the nine figures of the split."""
+    """Return a row per rank, device and step with the nine figures of the split."""
     rows = (
         {"rank": d.split.rank, "device": d.timeline.device, "step": name}
         | {figure: int(values[k]) for figure, values in d.split.figures.items()}
@@ -64,17 +74,18 @@ def step_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
 
 
 def total_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
-    """Make a row per GPU with the nine figures over all steps and the overlap in percent."""
+    """Return a row per GPU with the nine figures over all steps and the overlap in percent."""
     rows = []
     for device in devices:
         total = device.split.total()
-        overlap = overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"])
+        percent = overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"])
+        overlap = float("nan") if percent is None else percent
         rows.append({"rank": device.split.rank, "device": device.split.device, **total, "overlap_percent": overlap})
     return frame(rows, ["rank", "device", *FIGURES, "overlap_percent"])
 
 
 def idle_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
-    """Make a row per rank, device and step with idle ns by cause."""
+    """Return a row per rank, device and step with idle ns by cause."""
     rows = (
         {"rank": d.split.rank, "device": d.timeline.device, "step": name}
         | {cause: int(values[k]) for cause, values in d.idle_causes.items()}
@@ -86,33 +97,34 @@ def idle_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
 
 
 def collective_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
-    """Make a row per collective and GPU."""
+    """Return a row per collective and GPU."""
     return frame((row for device in devices for row in _collective_rows(device)), _COLLECTIVE_COLUMNS)
 
 
 def kernel_frame(timelines: Sequence[Timeline]) -> pd.DataFrame:
-    """Make a row per device interval, column by column: a run may have millions."""
+    """Return a row per device interval, built column by column: a run may have millions."""
     import pandas as pd
 
     return pd.concat([_kernels_of(timeline) for timeline in timelines], ignore_index=True)
 
 
 def matched_frame(collectives: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Make a row for each rank of each matched collective."""
-    return frame(
+    """Return a row for each rank of each matched collective."""
+    rows = (
         {"collective": number, **{name: row[name] for name in _MATCHED_COLUMNS}, **member}
         for number, row in enumerate(collectives)
         for member in row["members"]
     )
+    return frame(rows, ("collective", *_MATCHED_COLUMNS, *_MEMBER_COLUMNS))
 
 
 def pipeline_frame(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline]) -> pd.DataFrame:
-    """Make a row per rank and step of a pipeline."""
+    """Return a row per rank and step of a pipeline."""
     return frame(rows(pipelines, timelines), COLUMNS)
 
 
 def action_frame(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline]) -> pd.DataFrame:
-    """Make a row per action of a pipeline."""
+    """Return a row per action of a pipeline."""
     return frame(action_rows(pipelines, timelines), ACTION_COLUMNS)
 
 
@@ -144,7 +156,7 @@ def mean_split_html(devices: Sequence[DeviceFigures]) -> str:
     names = [name.removesuffix("_ns").replace("_", " ") for name in FIGURES]
     head = "".join(f"<th>{name}</th>" for name in ["rank", *names])
     body = []
-    for device in devices[:_MOST_HTML_ROWS]:
+    for device in devices[:_MAX_HTML_ROWS]:
         steps, total = max(len(device.split.names), 1), device.split.total()
         cells = "".join(f"<td>{milliseconds(total[figure] / steps)}</td>" for figure in FIGURES)
         body.append(f"<tr><th>{escape(device.timeline.label)}</th>{cells}</tr>")
