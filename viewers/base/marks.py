@@ -28,7 +28,7 @@ __all__ = [
 
 
 HEAD = 22.0
-"""Height in pixels of a bold name above the rows that it stands for."""
+"""Height in pixels of a bold name above its rows."""
 
 
 @dataclass(frozen=True, slots=True)

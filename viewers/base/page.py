@@ -40,7 +40,7 @@ def bundle(room: str, entry: str) -> str:
     """Join a JavaScript module of a room's static folder and all modules that it imports into one script.
 
     Modules in a page opened from a disk would need a server or blob URLs, which the policy forbids. So each becomes a
-    function that gives what it exports, and they stand in the order of their imports.
+    function that returns its exports, in the order of the imports.
     """
     joined: dict[str, str] = {}
 

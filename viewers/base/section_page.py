@@ -85,7 +85,7 @@ def chart_plots(
     """Return Bokeh's ``json_item`` of each figure, for a light and for a dark page, by ``PLACE-light``, ``PLACE-dark``.
 
     Args:
-        places: by the id of its place, a chart, or several that stand one below the other.
+        places: by the id of its place, a chart, or several that are drawn one below the other.
         make: makes the figure of a chart, for a dark page or not.
     """
     plots = {}

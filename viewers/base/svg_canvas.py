@@ -182,7 +182,7 @@ class Canvas:
         """Write a text centered on *y*; *anchor* is start, middle or end; *upright* rotates it to run upwards.
 
         Args:
-            on: the color that it stands on, where that is not the ground.
+            on: the color behind it, where that is not the background.
             night: its color on a dark page, where that is not the palette's.
         """
         style = f' text-anchor="{anchor}"' if anchor != "start" else ""

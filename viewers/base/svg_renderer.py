@@ -19,9 +19,9 @@ def svg(drawing: Drawing, heading: bool = True, dark: bool = False, run: str = "
     """Draw as SVG text.
 
     Args:
-        heading: whether title and subtitle stand in the picture; a page has them already.
+        heading: draw title and subtitle; a page has its own.
         night: whether it tells its colors on a dark page, too.
-        run: what it is of, to stand above the heading.
+        run: the name of the run, drawn above the heading.
     """
     top = _TOP + (22 if run else 0) + (24 if heading else 0) + (20 if heading and drawing.subtitle else 0)
     left = _left(drawing)

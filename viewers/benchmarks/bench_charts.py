@@ -1,4 +1,4 @@
-"""The six charts of a benchmark, each drawn once: for the page as for slides."""
+"""The six charts of a benchmark, for the page and for slides."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _STYLES = {
     "interleaved": ("#0072B2", "square"),
     "ddp": ("#009E73", "diamond"),
 }
-"""Colours that all kinds of color vision tell apart (after Okabe and Ito), and a mark for each mode."""
+"""A color for each mode that readers with any kind of color vision can tell apart (after Okabe and Ito), and a mark."""
 _OTHERS = (
     *(("#A8438A", "circle"), ("#B58900", "square"), ("#56B4E9", "triangle"), ("#602047", "diamond")),
     *(("#6A4C93", "square"), ("#857B70", "diamond"), ("#C86FA8", "triangle"), ("#3A7D44", "circle")),
 )
-"""For all other modes, in the order in which they come."""
+"""Colors of all other modes, in their order."""
 COMPUTE = "#5D7290"
-"""Computing, where no phases are told apart."""
+"""Compute, not split into phases."""
 _INK, _QUIET, _IDEAL = "#374151", "#5B6472", "#9AA5B4"
 _LABELS = {"ddp": "DDP", "single": "one GPU"}
 _MANY_BARS = 44
-"""Above which there is no room for their values."""
+"""Number of bars above which their values have no room."""
 _PANEL = 1.22
-"""From the beginning of one model's panel to that of the next, each being 1 wide."""
+"""Distance from the start of one model's panel to the next; each is 1 wide."""
 _NS = 1e9
 
 
 def style(mode: str, modes: Sequence[str]) -> tuple[str, str]:
-    """Give a mode's colour and mark; *modes* are all that the benchmark has, in their order."""
+    """Return a mode's color and mark; *modes* are all modes of the benchmark, in order."""
     if mode in _STYLES:
         return _STYLES[mode]
     others = [name for name in modes if name not in _STYLES]
@@ -47,7 +47,7 @@ def style(mode: str, modes: Sequence[str]) -> tuple[str, str]:
 
 
 def draw(chart: Any, rows: Sequence[Any], compared: Any, local_loss: bool = False, on_cpu: bool = False) -> Drawing:
-    """Draw a chart, or say in its place why it is not there.
+    """Draw a chart, or return a drawing that says why there is none.
 
     Args:
         chart: of ``conclusions.read``.
@@ -104,7 +104,7 @@ class _Bench:
         return [row for row in self.rows if row.model == model]
 
     def epoch_time(self) -> _Drawn:
-        """Bars from zero, grouped by model and number of GPUs, each with its mode's mark on top."""
+        """Draw bars from zero, grouped by model and number of GPUs, each with its mode's mark on top."""
         most = max(row.epoch_s for row in self.rows)
         unit, times = (" s", 1.0) if most >= 1 else (" ms", 1e3)
         height = 330.0
@@ -152,7 +152,7 @@ class _Bench:
             yield n, model, [row for row in self._of(model) if values(row) is not None]
 
     def _across(self, panel: int, gpus: int, log: bool = False) -> float:
-        """Give the place of a number of GPUs, true to scale as the y axis is: so the ideal is a straight line."""
+        """Return the place of a number of GPUs, to scale, so that the ideal is a straight line."""
         first, last, own = (math.log(n) if log else n for n in (self.counts[0], self.counts[-1], gpus))
         return panel * _PANEL + 0.08 + 0.84 * ((own - first) / (last - first) if last > first else 0.0)
 
@@ -166,10 +166,10 @@ class _Bench:
         above: Callable[[float], float],
         log: bool = False,
     ) -> tuple[list[Any], list[Any]]:
-        """Draw a panel for each model: over the numbers of GPUs, a line for each mode that begins with one GPU.
+        """Draw a panel for each model: a line per mode over the number of GPUs, which starts at one GPU.
 
         Args:
-            above: where the text of a value stands, so that it does not lie on its mark.
+            above: whether the text of a value is above its mark.
         """
         marks: list[Any] = []
         ticks: list[tuple[float, str]] = []
@@ -198,7 +198,7 @@ class _Bench:
         return len(list(self._panels(values))) * _PANEL - (_PANEL - 1)
 
     def speedup(self) -> _Drawn:
-        """Lines over the GPUs beside the ideal, and Amdahl's ceilings as rings."""
+        """Draw speedups over the number of GPUs, the ideal as a line, and Amdahl's ceilings as rings."""
 
         def values(row: Any) -> float | None:
             return row.speedup  # type: ignore[no-any-return]
@@ -223,7 +223,7 @@ class _Bench:
         return _Drawn(x, y, height, (*below, *marks), tuple(legend))
 
     def throughput(self) -> _Drawn:
-        """Lines over the GPUs on a log axis, on which the ideal has one slope everywhere."""
+        """Draw throughput over the number of GPUs on a log axis, where the ideal has one slope everywhere."""
 
         def values(row: Any) -> float | None:
             return row.samples_per_s or None
@@ -250,7 +250,7 @@ class _Bench:
         return _Drawn(x, y, 330, (*below, *marks), legend)
 
     def communication(self) -> _Drawn:
-        """A bar for each naive run, computing and communicating end to end."""
+        """Draw a bar for each naive run: compute, then communication."""
         rows = RowLayout(20)
         marks: list[Box | Dot | Line | Label] = []
         shares = self.compared.shares
@@ -276,7 +276,7 @@ class _Bench:
         return _Drawn(x, rows.axis(), rows.y, tuple(marks), legend, right=215)
 
     def saving(self) -> _Drawn:
-        """Bars right of zero where a mode is faster than naive, and left of it where it is slower."""
+        """Draw bars right of zero where a mode is faster than naive, left where it is slower."""
         rows, savings = RowLayout(16), self.compared.savings
         low = min(0.0, *(one.percent for one in savings))
         high = max(0.0, *(one.percent for one in savings))
@@ -302,11 +302,11 @@ class _Bench:
         return _Drawn(axis, rows.axis(), rows.y, tuple(marks), entries)
 
     def loss(self) -> _Drawn:
-        """The batch's losses: one curve, however many ranks."""
+        """Draw the losses of the whole batch, one curve per mode."""
         return self._losses(lambda row: row.losses)
 
     def local_loss(self) -> _Drawn:
-        """Rank 0's own losses: a curve for each number of GPUs."""
+        """Draw rank 0's losses: a curve for each number of GPUs."""
         return self._losses(lambda row: row.local_losses)
 
     def _losses(self, curve: Callable[[Any], Sequence[float | None]]) -> _Drawn:
@@ -328,7 +328,7 @@ class _Bench:
                     if value is not None
                 ]
                 color, mark = self._style(row.mode)
-                # Curves that fall on one another: the first are wide, so that each that follows lets them be seen.
+                # Curves may coincide: the first are wider, so that they show behind those that follow.
                 width = 1.2 + 1.6 * (len(own) - 1 - n)
                 marks.append(Line(tuple(points), color, "5 4" if n % 2 else "", width))
                 marks.append(

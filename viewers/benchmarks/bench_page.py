@@ -1,4 +1,4 @@
-"""The page of a benchmark: what its figures say, six charts, the table; one file without network.
+"""The page of a benchmark: conclusions, six charts and the table, in one file without network::
 
 from dptrace.viewers.benchmarks import bench_page
 page = bench_page.document(content)
@@ -64,21 +64,21 @@ document.addEventListener("drawn", ({ detail }) => { views = detail; thinAll(); 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What stands on the page."""
+    """The content of the page."""
 
     title: str
     facts: Sequence[str]
     notes: Sequence[str]
     rows: Sequence[Row]
-    """Of ``table.rows``."""
+    """From ``table.rows``."""
     charts: Sequence[tuple[ChartText, Drawing]]
-    """Each of ``conclusions.read``, with its drawing."""
+    """Each chart of ``conclusions``, with its drawing."""
 
 
 def document(content: Content) -> str:
     """Draw a benchmark as one HTML page.
 
-    On the screen Bokeh draws, in the colours that the system asks for; on paper, and without JavaScript, the page
+    On the screen Bokeh draws, in the colors that the system asks for; on paper, and without JavaScript, the page
     shows the same charts as SVG.
     """
     parts, places = [], {}
@@ -108,7 +108,7 @@ def _table(rows: Sequence[Row]) -> TextTable:
 
 
 def _figure(drawing: Drawing, dark: bool) -> figure:
-    """Make a chart's figure: no toolbar, but for the losses, which are worth a closer look."""
+    """Make a chart's figure; only the losses get a toolbar, to zoom in."""
     plot = bokeh_figure(drawing, dark)
     for axis in plot.axis:
         axis.major_label_policy = NoOverlap(min_distance=4)

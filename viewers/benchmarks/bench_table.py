@@ -1,4 +1,4 @@
-"""A benchmark's table: for the terminal, and as Markdown."""
+"""The table of a benchmark, for the terminal and as Markdown."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ HEADINGS = (
     *("speedup", "efficiency", "overlap", "exposed"),
 )
 _LEAVING = ("parameters", "± spread", "overlap", "exposed", "efficiency", "comm", "samples/s")
-"""Columns that a narrow terminal goes without, the first that is left out first."""
+"""Columns to drop in a narrow terminal, in this order."""
 _TEXTS = 2
-"""Columns that are text; the others are numbers."""
+"""Number of columns that hold text; the others hold numbers."""
 
 
 def seconds(value: float | None) -> str:
-    """Give a time of an epoch.
+    """Write the time of an epoch.
 
     >>> seconds(0.0361), seconds(12.345), seconds(None)
     ('36.1 ms', '12.35 s', '–')
@@ -41,7 +41,7 @@ def _share(value: float | None, times: float = 100) -> str:
 
 
 def cells(row: Any) -> list[str]:
-    """Give a row of ``table.rows`` as texts, one for each heading."""
+    """Return a row as texts, one for each heading."""
     start = [row.model, row.mode, str(row.gpus), "–" if row.parameters is None else f"{row.parameters / 1e6:.1f} M"]
     return [
         *start,
@@ -57,18 +57,18 @@ def cells(row: Any) -> list[str]:
 
 
 def headings(rows: Sequence[Any]) -> tuple[str, ...]:
-    """Give the headings: of every table, and of the options that these rows have."""
+    """Return the headings: those of every table, and the options that these rows have."""
     return (*HEADINGS, *dict.fromkeys(name for row in rows for name in row.options))
 
 
 def full_row(row: Any, names: Sequence[str]) -> list[str]:
-    """Give a row as texts, its options too; *names* are the table's headings."""
+    """Return a row as texts, with its options; *names* are the headings of the table."""
     return cells(row) + [row.options.get(name, "–") or "yes" for name in names[len(HEADINGS) :]]
 
 
 @dataclass(frozen=True, slots=True)
 class _FittingTable:
-    """A table of as many columns as the terminal has room for."""
+    """A table that drops columns where the terminal is too narrow."""
 
     rows: Sequence[Any]
     title: str
@@ -102,12 +102,12 @@ class _FittingTable:
 
 
 def table(rows: Sequence[Any], title: str) -> RenderableType:
-    """Give the table for a terminal, without the least important columns where that is narrow."""
+    """Return the table for a terminal; a narrow one drops the least important columns."""
     return _FittingTable(rows, title)
 
 
 def failures(rows: Sequence[Any]) -> list[str]:
-    """Give a sentence for each row that failed."""
+    """Return a sentence for each failed run."""
     return [
         f"{row.model}, {row.mode}, {row.gpus} GPU{'s' * (row.gpus > 1)} failed: {row.failed}"
         for row in rows
@@ -116,7 +116,7 @@ def failures(rows: Sequence[Any]) -> list[str]:
 
 
 def markdown(rows: Sequence[Any], title: str, notes: Sequence[str] = ()) -> str:
-    """Give the table as Markdown, with *notes* below it."""
+    """Return the table as Markdown, with *notes* below it."""
     names = headings(rows)
     lines = [
         f"# {_escaped(title)}",
@@ -134,6 +134,6 @@ def _line(texts: Sequence[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    # Names come from scripts of others: what means something in Markdown or HTML is made plain.
+    # Names come from other people's scripts: escape what means something in Markdown or HTML.
     plain = sanitize(text).replace("\\", "\\\\").replace("|", "\\|")
     return plain.replace("<", "&lt;").replace("[", "\\[").replace("\n", " ")

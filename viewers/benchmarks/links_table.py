@@ -1,4 +1,4 @@
-"""Measured links in words: facts, a table for the terminal, and what they are like."""
+"""Measured links as text: facts, a table for the terminal, and the most similar known interconnect."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COLUMNS = {
 
 
 def size(count: float) -> str:
-    """Give bytes in powers of 1024, as nccl-tests does.
+    """Write bytes in powers of 1024, as nccl-tests does.
 
     >>> size(1024), size(1536 * 1024), size(300)
     ('1 KiB', '1.5 MiB', '300 B')
@@ -51,7 +51,7 @@ def size(count: float) -> str:
 
 
 def facts(content: Mapping[str, Any]) -> list[str]:
-    """Say who exchanged messages, over what, and how it was timed."""
+    """Return who exchanged messages, over what, and how it was timed."""
     ranks, nodes = content["ranks"], content["nodes"]
     where = f"on {nodes} machines" if nodes > 1 else "on one machine"
     versions = content["versions"]
@@ -66,7 +66,7 @@ def facts(content: Mapping[str, Any]) -> list[str]:
 
 
 def rows(content: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Give the cells of each collective, by the keys of COLUMNS."""
+    """Yield the cells of each collective, by the keys of COLUMNS."""
     for kind, found in content["collectives"].items():
         fit, link, measured = found["fit"], found["link"], found["measured"]
         cells = {"collective": LABELS.get(kind, sanitize(kind)), "largest": size(measured[-1]["bytes"])}
@@ -101,7 +101,7 @@ def _r2(fit: Mapping[str, Any]) -> str:
 
 
 def nearest_link_sentence(content: Mapping[str, Any]) -> str:
-    """Say which known interconnect a link is like, and how far off; empty where there is no fit."""
+    """Name the most similar known interconnect and the difference; empty without a fit."""
     near = content["nearest"]
     if near is None:
         return ""
@@ -115,15 +115,15 @@ def nearest_link_sentence(content: Mapping[str, Any]) -> str:
 
 
 def topology(content: Mapping[str, Any]) -> Iterator[str]:
-    """Tell of each machine what it told of its cores, NUMA nodes, GPUs and links, and what it did not."""
+    """Describe the cores, NUMA nodes, GPUs and links of each machine, and what is unknown."""
     for machine in content["machines"]:
         numa = machine["numa"]
         parts = [f"{machine['cores']} cores"]
         listed = ", ".join(f"{one['node']}: {one['cores']}" for one in numa)
-        parts.append(f"NUMA nodes with their cores {listed}" if numa else "NUMA nodes not told")
+        parts.append(f"NUMA nodes with their cores {listed}" if numa else "NUMA nodes unknown")
         links = machine.get("gpu_links") or {}
         link_list = " ".join(f"{pair} {link}" for pair, link in links.items())
-        parts.append(f"GPU links {link_list}" if links else "no GPU links told (nvidia-smi topo -m gives none here)")
+        parts.append(f"GPU links {link_list}" if links else "GPU links unknown (nvidia-smi topo -m shows none)")
         yield sanitize(f"{machine['host']}: {'; '.join(parts)}.")
     gpus = [name for name in content["gpus"] if name]
     if gpus:
@@ -131,7 +131,7 @@ def topology(content: Mapping[str, Any]) -> Iterator[str]:
 
 
 def table(content: Mapping[str, Any]) -> Table:
-    """Make the terminal's table."""
+    """Make the table for the terminal."""
     made = Table(title=None, box=None, pad_edge=False, header_style="bold")
     for key, heading in COLUMNS.items():
         made.add_column(heading, justify="left" if key == "collective" else "right", no_wrap=key == "collective")

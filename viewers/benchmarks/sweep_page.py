@@ -1,4 +1,4 @@
-"""The page of a sweep: seconds of a step and exposed communication over the swept value; one file without network.
+"""The page of a sweep: step time and exposed communication over the swept value, in one file without network::
 
 from dptrace.viewers.benchmarks import sweep_page
 page = sweep_page.document(json.load(open("sweep/sweep.json")))
@@ -30,12 +30,12 @@ _SHAPES = ("circle", "square", "triangle")
 _BEST, _FIT = theme.EXPOSED, "#57606A"
 _HEIGHT = 300
 _LOG_FROM = 4
-"""Ratio of the largest to the smallest value from which on the axis is logarithmic."""
+"""Ratio of the largest to the smallest value from which the axis is logarithmic."""
 _HEADROOM = 0.15
 
 
 def steps(content: Mapping[str, Any]) -> Drawing:
-    """Draw the time of a step over the swept value, up to its 95th percentile; of a sample where batches differ."""
+    """Draw the step time over the swept value, up to its 95th percentile; per sample where batch sizes differ."""
     per_sample = "batch-size" in content["swept"]
     unit, what = (1e6, "time of a sample, µs") if per_sample else (1e3, "time of a step, ms")
     scale = {
@@ -44,7 +44,7 @@ def steps(content: Mapping[str, Any]) -> Drawing:
     good = [point for point in content["points"] if _ran(point)]
     title = what.split(",")[0].capitalize()
     if not good:
-        return message(title, "No run of this sweep ended well.")
+        return message(title, "No run of this sweep succeeded.")
     top = max(point["step_p95_s"] * scale[id(point)] for point in good)
     low = min(point["step_p50_s"] * scale[id(point)] for point in good)
     chart = _Chart(content, good, _upward(low - (top - low) * 0.3, top, what))
@@ -61,7 +61,7 @@ def steps(content: Mapping[str, Any]) -> Drawing:
 
 
 def exposed(content: Mapping[str, Any]) -> Drawing:
-    """Draw what the recorded steps expose of their communication, and what the alpha-beta line says of it."""
+    """Draw the exposed communication of the recorded steps, and the prediction of the alpha-beta fit."""
     good = [point for point in content["points"] if _ran(point) and point["exposed_s"] is not None]
     title = "Exposed communication"
     if not good:
@@ -84,7 +84,11 @@ def exposed(content: Mapping[str, Any]) -> Drawing:
     chart.curves([1e3 * point["exposed_s"] for point in good], tip_texts)
     chart.fit()
     about = "Means over ranks and recorded steps."
-    about += " Dashed: what alpha + beta·n says of these caps, buckets sent one after the other." if said else ""
+    about += (
+        " Dashed: the prediction of alpha + beta·n for these caps, with buckets sent one after the other."
+        if said
+        else ""
+    )
     return chart.drawing(title, about)
 
 
@@ -100,7 +104,7 @@ def _upward(low: float, high: float, title: str) -> Axis:
 
 
 class _Chart:
-    """One chart over the first of the swept options, a curve for each combination of the others."""
+    """One chart over the first swept option, with a curve for each combination of the others."""
 
     def __init__(self, content: Mapping[str, Any], points: Sequence[Mapping[str, Any]], y: Axis) -> None:
         self.content, self.points, self.y = content, points, y
@@ -123,7 +127,7 @@ class _Chart:
         return sorted((point for point in self.points if point["series"] == series), key=self.x)
 
     def curves(self, heights: Sequence[float], tips: Sequence[str]) -> None:
-        """Draw the measured points, joined where their values are numbers; the best stands out."""
+        """Draw the measured points, joined where the values are numbers, and highlight the best."""
         at = {id(point): height for point, height in zip(self.points, heights, strict=True)}
         tip = {id(point): text for point, text in zip(self.points, tips, strict=True)}
         for name in self.series:
@@ -141,7 +145,7 @@ class _Chart:
                     )
 
     def fit(self) -> None:
-        """Mark the cap that the line would have chosen, where it is the same for all curves."""
+        """Mark the cap that the fit would choose, where it is the same for all curves."""
         caps = {one["tried_mb"] for one in self.content["chosen"]}
         if self.option != "bucket-cap-mb" or len(caps) != 1:
             return
@@ -173,7 +177,7 @@ class _Chart:
 
 
 def document(content: Mapping[str, Any]) -> str:
-    """Draw a sweep, as sweep.json has it, as one HTML page."""
+    """Draw a sweep, the content of sweep.json, as one HTML page."""
     drawn = [steps(content), exposed(content)]
     about = " ".join(drawing.message or f"{drawing.title}: {drawing.subtitle}" for drawing in drawn)
     parts = [

@@ -1,4 +1,4 @@
-"""A sweep's table: for the terminal, as Markdown, and as the cells of its page."""
+"""The table of a sweep, for the terminal, as Markdown, and for its page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ACCURACY = 9
 
 
 def headline(content: Mapping[str, Any]) -> str:
-    """Say what was swept."""
+    """Return what was swept."""
     gpus = f"{content['gpus']} {'rank' if content['device'] == 'CPU' else 'GPU'}{'s' * (content['gpus'] > 1)}"
     names = " and ".join(_NAMES.get(name, name.replace("-", " ")) for name in content["swept"])
     return f"Sweep of {names}: {content['model']}, {content['mode']}, {gpus}"
@@ -52,7 +52,7 @@ def _rows(content: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def best_label(content: Mapping[str, Any]) -> str:
-    """Call the first one the best only where the steps' scatter tells it from the others."""
+    """Return "best" only where the spread of the steps separates the first from the others."""
     return "fastest" if any(point["as_good"] for point in content["points"]) else "best"
 
 
@@ -65,18 +65,18 @@ def _percent(share: float | None) -> str:
 
 
 def cells(content: Mapping[str, Any]) -> TextTable:
-    """Give the table; columns of what no point has are left out."""
+    """Return the table, without columns that no point has."""
     rows = list(_rows(content))
     empty = {at for at in (_BY_THE_FIT, _ACCURACY) if all(row[at] == "–" for row in rows)}
     kept = [at for at in range(len(_COLUMNS)) if at not in empty]
     note = "Steps: the last 20 of each timed run. s = communication / (computation + communication), of recorded steps."
     if any(point["as_good"] for point in content["points"]):
-        note += " ≈: not told apart from the fastest as the steps scatter."
+        note += " ≈: within the spread of the fastest."
     return TextTable(tuple(_COLUMNS[at] for at in kept), tuple(tuple(row[at] for at in kept) for row in rows), 1, note)
 
 
 def table(content: Mapping[str, Any]) -> Table:
-    """Give the table for a terminal."""
+    """Return the table for a terminal."""
     cells_table = cells(content)
     made = Table(title=Text(sanitize(headline(content))), title_justify="left", title_style="bold", box=None)
     for at, column in enumerate(cells_table.columns):
@@ -90,7 +90,7 @@ def table(content: Mapping[str, Any]) -> Table:
 
 
 def markdown(content: Mapping[str, Any]) -> str:
-    """Give the table as Markdown, what it says above it and its notes below."""
+    """Return the table as Markdown, with its conclusions above and its notes below."""
     cells_table = cells(content)
     lines = [f"# {_escaped(headline(content))}", "", *(_escaped(said) + "\n" for said in content["reading"])]
     lines += [
@@ -107,6 +107,6 @@ def _line(texts: tuple[str, ...]) -> str:
 
 
 def _escaped(text: str) -> str:
-    # Notes come from runs that failed: what means something in Markdown or HTML is made plain.
+    # Notes come from failed runs: escape what means something in Markdown or HTML.
     plain = sanitize(text).replace("\\", "\\\\").replace("|", "\\|")
     return plain.replace("<", "&lt;").replace("[", "\\[").replace("\n", " ")

@@ -1,4 +1,4 @@
-"""The page of a comparison: one step of each run as Gantts on one time axis, A over B, and the tables below.
+"""The page of a comparison: one step of each run as a Gantt chart on one time axis, A over B, and the tables below.
 
 Both begin at zero; the picture is that of ``dptrace view A --against B``::
 
@@ -46,7 +46,7 @@ from dptrace.viewers.terminal.split_tables import milliseconds, quantity
 __all__ = ["document"]
 
 MAX_ROWS = 25
-"""Of kernels and of collectives that are on the page."""
+"""Most rows of kernels and of collectives on the page."""
 
 _NAME_WIDTH = 90
 
@@ -79,7 +79,7 @@ def document(found: Comparison, steps: tuple[int, int] | None = None) -> str:
 
 
 def _step(one: RunSample, number: int | None) -> str:
-    """Choose the step whose length is nearest to the median, or the one with that number."""
+    """Return the step whose length is closest to the median, or the one with that number."""
     if number is None:
         wall = one.figures["wall_ns"].mean(axis=0)
         return one.steps[int(np.abs(wall - np.median(wall)).argmin())]

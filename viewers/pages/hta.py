@@ -1,4 +1,4 @@
-"""Tables and plotly figures as a page that is one file, with plotly.js in it once."""
+"""A page of tables and plotly figures in one file, which includes plotly.js once."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from dptrace.viewers.terminal.data_frame import cell
 __all__ = ["plotly_page"]
 
 MAX_ROWS = 200
-"""Rows of a table that are on the page; a file of a million helps nobody."""
+"""Most rows of a table on the page."""
 
 _LONGEST_LABEL = 60
 _HEAVY_LABELS = ("labels", "x", "y")
-# Tags that plotly and HTA put into texts themselves; all else of that kind came from a trace.
+# Tags that plotly and HTA put into texts; all other markup came from a trace.
 _OWN_TAG = re.compile(r"&lt;(/?(?:br|b|i|extra)/?)&gt;")
 
 _DRAW = """
@@ -71,7 +71,7 @@ th {border-bottom-color: #57606a} td.number {text-align: right; font-variant-num
 def plotly_page(
     title: str, subtitle: str, tables: Mapping[str, pd.DataFrame], figures: Sequence[Any], notes: Sequence[str] = ()
 ) -> str:
-    """Give the page; it needs no network, and runs no script but plotly.js and its own."""
+    """Return the page; it needs no network and runs no script but plotly.js and its own."""
     scripts = [_plotly_js(), _DRAW] if figures else []
     return (
         Environment(autoescape=True)
@@ -103,14 +103,14 @@ def _table(name: str, frame: pd.DataFrame) -> tuple[str, list[str], list[bool], 
 
 
 def _island(figure: Any) -> tuple[str, Markup]:
-    """Give a figure's title, which is the page's to wrap, and the rest as JSON that no browser takes for markup."""
+    """Return a figure's title, which the page wraps, and the rest as JSON that no browser reads as markup."""
     plot = msgspec.json.decode(figure.to_json())
     title = plot["layout"].pop("title", {})
     heading = title.get("text", "") if isinstance(title, dict) else str(title)
     if isinstance(legend := plot["layout"].get("legend"), dict):
         for key in ("x", "y", "xanchor", "yanchor"):  # HTA lays it over the pies
             legend.pop(key, None)
-    plot["layout"].setdefault("margin", {}).setdefault("t", 20)  # nothing stands above it any more
+    plot["layout"].setdefault("margin", {}).setdefault("t", 20)  # the title is on the page
     labels: dict[str, str] = {}
     for trace in plot["data"]:
         for key in _HEAVY_LABELS:
@@ -121,7 +121,7 @@ def _island(figure: Any) -> tuple[str, Markup]:
 
 
 def _distinct(values: list[Any], given: dict[str, str]) -> list[Any]:
-    """Shorten long labels, but keep those apart that differ: plotly adds up what bears one label.
+    """Shorten long labels, but keep different ones different: plotly adds up bars of one label.
 
     Args:
         given: what is short for what in this figure so far.
@@ -135,7 +135,7 @@ def _distinct(values: list[Any], given: dict[str, str]) -> list[Any]:
 
 
 def _inert(value: Any) -> Any:
-    """Make all texts such as plotly shows as they are, since it reads them as markup."""
+    """Escape all texts for plotly, which reads them as markup."""
     if isinstance(value, str):
         return _OWN_TAG.sub(r"<\1>", str(escape(value)).replace("&#39;", "'").replace("&#34;", '"'))
     if isinstance(value, list):

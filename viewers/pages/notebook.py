@@ -1,4 +1,4 @@
-"""A view in a notebook: the same page, in a frame of its own that can reach neither the notebook nor the network."""
+"""A view in a notebook: the same page, in a frame that can reach neither the notebook nor the network."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _NAME = "{}: {} of {} ({:.1f} MB); a notebook shows it, save(path) writes it."
 
 @dataclass(frozen=True)
 class NotebookPage:
-    """A page that a notebook shows where it is the last value of a cell."""
+    """A page that a notebook shows when it is the last value of a cell."""
 
     view: str
     run: str
     page: str
-    """The page's text."""
+    """The HTML of the page."""
     height: int
-    """Of the frame, in pixels."""
+    """Height of the frame, in pixels."""
 
     def __repr__(self) -> str:
         return _NAME.format(type(self).__name__, self.view, self.run, len(self.page) / 1e6)
 
     def _repr_html_(self) -> str:
-        # Without allow-same-origin the page's scripts reach nothing of the notebook's.
+        # Without allow-same-origin the page's scripts can't reach the notebook.
         return (
             f'<iframe sandbox="allow-scripts" srcdoc="{escape(self.page)}" width="100%" height="{self.height}" '
             f'title="{escape(self.view)}" style="border:1px solid #d5dae1;border-radius:6px"></iframe>'
         )
 
     def save(self, path: str | Path) -> None:
-        """Write the page to a file, over one that is there."""
+        """Write the page to a file, replacing an existing one."""
         Path(path).write_text(self.page, encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""One page that tells all of a run, to attach to a ticket: sentence, findings, Gantt chart, the other views, facts."""
+"""One page with everything on a run, to attach to a ticket: summary, findings, Gantt chart, other views, facts."""
 
 from __future__ import annotations
 
@@ -33,28 +33,34 @@ __all__ = ["MAX_CHARACTERS", "MAX_REPORT_INTERVALS", "document"]
 
 MAX_REPORT_INTERVALS = 1_000_000
 MAX_CHARACTERS = 9_500_000
-"""What the interactive chart of a report holds, and what it may weigh, so that the file stays below 10 MB."""
+"""Limits of the interactive chart of a report, in intervals and characters, so that the file stays below 10 MB."""
 TALLEST = 2_000
-"""Pixels of the chart's rows that stand on the page; beyond these they scroll within it."""
+"""Height in pixels of the chart's rows from which they scroll within the chart."""
 
 PAPER = 300.0
-"""Pixels of rows after which a picture is parted: a printed page holds two such parts."""
+"""Height in pixels after which a picture is split: a printed page holds two such parts."""
 
 _BELOW = ("breakdown", "heatmap", "communication", "bandwidth", "buckets", "idle")
 _LEFT_OUT = frozenset({"schema", "losses", "ranks", "ddp", "notes"})
-"""Of run.json: what is long, or told elsewhere on the page."""
+"""Keys of run.json that are long, or shown elsewhere on the page."""
 _LONGEST_FACT = 400
 
 DEFINITIONS = (
     ("Step", "from where the profiler marks its begin to the next mark, on each GPU by the work launched in it"),
     ("Forward, backward, optimizer", "time in which a GPU computed, by what launched the work, not by its name"),
-    ("Other compute", "compute of none of the three: clipping, metrics, what was launched before recording began"),
+    ("Other compute", "compute in none of the three: clipping, metrics, work launched before the recording began"),
     ("Exposed communication", "time in which a collective ran and no compute did"),
-    ("Overlapped communication", "time in which a collective ran under compute; counted as compute, told beside it"),
+    (
+        "Overlapped communication",
+        "time in which a collective ran under compute; it counts as compute and is listed in addition",
+    ),
     ("Exposed memory", "copies and sets while neither compute nor communication ran"),
-    ("Idle", "time in which nothing ran; its cause is told by when the host launched what ended it"),
+    ("Idle", "time in which nothing ran; its cause follows from when the host launched the work that ended it"),
     ("Wall time", "the parts, from forward to idle: they add up to it to the nanosecond"),
-    ("Transfer and wait", "of one collective: the shortest time among its ranks, and what a rank took beyond that"),
+    (
+        "Transfer and wait",
+        "the shortest duration of a collective among its ranks, and the time that a rank took beyond that",
+    ),
     ("Bus bandwidth", "as nccl-tests defines it: comparable over kinds and numbers of ranks"),
 )
 
@@ -69,7 +75,7 @@ def document(run: Run) -> str:
     styles = Markup("<style>{}</style>\n").format(Markup(static("base", "plain.css")))
     above = Markup('<p class="answer">{}</p>\n').format(sanitize(sentence(run).plain)) + _findings(run)
     below = sections(parts) + _facts(run) + _definitions()
-    # On paper these stand on the first page, so that the chart has the second one with its legend.
+    # On paper these are on the first page, so that the chart and its legend start on the second.
     above += Markup('<div class="cover">{}</div>\n').format(_facts(run, "cover-") + _definitions("cover-"))
     head = headline(run)
     head = replace(head, notes=(*head.notes, *(run.cross_rank.notes if gantt_chart.tracks else ())))
@@ -85,7 +91,7 @@ _HINT = Markup('<p class="hint">The wheel scrolls the page; with Ctrl it zooms t
 
 
 def _chart(run: Run, gantt_chart: Chart) -> tuple[dict[str, Any], Any]:
-    """Give the Gantt chart as the page wants it: the page scrolls, so all rows stand, and the wheel needs Ctrl."""
+    """Return the Gantt chart for the page: all rows are shown, since the page scrolls; zooming needs Ctrl."""
     page_data = scene(gantt_chart, details(run, gantt_chart))
     page_data["layout"]["whole"] = page_data["layout"]["height"] <= TALLEST
     drawn = figures(page_data)
@@ -95,7 +101,7 @@ def _chart(run: Run, gantt_chart: Chart) -> tuple[dict[str, Any], Any]:
 
 
 def _section(run: Run, name: str) -> Section:
-    """Make a section of a view: its picture, and its table, as far as a page should go."""
+    """Make the section of a view: its picture and the first rows of its table."""
     view = VIEWS[name]
     assert view.draw is not None
     drawing, cells = view.draw(run), view.table(run)
@@ -111,7 +117,7 @@ def _still(run: Run, count: int) -> Section:
     middle = middle_step_run(run)
     names = sorted({name for timeline in middle.timelines for name in timeline.windows.names})
     about = (
-        f"The run has {count:,} intervals, too many for a page to be attached: this is its step of median length, "
+        f"The run has {count:,} intervals, too many for a page to attach: this is its step of median length, "
         f"{', '.join(names)}. To look at all of it: dptrace view."
     )
     return Section("gantt", VIEWS["gantt"].title, Markup(gantt_svg(middle, heading=False, dark=True)), None, about)
@@ -132,7 +138,7 @@ def _findings(run: Run) -> Markup:
 
 
 def _facts(run: Run, place: str = "") -> Markup:
-    """List what run.json tells: how, where and with what the run was recorded."""
+    """List the facts of run.json: how, where and with what the run was recorded."""
     facts = [("Trace", run.path), *_fact_rows(run.metadata)]
     return _list(f"{place}facts", "How it was recorded", facts)
 
@@ -153,7 +159,7 @@ def _fact_rows(info: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _flat(name: str, value: object) -> str:
-    """Write a value in a line: a command as it is typed, names with their values."""
+    """Write a value on one line: a command as typed, names with their values."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {one}" for key, one in value.items() if one is not None)
     if isinstance(value, list):
@@ -163,7 +169,7 @@ def _flat(name: str, value: object) -> str:
 
 
 def _definitions(place: str = "") -> Markup:
-    return _list(f"{place}definitions", "What the words mean", DEFINITIONS)
+    return _list(f"{place}definitions", "Definitions", DEFINITIONS)
 
 
 _LIST = """<section class="part" id="{{ name }}"><h2>{{ title }}</h2>

@@ -1,4 +1,4 @@
-"""A view as a page of its own, or as SVG: the Gantt chart as any other."""
+"""A view as a page or as SVG, the Gantt chart included."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def document(view: View, run: Run) -> str:
     head = replace(headline(run), notes=(*run.notes, *_further(view, run)))
     about = drawing.message or drawing.subtitle
     cells = view.table(run)
-    # What the table would say in its note is said already where there is no picture.
+    # Without a picture, its message already says what the note of the table would.
     part = Section(view.name, drawing.title, live_charts(drawing), cells if cells.rows else None, about, open=True)
     return section_page(head, sections([part]), chart_plots({"figure": drawing}))
 
 
 def _further(view: View, run: Run) -> tuple[str, ...]:
-    """Give what must be known to believe figures of ranks together, where a view shows such."""
+    """Return the notes on the cross-rank analysis, for views that show it."""
     return run.cross_rank.notes if view.name in ("bandwidth", "buckets", "findings") else ()
 
 

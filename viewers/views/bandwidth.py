@@ -1,4 +1,4 @@
-"""Size against bandwidth: every collective as a dot, on two logarithmic axes, with what the fitted line says."""
+"""Bus bandwidth over message size: every collective as a dot, on two logarithmic axes, with the fitted line."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from dptrace.viewers.views.bars import NO_COMMUNICATION
 __all__ = ["bandwidth", "bandwidth_table"]
 
 TITLE = "Size and bandwidth of collectives"
-NOT_KNOWN = "Of no collective of this run are both the size and the time known."
+NOT_KNOWN = "No collective of this run has both a known size and a known transfer time."
 _LOOKS = (
     *(("#0072B2", "circle"), ("#D55E00", "triangle"), ("#009E73", "square"), ("#AA4499", "diamond")),
     *(("#332288", "triangle"), ("#8A6D00", "square"), ("#4B5563", "circle")),
 )
-"""Colour and shape by kind, told apart by colour-blind readers."""
+"""Color and shape by kind, distinguishable for color-blind readers."""
 _FINEST = 150
-"""Places on an axis that are told apart: dots nearer to each other are drawn as one."""
+"""Resolution of an axis: dots closer than this are drawn as one."""
 _FIT_POINTS = 40
 
 
@@ -41,14 +41,18 @@ def bandwidth(run: Run) -> Drawing:
     y = log_axis((timing.busbw[known] / 1e9).tolist(), lambda value: f"{value:g}", "bus bandwidth, GB/s", upwards=True)
     lines = [line for fit in run.cross_rank.fits for line in _line(fit, matches, looks)]
     legend = tuple(Entry(looks[kind][0], kind, looks[kind][1]) for kind in kinds)
-    text = "As nccl-tests counts it, from the time in which data moved."
-    text += " Dashed: latency + time per byte, as fitted." if lines else ""
-    text += " Rings: ranks are missing here, so it may have been faster." if timing.upper_bound[known].any() else ""
+    text = "As nccl-tests defines it, from the transfer time."
+    text += " Dashed: the fit, latency + time per byte." if lines else ""
+    text += (
+        " Rings: some ranks are missing, so the true bandwidth may be higher."
+        if timing.upper_bound[known].any()
+        else ""
+    )
     return Drawing(TITLE, text, x, y, 340, (*lines, *_dots(run, known, looks)), legend)
 
 
 def _dots(run: Run, known: Int64, looks: dict[str, tuple[str, str]]) -> Iterator[Dot]:
-    """Draw the collectives, one dot for those of a kind that would lie on each other."""
+    """Draw the collectives; those of one kind that would overlap become one dot."""
     matches, timing = run.cross_rank.matches, run.cross_rank.timing
     size, rate = matches.bytes[known].astype(np.float64), timing.busbw[known] / 1e9
     kinds, code = np.unique(matches.kind[known].astype(str), return_inverse=True)
@@ -64,7 +68,7 @@ def _dots(run: Run, known: Int64, looks: dict[str, tuple[str, str]]) -> Iterator
 
 
 def _line(fit: AlphaBeta, matches: Matches, looks: dict[str, tuple[str, str]]) -> Iterator[Line]:
-    """Draw the bandwidth that the fit gives, over the sizes that it was fitted to."""
+    """Draw the bandwidth of the fit over the sizes that it was fitted to."""
     mine = (matches.kind == fit.kind) & (matches.group == fit.group) & matches.complete & (matches.bytes > 0)
     if fit.alpha_s is None or fit.kind not in looks or not mine.any():
         return
@@ -74,7 +78,7 @@ def _line(fit: AlphaBeta, matches: Matches, looks: dict[str, tuple[str, str]]) -
 
 
 def bandwidth_table(run: Run) -> TextTable:
-    """Give what was fitted to each kind and group: latency, bandwidth, and from which size on data is most of it."""
+    """Return the fit of each kind and group: latency, bandwidth, and the size where data dominates latency."""
     rows = []
     for fit in run.cross_rank.fits:
         about = fit.kind, run.cross_rank.matches.groups[fit.group].name or "–", str(fit.ranks), str(fit.count)

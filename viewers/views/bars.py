@@ -1,4 +1,4 @@
-"""What views of bars share: rows from the top, parts end to end from a true zero, shares in words."""
+"""Helpers for views of bars: rows from the top, stacked parts from zero, shares as text."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from dptrace.viewers.terminal.split_tables import milliseconds, rank_label
 
 __all__ = ["NO_COMMUNICATION", "NO_STEP", "RowLayout", "rank_labels", "share", "stack", "with_steps"]
 
-NO_STEP = "There is no step in this run."
-NO_COMMUNICATION = "There is no communication in this run."
+NO_STEP = "This run has no steps."
+NO_COMMUNICATION = "This run has no communication."
 
 TALL, FLAT = 20.0, 9.0
-"""Heights of a bar in pixels: with a text in it, and without."""
+"""Heights of a bar in pixels: with a text in it, and without one."""
 DENSE = 48
-"""Bars above which they are drawn flat."""
+"""Number of bars from which they are drawn flat."""
 _GAP = 6.0
 
 
 def share(part: float, whole: float) -> str:
-    """Write a share in percent; never 0 % of what is more than nothing.
+    """Write a share in percent; a share above zero is never written as 0 %.
 
     >>> share(1, 3), share(1, 10_000), share(0, 0)
     ('33.3 %', '< 0.1 %', '0.0 %')
@@ -32,12 +32,12 @@ def share(part: float, whole: float) -> str:
 
 
 def rank_labels(run: Run, devices: Sequence[DeviceFigures]) -> list[str]:
-    """Name the GPUs as all views do: ``rank 0``, or ``rank 0 GPU 1`` where a rank has several."""
+    """Return the names of the GPUs, the same in all views: ``rank 0``, or ``rank 0 GPU 1`` where a rank has several."""
     return [f"rank {rank_label(run, device.timeline)}" for device in devices]
 
 
 def with_steps(run: Run) -> list[DeviceFigures]:
-    """Leave out the GPUs that have no step."""
+    """Return the GPUs that have steps."""
     return [device for device in run.devices if len(device.timeline.windows)]
 
 
@@ -56,7 +56,7 @@ class RowLayout:
         self.y += HEAD
 
     def row(self, text: str) -> float:
-        """Add a row; gives its top."""
+        """Add a row and return its top."""
         top = self.y
         if text:
             self.ticks.append((top + self.height / 2, text))
@@ -64,12 +64,12 @@ class RowLayout:
         return top
 
     def axis(self) -> Axis:
-        """Give the y axis of all rows."""
+        """Return the y axis of all rows."""
         return Axis(0, self.y, tuple(self.ticks), strong=frozenset(self.strong), grid=False)
 
 
 def stack(parts: Sequence[tuple[str, float, str, str]], top: float, height: float, of: str, whole: float) -> list[Box]:
-    """Put parts (name, ns, color, ink) end to end, from zero."""
+    """Stack parts (name, ns, color, text color) from zero."""
     boxes, at = [], 0.0
     for name, ns, color, ink in parts:
         if ns <= 0:

@@ -1,4 +1,4 @@
-"""How long like collectives took: a row of dots for each bucket, or for each kind and size; slow ones stand out."""
+"""Transfer times of similar collectives: a row of dots per bucket, or per kind and size; slow ones stand out."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from dptrace.viewers.views.bars import NO_COMMUNICATION, RowLayout
 
 __all__ = ["buckets", "buckets_table"]
 
-TITLE = "Time of each bucket and of like collectives"
-MISSING = "Not all ranks of any collective are here, so how much of its time was waiting is not known."
+TITLE = "Transfer time of each bucket, or of each kind and size"
+MISSING = "No collective has all of its ranks here, so wait and transfer time are unknown."
 MAX_ROWS = 24
 _NORMAL, _SLOW = "#0072B2", theme.EXPOSED
 _SPREAD = 40
-"""Between the shortest and the longest: beyond this factor the axis is logarithmic."""
+"""Ratio of the longest to the shortest time from which the axis is logarithmic."""
 _FINEST = 400
-"""Places along the axis that are told apart."""
+"""Resolution of the axis: dots closer than this are drawn as one."""
 
 
 def buckets(run: Run) -> Drawing:
-    """Draw the transfer time of each instance in a row for each bucket, those that took longest in all first."""
+    """Draw the transfer time of each instance in a row per bucket, the largest total first."""
     latencies = with_phase_in_name(run.cross_rank.latencies)
     if not latencies:
         return message(TITLE, MISSING if len(run.cross_rank.matches) else NO_COMMUNICATION)
@@ -47,7 +47,7 @@ def buckets(run: Run) -> Drawing:
     slow = any(latency.slow.any() for latency in shown)
     legend: tuple[Entry, ...] = (Entry(_NORMAL, "one collective", "circle"),)
     legend += (Entry(_SLOW, "slow: over 1.5 times the median of its row", "diamond"),) if slow else ()
-    text = "Time in which data moved, without waiting for the last rank; the line is the median."
+    text = "Transfer time, without waiting for the last rank. The line is the median."
     if len(latencies) > len(shown):
         text += f" {len(latencies) - len(shown)} rows that took less in all are not shown."
     return Drawing(TITLE, text, axis, rows.axis(), rows.y, tuple(marks), legend)
@@ -63,7 +63,7 @@ def _name(latency: Latency) -> str:
 
 
 def _dots(latency: Latency, y: float, axis: Axis) -> Iterator[Dot]:
-    """Draw the instances; those that would lie on each other as one."""
+    """Draw the instances; those that would overlap become one dot."""
     place = [round(axis.place(ns) * _FINEST) if ns > 0 else 0 for ns in latency.transfer_ns.tolist()]
     _, first, count = np.unique(np.stack((place, latency.slow)), axis=1, return_index=True, return_counts=True)
     for at, many in zip(first.tolist(), count.tolist(), strict=True):
@@ -75,7 +75,7 @@ def _dots(latency: Latency, y: float, axis: Axis) -> Iterator[Dot]:
 
 
 def buckets_table(run: Run) -> TextTable:
-    """Give count, size, transfer times, waiting and bandwidth of each bucket, or of each kind and size."""
+    """Return count, size, transfer times, wait and bandwidth of each bucket, or of each kind and size."""
     cross_rank = run.cross_rank
     rows = tuple(
         (

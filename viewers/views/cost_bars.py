@@ -29,12 +29,12 @@ __all__ = ["communication", "communication_table", "findings", "findings_table",
 IDLE_TITLE, COMMUNICATION_TITLE, FINDINGS_TITLE = (
     "Idle time by cause",
     "Communication by kind",
-    "Findings by what each costs of a step",
+    "Findings by their cost per step",
 )
-NO_FINDING = "Nothing was found that costs a hundredth of the step."
+NO_FINDING = "No finding costs a hundredth of the step or more."
 NOT_IDLE = "No GPU was idle in a step of this run."
 _COST = "#5B6472"
-"""Colour of what is no part of a step."""
+"""Color of what is not a part of a step."""
 _COMMUNICATION = ((PART_LABELS[Part.EXPOSED_COMM], theme.EXPOSED), (OVERLAPPED_LABEL, theme.OVERLAPPED))
 
 
@@ -47,7 +47,7 @@ def _cause_color(name: str) -> str:
 
 
 def idle(run: Run) -> Drawing:
-    """Draw what each rank's idle time was for: the mean of its steps, by cause."""
+    """Draw each rank's idle time by cause: the mean of its steps."""
     devices = with_steps(run)
     if not any(device.split.figures["idle_ns"].any() for device in devices):
         return message(IDLE_TITLE, NOT_IDLE if devices else NO_STEP)
@@ -62,12 +62,12 @@ def idle(run: Run) -> Drawing:
         longest = max(longest, whole)
     used = {mark.color for mark in marks if isinstance(mark, Box)}
     legend = tuple(Entry(_cause_color(c), _cause(c)) for c in CAUSES if _cause_color(c) in used)
-    subtitle = "Of each rank's mean step; shares are of its idle time."
+    subtitle = "Mean of each rank's steps. Shares are of its idle time."
     return Drawing(IDLE_TITLE, subtitle, time_axis(longest), rows.axis(), rows.y, tuple(marks), legend, right=76)
 
 
 def idle_table(run: Run) -> TextTable:
-    """Give each rank's idle time by cause, in ms."""
+    """Return each rank's idle time by cause, in ms."""
     devices = with_steps(run)
     rows = []
     for label, device in zip(rank_labels(run, devices), devices, strict=True):
@@ -78,7 +78,7 @@ def idle_table(run: Run) -> TextTable:
 
 
 def communication(run: Run) -> Drawing:
-    """Draw each kind of collective: what of it was exposed and what lay under compute, per GPU and step."""
+    """Draw the exposed and overlapped time of each kind of collective, per GPU and step."""
     kinds = by_kind(run.splits)
     if not kinds:
         return message(COMMUNICATION_TITLE, NO_COMMUNICATION)
@@ -96,7 +96,7 @@ def communication(run: Run) -> Drawing:
         marks.append(Label(whole, top + rows.height / 2, f"{milliseconds(whole)} ms · {kind.count:.4g} of them{size}"))
         longest = max(longest, whole)
     used = {mark.color for mark in marks if isinstance(mark, Box)}
-    subtitle = "Mean of all ranks and steps; shares are of the kind's own time."
+    subtitle = "Mean over all ranks and steps. Shares are of the time of that kind."
     legend = tuple(Entry(color, name) for name, color in _COMMUNICATION if color in used)
     return Drawing(
         COMMUNICATION_TITLE, subtitle, time_axis(longest), rows.axis(), rows.y, tuple(marks), legend, right=220
@@ -104,7 +104,7 @@ def communication(run: Run) -> Drawing:
 
 
 def communication_table(run: Run) -> TextTable:
-    """Give count, bytes and times of each kind of collective, per GPU and step."""
+    """Return count, bytes and times of each kind of collective, per GPU and step."""
     rows = tuple(
         (
             kind.kind,
@@ -117,11 +117,11 @@ def communication_table(run: Run) -> TextTable:
         for kind in by_kind(run.splits)
     )
     columns = ("kind", "count", "bytes", "exposed ms", "overlapped ms", "overlap")
-    return TextTable(columns, rows, 1, "Per rank and step, on average." if rows else NO_COMMUNICATION)
+    return TextTable(columns, rows, 1, "Mean per rank and step." if rows else NO_COMMUNICATION)
 
 
 def findings(run: Run) -> Drawing:
-    """Draw what each finding costs of a step, the dearest first."""
+    """Draw the cost of each finding per step, most expensive first."""
     found = run.cross_rank.findings
     if not found:
         return message(FINDINGS_TITLE, NO_FINDING if with_steps(run) else NO_STEP)
@@ -134,12 +134,14 @@ def findings(run: Run) -> Drawing:
         marks.append(Box(0, finding.cost_ns, top, top + rows.height, _COST, tip))
         marks.append(Label(finding.cost_ns, top + rows.height / 2, text))
     longest = max(finding.cost_ns for finding in found)
-    subtitle = "By rank and step where each costs most. Costs do not add up: some tell why a part of another is there."
+    subtitle = (
+        "Each at the rank and step where it costs most. Costs do not add up: some findings explain part of another."
+    )
     return Drawing(FINDINGS_TITLE, subtitle, time_axis(longest), rows.axis(), rows.y, tuple(marks), right=220)
 
 
 def _place(finding: Finding) -> str:
-    """Name a finding by what it is, and where to look for it."""
+    """Return the name of a finding and where to look for it."""
     where, kind = finding.evidence, finding.kind.replace("_", " ").replace("comm", "communication")
     words = [kind.replace("host bound", "host-bound")]
     if finding.kind == "exposed_comm" and where.get("collective"):
@@ -153,7 +155,7 @@ def _place(finding: Finding) -> str:
 
 
 def findings_table(run: Run) -> TextTable:
-    """Give each finding with its cost, what it is, and what to do."""
+    """Return each finding with its cost, its text and its advice."""
     rows = tuple(
         (f"{milliseconds(f.cost_ns)} ms", f"{100 * f.share:.1f} %", f.text, f.advice) for f in run.cross_rank.findings
     )

@@ -1,4 +1,4 @@
-"""Ranks by steps as a map: wall time, exposed communication and idle time, stronger where there is more."""
+"""A map of ranks by steps: wall time, exposed communication and idle time; more is darker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["heatmap", "heatmap_table"]
 
 _Rgb: TypeAlias = tuple[int, int, int]
 _Look: TypeAlias = tuple[str, str, tuple[str, str]]
-"""Colour and ink of a cell, and both on a dark page."""
+"""Color and text color of a cell, on a light and on a dark page."""
 
 TITLE = "Ranks by steps"
 _PALE = (244, 246, 249)
@@ -30,16 +30,16 @@ _MISSING: _Look = ("#FFFFFF", "#9CA3AF", (dark_color("#FFFFFF"), dark_color("#9C
 _NAMES = {"wall_ns": "Wall time", "exposed_comm_ns": "Exposed communication", "idle_ns": "Idle"}
 _HEAD = 26.0
 _GAP = 0.06
-"""Between two maps, as a share of the width of one."""
+"""Space between two maps, as a share of the width of one."""
 _LEAST_SPAN = 0.1
-"""Share of the median wall time that the colours span at least: a thousandth more must not look like a straggler."""
+"""Least span of the colors, as a share of the median wall time: a thousandth must not look like a straggler."""
 _LEAST_SHARE = 0.2
-"""Share of the step that the darkest colour stands for at least."""
+"""Least share of the step that the darkest color stands for."""
 _MOST_NAMES = 12
 
 
 def heatmap(run: Run) -> Drawing:
-    """Draw three maps beside each other, a cell for each rank and step."""
+    """Draw three maps side by side, with a cell for each rank and step."""
     devices = with_steps(run)
     if not devices:
         return message(TITLE, NO_STEP)
@@ -54,7 +54,7 @@ def heatmap(run: Run) -> Drawing:
     for index, name in enumerate(_NAMES):
         marks += _map(rank_step_grid, labels, name, index * (1 + _GAP), height)
     y = Axis(0, bottom, tuple(ticks), grid=False)
-    text = "Each map for itself: the stronger the color, the more. Shares are of the step's wall time."
+    text = "Each map has its own scale; darker is more. Shares are of the step's wall time."
     return Drawing(TITLE, text, _steps(rank_step_grid), y, bottom, tuple(marks), right=16)
 
 
@@ -106,7 +106,7 @@ def _words(name: str, value: float) -> str:
 
 
 def _color(name: str, share: float) -> _Look:
-    """Give the colour of a share of the span and of a text on it, then both on a dark page, where more is brighter."""
+    """Return the color for a share of the span and of text on it, then both on a dark page, where more is brighter."""
     return *_mixed(_PALE, _DARK[name], share, 140), _mixed(_DIM, _BRIGHT[name], share, 122)
 
 
@@ -117,7 +117,7 @@ def _mixed(none: _Rgb, all_: _Rgb, share: float, light_from: int) -> tuple[str, 
 
 
 def heatmap_table(run: Run) -> TextTable:
-    """Give a row for each rank: its wall time in each step, and the shares of the whole."""
+    """Return a row for each rank: its wall time in each step, and its shares over all steps."""
     devices = with_steps(run)
     rank_step_grid = step_grid(devices)
     rows = []

@@ -1,4 +1,4 @@
-"""The names of all views, each with what it shows: kept by itself, so that help need not load any of them."""
+"""The names of all views, each with what it shows. A separate module, so that help does not load the views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline's schedule drawn: a row for each rank, a box for each micro-batch's forward and backward; its bubble."""
+"""The schedule of a pipeline and its bubble: a row per rank, a box per forward and backward of a micro-batch."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ from dptrace.viewers.views.bars import TALL, RowLayout
 __all__ = ["TITLE", "bubble_table", "labels", "schedule", "schedule_table", "schedule_text"]
 
 TITLE = "Pipeline schedule"
-NO_PIPELINE = "There is no pipeline in this run: no labels such as PP:0F1 or Forward 1 in its traces."
+NO_PIPELINE = "This run has no pipeline: its traces have no labels such as PP:0F1 or Forward 1."
 _FORWARD, _BACKWARD = theme.PART_COLORS[Part.FORWARD], theme.PART_COLORS[Part.BACKWARD]
 _GAP = "·"
 
 
 def labels(actions: Actions, stages: int = 1) -> list[str]:
-    """Name actions as schedules are drawn: ``F3``, or ``2F3`` where a rank has several *stages*."""
+    """Return the names of actions as in schedule diagrams: ``F3``, or ``2F3`` where a rank has several *stages*."""
     columns = zip(actions.stage.tolist(), actions.kind.tolist(), actions.micro_batch.tolist(), strict=True)
     return [f"{stage if stages > 1 else ''}{Action(kind).name}{micro}" for stage, kind, micro in columns]
 
 
 def _typical(pipeline: Pipeline) -> PipelineStep:
-    """Choose the step whose bubble is nearest to the median."""
+    """Return the step whose bubble is closest to the median."""
     return min(pipeline.steps, key=lambda pipeline_step: abs(pipeline_step.bubble_percent - pipeline.bubble_percent))
 
 
 def _row(
     run: Run, pipeline: Pipeline, pipeline_step: PipelineStep, place: int
 ) -> tuple[str, Int64, Int64, list[str], list[int]]:
-    """Give one rank's actions in a step: its name, their starts and ends from the schedule's begin, labels, kinds."""
+    """Return one rank's actions in a step: its name, starts and ends from the start of the schedule, labels, kinds."""
     share, stages = pipeline_step.shares[place], pipeline.stages[place]
     timeline = run.timelines[share.device]
     actions = timeline.actions
     own = actions.filter(actions.step == timeline.windows.names.index(pipeline_step.step))
-    # The rank's clock to the first's: by what its first action differs.
+    # The shift from the rank's clock to the first rank's, taken at its first action.
     moved = share.start_ns - int(own.start_ns.min()) - min(one.start_ns for one in pipeline_step.shares)
     name = f"rank {rank_label(run, timeline)} · stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}"
     return name, own.start_ns + moved, own.end_ns + moved, labels(own, len(stages)), own.kind.tolist()
 
 
 def _caption(pipeline: Pipeline, pipeline_step: PipelineStep) -> str:
-    """Say in a line what is drawn, and its bubble."""
+    """Describe the pipeline and its bubble in one line."""
     by_formula = pipeline.formula_percent
-    beside = "" if by_formula is None else f"; the formula of equal stages says {by_formula:.1f} %"
+     "" if by_formula is None else f"; the formula for equal stages gives {by_formula:.1f} %"
     return (
         f"{pipeline.schedule}, {pipeline.micro_batches} micro-batches, step {step_label(pipeline_step.step)}: bubble "
-        f"{pipeline_step.bubble_percent:.1f} %{beside}"
+        f"{pipeline_step.bubble_percent:.1f} %{by_formula_text}"
     )
 
 
@@ -83,7 +83,7 @@ def schedule(run: Run) -> Drawing:
 
 
 def schedule_table(run: Run) -> TextTable:
-    """Give each action of a typical step of each pipeline, in the order of their starts; times in ms."""
+    """Return each action of a typical step of each pipeline, in the order of their starts; times in ms."""
     rows = []
     for pipeline in run.pipelines:
         pipeline_step = _typical(pipeline)
@@ -91,7 +91,7 @@ def schedule_table(run: Run) -> TextTable:
             name, start, end, texts, _ = _row(run, pipeline, pipeline_step, place)
             for text, left, right in zip(texts, start.tolist(), end.tolist(), strict=True):
                 rows.append((name, text, f"{left / 1e6:.3f}", f"{(right - left) / 1e6:.3f}"))
-    note = "Of a typical step; times in ms from the begin of its schedule." if rows else NO_PIPELINE
+    note = "A typical step; times in ms from the start of its schedule." if rows else NO_PIPELINE
     return TextTable(("rank", "action", "start ms", "ms"), tuple(rows), 2, note)
 
 
@@ -125,7 +125,7 @@ def _drawn(start: Int64, end: Int64, texts: list[str], span: int, room: int) -> 
 
 
 def bubble_table(run: Run) -> Table | None:
-    """Give a row for each rank of each pipeline, and their bubble beside the formula's; nothing without a pipeline."""
+    """Return a row for each rank of each pipeline, with its bubble and the formula's; None without a pipeline."""
     if not run.pipelines:
         return None
     title = Text("pipeline: the bubble's share of the schedule, median of the steps", style="bold")

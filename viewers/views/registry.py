@@ -1,4 +1,4 @@
-"""The one list of ways to look at a run: each with its name, its picture and its table."""
+"""The list of all views: each with its name, its picture and its table."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ __all__ = ["VIEWS", "View", "print_view", "view_named"]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A way to look at a run."""
+    """A view of a run."""
 
     name: str
     title: str
     table: Callable[[Run], TextTable]
     draw: Callable[[Run], Drawing] | None = None
-    """The picture; nothing for the Gantt chart, which ``gantt.page`` and ``gantt_svg`` draw."""
+    """Draws the picture; None for the Gantt chart, which ``gantt.page`` and ``gantt.svg`` draw."""
 
     @property
     def about(self) -> str:
-        """Tell in a line what it shows."""
+        """What it shows, in one line."""
         return NAMES[self.name]
 
 
@@ -50,22 +50,22 @@ _ALL = (
     View("findings", costs.FINDINGS_TITLE, costs.findings_table, costs.findings),
 )
 VIEWS: dict[str, View] = {view.name: view for view in _ALL}
-"""By name, in the order in which they are listed."""
+"""Views by name, in the order of ``--view list``."""
 
 
 def view_named(name: str) -> View:
-    """Give a view by its name.
+    """Return a view by its name.
 
     Raises:
-        UsageError: there is none of that name; the message lists those that there are.
+        UsageError: no view has that name; the message lists all views.
     """
     if name not in VIEWS:
-        raise UsageError(f"There is no view {name}. The views are {', '.join(VIEWS)}.")
+        raise UsageError(f"unknown view {name!r}; choose from {', '.join(VIEWS)}.")
     return VIEWS[name]
 
 
 def print_view(view: View, run: Run, console: Console) -> None:
-    """Print what the run is and the view's table; the Gantt chart is the terminal's own."""
+    """Print the headline and the view's table; the Gantt chart has its own drawing for the terminal."""
     head = headline(run)
     console.print(plain(" · ".join((head.title, *head.facts))), style="bold")
     print_text_table(view.table(run), view.title, console)

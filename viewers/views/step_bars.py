@@ -1,4 +1,4 @@
-"""The parts of each step as bars: one for each rank and step, or for each rank's mean step."""
+"""The parts of each step as bars: one per rank and step, or one per rank for its mean step."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["breakdown", "breakdown_table", "summary", "summary_table"]
 
 BREAKDOWN_TITLE, SUMMARY_TITLE = "Breakdown of each step", "Mean step of each rank"
 MAX_BARS = 96
-"""Beyond these a bar stands for a rank's mean step, not for one step."""
+"""Number of bars above which each bar is a rank's mean step."""
 _UNDER = 4.0
-"""Height in pixels of what lies under compute."""
+"""Height in pixels of the line for overlapped communication."""
 _FIGURE_OF = {
     Part.FORWARD: "forward_ns",
     Part.BACKWARD: "backward_ns",
@@ -33,7 +33,7 @@ _FIGURE_OF = {
 
 
 def _step_bar(figures: dict[str, float], label: str, top: float, height: float) -> list[Box | Label]:
-    """Draw a step's parts, what lies under compute as a line below them, and the wall time at their end."""
+    """Draw the parts of a step, overlapped communication as a line below them, and the wall time at the end."""
     parts = [
         (PART_LABELS[part], figures[_FIGURE_OF[part]], color, theme.ink_on(color))
         for part, color in theme.PART_COLORS.items()
@@ -53,13 +53,13 @@ _PART_LEGEND = (
 
 
 def _legend(marks: Sequence[object]) -> tuple[Entry, ...]:
-    """Keep of the legend what is drawn."""
+    """Return the legend entries of what is drawn."""
     used = {mark.color for mark in marks if isinstance(mark, Box)}
     return tuple(entry for entry in _PART_LEGEND if entry.color in used)
 
 
 def breakdown(run: Run) -> Drawing:
-    """Draw a bar for each rank and step; for a rank's mean step where there would be too many."""
+    """Draw a bar for each rank and step, or for each rank's mean step where there would be too many."""
     devices = with_steps(run)
     if not devices:
         return message(BREAKDOWN_TITLE, NO_STEP)
@@ -78,7 +78,7 @@ def breakdown(run: Run) -> Drawing:
             figures = {key: float(values[k]) for key, values in split.figures.items()}
             marks += _step_bar(figures, f"{label}, {step}", top, rows.height)
             longest = max(longest, figures["wall_ns"])
-    subtitle = "Parts of each step, which add up to its wall time."
+    subtitle = "The parts of each step add up to its wall time."
     return Drawing(
         BREAKDOWN_TITLE, subtitle, time_axis(longest), rows.axis(), rows.y, tuple(marks), _legend(marks), right=76
     )
@@ -99,7 +99,7 @@ def summary(run: Run, note: str = "") -> Drawing:
         figures = {name: float(values[row]) for name, values in means.items()}
         marks += _step_bar(figures, label, top, rows.height)
         longest = max(longest, figures["wall_ns"])
-    text = note or "Means over the steps: the parts add up to the mean wall time."
+    text = note or "Means over the steps. The parts add up to the mean wall time."
     return Drawing(SUMMARY_TITLE, text, time_axis(longest), rows.axis(), rows.y, tuple(marks), _legend(marks), right=76)
 
 
@@ -122,7 +122,7 @@ def _step_cells(figures: dict[str, float]) -> tuple[str, ...]:
 
 
 def breakdown_table(run: Run) -> TextTable:
-    """Give the nine figures of each rank and step, in ms."""
+    """Return the nine figures of each rank and step, in ms."""
     devices = with_steps(run)
     rows = [
         (label, step_label(name), *_step_cells({key: float(v[k]) for key, v in device.split.figures.items()}))
@@ -134,7 +134,7 @@ def breakdown_table(run: Run) -> TextTable:
 
 
 def summary_table(run: Run) -> TextTable:
-    """Give the nine figures of each rank's mean step, in ms."""
+    """Return the nine figures of each rank's mean step, in ms."""
     devices = with_steps(run)
     rank_step_grid = step_grid(devices)
     means = {name: rank_step_grid.mean(name) for name in rank_step_grid.figures}
