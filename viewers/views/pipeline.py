@@ -55,7 +55,7 @@ def _row(
 def _caption(pipeline: Pipeline, pipeline_step: PipelineStep) -> str:
     """Describe the pipeline and its bubble in one line."""
     by_formula = pipeline.formula_percent
-     "" if by_formula is None else f"; the formula for equal stages gives {by_formula:.1f} %"
+    by_formula_text = "" if by_formula is None else f"; the formula for equal stages gives {by_formula:.1f} %"
     return (
         f"{pipeline.schedule}, {pipeline.micro_batches} micro-batches, step {step_label(pipeline_step.step)}: bubble "
         f"{pipeline_step.bubble_percent:.1f} %{by_formula_text}"
