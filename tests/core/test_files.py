@@ -37,7 +37,7 @@ def test_check_output_refuses_before_any_work(tmp_path: Path) -> None:
     check_output(tmp_path / "a", force=True)
 
 
-def test_a_folder_that_was_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_folder_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message says so, without an error number."""
     gone = tmp_path / "gone"
     gone.mkdir()

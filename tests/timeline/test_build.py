@@ -54,7 +54,7 @@ def test_each_device_of_a_file_is_a_timeline(tmp_path: Path) -> None:
     assert (100_000, 120_000) == tuple(int(t.windows.bounds[-1] - t.windows.bounds[0]) for t in (first, second))
 
 
-def test_memory_is_told_from_compute(tmp_path: Path) -> None:
+def test_memory_is_separated_from_compute(tmp_path: Path) -> None:
     """Copies and sets are memory, whatever launched them."""
     file = KinetoFile().kernel("Memcpy HtoD", 1, 5, 0, category="gpu_memcpy")
     (timeline,) = build(file.kernel("Memset", 6, 7, 5, category="gpu_memset"), tmp_path)
@@ -114,7 +114,7 @@ def test_annotations_alone_are_nothing_to_split(tmp_path: Path) -> None:
         build(KinetoFile().label("ProfilerStep#1", 0, 100), tmp_path)
 
 
-def test_missing_step_marks_are_told(tmp_path: Path) -> None:
+def test_missing_step_marks_are_reported(tmp_path: Path) -> None:
     """One window from the first device start to the last end, and a note."""
     (timeline,) = build(KinetoFile().op("aten::mm", 4, 6).kernel("a", 10, 20, 5).kernel("b", 40, 50, 6), tmp_path)
 
@@ -122,7 +122,7 @@ def test_missing_step_marks_are_told(tmp_path: Path) -> None:
     assert "no ProfilerStep marks" in timeline.notes[0]
 
 
-def test_without_operators_phases_are_said_to_be_unknown(tmp_path: Path) -> None:
+def test_without_operators_phases_are_reported_as_unknown(tmp_path: Path) -> None:
     """In a file of GPU events only, compute counts as forward, and a note says so."""
     (timeline,) = build(KinetoFile().kernel("a", 10, 20, 5), tmp_path)
 

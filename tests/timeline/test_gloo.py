@@ -65,7 +65,7 @@ def test_a_collective_is_what_was_asked_for(
     assert [expected] == summary(read(file, tmp_path))
 
 
-def test_groups_that_overtake_each_other_are_told_apart_by_their_sizes(tmp_path: Path) -> None:
+def test_groups_that_overtake_each_other_are_separated_by_their_sizes(tmp_path: Path) -> None:
     """Each group has its own queue, so the first request may start last. Kinds, labels and phases are right."""
     file = step().label("FSDP::all_gather (0)", 10, 20).label("dptrace::backward", 25, 60)
     request(file, "_allgather_base_", 11, [[40], [10]])

@@ -216,7 +216,7 @@ def test_of_calls_with_one_id_the_last_before_the_kernel_launches_it(tmp_path: P
     assert [100, 100, 100, 200, 300] == ((trace.start_ns[found] - BASE_NS) / 1000).tolist()
 
 
-def test_devices_that_share_ids_are_told_apart_by_time(tmp_path: Path) -> None:
+def test_devices_that_share_ids_are_separated_by_time(tmp_path: Path) -> None:
     """Two devices of one process draw ids from one counter; each kernel keeps its own device and launch."""
     file = KinetoFile().kernel("a", 10, 20, launch=5, device=0).kernel("b", 11, 21, launch=6, device=1)
     trace = read_trace(file.write(tmp_path / "t.json"))

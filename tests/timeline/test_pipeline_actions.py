@@ -80,7 +80,7 @@ def test_a_label_of_backward_makes_backward_of_what_no_node_launches(tmp_path: P
     assert ["0F0", "0I0", "0W0"] == [row.name for row in rows(timeline)]
 
 
-def test_overlapping_forward_and_backward_are_told_apart(tmp_path: Path) -> None:
+def test_overlapping_forward_and_backward_are_separated(tmp_path: Path) -> None:
     """Under a label of two actions the autograd engine's work is the backward's, and overlapping time counts once."""
     file = KinetoFile().label("ProfilerStep#3", 0, 300).label("PP:(3F1;0B0)OVERLAP_F_B", 10, 100).op(NODE, 30, 60, 2)
     file.kernel("forward", 20, 80, 12).kernel("backward", 50, 120, 40, 2, stream=9)
@@ -173,11 +173,11 @@ def test_stretches_against_a_look_at_every_interval(
 
     found = actions_of(labelled(spans), timeline)
 
-    told = zip(
+    actions = zip(
         *(getattr(found, name).tolist() for name in ("stage", "kind", "micro_batch", "start_ns", "end_ns", "busy_ns")),
         strict=True,
     )
-    assert sorted(brute_force(spans, works)) == sorted(told)
+    assert sorted(brute_force(spans, works)) == sorted(actions)
 
 
 def labelled(spans: list[tuple[int, int, str]]) -> Trace:
@@ -215,12 +215,12 @@ def brute_force(
             found.setdefault((place, parts[0]), []).append((start, start + length))
     behind = {t for (_, name), own in found.items() if name[1] != "F" for a, b in own for t in range(a, b)}
     ahead = {t for (_, name), own in found.items() if name[1] == "F" for a, b in own for t in range(a, b)} - behind
-    told = []
+    actions = []
     for (_, name), own in found.items():
         start, end = min(a for a, _ in own), max(b for _, b in own)
         busy = len((ahead if name[1] == "F" else behind) & set(range(start, end)))
-        told.append((int(name[0]), int(Action[name[1]]), int(name[2]), start, end, busy))
-    return told
+        actions.append((int(name[0]), int(Action[name[1]]), int(name[2]), start, end, busy))
+    return actions
 
 
 def test_actions_of_no_pipeline_are_empty() -> None:

@@ -35,14 +35,14 @@ def backward(node: str, *inside: tuple[str, float, float]) -> KinetoFile:
     return file.kernel("first", 130, 140, 112, 2).kernel("middle", 150, 160, 142, 2).kernel("own", 230, 240, 190, 2)
 
 
-def test_a_block_done_again_at_the_head_of_a_node_is_told(tmp_path: Path) -> None:
+def test_a_block_repeated_at_the_head_of_a_node_is_recompute(tmp_path: Path) -> None:
     """A node's launches up to its last forward-only operator are recompute; its own work is not."""
     file = backward("ReluBackward0", ("aten::conv2d", 110, 120), ("aten::batch_norm", 140, 150))
 
     assert ["first", "middle"] == again(build(file, tmp_path))
 
 
-def test_reentrant_checkpointing_is_told_without_its_backward(tmp_path: Path) -> None:
+def test_reentrant_checkpointing_is_recompute_without_its_backward(tmp_path: Path) -> None:
     """The function's own launches are recompute, those of nested nodes are not."""
     file = backward("CheckpointFunctionBackward", ("aten::mm", 110, 120)).op(f"{NODE}MmBackward0", 185, 195, 2)
 
@@ -62,7 +62,7 @@ def test_ordinary_backward_is_not(node: str, operator: str, tmp_path: Path) -> N
     assert [] == again(build(backward(node, (operator, 110, 150)), tmp_path))
 
 
-def test_a_compiled_block_done_again_is_told_in_any_node(tmp_path: Path) -> None:
+def test_a_compiled_block_repeated_in_any_node_is_recompute(tmp_path: Path) -> None:
     """A compiled module's forward graph in backward is recompute, in a compiled backward too."""
     file = backward("CompiledFunctionBackward", ("CompiledFunction", 110, 120))
 

@@ -35,9 +35,9 @@ def test_the_phase_may_stand_anywhere() -> None:
 @pytest.mark.parametrize("bad", [{"ph": "X", "ts": {}}, {"ph": "X", "args": 5}, {"ph": 5}, 7, None])
 def test_what_is_no_event_is_damage(bad: object) -> None:
     """A complete event with fields of a wrong type, or a value that is not an event, is an error in any list."""
-    for beside in ({"ph": "s"}, {"ph": "Ω"}):
+    for other in ({"ph": "s"}, {"ph": "Ω"}):
         with pytest.raises(msgspec.MsgspecError):
-            complete_events(text({"ph": "X"}, bad, beside))
+            complete_events(text({"ph": "X"}, bad, other))
 
 
 def test_times_keep_their_digits_when_asked() -> None:

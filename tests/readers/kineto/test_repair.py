@@ -35,7 +35,7 @@ def first_whole(event: str | bytes) -> Any:
             return json.loads(repaired)
         except ValueError:
             continue
-    raise AssertionError(f"no mending of {text!r} is JSON")
+    raise AssertionError(f"no repair of {text!r} is JSON")
 
 
 @pytest.mark.parametrize(
