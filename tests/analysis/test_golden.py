@@ -53,9 +53,9 @@ def test_parts_of_every_step_sum_to_its_wall_time(name: str) -> None:
 
 ODD = {
     "cuda_calls_but_no_kernels": (None, "the recording failed"),
-    "distributed_info_not_found": (-1, "the trace holds nothing of it"),
+    "distributed_info_not_found": (-1, "the trace has no GPU events"),
     "gloo_cpu_rank34of300": (-1, "No GPU work here"),
-    "gpu_events_only_mi210": (1, "phases can't be told"),
+    "gpu_events_only_mi210": (1, "phases are unknown"),
     "old_schema_small": (0, None),
     "rank_non_gpu": (-1, "No GPU work here"),
     "rocm_mi250_tiny_train": (2, None),
