@@ -181,7 +181,7 @@ def test_parts_from_two_processes_join_as_if_one_had_read_them() -> None:
         reader.decode(text)
         joined.add(reader.part(), sender)
 
-    for name in ("names", "comm", "events", "kept", "missing_start", "whole"):
+    for name in ("names", "comm", "events", "kept", "missing_start", "saw_last_event"):
         assert getattr(alone, name) == getattr(joined, name), name
     for mine, theirs in zip(alone.take_arrays(), joined.take_arrays(), strict=True):
         assert np.array_equal(mine, theirs)
