@@ -45,7 +45,7 @@ def test_a_trace_is_exported_once(tmp_path: Path) -> None:
 
     assert target == dptrace.export_trace(run, target)
     size = target.stat().st_size
-    with pytest.raises(dptrace.UsageError, match="is there already"):
+    with pytest.raises(dptrace.UsageError, match="--force"):
         dptrace.export_trace(run, target)
     dptrace.export_trace(run, str(target), force=True)
     assert size == target.stat().st_size > 1000

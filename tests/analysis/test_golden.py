@@ -53,7 +53,7 @@ def test_parts_of_every_step_sum_to_its_wall_time(name: str) -> None:
 
 ODD = {
     "cuda_calls_but_no_kernels": (None, "the recording failed"),
-    "distributed_info_not_found": (-1, "the trace holds nothing of it"),
+    "distributed_info_not_found": (-1, "the trace has no GPU events"),
     "gloo_cpu_rank34of300": (-1, "No GPU work here"),
     "gpu_events_only_mi210": (1, "phase"),
     "old_schema_small": (0, None),

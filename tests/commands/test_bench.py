@@ -53,7 +53,7 @@ def run(*arguments: str) -> Result:
         (["--from", "nowhere.csv"], "can't be read"),
         (["--from", "runs.csv", "-o", "runs.csv"], "holds something already"),
         (["--modes", "moe", "--models", "small"], "the mode moe trains gpt-tiny"),
-        (["--csv", "runs.csv"], "is there already"),
+        (["--csv", "runs.csv"], "runs.csv already exists"),
     ],
 )
 def test_wrong_use_is_refused_in_a_line(here: Path, arguments: list[str], says: str) -> None:

@@ -47,7 +47,7 @@ def run(*arguments: str) -> Result:
         (["--nnodes", "2"], "--nnodes needs --node-rank"),
         (["--node-rank", "0"], "give --nnodes too"),
         (["--nnodes", "2", "--node-rank", "2", "--rdzv-endpoint", "a:1"], "from 0 to 1"),
-        (["-o", "nowhere/links.json"], "there is no folder"),
+        (["-o", "nowhere/links.json"], "does not exist"),
         (["--from", "links.json", "--budget", "3"], "--budget is for measuring"),
         (["--from", "links.json", "-o", "other.json"], "-o is for measuring"),
     ],
@@ -68,7 +68,7 @@ def test_a_result_that_is_there_stays(result: Path) -> None:
     done = run()
 
     assert 2 == done.exit_code
-    assert "links.json is there already; --force overwrites it." in done.output
+    assert "links.json already exists; --force" in done.output
 
 
 def test_without_torch_the_package_to_install_is_named(result: Path, monkeypatch: pytest.MonkeyPatch) -> None:

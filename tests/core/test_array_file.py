@@ -1,4 +1,4 @@
-"""Dataclasses with arrays as bytes and back."""
+"""Dataclasses with arrays as bytes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def same(left: Outer, right: Outer) -> bool:
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_what_is_packed_comes_back(times: list[int]) -> None:
-    """Values, names and arrays of any length are those that went in; the arrays are read-only."""
+    """Values, names and arrays of any length round-trip; the arrays are read-only."""
     value = outer(times)
 
     back = loads(b"".join(dumps(value)), Outer)
@@ -57,7 +57,7 @@ def test_what_is_packed_comes_back(times: list[int]) -> None:
 
 
 def test_a_file_is_mapped(tmp_path: Path) -> None:
-    """A file of the parts gives the same, after it is gone, too."""
+    """A mapped file gives the same value, even after it was deleted."""
     value, path = outer([3, 1, 2]), tmp_path / "x"
     path.write_bytes(b"".join(dumps(value)))
 
@@ -69,7 +69,7 @@ def test_a_file_is_mapped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("position", [0, 9, 17, 30, 70, 130, 200, -1])
 def test_no_changed_byte_is_believed(position: int) -> None:
-    """One bit wrong anywhere, and nothing is given."""
+    """One wrong bit anywhere is an error."""
     data = bytearray(b"".join(dumps(outer([1, 2, 3]))))
     data[position] ^= 4
 
@@ -79,7 +79,7 @@ def test_no_changed_byte_is_believed(position: int) -> None:
 
 @pytest.mark.parametrize("length", [0, 5, 24, 100])
 def test_a_cut_file_is_damaged(length: int, tmp_path: Path) -> None:
-    """Half a file, or none of it, is told apart from a whole one."""
+    """A truncated or empty file is an error."""
     path = tmp_path / "x"
     path.write_bytes(b"".join(dumps(outer([1, 2, 3])))[:length])
 
@@ -88,6 +88,6 @@ def test_a_cut_file_is_damaged(length: int, tmp_path: Path) -> None:
 
 
 def test_bytes_of_another_type_are_damaged() -> None:
-    """What was packed as one thing is not read as another."""
+    """Bytes of one type are not read as another."""
     with pytest.raises(CorruptArrayFile):
         loads(b"".join(dumps(outer([1]))), Inner)

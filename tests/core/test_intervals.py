@@ -1,4 +1,4 @@
-"""Interval arithmetic, against sets of whole nanoseconds."""
+"""Interval arithmetic, compared with sets of nanoseconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def listed(intervals: IntervalSet) -> set[int]:
 
 @given(pairs)
 def test_union_covers_each_instant_once(raw: list[tuple[int, int]]) -> None:
-    """A union holds the same instants as its parts, in sorted, disjoint intervals that do not touch."""
+    """A union holds the instants of its parts, in sorted, disjoint intervals that do not touch."""
     merged = as_set(raw)
 
     assert instants(raw) == listed(merged)
@@ -35,7 +35,7 @@ def test_union_covers_each_instant_once(raw: list[tuple[int, int]]) -> None:
 
 @given(pairs, pairs)
 def test_intersect_and_subtract_agree_with_sets(a: list[tuple[int, int]], b: list[tuple[int, int]]) -> None:
-    """What lies in both, and what lies in one and not the other, is what sets of instants say."""
+    """Intersection and difference are those of the sets of instants."""
     assert instants(a) & instants(b) == listed(intersect(as_set(a), as_set(b)))
     assert instants(a) - instants(b) == listed(subtract(as_set(a), as_set(b)))
 

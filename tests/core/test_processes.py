@@ -1,4 +1,4 @@
-"""A Python process of our own."""
+"""Python subprocesses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dptrace.core.subprocess_pool import start_python
 
 
 def test_it_finds_our_packages_and_has_pipes_descriptors_and_a_session_of_its_own() -> None:
-    """What it is asked it answers, with the modules that this process would import."""
+    """It answers through its pipes and descriptors, with the modules that this process would import."""
     read, write = os.pipe()
     code = f"import os, dptrace; print(dptrace.__file__, os.getsid(0) == os.getpid(), input()); os.write({write}, b'!')"
     with start_python(code, (write,)) as process:

@@ -1,4 +1,4 @@
-"""Work run_parallel over processes."""
+"""The pool of processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dptrace.errors import DptraceError, MissingExtraError
 
 
 def double(item: int) -> tuple[int, int]:
-    time.sleep(0.05)  # so that no process takes all
+    time.sleep(0.05)  # so that no process takes all items
     return 2 * item, os.getpid()
 
 
@@ -37,17 +37,17 @@ def prints(item: int) -> int:
 
 
 def elsewhere(item: tuple[int, int]) -> int:
-    """Run what would end this process only in another."""
+    """Kill the process of an item only if it is not this one."""
     number, home = item
     if os.getpid() == home:
-        time.sleep(3)  # so that the others take the rest
+        time.sleep(3)  # so that the others take the other items
         return number
     return fails(number)
 
 
 @pytest.mark.processes
 def test_items_are_done_by_several_processes_and_all_come_back() -> None:
-    """Every item is answered once, under its own number, by more than one process."""
+    """Every item has one result, under its index, and more than one process works."""
     results = dict(run_parallel(double, range(40), 3))
 
     assert {i: 2 * i for i in range(40)} == {i: r[0] for i, r in results.items() if not isinstance(r, DptraceError)}
@@ -55,14 +55,14 @@ def test_items_are_done_by_several_processes_and_all_come_back() -> None:
 
 
 def test_one_job_is_this_process() -> None:
-    """Nothing is started for one item, or one job."""
+    """No process is started for one item or one job."""
     assert [(0, (6, os.getpid()))] == list(run_parallel(double, [3], 8))
     assert {os.getpid()} == {r[1] for _, r in run_parallel(double, [1, 2], 1) if not isinstance(r, DptraceError)}
 
 
 @pytest.mark.processes
 def test_an_error_of_the_user_is_a_result_and_a_dead_process_costs_a_retry() -> None:
-    """A DptraceError comes back as it was raised; what a killed process was at is done in this one."""
+    """A DptraceError is returned as raised; the item of a killed process is retried in this one."""
     results = run_parallel(elsewhere, [(number, os.getpid()) for number in (1, 2, 0)], 3)
     seen = dict(results)
 
@@ -71,23 +71,23 @@ def test_an_error_of_the_user_is_a_result_and_a_dead_process_costs_a_retry() -> 
 
 
 def test_a_mistake_of_ours_is_raised() -> None:
-    """What is no DptraceError is not taken for one."""
+    """Any other exception is raised."""
     with pytest.raises(ZeroDivisionError):
         list(run_parallel(fails, [3], 2))
 
 
 @pytest.mark.processes
 def test_what_is_printed_meanwhile_does_no_harm(capfd: pytest.CaptureFixture[str]) -> None:
-    """Answers and output of libraries do not mix."""
+    """Results and the output of libraries do not mix."""
     assert {i: i for i in range(30)} == dict(run_parallel(prints, range(30), 2))
 
 
 @pytest.mark.processes
 def test_a_script_without_a_main_guard_works_and_leaves_no_process(tmp_path: Path) -> None:
-    """The caller's script is not run again in the helpers, and they end with it, also after Ctrl-C."""
+    """The caller's script does not run again in the workers, and these end with it, also after Ctrl-C."""
     script = tmp_path / "script.py"
     script.write_text(
-        # Whoever runs the tests in the background made their processes ignore Ctrl-C.
+        # A shell that runs the tests in the background makes their processes ignore Ctrl-C.
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import sys, time; sys.path.insert(0, '.')\n"
         "from tests.core.test_subprocess_pool import double\n"
@@ -101,14 +101,14 @@ def test_a_script_without_a_main_guard_works_and_leaves_no_process(tmp_path: Pat
         lines = [process.stdout.readline() for _ in range(60)]
         process.send_signal(signal.SIGINT)
         process.stdout.read()
-    helpers = {int(line) for line in lines[1:]} - {process.pid}
+    workers = {int(line) for line in lines[1:]} - {process.pid}
 
     assert "once\n" == lines[0]
-    assert 1 == len(helpers)
+    assert 1 == len(workers)
     with pytest.raises(ProcessLookupError):
-        os.kill(helpers.pop(), 0)
+        os.kill(workers.pop(), 0)
 
 
 def test_cores_are_those_that_may_be_used() -> None:
-    """At least one, at most what the machine has."""
+    """At least one, at most those of the machine."""
     assert 1 <= available_cores() <= (os.cpu_count() or 1)

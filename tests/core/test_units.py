@@ -1,4 +1,4 @@
-"""Times, sizes and shares as people read them."""
+"""Formatting of times, sizes and shares."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_examples_of_the_docstrings_hold() -> None:
 
 @given(st.integers(1, 10**15))
 def test_a_duration_is_within_half_a_unit_of_its_last_digit(ns: int) -> None:
-    """Three significant digits, or whole units, of the time that was given; the sign is kept."""
+    """Three significant digits, or whole units, and the sign of the time."""
     number, unit = duration(ns).split(" ")
     digits = len(number.partition(".")[2])
 
@@ -35,7 +35,7 @@ def test_a_duration_is_within_half_a_unit_of_its_last_digit(ns: int) -> None:
 
 @given(st.integers(1, 10**15))
 def test_a_size_is_within_half_a_unit_of_its_last_digit(size: int) -> None:
-    """One decimal of the unit that fits, whole bytes below a kilobyte."""
+    """One decimal of the unit that fits; whole bytes below a kilobyte."""
     number, unit = byte_size(size).split(" ")
     digits = len(number.partition(".")[2])
 
@@ -45,7 +45,7 @@ def test_a_size_is_within_half_a_unit_of_its_last_digit(size: int) -> None:
 
 @given(st.integers(-(10**13), 10**13))
 def test_milliseconds_are_the_number_and_differences_have_a_sign(ns: int) -> None:
-    """At least the hundredth of a ms below 100 ms, and a sign only where a digit is left to sign."""
+    """At least the hundredth of a ms below 100 ms, and a sign only if a digit is not zero."""
     assert float(milliseconds(ns).replace(",", "")) == pytest.approx(ns / 1e6, abs=max(0.0051, abs(ns) / 1e6 / 1000))
     text = signed_milliseconds(ns)
     assert (text[0] in "+−") == bool(float(text.lstrip("+−").replace(",", "")))

@@ -108,7 +108,7 @@ def test_a_file_that_lost_only_its_end_is_whole(tmp_path: Path) -> None:
     run = dptrace.open(path)
 
     assert 15_000 == run.totals()["exposed_comm_ns"][0]
-    assert "Nothing of the recording is missing" in run.notes[0]
+    assert "The recording is complete" in run.notes[0]
 
 
 def test_a_step_that_the_recorder_did_not_finish_is_left_out(folder: Path) -> None:

@@ -23,7 +23,7 @@ def test_a_line_of_the_table_and_a_module_add_a_format(monkeypatch: pytest.Monke
 
     def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Piece]:
         assert ("t.mine", b"MINE") == (source.name, start[:4])
-        head, bracket, rest = start[4:].partition(b'"traceEvents":[')
+        head, bracket, rest = start[4:].partition(b'"traceEvents": [')
         yield Piece(rest, head + bracket, b"", last=True)
 
     module = ModuleType("mine")

@@ -1,4 +1,4 @@
-"""Timelines made by hand, for tests that need a run but no file."""
+"""Timelines for tests that need a run but no file."""
 
 from __future__ import annotations
 

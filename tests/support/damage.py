@@ -1,4 +1,4 @@
-"""Ways to damage a trace file: its bytes, and what its events say."""
+"""Ways to damage a trace file: its bytes, and its events."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ _AROUND = ("traceEvents", "baseTimeNanoseconds", "distributedInfo", "devicePrope
 
 
 def mutated_document(rng: random.Random, document: Event) -> tuple[Event, bytes]:
-    """Give a document with events and metadata that say other things, and its text."""
+    """Return a document with changed events and metadata, and its text."""
     document = {**document, "traceEvents": list(document["traceEvents"])}
     for _ in range(rng.choice((1, 1, 2, 5, 40))):
         rng.choice(_STRUCTURAL)(rng, document)
@@ -69,7 +69,7 @@ def mutated_document(rng: random.Random, document: Event) -> tuple[Event, bytes]
 
 
 def damaged(rng: random.Random, data: bytes, others: list[bytes]) -> bytes:
-    """Change bytes: flipped, cut out, put in, doubled, cut off, or replaced by a stretch of another file."""
+    """Change bytes: flip, delete, insert, repeat, truncate, or replace them by a part of another file."""
     raw = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
         at, length = rng.randrange(len(raw) + 1), min(int(rng.expovariate(1 / rng.choice((2, 50, 3000)))), len(raw))
@@ -148,7 +148,7 @@ def _field(rng: random.Random, document: Event) -> None:
 
 
 def _many(rng: random.Random, document: Event) -> None:
-    """Give one field of many events one value."""
+    """Set one field of many events to one value."""
     key, value = rng.choice(_TOP), rng.choice(_VALUES)
     events, _ = _event(rng, document)
     step = rng.choice((1, 2, 7))
@@ -158,7 +158,7 @@ def _many(rng: random.Random, document: Event) -> None:
 
 
 def _whole_event(rng: random.Random, document: Event) -> None:
-    """Replace, double, move, remove or stretch an event."""
+    """Replace, repeat, move, remove or lengthen an event."""
     events, at = _event(rng, document)
     kind = rng.randrange(6)
     if kind == 0:
@@ -176,15 +176,15 @@ def _whole_event(rng: random.Random, document: Event) -> None:
 
 
 def _swap(rng: random.Random, document: Event) -> None:
-    """Give one event's category, name or phase to another, or exchange all of two categories."""
-    events, one = _event(rng, document)
+    """Copy a field of one event to another."""
+    events, target = _event(rng, document)
     other, key = rng.randrange(len(events)), rng.choice(("cat", "name", "ph", "args", "ts", "pid", "tid"))
-    if isinstance(events[one], dict) and isinstance(events[other], dict) and key in events[other]:
-        events[one] = {**events[one], key: events[other][key]}
+    if isinstance(events[target], dict) and isinstance(events[other], dict) and key in events[other]:
+        events[target] = {**events[target], key: events[other][key]}
 
 
 def _deep(rng: random.Random, document: Event) -> None:
-    """Nest absurdly, within an event or around them."""
+    """Nest deeply, within an event or around the events."""
     depth: Any = 1
     for _ in range(rng.choice((10, 400))):
         depth = [depth] if rng.random() < 0.5 else {"a": depth}
@@ -196,7 +196,7 @@ def _deep(rng: random.Random, document: Event) -> None:
 
 
 def _around(rng: random.Random, document: Event) -> None:
-    """Change or remove what stands around the events."""
+    """Change or remove the metadata around the events."""
     key = rng.choice(_AROUND)
     if rng.random() < 0.3 and key != "traceEvents":
         document.pop(key, None)

@@ -1,7 +1,7 @@
-"""Damage trace files in every way that comes to mind, and see that nothing but a DptraceError comes of it.
+"""Fuzz the reader: damage trace files, and check that only a DptraceError is raised.
 
-By hand, for as long as you like: ``python -m tests.support.fuzz --minutes 60``, or ``--count 20000``. Each finding is
-printed with its seed and number, which reproduce the file:
+Run it for longer with ``python -m tests.support.fuzz --minutes 60``, or ``--count 20000``. Each finding is printed with
+its seed and number, which reproduce the file:
 ``python -m tests.support.fuzz --seed S --first N --count 1 --keep .``
 """
 
@@ -35,14 +35,14 @@ from tests.support.real_traces import REAL
 __all__ = ["Finding", "Fuzzer", "examine"]
 
 LIMIT_S = 20
-"""Seconds that a file of a few hundred kilobytes may take to read; a machine under load takes some for nothing."""
+"""Seconds that a file of a few hundred kilobytes may take to read, with room for a busy machine."""
 _OURS = Path(__file__).resolve().parents[2] / "traces"
 _LARGEST = 60_000
-"""Compressed bytes of a recording that is damaged: a larger one costs more and shows no more."""
+"""Maximum compressed bytes of a recording to damage: a larger one costs more and finds no more."""
 
 
 def made_by_hand() -> Iterator[bytes]:
-    """Give small files of every kind that the reader knows."""
+    """Yield small files of every kind that the reader knows."""
     file = KinetoFile(rank=1, world_size=2)
     for k in range(4):
         training_step(file, k, 100 * k)
@@ -61,7 +61,7 @@ def made_by_hand() -> Iterator[bytes]:
 
 
 def recordings() -> Iterator[bytes]:
-    """Give the small real files: those of the project, and those of others where they are here."""
+    """Yield small recorded traces: the project's, and the shared ones where available."""
     for path in sorted([*_OURS.rglob("*.json.gz"), *REAL.rglob("*.json.gz")]):
         if path.stat().st_size < _LARGEST:
             yield gzip.decompress(path.read_bytes())
@@ -80,12 +80,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class FuzzInput:
-    """A damaged file, and what is known of it."""
+    """A damaged file, and what is known about it."""
 
     kind: str
     data: bytes
     sure: int
-    """How many of its events nothing is wrong with, as far as that is known."""
+    """Number of its events known to be undamaged."""
 
 
 _CATEGORIES = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "kernel", "gpu_memcpy", "gpu_memset")
@@ -96,7 +96,7 @@ def _listed(events: Any) -> list[Any]:
 
 
 def _is_sure(event: Any) -> bool:
-    """Tell whether an event is such that no reader may lose it silently."""
+    """Return whether an event must not be lost silently."""
     if not isinstance(event, dict) or event.get("ph") != "X" or event.get("cat") not in _CATEGORIES:
         return False
     times = (event.get("ts"), event.get("dur"))
@@ -104,7 +104,7 @@ def _is_sure(event: Any) -> bool:
 
 
 class Fuzzer:
-    """Files by number: the same seed and number make the same file wherever the same recordings lie."""
+    """Damaged files by number: the same seed, number and recordings make the same file."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -115,7 +115,7 @@ class Fuzzer:
         self.results: Counter[str] = Counter()
 
     def make(self, number: int) -> FuzzInput:
-        """Give one damaged file."""
+        """Return one damaged file."""
         rng = random.Random(self.seed * 1_000_003 + number)
         kind, sure = "bytes", 0
         if rng.random() < 0.5:
@@ -130,31 +130,31 @@ class Fuzzer:
         return FuzzInput(kind, data, sure)
 
     def run(self, numbers: Iterator[int], until: float = float("inf")) -> Iterator[Finding]:
-        """Make and read one file after the other; give those that broke something."""
+        """Make and read one file after the other; yield those that broke something."""
         with tempfile.TemporaryDirectory() as folder:
             for number in numbers:
                 if time.monotonic() > until:
                     return
-                made = self.make(number)
+                case = self.make(number)
                 path = Path(folder, "rank0.json")
-                path.write_bytes(made.data)
-                small = (700, 20_000) if len(made.data) < 1 << 20 else ()
+                path.write_bytes(case.data)
+                small = (700, 20_000) if len(case.data) < 1 << 20 else ()
                 dptrace.readers.stream.CHUNK = random.Random(number).choice((*small, 4 << 20))
                 try:
-                    self.results[_within(LIMIT_S, lambda path=path, made=made: examine(path, made.sure))] += 1  # type: ignore[misc]
+                    self.results[_within(LIMIT_S, lambda path=path, case=case: examine(path, case.sure))] += 1  # type: ignore[misc]
                 except Exception:
                     self.results["finding"] += 1
-                    yield Finding(self.seed, number, made.kind, traceback.format_exc(), made.data)
+                    yield Finding(self.seed, number, case.kind, traceback.format_exc(), case.data)
 
 
 def examine(path: Path, sure: int = 0) -> str:
-    """Read a file to its figures, as JSON and as a table, and hold them to what figures must be.
+    """Read a file, and check its figures as JSON and as a table.
 
     Args:
-        sure: how many events must be in it, or be told to have been left out.
+        sure: how many events must be read, or reported as left out.
 
     Returns:
-        How it went: ``read``, ``read and told`` with damage, or ``refused``.
+        The outcome: ``read``, ``read with damage``, or ``refused``.
     """
     try:
         run = dptrace.open(path, cache=False, jobs=1)
@@ -163,9 +163,9 @@ def examine(path: Path, sure: int = 0) -> str:
         return "refused"
     if sure:
         check_loss(read_trace(path), sure)
-    told = run.to_dict()
-    json.dumps(told, allow_nan=False)
-    for rank in told["ranks"]:
+    document = run.to_dict()
+    json.dumps(document, allow_nan=False)
+    for rank in document["ranks"]:
         for step in rank["steps"]:
             check_step(step)
         for collective in rank["collectives"]:
@@ -173,16 +173,16 @@ def examine(path: Path, sure: int = 0) -> str:
             assert collective["overlapped_ns"] >= 0
             length = collective["end_ns"] - collective["start_ns"]
             assert length == collective["exposed_ns"] + collective["overlapped_ns"]
-    assert len(run.steps()) == sum(len(rank["steps"]) for rank in told["ranks"])
+    assert len(run.steps()) == sum(len(rank["steps"]) for rank in document["ranks"])
     assert all(isinstance(note, str) and note for note in run.notes)
-    return "read and told" if any("rank0.json: " in note for note in run.notes) else "read"
+    return "read with damage" if any("rank0.json: " in note for note in run.notes) else "read"
 
 
 _PARTS = ("forward_ns", "backward_ns", "optimizer_ns", "other_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns")
 
 
 def check_step(step: dict[str, Any]) -> None:
-    """Hold a step's figures to what a partition is: nothing negative, and the parts sum to the wall time."""
+    """Check that a step's figures are a partition: nothing negative, and the parts sum to the wall time."""
     assert all(step[part] >= 0 for part in (*_PARTS, "overlapped_comm_ns")), step
     assert step["wall_ns"] == sum(step[part] for part in _PARTS), step
     for kind in step["comm"].values():
@@ -190,15 +190,15 @@ def check_step(step: dict[str, Any]) -> None:
 
 
 def check_loss(trace: Trace, sure: int) -> None:
-    """Hold what was read, and what was told to be missing, to what is in the file."""
+    """Check that the events read and those reported as left out are all events of the file."""
     left_out = [
         int(n.replace(",", "")) for note in trace.damage for n in re.findall(r"([\d,]+) events? left out", note)
     ]
-    assert len(trace) + sum(left_out) >= sure or trace.cut, f"{len(trace)} of {sure} events, and told: {trace.damage}"
+    assert len(trace) + sum(left_out) >= sure or trace.cut, f"{len(trace)} of {sure} events, reported: {trace.damage}"
 
 
 def _within(seconds: int, function: Callable[[], str]) -> str:
-    """Call a function, and break it off where it hangs; where there is no alarm (Windows), it just takes its time."""
+    """Call a function, with a time limit where the system has SIGALRM."""
 
     def ring(signal_number: int, frame: FrameType | None) -> None:
         raise TimeoutError(f"took longer than {seconds} s")
@@ -215,7 +215,7 @@ def _within(seconds: int, function: Callable[[], str]) -> str:
 
 
 def main() -> int:
-    """Fuzz as the command line says; print what was found."""
+    """Run the fuzzer from the command line; print the findings."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--count", type=int, default=None)
@@ -224,7 +224,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="folder for the files that broke something")
     chosen = parser.parse_args()
     if chosen.count is None and chosen.minutes == float("inf"):
-        parser.error("say how long: --minutes or --count")
+        parser.error("set --minutes or --count")
     fuzzer, found = Fuzzer(chosen.seed), 0
     last = chosen.first + chosen.count if chosen.count is not None else sys.maxsize
     begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""Kineto files made by hand, for tests of the reader and of what stands on it."""
+"""Kineto files written for tests of the reader and all that uses it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BASE_NS = 1_700_000_000_000_000_000
 
 
 class KinetoFile:
-    """Collect events in µs, then :meth:`write` them the way Kineto lays them out."""
+    """Collect events in µs, then :meth:`write` them in Kineto's layout."""
 
     def __init__(self, rank: int | None = 0, world_size: int = 1, backend: str = "nccl", base: bool = True) -> None:
         self.events: list[dict[str, Any]] = []
@@ -48,7 +48,7 @@ class KinetoFile:
         category: str = "kernel",
         **args: object,
     ) -> KinetoFile:
-        """Add a kernel and, at *launch* on thread *tid*, the call that launched it (or none)."""
+        """Add a kernel and, at *launch* on thread *tid*, the call that launched it, if any."""
         self.correlation += 1
         if launch is not None:
             self.event("cuda_runtime", "cudaLaunchKernel", launch, launch + 1, tid, correlation=self.correlation)

@@ -20,7 +20,7 @@ _LANES = 100
 
 
 def packed(packets: Iterable[Any], gzipped: bool = False) -> bytes:
-    """Give the bytes of a trace."""
+    """Return the bytes of a trace."""
     data = bytes(proto.Trace(packet=packets).SerializeToString())
     return gzip.compress(data) if gzipped else data
 
@@ -31,7 +31,7 @@ def _ns(event: dict[str, Any], base: int) -> tuple[int, int]:
 
 
 class _Writer:
-    """Numbers of tracks and names, and the packets that tell of them."""
+    """Ids of tracks and names, and the packets that define them."""
 
     def __init__(self) -> None:
         self.tracks: dict[Any, int] = {}
@@ -118,7 +118,7 @@ def _slices(events: Events, base: int, categorized: bool) -> list[Any]:
 
 
 def as_torch_of_september(events: Events, base: int) -> list[Any]:
-    """Write what the CPU does as slices with categories, and a GPU's work as render stages (pytorch's Cuspy)."""
+    """Write CPU events as slices with categories, and GPU work as render stages (pytorch's Cuspy)."""
     on_gpu = [event for event in events if event["cat"] in _STAGES]
     writer = _Writer()
     cpu = [event for event in events if event["cat"] not in _STAGES]
@@ -153,14 +153,14 @@ def _stage(writer: _Writer, event: dict[str, Any], base: int, lane: int) -> Any:
 
 
 def as_tracer(events: Events, base: int, clock: int = 6, shift: int = 0, compressed: bool = False) -> list[Any]:
-    """Write all events as Perfetto's own SDK does: with categories, in the order of time, the clock *shift* ns late."""
+    """Write all events as Perfetto's own SDK does: with categories, in order of time, the clock *shift* ns late."""
     writer = _Writer()
     for event in events:
         writer.track(event["pid"], event["tid"])
     moments = []
     for place, event in enumerate(events):
         start, end = _ns(event, base)
-        # What encloses begins first and ends last.
+        # Enclosing events start first and end last.
         moments.append((start, 1, -end, place, writer.begin(event, start - shift, categorized=True)))
         moments.append((end, 0, -start, -place, writer.end(event, end - shift)))
     moments.sort(key=lambda moment: moment[:4])

@@ -1,4 +1,4 @@
-"""From a file's columns to timelines."""
+"""Timelines built from a file's columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def build(file: KinetoFile, folder: Path, *patterns: str) -> tuple[Timeline, ...
 
 
 def test_a_training_step_splits_as_it_was_drawn(tmp_path: Path) -> None:
-    """Forward 20 µs, backward 30, all-reduce 10 under it and 15 exposed, optimizer 10, the rest idle."""
+    """Forward 20 µs, backward 30, all-reduce 10 overlapped and 15 exposed, optimizer 10, the rest idle."""
     (timeline,) = build(training_step(KinetoFile(), 3, 0), tmp_path)
 
     expected = {
@@ -46,7 +46,7 @@ def test_an_orphan_is_other_and_before_the_first_step(tmp_path: Path) -> None:
 
 
 def test_each_device_of_a_file_is_a_timeline(tmp_path: Path) -> None:
-    """One process that drives two GPUs gives two timelines, each with its own windows."""
+    """A process with two GPUs has two timelines, each with its own windows."""
     file = KinetoFile().label("ProfilerStep#1", 0, 100).op("aten::mm", 4, 6)
     first, second = build(file.kernel("a", 10, 20, 5).kernel("b", 30, 120, 6, device=1), tmp_path)
 
@@ -54,7 +54,7 @@ def test_each_device_of_a_file_is_a_timeline(tmp_path: Path) -> None:
     assert (100_000, 120_000) == tuple(int(t.windows.bounds[-1] - t.windows.bounds[0]) for t in (first, second))
 
 
-def test_memory_is_told_from_compute(tmp_path: Path) -> None:
+def test_memory_is_separated_from_compute(tmp_path: Path) -> None:
     """Copies and sets are memory, whatever launched them."""
     file = KinetoFile().kernel("Memcpy HtoD", 1, 5, 0, category="gpu_memcpy")
     (timeline,) = build(file.kernel("Memset", 6, 7, 5, category="gpu_memset"), tmp_path)
@@ -63,14 +63,14 @@ def test_memory_is_told_from_compute(tmp_path: Path) -> None:
 
 
 def test_a_pattern_makes_a_kernel_communication(tmp_path: Path) -> None:
-    """What the user says communicates does."""
+    """A kernel that matches a pattern is communication."""
     (timeline,) = build(KinetoFile().kernel("my_ring", 1, 5, 0), tmp_path, "my_ring")
 
     assert [Kind.COMMUNICATION] == timeline.kind.tolist()
 
 
 def test_a_cpu_run_counts_outermost_operators_once(tmp_path: Path) -> None:
-    """Wrappers and the enqueueing of a collective are not compute, what they contain is; gloo is communication."""
+    """Wrappers and operators that enqueue collectives are not compute, their contents are; gloo communicates."""
     file = KinetoFile(backend="gloo").label("ProfilerStep#1", 0, 100)
     file.op("aten::linear", 0, 30).op("aten::addmm", 5, 25)
     file.op("autograd::engine::evaluate_function: MulBackward0", 30, 60).op("MulBackward0", 32, 50)
@@ -89,7 +89,7 @@ def test_a_cpu_run_counts_outermost_operators_once(tmp_path: Path) -> None:
 
 
 def test_an_operator_that_waits_for_a_collective_in_it_does_not_compute_meanwhile(tmp_path: Path) -> None:
-    """Of an autograd function that all-to-alls, the operators in it are compute; its waiting is exposed."""
+    """In an autograd function that runs an all-to-all, the operators are compute; its wait is exposed."""
     file = KinetoFile(backend="gloo").label("ProfilerStep#1", 0, 100)
     file.op("_Exchange", 0, 90).op("aten::new_empty", 1, 5).op("c10d::alltoall_base_", 6, 9).op("aten::add", 85, 89)
     file.label("gloo:all_to_all", 10, 80, tid=9)
@@ -101,20 +101,20 @@ def test_an_operator_that_waits_for_a_collective_in_it_does_not_compute_meanwhil
 
 
 def test_gpu_calls_without_kernels_are_a_failed_recording(tmp_path: Path) -> None:
-    """No figure of the CPU is passed off for a GPU's."""
+    """Figures of the CPU are not shown for a GPU."""
     file = KinetoFile().op("aten::mm", 0, 9).event("cuda_runtime", "cudaLaunchKernel", 1, 2, correlation=5)
 
-    with pytest.raises(TraceError, match="not one kernel: the recording failed"):
+    with pytest.raises(TraceError, match="the recording failed"):
         build(file, tmp_path)
 
 
 def test_annotations_alone_are_nothing_to_split(tmp_path: Path) -> None:
-    """A trace with labels and nothing else is an error, not a page of zeros."""
+    """A trace of labels alone is an error, not a page of zeros."""
     with pytest.raises(TraceError, match="nothing to split"):
         build(KinetoFile().label("ProfilerStep#1", 0, 100), tmp_path)
 
 
-def test_missing_step_marks_are_told(tmp_path: Path) -> None:
+def test_missing_step_marks_are_reported(tmp_path: Path) -> None:
     """One window from the first device start to the last end, and a note."""
     (timeline,) = build(KinetoFile().op("aten::mm", 4, 6).kernel("a", 10, 20, 5).kernel("b", 40, 50, 6), tmp_path)
 
@@ -122,15 +122,15 @@ def test_missing_step_marks_are_told(tmp_path: Path) -> None:
     assert "no ProfilerStep marks" in timeline.notes[0]
 
 
-def test_without_operators_phases_are_said_to_be_unknown(tmp_path: Path) -> None:
-    """A file with GPU events only counts compute as forward, and says that it can't tell."""
+def test_without_operators_phases_are_reported_as_unknown(tmp_path: Path) -> None:
+    """In a file of GPU events only, compute counts as forward, and a note says so."""
     (timeline,) = build(KinetoFile().kernel("a", 10, 20, 5), tmp_path)
 
-    assert any("phases can't be told" in note for note in timeline.notes)
+    assert any("phases are unknown" in note for note in timeline.notes)
 
 
 def test_gloos_work_has_the_phase_of_the_op_that_enqueued_it(tmp_path: Path) -> None:
-    """Gloo's threads know no phase: its events take that of the n-th enqueueing op, as long as all are there."""
+    """Gloo's threads have no phase: each event takes that of the n-th enqueuing operator, if all are recorded."""
     file = KinetoFile(backend="gloo").label("ProfilerStep#1", 0, 100).op("aten::linear", 0, 20)
     file.op("autograd::engine::evaluate_function: AccumulateGrad", 30, 50).op("c10d::allreduce_", 35, 38)
     file.label("gloo:all_reduce", 40, 80, tid=9)

@@ -45,19 +45,19 @@ def test_else_the_op_around_the_launch_tells(tmp_path: Path) -> None:
 
 
 def test_else_the_names_around_the_launch_tell(tmp_path: Path) -> None:
-    """Without metadata the kind comes from c10d's op, and the bytes are unknown."""
+    """Without metadata the kind comes from c10d's operator, and the bytes are unknown."""
     file = KinetoFile().op("c10d::broadcast_", 1, 9).kernel("ncclDevKernel_Generic(x)", 10, 20, 5)
 
     assert Collective("broadcast") == collective(file, tmp_path)
 
 
 def test_an_orphan_of_unknown_kind_is_other(tmp_path: Path) -> None:
-    """A communication kernel that nothing speaks about still counts as communication."""
+    """A communication kernel without other evidence still counts as communication."""
     assert Collective("other") == collective(KinetoFile().kernel("ncclDevKernel_Generic(x)", 1, 2, None), tmp_path)
 
 
 def test_group_and_peer_are_kept(tmp_path: Path) -> None:
-    """Which ranks the group has and what it is for, and to whom a send goes."""
+    """The group's ranks and purpose, and the peer of a send."""
     args: dict[str, Any] = {
         "Collective name": "send",
         "In msg nelems": 8,
@@ -87,7 +87,7 @@ def test_group_and_peer_are_kept(tmp_path: Path) -> None:
 def test_a_shortened_list_of_ranks_is_filled_in_where_it_is_even(
     text: object, size: int, ranks: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """torch leaves out the middle of more than thirty; what does not fit the group's size stays as it is."""
+    """torch omits the middle of more than 30 ranks; a list that does not fit the group's size stays as it is."""
     args: dict[str, Any] = {"Collective name": "allreduce", "Process Group Ranks": text, "Group size": size}
     file = KinetoFile().kernel("ncclDevKernel_AllReduce", 10, 20, 5, **args)
 
@@ -103,7 +103,7 @@ def test_the_trainers_own_label_is_kept(tmp_path: Path) -> None:
 
 
 def test_layers_that_ranks_share_are_named(tmp_path: Path) -> None:
-    """Around the operators of tensor parallelism, whether by c10d or by its functional form, as in DTensor."""
+    """Labels of tensor parallelism, around c10d's operators and the functional ones that DTensor uses."""
     file = KinetoFile().label("TP::all_reduce (3.mlp)", 1, 12).op("_c10d_functional::all_reduce", 2, 9)
     file.op("c10d::allreduce_", 3, 8).kernel("ncclDevKernel_Generic(x)", 10, 20, 5)
 
@@ -111,7 +111,7 @@ def test_layers_that_ranks_share_are_named(tmp_path: Path) -> None:
 
 
 def test_functional_collectives_are_known_on_gloo(tmp_path: Path) -> None:
-    """DTensor's: the wait for one is no compute, and kind and bytes are those of what it put in gloo's queue."""
+    """DTensor's: the wait is not compute, and kind and bytes are those of the operator that enqueued it."""
     shapes: dict[str, Any] = {"Input Dims": [[32, 64]], "Input type": ["float"]}
     listed: dict[str, Any] = {"Input Dims": [[[32, 64]]], "Input type": ["TensorList"]}
     file = KinetoFile(backend="gloo").op("_c10d_functional::all_reduce", 1, 9).op("c10d::allreduce_", 2, 8, **listed)
@@ -123,7 +123,7 @@ def test_functional_collectives_are_known_on_gloo(tmp_path: Path) -> None:
 
 
 def test_gloo_has_labels_too(tmp_path: Path) -> None:
-    """From what encloses the operator that put it in gloo's queue."""
+    """From the label around the operator that enqueued it."""
     file = KinetoFile(backend="gloo").label("PP:0SEND_F1", 1, 9).op("c10d::send", 2, 8)
     file.label("gloo:send", 3, 7, tid=9).op("aten::add", 20, 30)
 

@@ -1,4 +1,4 @@
-"""Which operator asked gloo for what it did."""
+"""Which operator requested each of gloo's events."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def step() -> KinetoFile:
     return KinetoFile(backend="gloo").label("ProfilerStep#1", 0, 1000).op("aten::linear", 1, 2)
 
 
-def asks(file: KinetoFile, name: str, at: float, dims: list[Any]) -> KinetoFile:
-    """Add the operator that asks for a collective; it takes 2 µs."""
+def request(file: KinetoFile, name: str, at: float, dims: list[Any]) -> KinetoFile:
+    """Add the operator that requests a collective; it takes 2 µs."""
     types = ["TensorList" if dim and isinstance(dim[0], list) else "float" if dim else "" for dim in dims]
     shapes: dict[str, Any] = {"Input Dims": dims, "Input type": types}
     return file.op(f"c10d::{name}", at, at + 2, **shapes)
 
 
-def does(file: KinetoFile, name: str, start: float, end: float, *dims: list[int], tid: int = 9) -> KinetoFile:
-    """Add what gloo does, on a thread of its own."""
+def execute(file: KinetoFile, name: str, start: float, end: float, *dims: list[int], tid: int = 9) -> KinetoFile:
+    """Add an event of gloo, on its own thread."""
     shapes: dict[str, Any] = {"Input Dims": [*dims], "Input type": ["float"] * len(dims)}
     return file.label(f"gloo:{name}", start, end, tid, **shapes)
 
@@ -38,8 +38,8 @@ def read(file: KinetoFile, folder: Path) -> Timeline:
     return timeline
 
 
-def told(timeline: Timeline) -> list[tuple[str, int, int]]:
-    return [(one.kind, one.bytes, one.group_size) for one in timeline.collectives]
+def summary(timeline: Timeline) -> list[tuple[str, int, int]]:
+    return [(comm.kind, comm.bytes, comm.group_size) for comm in timeline.collectives]
 
 
 @pytest.mark.parametrize(
@@ -59,61 +59,61 @@ def told(timeline: Timeline) -> list[tuple[str, int, int]]:
 def test_a_collective_is_what_was_asked_for(
     operator: str, dims: list[Any], gloo: str, did: list[int], expected: tuple[str, int, int], tmp_path: Path
 ) -> None:
-    """Gloo carries a reduce-scatter out as an all-reduce, and tells only what goes into an all-gather."""
-    file = does(asks(step(), operator, 10, dims), gloo, 12, 30, did)
+    """Gloo runs a reduce-scatter as an all-reduce, and records only the input of an all-gather."""
+    file = execute(request(step(), operator, 10, dims), gloo, 12, 30, did)
 
-    assert [expected] == told(read(file, tmp_path))
+    assert [expected] == summary(read(file, tmp_path))
 
 
-def test_groups_that_overtake_each_other_are_told_apart_by_their_sizes(tmp_path: Path) -> None:
-    """Each group has its own queue: what was asked for first may start last. Kinds, labels and phases stay right."""
+def test_groups_that_overtake_each_other_are_separated_by_their_sizes(tmp_path: Path) -> None:
+    """Each group has its own queue, so the first request may start last. Kinds, labels and phases are right."""
     file = step().label("FSDP::all_gather (0)", 10, 20).label("dptrace::backward", 25, 60)
-    asks(file, "_allgather_base_", 11, [[40], [10]])
-    asks(file, "_reduce_scatter_base_", 30, [[10], [40]])
-    asks(file, "allreduce_", 40, [[[10]]])
-    does(file, "all_reduce", 41, 90, [10], tid=7)
-    does(file, "all_reduce", 50, 80, [40], tid=8)
-    does(file, "all_gather", 70, 75, [10])
+    request(file, "_allgather_base_", 11, [[40], [10]])
+    request(file, "_reduce_scatter_base_", 30, [[10], [40]])
+    request(file, "allreduce_", 40, [[[10]]])
+    execute(file, "all_reduce", 41, 90, [10], tid=7)
+    execute(file, "all_reduce", 50, 80, [40], tid=8)
+    execute(file, "all_gather", 70, 75, [10])
     timeline = read(file, tmp_path)
 
-    assert [("all_reduce", 40, 0), ("reduce_scatter", 160, 4), ("all_gather", 160, 4)] == told(timeline)
+    assert [("all_reduce", 40, 0), ("reduce_scatter", 160, 4), ("all_gather", 160, 4)] == summary(timeline)
     phases = timeline.phase[timeline.collective >= 0].tolist()
     assert [Phase.BACKWARD, Phase.BACKWARD, Phase.FORWARD] == phases
-    assert ["", "", "FSDP::all_gather (0)"] == [one.label for one in timeline.collectives]
+    assert ["", "", "FSDP::all_gather (0)"] == [comm.label for comm in timeline.collectives]
 
 
 def test_what_was_asked_for_before_the_recording_stays_what_gloo_calls_it(tmp_path: Path) -> None:
-    """One more all-reduce than was asked for: which, can't be told. The broadcast is told all the same."""
-    file = does(step(), "all_reduce", 3, 9, [10])
-    does(asks(file, "_reduce_scatter_base_", 10, [[5], [10]]), "all_reduce", 13, 20, [10])
-    does(asks(file, "broadcast_", 30, [[[7]]]).label("dptrace::optimizer", 29, 40), "broadcast", 45, 50, [7])
+    """With one more all-reduce than requests, they can't be matched; the broadcast still is."""
+    file = execute(step(), "all_reduce", 3, 9, [10])
+    execute(request(file, "_reduce_scatter_base_", 10, [[5], [10]]), "all_reduce", 13, 20, [10])
+    execute(request(file, "broadcast_", 30, [[[7]]]).label("dptrace::optimizer", 29, 40), "broadcast", 45, 50, [7])
     timeline = read(file, tmp_path)
 
-    assert [("all_reduce", 40, 0), ("all_reduce", 40, 0), ("broadcast", 28, 0)] == told(timeline)
+    assert [("all_reduce", 40, 0), ("all_reduce", 40, 0), ("broadcast", 28, 0)] == summary(timeline)
     assert Phase.OPTIMIZER == timeline.phase[timeline.collective == 2]
 
 
 def test_nothing_is_done_before_it_was_asked_for(tmp_path: Path) -> None:
-    """Clocks or a cut file would have it so: then gloo's own word stands."""
-    file = asks(does(step(), "all_reduce", 10, 20, [10]), "_reduce_scatter_base_", 30, [[5], [10]])
+    """If clocks or a truncated file suggest it, gloo's own metadata counts."""
+    file = request(execute(step(), "all_reduce", 10, 20, [10]), "_reduce_scatter_base_", 30, [[5], [10]])
 
-    assert [("all_reduce", 40, 0)] == told(read(file, tmp_path))
+    assert [("all_reduce", 40, 0)] == summary(read(file, tmp_path))
 
 
 def test_without_shapes_the_kind_must_do(tmp_path: Path) -> None:
-    """The n-th of a kind was asked for by the n-th; a barrier has no shape anyway."""
+    """The n-th event of a kind belongs to the n-th request; a barrier has no shape."""
     file = step().label("dptrace::backward", 10, 20).op("c10d::_reduce_scatter_base_", 11, 12)
     file.op("c10d::barrier", 30, 31).label("gloo:all_reduce", 13, 25, tid=9).label("gloo:barrier", 32, 33, tid=9)
     timeline = read(file, tmp_path)
 
-    assert [("reduce_scatter", 0, 0), ("barrier", 0, 0)] == told(timeline)
+    assert [("reduce_scatter", 0, 0), ("barrier", 0, 0)] == summary(timeline)
     assert Phase.BACKWARD == timeline.phase[timeline.collective == 0]
 
 
 def test_shapes_say_nothing_of_what_nccl_did(tmp_path: Path) -> None:
-    """They are of one rank's operator; what kernels move, their own metadata tells or nothing."""
+    """They describe one rank's operator; the bytes of kernels come from their own metadata only."""
     file = KinetoFile().label("ProfilerStep#1", 0, 100)
-    asks(file, "_allgather_base_", 10, [[40], [10]]).kernel("ncclDevKernel_Generic", 20, 30, launch=11)
+    request(file, "_allgather_base_", 10, [[40], [10]]).kernel("ncclDevKernel_Generic", 20, 30, launch=11)
     (timeline,) = build_timelines(read_trace(file.write(tmp_path / "t.json")), 0)
 
     assert (Collective("all_gather"),) == timeline.collectives
@@ -122,7 +122,7 @@ def test_shapes_say_nothing_of_what_nccl_did(tmp_path: Path) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("prefetch", [(), ("--prefetch", "none")], ids=["default", "none"])
 def test_each_block_of_a_sharded_model_is_named(prefetch: tuple[str, ...]) -> None:
-    """A real run: gathered in forward and, from the last on, in backward, where its gradients are scattered too."""
+    """In a recorded run, each block is gathered in forward and again in backward, where its gradients are scattered."""
     case = next(case for case in CASES if (case.mode, case.ranks, case.options) == ("fsdp", 2, prefetch))
     (timeline, _) = dptrace.open(run_of(case)).timelines
     layers = ("0", "2", "4", "6")

@@ -1,4 +1,4 @@
-"""Who launched what, against a search by hand."""
+"""Launches and enclosing events, compared with a brute-force search."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def trace_of(events: list[tuple[int, int, int]]) -> Trace:
 
 @given(threads(), st.data())
 def test_holding_finds_what_begins_and_ends_within(events: list[tuple[int, int, int]], data: st.DataObject) -> None:
-    """As a search through all pairs does, on the event's own thread only."""
+    """Equal to a search through all pairs on the event's own thread."""
     trace = trace_of(events)
     inner = np.array(sorted(data.draw(st.sets(st.integers(0, len(events) - 1)))) if events else [], np.int64)
     ended = trace.start_ns[inner] + np.array([data.draw(st.integers(0, 20)) for _ in inner], np.int64)
@@ -78,7 +78,7 @@ def test_holding_finds_what_begins_and_ends_within(events: list[tuple[int, int, 
 def test_enclosing_finds_the_shortest_event_around(
     events: list[tuple[int, int, int]], queries: list[tuple[int, int]]
 ) -> None:
-    """The innermost event that holds a time on its thread is the shortest of those that do, or none."""
+    """The innermost event around a time on its thread is the shortest of those around it, or none."""
     trace = trace_of(events)
     thread = np.array([t for t, _ in queries], np.int32)
     time = np.array([t for _, t in queries], np.int64)
@@ -104,7 +104,7 @@ any_events = st.lists(
 def test_enclosing_takes_the_last_to_begin_where_events_overlap_in_part(
     events: list[tuple[int, int, int]], queries: list[tuple[int, int]]
 ) -> None:
-    """However events lie, it is the last to begin of those that hold the time, found by looking at every one."""
+    """For any events it is the last to start of those around the time, by brute force."""
     trace = trace_of(events)
     thread = np.array([t for t, _ in queries], np.int32)
     time = np.array([t for _, t in queries], np.int64)
@@ -120,7 +120,7 @@ def test_enclosing_takes_the_last_to_begin_where_events_overlap_in_part(
 
 @given(any_events)
 def test_outermost_events_are_those_in_no_earlier_one(events: list[tuple[int, int, int]]) -> None:
-    """What an earlier event on the thread holds wholly is left out; what sticks out of it stays."""
+    """Events inside an earlier event on the thread are dropped; those that reach beyond it are kept."""
     trace = trace_of(events)
 
     kept = outermost(trace, np.arange(len(trace)))
@@ -133,7 +133,7 @@ def test_outermost_events_are_those_in_no_earlier_one(events: list[tuple[int, in
 
 
 def test_a_stack_ten_thousand_deep_costs_no_more_than_a_flat_one() -> None:
-    """Depth is no loop: ten thousand nested labels and as many questions take well under a second."""
+    """The cost does not grow with depth: 10,000 nested labels and as many queries take well under a second."""
     count = 10_000
     trace = trace_of([(0, i, 3 * count - i) for i in range(count)])
     time = np.arange(count, dtype=np.int64) * 2 + count
@@ -146,7 +146,7 @@ def test_a_stack_ten_thousand_deep_costs_no_more_than_a_flat_one() -> None:
 
 
 def test_launch_is_the_call_with_the_same_correlation(tmp_path: Path) -> None:
-    """A kernel is joined to its own call, an orphan and one with correlation 0 to none."""
+    """A kernel is linked to its own call; an orphan and one with correlation 0 to none."""
     file = KinetoFile().kernel("a", 10, 20, launch=5).kernel("b", 20, 30, launch=None)
     file.event("kernel", "c", 40, 50, correlation=0).event("cuda_runtime", "cudaLaunchKernel", 38, 39, correlation=0)
     trace = read_trace(file.write(tmp_path / "t.json"))
@@ -159,7 +159,7 @@ def test_launch_is_the_call_with_the_same_correlation(tmp_path: Path) -> None:
 
 
 def test_of_a_runtime_and_a_driver_call_with_one_id_the_outer_one_launches(tmp_path: Path) -> None:
-    """cudaLaunchKernelExC and the cuLaunchKernelEx inside it share their id: the launch begins with the first."""
+    """cudaLaunchKernelExC and the cuLaunchKernelEx inside it share an id: the launch is the outer call."""
     file = KinetoFile()
     file.event("cuda_driver", "cuLaunchKernelEx", 6, 7, correlation=9)
     file.event("cuda_runtime", "cudaLaunchKernelExC", 5, 8, correlation=9)
@@ -179,7 +179,7 @@ CALLS = (
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("category", ["cuda_runtime", "cuda_driver", "hip_runtime", "Runtime"])
 def test_every_kind_of_call_launches(call: str, category: str, tmp_path: Path) -> None:
-    """What joins is the id, whatever the call is named and filed under."""
+    """The id links them, whatever the call's name and category."""
     file = KinetoFile().event(category, call, 5, 6, correlation=7).event("kernel", "k", 10, 20, correlation=7)
     trace = read_trace(file.write(tmp_path / "t.json"))
 
@@ -202,7 +202,7 @@ def test_a_graph_launches_many(call: str, tmp_path: Path) -> None:
 
 
 def test_of_calls_with_one_id_the_last_before_the_kernel_launches_it(tmp_path: Path) -> None:
-    """Ids that begin anew, or that two processes share, lead to the call nearest before; if none is, to the first."""
+    """Ids that wrap, or that two processes share, lead to the last call before the kernel, else to the first."""
     file = KinetoFile()
     for at in (100, 200, 300):
         file.event("cuda_runtime", "cudaLaunchKernel", at, at + 5, correlation=7)
@@ -216,7 +216,7 @@ def test_of_calls_with_one_id_the_last_before_the_kernel_launches_it(tmp_path: P
     assert [100, 100, 100, 200, 300] == ((trace.start_ns[found] - BASE_NS) / 1000).tolist()
 
 
-def test_devices_that_share_ids_are_told_apart_by_time(tmp_path: Path) -> None:
+def test_devices_that_share_ids_are_separated_by_time(tmp_path: Path) -> None:
     """Two devices of one process draw ids from one counter; each kernel keeps its own device and launch."""
     file = KinetoFile().kernel("a", 10, 20, launch=5, device=0).kernel("b", 11, 21, launch=6, device=1)
     trace = read_trace(file.write(tmp_path / "t.json"))

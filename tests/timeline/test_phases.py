@@ -1,4 +1,4 @@
-"""Phases, told from how work was launched."""
+"""Phases, derived from how work was launched."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WRAPPER = "autograd::engine::evaluate_function: AddmmBackward0"
 
 
 def phase_of(file: KinetoFile, folder: Path) -> list[str]:
-    """Give the phases of the launches in *file*, in order of time."""
+    """Return the phases of the launches in *file*, in order of time."""
     trace = read_trace(file.write(folder / "t.json"))
     launches = np.flatnonzero(trace.category == Category.LAUNCH)
     found = phases(trace, cpu_steps(trace), trace.thread[launches], trace.start_ns[launches])
@@ -52,7 +52,7 @@ def test_optimizer_wins_over_the_engine(tmp_path: Path) -> None:
 
 
 def test_a_mark_of_the_recorder_wins_over_all(tmp_path: Path) -> None:
-    """The innermost of our own marks decides, whatever else encloses the launch."""
+    """The innermost mark counts, whatever else encloses the launch."""
     file = step().label("dptrace::backward", 5, 50).op(WRAPPER, 10, 30).label("dptrace::other", 14, 18)
     file.kernel("a", 60, 61, launch=15).kernel("b", 61, 62, launch=40).label("dptrace::nonsense", 60, 90)
     file.kernel("c", 90, 91, launch=70)
@@ -61,12 +61,12 @@ def test_a_mark_of_the_recorder_wins_over_all(tmp_path: Path) -> None:
 
 
 def test_without_any_backward_all_is_forward(tmp_path: Path) -> None:
-    """Inference is forward, but its optimizer-named events would still say so."""
+    """Inference is forward, except under events named as an optimizer's."""
     assert ["forward"] == phase_of(step().op("aten::linear", 5, 9).kernel("gemm", 10, 20, launch=6), tmp_path)
 
 
 def test_old_files_show_backward_by_their_nodes(tmp_path: Path) -> None:
-    """Before the engine's own event existed, the ops of its nodes stand for it."""
+    """Before the engine had its own event, its nodes' operators replace it."""
     file = step().op("AddmmBackward", 10, 20, tid=2).op("torch::autograd::AccumulateGrad", 20, 25, tid=2)
     file.kernel("a", 30, 40, launch=12, tid=2).kernel("b", 40, 50, launch=22, tid=2).kernel("c", 5, 8, launch=3)
 

@@ -24,7 +24,7 @@ NODE = "autograd::engine::evaluate_function: MmBackward0"
 
 
 class Row(NamedTuple):
-    """What is told of an action; times in µs from the file's origin."""
+    """An action's row; times in µs from the file's origin."""
 
     name: str
     start: float
@@ -37,7 +37,7 @@ def rows(timeline: Timeline) -> list[Row]:
     a = timeline.actions
     times: list[Any] = [(a.start_ns - base) / 1000, (a.end_ns - base) / 1000, a.busy_ns / 1000]
     columns = zip(*(column.tolist() for column in (a.stage, a.kind, a.micro_batch, *times)), strict=True)
-    return [Row(f"{stage}{Action(kind).name}{micro}", *told) for stage, kind, micro, *told in columns]
+    return [Row(f"{stage}{Action(kind).name}{micro}", *times) for stage, kind, micro, *times in columns]
 
 
 def build(file: KinetoFile, folder: Path) -> Timeline:
@@ -46,18 +46,18 @@ def build(file: KinetoFile, folder: Path) -> Timeline:
 
 
 def message(file: KinetoFile, start: float, end: float, launch: float) -> KinetoFile:
-    told: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "Collective name": "recv",
         "In msg nelems": 4,
         "Out msg nelems": 4,
         "dtype": "Float",
         "Src Rank": "1",
     }
-    return file.kernel("ncclDevKernel_SendRecv", start, end, launch, stream=20, **told)
+    return file.kernel("ncclDevKernel_SendRecv", start, end, launch, stream=20, **metadata)
 
 
 def test_an_action_is_the_compute_launched_under_its_label(tmp_path: Path) -> None:
-    """From the first to the last of it on the device: not the message that it waited for, on whatever thread."""
+    """From the first to the last compute on the device, launched on any thread; not the receive before it."""
     file = KinetoFile().label("ProfilerStep#3", 0, 300).label("PP:1F0", 10, 30)
     message(file, 12, 40, 11)
     file.kernel("gemm", 40, 50, 20).kernel("gemm", 55, 60, 22).label("PP:1B0", 100, 150).op(NODE, 110, 140, 2)
@@ -69,7 +69,7 @@ def test_an_action_is_the_compute_launched_under_its_label(tmp_path: Path) -> No
 
 
 def test_a_label_of_backward_makes_backward_of_what_no_node_launches(tmp_path: Path) -> None:
-    """The weights' part counts as backward, forward's label alone changes nothing."""
+    """The weights' part counts as backward; a forward label alone changes nothing."""
     file = KinetoFile().label("ProfilerStep#3", 0, 300).op(NODE, 280, 290, 2)
     for at, label in ((10, "PP:0F0"), (40, "PP:0I0"), (70, "PP:0W0"), (100, "Backward 0")):
         file.label(label, at, at + 20).kernel(f"k{at}", at + 1, at + 9, at)
@@ -80,8 +80,8 @@ def test_a_label_of_backward_makes_backward_of_what_no_node_launches(tmp_path: P
     assert ["0F0", "0I0", "0W0"] == [row.name for row in rows(timeline)]
 
 
-def test_overlapping_forward_and_backward_are_told_apart(tmp_path: Path) -> None:
-    """Under one label of two actions the autograd engine's work is the backward's, and what both do counts once."""
+def test_overlapping_forward_and_backward_are_separated(tmp_path: Path) -> None:
+    """Under a label of two actions the autograd engine's work is the backward's, and overlapping time counts once."""
     file = KinetoFile().label("ProfilerStep#3", 0, 300).label("PP:(3F1;0B0)OVERLAP_F_B", 10, 100).op(NODE, 30, 60, 2)
     file.kernel("forward", 20, 80, 12).kernel("backward", 50, 120, 40, 2, stream=9)
     timeline = build(file, tmp_path)
@@ -90,7 +90,7 @@ def test_overlapping_forward_and_backward_are_told_apart(tmp_path: Path) -> None
 
 
 def test_labels_that_name_no_stage_count_where_messages_pass(tmp_path: Path) -> None:
-    """``Forward 1`` may be anybody's label; beside a send or a receive it is GPipe's."""
+    """``Forward 1`` may be any label; in a run with sends or receives it is GPipe's."""
     file = KinetoFile().label("ProfilerStep#3", 0, 300).label("Forward 1", 10, 30).kernel("gemm", 40, 50, 20)
 
     assert not len(build(file, tmp_path).actions)
@@ -98,7 +98,7 @@ def test_labels_that_name_no_stage_count_where_messages_pass(tmp_path: Path) -> 
 
 
 def test_labels_that_name_stages_go_before_those_that_do_not(tmp_path: Path) -> None:
-    """Our stages label their work within GPipe's own labels: it is not told twice."""
+    """dptrace's stages label their work inside GPipe's labels: it does not count twice."""
     file = KinetoFile().label("ProfilerStep#3", 0, 300).label("Forward 1", 10, 30).label("PP:2F1", 15, 28)
 
     assert [Row("2F1", 40, 50, 10)] == rows(build(file.kernel("gemm", 40, 50, 20), tmp_path))
@@ -113,7 +113,7 @@ def test_other_labels_are_no_actions(label: str, tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_pipeline_has_none(tmp_path: Path) -> None:
-    """And its timeline is the same object: nothing is computed."""
+    """Its timeline is the same object: nothing is computed."""
     path = training_step(KinetoFile(), 3, 0).write(tmp_path / "t.json")
     trace = read_trace(path)
     (timeline,) = build_timelines(trace, 0)
@@ -122,7 +122,7 @@ def test_a_run_without_a_pipeline_has_none(tmp_path: Path) -> None:
 
 
 def test_actions_go_with_the_steps_and_into_the_cache(tmp_path: Path) -> None:
-    """A part of the steps keeps theirs, counted anew; packing gives back the same."""
+    """A selection of steps keeps their actions with new step indices; serializing changes nothing."""
     file = KinetoFile()
     for step in range(3):
         at = 100 * step
@@ -153,7 +153,7 @@ works = st.lists(
 def test_stretches_against_a_look_at_every_interval(
     labels: list[tuple[int, int, str]], works: list[tuple[int, int, int, bool, bool]]
 ) -> None:
-    """Begin, end and compute of each action, as looking at each interval and each nanosecond finds them."""
+    """Start, end and busy time of each action equal those of a brute-force search."""
     builder, at, spans = TimelineBuilder(bounds=(0, 200)), 0, []
     for gap, length, name in labels:
         at += gap
@@ -173,11 +173,11 @@ def test_stretches_against_a_look_at_every_interval(
 
     found = actions_of(labelled(spans), timeline)
 
-    told = zip(
+    actions = zip(
         *(getattr(found, name).tolist() for name in ("stage", "kind", "micro_batch", "start_ns", "end_ns", "busy_ns")),
         strict=True,
     )
-    assert sorted(brute_force(spans, works)) == sorted(told)
+    assert sorted(brute_force(spans, works)) == sorted(actions)
 
 
 def labelled(spans: list[tuple[int, int, str]]) -> Trace:
@@ -215,16 +215,16 @@ def brute_force(
             found.setdefault((place, parts[0]), []).append((start, start + length))
     behind = {t for (_, name), own in found.items() if name[1] != "F" for a, b in own for t in range(a, b)}
     ahead = {t for (_, name), own in found.items() if name[1] == "F" for a, b in own for t in range(a, b)} - behind
-    told = []
+    actions = []
     for (_, name), own in found.items():
         start, end = min(a for a, _ in own), max(b for _, b in own)
         busy = len((ahead if name[1] == "F" else behind) & set(range(start, end)))
-        told.append((int(name[0]), int(Action[name[1]]), int(name[2]), start, end, busy))
-    return told
+        actions.append((int(name[0]), int(Action[name[1]]), int(name[2]), start, end, busy))
+    return actions
 
 
 def test_actions_of_no_pipeline_are_empty() -> None:
-    """Each column has nothing in it, of the type that a file's has."""
+    """Each column is empty and of a file's type."""
     empty = NO_ACTIONS
 
     assert isinstance(empty, Actions)

@@ -1,4 +1,4 @@
-"""Forward work done again in backward."""
+"""Forward work repeated in backward."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def again(timeline: Timeline) -> list[str]:
 
 
 def backward(node: str, *inside: tuple[str, float, float]) -> KinetoFile:
-    """A node of backward from 100 to 200 µs on the autograd thread, with kernels launched at its begin, middle, end."""
+    """A backward node from 100 to 200 µs on the autograd thread, with kernels at its start, middle and end."""
     file = KinetoFile().label("ProfilerStep#1", 0, 300).op("aten::conv2d", 10, 20).kernel("forward", 30, 40, 12)
     file.op(f"{NODE}{node}", 100, 200, 2).op(node, 101, 199, 2)
     for name, start, end in inside:
@@ -35,15 +35,15 @@ def backward(node: str, *inside: tuple[str, float, float]) -> KinetoFile:
     return file.kernel("first", 130, 140, 112, 2).kernel("middle", 150, 160, 142, 2).kernel("own", 230, 240, 190, 2)
 
 
-def test_a_block_done_again_at_the_head_of_a_node_is_told(tmp_path: Path) -> None:
-    """All that a node launches up to the last operator that only forward has is recompute; the node's own is not."""
+def test_a_block_repeated_at_the_head_of_a_node_is_recompute(tmp_path: Path) -> None:
+    """A node's launches up to its last forward-only operator are recompute; its own work is not."""
     file = backward("ReluBackward0", ("aten::conv2d", 110, 120), ("aten::batch_norm", 140, 150))
 
     assert ["first", "middle"] == again(build(file, tmp_path))
 
 
-def test_reentrant_checkpointing_is_told_without_its_backward(tmp_path: Path) -> None:
-    """What the function launches itself is recompute, what nested nodes launch is not."""
+def test_reentrant_checkpointing_is_recompute_without_its_backward(tmp_path: Path) -> None:
+    """The function's own launches are recompute, those of nested nodes are not."""
     file = backward("CheckpointFunctionBackward", ("aten::mm", 110, 120)).op(f"{NODE}MmBackward0", 185, 195, 2)
 
     assert ["first", "middle"] == again(build(file, tmp_path))
@@ -58,11 +58,11 @@ def test_reentrant_checkpointing_is_told_without_its_backward(tmp_path: Path) ->
     ],
 )
 def test_ordinary_backward_is_not(node: str, operator: str, tmp_path: Path) -> None:
-    """Neither derivatives, nor linear() in somebody's own function, nor a compiled region count."""
+    """Derivatives, linear() in a user's function and a compiled region do not count."""
     assert [] == again(build(backward(node, (operator, 110, 150)), tmp_path))
 
 
-def test_a_compiled_block_done_again_is_told_in_any_node(tmp_path: Path) -> None:
+def test_a_compiled_block_repeated_in_any_node_is_recompute(tmp_path: Path) -> None:
     """A compiled module's forward graph in backward is recompute, in a compiled backward too."""
     file = backward("CompiledFunctionBackward", ("CompiledFunction", 110, 120))
 
@@ -71,7 +71,7 @@ def test_a_compiled_block_done_again_is_told_in_any_node(tmp_path: Path) -> None
 
 @needs_real_traces
 def test_the_checkpointed_resnet_does_its_blocks_again() -> None:
-    """All of the kernels that only batch norm's forward has, launched in backward, are in recompute: 57 of 57."""
+    """All 57 forward-only kernels of batch norm that backward launches are recompute."""
     timeline = dptrace.open(real("ddp_mi300_rank0of8")).timelines[0]
     statistics = np.array(["batch_norm_collect_statistics" in name for name in timeline.names])[timeline.name]
 
@@ -84,5 +84,5 @@ def test_the_checkpointed_resnet_does_its_blocks_again() -> None:
     "name", ["ddp_a100_rank0of2", "perparam_v100_rank1of2", "dlrm_v100_4ranks", "sharded_h100_8ranks", "ns_v100_1gpu"]
 )
 def test_jobs_without_checkpointing_do_nothing_again(name: str) -> None:
-    """Not one kernel of theirs is told to be recompute."""
+    """None of their kernels counts as recompute."""
     assert not any(timeline.recompute.any() for timeline in dptrace.open(real(name)).timelines)

@@ -1,4 +1,4 @@
-"""Where steps begin and end."""
+"""Where steps start and end."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def steps_of(starts: list[int], end: int) -> CpuSteps:
 
 
 def windows(starts: list[int], end: int, rows: list[tuple[int, int, int]]) -> list[int]:
-    """Cut windows from rows of (step that launched, start, end)."""
+    """Compute windows from rows of (step that launched, start, end)."""
     start, stop = np.array([a for _, a, _ in rows], np.int64), np.array([b for _, _, b in rows], np.int64)
     step = np.array([k for k, _, _ in rows], np.int32)
     return [int(edge) for edge in device_windows(steps_of(starts, end), start, stop, step).bounds]
 
 
 def test_marks_on_the_cpu_become_steps(tmp_path: Path) -> None:
-    """Steps come from annotations on the CPU, not from their copies on the GPU, and are named as the profiler does."""
+    """Steps come from annotations on the CPU, not from their copies on the GPU, and have the profiler's names."""
     file = KinetoFile().label("ProfilerStep#5", 100, 190).label("ProfilerStep#4", 0, 90)
     file.event("gpu_user_annotation", "ProfilerStep#4", 20, 95, tid=7).kernel("k", 10, 20, 5)
 
@@ -38,7 +38,7 @@ def test_marks_on_the_cpu_become_steps(tmp_path: Path) -> None:
 
 
 def test_a_time_lies_in_the_step_that_began_last() -> None:
-    """Between two marks the earlier step still runs; before the first and after the last there is none."""
+    """Between two marks the earlier step continues; before the first and after the last there is no step."""
     steps = steps_of([10, 20], 30)
 
     assert [BEFORE_FIRST, 0, 0, 1, AFTER_LAST] == steps.index_at(np.array([9, 10, 19, 29, 30])).tolist()
@@ -50,12 +50,12 @@ def test_work_that_runs_behind_the_cpu_counts_in_its_own_step() -> None:
 
 
 def test_a_device_that_waits_begins_its_step_with_the_cpu() -> None:
-    """When the device has nothing left to do, the step begins on the CPU and the wait is idle time in it."""
+    """When the device has no work left, the step starts on the CPU and the wait is idle time in it."""
     assert [0, 100, 200] == windows([0, 100], 200, [(0, 10, 50), (1, 120, 150)])
 
 
 def test_early_work_of_a_step_on_another_stream_begins_it() -> None:
-    """A copy of the next step that overlaps this one's tail pulls the edge to its own start."""
+    """A copy of the next step that overlaps this one's tail moves the edge to its own start."""
     assert [0, 110, 200] == windows([0, 100], 200, [(0, 10, 130), (1, 110, 180)])
 
 
@@ -76,7 +76,7 @@ rows = st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 400), st.integers(0
 
 @given(rows)
 def test_windows_ascend_and_the_definition_holds(raw: list[tuple[int, int, int]]) -> None:
-    """Each edge is what the definition says, computed one by one, and none goes back."""
+    """Each edge equals the definition, computed one by one, and edges ascend."""
     starts, end = [0, 100, 200, 300], 390
     cut = windows(starts, end, [(k, a, a + length) for k, a, length in raw])
 

@@ -45,7 +45,7 @@ def test_only_complete_events_of_known_categories_stay() -> None:
 
 
 def test_numbering_goes_on_from_chunk_to_chunk() -> None:
-    """Names, threads and the places of collectives fit together over chunks."""
+    """Names, threads and indices of collectives are consistent across chunks."""
     columns = Columns()
     gloo = event(
         cat="user_annotation",
@@ -67,7 +67,7 @@ def test_threads_are_pairs_and_may_be_texts() -> None:
 
 
 def test_more_names_and_longer_times_than_16_and_32_bits_hold() -> None:
-    """Columns are kept in small types only as long as these suffice, in whichever chunk they do not."""
+    """Columns have small types only while these suffice in every chunk."""
     columns = Columns()
     for first in range(0, 40_000, 10_000):
         chunk = [event(name=f"n{first + i}", dur=first * 1000, ts=first + i) for i in range(10_000)]
@@ -91,7 +91,7 @@ def test_a_list_of_tensors_counts_each() -> None:
     ("category", "name"),
     [("kernel", "k"), ("cpu_op", "record_param_comms"), ("user_annotation", "nccl:all_reduce"), ("cpu_op", "c10d::x")],
 )
-def test_collectives_are_told_wherever_the_figures_look_for_them(category: str, name: str) -> None:
+def test_collectives_have_metadata_wherever_the_figures_look_for_them(category: str, name: str) -> None:
     """Kernels, and what encloses their launches on the CPU, give the collective's metadata."""
     columns = reduced(event(), event(cat=category, name=name, args={"Collective name": "allreduce", "Seq": 7}))
 
@@ -102,7 +102,7 @@ def test_collectives_are_told_wherever_the_figures_look_for_them(category: str, 
     "bad", [b"[1]", b'[{"ph": 5}]', b'[{"ph": "X", "args": 5}]', b"[", b"\xff", b'[{"ph": "X", "ts": {}}]']
 )
 def test_damage_takes_nothing(bad: bytes) -> None:
-    """Text that is no list of events leaves the columns as they were."""
+    """Text that is not a list of events leaves the columns unchanged."""
     columns = reduced(event())
 
     with pytest.raises(DAMAGE):
@@ -111,7 +111,7 @@ def test_damage_takes_nothing(bad: bytes) -> None:
 
 
 def test_times_beyond_any_clock_take_nothing() -> None:
-    """A chunk with such a time is damage, whatever stands before it."""
+    """A chunk with such a time is damaged, whatever precedes it."""
     columns = Columns()
 
     with pytest.raises(DAMAGE):
@@ -120,7 +120,7 @@ def test_times_beyond_any_clock_take_nothing() -> None:
 
 
 def test_an_unknown_phase_does_not_cost_its_neighbours() -> None:
-    """Events without a phase, or with one that nobody knows, are counted; the complete ones among them stay."""
+    """Events without a phase or with an unknown one are counted; complete ones are kept."""
     bare = {"cat": "kernel", "ts": 3}
     columns = reduced(event(), event(ph="Ω"), bare, event(ph="f", ts={}), event(name="b"))
 
@@ -128,7 +128,7 @@ def test_an_unknown_phase_does_not_cost_its_neighbours() -> None:
 
 
 def test_events_without_times_are_counted() -> None:
-    """Without a beginning an event can't stay; without a duration it takes no time."""
+    """An event without a start is dropped; one without a duration takes no time."""
     columns = reduced(event(ts=None), event(dur=None), event(ts=1.5), event(ts=None, cat="python_function"))
 
     assert (4, 2, 1, 1) == (columns.events, columns.kept, columns.missing_start, columns.missing_duration)
@@ -136,7 +136,7 @@ def test_events_without_times_are_counted() -> None:
 
 
 def test_odd_devices_and_streams_are_unknown() -> None:
-    """A device or stream that is a text, negative or absurdly large is -1."""
+    """A device or stream that is text, negative or huge becomes -1."""
     args = [{"device": d, "stream": s} for d, s in ((-1, 0), (2**40, 2**63), ("cuda", "0x0"))]
     columns = reduced(*(event(cat="kernel", args=a) for a in args), event(cat="kernel", args=None))
 
@@ -144,7 +144,7 @@ def test_odd_devices_and_streams_are_unknown() -> None:
 
 
 def test_an_odd_argument_does_not_cost_its_event() -> None:
-    """What is not of the type meant is taken for absent; the event and its other arguments stay."""
+    """An argument of another type counts as absent; the event and its other arguments are kept."""
     odd: dict[str, object] = {
         "correlation": "x",
         "device": [1],
@@ -164,13 +164,13 @@ def test_an_odd_argument_does_not_cost_its_event() -> None:
 
 
 def test_parts_from_two_processes_join_as_if_one_had_read_them() -> None:
-    """Whoever read which chunk: numbers of names and threads, places of collectives and counts are the same."""
-    told = {"Collective name": "allreduce"}
+    """Ids of names and threads, indices of collectives and counts do not depend on who read which chunk."""
+    metadata = {"Collective name": "allreduce"}
     chunks = [
         [event(name="b"), event(name="a", tid=9)],
-        [event(name="c", tid=9), event(ph="s"), event(cat="kernel", name="a", args=told)],
+        [event(name="c", tid=9), event(ph="s"), event(cat="kernel", name="a", args=metadata)],
         [event(name="c"), event(name="d", pid=3), event(ts=None)],
-        [event(name="e"), event(cat="kernel", name="b", tid=9, args=told), event(cat="Trace")],
+        [event(name="e"), event(cat="kernel", name="b", tid=9, args=metadata), event(cat="Trace")],
     ]
     alone, joined = Columns(), Columns()
     readers = [(Columns(), IdMap()), (Columns(), IdMap())]
@@ -181,7 +181,7 @@ def test_parts_from_two_processes_join_as_if_one_had_read_them() -> None:
         reader.decode(text)
         joined.add(reader.part(), sender)
 
-    for name in ("names", "comm", "events", "kept", "missing_start", "whole"):
+    for name in ("names", "comm", "events", "kept", "missing_start", "saw_last_event"):
         assert getattr(alone, name) == getattr(joined, name), name
     for mine, theirs in zip(alone.take_arrays(), joined.take_arrays(), strict=True):
         assert np.array_equal(mine, theirs)

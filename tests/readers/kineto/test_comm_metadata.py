@@ -1,4 +1,4 @@
-"""What an event says of its collective."""
+"""The metadata of collectives."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def _shaped(name: str, dims: Any, types: Any, inputs: Any = ()) -> CommArgs:
 
 
 def test_gloos_events_tell_what_goes_in() -> None:
-    """Several tensors are added up; a scalar counts as one number."""
+    """Several tensors are added up; a scalar counts as one element."""
     assert CommArgs("all_reduce", 44, "float", elements=11) == _shaped("gloo:all_reduce", [[8], [3]], ["float"] * 2)
     assert CommArgs("broadcast", 4, "int", elements=1) == _shaped("gloo:broadcast", [[]], ["int"])
 
 
 def test_what_asks_for_a_collective_tells_both_sides() -> None:
-    """In numbers, since lists have no type; the two sides of a gather tell the size of the group."""
+    """In elements, since lists have no type; input and output of a gather show the size of the group."""
     gather = _shaped("c10d::_allgather_base_", [[40], [10], [], []], ["float", "float", "", "Scalar"])
     assert CommArgs("_allgather_base_", group_size=4, elements=40) == gather
     listed = _shaped("c10d::allreduce_coalesced_", [[[8], [3]], []], ["TensorList", ""])
@@ -42,7 +42,7 @@ def test_what_asks_for_a_collective_tells_both_sides() -> None:
 
 
 def test_a_message_tells_its_other_end_by_the_rank_in_the_job() -> None:
-    """As counted in its group; where groups would give several ranks, which it is can't be told."""
+    """Ranks in the group; dropped where several groups would give different global ranks."""
     sent = _shaped("c10d::send", [[[8]], [], [], []], ["TensorList", "", "Scalar", "Scalar"], ["", "", "1", "0"])
     assert 1 == sent.peer
 
@@ -65,5 +65,5 @@ def test_a_message_tells_its_other_end_by_the_rank_in_the_job() -> None:
     ids=str,
 )
 def test_shapes_that_are_none_tell_nothing(dims: Any, types: Any) -> None:
-    """What a damaged file holds is not added up."""
+    """Impossible sizes of a damaged file are not added up."""
     assert 0 == _shaped("gloo:all_reduce", dims, types).bytes

@@ -1,4 +1,4 @@
-"""What stands around the events, whole and in pieces."""
+"""The document around the events, whole and damaged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def steps(first: int = 0, count: int = 3) -> KinetoFile:
 
 
 def test_metadata_is_what_stands_around_an_emptied_list() -> None:
-    """Whichever side of the list it stands on."""
+    """Before or after the list of events."""
     metadata = decode_document(b'{"distributedInfo": {"rank": 2}, "traceEvents": [', b'], "baseTimeNanoseconds": 5}')
 
     assert metadata is not None
@@ -37,7 +37,7 @@ def test_metadata_is_what_stands_around_an_emptied_list() -> None:
 
 
 def test_what_can_be_found_in_damaged_metadata_is() -> None:
-    """The clock's base and the rank are what figures and order need."""
+    """The clock's base and the rank are recovered."""
     metadata = recover_metadata(b'{"rank": 2, "world_size": 8, "x": NaN, "traceEvents": [], "baseTimeNanoseconds": 17}')
 
     assert (17, {"rank": 2, "world_size": 8}) == (metadata.base, metadata.distributed)
@@ -46,7 +46,7 @@ def test_what_can_be_found_in_damaged_metadata_is() -> None:
 
 @pytest.mark.parametrize("sound", [True, False])
 def test_the_list_ends_before_what_follows_it(sound: bool) -> None:
-    """Brackets in the last event and in what follows the list are not its end."""
+    """Brackets in the last event and after the list are not its end."""
     text = b'{"ph": "X", "args": {"Dims": [[1], [2]]}}], "more": [{"ph": 1}], "x": "]"}  '
     found = end_of(b'{"traceEvents": [', text, 0, sound)
 
@@ -56,7 +56,7 @@ def test_the_list_ends_before_what_follows_it(sound: bool) -> None:
 
 @pytest.mark.parametrize("tail", ["NaN", '"a"b"', "[" * 100_000 + "]" * 100_000, "{,}"])
 def test_damage_around_the_events_costs_no_event(tail: str, tmp_path: Path) -> None:
-    """Metadata in pieces is told; the events, the clock's base and the rank are there, and nothing counts as cut."""
+    """Damaged metadata is reported; events, clock base and rank are read, and the file does not count as truncated."""
     file = steps()
     text = file.text()[:-1] + f', "more": {tail}}}'
 
@@ -64,7 +64,7 @@ def test_damage_around_the_events_costs_no_event(tail: str, tmp_path: Path) -> N
 
     assert (3, 4, False, len(file.events)) == (trace.rank, trace.world_size, trace.cut, len(trace))
     assert BASE_NS == trace.start_ns[0]
-    assert any("stands around the events can't be decoded" in sentence for sentence in trace.damage)
+    assert any("around the events can't be decoded" in sentence for sentence in trace.damage)
 
 
 def test_a_damaged_last_event_does_not_make_a_file_a_cut_one(tmp_path: Path) -> None:
@@ -79,25 +79,25 @@ def test_a_damaged_last_event_does_not_make_a_file_a_cut_one(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("garbage", ["x", "]}", '{"a": 1}', "\n\nconnection closed by remote host\n"])
-def test_what_follows_the_document_is_told_and_not_read(garbage: str, tmp_path: Path) -> None:
-    """Whatever a shell or a log shipper added."""
+def test_what_follows_the_document_is_reported_and_not_read(garbage: str, tmp_path: Path) -> None:
+    """Output of a shell or a log shipper, for example."""
     file = steps()
 
     trace = read(tmp_path, file.text() + garbage)
 
     assert (len(file.events), False) == (len(trace), trace.cut)
-    assert f"t.json: {len(garbage.strip())} bytes follow the end of the document" in trace.damage[0]
+    assert f"t.json: {len(garbage.strip())} bytes after the end of the document" in trace.damage[0]
 
 
 def test_zeros_after_the_document_are_no_damage(tmp_path: Path) -> None:
-    """File systems pad files that were reserved and not filled."""
+    """File systems pad files that were allocated and not filled."""
     assert () == read(tmp_path, steps().text().encode() + b"\0" * 4096).damage
 
 
 @pytest.mark.parametrize("joined", ["two keys", "two documents"])
 @pytest.mark.parametrize("second", [1, 40])
 def test_two_lists_are_read_as_one(joined: str, second: int, tmp_path: Path) -> None:
-    """Two lists in one document, or two documents in one file: all events are read, and it is told."""
+    """Two lists in one document, or two documents in one file: all events are read, with a note."""
     one, two = steps(0, 40), steps(40, second)
     if joined == "two keys":
         text = one.text()[:-1] + ', "traceEvents": ' + json.dumps(two.events, indent=2) + "}"
@@ -108,30 +108,30 @@ def test_two_lists_are_read_as_one(joined: str, second: int, tmp_path: Path) -> 
 
     assert len(one.events) + len(two.events) == len(trace)
     assert not trace.cut
-    assert any("more than one list" in sentence or "mended" in sentence for sentence in trace.damage)
+    assert any("more than one list" in sentence or "repaired" in sentence for sentence in trace.damage)
 
 
 @pytest.mark.parametrize("separator", ["\n", "\r\n", ",\n", " "])
 def test_bare_events_one_to_a_line_are_read(separator: str, tmp_path: Path) -> None:
-    """Without a document around, which is told; a cut last line counts as a cut."""
+    """Bare events are read, with a note; a truncated last line truncates the file."""
     file = steps()
     text = separator.join(map(json.dumps, file.events))
 
     whole, cut = read(tmp_path, text), read(tmp_path, text[:-30])
 
     assert (len(file.events), False) == (len(whole), whole.cut)
-    assert "no document of JSON but bare events" in whole.damage[0]
+    assert "bare events" in whole.damage[0]
     assert cut.cut
 
 
 def test_a_mark_before_utf_8_is_no_damage(tmp_path: Path) -> None:
-    """Editors of Windows put one there."""
+    """Editors on Windows write one."""
     assert () == read(tmp_path, b"\xef\xbb\xbf" + steps().text().encode()).damage
 
 
 @pytest.mark.parametrize("junk", [",", ",,", "null,", '"text",', "5,", "[1],", "{},", "{"])
 def test_junk_among_the_events_costs_none_of_them(junk: str, tmp_path: Path) -> None:
-    """What is no event is left out, counted, and told."""
+    """Values that are not events are dropped, counted and reported."""
     file = steps()
     text = file.text()
     at = text.index("{\n", len(text) // 2)
@@ -144,7 +144,7 @@ def test_junk_among_the_events_costs_none_of_them(junk: str, tmp_path: Path) -> 
 
 
 def test_events_beside_junk_are_all_read_though_a_text_could_swallow_one(tmp_path: Path) -> None:
-    """An event that ends with a text, junk, another event: nothing is taken for a name with quotation marks."""
+    """An event that ends with a string, junk, another event: none becomes a name with quotation marks."""
     texts = [json.dumps({"ph": "X", "ts": k, "dur": 1, "cat": "cpu_op", "name": "op"}) for k in range(9)]
     text = ", ".join(texts[:4]) + ', "0x7f", ' + ", ".join(texts[4:])
 
@@ -152,7 +152,7 @@ def test_events_beside_junk_are_all_read_though_a_text_could_swallow_one(tmp_pat
 
 
 def test_lists_without_end_are_given_up(tmp_path: Path) -> None:
-    """Thousands of lists and brackets cost a moment, not minutes: what is not read counts as cut off."""
+    """Thousands of lists and brackets take a moment, not minutes; the unread part counts as truncated."""
     text = steps().text()[:-1] + ', "traceEvents": []' * 5_000 + ', "x": [NaN]}'
 
     begin = process_time()

@@ -1,4 +1,4 @@
-"""One event as a file spells it."""
+"""The fields of events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def text(*events: object) -> bytes:
 
 @pytest.mark.parametrize("other", ["s", "f", "t", "i", "M", "C", "B", "E", "Ω", ""])
 def test_only_complete_events_are_looked_into(other: str) -> None:
-    """Of events of another phase, known or not, nothing is decoded, so that nothing in them can be wrong."""
+    """Fields of events of other phases are not decoded, so that errors in them do not matter."""
     odd = {"ph": other, "ts": {}, "name": [1], "args": 5}
 
     count, complete = complete_events(text(odd, {"ph": "X", "name": "a"}, odd))
@@ -26,7 +26,7 @@ def test_only_complete_events_are_looked_into(other: str) -> None:
 
 
 def test_the_phase_may_stand_anywhere() -> None:
-    """Files written by other hands begin an event with another key."""
+    """Files of other tools start events with another key."""
     written = b'[{"name": "a", "ts": 1.5, "ph": "X"}, {"id": 1, "ts": 2, "ph": "s"}]'
 
     assert (2, [Complete(name="a", ts=1.5)]) == complete_events(written)
@@ -34,23 +34,23 @@ def test_the_phase_may_stand_anywhere() -> None:
 
 @pytest.mark.parametrize("bad", [{"ph": "X", "ts": {}}, {"ph": "X", "args": 5}, {"ph": 5}, 7, None])
 def test_what_is_no_event_is_damage(bad: object) -> None:
-    """A complete event with fields of a wrong type, or no event at all, is an error whatever stands beside it."""
-    for beside in ({"ph": "s"}, {"ph": "Ω"}):
+    """A complete event with fields of a wrong type, or a value that is not an event, is an error in any list."""
+    for other in ({"ph": "s"}, {"ph": "Ω"}):
         with pytest.raises(msgspec.MsgspecError):
-            complete_events(text({"ph": "X"}, bad, beside))
+            complete_events(text({"ph": "X"}, bad, other))
 
 
 def test_times_keep_their_digits_when_asked() -> None:
-    """Exact decoding gives what the file says to the last digit."""
+    """Exact decoding keeps every digit."""
     (event,) = complete_events(b'[{"ph": "X", "ts": 1712195495519689.047}]', exact=True)[1]
 
     assert "1712195495519689.047" == str(event.ts)
 
 
 def test_categories_of_every_year_are_known() -> None:
-    """The spellings of 2021 and of today, Kineto's own span, and what is not used."""
-    told = [code_of(name) for name in ("cpu_op", "Operator", "hip_runtime", "Kernel", "gpu_memset", "Trace")]
+    """The spellings of 2021 and of today, Kineto's own span, and unused categories."""
+    codes = [code_of(name) for name in ("cpu_op", "Operator", "hip_runtime", "Kernel", "gpu_memset", "Trace")]
 
     expected = [Category.CPU_OP, Category.CPU_OP, Category.LAUNCH, Category.KERNEL, Category.MEMORY, SPAN]
-    assert expected == told
+    assert expected == codes
     assert min(map(code_of, ("python_function", "", None))) > SPAN

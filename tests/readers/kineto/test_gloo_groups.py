@@ -1,4 +1,4 @@
-"""Whose gloo's events are."""
+"""The process group of each of gloo's events."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ EVENTS = {4: CommArgs("all_reduce", 40, "float"), 5: CommArgs("all_reduce", 40, 
 
 
 def groups_of(threads: dict[int, object], groups: Any, listed: Any = None) -> list[tuple[str, int, tuple[int, ...]]]:
-    told = with_gloo_groups(EVENTS, threads, groups, listed).values()
-    return [(one.group, one.group_size, one.ranks) for one in told]
+    named = with_gloo_groups(EVENTS, threads, groups, listed).values()
+    return [(args.group, args.group_size, args.ranks) for args in named]
 
 
 def test_two_threads_are_each_groups_in_the_order_of_their_making() -> None:
-    """All that the recorder lists, or all that the file shows where none is missing."""
+    """From the recorder's list, or from the file's threads if none is missing."""
     inside, world = ("3", 2, (0, 1)), ("0", 4, (0, 1, 2, 3))
     assert [inside, world] == groups_of({4: 70, 5: 61}, [WORLD, INSIDE], [60, 61, 69, 70])
     more = {**EVENTS, **{i: CommArgs("broadcast") for i in (6, 7)}}
-    told = with_gloo_groups(more, {4: 70, 5: 61, 6: 60, 7: 69}, [WORLD, INSIDE])
-    assert ["3", "0", "0", "3"] == [told[i].group for i in (4, 5, 6, 7)]
+    named = with_gloo_groups(more, {4: 70, 5: 61, 6: 60, 7: 69}, [WORLD, INSIDE])
+    assert ["3", "0", "0", "3"] == [named[i].group for i in (4, 5, 6, 7)]
 
 
 @pytest.mark.parametrize("listed", [None, [60, 61, 69], ["a", "b", "c", "d"], [1, 2, 3, 4]])
 def test_where_a_thread_was_silent_no_group_is_made_up(listed: Any) -> None:
-    """Nothing tells which of the groups the threads in the file serve."""
+    """The file does not show which groups its threads serve."""
     assert [(UNKNOWN_GROUP, 0, ())] * 2 == groups_of({4: 70, 5: 69}, [WORLD, INSIDE], listed)
 
 
 @pytest.mark.parametrize("groups", [None, [], "?", [WORLD], [WORLD, {**WORLD, "pg_name": "1"}], [7, WORLD, {}]])
 def test_where_all_groups_have_the_same_ranks_nothing_changes(groups: Any) -> None:
-    """Nor where the file lists none, or lists what is none."""
+    """Nor where the file lists no groups, or invalid ones."""
     assert [("", 0, ())] * 2 == groups_of({4: 70, 5: 69}, groups)
 
 
 def test_groups_of_nccl_have_no_threads_of_gloo() -> None:
-    """They are not counted."""
+    """They do not count."""
     nccl = {"pg_name": "1", "backend_config": "cuda:nccl", "ranks": [0]}
     other = {**INSIDE, "ranks": [0, 2]}
     assert [("3", 2, (0, 2))] * 2 == groups_of({4: 3, 5: 4}, [WORLD, nccl, other], [1, 2, 3, 4])
@@ -57,13 +57,13 @@ def test_groups_of_nccl_have_no_threads_of_gloo() -> None:
 
 def test_what_the_calling_thread_does_is_left_alone() -> None:
     """Sends and receives have no thread of their own."""
-    told = with_gloo_groups({1: CommArgs("send", peer=1)}, {1: 5}, [WORLD, INSIDE])
+    named = with_gloo_groups({1: CommArgs("send", peer=1)}, {1: 5}, [WORLD, INSIDE])
 
-    assert {1: CommArgs("send", peer=1)} == told
+    assert {1: CommArgs("send", peer=1)} == named
 
 
 def _hierarchical(folder: Path, listed: bool) -> Matches:
-    """Four ranks in pairs: each pair adds up on a thread of its own, pair by pair at other times."""
+    """Four ranks in pairs: each pair reduces on its own thread, at its own time."""
     devices = []
     for rank in range(4):
         file = KinetoFile(rank, 4, "gloo").label("ProfilerStep#1", 0, 1000).op("aten::linear", 1, 2)
@@ -80,7 +80,7 @@ def _hierarchical(folder: Path, listed: bool) -> Matches:
 
 
 def test_groups_are_matched_each_for_itself(tmp_path: Path) -> None:
-    """The same kind and size in the same step, and yet two collectives of two ranks."""
+    """Two collectives of two ranks each, of the same kind and size in the same step."""
     matches = _hierarchical(tmp_path, listed=True)
 
     assert [[0, 0, -1, -1], [-1, -1, 0, 0]] == matches.member.tolist()
@@ -90,7 +90,7 @@ def test_groups_are_matched_each_for_itself(tmp_path: Path) -> None:
 
 
 def test_the_group_tells_how_much_is_gathered(tmp_path: Path) -> None:
-    """Gloo tells one rank's share; what asked for a list of them tells no more, but the group's size does."""
+    """Gloo records one rank's share, and so does the operator with a list; the group's size gives the rest."""
     file = KinetoFile(0, 4, "gloo").label("ProfilerStep#1", 0, 1000).op("aten::linear", 1, 2)
     file.head["distributedInfo"]["pg_config"] = [INSIDE, WORLD]
     file.head["gloo_threads"] = [60, 61, 69, 70]
@@ -104,8 +104,8 @@ def test_the_group_tells_how_much_is_gathered(tmp_path: Path) -> None:
     assert [160] == match([figures_of(timeline)], 4).bytes.tolist()
 
 
-def test_what_can_not_be_told_apart_is_not_matched(tmp_path: Path) -> None:
-    """No wait is made up; one note says it."""
+def test_ambiguous_groups_are_not_matched(tmp_path: Path) -> None:
+    """No wait is computed, and a note says so."""
     matches = _hierarchical(tmp_path, listed=False)
 
     assert [1] * 4 == [sum(place >= 0 for place in row) for row in matches.member.tolist()]
@@ -115,8 +115,8 @@ def test_what_can_not_be_told_apart_is_not_matched(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_real_run_in_pairs_is_told_apart() -> None:
-    """Gradients are added up within pairs, and across by their leaders; the group of all did nothing meanwhile."""
+def test_the_pairs_of_a_real_run_are_separated() -> None:
+    """Gradients are reduced within pairs, and across pairs by their leaders; the group of all ranks is idle."""
     case = next(case for case in CASES if (case.mode, case.ranks) == ("hierarchical", 4))
     together = dptrace.open(run_of(case)).cross_rank
     matches = together.matches

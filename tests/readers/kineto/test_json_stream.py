@@ -1,4 +1,4 @@
-"""A file's text in pieces."""
+"""A file's text, split into pieces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def file_text() -> str:
 
 @pytest.mark.parametrize("size", [200, 997, 1 << 20])
 def test_pieces_put_together_are_the_text(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No byte between the brackets is lost or doubled, and only the last piece is last."""
+    """No byte between the brackets is lost or repeated, and only the last piece is last."""
     monkeypatch.setattr(dptrace.readers.stream, "CHUNK", size)
     text = file_text().encode()
     path = tmp_path / "t.json"
@@ -32,13 +32,13 @@ def test_pieces_put_together_are_the_text(size: int, tmp_path: Path, monkeypatch
     cut = list(pieces(path))
 
     assert [False] * (len(cut) - 1) + [True] == [piece.last for piece in cut]
-    # What stands between two pieces is a comma and white space.
+    # Between two pieces are a comma and white space.
     together = cut[0].head + b",".join(piece.text for piece in cut)
     assert text.translate(None, b" \n") == together.translate(None, b" \n")
 
 
 def test_several_gzip_members_are_one_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files put together with cat, as log shippers do, are read to their end."""
+    """Files joined with cat, as log shippers do, are read to the end."""
     text = file_text().encode()
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(text[:5000]) + gzip.compress(text[5000:]) + b"\0" * 16)
@@ -50,7 +50,7 @@ def test_several_gzip_members_are_one_stream(tmp_path: Path, monkeypatch: pytest
 
 
 def test_memory_stays_by_the_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece is never larger than two chunks and an event, so the whole text is never held."""
+    """A piece is at most two chunks and an event long, so the whole text is never in memory."""
     monkeypatch.setattr(dptrace.readers.stream, "CHUNK", 2000)
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(file_text().encode()))
@@ -61,7 +61,7 @@ def test_memory_stays_by_the_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_file_that_spells_its_first_events_otherwise_is_cut_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Metadata that begins with "name" before events that begin with "ph" must not make one piece of them all."""
+    """Metadata that begins with "name" before events that begin with "ph" must not merge them into one piece."""
     monkeypatch.setattr(dptrace.readers.stream, "CHUNK", 2000)
     text = file_text()
     first = ", ".join('{"name": "process_name", "ph": "M"}' for _ in range(5))
@@ -71,13 +71,13 @@ def test_a_file_that_spells_its_first_events_otherwise_is_cut_all_the_same(
     assert all(len(piece.text) < 9000 for piece in pieces(path))
 
 
-def test_a_gzip_bomb_is_refused_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What unpacks to two hundred times its size and much is no trace; a variable lifts the limit."""
+def test_a_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that expands 200 times is not a trace; an environment variable lifts the limit."""
     monkeypatch.setattr(dptrace.readers.stream, "_HARMLESS", 10_000_000)
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 12_000_000 + b"]}"))
 
-    with pytest.raises(TraceError, match="is a gzip bomb") as error:
+    with pytest.raises(TraceError, match="gzip bomb") as error:
         list(pieces(path))
     assert str(path) in str(error.value)
     assert "DPTRACE_GZIP_LIMIT=0" in str(error.value)
@@ -90,7 +90,7 @@ def test_a_gzip_bomb_is_refused_and_told(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_what_unpacks_to_little_is_no_bomb(tmp_path: Path) -> None:
-    """However well it shrinks: below a gigabyte nothing is refused."""
+    """Below a gigabyte no file is refused, whatever its compression ratio."""
     path = tmp_path / "t.json.gz"
     path.write_bytes(gzip.compress(b'{"traceEvents": [' + b" " * 12_000_000 + b"]}"))
 
@@ -109,7 +109,7 @@ def test_what_unpacks_to_little_is_no_bomb(tmp_path: Path) -> None:
     ],
 )
 def test_other_forms_are_named_with_what_to_do(content: bytes, message: str, tmp_path: Path) -> None:
-    """A file in a form that is not read says which, and the command that helps."""
+    """The error for an unsupported format names it, and the command that converts it."""
     path = tmp_path / "t.json"
     path.write_bytes(content)
 
@@ -118,7 +118,7 @@ def test_other_forms_are_named_with_what_to_do(content: bytes, message: str, tmp
 
 
 def test_no_memory_is_filled_where_no_event_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stretch without the end of an event, longer than any event, ends the reading, and that is told."""
+    """Text without the end of an event, longer than any event, ends the reading, with a note."""
     monkeypatch.setattr(dptrace.readers.stream, "CHUNK", 1000)
     monkeypatch.setattr(dptrace.readers.kineto.json_stream, "_STRETCH", 5000)
     path = tmp_path / "t.json"
@@ -131,7 +131,7 @@ def test_no_memory_is_filled_where_no_event_ends(tmp_path: Path, monkeypatch: py
 
 
 def test_what_stands_before_damage_in_a_block_is_given(tmp_path: Path) -> None:
-    """A wrong checksum is found at the end, when all was unpacked: nothing before it is lost."""
+    """A wrong checksum is found at the end, after decompression: nothing before it is lost."""
     text = file_text().encode()
     data = bytearray(gzip.compress(text))
     data[-6] ^= 1

@@ -1,4 +1,4 @@
-"""One file read by several processes."""
+"""Decoding of one file by several processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVENT = b'{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 1,
 
 @pytest.fixture
 def many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make small files worth several processes."""
+    """Make several processes read small files."""
     monkeypatch.setattr(parallel_decode, "_MIN_TEXT_BYTES", 1)
     monkeypatch.setattr(dptrace.readers.stream, "CHUNK", 3000)
 
@@ -44,15 +44,15 @@ def damaged_file(path: Path) -> Path:
 
 @pytest.mark.usefixtures("many_pieces")
 def test_many_processes_read_what_one_reads(tmp_path: Path) -> None:
-    """Every column, name, collective and note is the same, in the same order; an event longer than a piece too."""
+    """Every column, name, collective and note is the same, in order, even with an event longer than a piece."""
     path = damaged_file(tmp_path / "t.json.gz")
 
-    alone, together = read_trace(path), read_trace(path, jobs=3)
+    single, parallel = read_trace(path), read_trace(path, jobs=3)
 
-    assert alone.comm
-    assert alone.damage
-    for field in dataclasses.fields(alone):
-        mine, theirs = getattr(alone, field.name), getattr(together, field.name)
+    assert single.comm
+    assert single.damage
+    for field in dataclasses.fields(single):
+        mine, theirs = getattr(single, field.name), getattr(parallel, field.name)
         if isinstance(mine, np.ndarray):
             assert np.array_equal(mine, theirs), field.name
             assert mine.dtype == theirs.dtype, field.name
@@ -60,49 +60,49 @@ def test_many_processes_read_what_one_reads(tmp_path: Path) -> None:
             assert mine == theirs, field.name
 
 
-def test_a_process_that_dies_is_told_and_the_others_end(tmp_path: Path) -> None:
-    """No hang, no orphan, and an error that names the file and a way out."""
+def test_a_process_that_dies_is_reported_and_the_others_end(tmp_path: Path) -> None:
+    """No hang, no orphan, and an error that names the file and a workaround."""
     with (
         pytest.raises(DptraceError, match=r"t\.json: a process .* killed by signal 9 .*--jobs 1"),
-        ParallelDecoder(Source.of(tmp_path / "t.json"), Columns(), 2) as helpers,
+        ParallelDecoder(Source.of(tmp_path / "t.json"), Columns(), 2) as decoder,
     ):
         for k in range(100):
-            helpers.add(EVENT, b"")
+            decoder.add(EVENT, b"")
             if k == 5:
-                os.kill(helpers.helpers[0].process.pid, signal.SIGKILL)
-                helpers.helpers[0].process.wait()
-        helpers.finish()
+                os.kill(decoder.workers[0].process.pid, signal.SIGKILL)
+                decoder.workers[0].process.wait()
+        decoder.finish()
 
-    assert all(helper.process.poll() is not None for helper in helpers.helpers)
+    assert all(worker.process.poll() is not None for worker in decoder.workers)
 
 
-def test_a_process_that_fails_is_told(tmp_path: Path) -> None:
-    """What one process could not do is no silent loss of events."""
+def test_a_process_that_fails_is_reported(tmp_path: Path) -> None:
+    """A failed process does not lose events silently."""
     with (
         pytest.raises(DptraceError, match=r"t\.json: a process .* failed .*--jobs 1"),
-        ParallelDecoder(Source.of(tmp_path / "t.json"), Columns(), 1) as helpers,
+        ParallelDecoder(Source.of(tmp_path / "t.json"), Columns(), 1) as decoder,
     ):
-        helpers.add(EVENT, None)  # type: ignore[arg-type]
-        helpers.finish()
+        decoder.add(EVENT, None)  # type: ignore[arg-type]
+        decoder.finish()
 
 
 def test_processes_end_when_the_one_that_asks_is_gone(tmp_path: Path) -> None:
-    """If it is killed, so that it can end nobody, they end by themselves."""
-    with ParallelDecoder(Source.of(tmp_path / "t.json"), Columns(), 1) as helpers:
-        (helper,) = helpers.helpers
-        helpers.add(EVENT, b"")
-        helpers.finish()
-        helper.questions.close()
+    """The workers end if the parent is killed."""
+    with ParallelDecoder(Source.of(tmp_path / "t.json"), Columns(), 1) as decoder:
+        (worker,) = decoder.workers
+        decoder.add(EVENT, b"")
+        decoder.finish()
+        worker.questions.close()
         until = time.monotonic() + 20
-        while helper.process.poll() is None and time.monotonic() < until:
+        while worker.process.poll() is None and time.monotonic() < until:
             time.sleep(0.01)
 
-        assert 0 == helper.process.poll()
-        assert 1 == helpers.columns.kept
+        assert 0 == worker.process.poll()
+        assert 1 == decoder.columns.kept
 
 
 def test_only_large_files_pay(tmp_path: Path) -> None:
-    """A file that one process reads in a second is read by one, and so is a pipe, whose size nobody knows."""
+    """One process reads a file that takes a second, and a pipe, whose size is unknown."""
     small, large, zipped, pipe = (tmp_path / name for name in ("a.json", "b.json", "c.json.gz", "d.json"))
     small.write_bytes(b"{}")
     for path, size in ((large, 500 << 20), (zipped, 100 << 20)):
@@ -110,8 +110,8 @@ def test_only_large_files_pay(tmp_path: Path) -> None:
         os.truncate(path, size)
     os.mkfifo(pipe)
 
-    told = [
+    worthwhile = [
         is_worthwhile(Source.of(path), jobs)
         for path, jobs in ((small, 4), (large, 4), (large, 1), (zipped, 4), (pipe, 4))
     ]
-    assert [False, True, False, True, False] == told
+    assert [False, True, False, True, False] == worthwhile

@@ -1,4 +1,4 @@
-"""The reader: exact times, every quirk, and no damage that breaks it."""
+"""The reader: exact times, quirks of files, and damage."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.kineto_files import BASE_NS, KinetoFile, training_step
 
 @pytest.mark.parametrize("start", ["1712195495519689.047", "4458676522690.655", "7999999999999.999", "12", "0.001"])
 def test_times_are_those_of_the_decimal_text(start: str, tmp_path: Path) -> None:
-    """Epoch µs with three decimals, which no double holds, come out to the nanosecond."""
+    """Epoch µs with three decimals, which no double holds, are exact to the nanosecond."""
     event = f'{{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": {start}, "dur": 0.157}}'
     path = tmp_path / "t.json"
     path.write_text(f'{{"traceEvents": [{event}]}}')
@@ -43,7 +43,7 @@ def test_times_are_those_of_the_decimal_text(start: str, tmp_path: Path) -> None
 )
 @settings(max_examples=60)
 def test_any_nanosecond_survives(begin: int, offsets: list[tuple[int, int]], whole: bool) -> None:
-    """Whatever ns are written as µs with three decimals (or mixed with whole µs) are read back."""
+    """ns written as µs with three decimals, also mixed with integers, are read back."""
 
     def text(ns: int) -> str:
         return str(ns // 1000) if whole and ns % 1000 == 0 else f"{ns // 1000}.{ns % 1000:03d}"
@@ -65,7 +65,7 @@ def test_any_nanosecond_survives(begin: int, offsets: list[tuple[int, int]], who
 
 
 def test_the_clocks_base_is_added(tmp_path: Path) -> None:
-    """baseTimeNanoseconds, wherever it stands, makes the times comparable across ranks."""
+    """baseTimeNanoseconds, before or after the events, makes times comparable across ranks."""
     file = KinetoFile().op("a", 5, 6)
     late = read_trace(file.write(tmp_path / "late.json"))
     file.head["baseTimeNanoseconds"], file.tail = BASE_NS, {}
@@ -75,7 +75,7 @@ def test_the_clocks_base_is_added(tmp_path: Path) -> None:
 
 
 def test_columns_hold_what_the_events_say(tmp_path: Path) -> None:
-    """Rank, world, categories, threads, correlation, device, stream and metadata arrive."""
+    """Rank, world size, categories, threads, correlation, device, stream and metadata are read."""
     file = training_step(KinetoFile(rank=3, world_size=4), 1, 0)
     file.head["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100"}]
     trace = read_trace(file.write(tmp_path / "t.json.gz"))
@@ -90,7 +90,7 @@ def test_columns_hold_what_the_events_say(tmp_path: Path) -> None:
 
 
 def test_spellings_of_2021_are_known(tmp_path: Path) -> None:
-    """Operator, Runtime, Kernel and Memcpy are what they are called today; threads may be texts."""
+    """Operator, Runtime, Kernel and Memcpy map to today's categories; threads may be strings."""
     file = KinetoFile(rank=None)
     for category in ("Operator", "Runtime", "Kernel", "Memcpy"):
         file.event(category, category, 1, 2, tid="24572", stream="0x0", device="cpu")
@@ -102,7 +102,7 @@ def test_spellings_of_2021_are_known(tmp_path: Path) -> None:
 
 
 def test_a_file_of_2021_is_read(tmp_path: Path) -> None:
-    """Its spellings, times since the epoch in whole µs, computeProperties, and kernels joined to their calls."""
+    """Its spellings, times since the epoch in whole µs, computeProperties, and kernels linked to their calls."""
     file = KinetoFile(rank=None, base=False)
     file.event("Operator", "aten::mm", 1_621_401_187_223_182, 1_621_401_187_223_190, tid="24572", **{"external id": 3})
     call = {"correlation": 3, "external id": 3, "external ts": 1}
@@ -128,7 +128,7 @@ def test_the_unit_to_show_is_not_the_unit_of_the_file(unit: str, tmp_path: Path)
 
 
 def test_any_columns_can_be_filled_from_a_file(tmp_path: Path) -> None:
-    """What takes events and counts them gets them all, damaged ones mended, and the metadata comes back."""
+    """Any event sink receives all events, damaged ones repaired, and the metadata is returned."""
 
     class Taker:
         def __init__(self) -> None:
@@ -149,11 +149,11 @@ def test_any_columns_can_be_filled_from_a_file(tmp_path: Path) -> None:
 
     assert (["a", 'b"b', "c"], 1, 0) == (taker.names, taker.repaired, taker.dropped)
     assert (BASE_NS, 2, "") == (metadata.base, metadata.distributed["rank"], cut_off)
-    assert "1 event mended" in damage_of("t.json", taker, cut_off)[0]
+    assert "1 event repaired" in damage_of("t.json", taker, cut_off)[0]
 
 
 def test_a_bare_list_of_events_is_a_trace(tmp_path: Path) -> None:
-    """Chrome's other form, without an object around, is read too."""
+    """Chrome's other format, a bare list, is read, too."""
     path = tmp_path / "t.json"
     path.write_text(json.dumps(KinetoFile().op("a", 1, 2).op("b", 3, 4).events))
 
@@ -164,7 +164,7 @@ def test_a_bare_list_of_events_is_a_trace(tmp_path: Path) -> None:
 def test_a_file_larger_than_a_chunk_is_cut_between_events(
     separators: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However small the chunks, the same events are read, and none is read twice."""
+    """The events do not depend on the size of chunks."""
     file = KinetoFile()
     for k in range(40):
         training_step(file, k, 100 * k)
@@ -182,7 +182,7 @@ def test_a_file_larger_than_a_chunk_is_cut_between_events(
 
 
 def test_a_truncated_file_is_read_up_to_its_last_whole_event(tmp_path: Path) -> None:
-    """A job killed while writing leaves what it wrote, and a note says that the rest is missing."""
+    """The file of a job that was killed while writing is read, with a note that the rest is missing."""
     text = training_step(training_step(KinetoFile(base=False), 1, 0), 2, 100).text()
     whole = len(read_trace(_write(tmp_path, text)))
     for part in (0.5, 0.8, 0.99):
@@ -192,7 +192,7 @@ def test_a_truncated_file_is_read_up_to_its_last_whole_event(tmp_path: Path) -> 
 
 
 def test_a_cut_is_a_cut_wherever_it_falls(tmp_path: Path) -> None:
-    """At every byte of the last events: either the file counts as cut, or no event of it is missing."""
+    """Cut at any byte of the last events, the file counts as truncated, or no event is missing."""
     shapes: dict[str, Any] = {"Input Dims": [[2, 3], [3]], "Ev Idx": 7}
     file = KinetoFile().op("a", 1, 2).op("aten::mm", 3, 4, **shapes)
     file.kernel("k", 5, 6, 3.5, grid=[1, 1, 1]).head["INFO"] = ["x"]
@@ -225,11 +225,11 @@ def test_a_truncated_gzip_is_read_up_to_the_break(tmp_path: Path) -> None:
     trace = read_trace(path)
 
     assert 100 < len(trace) < len(file.events)
-    assert "cut off or damaged" in trace.damage[0]
+    assert "truncated or damaged" in trace.damage[0]
 
 
 def test_a_damaged_event_is_left_out_and_counted(tmp_path: Path) -> None:
-    """What nothing can read costs its own event, not the file, however many events there are."""
+    """An unreadable event costs only itself, not the file, among any number of events."""
     file = KinetoFile()
     for k in range(200):
         file.op("bad" if k == 77 else "worse" if k == 140 else "fine", k, k + 0.5)
@@ -241,8 +241,8 @@ def test_a_damaged_event_is_left_out_and_counted(tmp_path: Path) -> None:
     assert "2 events left out that could not be decoded" in trace.damage[0]
 
 
-def test_a_damaged_text_is_mended(tmp_path: Path) -> None:
-    """Bytes that are no UTF-8, raw control characters and half surrogates cost a sign, not a kernel's time."""
+def test_a_damaged_text_is_repaired(tmp_path: Path) -> None:
+    """Invalid UTF-8, raw control characters and lone surrogates cost a character, not a kernel."""
     text = KinetoFile().op("a?b", 1, 2).op("c?d", 3, 4).op("e?f", 5, 6).op("g?h", 7, 8).text().encode()
     for good, bad in ((b"a?b", b"a\xffb"), (b"c?d", b"c\x01d"), (b"e?f", b"e\\ud800f"), (b"g?h", b"g\\ud83d\\ude00h")):
         text = text.replace(good, bad)
@@ -252,11 +252,11 @@ def test_a_damaged_text_is_mended(tmp_path: Path) -> None:
     trace = read_trace(path)
 
     assert ("a\ufffdb", "c d", "e\ufffdf", "g\U0001f600h") == tuple(trace.names[i] for i in trace.name)
-    assert "3 events mended" in trace.damage[0]
+    assert "3 events repaired" in trace.damage[0]
 
 
 def test_a_pipe_is_read(tmp_path: Path) -> None:
-    """`dptrace analyze <(zcat …)` gives a file that can't be rewound."""
+    """`dptrace analyze <(zcat …)` passes a file that can't seek."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     text = KinetoFile().op("a", 1, 2).text()
@@ -269,7 +269,7 @@ def test_a_pipe_is_read(tmp_path: Path) -> None:
 
 
 def test_impossible_times_are_left_out_and_counted(tmp_path: Path) -> None:
-    """Negative durations and times beyond any clock cost their own events."""
+    """Negative durations and times beyond any clock cost only their own events."""
     file = KinetoFile().op("a", 1, 2).op("back", 9, 5).op("far", 2**60, 2**60 + 1).op("b", 3, 4)
 
     trace = read_trace(file.write(tmp_path / "t.json"))
@@ -287,17 +287,17 @@ def test_impossible_times_are_left_out_and_counted(tmp_path: Path) -> None:
         (b'{"schemaVersion": 1, "devi', "ends before its first event"),
         (b'{"traceEvents": []}', "holds no events"),
         (b'{"traceEvents": [{"ph": "B", "name": "x"}, {"ph": "E"}]}', "not a trace of torch.profiler"),
-        (b"\x1f\x8b\x08\x00garbage", "cut off or damaged"),
+        (b"\x1f\x8b\x08\x00garbage", "truncated or damaged"),
         (b"PK\x03\x04zip", "zip archive"),
         (b"\x89PNG\r\n", "is not JSON"),
         (b'{"traceEvents": 5}', "has no traceEvents"),
-        (gzip.compress(b"", mtime=0), "nothing but white space"),
+        (gzip.compress(b"", mtime=0), "only white space"),
         (b'{"traceEvents": [{"ph":"X","cat":"kernel","name":"a","ts":1,"dur":9e300}]}', "holds no events"),
         (b"[" * 3000, "holds no events"),
     ],
 )
 def test_what_is_no_trace_is_named(content: bytes, message: str, tmp_path: Path) -> None:
-    """Each wrong kind of file gets a sentence that names it and what is wrong."""
+    """The error names the file and what is wrong with it."""
     path = tmp_path / "t.json"
     path.write_bytes(content)
 
@@ -307,7 +307,7 @@ def test_what_is_no_trace_is_named(content: bytes, message: str, tmp_path: Path)
 
 
 def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
-    """No traceback for a path that is not there or is no file."""
+    """A missing path or a folder is a TraceError."""
     for path, message in ((tmp_path / "none.json", "no such file"), (tmp_path, "is a folder")):
         with pytest.raises(TraceError, match=message):
             read_trace(path)
@@ -316,7 +316,7 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
 @given(st.data())
 @settings(max_examples=150, deadline=None)
 def test_nothing_but_our_own_errors_is_raised(data: st.DataObject) -> None:
-    """Whatever bytes of a trace are changed, cut or doubled, reading ends in a trace or a DptraceError."""
+    """Changed, removed or repeated bytes lead to a trace or a DptraceError."""
     import tempfile
 
     raw = bytearray(training_step(KinetoFile(), 1, 0).text().encode())
@@ -342,20 +342,20 @@ def _write(folder: Path, text: str) -> Path:
     return path
 
 
-def test_metadata_that_makes_no_sense_is_told(tmp_path: Path) -> None:
-    """A clock's base that is no time, or a rank that is none, is not believed, and said so."""
+def test_metadata_that_makes_no_sense_is_reported(tmp_path: Path) -> None:
+    """An invalid clock base or rank is ignored and reported."""
     file = training_step(KinetoFile(base=False), 1, 0)
     file.head["distributedInfo"] = {"rank": "zero", "world_size": -3}
     file.tail["baseTimeNanoseconds"] = "abc"
     damage = read_trace(file.write(tmp_path / "t.json")).damage
 
-    assert any("baseTimeNanoseconds is no time" in sentence for sentence in damage)
-    assert any("rank or world size that is none" in sentence for sentence in damage)
+    assert any("baseTimeNanoseconds" in sentence for sentence in damage)
+    assert any("invalid rank or world size" in sentence for sentence in damage)
 
 
-def test_a_gzip_that_ends_too_early_after_the_document_is_told(tmp_path: Path) -> None:
-    """Nothing of the recording is missing, but that the data is what was written can't be told any more."""
+def test_a_gzip_that_ends_too_early_after_the_document_is_reported(tmp_path: Path) -> None:
+    """The recording is complete, but the data can't be verified."""
     path = training_step(KinetoFile(), 1, 0).write(tmp_path / "t.json.gz")
     path.write_bytes(path.read_bytes()[:-4])
 
-    assert any("After the end of the document the compressed data is cut off" in s for s in read_trace(path).damage)
+    assert any("After the end of the document the compressed data is truncated" in s for s in read_trace(path).damage)

@@ -1,4 +1,4 @@
-"""Damaged JSON: what real bugs left is read all the same, and told."""
+"""Repair of damaged JSON, as real bugs wrote it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ PLAIN = '{"ph": "X", "cat": "kernel", "name": %s, "pid": 0, "tid": 7, "ts": 5, "
 
 
 def first_whole(event: str | bytes) -> Any:
-    """Give the first of the mendings that is JSON."""
+    """Return the first repaired text that is JSON."""
     text = event if isinstance(event, bytes) else event.encode()
     for repaired in (clean(text), escape_quotes(text), *salvage(text)):
         try:
             return json.loads(repaired)
         except ValueError:
             continue
-    raise AssertionError(f"no mending of {text!r} is JSON")
+    raise AssertionError(f"no repair of {text!r} is JSON")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def first_whole(event: str | bytes) -> Any:
         ('"{"device": "cpu", "dtype": "float32"}(12): run"', '{"device": "cpu", "dtype": "float32"}(12): run'),
         # pytorch#113001: source lines of modules.
         ('"_lib = Library("_test", "IMPL")\n(1): <module>"', '_lib = Library("_test", "IMPL") (1): <module>'),
-        # pytorch#98432: paths of Windows.
+        # pytorch#98432: Windows paths.
         ('"torch\\cuda\\__init__.py(219)"', "torch\\cuda\\__init__.py(219)"),
         # pytorch#136180: control characters from code objects.
         ('"config.py(0): \x01\x02"', "config.py(0):   "),
@@ -54,7 +54,7 @@ def first_whole(event: str | bytes) -> Any:
     ],
 )
 def test_names_of_real_bugs_are_read(name: str, read: str) -> None:
-    """A name with quotation marks, backslashes or control characters costs neither the event nor its time."""
+    """A name with quotation marks, backslashes or control characters does not cost the event or its time."""
     event = first_whole(PLAIN % (name, '{"stream": 7}'))
 
     assert (read, 5, 3, {"stream": 7}) == (event["name"], event["ts"], event["dur"], event["args"])
@@ -67,26 +67,26 @@ def test_names_of_real_bugs_are_read(name: str, read: str) -> None:
         ('{"name": "thread "with" quotes"}', {"name": 'thread "with" quotes'}),
         ('{"target": "custom="tpu"", "stream": 7}', {"target": 'custom="tpu"', "stream": 7}),
         ('{"Input type": ["a"b", "c"], "stream": 7}', {"Input type": ['a"b', "c"], "stream": 7}),
-        # A copy of no length has infinite bandwidth.
+        # A copy of length 0 has infinite bandwidth.
         ('{"memory bandwidth (GB/s)": inf, "x": [-nan, NaN, -Infinity]}', None),
     ],
 )
 def test_arguments_of_real_bugs_are_read(args: str, read: dict[str, Any] | None) -> None:
-    """The same holds for texts in args, and for numbers that are none."""
+    """The same holds for strings in args, and for invalid numbers."""
     event = first_whole(PLAIN % ('"k"', args))
 
     assert (read or {"memory bandwidth (GB/s)": None, "x": [None] * 3}) == event["args"]
 
 
 def test_bytes_that_are_no_text_become_signs() -> None:
-    """What is no UTF-8 shows as a replacement sign."""
+    """Invalid UTF-8 becomes a replacement character."""
     event = (PLAIN % ('"a?b"', "{}")).encode().replace(b"?", b"\xff")
 
     assert "a\ufffdb" == first_whole(event)["name"]
 
 
 def test_the_essence_survives_what_nothing_can_mend() -> None:
-    """Name, times, thread and what joins it to its launch are read out of an event whose args are in pieces."""
+    """Name, times, thread and correlation are salvaged from an event with broken args."""
     event = first_whole(PLAIN % ('"a "b"', '{"broken": [1, 2, "stream": 7, "correlation": 9, "Seq": 4'))
 
     assert ("kernel", "a 'b", 7, 5, 3) == tuple(event[key] for key in ("cat", "name", "tid", "ts", "dur"))
@@ -95,7 +95,7 @@ def test_the_essence_survives_what_nothing_can_mend() -> None:
 
 @given(st.binary(max_size=300))
 def test_any_bytes_can_be_looked_at(text: bytes) -> None:
-    """No bytes make the mending itself fail."""
+    """No bytes make the repair fail."""
     for _ in (clean(text), escape_quotes(text), *salvage(text), *split_at_braces(text), *split_events(text)):
         pass
     closing_bracket(text, 0)
@@ -103,8 +103,8 @@ def test_any_bytes_can_be_looked_at(text: bytes) -> None:
 
 
 @pytest.mark.parametrize("cut", [split_at_braces, split_events])
-def test_events_that_lost_their_comma_are_told_apart(cut: Callable[[bytes], list[bytes]]) -> None:
-    """Each stands by itself again, with nothing lost between them."""
+def test_events_that_lost_their_comma_are_separated(cut: Callable[[bytes], list[bytes]]) -> None:
+    """The events are separated, and none is lost."""
     assert [b'{"ph": "X"}', b'{"name": 1}', b'{"ts": 2}'] == cut(b'{"ph": "X"}\n {"name": 1},,{"ts": 2}')
     assert [b'{"ph": "X"}', b'{"name": 1}', b'{"ts": 2}'] == cut(b'{"ph": "X"}, null,{"name": 1}, "0x7f", {"ts": 2}')
     assert [b'{"ph": 1}', b'{"ts": 2}'] == cut(b'{"ph": 1}, "%s", {"ts": 2}' % (b"x" * 5000))
@@ -112,7 +112,7 @@ def test_events_that_lost_their_comma_are_told_apart(cut: Callable[[bytes], list
 
 
 def test_damaged_events_of_another_spelling_are_all_read(tmp_path: Path) -> None:
-    """Where the first events begin otherwise than the rest, a stretch of many is mended one by one: none is merged."""
+    """Where the first events are spelled differently, many are repaired one by one: none are merged."""
     events = ['{"name": "m", "ph": "M"}', '{"name": "m", "ph": "M"}']
     for k in range(60):
         name = '"a"b"' if k % 3 else '"f"'
@@ -135,13 +135,13 @@ def test_damaged_events_of_another_spelling_are_all_read(tmp_path: Path) -> None
     ],
 )
 def test_the_closing_bracket_is_found_by_counting(text: bytes, depth: int, end: int) -> None:
-    """Brackets inside texts don't count, whatever is escaped there."""
+    """Brackets inside strings don't count, whatever is escaped there."""
     assert end == closing_bracket(text, depth)
 
 
 @pytest.mark.parametrize("sign", [b'"', b'\\"', b"[", b'"}', b'" ', b'"name":"', b', "', b"} "])
 def test_no_text_is_walked_over_and_over(sign: bytes) -> None:
-    """Half a megabyte of any sign is looked at within a moment: nothing here is quadratic."""
+    """Half a megabyte of any character takes a moment: nothing is quadratic."""
     text = b'{"ph": "X", "ts": 1, "name": "' + sign * (500_000 // len(sign))
 
     begin = process_time()
@@ -152,8 +152,8 @@ def test_no_text_is_walked_over_and_over(sign: bytes) -> None:
     assert process_time() - begin < 5
 
 
-def test_what_was_mended_is_told_once_with_its_count(tmp_path: Path) -> None:
-    """A file with three damaged names and one lost comma is read whole, and says so in one sentence."""
+def test_repairs_are_reported_once_with_their_count(tmp_path: Path) -> None:
+    """A file with three damaged names and one lost comma is read completely, with one note."""
     file = KinetoFile()
     for k in range(300):
         file.kernel(f"bad{k}" if k in (5, 50, 299) else "k", 10 * k, 10 * k + 5, 10 * k - 3)
@@ -166,4 +166,4 @@ def test_what_was_mended_is_told_once_with_its_count(tmp_path: Path) -> None:
 
     assert (600, False, BASE_NS - 3000) == (len(trace), trace.cut, trace.start_ns[0])
     (sentence,) = trace.damage
-    assert sentence.startswith("t.json: 4 events mended whose JSON was damaged")
+    assert sentence.startswith("t.json: 4 events repaired")

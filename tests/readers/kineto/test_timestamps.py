@@ -1,4 +1,4 @@
-"""Times as JSON spells them."""
+"""Conversion of times in JSON."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from dptrace.readers.kineto.timestamps import NeedsDecimal, fast_nanoseconds, na
     ],
 )
 def test_no_nanosecond_is_lost(values: list[object], expected: list[int]) -> None:
-    """Whole numbers, decimals, mixtures and texts of numbers come out as they were written."""
+    """Integers, decimals, mixtures and numbers as text are converted exactly."""
     assert expected == nanoseconds(values, exact=False).tolist()
 
 
 def test_decimals_with_more_digits_than_a_double_are_asked_for() -> None:
-    """Epoch µs with decimals can't come through a double; as Decimal they are exact."""
+    """Epoch µs with decimals do not fit a double; as Decimal they are exact."""
     with pytest.raises(NeedsDecimal):
         nanoseconds([1712195495519689.047], exact=False)
 
@@ -36,12 +36,12 @@ def test_decimals_with_more_digits_than_a_double_are_asked_for() -> None:
 
 @pytest.mark.parametrize("value", [2**52, 2**70, -(2**60), "1e30"])
 def test_times_beyond_any_clock_are_refused(value: object) -> None:
-    """What would leave 64 bits, alone or in a sum, is an error and never a wrapped number."""
+    """Values beyond 64 bits, alone or in a sum, are an error and never wrap."""
     with pytest.raises(OverflowError):
         nanoseconds([1, value], exact=False)
 
 
 @pytest.mark.parametrize("value", [None, "5", Decimal(5), 1e300, 2**52])
 def test_the_quick_way_leaves_the_odd_to_the_slow_one(value: object) -> None:
-    """It answers only where it is certain."""
+    """The fast path returns a result only where it is exact."""
     assert fast_nanoseconds([1, value], exact=isinstance(value, Decimal)) is None

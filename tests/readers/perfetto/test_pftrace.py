@@ -26,7 +26,7 @@ LAYOUTS = [as_torch_of_june, as_torch_of_september, as_tracer]
 
 
 def recording() -> KinetoFile:
-    """Make two steps with all that a GPU does, launches on two threads, and args of every type."""
+    """Make two steps with every kind of GPU work, launches on two threads, and args of every type."""
     file = KinetoFile(rank=None)
     for step in range(2):
         at = 1000.0 + 100 * step
@@ -76,11 +76,11 @@ def test_a_perfetto_trace_holds_what_kinetos_json_holds(layout: Layout, gzipped:
 def test_its_figures_are_those_of_the_json(layout: Layout, tmp_path: Path) -> None:
     """The split and the collectives, with the rank from the file's name."""
     file = recording()
-    here = ReadOptions(cache=False, jobs=1)
+    options = ReadOptions(cache=False, jobs=1)
     path = written(tmp_path, layout(file.events, BASE_NS))
 
-    expected = open_run([str(file.write(tmp_path / "rank1.json"))], here)
-    found = open_run([str(path)], here)
+    expected = open_run([str(file.write(tmp_path / "rank1.json"))], options)
+    found = open_run([str(path)], options)
 
     assert expected.steps().equals(found.steps())
     assert expected.collectives().equals(found.collectives())
@@ -88,7 +88,7 @@ def test_its_figures_are_those_of_the_json(layout: Layout, tmp_path: Path) -> No
 
 
 def test_a_clock_of_its_own_is_brought_to_the_epoch(tmp_path: Path) -> None:
-    """A snapshot ties it; compressed packets hold what plain ones hold."""
+    """A snapshot relates it to the epoch; compressed packets equal plain ones."""
     file = recording()
     expected = read_trace(file.write(tmp_path / "rank1.json"))
 
@@ -98,7 +98,7 @@ def test_a_clock_of_its_own_is_brought_to_the_epoch(tmp_path: Path) -> None:
 
 
 def test_slices_that_touch_or_overlap_keep_their_times(tmp_path: Path) -> None:
-    """torch pairs begins and ends by their order, and so do we; by time they would be mistaken."""
+    """torch pairs begins and ends by order, and so does the reader; pairs by time would be wrong."""
     file = KinetoFile()
     for start in range(5):
         file.op(f"aten::op{start}", start, start + 1)
@@ -111,7 +111,7 @@ def test_slices_that_touch_or_overlap_keep_their_times(tmp_path: Path) -> None:
 
 
 def test_old_slices_whose_begin_tells_the_duration(tmp_path: Path) -> None:
-    """Chrome's complete events live on as legacy events; the thread may stand there too."""
+    """Chrome's complete events are legacy events, which may hold the thread, too."""
     packet = proto.TracePacket(timestamp=BASE_NS, trusted_packet_sequence_id=1)
     packet.track_event.categories.append("cpu_op")
     packet.track_event.name = "aten::add"
@@ -123,49 +123,49 @@ def test_old_slices_whose_begin_tells_the_duration(tmp_path: Path) -> None:
     assert [("aten::add", BASE_NS, BASE_NS + 7000)] * 2 == [row[:3] for row in content(trace)]
 
 
-def test_a_cut_file_gives_its_whole_slices_and_says_so(tmp_path: Path) -> None:
-    """Wherever the cut falls, what is read is a part of the whole."""
+def test_a_truncated_file_keeps_its_whole_slices_with_a_note(tmp_path: Path) -> None:
+    """Cut anywhere, the events read are a part of the whole."""
     file = recording()
     whole = packed(as_torch_of_september(file.events, BASE_NS))
     every = set(content(read_trace(written(tmp_path, as_torch_of_september(file.events, BASE_NS)))))
     path = tmp_path / "cut.pftrace"
-    told = 0
+    read = 0
     for size in range(len(whole) // 2, len(whole) - 1, 97):
         path.write_bytes(whole[:size])
         try:
             trace = read_trace(path)
         except TraceError:
             continue
-        told += 1
+        read += 1
         assert set(content(trace)) <= every
         # Between two packets of the last kind, which need no end, a cut can't be seen.
         assert trace.cut or len(trace) > len(every) // 2
-    assert told
+    assert read
 
 
 @pytest.mark.parametrize("gzipped", [False, True])
-def test_our_own_export_is_told_from_a_trace(gzipped: bool, tmp_path: Path) -> None:
-    """It holds figures, not what they were made of."""
+def test_dptraces_own_export_is_refused(gzipped: bool, tmp_path: Path) -> None:
+    """It holds figures, not the events that they come from."""
     trace, path = recording().write(tmp_path / "rank1.json"), tmp_path / "own.pftrace"
     result = CliRunner().invoke(cli, ["export", str(trace), "-o", str(path), "--no-cache"])
     assert 0 == result.exit_code, result.output
     if gzipped:
         path.write_bytes(gzip.compress(path.read_bytes()))
 
-    with pytest.raises(TraceError, match=r"own export for Perfetto.*Give dptrace the traces"):
+    with pytest.raises(TraceError, match="own export for Perfetto"):
         read_trace(path)
 
 
-def test_somebody_elses_trace_is_told(tmp_path: Path) -> None:
-    """Slices, but of no kind that torch knows."""
+def test_a_trace_of_another_program_is_refused(tmp_path: Path) -> None:
+    """Its slices have no category of torch's."""
     file = KinetoFile().event("sched", "idle", 0, 1).event("binder", "call", 2, 3)
 
-    with pytest.raises(TraceError, match=r"holds 2 events, but none of an operator.*not a trace of torch"):
+    with pytest.raises(TraceError, match=r"holds 2 events.*not a trace of torch"):
         read_trace(written(tmp_path, as_tracer(file.events, BASE_NS)))
 
 
-def test_kinds_are_guessed_only_where_no_categories_are_told(tmp_path: Path) -> None:
-    """An event without a category is nothing in a file whose others have theirs."""
+def test_categories_are_inferred_only_in_files_without_any(tmp_path: Path) -> None:
+    """An event without a category is ignored if the file has categories."""
     file = KinetoFile().op("aten::add", 0, 1).op("aten::overhead", 2, 3)
     packets = as_torch_of_september(file.events, BASE_NS)
     for packet in packets:
@@ -176,7 +176,7 @@ def test_kinds_are_guessed_only_where_no_categories_are_told(tmp_path: Path) -> 
 
 
 def test_odd_annotations_do_no_harm(tmp_path: Path) -> None:
-    """Numbers that are none, nested lists, interned texts that are no UTF-8, and names that nobody told."""
+    """NaN, nested lists, interned strings of invalid UTF-8, and unknown names."""
     packets = as_torch_of_september(KinetoFile().op("aten::add", 0, 1).events, BASE_NS)
     begin = next(packet for packet in packets if packet.track_event.type == 1)
     annotations = begin.track_event.debug_annotations
@@ -192,7 +192,7 @@ def test_odd_annotations_do_no_harm(tmp_path: Path) -> None:
 
 
 def test_the_text_is_json_that_others_read_too(tmp_path: Path) -> None:
-    """HTA's frames and overlays take the pieces of a file as one document."""
+    """The HTA adapter and overlays read the pieces of a file as one document."""
     from dptrace.readers.formats import pieces
 
     path = written(tmp_path, as_torch_of_september(recording().events, BASE_NS))

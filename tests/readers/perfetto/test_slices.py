@@ -11,7 +11,7 @@ from dptrace.readers.perfetto.slices import PerfettoClocks, Slices, TrackDescrip
 
 
 def pairs(moments: str) -> tuple[list[tuple[str, int, int]], int]:
-    """Pair what a text tells: ``a0 b1 /2 /3`` begins a at 0 and b at 1, and ends two slices at 2 and 3."""
+    """Pair the moments of a text: ``a0 b1 /2 /3`` begins a at 0 and b at 1, and ends two slices at 2 and 3."""
     slices = Slices()
     found = []
     for moment in moments.split():
@@ -39,12 +39,12 @@ def pairs(moments: str) -> tuple[list[tuple[str, int, int]], int]:
     ],
 )
 def test_ends_find_their_begins(moments: str, expected: list[tuple[str, int, int]]) -> None:
-    """Nested by time, or in the columns that torch writes."""
+    """Nested by time, or in torch's columns."""
     assert (expected, 0) == pairs(moments)
 
 
 def test_a_file_cut_in_a_column_of_ends_keeps_the_slices_before() -> None:
-    """The begins without an end are counted."""
+    """Begins without an end are counted."""
     assert ([("a", 0, 3), ("b", 4, 9)], 1) == pairs("a0 b4 c9 /3 /9")
     assert ([], 2) == pairs("a0 b4")
 
@@ -54,7 +54,7 @@ def descriptor(uuid: int, **fields: Any) -> Any:
 
 
 def test_a_track_stands_on_its_thread_or_its_process() -> None:
-    """A track of neither is a thread of the process above it; parents in a circle end nowhere."""
+    """A track without either is a thread of its parent's process; a cycle of parents has no process."""
     tracks = TrackDescriptors()
     tracks.update(descriptor(1, process=proto.ProcessDescriptor(pid=10)))
     tracks.update(descriptor(2, parent_uuid=1, thread=proto.ThreadDescriptor(pid=10, tid=11)))
@@ -67,7 +67,7 @@ def test_a_track_stands_on_its_thread_or_its_process() -> None:
 
 
 def test_clocks_are_tied_to_the_epoch_by_the_first_snapshot() -> None:
-    """Units, and clocks that tell differences, count; a clock that nothing ties stays as it is."""
+    """Units and incremental clocks are converted; a clock without a snapshot is not."""
     clocks = PerfettoClocks()
     snapshot = proto.ClockSnapshot()
     snapshot.clocks.add(clock_id=1, timestamp=5000)

@@ -1,4 +1,4 @@
-"""Traces behind URLs: fsspec's memory, and a real server on this machine."""
+"""Traces at URLs: fsspec's memory file system, and an HTTP server on this machine."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _Handler(SimpleHTTPRequestHandler):
         pass
 
     def copyfile(self, source: Any, outputfile: Any) -> None:
-        with suppress(ConnectionError):  # the reader looked at the headers and left
+        with suppress(ConnectionError):  # the reader closed the connection after the headers
             super().copyfile(source, outputfile)
 
 
@@ -86,7 +86,7 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("end", ["/naive", "/naive/", "", "/naive/rank*.json.gz", "/**/*.gz", "/naive/run.json"])
 def test_a_prefix_or_a_pattern_gives_its_traces(memory: str, end: str) -> None:
-    """As a folder or a glob of this machine would, and run.json with them."""
+    """As a local folder or glob would, with run.json."""
     found = find([memory + end])
 
     assert ["rank0.json.gz", "rank1.json.gz"] == [file.name for file in found.files]
@@ -107,7 +107,7 @@ def test_a_run_behind_a_url_has_the_figures_of_the_run_here(memory: str, tmp_pat
 
 
 def test_a_zip_behind_a_url_is_read_in_parts(memory: str, tmp_path: Path) -> None:
-    """Its members are traces as they are in a zip here."""
+    """Its members are traces as in a local zip."""
     import zipfile
 
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
@@ -122,16 +122,16 @@ def test_a_zip_behind_a_url_is_read_in_parts(memory: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("end", "message"),
-    [("/none.json", "there is no such file"), ("/none*.json", "nothing matches"), ("/empty", "no such file")],
+    [("/none.json", "no such file"), ("/none*.json", "nothing matches"), ("/empty", "no such file")],
 )
-def test_what_is_not_there_is_told(memory: str, end: str, message: str) -> None:
-    """In a sentence that names the address."""
+def test_what_is_missing_is_named(memory: str, end: str, message: str) -> None:
+    """The error names the address."""
     with pytest.raises(Exception, match=rf"memory://runs{re.escape(end)}: .*{message}"):
         open_run([memory + end])
 
 
 def test_an_identity_changes_with_the_file(memory: str) -> None:
-    """So that a cache knows; what is not there has none."""
+    """A cache can tell; a missing file has no identity."""
     source = Source.of(memory + "/naive/rank0.json.gz")
     before = file_identity(source)
     fsspec.filesystem("memory").pipe("/runs/naive/rank0.json.gz", trace(0) + b"\0")
@@ -143,17 +143,17 @@ def test_an_identity_changes_with_the_file(memory: str) -> None:
 
 @pytest.mark.parametrize("end", ["/run/rank0.json.gz", "/run/", "/run", "/run/*.json.gz"])
 def test_the_command_line_reads_from_a_web_server(server: str, end: str) -> None:
-    """A file, a folder as the server lists it, and a glob; no slash of the address is lost."""
+    """A file, a folder as the server lists it, and a glob; the address keeps its slashes."""
     result = CliRunner().invoke(cli, ["analyze", server + end, "--json", "--no-cache", "--jobs", "1"])
 
     assert 0 == result.exit_code, result.output
-    told = json.loads(result.stdout)
-    assert server + end == told["run"]
-    assert f"{server}/run/rank0.json.gz" == told["ranks"][0]["file"]
+    document = json.loads(result.stdout)
+    assert server + end == document["run"]
+    assert f"{server}/run/rank0.json.gz" == document["ranks"][0]["file"]
 
 
 def test_secrets_in_an_address_work_and_are_not_shown(server: str) -> None:
-    """A signature reaches the server and no message, table or file."""
+    """A signature reaches the server, but no message, table or file."""
     url = server.replace("://", "://me:hush@") + "/run/rank0.json.gz?X-Amz-Signature=hush"
 
     result = CliRunner().invoke(cli, ["analyze", url, "--no-cache"])
@@ -162,27 +162,27 @@ def test_secrets_in_an_address_work_and_are_not_shown(server: str) -> None:
     assert 0 == result.exit_code, result.output
     assert 1 == missing.exit_code
     assert "hush" not in result.output + missing.output
-    assert "rank9.json.gz?X-Amz-Signature=…: there is no such file" in missing.output
+    assert "rank9.json.gz?X-Amz-Signature=…: no such file" in missing.output
 
 
 @pytest.mark.parametrize(
     ("end", "message"),
     [
-        ("/404.json", "there is no such file"),
-        ("/403.json", "may not be read .*credentials"),
-        ("/500.json", "refuses it .status 500.*try again"),
-        ("/cut.json.gz", "broke off after .*Try again"),
+        ("/404.json", "no such file"),
+        ("/403.json", "403.*credentials"),
+        ("/500.json", "status 500.*try again"),
+        ("/cut.json.gz", "ended after .*try again"),
     ],
 )
-def test_what_a_server_does_wrong_is_told(server: str, end: str, message: str) -> None:
-    """A connection that breaks is no file that ends: nothing of it is shown."""
+def test_server_errors_are_reported(server: str, end: str, message: str) -> None:
+    """A broken connection is an error, not the end of the file."""
     with pytest.raises(TraceError, match=rf"{re.escape(server + end)}: .*{message}") as caught:
         read_trace(Source.of(server + end))
     assert caught.value.__suppress_context__
 
 
-def test_no_server_is_told() -> None:
-    """Port 1 of this machine answers nobody."""
+def test_a_missing_server_is_reported() -> None:
+    """Port 1 of this machine does not answer."""
     with pytest.raises(TraceError, match="can't be reached"):
         read_trace(Source.of("http://127.0.0.1:1/rank0.json"))
 
@@ -193,7 +193,7 @@ def test_an_archive_needs_a_server_that_gives_parts(server: str, tmp_path: Path)
 
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.writestr("rank0.json", b"[]" + b" " * 3_000_000)
-    with pytest.raises(TraceError, match="gives whole files only"):
+    with pytest.raises(TraceError, match="whole files only"):
         find([f"{server}/all.zip"])
 
 
@@ -204,7 +204,7 @@ def test_an_archive_needs_a_server_that_gives_parts(server: str, tmp_path: Path)
 def test_a_missing_package_is_named_with_its_command(
     url: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever of fsspec or its parts is not installed."""
+    """For fsspec and each of its packages."""
     monkeypatch.setitem(sys.modules, package, None)
     if package == "fsspec":
         monkeypatch.setitem(sys.modules, "fsspec.core", None)
@@ -213,7 +213,7 @@ def test_a_missing_package_is_named_with_its_command(
         read_trace(Source.of(url))
 
 
-def test_an_unknown_scheme_is_told() -> None:
-    """In a sentence."""
+def test_an_unknown_scheme_is_named() -> None:
+    """The error names the address."""
     with pytest.raises(TraceError, match=r"foo://bar/rank0\.json: can't be read: Protocol not known"):
         read_trace(Source.of("foo://bar/rank0.json"))

@@ -16,7 +16,7 @@ from dptrace.readers.sources.storage import file_identity
 
 
 def test_bytes_are_those_of_the_file_and_peeking_takes_none(tmp_path: Path) -> None:
-    """What was peeked at is read again."""
+    """Peeked bytes are read again."""
     path = tmp_path / "rank3.json"
     path.write_bytes(b"0123456789")
 
@@ -26,14 +26,14 @@ def test_bytes_are_those_of_the_file_and_peeking_takes_none(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["missing.json", ".", "a\0b"])
-def test_what_cannot_be_opened_is_told_with_its_name(name: str, tmp_path: Path) -> None:
-    """No error of the operating system comes through."""
+def test_what_cannot_be_opened_is_named(name: str, tmp_path: Path) -> None:
+    """Errors of the operating system become TraceErrors."""
     with pytest.raises(TraceError, match=r"missing\.json|folder|can't be read"):
         open_source(Source.of(tmp_path / name))
 
 
 def test_identity_changes_with_the_file(tmp_path: Path) -> None:
-    """A file that was written again is another one, however it is named; what is no file has no identity."""
+    """A rewritten file has a new identity under any name; only files have one."""
     path = tmp_path / "t.json"
     path.write_bytes(b"1")
     os.utime(path, ns=(1, 1))
@@ -49,7 +49,7 @@ def test_identity_changes_with_the_file(tmp_path: Path) -> None:
 
 
 def test_what_another_process_opens_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A path becomes absolute, also an archive's; a URL is already; a pipe can't be opened there."""
+    """A path becomes absolute, also an archive's; a URL does not change; a pipe is an error."""
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe.json")
 
@@ -63,7 +63,7 @@ def test_what_another_process_opens_is_named_in_full(tmp_path: Path, monkeypatch
 
 
 def test_secrets_are_neither_in_the_address_nor_in_what_is_printed() -> None:
-    """They are kept, to open the file with."""
+    """They are kept to open the file."""
     source = Source.of("https://me:hush@host/all.zip?sig=hush").archive_member("rank0.json")
 
     assert "https://host/all.zip?sig=…!rank0.json" == source.address
@@ -73,7 +73,7 @@ def test_secrets_are_neither_in_the_address_nor_in_what_is_printed() -> None:
 
 
 def test_standard_input_is_read_once_and_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bytes can be peeked at like any file's; closed or a terminal, that is told."""
+    """Its bytes can be peeked at like a file's; a closed stdin or a terminal is an error."""
     (tmp_path / "in").write_bytes(b"0123")
     with (tmp_path / "in").open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)

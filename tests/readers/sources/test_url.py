@@ -1,4 +1,4 @@
-"""What an address says, and how it is shown."""
+"""Addresses, and how they are shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dptrace.readers.sources.url import from_file_url, is_url, last_part, redact
         ("a::b", False),
     ],
 )
-def test_a_url_is_told_from_a_path(text: str, url: bool) -> None:
+def test_urls_and_paths_are_separated(text: str, url: bool) -> None:
     """A scheme of at least two letters makes a URL; a drive letter does not."""
     assert url == is_url(text)
 
@@ -43,7 +43,7 @@ def test_a_url_is_told_from_a_path(text: str, url: bool) -> None:
     ],
 )
 def test_secrets_are_never_shown(text: str, clean: str) -> None:
-    """Passwords, signatures and tokens go; what names the file stays."""
+    """Passwords, signatures and tokens are removed; the parts that name the file are kept."""
     assert clean == redact(text)
 
 
@@ -58,11 +58,11 @@ def test_secrets_are_never_shown(text: str, clean: str) -> None:
     ],
 )
 def test_the_last_part_is_the_file_name(address: str, name: str) -> None:
-    """Whatever stands before it and, on the web, after it."""
+    """Whatever precedes it and, over HTTP, follows it."""
     assert name == last_part(address)
 
 
 def test_a_file_url_is_a_path() -> None:
-    """Blanks may be spelled out; other schemes give nothing."""
+    """Blanks may be escaped; other schemes return None."""
     assert "/runs/a b/rank0.json" == from_file_url("file:///runs/a%20b/rank0.json")
     assert from_file_url("s3://bucket/x") is None
