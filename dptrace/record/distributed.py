@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from dptrace.core.files import atomic_write
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record.accelerator import accelerator_of, available_accelerator, backend_of
 from dptrace.record.launch import messages
@@ -217,11 +218,8 @@ def save_parameters(
     }
     if messages.rank() != 0:
         return
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
-    with temporary.open("wb") as file:
+    with atomic_write(Path(path)) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub mistakes the names for allow_pickle
-    os.replace(temporary, target)
 
 
 def check_finite(name: str, broken: bool) -> None:
