@@ -150,7 +150,7 @@ class Recording:
         self.steps_done = 0
         self.notes: list[str] = []
         if first_step:
-            self.notes.append(f"The training went on from step {first_step}, its last checkpoint.")
+            self.notes.append(f"The training continued from the checkpoint of step {first_step}.")
             if plan.warmup < 2:
                 self.notes.append(
                     f"Only {plural(plan.warmup, 'warm-up step')} ran before the recorded steps, which may be slower."

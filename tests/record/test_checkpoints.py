@@ -119,7 +119,7 @@ def test_a_training_is_resumed_where_it_ended(tmp_path: Path) -> None:
     resumed = dptrace(*more, cwd=tmp_path)
 
     assert (2, True) == (refused.returncode, "Continue from the last one with --resume" in refused.stderr)
-    assert "went on from step 6" in resumed.stderr
+    assert "continued from the checkpoint of step 6" in resumed.stderr
     whole, rest = np.load(tmp_path / "whole.npz"), np.load(tmp_path / "rest.npz")
     assert all(np.array_equal(whole[name], rest[name]) for name in whole.files)
     assert json.loads((tmp_path / "rest" / "run.json").read_text())["ranks"][0]["recorded_steps"] == 4

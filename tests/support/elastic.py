@@ -94,7 +94,7 @@ def main(kills: int) -> None:
         with tempfile.TemporaryDirectory() as name:
             result = trained(Path(name), min(_IN_ONE, kills - done), chance)
         same = all(np.array_equal(undisturbed[key], result["parameters"][key]) for key in undisturbed)
-        resumed = [note for note in result["run"]["notes"] if "went on" in note]
+        resumed = [note for note in result["run"]["notes"] if "continued" in note]
         print(
             f"killed (rank, after step) {result['killed']}: parameters equal {same}; {resumed[-1:]}; "
             f"restarts {[(r['rank'], r['message']) for r in result['run']['restarts']]}",
