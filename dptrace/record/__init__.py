@@ -1,4 +1,4 @@
-"""Record training: the launcher behind ``dptrace record``, and what a training loop needs to record itself.
+"""Record training: the launcher behind ``dptrace record``, and the functions with which a loop records itself.
 
 >>> from dptrace.record import phase, record
 >>> with record("runs/mine", steps=5, warmup=3) as recording:    # doctest: +SKIP
@@ -48,7 +48,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    # torch is imported when one of these is asked for, so that reading traces needs none.
+    # Imported on first use, so that reading traces does not need torch.
     if name not in _HOMES:
         raise AttributeError(f"module 'dptrace.record' has no attribute {name!r}")
     try:

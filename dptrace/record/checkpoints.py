@@ -1,4 +1,4 @@
-"""Checkpoints of a training: written beside their place and renamed, read without running anything in them."""
+"""Checkpoints of a training: written atomically, verified, and read without running any code in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dptrace.record.launch.checkpoint_folder import checkpoint_steps
 __all__ = ["Checkpoints"]
 
 _KEEP_NEWEST = 2
-"""The last ones: where the newest is damaged, one before it is there."""
+"""Two, so that there is an older one if the newest is damaged."""
 SCHEMA = 1
 
 
@@ -24,37 +24,37 @@ class Checkpoints:
     """The checkpoints in one folder.
 
     Args:
-        folder: where they lie; made when the first is written.
-        facts: what must be the same in a training that goes on: model, seed, batch size …
+        folder: the folder of the checkpoints, created with the first one.
+        settings: what must be the same in a training that continues: model, seed, batch size …
     """
 
-    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
-        self.folder, self.facts = folder, facts
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.folder, self.settings = folder, settings
         self.damaged: list[str] = []
-        """What :meth:`newest` could not read, with the reason."""
+        """The checkpoints that :meth:`load_newest` could not read, with the reason."""
 
     def steps(self) -> list[int]:
-        """Give the steps after which there is a checkpoint, in order."""
+        """Return the steps that have a checkpoint, in order."""
         return checkpoint_steps(self.folder)
 
     def path(self, step: int) -> Path:
-        """Give the place of the checkpoint after so many steps."""
+        """Return the path of the checkpoint of a step."""
         return self.folder / f"step-{step:08}.pt"
 
     def save(self, step: int, content: dict[str, Any]) -> None:
-        """Write a checkpoint: there whole or not at all, also when the machine goes down; then forget old ones.
+        """Write a checkpoint atomically, also with respect to a crash of the machine; then delete old ones.
 
         Raises:
-            DptraceError: it can't be written.
+            DptraceError: it cannot be written.
         """
         path = self.path(step)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             for stale in self.folder.glob(".step-*.part"):
-                stale.unlink(missing_ok=True)  # of a rank that died while it wrote
+                stale.unlink(missing_ok=True)  # from a rank that died while writing
             with temporary.open("wb") as file:
-                torch.save({"schema": SCHEMA, "step": step, "facts": self.facts, **content}, file)
+                torch.save({"schema": SCHEMA, "step": step, "facts": self.settings, **content}, file)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
@@ -63,14 +63,14 @@ class Checkpoints:
         except (OSError, RuntimeError) as error:
             with suppress(OSError):
                 temporary.unlink()
-            raise DptraceError(f"{path}: the checkpoint can't be written: {error}.") from None
+            raise DptraceError(f"{path}: the checkpoint cannot be written: {error}.") from None
 
     def load_newest(self, before: int, device: torch.device) -> dict[str, Any] | None:
-        """Read the newest checkpoint after fewer than *before* steps; where it is damaged, the one before it.
+        """Read the newest intact checkpoint of a step less than *before*; None if there is no checkpoint.
 
         Raises:
-            UsageError: it is of another training; the message says what differs.
-            DptraceError: all are damaged.
+            UsageError: it belongs to another training; the message says what differs.
+            DptraceError: all checkpoints are damaged.
         """
         self.damaged = []
         for step in reversed([step for step in self.steps() if step < before]):
@@ -79,7 +79,7 @@ class Checkpoints:
                 content = torch.load(self.path(step), map_location=device, weights_only=True)
                 assert isinstance(content, dict)
                 assert content["step"] == step
-            except Exception as error:  # a file of a stranger or a torn disk fails in many ways
+            except Exception as error:  # foreign and damaged files fail in many ways
                 self.damaged.append(
                     f"{self.path(step)} ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
                 )
@@ -89,24 +89,23 @@ class Checkpoints:
         if self.damaged:
             raise DptraceError(
                 f"No checkpoint can be read: {'; '.join(self.damaged)}. To train from the start, remove "
-                f"{self.folder} or name another folder with --checkpoints, and leave --resume out."
+                f"{self.folder} or choose another folder with --checkpoints, and leave --resume out."
             )
         return None
 
     def _check(self, path: Path) -> None:
-        """Hold every part of a file against its checksum: torch reads changed numbers without a word."""
+        """Verify the checksum of every part of a file, because torch reads changed numbers without an error."""
         with zipfile.ZipFile(path) as archive:
             broken = archive.testzip()
         if broken is not None:
-            raise ValueError(f"{broken} in it is damaged")
+            raise ValueError(f"{broken} is damaged")
 
-    def _check_same_training(self, facts: dict[str, Any], path: Path) -> None:
-        for name in self.facts.keys() | facts.keys():
-            there, here = facts.get(name), self.facts.get(name)
-            if there != here:
+    def _check_same_training(self, saved: dict[str, Any], path: Path) -> None:
+        for name in self.settings.keys() | saved.keys():
+            if saved.get(name) != self.settings.get(name):
                 raise UsageError(
-                    f"{path}: belongs to another training: {name.replace('_', '-')} {_display(there)}, not "
-                    f"{_display(here)}. Name another folder with --checkpoints."
+                    f"{path} belongs to another training: {name.replace('_', '-')} {_display(saved.get(name))}, not "
+                    f"{_display(self.settings.get(name))}. Choose another folder with --checkpoints."
                 )
 
 

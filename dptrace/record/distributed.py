@@ -1,4 +1,4 @@
-"""The ranks that train together: process group, proof that the replicas agree, and a meeting point beside it."""
+"""The ranks that train together: their process group, the check that replicas agree, and a key-value store."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from dptrace.core.files import atomic_write
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record.accelerator import accelerator_of, available_accelerator, backend_of
 from dptrace.record.launch import messages
@@ -35,7 +36,7 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Where this process stands among those that train together."""
+    """This process's rank, the number of ranks, and its device."""
 
     rank: int
     size: int
@@ -44,13 +45,13 @@ class World:
 
 @contextmanager
 def process_group() -> Iterator[World]:
-    """Join the process group: one process per GPU with NCCL, or gloo on CPU where there is no GPU.
+    """Join the process group: one process per GPU with NCCL, or gloo on CPU if there is no GPU.
 
-    Reads what torchrun puts into the environment; started by plain ``python``, the process is a group of its own.
-    An exception ends a rank of several at once, without the leave-taking in which peers would hang.
+    Reads torchrun's environment variables; started by plain ``python``, the process forms a group of its own. With
+    several ranks, an exception ends this one at once, without a shutdown that would wait for the peers.
     """
     if messages.LauncherSettings.from_environment() is not None:
-        # Started by hand, a process may outlive the shell that started it.
+        # Only under the launcher: a process started by hand may outlive its shell.
         end_with_parent(signal.SIGKILL, os.environ.get(AGENT_PID_ENV))
     try:
         world = _init_process_group()
@@ -65,34 +66,37 @@ def process_group() -> Iterator[World]:
             raise
         traceback.print_exc()
         exit_now(1)
-    # DDP's cycles of references keep the group; left to the interpreter's end, torch 2.13 now and then aborts there.
+    # DDP's reference cycles keep the group alive; torch 2.13 sometimes aborts if they last until the interpreter exits.
     gc.collect()
     dist.destroy_process_group()
 
 
 def _check_same_command(world: World) -> None:
-    """Make sure, on several machines, that all launchers were given the same command.
+    """Check that all launchers of a job on several machines have the same command.
 
     Raises:
-        UsageError: they were not; the message says what differs.
+        UsageError: they have not; the message says what differs.
     """
     if messages.LauncherSettings.from_environment() is None or int(os.environ.get("GROUP_WORLD_SIZE", "1")) < 2:
         return
     rank_store = RankStore("command")
-    mine = [Path(sys.argv[0]).name, *sorted(sys.argv[1:])]
+    command = [Path(sys.argv[0]).name, *sorted(sys.argv[1:])]
     if world.rank == 0:
-        rank_store.publish("command", json.dumps(mine))
+        rank_store.publish("command", json.dumps(command))
         return
     first = json.loads(rank_store.receive("command"))
-    if mine != first:
-        here, there = (
-            " ".join(word for word in a if word not in b) or "nothing" for a, b in ((mine, first), (first, mine))
+    if command != first:
+        only_here, only_there = (
+            " ".join(word for word in a if word not in b) or "nothing" for a, b in ((command, first), (first, command))
         )
-        raise UsageError(f"The machines were given different commands: {here} on rank {world.rank}, {there} on rank 0.")
+        raise UsageError(
+            f"The machines have different commands: {only_here} on rank {world.rank}, {only_there} on rank 0. Start "
+            "the same command on all of them."
+        )
 
 
 def exit_now(code: int) -> NoReturn:
-    """End this process without its exit handlers: NCCL's would wait for peers that wait for us."""
+    """End this process without its exit handlers: NCCL's would wait for peers that wait for this rank."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -101,19 +105,19 @@ def exit_now(code: int) -> NoReturn:
 def _init_process_group() -> World:
     device = _device()
     # torch documents its stores, but does not list them in __all__.
-    alone = None if "RANK" in os.environ else dist.HashStore()  # type: ignore[attr-defined]
+    local_store = None if "RANK" in os.environ else dist.HashStore()  # type: ignore[attr-defined]
     try:
         dist.init_process_group(
             backend_of(device),
-            store=alone,
-            rank=0 if alone else -1,
-            world_size=1 if alone else -1,
+            store=local_store,
+            rank=0 if local_store else -1,
+            world_size=1 if local_store else -1,
             device_id=None if accelerator_of(device) is None else device,
         )
     except RuntimeError as error:
         if "duplicate gpu" not in str(error).lower():
             raise
-        raise UsageError("Two ranks were given the same GPU. Start one process per GPU.") from None
+        raise UsageError("Two ranks use the same GPU. Start one process per GPU.") from None
     return World(dist.get_rank(), dist.get_world_size(), device)
 
 
@@ -124,143 +128,146 @@ def _device() -> torch.device:
     index, count = messages.local_rank(), accelerator.module.device_count()
     visible = os.environ.get(accelerator.visible_devices, "")
     if count == 1 and visible and "," not in visible:
-        # Each rank was given a GPU of its own, as by srun --gpus-per-task=1; or all the same one. The variable
-        # can't tell: in containers all see a GPU 0. NCCL tells, when the ranks join.
+        # Each rank sees a GPU of its own, as with srun --gpus-per-task=1, or all see the same one. The variable cannot
+        # tell which, because in containers all see a GPU 0; NCCL raises an error for the latter when ranks join.
         index = 0
     if index >= count:
         raise UsageError(
-            f"Local rank {index} has no GPU: this process sees {count}. Start one process per GPU; where each has "
-            f"one of its own, name it in {accelerator.visible_devices}."
+            f"Local rank {index} has no GPU: this process sees {count}. Start one process per GPU, or set "
+            f"{accelerator.visible_devices} to the GPU of each process."
         )
     accelerator.module.set_device(index)
     return torch.device(accelerator.device_type, index)
 
 
 def assert_in_sync(model: nn.Module, exclude: Container[str] = (), group: dist.ProcessGroup | None = None) -> None:
-    """Prove that ranks that hold the same parameters hold them bit for bit alike, and that all are finite.
+    """Check that parameters are finite and bit for bit the same on all ranks that hold them.
 
-    A parameter in shards (DTensor) is compared among the ranks that hold the same shard; any other among all ranks.
-    All ranks of the group must call.
+    A sharded parameter (DTensor) is compared among the ranks that hold the same shard, any other among all ranks.
+    All ranks of the group must call this.
 
     Args:
-        besides: names of parameters that each rank holds alone, such as its experts'.
-        group: the ranks that hold the same; by default all.
+        exclude: names of parameters that only one rank holds, such as those of its experts.
+        group: the ranks that hold the same model; by default all ranks.
 
     Raises:
-        RecordingError: they do not; the message names the first parameter that differs, and by how much.
+        RecordingError: a parameter is not; the message names the first one, and the difference.
     """
     for name, parameter in model.named_parameters():
         if name in exclude:
             continue
-        held = parameter.detach()
-        own = held.to_local() if _is_sharded(held) else held
-        differs, broken = _max_difference(own, _replica_groups(held, group)), ~torch.isfinite(own).all()
-        # Told to all, so that all end here, and none waits for one that has.
-        worst = torch.stack([differs, broken.double()])
+        tensor = parameter.detach()
+        local = tensor.to_local() if _is_sharded(tensor) else tensor
+        difference, broken = _max_difference(local, _replica_groups(tensor, group)), ~torch.isfinite(local).all()
+        # Shared with all ranks, so that all of them end here and none waits for one that has ended.
+        worst = torch.stack([difference, broken.double()])
         dist.all_reduce(worst, op=dist.ReduceOp.MAX, group=group)
-        apart, broken_anywhere = worst.tolist()
+        max_difference, broken_anywhere = worst.tolist()
         check_finite(name, bool(broken_anywhere))
-        if apart:
-            raise RecordingError(f"The replicas drifted apart: parameter {name} differs by {apart:.3g} between ranks.")
+        if max_difference:
+            raise RecordingError(
+                f"The replicas drifted apart: parameter {name} differs by {max_difference:.3g} between ranks."
+            )
 
 
 def _is_sharded(tensor: torch.Tensor) -> TypeGuard[DTensor]:
-    # Told without its class, whose import takes long, and which older torch has elsewhere.
+    # Without its class, which takes long to import and is elsewhere in older torch.
     return hasattr(tensor, "full_tensor")
 
 
 def _replica_groups(parameter: torch.Tensor, group: dist.ProcessGroup | None) -> list[dist.ProcessGroup | None]:
-    """Give the groups of ranks that hold the same of a parameter; None is the group of all."""
+    """Return the groups of ranks that hold the same values of a parameter; None is the group of all ranks."""
     if not _is_sharded(parameter):
         return [group]
     mesh = parameter.device_mesh
     return [mesh.get_group(dim) for dim, placement in enumerate(parameter.placements) if placement.is_replicate()]
 
 
-def _max_difference(own: torch.Tensor, groups: list[dist.ProcessGroup | None]) -> torch.Tensor:
-    """Give how far a tensor is from that of any rank of the groups; above 0 where it differs at all."""
-    if not own.numel():  # the shard of one of more ranks than there are rows
-        return own.double().sum()
-    low, high = own.clone(), own.clone()
+def _max_difference(local: torch.Tensor, groups: list[dist.ProcessGroup | None]) -> torch.Tensor:
+    """Return the largest difference of a tensor from that of any rank in the groups, as a tensor."""
+    if not local.numel():  # an empty shard: more ranks than rows
+        return local.double().sum()
+    low, high = local.clone(), local.clone()
     for group in groups:
         dist.all_reduce(low, op=dist.ReduceOp.MIN, group=group)
         dist.all_reduce(high, op=dist.ReduceOp.MAX, group=group)
-    apart = (high.double() - low.double()).abs()
-    # Infinities and what is no number have no distance, and are told by themselves.
-    return torch.nan_to_num(apart, 0.0, 0.0, 0.0).max()
+    difference = (high.double() - low.double()).abs()
+    # Infinities and NaN have no difference; check_finite reports them.
+    return torch.nan_to_num(difference, 0.0, 0.0, 0.0).max()
 
 
 def save_parameters(
     model: nn.Module, path: str | None, full_parameters: Mapping[str, torch.Tensor] | None = None
 ) -> None:
-    """Save all parameters by their names, as the single process has them; nothing when *path* is None.
+    """Save all parameters under the names that they have in a single process; do nothing if *path* is None.
 
-    Rank 0 writes, but all ranks must call: the shards of a parameter are gathered. Call it after
+    Rank 0 writes, but all ranks must call this, because sharded parameters are gathered. Call it after
     :func:`assert_in_sync`.
 
     Args:
-        whole: the whole parameters, where the trainer gathered them itself; else the model's own.
+        full_parameters: the parameters that the trainer has gathered; by default those of the model.
     """
     if path is None:
         return
     import numpy as np
 
     tensors = dict(model.named_parameters()) if full_parameters is None else full_parameters
-    # NumPy has no bfloat16; float32 holds every value of the smaller formats.
+    # NumPy has no bfloat16; float32 represents every value of the smaller formats.
     arrays = {
         unwrapped_name(name): _full_tensor(tensor.detach()).float().cpu().numpy() for name, tensor in tensors.items()
     }
     if messages.rank() != 0:
         return
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.part")
-    with temporary.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes the names for allow_pickle
-    os.replace(temporary, target)
+    with atomic_write(Path(path)) as temporary, temporary.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub mistakes the names for allow_pickle
 
 
 def check_finite(name: str, broken: bool) -> None:
-    """End a training that diverged.
+    """Raise an error for a training that has diverged.
 
     Args:
-        broken: whether a number of the parameter is none.
+        broken: whether a value of the parameter is NaN or infinite.
 
     Raises:
-        RecordingError: it is broken; the message names the parameter.
+        RecordingError: *broken* is true; the message names the parameter.
     """
     if broken:
-        raise RecordingError(f"Parameter {name} is no longer finite: training diverged. Try a smaller --lr.")
+        raise RecordingError(f"Parameter {name} is no longer finite: the training diverged. Try a smaller --lr.")
 
 
 def unwrapped_name(name: str) -> str:
-    """Give a parameter's name in the model itself, without what wrappers put before it."""
+    """Return a parameter's name in the model itself, without the prefixes of wrappers."""
     for wrapper in ("_orig_mod.", "_checkpoint_wrapped_module."):
         name = name.replace(wrapper, "")
     return name.removeprefix("module.")
 
 
 def _full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Gather a tensor that lies in shards on the ranks."""
+    """Gather a sharded tensor; return any other unchanged."""
     return tensor.full_tensor() if _is_sharded(tensor) else tensor
 
 
 def _store() -> Any:
-    """Give the store through which the ranks found each other."""
+    """Return the key-value store that the ranks used to find each other.
+
+    Raises:
+        UsageError: there is none, because torchrun did not start this process.
+    """
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if host and port:
-        # A connection of our own: one that waits keeps all others of its process waiting.
+        # A separate connection: one that waits blocks all other users of it in this process.
         return dist.TCPStore(host, int(port), is_master=False)  # type: ignore[attr-defined]
     if messages.initialized_process_group() is None:
         raise UsageError("MASTER_ADDR and MASTER_PORT are not set: start the script with torchrun.")
-    # Scripts that hand an address or a file to init_process_group(). torch names no public way to the store.
+    # Scripts that pass an address or a file to init_process_group(). torch has no public function for the store.
     return dist.distributed_c10d._get_default_store()
 
 
 class RankStore:
-    """A place where ranks wait for each other without a collective, so that none shows in a trace or times out."""
+    """Barriers and messages between ranks without a collective, which would show in the trace or time out."""
 
     def __init__(self, name: str) -> None:
-        # Kept: a script may leave its process group before its recording ends.
+        # Stored here, because a script may leave its process group before its recording ends.
         self.rank, self.size = messages.rank(), messages.world_size()
         self._prefix = f"dptrace/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
         self._store: Any = None
@@ -268,7 +275,7 @@ class RankStore:
             self._store = _store()
 
     def barrier(self, barrier_name: str, timeout: timedelta) -> bool:
-        """Wait until all ranks are here; tell whether they came in time."""
+        """Wait for all ranks; return whether they arrived in time."""
         if self._store is None:
             return True
         try:
@@ -279,39 +286,39 @@ class RankStore:
         return True
 
     def barrier_unless_failed(self, barrier_name: str, timeout: timedelta) -> bool:
-        """Wait as :meth:`wait` does, for hours, but no longer than until a rank tells that it ``failed``."""
+        """Wait for all ranks, but only until one of them publishes ``failed``; return whether all arrived in time."""
         if self._store is None:
             return True
-        until = time.monotonic() + timeout.total_seconds()
+        deadline = time.monotonic() + timeout.total_seconds()
         try:
             self.arrive(barrier_name)
-            # Asked again and again, since torch logs a warning each time that a wait ends without the key.
+            # Polled, because torch logs a warning each time that a wait ends without the key.
             while not self._store.check([f"{self._prefix}/{barrier_name}/all"]):
-                if time.monotonic() > until or self._store.check([f"{self._prefix}/failed"]):
+                if time.monotonic() > deadline or self._store.check([f"{self._prefix}/failed"]):
                     return False
                 time.sleep(_POLL_S)
-        except RuntimeError:  # the store is gone, and with it the process that kept it
+        except RuntimeError:  # the process that hosted the store has ended
             return False
         return True
 
     def failure(self) -> str | None:
-        """Give what a rank told as ``failed``; None when none has."""
+        """Return the message that a rank has published as ``failed``; None if no rank has."""
         try:
-            told = self._store is not None and self._store.check([f"{self._prefix}/failed"])
-            return self.receive("failed") if told else None
+            has_failed = self._store is not None and self._store.check([f"{self._prefix}/failed"])
+            return self.receive("failed") if has_failed else None
         except RuntimeError:
             return None
 
     def arrive(self, barrier_name: str) -> None:
-        """Be counted at a place without waiting there."""
+        """Count this rank at a barrier without waiting there."""
         if self._store is not None and self._store.add(f"{self._prefix}/{barrier_name}", 1) == self.size:
             self._store.set(f"{self._prefix}/{barrier_name}/all", "1")
 
     def publish(self, what: str, text: str) -> None:
-        """Leave a text for the others."""
+        """Publish a text for the other ranks."""
         if self._store is not None:
             self._store.set(f"{self._prefix}/{what}", text)
 
     def receive(self, what: str) -> str:
-        """Wait for a text that another rank leaves."""
+        """Wait for a text that another rank publishes, and return it."""
         return str(self._store.get(f"{self._prefix}/{what}").decode())

@@ -1,4 +1,4 @@
-"""What a rank runs on and with: its device, and the versions of what matters."""
+"""The environment of a rank: its device and the versions of the relevant software."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["device_name", "versions"]
 
 
 def device_name(device: torch.device) -> str:
-    """Name what trains."""
+    """Return the name of the device, ``CPU`` for any processor."""
     accelerator = accelerator_of(device)
     return "CPU" if accelerator is None else str(accelerator.module.get_device_name(device))
 
 
 def versions() -> dict[str, str | None]:
-    """Give the versions of all that matters."""
+    """Return the versions of dptrace, torch, Python, and of each accelerator's platform and backend."""
     found: dict[str, str | None] = {
         "dptrace": __version__,
         "torch": torch.__version__,

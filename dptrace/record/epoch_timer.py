@@ -1,4 +1,4 @@
-"""Time a training loop without the profiler: epochs, and one line of results that a benchmark reads."""
+"""Time the epochs of a training without the profiler, and print one line of results for a benchmark."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from dptrace.record.distributed import RankStore
 from dptrace.record.environment import device_name, versions
 from dptrace.record.launch.messages import RESULTS
 from dptrace.record.profiler import Stopwatch, device_of
+from dptrace.record.rank_metadata import losses_as_floats, plain_value
 
 __all__ = ["EpochTimer", "results"]
 
 
 class EpochTimer:
-    """Stands where a recording stands in a trainer, and times whole epochs instead.
+    """Takes the place of a recording in a trainer and times whole epochs.
 
     Args:
         epochs: epochs to time, after the warm-up.
-        steps_per_epoch: steps in each.
-        warmup: steps before the first, counted nowhere.
-        model: what is trained: its parameters are counted.
-        options: what else the results should tell.
+        steps_per_epoch: steps in each epoch.
+        warmup: untimed steps before the first epoch.
+        model: the trained model, whose parameters are counted.
+        options: further entries for the results.
     """
 
     def __init__(
@@ -43,11 +44,11 @@ class EpochTimer:
         self.stopwatch = Stopwatch(self.device)
         self.losses: list[torch.Tensor] = []
         self.extra_results: dict[str, Any] = {}
-        """What a trainer adds to the results."""
+        """Entries that a trainer adds to the results."""
 
     @property
     def total_steps(self) -> int:
-        """Count all steps."""
+        """The number of all steps."""
         return self.warmup + self.epochs * self.steps_per_epoch
 
     def __enter__(self) -> EpochTimer:
@@ -66,22 +67,21 @@ class EpochTimer:
     ) -> None:
         if error is not None:
             return
-        mine = self._rank_results()
-        self.rank_store.publish(f"laps/{self.rank_store.rank}", json.dumps(mine))
+        rank_results = self._rank_results()
+        self.rank_store.publish(f"laps/{self.rank_store.rank}", json.dumps(rank_results))
         if self.rank_store.rank == 0:
-            ranks = [mine] + [json.loads(self.rank_store.receive(f"laps/{r}")) for r in range(1, self.rank_store.size)]
+            others = [json.loads(self.rank_store.receive(f"laps/{r}")) for r in range(1, self.rank_store.size)]
+            ranks = [rank_results, *others]
             print(RESULTS, json.dumps(results(ranks, self.metadata(), self.epochs, self.steps_per_epoch)), flush=True)
 
     def _rank_results(self) -> dict[str, Any]:
-        losses = torch.stack([loss.reshape(()) for loss in self.losses]).double().tolist() if self.losses else []
-        return {"laps": self.stopwatch.durations_ns()[self.warmup :], "losses": losses[self.warmup :]}
+        durations, losses = self.stopwatch.durations_ns(), losses_as_floats(self.losses)
+        return {"laps": durations[self.warmup :], "losses": losses[self.warmup :]}
 
     def metadata(self) -> dict[str, Any]:
-        """Say what was trained, where, and with what."""
-        # A trainer's own notes may be tensors, which stay on their device until now.
-        options = {key: one.tolist() if isinstance(one, torch.Tensor) else one for key, one in self.options.items()}
+        """Return the options, the model's size, the device and the versions of this training."""
         return {
-            **options,
+            **{key: plain_value(value) for key, value in self.options.items()},
             "gpus": self.rank_store.size,
             "parameters": self.parameters,
             "parameter_bytes": self.parameter_bytes,
@@ -94,16 +94,16 @@ class EpochTimer:
 def results(
     ranks: Sequence[dict[str, Any]], metadata: dict[str, Any], epochs: int, steps_per_epoch: int
 ) -> dict[str, Any]:
-    """Put the results together.
+    """Combine the results of all ranks.
 
     Args:
-        ranks: of each rank, in order, ``laps`` (ns of each timed step) and ``losses`` (of each timed step).
-        about: what was trained; ``batch_size`` in it gives the throughput.
+        ranks: ``laps`` (ns) and ``losses`` of each timed step, for each rank in order.
+        metadata: see :meth:`EpochTimer.metadata`; its ``batch_size`` determines the throughput.
 
     Returns:
-        *about*, with ``epoch_s`` (seconds of each epoch: of the slowest rank, as all wait for it), ``avg_epoch_s``,
-        ``samples_per_s``, ``step_s`` (of each timed step, of the slowest rank), ``losses`` (mean over ranks: the
-        loss of the batch), ``local_losses`` (rank 0's own shard's).
+        *metadata*, with ``epoch_s`` (seconds of each epoch on the slowest rank, for which all others wait),
+        ``avg_epoch_s``, ``samples_per_s``, ``step_s`` (of each timed step on the slowest rank), ``losses`` (mean over
+        ranks: the loss of the batch), ``local_losses`` (of rank 0's shard).
     """
     steps = [max(laps) / 1e9 for laps in zip(*(rank["laps"] for rank in ranks), strict=True)]
     by_epoch = [

@@ -1,4 +1,4 @@
-"""Where a recording's files go: the folder that ``dptrace record`` prepared, or one that rank 0 prepares itself."""
+"""The folder of a recording: that of ``dptrace record``, or one that rank 0 prepares itself."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PROGRESS_EVERY_NS = 200_000_000
 
 
 class RecordingOutput(Protocol):
-    """The place of a recording."""
+    """The folder of a recording, and how its ranks coordinate."""
 
     folder: Path
     rank_store: RankStore
@@ -35,20 +35,20 @@ class RecordingOutput(Protocol):
         """Prepare the folder."""
 
     def progress(self, done: int, total: int) -> None:
-        """Be told how far the recording is."""
+        """Report the number of steps done."""
 
     def report_error(self, message: str) -> None:
-        """Be told why there is nothing, or not everything, to keep."""
+        """Report why the recording is missing or incomplete."""
 
     def end(self, failure: str | None) -> None:
-        """Be told that this rank's files are written, and what ended its training, if that was a failure."""
+        """Finish after this rank's files are written; *failure* is the error that ended its training, if any."""
 
 
 _opened = 0
 
 
 def open_output(out: str | os.PathLike[str] | None, force: bool) -> RecordingOutput:
-    """Give the launcher's folder when ``dptrace record`` started this process, else one at *out*."""
+    """Return the launcher's folder if ``dptrace record`` started this process, else one at *out*."""
     global _opened
     _opened += 1
     rank_store = RankStore(str(_opened))
@@ -63,7 +63,7 @@ def open_output(out: str | os.PathLike[str] | None, force: bool) -> RecordingOut
 
 
 class LauncherOutput:
-    """The launcher's folder: it waits for all ranks, and names the run at the end."""
+    """The launcher's folder; the launcher waits for all ranks and renames the run at the end."""
 
     def __init__(self, assignment: messages.LauncherSettings, rank_store: RankStore) -> None:
         self.folder, self.rank_store = Path(assignment.folder), rank_store
@@ -71,26 +71,26 @@ class LauncherOutput:
         self._last_progress_ns = 0
 
     def begin(self) -> None:
-        """Make the folder where the launcher of another machine could not."""
+        """Create the folder if the launcher of another machine could not."""
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def progress(self, done: int, total: int) -> None:
-        """Tell the launcher, now and then, how far it is."""
+        """Write the number of steps done for the launcher, at most five times a second."""
         now = time.monotonic_ns()
         if self._progress is not None and now - self._last_progress_ns > _PROGRESS_EVERY_NS:
             self._last_progress_ns = now
             self._progress.write_text(f"{done} {total}")
 
     def report_error(self, message: str) -> None:
-        """Let the launcher say it."""
+        """Pass the message to the launcher."""
         messages.report_failure(RecordingError(message))
 
     def end(self, failure: str | None) -> None:
-        """Leave the rest to the launcher."""
+        """Do nothing: the launcher finishes the run."""
 
 
 class StandaloneOutput:
-    """A folder of our own: rank 0 prepares it, waits for the others' files, and names the run."""
+    """A folder that rank 0 prepares; at the end it waits for the other ranks' files and renames the run."""
 
     def __init__(self, path: Path, force: bool, rank_store: RankStore) -> None:
         self.rank_store = rank_store
@@ -99,7 +99,7 @@ class StandaloneOutput:
         self.folder = self._run.staging
 
     def begin(self) -> None:
-        """Let rank 0 prepare the folder, and all ranks know whether it could."""
+        """Prepare the folder on rank 0; raise its error on all ranks."""
         if self.rank_store.rank != 0:
             problem = json.loads(self.rank_store.receive("folder"))
             if problem is not None:
@@ -113,14 +113,14 @@ class StandaloneOutput:
         self.rank_store.publish("folder", "null")
 
     def progress(self, done: int, total: int) -> None:
-        """Show nothing: the script's own output tells."""
+        """Do nothing: the script has its own output."""
 
     def report_error(self, message: str) -> None:
-        """Say it, and let the training go on: a recording must not end it."""
+        """Print the message; a failed recording must not end the training."""
         print(f"dptrace: rank {self.rank_store.rank}: {message}", file=sys.stderr)
 
     def end(self, failure: str | None) -> None:
-        """Be counted; rank 0 waits for all, and names the run."""
+        """Report that this rank is done; rank 0 waits for all ranks and renames the run."""
         rank = self.rank_store.rank
         if rank != 0:
             if failure is None:
@@ -128,17 +128,17 @@ class StandaloneOutput:
             else:
                 self.rank_store.publish("failed", json.dumps({"rank": rank, "message": failure}))
             return
-        note: dict[str, Any] | None = None if failure is None else {"rank": rank, "message": failure}
-        if note is None and not self.rank_store.barrier_unless_failed("written", _LONGEST_WRITE):
-            note = {"rank": None, "message": "not every rank came to the end of its recording"}
-            failure_note = self.rank_store.failure()
-            note = note if failure_note is None else json.loads(failure_note)
+        failure_message: dict[str, Any] | None = None if failure is None else {"rank": rank, "message": failure}
+        if failure_message is None and not self.rank_store.barrier_unless_failed("written", _LONGEST_WRITE):
+            failure_message = {"rank": None, "message": "not every rank finished its recording"}
+            published = self.rank_store.failure()
+            failure_message = failure_message if published is None else json.loads(published)
         if not messages.read_messages(self.folder, "piece"):
             self._run.discard()
             return
-        write_manifest(self.folder, launch_metadata(sys.orig_argv, None, sys.argv[0] or None, note))
-        if note is None:
+        write_manifest(self.folder, launch_metadata(sys.orig_argv, None, sys.argv[0] or None, failure_message))
+        if failure_message is None:
             path = self._run.complete()
             print(f"Wrote {path}. Next: dptrace analyze {path}", file=sys.stderr)
         else:
-            print(f"Kept what was recorded in {self._run.keep_failed()}.", file=sys.stderr)
+            print(f"Kept the incomplete recording in {self._run.keep_failed()}.", file=sys.stderr)

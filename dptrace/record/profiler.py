@@ -1,4 +1,4 @@
-"""torch's profiler, started on all ranks at one moment, and a stopwatch that stays on the device."""
+"""torch's profiler, started at the same time on all ranks, and a stopwatch that does not wait for the device."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from dptrace.record.gloo_threads import gloo_threads
 __all__ = ["AlignedProfile", "Stopwatch", "device_of"]
 
 _BARRIER_TIMEOUT = timedelta(seconds=10)
-"""How long a rank waits for the others before it records without them: processes that do not train together."""
+"""How long a rank waits for the others before it records without them: they may not train together."""
 
 
 def device_of(parameters: Iterable[torch.Tensor]) -> torch.device:
-    """Tell where these parameters are trained: on a GPU if one of them lies there.
+    """Return the device on which these parameters are trained: a GPU if one of them is there, else the CPU.
 
-    A machine with a GPU may train on its CPU, so that a GPU is there tells nothing. Where no parameter is known,
-    a GPU that this process has used already is where it trains.
+    The presence of a GPU proves nothing, because a machine with GPUs can train on its CPU. If no parameter is known,
+    a GPU that this process has used counts.
     """
     devices = [parameter.device for parameter in parameters]
     if not devices and (used := used_accelerator()) is not None:
@@ -36,8 +36,8 @@ def device_of(parameters: Iterable[torch.Tensor]) -> torch.device:
 class AlignedProfile(profile):
     """A profiler whose ranks begin their first recorded step together.
 
-    Switching the profiler on takes each rank its own time; without the meeting the first recorded all-reduce
-    would show the difference as time waited for a peer.
+    Ranks take different times to start the profiler; without a barrier the first recorded all-reduce would show the
+    difference as wait for a peer.
     """
 
     def __init__(self, rank_store: RankStore, **settings: Any) -> None:
@@ -45,45 +45,45 @@ class AlignedProfile(profile):
         self._rank_store = rank_store
 
     def start_trace(self) -> None:
-        """Switch to recording, then wait for the other ranks; the first ``ProfilerStep`` begins after that."""
+        """Start recording, then wait for the other ranks; the first ``ProfilerStep`` begins after that."""
         super().start_trace()
         if threads := gloo_threads():
             self.add_metadata_json("gloo_threads", json.dumps(threads))
         self._rank_store.barrier("recording", _BARRIER_TIMEOUT)
 
     def finish(self) -> None:
-        """Stop, wherever in its schedule it is."""
+        """Stop, at any point of the schedule."""
         self.__exit__(None, None, None)
 
 
 class Stopwatch:
-    """Wall times of steps: on a GPU between two CUDA events, so that no step waits for the host."""
+    """Wall times of steps: on a GPU between two events in its stream, so that no step waits for the host."""
 
     def __init__(self, device: torch.device) -> None:
         accelerator = accelerator_of(device)
         self._device, self._module = device, None if accelerator is None else accelerator.module
         self._step_events: list[tuple[Any, Any]] = []
-        self._begun: Any = None
+        self._begin: Any = None
 
     def _now(self) -> Any:
         if self._module is None:
             return time.perf_counter_ns()
-        # Not every script calls set_device: the current device may be another than the one that trains.
+        # Not every script calls set_device, so the current device may not be the one that trains.
         with self._module.device(self._device):
             event = self._module.Event(enable_timing=True)
             event.record(self._module.current_stream(self._device))
         return event
 
     def begin(self) -> None:
-        """Begin a step."""
-        self._begun = self._now()
+        """Start the time of a step."""
+        self._begin = self._now()
 
     def end(self) -> None:
-        """End the step."""
-        self._step_events.append((self._begun, self._now()))
+        """End the time of the step."""
+        self._step_events.append((self._begin, self._now()))
 
     def durations_ns(self) -> list[int]:
-        """Give the wall time of each step in ns."""
+        """Return the wall time of each step in ns."""
         if self._module is None:
             return [end - begin for begin, end in self._step_events]
         self._module.synchronize(self._device)

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.profiler import ProfilerActivity, record_function, schedule
 
+from dptrace.core.units import plural
 from dptrace.record.accelerator import accelerator_of
 from dptrace.record.environment import device_name, versions
 from dptrace.record.epoch_timer import EpochTimer
@@ -31,25 +32,29 @@ from dptrace.record.rank_metadata import ddp_logging, local_rank, losses_as_floa
 __all__ = ["Recording", "is_failure", "latest", "phase", "record"]
 
 _latest: Recording | None = None
-"""The recording that this process made last; it may be over."""
+"""The latest recording of this process; it may be closed."""
 
 
 def latest() -> Recording | None:
-    """Give the recording that this process made last."""
+    """Return the latest recording of this process."""
     return _latest
 
 
 def is_failure(error: BaseException | None) -> bool:
-    """Tell failures from the ways to end a training that are none: sys.exit(0), Ctrl-C."""
+    """Return whether an exception is a failure, unlike sys.exit(0) and Ctrl-C."""
     if isinstance(error, SystemExit):
         return error.code not in (None, 0)
     return isinstance(error, Exception)
 
 
 def phase(name: Literal["forward", "backward", "optimizer", "other"]) -> record_function:
-    """Mark what the code inside is for; what autograd runs on threads of its own is told as backward anyway."""
+    """Mark the code inside as one phase of a step. Work on autograd's own threads counts as backward without a mark.
+
+    Raises:
+        ValueError: *name* is not a phase.
+    """
     if name not in ("forward", "backward", "optimizer", "other"):
-        raise ValueError(f"phase {name!r}: one of forward, backward, optimizer, other")
+        raise ValueError(f"unknown phase {name!r}; choose from forward, backward, optimizer, other")
     return record_function(f"dptrace::{name}")
 
 
@@ -88,30 +93,29 @@ def record(
     first_step: int = 0,
     damaged_checkpoints: Sequence[str] = (),
 ) -> Recording | EpochTimer:
-    """Record the loop inside; call ``step()`` at the end of each pass.
+    """Record the loop in the with block; call ``step()`` at the end of each pass.
 
-    Under ``dptrace record`` the launcher decides: its folder, and its --steps, --warmup and --wait where given.
-    Elsewhere call it after init_process_group(), which tells a process that torchrun did not start its rank.
+    Under ``dptrace record`` the launcher's folder is used, and its --steps, --warmup and --wait if given. Otherwise
+    call this after init_process_group(), from which a process that torchrun did not start learns its rank.
 
-    A GPU's work is recorded where training is on one: where *model* lies, or, without it, where this process has
-    used CUDA before.
+    GPU work is recorded if the training is on a GPU: if *model* is, or, without *model*, if this process has used one.
 
     Args:
         out: folder of the run; by default ``runs/`` and the script's name.
         steps: steps to record.
-        warmup: steps left out before the timed and before the recorded ones; at least 2.
-        wait: steps before the profiler is started; by default warmup + steps, the last of which are timed.
-        force: replace a run that is there already.
-        model: what is trained: its parameters are counted, and DDP's own logging data kept.
-        options: what else run.json should tell of this run.
-        epochs: time so many epochs of so many steps without the profiler, and print one line of results
-            (``record.epoch_timer``); nothing is recorded then.
-        first: the step with which a training that was broken off goes on; its last steps are recorded then, after
-            as much of waiting and warm-up as is left.
-        lost: what could not be gone on from, and why; to be told.
+        warmup: steps to skip before the timed and before the recorded ones; at least 2.
+        wait: steps before the profiler starts; by default warmup + steps, the last of which are timed.
+        force: replace an existing run.
+        model: the trained model: its parameters are counted, and DDP's logging data is kept.
+        options: further entries for ``options`` in run.json.
+        epochs: (epochs, steps per epoch) to time without the profiler; one line of results is printed
+            (``record.epoch_timer``) and nothing is recorded.
+        first_step: the step from which a resumed training continues; its last steps are recorded, after what remains
+            of wait and warm-up.
+        damaged_checkpoints: checkpoints that could not be read, and why, for the notes in run.json.
 
     Raises:
-        UsageError: the folder holds something already, or the numbers make no schedule.
+        UsageError: the folder holds other files or a run, or the schedule is impossible.
     """
     if epochs is not None:
         return EpochTimer(*epochs, warmup, model, options or {})
@@ -121,7 +125,7 @@ def record(
     recording = Recording(
         Schedule.of(steps, warmup, wait).after(first_step), open_output(out, force), model, options or {}, first_step
     )
-    recording.notes += [f"{one}: could not be read, and was passed over." for one in damaged_checkpoints]
+    recording.notes += [f"{checkpoint} could not be read and was skipped." for checkpoint in damaged_checkpoints]
     return recording
 
 
@@ -146,10 +150,10 @@ class Recording:
         self.steps_done = 0
         self.notes: list[str] = []
         if first_step:
-            self.notes.append(f"The training went on from step {first_step}, where its last checkpoint was.")
+            self.notes.append(f"The training continued from the checkpoint of step {first_step}.")
             if plan.warmup < 2:
                 self.notes.append(
-                    f"Steps of warm-up that were left before the recorded ones: {plan.warmup}; they may be slower."
+                    f"Only {plural(plan.warmup, 'warm-up step')} ran before the recorded steps, which may be slower."
                 )
         self.losses: list[torch.Tensor] = []
         self.stopwatch = Stopwatch(self.device)
@@ -159,21 +163,21 @@ class Recording:
         self._error: str | None = None
 
     def set_parameters(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Be told, before the first step, what is trained: how many numbers, and where."""
+        """Set the trained parameters before the first step: they determine the parameter count and the device."""
         trained = list(parameters)
-        with suppress(ValueError):  # lazy modules know their sizes only after the first step
+        with suppress(ValueError):  # the sizes of lazy modules are unknown before the first step
             self.parameters = sum(parameter.numel() for parameter in trained)
         self.device = device_of(trained)
         self.memory = MemoryTracker(self.model, self.device)
 
     @property
     def total_steps(self) -> int:
-        """Count the steps that a whole recording takes, from the first of the training."""
+        """The number of steps after which the recording is complete, counted from the first step of the training."""
         return self.first_step + self.schedule.total
 
     @property
     def recorded_steps(self) -> int:
-        """Count the recorded steps that came to their end."""
+        """The number of recorded steps that have ended."""
         return min(max(self.steps_done - self.schedule.wait - self.schedule.warmup, 0), self.schedule.steps)
 
     def __enter__(self) -> Recording:
@@ -197,9 +201,9 @@ class Recording:
         return self
 
     def _needs_shapes(self) -> bool:
-        """Tell whether bytes are known from shapes alone: gloo's events carry no count, NCCL's do.
+        """Return whether message sizes must be computed from shapes: gloo's events contain no size, NCCL's do.
 
-        Shapes make each operator's event dearer, which shows where the host is what a GPU waits for.
+        Recording shapes makes every operator slower, which matters if the GPU waits for the host.
         """
         accelerator = accelerator_of(self.device)
         if accelerator is None:
@@ -209,16 +213,16 @@ class Recording:
 
     @property
     def is_active(self) -> bool:
-        """Tell whether steps are still to come."""
+        """Whether the recording still waits for steps."""
         return self._profile is not None
 
     def _defer_to(self, other: Recording) -> None:
-        """Do nothing: there is one profiler in a process, and one recording in a launcher's folder."""
+        """Record nothing: a process has one profiler, and a launcher's folder holds one recording."""
         self._inactive = True
-        other.notes.append("The script began another recording; only the first was kept.")
+        other.notes.append("The script started another recording; only the first was kept.")
 
     def step(self, loss: torch.Tensor | float | None = None) -> None:
-        """End a step. *loss* stays on its device, so that no step waits for it, and is averaged over ranks later."""
+        """End a step. *loss* stays on its device, so that no step waits for it; it is averaged over ranks later."""
         if self._profile is None:
             return
         with self._contain_errors():
@@ -234,7 +238,7 @@ class Recording:
             self.stopwatch.begin()
 
     def _update_memory(self) -> None:
-        """Count what is held in the warm-up before the recorded steps, where no time is taken; then the peak."""
+        """Count the held memory in the untimed warm-up before the recorded steps; then track the peak."""
         self.memory.end_step()
         if self.steps_done == self.schedule.wait:
             self.memory.start()
@@ -243,10 +247,10 @@ class Recording:
 
     @contextmanager
     def _contain_errors(self) -> Iterator[None]:
-        """Give the recording up for an error of its own: it must not end the user's training.
+        """Abandon the recording on an error inside it, which must not end the user's training.
 
-        Told when the recording is closed, after what ended the training: that may be the cause, as a CUDA error is
-        of all that follow it.
+        The error is reported when the recording is closed, after the error that ended the training: that may be the
+        cause, as a CUDA error is the cause of all later ones.
         """
         try:
             yield
@@ -255,7 +259,7 @@ class Recording:
             self._error = self._error or f"The recording failed: {messages.error_text(error)}"
 
     def _finish(self) -> None:
-        """Write on a thread of its own: training may go on for hours, and no collective waits for a file."""
+        """Stop the profiler and write in a thread, so that neither the training nor a collective waits for a file."""
         assert self._profile is not None
         profile, self._profile = self._profile, None
         profile.finish()
@@ -265,16 +269,16 @@ class Recording:
             return
         if self.recorded_steps < self.schedule.steps:
             self.notes.append(
-                f"The training ended after {self.recorded_steps} of {self.schedule.steps} recorded steps; "
-                f"ProfilerStep#{self.steps_done} in the traces is what came after."
+                f"The training ended after {self.recorded_steps} of {self.schedule.steps} steps to record; "
+                f"ProfilerStep#{self.steps_done} in the traces is not a whole step."
             )
         metadata = self.describe()
-        self.model = None  # so that its owner can free it, and with it DDP's process group
+        self.model = None  # so that the model, and with it DDP's process group, can be freed
         self._writer = threading.Thread(target=self._write, args=(profile, metadata), name="dptrace_writer")
         self._writer.start()
 
     def describe(self) -> dict[str, Any]:
-        """Return this rank's part of run.json; times in ns, steps counted from the first of the recording."""
+        """Return this rank's part of run.json; times in ns, steps counted from the first step of the recording."""
         schedule, rank_store = self.schedule, self.output.rank_store
         laps = self._read_or_default("The steps' times", self.stopwatch.durations_ns, [])
         return {
@@ -288,7 +292,7 @@ class Recording:
             "unprofiled_ns": laps[schedule.warmup : schedule.wait],
             "profiled_ns": laps[schedule.wait + schedule.warmup : schedule.total],
             "losses": self._read_or_default("The losses", lambda: losses_as_floats(self.losses), []),
-            "memory": self._read_or_default("What was seen of memory", self.memory.to_dict, None),
+            "memory": self._read_or_default("The memory figures", self.memory.to_dict, None),
             "ddp": self._read_or_default("DDP's logging data", lambda: ddp_logging(self.model), None),
             "notes": self.notes,
             "model": self.options.get("model"),
@@ -301,20 +305,20 @@ class Recording:
         }
 
     def _read_or_default(self, what: str, read: Callable[[], Any], otherwise: Any) -> Any:
-        """Read a value; a failure becomes a note, since the trace is worth keeping without it."""
+        """Read a value; return *otherwise* and add a note if that fails, because the trace is useful without it."""
         try:
             return read()
         except Exception as error:
-            self.notes.append(f"{what} could not be kept: {messages.error_text(error)}")
+            self.notes.append(f"{what} could not be read: {messages.error_text(error)}")
             return otherwise
 
     def _too_short_message(self) -> str:
         before = self.schedule.wait + self.schedule.warmup
-        sooner = ", or give --wait 0" if self.schedule.wait else ""
+        shorten = ", or use --wait 0" if self.schedule.wait else ""
         return (
             f"Nothing was recorded: the training made {self.steps_done} steps, and recording begins after "
             f"{before} (wait {self.schedule.wait}, warmup {self.schedule.warmup}). "
-            f"Train longer, record fewer --steps{sooner}."
+            f"Train for more steps, record fewer --steps{shorten}."
         )
 
     def _write(self, profile: AlignedProfile, metadata: dict[str, Any]) -> None:
@@ -328,13 +332,13 @@ class Recording:
             piece_name = f"rank{self.output.rank_store.rank}.piece.json"
             messages.write_json(self.output.folder / piece_name, metadata | {"file": path.name})
         except Exception as error:
-            self.output.report_error(f"{path}: can't be written: {error}.")
+            self.output.report_error(f"{path} cannot be written: {error}.")
         finally:
             plain.unlink(missing_ok=True)
             packed.unlink(missing_ok=True)
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the recording, early or not; the files are written when this returns."""
+        """End the recording, early or not; all files are written when this returns."""
         if self._inactive:
             return
         failure = None

@@ -1,8 +1,8 @@
-"""Run a user's script unchanged, and record it: ``python -m dptrace.record.script_runner train.py [its arguments]``.
+"""Run an unchanged user script and record it: ``python -m dptrace.record.script_runner train.py [its arguments]``.
 
-A step ends when the optimizer that made the first step of all makes its next one, as torch's public optimizer hook
-tells. So several optimizers in one loop count once; an optimizer that steps k times in a pass counts k steps, and a
-pass whose step a GradScaler leaves out counts with the next.
+A step ends when the optimizer that made the very first step makes its next one, which torch's public optimizer hook
+reports. So several optimizers in one loop count once; an optimizer that steps k times in a pass counts k steps; and a
+pass whose step a GradScaler skips counts with the next.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ __all__ = ["OptimizerSteps", "main"]
 
 
 class OptimizerSteps:
-    """Begin a recording with the first optimizer step, and end one of its steps with each further."""
+    """Starts a recording at the first optimizer step and ends one of its steps at each further one."""
 
     def __init__(self) -> None:
         self.seen = False
         self.process = os.getpid()
-        """A child that the script forks has our hook too, and must leave the recording alone."""
+        """The id of this process: a child that the script forks inherits the hook but must not touch the recording."""
         self._recording: Recording | None = None
         self._counted_optimizer: weakref.ref[Optimizer] | None = None
 
     def __call__(self, optimizer: Optimizer, arguments: Any, keywords: Any) -> None:
-        """Be told, as a hook, that an optimizer has stepped."""
+        """Count a step of an optimizer, as a hook."""
         if self.forked:
             return
         self.seen = True
         if latest() is not None and latest() is not self._recording:
-            return  # the script records itself, with a record() of its own
+            return  # the script calls record() itself
         if self._recording is None:
             self._counted_optimizer = weakref.ref(optimizer)
             self._recording = record()
@@ -57,26 +57,26 @@ class OptimizerSteps:
             return
         assert self._counted_optimizer is not None
         if self._counted_optimizer() is None:
-            self._counted_optimizer = weakref.ref(optimizer)  # a script may go on with another one
+            self._counted_optimizer = weakref.ref(optimizer)  # a script may continue with another one
         if self._counted_optimizer() is optimizer:
             self._recording.step()
 
     @property
     def forked(self) -> bool:
-        """Tell whether this is a child that the script forked."""
+        """Whether this process is a child that the script forked."""
         return os.getpid() != self.process
 
     def close(self, error: BaseException | None) -> None:
         """End the recording."""
         if error is not None:
-            # At once: closing takes its time, and peers fail of this failure meanwhile.
+            # First: closing takes time, in which peers fail because of this failure.
             messages.report_failure(error)
         if self._recording is not None:
             self._recording.close(error)
 
 
 def main() -> None:
-    """Run ``sys.argv[1]`` as Python would."""
+    """Run the script ``sys.argv[1]`` as Python would."""
     end_with_parent(signal.SIGKILL, os.environ.get(AGENT_PID_ENV))
     sys.argv = sys.argv[1:]
     script = sys.argv[0]
@@ -86,15 +86,15 @@ def main() -> None:
     code = _run(script, steps)
     if code:
         exit_now(code)
-    gc.collect()  # see process_group: DDP models that live until the interpreter ends
+    gc.collect()  # see process_group: DDP models that live until the interpreter exits
     _exit_after_threads()
 
 
 def _exit_after_threads() -> NoReturn:
-    """Do what the interpreter does at its end, all but tearing itself down.
+    """Do what the interpreter does at exit, except for its teardown.
 
-    With threads of gloo's or the profiler's still at their end, that now and then aborts a rank (``terminate called
-    without an active exception``) whose recording is whole.
+    If threads of gloo or the profiler are still ending, the teardown sometimes aborts a rank whose recording is
+    complete (``terminate called without an active exception``).
     """
     for thread in threading.enumerate():
         if thread is not threading.main_thread() and not thread.daemon:
@@ -117,17 +117,17 @@ def _run(script: str, steps: OptimizerSteps) -> int:
         if steps.forked:
             traceback.print_exc()
             exit_now(1)
-        traceback.print_exception(error.with_traceback(_own_frames(error.__traceback__, script)))
+        traceback.print_exception(error.with_traceback(_without_runner_frames(error.__traceback__, script)))
         _fail(steps, error, 1)
     if steps.forked:
-        # At once: the threads of the profiler are not in a forked child, and the interpreter's end waits for them.
+        # At once: a forked child lacks the profiler's threads, and the interpreter would wait for them at exit.
         exit_now(0)
     steps.close(None)
     if not steps.seen and latest() is None:
         messages.report_failure(
             RecordingError(
                 f"{script} made no optimizer step, so there was no step to record. Steps are counted from "
-                "torch.optim optimizers; a loop with another kind can call dptrace.record.record() itself."
+                "torch.optim optimizers; in a loop without one, call dptrace.record.record()."
             )
         )
         return 1
@@ -135,23 +135,23 @@ def _run(script: str, steps: OptimizerSteps) -> int:
 
 
 def _fail(steps: OptimizerSteps, error: BaseException, code: int) -> NoReturn:
-    """End this rank, whatever becomes of its recording: a rank that stays would hang its peers."""
+    """End this rank even if closing its recording fails: a rank that stays would block its peers."""
     try:
         steps.close(error)
     finally:
         exit_now(code)
 
 
-def _own_frames(trace: TracebackType | None, script: str) -> TracebackType | None:
-    """Leave out our frames and runpy's, so that the traceback is the one that Python would show."""
+def _without_runner_frames(trace: TracebackType | None, script: str) -> TracebackType | None:
+    """Drop the frames of this module and runpy, so that the traceback is the one that Python would show."""
     first = trace
     while first is not None and not _same_file(first.tb_frame.f_code.co_filename, script):
         first = first.tb_next
     return first or trace
 
 
-def _same_file(one: str, other: str) -> bool:
-    return os.path.abspath(one) == os.path.abspath(other)
+def _same_file(path: str, other: str) -> bool:
+    return os.path.abspath(path) == os.path.abspath(other)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def test_a_copy_that_was_edited_is_not_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nayve", "."], "There is no mode 'nayve'"),
+        (["nayve", "."], "Unknown mode 'nayve'"),
         (["naive", "nowhere"], "neither a folder that is there nor a name that ends in .py"),
         (["naive", "nowhere/x.py"], "nowhere; make it first"),
     ],

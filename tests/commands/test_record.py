@@ -52,7 +52,7 @@ def _refused(*arguments: str) -> DptraceError:
     [
         ("", "Give either --mode or a script"),
         ("--mode naive train.py", "Give either --mode or a script"),
-        ("--mode nayve", "There is no mode 'nayve'. The modes are:\n  single "),
+        ("--mode nayve", "Unknown mode 'nayve'; choose from:\n  single "),
         ("--mode single --nnodes 2 --node-rank 0 --rdzv-endpoint h:1", "single trains on one GPU"),
         ("--mode naive --save-parameters nowhere/p.npz", "there is no such folder"),
         ("--mode naive --out .", "the folder you are in"),
@@ -60,8 +60,8 @@ def _refused(*arguments: str) -> DptraceError:
         ("--mode naive --steps 0", "--steps 0"),
         ("--mode naive --bucket-cap-mb 4", "--bucket-cap-mb means nothing to --mode naive; it is for ddp, accumulate."),
         ("--mode naive -q -v", "Choose one of"),
-        ("--mode tp --gpus 3", "--model medium does not divide over 3 ranks; --gpus 1 or 2 would."),
-        ("--mode 3d --gpus 2", "--mode 3d with --tp 2 and --pp 2 needs a multiple of 4 ranks, and there are 2."),
+        ("--mode tp --gpus 3", "--model medium cannot be split over 3 ranks; try --gpus 1 or 2."),
+        ("--mode 3d --gpus 2", "--mode 3d with --tp 2 and --pp 2 needs a multiple of 4 ranks, not 2."),
         ("--mode naive --nnodes 2", "--nnodes needs --node-rank"),
         ("--mode naive --nnodes 2 --node-rank 2 --rdzv-endpoint a:1", "--node-rank 2: from 0 to 1"),
         ("--mode naive --rdzv-endpoint a:1", "give --nnodes too"),
@@ -93,8 +93,8 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(arguments: str, s
     ("arguments", "gpus", "says"),
     [
         ("--mode naive --gpus 3", 2, "--gpus 3: this machine has 2."),
-        ("--mode naive --gpus 3", 0, "--batch-size 1024 does not divide over 3 ranks; 1023 or 1026 would."),
-        ("--mode naive --batch-size 40000", 0, "--batch-size 40000: from 1 to 32768"),
+        ("--mode naive --gpus 3", 0, "--batch-size 1024 must be divisible by 3 ranks; try 1023 or 1026."),
+        ("--mode naive --batch-size 40000", 0, "--batch-size 40000: must be from 1 to 32768"),
     ],
 )
 def test_what_this_machine_cannot_do_is_refused(

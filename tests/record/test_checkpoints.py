@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, read without running anything, of the same training only; and restarts for real."""
+"""Checkpoints: written atomically, read without running code, used for the same training only; and real restarts."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ CPU = torch.device("cpu")
 
 
 def test_the_last_two_are_kept_and_the_newest_is_found(tmp_path: Path) -> None:
-    """Older ones go; a training that ends after so many steps goes on from one before its end."""
+    """Older ones are deleted; a training continues only from a checkpoint before its end."""
     from dptrace.record.checkpoints import Checkpoints
 
-    found = Checkpoints(tmp_path / "new", {"model": "small"})
-    assert found.load_newest(100, CPU) is None
+    checkpoints = Checkpoints(tmp_path / "new", {"model": "small"})
+    assert checkpoints.load_newest(100, CPU) is None
     for step in (5, 10, 15):
-        found.save(step, {"model": {"w": torch.full((2,), float(step))}})
+        checkpoints.save(step, {"model": {"w": torch.full((2,), float(step))}})
 
-    assert [10, 15] == found.steps()
-    assert 15 == (found.load_newest(100, CPU) or {})["step"]
-    assert 10 == (found.load_newest(15, CPU) or {})["step"]
-    assert [10.0, 10.0] == (found.load_newest(15, CPU) or {})["model"]["w"].tolist()
+    assert [10, 15] == checkpoints.steps()
+    assert 15 == (checkpoints.load_newest(100, CPU) or {})["step"]
+    assert 10 == (checkpoints.load_newest(15, CPU) or {})["step"]
+    assert [10.0, 10.0] == (checkpoints.load_newest(15, CPU) or {})["model"]["w"].tolist()
     assert {"step-00000010.pt", "step-00000015.pt"} == {path.name for path in (tmp_path / "new").iterdir()}
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
-    """A torn disk costs some steps, not the training; where all are damaged it says so."""
+    """A damaged checkpoint costs some steps, not the training; if all are damaged, the error says so."""
     from dptrace.record.checkpoints import Checkpoints
 
-    found = Checkpoints(tmp_path, {})
+    checkpoints = Checkpoints(tmp_path, {})
     for step in (5, 10):
-        found.save(step, {})
-    found.path(10).write_bytes(found.path(10).read_bytes()[:100])
-    assert 5 == (found.load_newest(100, CPU) or {})["step"]
-    found.path(5).write_bytes(b"")
-    with pytest.raises(DptraceError, match=rf"(?s)No checkpoint can be read.*remove {tmp_path} or name another folder"):
-        found.load_newest(100, CPU)
+        checkpoints.save(step, {})
+    checkpoints.path(10).write_bytes(checkpoints.path(10).read_bytes()[:100])
+    assert 5 == (checkpoints.load_newest(100, CPU) or {})["step"]
+    checkpoints.path(5).write_bytes(b"")
+    with pytest.raises(DptraceError, match=rf"(?s)No checkpoint can be read.*remove {tmp_path} or choose"):
+        checkpoints.load_newest(100, CPU)
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
-    """Going on with another model or learning rate would be a training that nobody asked for."""
+    """A checkpoint with another learning rate, batch size or compression is not used."""
     from dptrace.record.checkpoints import Checkpoints
 
     Checkpoints(tmp_path, {"lr": 0.1, "batch_size": 8}).save(5, {})
@@ -65,34 +65,34 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
 
 
 def test_nothing_in_a_checkpoint_is_executed(tmp_path: Path) -> None:
-    """A pickle that would run a command is a damaged file."""
+    """A pickle that would run a command counts as damaged."""
     from dptrace.record.checkpoints import Checkpoints
 
     class Evil:
         def __reduce__(self) -> tuple[object, tuple[str]]:
             return os.system, (f"touch {tmp_path / 'ran'}",)
 
-    found = Checkpoints(tmp_path, {})
-    found.path(5).write_bytes(pickle.dumps({"step": 5, "facts": Evil()}))
+    checkpoints = Checkpoints(tmp_path, {})
+    checkpoints.path(5).write_bytes(pickle.dumps({"step": 5, "facts": Evil()}))
     with pytest.raises(DptraceError, match="No checkpoint can be read"):
-        found.load_newest(100, CPU)
+        checkpoints.load_newest(100, CPU)
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    """With its name, and nothing half-written left."""
+    """The error names the folder, and no partial file is left."""
     from dptrace.record.checkpoints import Checkpoints
 
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DptraceError, match="can't be written"):
+    with pytest.raises(DptraceError, match="cannot be written"):
         Checkpoints(tmp_path / "file", {}).save(1, {})
 
 
 @pytest.mark.processes
 def test_a_training_goes_on_after_kills_and_ends_as_if_undisturbed(tmp_path: Path) -> None:
-    """Ranks killed at moments of chance: the last checkpoint is gone on from, nothing before it lost; all is told.
+    """Ranks are killed at random moments: training continues from the last checkpoint, and run.json lists the restarts.
 
-    The parameters are those of the same training left alone, to the bit.
+    The parameters are bit for bit those of the same training without kills.
     """
     chance = random.Random(os.getpid())
     calm, disturbed = trained(tmp_path, 0, chance), trained(tmp_path, 2, chance)
@@ -100,26 +100,26 @@ def test_a_training_goes_on_after_kills_and_ends_as_if_undisturbed(tmp_path: Pat
     assert calm["parameters"].keys() == disturbed["parameters"].keys()
     assert all(np.array_equal(calm["parameters"][name], disturbed["parameters"][name]) for name in calm["parameters"])
     assert [] == disturbed["leftover"] == calm["run"]["restarts"]
-    told = disturbed["run"]["restarts"]
-    assert [number for number, _ in disturbed["killed"]] == [restart["rank"] for restart in told]
-    assert all("SIGKILL" in restart["message"] for restart in told)
-    assert len(told) == sum("started anew" in note for note in disturbed["run"]["notes"])
+    restarts = disturbed["run"]["restarts"]
+    assert [number for number, _ in disturbed["killed"]] == [restart["rank"] for restart in restarts]
+    assert all("SIGKILL" in restart["message"] for restart in restarts)
+    assert len(restarts) == sum("restarted" in note for note in disturbed["run"]["notes"])
     assert "complete" == disturbed["run"]["status"]
 
 
 @pytest.mark.processes
 def test_a_training_is_resumed_where_it_ended(tmp_path: Path) -> None:
-    """Six steps and then four more are ten; without --resume old checkpoints are neither used nor replaced."""
+    """Six steps and then four more equal ten; without --resume old checkpoints are neither used nor replaced."""
     common = ["record", "--mode", "naive", "--gpus", "2", "--model", "small", "--batch-size", "64", "--warmup", "2"]
     saving = ["--checkpoint-every", "3", "--checkpoints", "kept"]
     dptrace(*common, "--wait", "2", "--steps", "6", "-o", "whole", "--save-parameters", "whole.npz", cwd=tmp_path)
     dptrace(*common, "--wait", "2", "--steps", "2", "-o", "part", *saving, cwd=tmp_path)
     refused = dptrace(*common, "--wait", "2", "--steps", "6", "-o", "rest", *saving, cwd=tmp_path, ok=False)
     more = [*common, "--wait", "2", "--steps", "6", "-o", "rest", *saving, "--resume", "--save-parameters", "rest.npz"]
-    told = dptrace(*more, cwd=tmp_path)
+    resumed = dptrace(*more, cwd=tmp_path)
 
-    assert (2, True) == (refused.returncode, "Go on from them with --resume" in refused.stderr)
-    assert "went on from step 6" in told.stderr
+    assert (2, True) == (refused.returncode, "Continue from the last one with --resume" in refused.stderr)
+    assert "continued from the checkpoint of step 6" in resumed.stderr
     whole, rest = np.load(tmp_path / "whole.npz"), np.load(tmp_path / "rest.npz")
     assert all(np.array_equal(whole[name], rest[name]) for name in whole.files)
     assert json.loads((tmp_path / "rest" / "run.json").read_text())["ranks"][0]["recorded_steps"] == 4
@@ -133,7 +133,7 @@ def _free_port() -> int:
 
 @pytest.mark.processes
 def test_two_machines_record_one_run(tmp_path: Path) -> None:
-    """Two launchers with two ranks each, as on two machines that share a folder: one run that tells node and rank."""
+    """Two launchers with two ranks each, as on two machines that share a folder, write one run with nodes and ranks."""
     where = ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{_free_port()}"]
     what = ["record", "--mode", "hierarchical", "--gpus", "2", "--model", "small", "--batch-size", "64", "-o", "both"]
     less = ["--steps", "2", "--warmup", "2", "--wait", "2"]
@@ -147,39 +147,39 @@ def test_two_machines_record_one_run(tmp_path: Path) -> None:
         )
         for node in range(2)
     ]
-    told = [node.communicate(timeout=180)[1] for node in nodes]
-    assert [0, 0] == [node.returncode for node in nodes], told
+    errors = [node.communicate(timeout=180)[1] for node in nodes]
+    assert [0, 0] == [node.returncode for node in nodes], errors
     run = json.loads((tmp_path / "both" / "run.json").read_text())
 
     assert [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)] == [
         (r["rank"], r["node"], r["local_rank"]) for r in run["ranks"]
     ]
     assert (4, 2) == (run["world_size"], run["nnodes"])
-    assert "machine 0 writes both" in told[1]
-    # Inside each node, then across: the groups are those of the machines.
+    assert "machine 0 writes both" in errors[1]
+    # One folder holds the traces of all ranks.
     names = {path.name for path in (tmp_path / "both").iterdir()}
     assert {"run.json", *(f"rank{rank}.pt.trace.json.gz" for rank in range(4))} == names
 
 
 def test_numbers_that_changed_on_the_disk_are_not_trained_on(tmp_path: Path) -> None:
-    """A file of the right length with other bytes in it is damaged, and told."""
+    """A file of the right length with changed bytes is damaged, and reported."""
     from dptrace.record.checkpoints import Checkpoints
 
-    found = Checkpoints(tmp_path, {})
+    checkpoints = Checkpoints(tmp_path, {})
     for step in (5, 10):
-        found.save(step, {"model": {"w": torch.arange(4000.0)}})
-    content = bytearray(found.path(10).read_bytes())
+        checkpoints.save(step, {"model": {"w": torch.arange(4000.0)}})
+    content = bytearray(checkpoints.path(10).read_bytes())
     middle = len(content) // 2
     content[middle : middle + 400] = bytes(400)
-    found.path(10).write_bytes(content)
+    checkpoints.path(10).write_bytes(content)
 
-    assert 5 == (found.load_newest(100, CPU) or {})["step"]
-    assert 1 == len(found.damaged)
-    assert "step-00000010.pt" in found.damaged[0]
+    assert 5 == (checkpoints.load_newest(100, CPU) or {})["step"]
+    assert 1 == len(checkpoints.damaged)
+    assert "step-00000010.pt" in checkpoints.damaged[0]
 
 
 def test_what_a_killed_rank_had_half_written_goes(tmp_path: Path) -> None:
-    """The next checkpoint takes the leftovers of the last attempt away."""
+    """The next checkpoint deletes the partial file of the last attempt."""
     from dptrace.record.checkpoints import Checkpoints
 
     (tmp_path / ".step-00000004.pt.123.part").write_bytes(b"half")

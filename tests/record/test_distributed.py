@@ -41,12 +41,12 @@ def world() -> Iterator[World]:
 
 
 def test_a_process_started_by_plain_python_is_a_group_of_its_own(world: World) -> None:
-    """Rank 0 of 1, on the GPU if there is one."""
+    """It is rank 0 of 1, on the GPU if there is one."""
     assert (0, 1, torch.cuda.is_available()) == (world.rank, world.size, world.device.type == "cuda")
 
 
 def test_parameters_that_are_no_longer_finite_are_found(world: World) -> None:
-    """A model that diverged would pass for in sync, since NaN differs from itself on every rank alike."""
+    """Otherwise a diverged model would pass as in sync, because NaN has no difference on any rank."""
     model = torch.nn.Linear(2, 2).to(world.device)
     assert_in_sync(model)
     with torch.no_grad():
@@ -60,7 +60,7 @@ def test_parameters_that_are_no_longer_finite_are_found(world: World) -> None:
 def test_shards_are_compared_with_those_of_other_replicas_alone(
     replicated: bool, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ranks that shard a parameter hold different parts of it; those across from them hold the same."""
+    """Ranks that shard a parameter hold different parts of it; ranks with the same shard hold the same."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -70,7 +70,7 @@ def test_shards_are_compared_with_those_of_other_replicas_alone(
     assert_in_sync(model)
 
     def all_reduce(tensor: Any, op: object = None, group: object = None) -> None:
-        # As if the mesh had another rank, whose every number is larger by a half.
+        # As if the mesh had another rank, all of whose values are larger by 0.5.
         if group is mesh.get_group() and op == torch.distributed.ReduceOp.MAX:
             tensor += 0.5
 
@@ -87,7 +87,7 @@ def test_shards_are_compared_with_those_of_other_replicas_alone(
 
 
 def test_only_the_ranks_of_a_group_are_compared(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where ranks hold different parts of a model, those that hold the same form a group."""
+    """If ranks hold different parts of a model, those that hold the same part form a group."""
     model, group, asked = torch.nn.Linear(2, 2).to(world.device), object(), set()
     monkeypatch.setattr("torch.distributed.all_reduce", lambda tensor, op=None, group=None: asked.add(group))
     assert_in_sync(model, group=group)  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def test_only_the_ranks_of_a_group_are_compared(world: World, monkeypatch: pytes
 
 
 def test_saved_parameters_are_arrays_by_their_names(tmp_path: Path) -> None:
-    """bfloat16 is saved as float32; nothing is left beside the file; without a path nothing is written."""
+    """bfloat16 is saved as float32; no temporary file is left; without a path nothing is written."""
     model = torch.nn.Linear(3, 2, dtype=torch.bfloat16)
     save_parameters(model, str(tmp_path / "p.npz"))
     save_parameters(model, None)
@@ -107,12 +107,12 @@ def test_saved_parameters_are_arrays_by_their_names(tmp_path: Path) -> None:
 
 
 def test_a_meeting_of_one_waits_for_nobody() -> None:
-    """Alone, there is no store and no wait."""
+    """With one rank there is neither a store nor a wait."""
     assert RankStore("x").barrier("place", timedelta(seconds=0))
 
 
 def test_several_ranks_without_torchrun_are_told_to_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A world of two without a place to meet is wrong use."""
+    """A world size of two without a store is a usage error."""
     monkeypatch.setenv("WORLD_SIZE", "2")
 
     with pytest.raises(UsageError, match="start the script with torchrun"):
@@ -123,7 +123,7 @@ def test_several_ranks_without_torchrun_are_told_to_use_it(monkeypatch: pytest.M
 def test_a_rank_takes_the_gpu_that_is_its_own(
     visible: str, count: int, index: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one of its local rank, or the only one that Slurm lets it see."""
+    """It is the GPU of its local rank, or the only one that Slurm shows it."""
     chosen: list[int] = []
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -136,7 +136,7 @@ def test_a_rank_takes_the_gpu_that_is_its_own(
 
 
 def test_ranks_that_share_a_gpu_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More ranks than GPUs are seen at once; that all were given the same one, only NCCL can tell."""
+    """More ranks than GPUs are detected at once; only NCCL detects that all ranks use the same GPU."""
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
@@ -150,7 +150,7 @@ def test_ranks_that_share_a_gpu_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setattr("torch.cuda.set_device", lambda index: None)
     monkeypatch.setattr("torch.distributed.init_process_group", refuse)
-    with pytest.raises(UsageError, match="given the same GPU"):
+    with pytest.raises(UsageError, match="the same GPU"):
         _init_process_group()
 
 
@@ -158,7 +158,7 @@ def test_ranks_that_share_a_gpu_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_only_what_the_launcher_started_ends_with_its_parent(
     launched: bool, tied: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before it joins anything; a process started by hand may outlive the shell that started it."""
+    """It is tied to its parent before it joins a group; a process started by hand may outlive its shell."""
     ties: list[int] = []
     monkeypatch.setattr("dptrace.record.distributed.end_with_parent", lambda number, *_: ties.append(number))
     monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
@@ -169,25 +169,25 @@ def test_only_what_the_launcher_started_ends_with_its_parent(
 
 
 def test_machines_that_were_given_different_commands_are_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the first step, with what differs; the same command on both is let through."""
-    from dptrace.record import distributed as world
+    """The error comes before the first step and says what differs; equal commands pass."""
+    from dptrace.record import distributed
     from dptrace.record.launch import messages
 
-    told = {"command": json.dumps(["ddp.py", "--lr=0.5", "--model=small"])}
+    published = {"command": json.dumps(["ddp.py", "--lr=0.5", "--model=small"])}
 
-    class Beside:
+    class FakeStore:
         def __init__(self, name: str) -> None:
             assert name == "command"
 
         def receive(self, what: str) -> str:
-            return told[what]
+            return published[what]
 
-    monkeypatch.setattr(world, "RankStore", Beside)
+    monkeypatch.setattr(distributed, "RankStore", FakeStore)
     monkeypatch.setattr(messages.LauncherSettings, "from_environment", classmethod(lambda cls: cls("", "")))
     monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
-    here = world.World(3, 4, torch.device("cpu"))
+    world = World(3, 4, torch.device("cpu"))
     monkeypatch.setattr(sys, "argv", ["/x/ddp.py", "--model=small", "--lr=0.5"])
-    world._check_same_command(here)
+    distributed._check_same_command(world)
     monkeypatch.setattr(sys, "argv", ["/y/naive.py", "--model=small", "--lr=0.1"])
     with pytest.raises(UsageError, match=r"naive.py --lr=0.1 on rank 3, ddp.py --lr=0.5 on rank 0"):
-        world._check_same_command(here)
+        distributed._check_same_command(world)

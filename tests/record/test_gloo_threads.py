@@ -1,4 +1,4 @@
-"""Which threads are gloo's."""
+"""The ids of gloo's threads."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dptrace.record.gloo_threads import gloo_threads
 
 
 def test_threads_come_in_the_order_of_their_making(tmp_path: Path) -> None:
-    """By time and then by id, since ids begin anew; other threads, and what is unreadable, are left out."""
-    made = {7: ("pt_gloo_runloop", 500), 9: ("pt_gloo_runloop", 400), 8: ("pt_gloo_runloop", 400), 6: ("python3", 1)}
-    for thread, (name, began) in made.items():
+    """Sorted by start time, then by id, since ids wrap around; other and unreadable threads are left out."""
+    threads = {7: ("pt_gloo_runloop", 500), 9: ("pt_gloo_runloop", 400), 8: ("pt_gloo_runloop", 400), 6: ("python3", 1)}
+    for thread, (name, began) in threads.items():
         task = tmp_path / str(thread)
         task.mkdir()
         (task / "comm").write_text(f"{name}\n")
@@ -21,5 +21,5 @@ def test_threads_come_in_the_order_of_their_making(tmp_path: Path) -> None:
 
 
 def test_a_system_that_does_not_tell_has_none(tmp_path: Path) -> None:
-    """Only Linux lists threads as files."""
+    """Only Linux lists threads as files; elsewhere the result is empty."""
     assert [] == gloo_threads(tmp_path / "absent")

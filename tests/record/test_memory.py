@@ -1,4 +1,4 @@
-"""What a rank holds in memory."""
+"""The memory of a rank."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _step(memory: MemoryTracker, model: Any, optimizer: Any) -> tuple[int | None
 
 
 def test_parameters_gradients_and_state_are_counted() -> None:
-    """A layer of 20 numbers with AdamW: as many gradients, two numbers of state for each, and two counts of steps."""
+    """A layer of 20 values with AdamW has 20 gradients, two state values for each, and two step counts."""
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.AdamW(model.parameters())
 
@@ -40,7 +40,7 @@ def test_parameters_gradients_and_state_are_counted() -> None:
 
 
 def test_what_shares_its_memory_counts_once() -> None:
-    """Parameters that are views of one buffer are as large as the buffer, filled up or not."""
+    """Parameters that are views of one buffer count as the whole buffer, with its padding."""
     model, buffer = torch.nn.Linear(4, 4, bias=False), torch.zeros(20)
     model.weight.data = buffer[:16].view(4, 4)
 
@@ -48,7 +48,7 @@ def test_what_shares_its_memory_counts_once() -> None:
 
 
 def test_nothing_is_counted_out_of_season() -> None:
-    """Not before the warm-up, and not after: the recorded steps pay nothing for it."""
+    """Nothing is counted before or after the warm-up, so the recorded steps have no overhead."""
     model = torch.nn.Linear(4, 4)
     memory, optimizer = MemoryTracker(model, CPU), torch.optim.SGD(model.parameters())
     model(torch.ones(1, 4)).sum().backward()
@@ -64,7 +64,7 @@ def test_nothing_is_counted_out_of_season() -> None:
 
 
 def test_what_cannot_be_counted_ends_no_training() -> None:
-    """An optimizer whose state is something else is left alone."""
+    """An optimizer with an unusual state is ignored."""
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters())
     optimizer.state["odd"] = 5
@@ -74,7 +74,7 @@ def test_what_cannot_be_counted_ends_no_training() -> None:
 
 @pytest.mark.parametrize("wait", [0, 3])
 def test_a_recording_counts_in_its_warm_up(wait: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether or not steps are waited for before it."""
+    """With and without wait steps before the warm-up."""
     monkeypatch.chdir(tmp_path)
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters())
@@ -83,10 +83,10 @@ def test_a_recording_counts_in_its_warm_up(wait: int, tmp_path: Path, monkeypatc
             model(torch.ones(1, 4)).sum().backward()
             optimizer.step()
             recording.step()
-    told = json.loads((tmp_path / "run" / "run.json").read_text())["ranks"][0]["memory"]
+    memory = json.loads((tmp_path / "run" / "run.json").read_text())["ranks"][0]["memory"]
 
-    assert [80, 80, 0] == [told[kind] for kind in HELD]
-    assert told["peak_allocated_bytes"] is None
+    assert [80, 80, 0] == [memory[kind] for kind in HELD]
+    assert memory["peak_allocated_bytes"] is None
 
 
 RANKS = 4
@@ -106,12 +106,12 @@ def _shapes() -> list[tuple[int, ...]]:
     return [arrays[name].shape for name in arrays.files]
 
 
-def _filled_up(count: int) -> int:
+def _padded(count: int) -> int:
     return math.ceil(count / RANKS)
 
 
 def _expected(mode: str) -> list[list[int]]:
-    """Give what each rank holds by the formulas of ZeRO (Rajbhandari et al. 2020), in float32 with AdamW.
+    """Return what each rank holds by the formulas of ZeRO (Rajbhandari et al. 2020), in float32 with AdamW.
 
     With n ranks and P bytes: P + P + 2 P; the optimizer's share is 1/n in zero1, that of the gradients too in zero2,
     and that of the parameters too in fsdp. 4 bytes count the steps of each tensor that AdamW updates.
@@ -122,33 +122,33 @@ def _expected(mode: str) -> list[list[int]]:
     if mode == "ddp":
         return [[4 * total, 4 * total, 8 * total + 4 * len(sizes)]] * RANKS
     if mode == "zero1":
-        own: list[list[int]] = [[] for _ in range(RANKS)]
+        shards: list[list[int]] = [[] for _ in range(RANKS)]
         for size in sorted(sizes, reverse=True):
-            min(own, key=sum).append(size)
-        return [[4 * total, 4 * total, 8 * sum(mine) + 4 * len(mine)] for mine in own]
+            min(shards, key=sum).append(size)
+        return [[4 * total, 4 * total, 8 * sum(shard) + 4 * len(shard)] for shard in shards]
     if mode == "zero2":
-        part = sum(map(_filled_up, blocks))
+        part = sum(map(_padded, blocks))
         return [[4 * RANKS * part, 4 * part, 8 * part + 4 * len(blocks)]] * RANKS
-    # fully_shard cuts the first dimension; the last rank's part may be filled up, but not its state.
+    # fully_shard splits the first dimension; the last rank's parameters may be padded, but not its state.
     parts = [[_rows(shape[0], rank) * math.prod(shape[1:]) for shape in _shapes()] for rank in range(RANKS)]
-    padded = sum(_filled_up(shape[0]) * math.prod(shape[1:]) for shape in _shapes())
+    padded = sum(_padded(shape[0]) * math.prod(shape[1:]) for shape in _shapes())
     return [[4 * padded, 4 * padded, 8 * sum(part) + 4 * len(part)] for part in parts]
 
 
 def _rows(rows: int, rank: int) -> int:
-    return max(min(_filled_up(rows), rows - rank * _filled_up(rows)), 0)
+    return max(min(_padded(rows), rows - rank * _padded(rows)), 0)
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("mode", ["ddp", "zero1", "zero2", "fsdp"])
 def test_each_mode_holds_what_its_formula_says(mode: str) -> None:
-    """To the byte, on each of four ranks."""
+    """Exactly, on each of four ranks."""
     assert _expected(mode) == _held(mode)
 
 
 @pytest.mark.processes
 def test_the_more_is_sharded_the_less_is_held() -> None:
-    """ddp, zero1, zero2, fsdp: the rank that holds most holds less in each."""
+    """From ddp over zero1 and zero2 to fsdp, the rank that holds most holds less."""
     most = [max(map(sum, _held(mode))) for mode in ("ddp", "zero1", "zero2", "fsdp")]
 
     assert most == sorted(set(most), reverse=True)

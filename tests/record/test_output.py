@@ -1,4 +1,4 @@
-"""Where a recording's files go."""
+"""The folder of a recording."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from dptrace.record.recording import Recording  # noqa: E402
 
 
 def test_alone_the_folder_is_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a launcher the run is prepared beside its place, and refused where something stands."""
+    """Without a launcher the run is written next to its path, and refused if the path has other content."""
     monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
-    host = open_output(tmp_path / "mine", force=False)
-    assert isinstance(host, StandaloneOutput)
-    host.begin()
-    assert host.folder.is_dir()
+    output = open_output(tmp_path / "mine", force=False)
+    assert isinstance(output, StandaloneOutput)
+    output.begin()
+    assert output.folder.is_dir()
     assert not (tmp_path / "mine").exists()
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "thesis.tex").write_text("")
@@ -34,11 +34,11 @@ def test_alone_the_folder_is_the_callers(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_nothing_recorded_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A recording that ends before its first file leaves no folder."""
+    """A recording that ends before its first file leaves no folder behind."""
     monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
-    host = open_output(tmp_path / "mine", force=False)
-    host.begin()
-    host.end(None)
+    output = open_output(tmp_path / "mine", force=False)
+    output.begin()
+    output.end(None)
 
     assert [] == list(tmp_path.iterdir())
 
@@ -46,16 +46,16 @@ def test_nothing_recorded_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 def test_under_the_launcher_its_folder_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The script's own folder is named as not used, and rank 0 tells how far it is."""
+    """A message says that the script's own folder is not used, and rank 0 reports its progress."""
     monkeypatch.setattr("dptrace.record.output.end_with_parent", lambda signal: None)
     for name, value in LauncherSettings(str(tmp_path / "stage"), "runs/x", progress=True).environment().items():
         monkeypatch.setenv(name, value)
 
-    host = open_output("elsewhere", force=False)
-    host.begin()
-    host.progress(3, 9)
+    output = open_output("elsewhere", force=False)
+    output.begin()
+    output.progress(3, 9)
 
-    assert isinstance(host, LauncherOutput)
+    assert isinstance(output, LauncherOutput)
     assert "runs/x, not in elsewhere" in capsys.readouterr().err
     assert "3 9" == (tmp_path / "stage" / "progress").read_text()
 
@@ -63,22 +63,22 @@ def test_under_the_launcher_its_folder_is_used(
 def test_rank_0_waits_no_longer_than_until_another_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A rank whose training failed writes nothing more, and the run is kept as failed, with its reason."""
+    """A rank whose training failed writes nothing more; the run is kept as failed, with the reason."""
     monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
     store = torch.distributed.HashStore()
     monkeypatch.setattr("dptrace.record.distributed._store", lambda: store)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    hosts = []
+    outputs = []
     for rank in (0, 1):
         monkeypatch.setenv("RANK", str(rank))
-        hosts.append(StandaloneOutput(tmp_path / "mine", False, RankStore("x")))
-        hosts[-1].begin()
-    piece = Recording(Schedule(0, 2, 1), hosts[0], None, {}).describe()
-    write_json(hosts[0].folder / "rank0.piece.json", piece | {"file": "rank0.pt.trace.json.gz"})
+        outputs.append(StandaloneOutput(tmp_path / "mine", False, RankStore("x")))
+        outputs[-1].begin()
+    piece = Recording(Schedule(0, 2, 1), outputs[0], None, {}).describe()
+    write_json(outputs[0].folder / "rank0.piece.json", piece | {"file": "rank0.pt.trace.json.gz"})
 
-    hosts[1].end("ValueError: bad batch")
+    outputs[1].end("ValueError: bad batch")
     began = time.monotonic()
-    hosts[0].end(None)
+    outputs[0].end(None)
 
     assert time.monotonic() - began < 5
     info = json.loads((tmp_path / "mine.failed" / "run.json").read_text())

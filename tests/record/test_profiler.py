@@ -14,7 +14,7 @@ from dptrace.record.profiler import Stopwatch, device_of  # noqa: E402
 
 
 def test_a_lap_is_as_long_as_what_happens_in_it() -> None:
-    """At least the time slept, and whole nanoseconds; what lies between laps is not counted."""
+    """A step takes at least the time slept, in whole ns; the time between steps is not counted."""
     watch = Stopwatch(torch.device("cpu"))
     watch.begin()
     time.sleep(0.02)
@@ -29,7 +29,7 @@ def test_a_lap_is_as_long_as_what_happens_in_it() -> None:
 
 
 def test_training_is_where_its_parameters_lie(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not where a GPU is: a CPU script on a machine with GPUs stays one; without parameters CUDA's use decides."""
+    """A CPU script on a machine with GPUs is on CPU; without parameters, the use of CUDA decides."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
     monkeypatch.setattr("torch.cuda.current_device", lambda: 1)
@@ -43,7 +43,7 @@ def test_training_is_where_its_parameters_lie(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_on_a_gpu_the_events_are_those_of_the_device_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script that never calls set_device trains on another device than the current one."""
+    """A script that never calls set_device may train on a device that is not the current one."""
     events: list[str] = []
     event = SimpleNamespace(record=events.append, elapsed_time=lambda end: 1.5)
     monkeypatch.setattr("torch.cuda.Event", lambda enable_timing: event)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # torch's own, which differ 
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder that a launcher assigned to this process, for one recorded step after two of warm-up."""
+    """Assign a launcher's folder to this process, for one recorded step after two of warm-up."""
     assignment = LauncherSettings(str(tmp_path), "runs/x", steps=1, warmup=2, wait=0)
     for name, value in assignment.environment().items():
         monkeypatch.setenv(name, value)
@@ -38,7 +38,7 @@ def _piece(folder: Path) -> dict[str, object]:
 
 
 def test_several_optimizers_in_a_loop_count_once(folder: Path) -> None:
-    """The first step starts the count, and each further one of the same optimizer ends a step."""
+    """The first optimizer step starts the count; each further one of the same optimizer ends a step."""
     from dptrace.record.script_runner import OptimizerSteps
 
     steps = OptimizerSteps()
@@ -55,7 +55,7 @@ def test_several_optimizers_in_a_loop_count_once(folder: Path) -> None:
 
 
 def test_an_optimizer_that_is_given_up_hands_over_to_the_next(folder: Path) -> None:
-    """A script that goes on with a new optimizer goes on being counted."""
+    """The steps of a script that continues with a new optimizer are counted further."""
     from dptrace.record.script_runner import OptimizerSteps
 
     steps = OptimizerSteps()
@@ -89,17 +89,17 @@ def test_a_script_that_records_itself_is_left_to_it(folder: Path) -> None:
 
 
 def test_a_failure_is_told_before_anything_else(folder: Path) -> None:
-    """The note of what went wrong is there even when nothing was recorded."""
+    """The failure message is written even if nothing was recorded."""
     from dptrace.record.script_runner import OptimizerSteps
 
     OptimizerSteps().close(ValueError("boom"))
 
-    told = json.loads((folder / "rank0.failure.json").read_text())
-    assert ("ValueError: boom", False, 1) == (told["message"], told["advice"], told["exit_code"])
+    message = json.loads((folder / "rank0.failure.json").read_text())
+    assert ("ValueError: boom", False, 1) == (message["message"], message["advice"], message["exit_code"])
 
 
 def test_a_rank_that_failed_ends_whatever_its_recording_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An error while the recording is closed must not keep the exit handlers' hang from being left out."""
+    """Even if closing the recording fails, the rank ends without its exit handlers, which could hang."""
     from dptrace.record import script_runner
 
     class Left(BaseException):
@@ -141,7 +141,7 @@ fork()
 
 @pytest.mark.processes
 def test_a_child_that_the_script_forks_leaves_the_recording_alone(tmp_path: Path) -> None:
-    """Its end is not the script's: the recording is whole."""
+    """The end of the child is not the end of the script: the recording is complete."""
     (tmp_path / "forks.py").write_text(FORKING)
     options = ["--gpus", "1", "--steps", "2", "--warmup", "2", "--wait", "0", "--out", "run"]
     command = [sys.executable, "-m", "dptrace", "record", *options, "forks.py"]

@@ -1,6 +1,6 @@
-"""Kill ranks of a real training at moments of chance, and see what becomes of it.
+"""Kill ranks of a real training at random moments and return the result.
 
-``python -m tests.support.elastic KILLS`` kills so many in all, over several trainings, and prints what it saw.
+``python -m tests.support.elastic KILLS`` makes this many kills over several trainings and prints the results.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ __all__ = ["trained"]
 
 TRAINING = ("--mode", "ddp", "--gpus", "2", "--model", "small", "--batch-size", "2048", "--steps", "12", "--lr", "0.1")
 _IN_ONE = 3
-"""Kills in one training."""
+"""Number of kills in one training."""
 
 
 def _ranks(launcher: int) -> list[psutil.Process]:
-    """Give the processes that train, once they do."""
-    found = []
+    """Return the processes that train, if they have started."""
+    ranks = []
     for process in psutil.Process(launcher).children(recursive=True):
         try:
             if "RANK" in process.environ() and process.cmdline()[1:2][-1:] and "ddp.py" in " ".join(process.cmdline()):
-                found.append(process)
+                ranks.append(process)
         except (psutil.Error, IndexError):
             continue
-    return [one for one in found if "agent" not in " ".join(one.cmdline())]
+    return [process for process in ranks if "agent" not in " ".join(process.cmdline())]
 
 
 def trained(folder: Path, kills: int, chance: random.Random) -> dict[str, Any]:
-    """Train, and kill *kills* ranks on the way, each at a step of chance; give what is to be known of it."""
+    """Train, kill *kills* ranks at random steps meanwhile, and return run.json, parameters and what was killed."""
     name = f"run{kills}"
     saving = ["--checkpoint-every", "5", "--checkpoints", str(folder / f"{name}-checkpoints")]
     out = ["-o", str(folder / name), "--save-parameters", str(folder / f"{name}.npz"), "--max-restarts", str(kills)]
@@ -52,14 +52,13 @@ def trained(folder: Path, kills: int, chance: random.Random) -> dict[str, Any]:
     progress = folder / f".{name}.recording" / "progress"
     killed = []
     for _ in range(kills):
-        found = _kill(launcher, progress, chance)
-        if found is not None:
-            killed.append(found)
-    _, told = launcher.communicate(timeout=240)
-    assert launcher.returncode == 0, told
+        rank_and_step = _kill(launcher, progress, chance)
+        if rank_and_step is not None:
+            killed.append(rank_and_step)
+    _, errors = launcher.communicate(timeout=240)
+    assert launcher.returncode == 0, errors
     return {
         "killed": killed,
-        "told": told,
         "run": json.loads((folder / name / "run.json").read_text()),
         "parameters": dict(np.load(folder / f"{name}.npz")),
         "leftover": list(folder.glob(f"{name}-checkpoints/.*")),
@@ -67,10 +66,10 @@ def trained(folder: Path, kills: int, chance: random.Random) -> dict[str, Any]:
 
 
 def _kill(launcher: subprocess.Popen[str], progress: Path, chance: random.Random) -> tuple[int, int] | None:
-    """Kill a rank of chance once training has begun, after a wait of chance; give its rank and the last step told."""
+    """Kill a random rank after a random wait; return its rank and the last reported step."""
     progress.unlink(missing_ok=True)
-    until = time.monotonic() + 90
-    while not progress.exists() and launcher.poll() is None and time.monotonic() < until:
+    deadline = time.monotonic() + 90
+    while not progress.exists() and launcher.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(chance.uniform(0, 5))
     ranks = _ranks(launcher.pid) if launcher.poll() is None else []
@@ -86,22 +85,22 @@ def _kill(launcher: subprocess.Popen[str], progress: Path, chance: random.Random
 
 
 def main(kills: int) -> None:
-    """Kill so many in all, and print each training's fate."""
+    """Make *kills* kills and print the result of each training."""
     chance = random.Random(1)
     with tempfile.TemporaryDirectory() as name:
-        calm = trained(Path(name), 0, chance)["parameters"]
+        undisturbed = trained(Path(name), 0, chance)["parameters"]
     done = 0
     while done < kills:
         with tempfile.TemporaryDirectory() as name:
-            found = trained(Path(name), min(_IN_ONE, kills - done), chance)
-        same = all(np.array_equal(calm[key], found["parameters"][key]) for key in calm)
-        went_on = [note for note in found["run"]["notes"] if "went on" in note]
+            result = trained(Path(name), min(_IN_ONE, kills - done), chance)
+        same = all(np.array_equal(undisturbed[key], result["parameters"][key]) for key in undisturbed)
+        resumed = [note for note in result["run"]["notes"] if "continued" in note]
         print(
-            f"killed (rank, after step) {found['killed']}: parameters equal {same}; {went_on[-1:]}; "
-            f"restarts told {[(r['rank'], r['message']) for r in found['run']['restarts']]}",
+            f"killed (rank, after step) {result['killed']}: parameters equal {same}; {resumed[-1:]}; "
+            f"restarts {[(r['rank'], r['message']) for r in result['run']['restarts']]}",
             flush=True,
         )
-        done += max(len(found["killed"]), 1)
+        done += max(len(result["killed"]), 1)
 
 
 if __name__ == "__main__":

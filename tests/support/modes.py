@@ -1,6 +1,6 @@
-"""Every mode on CPU, each at its world sizes: many in one set of processes, since starting torch costs seconds.
+"""Every mode on CPU at its world sizes: many cases in one set of processes, because starting torch takes seconds.
 
-``python -m tests.support.modes [MODE ...]`` runs them and prints the table; the tests look at the same runs.
+``python -m tests.support.modes [MODE ...]`` runs them and prints a table; the tests read the same runs.
 """
 
 from __future__ import annotations
@@ -24,47 +24,47 @@ __all__ = ["CASES", "ModeCase", "ModelSizes", "parameters_of", "reference", "run
 
 COMMON = ("--steps", "2", "--warmup", "2", "--wait", "2", "--batch-size", "128", "--optimizer", "sgd", "--lr", "0.1")
 ADAMW = ("--optimizer", "adamw", "--lr", "0.001")
-"""Instead of SGD: an optimizer that keeps something."""
+"""Instead of SGD: an optimizer with state."""
 CLIPPED = ("--clip-grad", "0.05")
 
 
 @dataclass(frozen=True)
 class ModeCase:
-    """A mode, with options, on some ranks."""
+    """A mode with options on a number of ranks."""
 
     mode: str
     ranks: int
     options: tuple[str, ...] = ()
     model: str = "small"
     against: str = "single"
-    """The mode that it is compared with, on one process."""
+    """The mode that it is compared with, in one process."""
     extra_options: tuple[str, ...] = ()
-    """Options that the single process takes too: what it is to be equal to."""
+    """Options that the single process takes as well."""
     expected_traffic: Callable[[ModelSizes], Mapping[str, tuple[int, int | None]]] | None = field(
         default=None, compare=False
     )
-    """What each rank moves in a step: by kind of collective, how often and how many bytes, as the trace counts them;
-    None for bytes that hang on the data."""
+    """The traffic of each rank in a step: count and bytes by kind of collective, as the trace counts them; None for
+    bytes that depend on the data."""
     tolerance: float = 1e-4
-    """How far from the single process's the parameters may be, relative to the largest of a tensor."""
+    """Largest difference of parameters from the single process, relative to the largest value of a tensor."""
     loss_tolerance: float | None = None
-    """For modes that are not exact: how far, as a share, the last loss may be from the single process's."""
+    """For inexact modes: largest relative difference of the losses from the single process."""
 
     @property
     def name(self) -> str:
-        """Name the case's folder."""
+        """Name of the case's folder."""
         return "_".join(
             [self.mode, str(self.ranks), self.model, *(o.strip("-") for o in (*self.extra_options, *self.options))]
         ).replace("/", "-")
 
     @property
     def batch(self) -> tuple[int, bool]:
-        """Tell the cases apart that are run together; those with AdamW are for tests of their own."""
+        """Key of the cases that run together; those with AdamW run separately."""
         return self.ranks, self.extra_options == ADAMW
 
     @property
     def arguments(self) -> list[str]:
-        """Give the trainer's command line."""
+        """Arguments of the trainer's command line."""
         return ["--model", self.model, *COMMON, *self.extra_options, *self.options]
 
 
@@ -93,14 +93,14 @@ def _ring(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
 
 
 def _in_pairs(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    """Inside a node of two ranks once there and once back; only the leaders speak across nodes."""
+    """Within a node of two ranks once there and once back; only the leaders communicate across nodes."""
     whole = (1, numbers.total)
     across = {"all_reduce": whole} if numbers.rank % 2 == 0 else {}
     return {"reduce": whole, **across, "broadcast": whole}
 
 
 def _searching(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    """Beside its two buckets DDP reduces an int32 for each parameter: whether any rank used it."""
+    """In addition to its two buckets, DDP reduces an int32 for each parameter: whether any rank used it."""
     return {"all_reduce": (3, numbers.total + 4 * len(numbers.parameter_bytes))}
 
 
@@ -109,19 +109,19 @@ def _half(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
 
 
 def _int8(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    """Of each rank a byte for each number, and 4 for each of two buckets; of an all-gather, the whole is counted."""
+    """From each rank a byte for each value and 4 for each of two buckets; an all-gather counts its whole output."""
     return {"all_gather": (2, numbers.ranks * (numbers.total // 4 + 8))}
 
 
 def _topk(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    """Of each rank 4 bytes of value and 4 of place for a tenth of the numbers, of the one bucket."""
+    """From each rank 4 bytes of value and 4 of position for a tenth of the values, in one bucket."""
     return {"all_gather": (1, numbers.ranks * 8 * int(0.1 * (numbers.total // 4)))}
 
 
 def _powersgd(rank: int) -> Callable[[ModelSizes], dict[str, tuple[int, int]]]:
-    """An n × m matrix as (n + m) × rank numbers (Vogels, Karimireddy and Jaggi 2019); vectors as they are.
+    """An n × m matrix as (n + m) × rank values (Vogels, Karimireddy and Jaggi 2019); vectors uncompressed.
 
-    Three all-reduces for each of two buckets: of what is not compressed, then of one factor, then of the other.
+    Three all-reduces for each of two buckets: uncompressed values, then one factor, then the other.
     """
 
     def expected_traffic(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
@@ -132,7 +132,7 @@ def _powersgd(rank: int) -> Callable[[ModelSizes], dict[str, tuple[int, int]]]:
 
 
 def _blocks(numbers: ModelSizes) -> list[list[tuple[int, ...]]]:
-    """Give the shapes of each block's parameters: an MLP's blocks are its layers, of a weight and a bias."""
+    """Return the shapes of each block's parameters: the blocks of an MLP are its layers, with a weight and a bias."""
     return [list(pair) for pair in zip(numbers.shapes[::2], numbers.shapes[1::2], strict=True)]
 
 
@@ -142,16 +142,16 @@ def _zero1(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
 
 
 def _zero2(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    """A reduce-scatter and an all-gather of each block, filled up to parts of one size (P_os+g)."""
+    """A reduce-scatter and an all-gather of each block, padded to shards of equal size (P_os+g)."""
     sizes = [sum(math.prod(shape) for shape in block) for block in _blocks(numbers)]
     moved = len(sizes), sum(4 * numbers.ranks * math.ceil(size / numbers.ranks) for size in sizes)
     return {"reduce_scatter": moved, "all_gather": moved}
 
 
 def _fully_sharded(blocks: list[list[tuple[int, ...]]], shards: int, gathers: int = 2) -> dict[str, tuple[int, int]]:
-    """Of each block two all-gathers and a reduce-scatter, or one where it stays gathered (P_os+g+p; Zhao et al. 2023).
+    """Two all-gathers and a reduce-scatter of each block, or one all-gather if it stays gathered (Zhao et al. 2023).
 
-    fully_shard cuts each parameter's first dimension, filled up to parts of one size.
+    fully_shard splits each parameter's first dimension, padded to shards of equal size.
     """
     shapes = [shape for block in blocks for shape in block]
     padded = sum(4 * shards * math.ceil(first / shards) * math.prod(rest) for first, *rest in shapes)
@@ -168,22 +168,22 @@ def _fsdp_kept(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
 
 
 def _hsdp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    """In nodes of two what fsdp moves there, and an all-reduce of each block's shard across nodes."""
+    """In nodes of two the traffic of fsdp, and an all-reduce of each block's shard across nodes."""
     inside = _fully_sharded(_blocks(numbers), 2)
     count, size = inside["reduce_scatter"]
     return inside | {"all_reduce": (count, size // 2)}
 
 
 def _moe(numbers: ModelSizes) -> dict[str, tuple[int, int | None]]:
-    # In each of four blocks: counts, dispatch, combine, and the two again in backward. How many bytes a rank moves
-    # hangs on what its tokens' router chose. All-reduced: common gradients, and each block's tokens per expert (int64).
+    # In each of four blocks: counts, dispatch, combine, and the latter two again in backward. The bytes depend on the
+    # router. All-reduced are the common gradients, and each block's tokens per expert (int64).
     pairs = zip(numbers.names, numbers.parameter_bytes, strict=True)
     common = [size for name, size in pairs if ".experts." not in name]
     return {"all_to_all": (4 * 5, None), "all_reduce": (len(common) + 4, sum(common) + 4 * 8 * 8)}
 
 
 def _compressed(ranks: int, how: str, *options: str, **expected: Any) -> ModeCase:
-    # At this rate six steps lower the loss by 4 %, so that one that is near is no accident.
+    # At this learning rate six steps lower the loss by 4 %, so that a close loss is not a coincidence.
     return ModeCase("ddp", ranks, ("--compress", how, *options), "gpt-tiny", extra_options=("--lr", "0.5"), **expected)
 
 
@@ -191,9 +191,9 @@ _TENTH = ("--topk-ratio", "0.1", "--bucket-cap-mb", "64")
 
 
 def _passed_on(*widths: int) -> Callable[[ModelSizes], dict[str, tuple[int, int]]]:
-    """At each boundary between stages every sample's activations once forth, their gradients once back (4 messages).
+    """At each boundary between stages the activations of every sample forward, their gradients back (4 messages).
 
-    Twice batch x width x 4 bytes for each boundary, as the guide has it; stages are dealt out to the ranks in turn.
+    Twice batch x width x 4 bytes for each boundary; stages are assigned to the ranks in turn.
     """
 
     def expected_traffic(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
@@ -209,7 +209,7 @@ def _pipeline(ranks: int, schedule: str, *options: str, **about: Any) -> ModeCas
 
 
 def _3d_of(ranks: int, tensor: int, replicas: int) -> ModeCase:
-    # Clipped, since steps that are not throw this model about, so that what is rounded soon shows.
+    # Clipped, because unclipped steps make this model unstable and amplify rounding.
     options = ("--pp", "2", "--tp", str(tensor), "--micro-batches", "4")
     return ModeCase(
         "3d", ranks, options, "balanced", extra_options=CLIPPED, expected_traffic=clipped(mesh_3d(tensor, replicas))
@@ -275,12 +275,12 @@ CASES: tuple[ModeCase, ...] = (
     _3d_of(4, tensor=2, replicas=1),
     _3d_of(4, tensor=1, replicas=2),
 )
-"""Every mode beside single, which all are compared with."""
+"""Every mode except single, with which all are compared."""
 
 
 @cache
 def run_of(case: ModeCase) -> Path:
-    """Record a case, together with all others on as many ranks, and give its run folder."""
+    """Record a case, together with all others on as many ranks, and return its run folder."""
     folder = scratch() / "modes" / case.name
     if not folder.exists():
         _launch([one for one in CASES if one.batch == case.batch] if case in CASES else [case], case.ranks)
@@ -289,7 +289,7 @@ def run_of(case: ModeCase) -> Path:
 
 @cache
 def reference(case: ModeCase) -> Path:
-    """Train a case's model on one process, in the same way, and give its run folder."""
+    """Train a case's model in one process in the same way, and return the run folder."""
     alone = _alone(case)
     folder = scratch() / "modes" / alone.name
     if not folder.exists():
@@ -303,7 +303,7 @@ def _alone(case: ModeCase) -> ModeCase:
 
 
 def parameters_of(run: Path) -> Path:
-    """Give the file of the parameters after the last step of a run."""
+    """Return the file with the parameters after the last step of a run."""
     return run.with_name(f"{run.name}.npz")
 
 
@@ -311,7 +311,7 @@ def _launch(cases: Sequence[ModeCase], ranks: int) -> None:
     """Run cases one after the other in one set of processes.
 
     Raises:
-        AssertionError: one failed; its traceback is the message.
+        AssertionError: a case failed; the message is its traceback.
     """
     work = [(case.name, case.mode, case.arguments) for case in cases]
     root = scratch() / "modes"
@@ -324,7 +324,7 @@ def _launch(cases: Sequence[ModeCase], ranks: int) -> None:
 
 
 def _work(cases: list[tuple[str, str, list[str]]], root: Path) -> None:
-    """Be one rank: train each case, where torchrun started this process."""
+    """Train each case as one rank, in a process that torchrun started."""
     from dptrace.record import parse_options, process_group
     from dptrace.record.options.modes import trainer
 
@@ -341,7 +341,7 @@ def _work(cases: list[tuple[str, str, list[str]]], root: Path) -> None:
 
 
 def row(case: ModeCase) -> dict[str, Any]:
-    """Give what is known of a case after its run: a row of the table."""
+    """Return the row of the table for a recorded case."""
     import numpy as np
 
     import dptrace

@@ -1,4 +1,4 @@
-"""A balanced pipeline that needs no cores: its blocks sleep, so that stages take equally long on any machine.
+"""A balanced pipeline whose blocks sleep, so that its stages take equally long on any machine.
 
 ``torchrun -m tests.support.napping FOLDER SCHEDULE ...`` records the trainer ``pp`` with it, once for each schedule.
 """
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 FORWARD_S = 0.08
-"""What a rank's stages take together for a micro-batch; backward takes twice as long."""
+"""Time of all stages of a rank for one micro-batch; backward takes twice as long."""
 MICRO_BATCHES = 4
 
 
@@ -35,7 +35,7 @@ class _Nap(torch.autograd.Function):
 
 
 class Nap(nn.Module):
-    """A block that takes a given time."""
+    """A block that takes a given time in seconds."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def main(folder: Path, schedules: list[str]) -> None:
     from dptrace.trainers.parts import mlp
     from dptrace.trainers.parts.task import Task
 
-    usual = [
+    common = [
         "--micro-batches",
         str(MICRO_BATCHES),
         "--batch-size",
@@ -67,11 +67,11 @@ def main(folder: Path, schedules: list[str]) -> None:
     ]
     with process_group() as world:
         for schedule in schedules:
-            options = parse_options("", "pp", [*usual, "--schedule", schedule, "--out", str(folder / schedule)])
-            several = 2 if schedule == "interleaved" else 1
-            naps = [Nap(FORWARD_S / several) for _ in range(several * world.size)]
-            made = partial(Task, nn.Sequential(*naps), mlp.Images(options.seed))
-            pp.build_task = made  # type: ignore[attr-defined]
+            options = parse_options("", "pp", [*common, "--schedule", schedule, "--out", str(folder / schedule)])
+            stages = 2 if schedule == "interleaved" else 1
+            naps = [Nap(FORWARD_S / stages) for _ in range(stages * world.size)]
+            build_task = partial(Task, nn.Sequential(*naps), mlp.Images(options.seed))
+            pp.build_task = build_task  # type: ignore[attr-defined]
             pp.train(options, world)
 
 

@@ -1,4 +1,4 @@
-"""Runs recorded once for all tests that look at them: real processes, a small model, few steps."""
+"""Runs that are recorded once for all tests that read them: real processes, a small model, few steps."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ WAIT, WARMUP = 4, 2
 
 
 def dptrace(*arguments: str, cwd: Path, ok: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run the command line in *cwd*; unless told otherwise, it must succeed."""
+    """Run the command line in *cwd*; with *ok*, it must succeed."""
     command = [sys.executable, "-m", "dptrace", *arguments]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, env=environment())
-    assert not ok or done.returncode == 0, done.stderr
-    return done
+    completed = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, env=environment())
+    assert not ok or completed.returncode == 0, completed.stderr
+    return completed
 
 
 def environment() -> dict[str, str]:
-    """Give an environment in which a recording is the same on all machines: on CPU, also where there are GPUs."""
+    """Return an environment in which recordings are the same on all machines: on CPU even if there are GPUs."""
     return {**os.environ, "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "132"}
 
 
 @cache
 def scratch() -> Path:
-    """Give a folder that goes away when the tests end."""
+    """Return a folder that is deleted when the tests end."""
     folder = Path(tempfile.mkdtemp(prefix="dptrace-tests-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
@@ -40,7 +40,7 @@ def scratch() -> Path:
 
 @cache
 def recorded(mode: str, ranks: int) -> Path:
-    """Record a mode, 256 samples a step, and give the run folder; its parameters are saved beside it."""
+    """Record a mode with 256 samples a step, and return the run folder; its parameters are saved next to it."""
     name = f"{mode}{ranks}"
     gpus = [] if mode == "single" else ["--gpus", str(ranks)]
     training = ["--model", "small", "--batch-size", "256", "--lr", "0.1", "--save-parameters", f"{name}.npz"]
@@ -50,5 +50,5 @@ def recorded(mode: str, ranks: int) -> Path:
 
 
 def parameters_of(run: Path) -> Path:
-    """Give the file of the parameters after the last step of a run."""
+    """Return the file with the parameters after the last step of a run."""
     return run.with_name(f"{run.name}.npz")

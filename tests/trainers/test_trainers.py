@@ -1,4 +1,4 @@
-"""The trainers: each records, and each ends with the parameters of training on one GPU."""
+"""The trainers: each records, and each ends with the parameters of a training on one GPU."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
 def test_every_mode_is_tried_at_several_world_sizes() -> None:
-    """The table below leaves no mode out."""
+    """The table of cases contains every mode."""
     assert set(MODES) - {"single"} == {case.mode for case in CASES}
 
 
 def test_modes_and_files_are_the_same() -> None:
-    """Every mode has its trainer, and every trainer is a mode."""
+    """Every mode has a trainer, and every trainer belongs to a mode."""
     files = set(trainer("single").parent.glob("*.py"))
 
     assert files - {trainer("single").with_name("__init__.py")} == {trainer(mode) for mode in MODES}
 
 
 def test_every_trainer_takes_its_own_options() -> None:
-    """A trainer names itself when it reads its command line; a copied line would give it another's options."""
+    """A trainer passes its own mode when it reads its command line; a copied line would give it other options."""
     for mode in MODES:
         tree = ast.parse(trainer(mode).read_text(encoding="utf-8"))
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -48,7 +48,7 @@ def test_every_trainer_takes_its_own_options() -> None:
 
 
 def test_no_trainer_hides_a_module_of_the_standard_library() -> None:
-    """torchrun puts the trainer's folder first on the path: a trace.py in it would break torch's own imports."""
+    """torchrun puts the trainer's folder first on the path: a trace.py in it would break torch's imports."""
     names = {path.stem for path in trainer("single").parent.glob("*.py")}
 
     assert not names & set(sys.stdlib_module_names)
@@ -57,7 +57,7 @@ def test_no_trainer_hides_a_module_of_the_standard_library() -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("mode", FOUR)
 def test_each_of_the_first_modes_records_a_trace_for_each_rank(mode: str) -> None:
-    """The traces hold the recorded steps, the phase marks, and communication where there are several ranks."""
+    """The traces contain the recorded steps, the phase marks, and with several ranks communication."""
     ranks = 1 if mode == "single" else 2
     run = recorded(mode, ranks)
 
@@ -87,7 +87,7 @@ def _numbers(case: ModeCase) -> ModelSizes:
 @pytest.mark.processes
 @each_case
 def test_a_mode_ends_with_the_parameters_of_a_single_process(case: ModeCase) -> None:
-    """Parallelism changes how the gradient of the batch is computed, and not what it is."""
+    """Parallelism changes how the gradient of the batch is computed, not its value."""
     if case.loss_tolerance is not None:
         pytest.skip("compressed: its loss is compared instead")
     single, parallel = (np.load(parameters_of(run)) for run in (reference(case), run_of(case)))
@@ -101,7 +101,7 @@ def test_a_mode_ends_with_the_parameters_of_a_single_process(case: ModeCase) -> 
 @pytest.mark.processes
 @each_case
 def test_the_loss_is_that_of_the_whole_batch(case: ModeCase) -> None:
-    """Averaged over ranks, the losses of all modes are those of a single process; compressed ones come near them."""
+    """The mean losses over ranks equal those of a single process; compressed modes come close."""
     single, parallel = (json.loads((run / "run.json").read_text())["losses"] for run in (reference(case), run_of(case)))
 
     assert len(single) == len(parallel) == 6
@@ -111,7 +111,7 @@ def test_the_loss_is_that_of_the_whole_batch(case: ModeCase) -> None:
 @pytest.mark.processes
 @each_case
 def test_the_split_of_every_mode_adds_up(case: ModeCase) -> None:
-    """On every rank, the parts of every step sum to its wall time, and there is a forward and a backward."""
+    """On every rank the parts of every step sum to its wall time, and forward and backward are positive."""
     run = dptrace.open(run_of(case))
 
     assert case.ranks == len(run.splits)
@@ -126,7 +126,7 @@ def test_the_split_of_every_mode_adds_up(case: ModeCase) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("case", [case for case in CASES if case.expected_traffic], ids=lambda case: case.name)
 def test_every_mode_moves_the_bytes_of_its_formula(case: ModeCase) -> None:
-    """Kinds, counts and bytes of a step's collectives are those that the mode's description says."""
+    """Kinds, counts and bytes of a step's collectives follow the formula of the mode."""
     assert case.expected_traffic is not None
     numbers = _numbers(case)
 
@@ -142,7 +142,7 @@ def test_every_mode_moves_the_bytes_of_its_formula(case: ModeCase) -> None:
 
 @pytest.mark.processes
 def test_forward_that_is_done_again_is_told_apart_from_backward_proper() -> None:
-    """Checkpointed blocks are computed again in backward: some of it, and not all; without, nothing is."""
+    """Recomputing checkpointed blocks takes part of backward; without checkpointing there is none."""
     checkpointed, plain = (
         ModeCase("ddp", 2, model="gpt-tiny", extra_options=("--checkpoint-activations",)),
         ModeCase("ddp", 2),
@@ -157,7 +157,7 @@ def test_forward_that_is_done_again_is_told_apart_from_backward_proper() -> None
 
 @pytest.mark.processes
 def test_training_moves_the_parameters() -> None:
-    """The comparison above would hold as well if nothing was trained."""
+    """Otherwise the comparisons above would hold even if nothing was trained."""
     from dptrace.record import World, parse_options
     from dptrace.trainers.parts.task import build_task
 
@@ -173,7 +173,7 @@ def test_training_moves_the_parameters() -> None:
 def test_ddp_is_told_of_buckets_only_where_the_user_chose(
     chosen: float | None, handed: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Older torch has a number for its default, and takes no None."""
+    """Older torch does not accept None instead of its default."""
     from dptrace.record import World, parse_options
     from dptrace.trainers import ddp
     from dptrace.trainers.parts import replicated
@@ -186,15 +186,15 @@ def test_ddp_is_told_of_buckets_only_where_the_user_chose(
 
     monkeypatch.setattr(replicated, "DistributedDataParallel", build)
     options = parse_options("", "ddp", ["--model", "small"] + [f"--bucket-cap-mb={chosen}"] * (chosen is not None))
-    with pytest.raises(Built) as told:
+    with pytest.raises(Built) as built:
         ddp.train(options, World(0, 1, torch.device("cpu")))
 
-    assert (handed,) == told.value.args
+    assert (handed,) == built.value.args
 
 
 @pytest.mark.processes
 def test_accumulation_shows_a_forward_and_a_backward_for_each_micro_batch() -> None:
-    """On every rank, in every step: by turns, and one update after the last."""
+    """On every rank and in every step they alternate, with one update after the last."""
     phases = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
     for timeline in dptrace.open(run_of(ModeCase("accumulate", 2, ("--micro-batches", "2")))).timelines:
         for step in range(2):

@@ -1,1 +1,1 @@
-"""The launcher: torchrun, the run folder, failures, run.json."""
+"""The launcher: torchrun, the run folder, failures and run.json; imports torch only in ``torchrun_agent``."""

@@ -1,4 +1,4 @@
-"""Where a training's checkpoints lie, and what of them stays when it is broken off; told without loading torch."""
+"""The folder of a training's checkpoints, for the launcher; imports no torch."""
 
 from __future__ import annotations
 
@@ -15,50 +15,50 @@ __all__ = ["check_writable", "checkpoint_folder", "checkpoint_steps", "kept_chec
 _NAME = re.compile(r"step-(\d{8})\.pt")
 
 
-def checkpoint_folder(mode: str, named: str | None) -> Path:
-    """Give the folder of a training's checkpoints: that which was named, or the mode's own."""
-    return Path(named or f"checkpoints/{mode}")
+def checkpoint_folder(mode: str, chosen: str | None) -> Path:
+    """Return the folder of a training's checkpoints: the chosen one, or the default of its mode."""
+    return Path(chosen or f"checkpoints/{mode}")
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
-    """Give the steps after which there is a checkpoint in a folder, in order; none where there is no folder."""
+    """Return the steps that have a checkpoint in a folder, in order; empty if the folder does not exist."""
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return sorted(int(match[1]) for match in map(_NAME.fullmatch, names) if match)
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse a folder in which no checkpoint could be written, rather than fail after the first steps.
+    """Check that checkpoints can be written to a folder, so that the training does not fail after its first steps.
 
-    What had to be made to find out is taken away again.
+    Folders that are created for the check are removed again.
 
     Raises:
-        UsageError: it can't be made, or not written to; the message says why.
+        UsageError: the folder cannot be created or written to; the message says why.
     """
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        why = error.strerror or error
+        reason = error.strerror or error
         raise UsageError(
-            f"--checkpoints {folder}: no checkpoint can be written there: {why}. Name another folder."
+            f"--checkpoints {folder}: no checkpoint can be written there: {reason}. Choose another folder."
         ) from None
     finally:
-        for place in missing:
+        for path in missing:
             with suppress(OSError):
-                place.rmdir()
+                path.rmdir()
 
 
 def kept_checkpoints_message(folder: Path | None) -> str:
-    """Say which checkpoints a training that was broken off left, and how to go on from them; nothing without any.
+    """Return a sentence on the checkpoints that an ended training has left and how to resume; "" without any.
 
     Args:
-        folder: that of its checkpoints; None for a training without.
+        folder: the folder of its checkpoints; None for a training without checkpoints.
     """
     steps = [] if folder is None else checkpoint_steps(folder)
     if folder is None or not steps:
         return ""
     return (
-        f"The checkpoints in {shlex.quote(str(folder))} stay, the last of step {steps[-1]}: --resume goes on from it."
+        f"The checkpoints in {shlex.quote(str(folder))} stay, the last of step {steps[-1]}: --resume continues from it."
     )

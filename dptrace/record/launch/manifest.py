@@ -1,4 +1,4 @@
-"""run.json: what a run's traces cannot say, put together from what each rank noted. Described in docs/run-folder.md."""
+"""run.json: the metadata of a run, combined from the metadata of each rank; docs/run-folder.md describes it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _RANK_FIELDS = (
 def launch_metadata(
     command: Sequence[str], mode: str | None, script: str | None, failure: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Say how a run was started, when, and whether it came to its end."""
+    """Return how and when a run was started, and whether it is complete."""
     return {
         "status": "failed" if failure else "complete",
         "failure": failure,
@@ -48,35 +48,35 @@ def launch_metadata(
 
 
 def overhead(ranks: Sequence[dict[str, Any]]) -> float | None:
-    """Give how much longer a step takes with the profiler, as a fraction: medians of steps, averaged over ranks."""
-    both = [rank for rank in ranks if rank["unprofiled_ns"] and rank["profiled_ns"]]
-    if not both:
+    """Return how much longer a step takes with the profiler, as a fraction; None if that is unknown.
+
+    The step times are medians over steps, averaged over ranks.
+    """
+    timed = [rank for rank in ranks if rank["unprofiled_ns"] and rank["profiled_ns"]]
+    if not timed:
         return None
-    with_it, without = (fmean(median(rank[key]) for rank in both) for key in ("profiled_ns", "unprofiled_ns"))
-    return round(with_it / without - 1, 4)
+    profiled, unprofiled = (fmean(median(rank[key]) for rank in timed) for key in ("profiled_ns", "unprofiled_ns"))
+    return round(profiled / unprofiled - 1, 4)
 
 
 def manifest(ranks_metadata: Sequence[dict[str, Any]], launch_metadata: dict[str, Any]) -> dict[str, Any]:
-    """Put a run.json together.
+    """Return the contents of run.json.
 
     Args:
-        pieces: what each rank noted of itself, in the order of ranks; those of ranks that died may be missing.
-        facts: what the launcher knows: command, status, mode …; they win over what the ranks say.
+        ranks_metadata: the metadata of each rank, in order; that of ranks that died may be missing.
+        launch_metadata: see :func:`launch_metadata`; takes precedence over the ranks' metadata.
     """
     ranks = [{key: rank_metadata[key] for key in _RANK_FIELDS} for rank_metadata in ranks_metadata]
-    of_the_run: dict[str, Any] = {key: ranks_metadata[0][key] if ranks_metadata else None for key in _RUN_FIELDS}
+    run_metadata: dict[str, Any] = {key: ranks_metadata[0][key] if ranks_metadata else None for key in _RUN_FIELDS}
     notes = [_restart_note(restart) for restart in launch_metadata.get("restarts", ())]
     notes += [note for rank_metadata in ranks_metadata for note in rank_metadata["notes"]]
-    if (
-        ranks_metadata
-        and len(ranks_metadata) < ranks_metadata[0]["world_size"]
-        and launch_metadata["status"] == "complete"
-    ):
-        # Machines without a common folder each keep their own ranks.
-        notes.append(missing_ranks_note(len(ranks_metadata), ranks_metadata[0]["world_size"]))
+    world_size = run_metadata["world_size"]
+    if ranks and len(ranks) < world_size and launch_metadata["status"] == "complete":
+        # Machines without a shared folder each keep their own ranks.
+        notes.append(missing_ranks_note(len(ranks), world_size))
     return {
         "schema": SCHEMA,
-        **of_the_run,
+        **run_metadata,
         **launch_metadata,
         "losses": _mean_losses([rank_metadata["losses"] for rank_metadata in ranks_metadata]),
         "profiler_overhead": overhead(ranks),
@@ -86,27 +86,27 @@ def manifest(ranks_metadata: Sequence[dict[str, Any]], launch_metadata: dict[str
 
 
 def missing_ranks_note(here: int, ranks: int) -> str:
-    """Say that other machines hold the rest; a reader drops the note, and tells by the traces what is missing."""
+    """Return the note that other machines hold the remaining ranks; dptrace.load replaces it by its own check."""
     return f"{here} of {ranks} ranks are here; copy the others' traces beside them."
 
 
 def _restart_note(restart: dict[str, Any]) -> str:
     who = "A rank" if restart["rank"] is None else f"Rank {restart['rank']}"
-    return f"{who} failed ({restart['message']}); all ranks were started anew."
+    return f"{who} failed ({restart['message']}); all ranks were restarted."
 
 
-def _mean_losses(of_ranks: Sequence[Sequence[float]]) -> list[float | None]:
-    # Each rank's loss is the mean over its own shard; only the mean over ranks is that of the batch. Of a pipeline's
-    # ranks only those of the last stage have one.
-    means = [fmean(losses) for losses in zip(*filter(None, of_ranks), strict=False)]
+def _mean_losses(losses_by_rank: Sequence[Sequence[float]]) -> list[float | None]:
+    # A rank's loss is the mean over its shard; the mean over ranks is that of the batch. In a pipeline only the ranks
+    # of the last stage have a loss.
+    means = [fmean(losses) for losses in zip(*filter(None, losses_by_rank), strict=False)]
     return [mean if math.isfinite(mean) else None for mean in means]  # JSON has no NaN
 
 
 def write_manifest(folder: Path, launch_metadata: dict[str, Any]) -> dict[str, Any]:
-    """Write run.json from the notes in *folder*, take the notes away, and give what was written."""
+    """Write run.json from the ranks' files in *folder*, delete these, and return the contents."""
     content = manifest(read_messages(folder, "piece"), launch_metadata)
     write_json(folder / RUN_FILE, content)
     for kind in ("piece", "failure"):
-        for note in folder.glob(f"rank*.{kind}.json"):
-            note.unlink()
+        for path in folder.glob(f"rank*.{kind}.json"):
+            path.unlink()
     return content

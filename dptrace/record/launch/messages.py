@@ -1,4 +1,4 @@
-"""What launcher and ranks tell each other: one environment variable, and small files in the run's folder."""
+"""Messages between launcher and ranks: one environment variable, and small files in the run's folder."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ __all__ = [
 _ENV_VARIABLE = "DPTRACE_RECORDING"
 
 RESULTS = "RESULTS_JSON:"
-"""Begins the line that rank 0 of a timed training prints at its end; what follows is one JSON object. Any script that
-prints such a line can be benched."""
+"""Starts the line that rank 0 of a timed training prints at its end, followed by one JSON object. ``dptrace bench`` can
+run any script that prints such a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class LauncherSettings:
-    """What ``dptrace record`` asks of the processes it starts."""
+    """The settings that ``dptrace record`` passes to the processes it starts."""
 
     folder: str
-    """Where the ranks put their files."""
+    """Folder for the ranks' files."""
     display_path: str
-    """The name that the folder will have."""
+    """The final path of the run, for messages."""
     steps: int | None = None
-    """None where the user did not say; then the script's own ``record()`` decides."""
+    """None if the user did not give it; then the script's own ``record()`` decides."""
     warmup: int | None = None
     wait: int | None = None
     progress: bool = False
-    """Whether rank 0 is to tell how far it is."""
+    """Whether rank 0 reports its progress."""
 
     def environment(self) -> dict[str, str]:
-        """Give the variable by which :meth:`mine` finds it."""
+        """Return the environment variable that :meth:`from_environment` reads."""
         return {_ENV_VARIABLE: json.dumps(asdict(self))}
 
     def schedule(self, steps: int, warmup: int, wait: int | None) -> tuple[int, int, int | None]:
-        """Give the user's numbers, and a script's own where the user gave none."""
+        """Return the user's numbers, or the script's own if the user gave none."""
         return (
             steps if self.steps is None else self.steps,
             warmup if self.warmup is None else self.warmup,
@@ -62,16 +62,16 @@ class LauncherSettings:
 
     @classmethod
     def from_environment(cls) -> LauncherSettings | None:
-        """Give this process's assignment; None when ``dptrace record`` did not start it."""
+        """Return this process's settings; None if ``dptrace record`` did not start it."""
         text = os.environ.get(_ENV_VARIABLE)
         return cls(**json.loads(text)) if text else None
 
 
 def initialized_process_group() -> Any:
-    """Give torch.distributed where this process has joined a group by itself; None where the environment tells all.
+    """Return torch.distributed if rank and world size come from its process group; None if from the environment.
 
-    Scripts that spawn their ranks, or that Slurm starts, hand rank and size to init_process_group() and set no
-    variable. Under ``dptrace record`` torchrun's numbers stand: they are unique whatever groups a script makes.
+    Scripts that spawn their ranks, or that Slurm starts, pass rank and size to init_process_group() and set no
+    variable. Under ``dptrace record``, torchrun's numbers are used: they are unique whatever groups a script creates.
     """
     dist = sys.modules.get("torch.distributed")
     if _ENV_VARIABLE in os.environ or dist is None or not (dist.is_available() and dist.is_initialized()):
@@ -80,68 +80,66 @@ def initialized_process_group() -> Any:
 
 
 def rank() -> int:
-    """Give this process's rank in the job; 0 when it is alone."""
+    """Return this process's rank in the job; 0 if it is the only process."""
     joined = initialized_process_group()
     return int(os.environ.get("RANK", "0") if joined is None else joined.get_rank())
 
 
 def local_rank() -> int:
-    """Give this process's rank on its machine."""
+    """Return this process's rank on its machine."""
     return int(os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", "0")))
 
 
 def restart_count() -> int:
-    """Tell how often torchrun has started the ranks anew."""
+    """Return how often torchrun has restarted the ranks."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def world_size() -> int:
-    """Give the number of ranks in the job."""
+    """Return the number of ranks in the job."""
     joined = initialized_process_group()
     return int(os.environ.get("WORLD_SIZE", "1") if joined is None else joined.get_world_size())
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file so that it is there whole or not at all."""
+    """Write a JSON file atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    # Options are the user's: what JSON does not know, such as a torch.dtype, is told as its text.
+    # Users pass any options: values that JSON lacks, such as a torch.dtype, are written as text.
     temporary.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="utf-8")
     os.replace(temporary, path)
 
 
 def read_messages(folder: Path, kind: str) -> list[dict[str, Any]]:
     """Read the ranks' files of one kind (``piece``, ``failure``), in the order of ranks."""
-    notes = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob(f"rank*.{kind}.json")]
-    return sorted(notes, key=lambda note: int(note["rank"]))
+    messages = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob(f"rank*.{kind}.json")]
+    return sorted(messages, key=lambda message: int(message["rank"]))
 
 
 def report_failure(error: BaseException) -> None:
-    """Tell the launcher at once what went wrong here, so that the first of several failures can be named.
+    """Write this rank's failure for the launcher at once, so that it can report the first of several failures.
 
-    A peer of a rank that dies fails a moment later, often within the interval in which torchrun looks; only a time
-    taken where it happened tells cause from consequence.
+    The peers of a dead rank fail a moment later, often within one polling interval of torchrun; only timestamps taken
+    in the ranks separate cause from consequence.
     """
     assignment = LauncherSettings.from_environment()
     if assignment is None:
         return
     attempt = restart_count()
-    again = f".again{attempt}" if attempt else ""
-    path = Path(assignment.folder) / f"rank{rank()}{again}.failure.json"
+    suffix = f".again{attempt}" if attempt else ""
+    path = Path(assignment.folder) / f"rank{rank()}{suffix}.failure.json"
     if path.exists():
         return
-    known = isinstance(error, DptraceError)
-    code = error.exit_code if isinstance(error, DptraceError) else 1
     message = {
         "rank": rank(),
         "time_ns": time.time_ns(),
         "message": error_text(error),
-        "advice": known,
-        "exit_code": code,
+        "advice": isinstance(error, DptraceError),
+        "exit_code": error.exit_code if isinstance(error, DptraceError) else 1,
+        "attempt": attempt,
     }
-    message["attempt"] = attempt
     write_json(path, message)
 
 
 def error_text(error: BaseException) -> str:
-    """Say what went wrong: our own errors say it themselves, others begin with their kind."""
+    """Return the text of an error: dptrace's own errors as they are, others with their class."""
     return str(error) if isinstance(error, DptraceError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, however that one ends."""
+"""Processes that end with their parent, however it ends, and the descendants of a process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 __all__ = ["AGENT_PID_ENV", "LAUNCHER_PID_ENV", "descendants", "end_with_parent"]
 
 LAUNCHER_PID_ENV, AGENT_PID_ENV = "DPTRACE_LAUNCHER", "DPTRACE_AGENT"
-"""Variables by which a launcher tells its agent, and an agent its ranks, whose children they are."""
+"""Environment variables that hold the process id of the launcher, for its agent, and of the agent, for its ranks."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -20,14 +20,14 @@ def end_with_parent(with_signal: signal.Signals, parent: str | None = None) -> N
     """Ask Linux to signal this process when its parent dies, even by SIGKILL; elsewhere do nothing.
 
     Args:
-        parent: id of the process that must be alive, where that was told: it may have died before this one could ask.
+        parent: id of a process that must be alive, if known: it may have died before this process made the request.
     """
     if not sys.platform.startswith("linux"):
         return
     before = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(with_signal))
     if os.getppid() != before or (parent and not _is_running(int(parent))):
-        # It died before the call above; nobody will tell.
+        # It died before the call above, so no signal will come.
         os.kill(os.getpid(), with_signal)
 
 
@@ -42,27 +42,27 @@ def _is_running(process: int) -> bool:
 
 
 def descendants(process: int) -> list[int]:
-    """Give the ids of all processes that a process has started, and of those that they started in turn."""
+    """Return the ids of all descendants of a process."""
     children: dict[int, list[int]] = {}
     for child, parent in _parents():
         children.setdefault(parent, []).append(child)
-    found = [process]
-    for one in found:  # grows as it goes
-        found += children.get(one, [])
-    return found[1:]
+    tree = [process]
+    for member in tree:  # grows during the loop
+        tree += children.get(member, [])
+    return tree[1:]
 
 
 def _parents() -> list[tuple[int, int]]:
-    """Give each process of this machine with its parent."""
+    """Return the ids of each process of this machine and its parent."""
     if not sys.platform.startswith("linux"):
         listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=False)
         return [(int(child), int(parent)) for child, parent in map(str.split, listed.stdout.splitlines())]
-    found = []
+    pairs = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            # The name of the program, in parentheses, may hold anything; state and parent come after it.
+            # The program name, in parentheses, may contain anything; state and parent follow it.
             with open(f"/proc/{name}/stat", errors="replace") as file:
-                found.append((int(name), int(file.read().rpartition(")")[2].split()[1])))
-        except OSError:  # it has ended
+                pairs.append((int(name), int(file.read().rpartition(")")[2].split()[1])))
+        except OSError:  # the process has ended
             continue
-    return found
+    return pairs

@@ -25,46 +25,46 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Run torchrun; give 1 when a rank failed."""
+    """Run torchrun and return its exit code, 1 if a rank failed."""
     end_with_parent(signal.SIGTERM, os.environ.get(LAUNCHER_PID_ENV))
     os.environ[AGENT_PID_ENV] = str(os.getpid())
     if "LOGLEVEL" not in os.environ:
-        # The launcher says what happened, once and shorter.
+        # The launcher reports failures, once and shorter.
         logging.disable(logging.ERROR)
-    note, *arguments = sys.argv[1:]
-    _note_restarts(Path(note))
+    path, *arguments = sys.argv[1:]
+    _write_restarts(Path(path))
     try:
         run.run(run.parse_args(arguments))
     except ChildFailedError as error:
         failures = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
-        write_json(Path(note), [{"rank": rank, "exit_code": failure.exitcode} for rank, failure in failures])
+        write_json(Path(path), [{"rank": rank, "exit_code": failure.exitcode} for rank, failure in failures])
         return 1
     except SignalException as stopped:
         return 128 + int(stopped.sigval)
     return 0
 
 
-def _note_restarts(note: Path) -> None:
-    """Let torchrun note, beside *note*, which ranks failed each time that it starts all of them anew.
+def _write_restarts(path: Path) -> None:
+    """Make torchrun write to a file next to *path* which ranks failed each time that it restarts all of them.
 
-    It logs that and tells it nobody; torch names no public way to it, so that one that has it elsewhere notes nothing.
+    torchrun only logs restarts and has no public hook for them; a version without this private method writes nothing.
     """
-    watch = getattr(LocalElasticAgent, "_monitor_workers", None)
-    if watch is None:
+    monitor = getattr(LocalElasticAgent, "_monitor_workers", None)
+    if monitor is None:
         return
-    seen: list[dict[str, Any]] = []
+    restarts: list[dict[str, Any]] = []
 
-    def watching(agent: Any, group: Any) -> Any:
-        result = watch(agent, group)
-        left = getattr(agent, "_remaining_restarts", 0)
-        if getattr(result, "failures", None) and left > 0:
+    def monitor_and_write(agent: Any, group: Any) -> Any:
+        result = monitor(agent, group)
+        restarts_left = getattr(agent, "_remaining_restarts", 0)
+        if getattr(result, "failures", None) and restarts_left > 0:
             failures = sorted(result.failures.items(), key=lambda item: item[1].timestamp)
             exits = [{"rank": rank, "exit_code": failure.exitcode} for rank, failure in failures]
-            seen.append({"attempt": len(seen), "time_ns": time.time_ns(), "exits": exits})
-            write_json(note.with_name(f"restarts.{note.name}"), seen)
+            restarts.append({"attempt": len(restarts), "time_ns": time.time_ns(), "exits": exits})
+            write_json(path.with_name(f"restarts.{path.name}"), restarts)
         return result
 
-    LocalElasticAgent._monitor_workers = watching  # type: ignore[method-assign]
+    LocalElasticAgent._monitor_workers = monitor_and_write  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

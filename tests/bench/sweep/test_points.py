@@ -63,7 +63,7 @@ def test_several_options_make_every_combination() -> None:
         ("ddp", {}, "nothing to compare"),
         ("ddp", {BUCKET_CAP: ("4",)}, "nothing to compare"),
         ("ddp", {"micro-batches": ("1", "2")}, "--mode accumulate has"),
-        ("ddp", {"batch-size": ("64", "7")}, "does not divide"),
+        ("ddp", {"batch-size": ("64", "7")}, "must be divisible by 2 ranks"),
         ("accumulate", {"micro-batches": ("1", "3"), "batch-size": ("64",)}, "--micro-batches 3"),
         ("moe", {BUCKET_CAP: ("1", "2")}, "mode moe"),
     ],

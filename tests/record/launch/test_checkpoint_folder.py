@@ -1,4 +1,4 @@
-"""Where checkpoints lie, and what is said of them when a training is broken off."""
+"""The folder of checkpoints, and the sentence on them after an interrupted training."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from dptrace.record.launch.checkpoint_folder import (
 
 
 def test_a_mode_has_a_folder_of_its_own_unless_told_otherwise() -> None:
-    """Two modes must not take each other's checkpoints for their own."""
+    """Two modes do not share their checkpoints by default."""
     assert Path("checkpoints/ddp") == checkpoint_folder("ddp", None)
     assert Path("kept") == checkpoint_folder("ddp", "kept")
 
 
 def test_only_whole_checkpoints_count(tmp_path: Path) -> None:
-    """In the order of steps; what is half-written or something else is none."""
+    """They are listed in the order of steps; partial and other files do not count."""
     assert [] == checkpoint_steps(tmp_path / "none")
     for name in ("step-00000010.pt", "step-00000005.pt", ".step-00000015.pt.7.part", "notes.txt"):
         (tmp_path / name).write_text("")
@@ -31,20 +31,18 @@ def test_only_whole_checkpoints_count(tmp_path: Path) -> None:
 
 
 def test_what_stays_is_said_with_the_way_to_go_on(tmp_path: Path) -> None:
-    """The folder and the last step; nothing where nothing was written or asked for."""
+    """The sentence names folder, last step and option; it is empty without checkpoints."""
     assert "" == kept_checkpoints_message(None) == kept_checkpoints_message(tmp_path)
     folder = tmp_path / "my own"
     folder.mkdir()
     (folder / "step-00000005.pt").write_text("")
 
-    assert (
-        f"The checkpoints in '{folder}' stay, the last of step 5: --resume goes on from it."
-        == kept_checkpoints_message(folder)
-    )
+    message = kept_checkpoints_message(folder)
+    assert all(fact in message for fact in (f"'{folder}'", "step 5", "--resume"))
 
 
 def test_a_folder_that_cannot_be_made_is_refused_and_one_that_can_is_not_left_behind(tmp_path: Path) -> None:
-    """Below a file there is no folder; a folder that was there stays with what it holds."""
+    """A path below a file cannot be a folder; an existing folder keeps its content."""
     (tmp_path / "file").write_text("mine")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(UsageError, match=r"no checkpoint can be written there: (File exists|Not a directory)"):

@@ -1,4 +1,4 @@
-"""Which rank failed first."""
+"""Find the rank that failed first."""
 
 from __future__ import annotations
 
@@ -10,35 +10,37 @@ import pytest
 from dptrace.record.launch.failure import Failure, collect_logs, find_failure, last_lines, remove_launcher_files
 
 
-def _note(folder: Path, rank: int, time_ns: int, message: str, advice: bool = False, exit_code: int = 1) -> None:
-    told = {"rank": rank, "time_ns": time_ns, "message": message, "advice": advice, "exit_code": exit_code}
-    (folder / f"rank{rank}.failure.json").write_text(json.dumps(told))
+def _write_message(
+    folder: Path, rank: int, time_ns: int, message: str, advice: bool = False, exit_code: int = 1
+) -> None:
+    content = {"rank": rank, "time_ns": time_ns, "message": message, "advice": advice, "exit_code": exit_code}
+    (folder / f"rank{rank}.failure.json").write_text(json.dumps(content))
 
 
 def _exits(folder: Path, *codes: tuple[int, int]) -> None:
-    told = [{"rank": rank, "exit_code": code} for rank, code in codes]
-    (folder / "agent0.json").write_text(json.dumps(told))
+    exits = [{"rank": rank, "exit_code": code} for rank, code in codes]
+    (folder / "agent0.json").write_text(json.dumps(exits))
 
 
 def test_the_cause_comes_before_its_consequence(tmp_path: Path) -> None:
-    """Both ranks exit within torchrun's polling interval; the times that they noted tell which was first."""
+    """Both ranks exit within one polling interval of torchrun; their own timestamps show which was first."""
     _exits(tmp_path, (0, 1), (1, 1))
-    _note(tmp_path, 0, 2000, "RuntimeError: Connection closed by peer")
-    _note(tmp_path, 1, 1000, "ValueError: boom")
+    _write_message(tmp_path, 0, 2000, "RuntimeError: Connection closed by peer")
+    _write_message(tmp_path, 1, 1000, "ValueError: boom")
 
     assert Failure(1, "ValueError: boom") == find_failure(tmp_path)
 
 
 def test_a_killed_rank_leaves_no_note_and_is_still_the_first(tmp_path: Path) -> None:
-    """SIGKILL comes before the error that a peer notes; SIGTERM is only torchrun ending the peers."""
+    """SIGKILL precedes the error that a peer reports; SIGTERM only means that torchrun stops the peers."""
     _exits(tmp_path, (0, -15), (1, 1), (2, -9))
-    _note(tmp_path, 1, 1000, "RuntimeError: Connection closed by peer")
+    _write_message(tmp_path, 1, 1000, "RuntimeError: Connection closed by peer")
 
     assert Failure(2, "killed by SIGKILL (out of memory?)") == find_failure(tmp_path)
 
 
 def test_without_a_note_the_exit_code_tells(tmp_path: Path) -> None:
-    """A rank that ends itself with os._exit(3) notes nothing."""
+    """A rank that ends with os._exit(3) leaves no message."""
     assert find_failure(tmp_path) is None
     _exits(tmp_path, (1, 3))
 
@@ -46,14 +48,14 @@ def test_without_a_note_the_exit_code_tells(tmp_path: Path) -> None:
 
 
 def test_advice_of_a_rank_keeps_its_exit_code(tmp_path: Path) -> None:
-    """A user's mistake that only a rank could see is told as one."""
-    _note(tmp_path, 0, 1, "use another batch size", advice=True, exit_code=2)
+    """A usage error that only a rank can detect is reported as one."""
+    _write_message(tmp_path, 0, 1, "use another batch size", advice=True, exit_code=2)
 
     assert Failure(0, "use another batch size", 2, True) == find_failure(tmp_path)
 
 
 def test_outputs_become_one_log_for_each_rank(tmp_path: Path) -> None:
-    """The logs of node 1 begin with its first rank; Kineto's own lines are left out of the last lines."""
+    """Logs are named by rank in the whole job; the last lines leave out Kineto's own output."""
     for node, local, out, err in ((0, 0, "", "first\n"), (1, 1, "said\n", "USDT: noise\ncried\n"), (1, 0, "", " \n")):
         place = tmp_path / f"logs{node}" / "none_x" / "attempt_0" / str(local)
         place.mkdir(parents=True)
@@ -68,13 +70,13 @@ def test_outputs_become_one_log_for_each_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "culprit"),
+    ("message", "culprit"),
     [("ValueError: bad batch", 1), ("RuntimeError: Connection reset by peer", 0)],
 )
-def test_an_abort_is_a_cause_only_where_no_rank_tells_another(tmp_path: Path, said: str, culprit: int) -> None:
-    """NCCL's watchdog aborts the peers of a rank that raised; a rank that aborts by itself resets its peers."""
+def test_an_abort_is_a_cause_only_where_no_rank_tells_another(tmp_path: Path, message: str, culprit: int) -> None:
+    """NCCL's watchdog aborts the peers of a rank that raised; a rank that aborts itself resets its peers."""
     _exits(tmp_path, (1, 1), (0, -6))
-    _note(tmp_path, 1, 1000, said)
+    _write_message(tmp_path, 1, 1000, message)
 
     failure = find_failure(tmp_path)
     assert failure is not None
@@ -83,9 +85,9 @@ def test_an_abort_is_a_cause_only_where_no_rank_tells_another(tmp_path: Path, sa
 
 @pytest.mark.parametrize("number", [9, 11])
 def test_a_rank_that_was_killed_is_the_cause_whatever_peers_say(tmp_path: Path, number: int) -> None:
-    """SIGKILL and SIGSEGV come from nowhere else; the peers' resets follow."""
+    """SIGKILL and SIGSEGV have no cause in a peer; the peers' connection errors follow from them."""
     _exits(tmp_path, (1, 1), (0, -number))
-    _note(tmp_path, 1, 1000, "RuntimeError: Connection reset by peer")
+    _write_message(tmp_path, 1, 1000, "RuntimeError: Connection reset by peer")
 
     failure = find_failure(tmp_path)
     assert failure is not None

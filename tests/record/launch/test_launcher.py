@@ -1,4 +1,4 @@
-"""Starting ranks and never leaving one behind."""
+"""The launcher starts ranks and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ if how == "drift":
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """A script whose rank 1 does what its argument says in step 8."""
+    """Write a script whose rank 1 does in step 8 what its argument says."""
     path = tmp_path / "train.py"
     path.write_text(SCRIPT)
     return path
 
 
 def _ranks(folder: Path) -> list[psutil.Process]:
-    """Find every process that works in *folder*: launcher, torchrun, ranks."""
-    found = []
+    """Return all processes that run in *folder*: launcher, torchrun, ranks."""
+    processes = []
     for process in psutil.process_iter():
         try:
             if process.cwd() == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                processes.append(process)
         except psutil.Error:
             continue
-    return found
+    return processes
 
 
 def _start(script: Path, how: str) -> subprocess.Popen[str]:
@@ -87,7 +87,7 @@ def _wait_for(path: Path, launcher: subprocess.Popen[str]) -> float:
 
 @pytest.mark.parametrize(("how", "says"), [("raise", "ValueError: boom in step 8"), ("kill", "killed by SIGKILL")])
 def test_a_rank_that_dies_ends_the_run_within_seconds(script: Path, how: str, says: str) -> None:
-    """Its peer waits in an all-reduce; the message says which rank, why, its last lines, and what was kept."""
+    """Its peer waits in an all-reduce; the message contains rank, reason, last lines, and the kept files."""
     launcher = _start(script, how)
     died = _wait_for(script.parent / "dying", launcher)
     code = launcher.wait(60)
@@ -109,7 +109,7 @@ def test_a_rank_that_dies_ends_the_run_within_seconds(script: Path, how: str, sa
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_launcher_leaves_no_process(script: Path, number: signal.Signals) -> None:
-    """Ctrl-C and SIGTERM leave neither process nor file; even after SIGKILL no process stays."""
+    """Ctrl-C and SIGTERM leave neither processes nor files; even after SIGKILL no process stays."""
     launcher = _start(script, "hang")
     _wait_for(script.parent / "dying", launcher)
     assert 4 == len(_ranks(script.parent))
@@ -149,7 +149,7 @@ def test_replicas_that_drift_apart_are_told(script: Path) -> None:
 
 
 def test_a_failure_after_a_restart_tells_of_it_and_of_the_checkpoints(tmp_path: Path) -> None:
-    """The first kill was got over, the second was not; run.json of what is kept tells of both."""
+    """The ranks were restarted after the first kill; the second ended the run; run.json contains both."""
     from dptrace.errors import RecordingError
     from dptrace.record.launch import launcher as launch
     from dptrace.record.launch.run_folder import RunFolder
@@ -162,11 +162,11 @@ def test_a_failure_after_a_restart_tells_of_it_and_of_the_checkpoints(tmp_path: 
     (run.staging / "rank1.log").write_text("said\n")
     (tmp_path / "step-00000005.pt").write_text("")
     job = launch.Launch(tmp_path / "r", False, Path("ddp.py"), (), 2, "ddp", checkpoints=tmp_path)
-    with pytest.raises(RecordingError) as told:
+    with pytest.raises(RecordingError) as error:
         launch._finish_run(job, run, 1)
 
-    assert str(told.value).startswith("Rank 0 died after 1 restart: killed by SIGKILL")
-    assert f"The checkpoints in {tmp_path} stay, the last of step 5: --resume goes on from it." in str(told.value)
+    assert str(error.value).startswith("Rank 0 died after 1 restart: killed by SIGKILL")
+    assert f"The checkpoints in {tmp_path} stay, the last of step 5" in str(error.value)
     info = json.loads((tmp_path / "r.failed" / "run.json").read_text())
     assert (1, 0) == (len(info["restarts"]), info["restarts"][0]["rank"])
 
@@ -185,7 +185,7 @@ time.sleep(60)
 def test_ranks_that_do_not_heed_are_killed_in_their_own_sessions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some versions of torchrun wait half a minute for them, and its own process group does not hold them."""
+    """Some versions of torchrun wait half a minute for them, and they are not in its process group."""
     from dptrace.record.launch import launcher as launch
 
     monkeypatch.setattr(launch, "_SHUTDOWN_S", 0)

@@ -15,25 +15,25 @@ from tests.support.recordings import recorded
 DOCUMENTED = Path(__file__).parents[3] / "docs" / "run-folder.md"
 
 
-def _piece(rank: int, **further: Any) -> dict[str, Any]:
-    of_the_run = ("model", "parameters", "options", "schedule", "backend", "versions", "ddp")
-    of_a_rank = ("node", "local_rank", "host", "device", "threads", "file", "recorded_steps", "memory")
-    piece = dict.fromkeys((*of_the_run, *of_a_rank)) | {"world_size": 2, "losses": [], "notes": []}
-    return piece | {"rank": rank, "unprofiled_ns": [], "profiled_ns": []} | further
+def _piece(rank: int, **values: Any) -> dict[str, Any]:
+    run_keys = ("model", "parameters", "options", "schedule", "backend", "versions", "ddp")
+    rank_keys = ("node", "local_rank", "host", "device", "threads", "file", "recorded_steps", "memory")
+    piece = dict.fromkeys((*run_keys, *rank_keys)) | {"world_size": 2, "losses": [], "notes": []}
+    return piece | {"rank": rank, "unprofiled_ns": [], "profiled_ns": []} | values
 
 
 COMPLETE = launch_metadata(["dptrace"], "naive", None, None)
 
 
 def test_losses_are_averaged_over_ranks() -> None:
-    """Each rank's loss is that of its shard; a loss that is not finite has no number in JSON."""
+    """A rank's loss is that of its shard; a loss that is not finite becomes null."""
     pieces = [_piece(0, losses=[1.0, 2.0, float("nan")]), _piece(1, losses=[3.0, 2.5, 1.0])]
 
     assert [2.0, 2.25, None] == manifest(pieces, COMPLETE)["losses"]
 
 
 def test_the_overhead_is_told_from_medians() -> None:
-    """One slow step does not make the profiler look dear; without both times nothing is told."""
+    """One slow step does not affect the overhead; without both times it is unknown."""
     ranks = [
         {"unprofiled_ns": [100, 100, 900], "profiled_ns": [110, 110, 110]},
         {"unprofiled_ns": [100, 100, 100], "profiled_ns": [130, 130, 9000]},
@@ -44,7 +44,7 @@ def test_the_overhead_is_told_from_medians() -> None:
 
 
 def test_ranks_that_lie_on_other_machines_are_told() -> None:
-    """A folder that holds some of the ranks says so; a failed run says it anyway."""
+    """A folder with some of the ranks has a note; a failed run needs none."""
     assert ["1 of 2 ranks are here; copy the others' traces beside them."] == manifest([_piece(0)], COMPLETE)["notes"]
     failed = launch_metadata(["dptrace"], "naive", None, {"rank": 1, "message": "killed"})
     assert [] == manifest([_piece(0)], failed)["notes"]
@@ -61,7 +61,7 @@ def _described(heading: str, until: str) -> set[str]:
 @pytest.mark.processes
 @pytest.mark.parametrize(("mode", "ranks"), [("single", 1), ("ddp", 2)])
 def test_run_json_is_as_documented(mode: str, ranks: int) -> None:
-    """Its keys are those of docs/run-folder.md, and the values are of this run."""
+    """Its keys are those in docs/run-folder.md, and its values are those of this run."""
     info = json.loads((recorded(mode, ranks) / "run.json").read_text())
 
     assert _described("## run.json", "Each entry of") == set(info)
@@ -86,7 +86,7 @@ def test_run_json_is_as_documented(mode: str, ranks: int) -> None:
 
 @pytest.mark.processes
 def test_ddp_tells_its_buckets() -> None:
-    """DDP's own logging data says which parameter travelled in which bucket; other modes have none."""
+    """DDP's own logging data contains the buckets; other modes have none."""
     info = json.loads((recorded("ddp", 2) / "run.json").read_text())
 
     assert 1_462_538 * 4 == sum(map(int, info["ddp"]["rebuilt_bucket_sizes"].split(", ")))

@@ -1,4 +1,4 @@
-"""What launcher and ranks tell each other."""
+"""Messages between launcher and ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dptrace.record.launch.messages import LauncherSettings
 
 
 def test_an_assignment_survives_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the launcher puts there, the rank finds; without it there is none."""
+    """The rank reads what the launcher writes; without the variable there are no settings."""
     monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
     assert LauncherSettings.from_environment() is None
     given = LauncherSettings("a folder", "runs/x", steps=7, wait=0)
@@ -25,12 +25,12 @@ def test_an_assignment_survives_the_environment(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_users_numbers_win_over_the_scripts() -> None:
-    """Given ones replace those of record(); the others are left to the script. Nought is a number."""
+    """Given numbers, also 0, replace those of record(); the others are the script's."""
     assert (7, 3, 0) == LauncherSettings("f", "s", steps=7, wait=0).schedule(1, 3, 9)
 
 
 def test_a_rank_is_told_by_torchruns_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alone, a process is rank 0 of 1."""
+    """Without the variables, a process is rank 0 of 1."""
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     assert (0, 0, 1) == (messages.rank(), messages.local_rank(), messages.world_size())
@@ -41,7 +41,7 @@ def test_a_rank_is_told_by_torchruns_variables(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_first_failure_of_a_rank_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second error of the same rank, a consequence, does not replace the first; our own errors are advice."""
+    """A second error of the same rank does not replace the first; dptrace's own errors are advice."""
     monkeypatch.setenv("RANK", "3")
     messages.report_failure(UsageError("nobody listens"))
     for name, value in LauncherSettings(str(tmp_path), "x").environment().items():
@@ -50,26 +50,26 @@ def test_the_first_failure_of_a_rank_stands(tmp_path: Path, monkeypatch: pytest.
     messages.report_failure(UsageError("too many"))
     messages.report_failure(ValueError("later"))
 
-    (told,) = messages.read_messages(tmp_path, "failure")
-    assert (3, "too many", True, 2) == tuple(told[key] for key in ("rank", "message", "advice", "exit_code"))
+    (message,) = messages.read_messages(tmp_path, "failure")
+    assert (3, "too many", True, 2) == tuple(message[key] for key in ("rank", "message", "advice", "exit_code"))
     assert [] == list(tmp_path.glob(".*"))
 
 
 def test_notes_come_in_the_order_of_ranks(tmp_path: Path) -> None:
-    """Ten comes after nine, not after one."""
+    """Rank 10 comes after rank 9, not after rank 1."""
     for rank in (10, 9, 1):
         messages.write_json(tmp_path / f"rank{rank}.piece.json", {"rank": rank})
 
-    assert [1, 9, 10] == [note["rank"] for note in messages.read_messages(tmp_path, "piece")]
+    assert [1, 9, 10] == [message["rank"] for message in messages.read_messages(tmp_path, "piece")]
 
 
 def test_describe_names_the_kind_of_others_errors_only() -> None:
-    """Ours speak for themselves."""
+    """dptrace's own errors are shown without their class."""
     assert ("no", "KeyError: 'x'") == (messages.error_text(UsageError("no")), messages.error_text(KeyError("x")))
 
 
 def test_a_group_that_a_script_made_tells_more_than_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks that a script spawns share one environment; under dptrace record torchrun's numbers stand."""
+    """Ranks that a script spawns share one environment; under dptrace record, torchrun's numbers are used."""
     monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")

@@ -28,9 +28,9 @@ time.sleep(60)
 
 
 @pytest.mark.processes
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a process of its parent's death")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux can signal a process when its parent dies")
 def test_a_tied_process_ends_when_its_parent_is_killed() -> None:
-    """Even by SIGKILL, which leaves the parent no time to end anything."""
+    """Also by SIGKILL, after which the parent cannot end anything itself."""
     with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
@@ -44,7 +44,7 @@ def test_a_tied_process_ends_when_its_parent_is_killed() -> None:
 
 @pytest.mark.processes
 def test_what_a_process_started_is_found_in_all_generations() -> None:
-    """A grandchild in a session of its own too; a process that started none has none."""
+    """A grandchild in its own session is found; a process without children has none."""
     child = "import subprocess, sys, time; subprocess.Popen(['sleep', '30'], start_new_session=True); time.sleep(30)"
     with subprocess.Popen([sys.executable, "-c", child]) as parent:
         deadline = time.monotonic() + 10
@@ -59,7 +59,7 @@ def test_what_a_process_started_is_found_in_all_generations() -> None:
 
 @pytest.mark.processes
 def test_a_process_whose_parent_has_died_already_ends_at_once() -> None:
-    """Importing torch takes seconds, in which a launcher may be killed; one that lives is no reason to end."""
+    """A launcher may be killed while torch is imported; with a living parent, the process continues."""
     code = "import signal, sys; from dptrace.record.launch.process_tree import *"
     code += "; end_with_parent(signal.SIGKILL, sys.argv[1]); print(1)"
     with subprocess.Popen(["true"]) as gone:

@@ -1,4 +1,4 @@
-"""The run folder: nothing half-written under its name, nothing replaced that must stay."""
+"""The run folder: no incomplete run under its name, and nothing replaced without permission."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from dptrace.errors import DptraceError, UsageError
 from dptrace.record.launch.run_folder import RunFolder, is_run_folder, trace_name
 
 
-def _run(path: Path, *further: str) -> Path:
+def _run(path: Path, *names: str) -> Path:
     path.mkdir(parents=True)
     (path / "run.json").write_text(json.dumps({"schema": 1, "status": "complete", "world_size": 1}))
-    for name in (trace_name(0), *further):
+    for name in (trace_name(0), *names):
         (path / name).write_text(name)
     return path
 
 
 def test_a_run_appears_under_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
-    """Until then its files lie in a hidden folder beside it."""
+    """Until then its files are in a hidden folder next to it."""
     run = RunFolder(tmp_path / "runs" / "mine")
     run.begin(force=False)
     (run.staging / trace_name(0)).write_text("new")
@@ -35,8 +35,8 @@ def test_a_run_appears_under_its_name_only_when_it_is_complete(tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["two\nlines", "a\x1b[31mb", "tab\there"])
 def test_a_name_with_control_signs_is_refused(name: str, tmp_path: Path) -> None:
-    """It would tear lines of output apart, or give orders to a terminal; other letters are welcome."""
-    with pytest.raises(UsageError, match="line breaks or control signs"):
+    """It would break lines of output or control a terminal; other letters are accepted."""
+    with pytest.raises(UsageError, match="line breaks or control char"):
         RunFolder(tmp_path / name).begin(force=False)
     RunFolder(tmp_path / "läuft gut").begin(force=False)
 
@@ -44,7 +44,7 @@ def test_a_name_with_control_signs_is_refused(name: str, tmp_path: Path) -> None
 
 
 def test_a_run_is_replaced_only_with_force_and_only_at_the_end(tmp_path: Path) -> None:
-    """The old run stays whole until the new one is."""
+    """The old run stays until the new one is complete."""
     run = RunFolder(_run(tmp_path / "mine", "rank1.log"))
     with pytest.raises(UsageError, match="Replace it with --force"):
         run.begin(force=False)
@@ -58,7 +58,7 @@ def test_a_run_is_replaced_only_with_force_and_only_at_the_end(tmp_path: Path) -
 
 @pytest.mark.parametrize("stranger", ["notes.txt", "rank0.pt.trace.json", "model.pt"])
 def test_force_does_not_replace_what_is_more_than_a_run(tmp_path: Path, stranger: str) -> None:
-    """A folder with anything in it that is not ours stays as it is."""
+    """A folder with any other file stays as it is."""
     path = _run(tmp_path / "mine", stranger)
 
     assert not is_run_folder(path)
@@ -68,11 +68,11 @@ def test_force_does_not_replace_what_is_more_than_a_run(tmp_path: Path, stranger
 
 
 def test_a_file_or_a_link_in_the_way_is_no_run(tmp_path: Path) -> None:
-    """A file, and a link to a folder, are refused; an empty folder is taken."""
+    """A file, and a link to a folder, are refused; an empty folder is used."""
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(_run(tmp_path / "elsewhere"))
     for name in ("file", "link"):
-        with pytest.raises(UsageError, match="is no folder"):
+        with pytest.raises(UsageError, match="is not a folder"):
             RunFolder(tmp_path / name).begin(force=True)
 
     (tmp_path / "empty").mkdir()
@@ -83,7 +83,7 @@ def test_a_file_or_a_link_in_the_way_is_no_run(tmp_path: Path) -> None:
 
 
 def test_a_failed_run_gets_a_name_that_says_so_and_hides_no_other(tmp_path: Path) -> None:
-    """Failed runs are numbered, so that the first one's files stay."""
+    """Failed runs are numbered, so that earlier ones stay."""
     names = []
     for _ in range(2):
         run = RunFolder(tmp_path / "mine")
@@ -95,7 +95,7 @@ def test_a_failed_run_gets_a_name_that_says_so_and_hides_no_other(tmp_path: Path
 
 
 def test_two_recordings_to_one_folder_are_refused(tmp_path: Path) -> None:
-    """The second would empty the folder that the first is filling; what a dead one left is taken over."""
+    """The second would empty the folder of the first; the folder of a dead recording is reused."""
     first, second = RunFolder(tmp_path / "mine"), RunFolder(tmp_path / "mine")
     first.begin(force=False)
     (first.staging / "owner").write_text(str(os.getppid()))
@@ -108,14 +108,14 @@ def test_two_recordings_to_one_folder_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
-    """A file where a parent folder should be is the user's mistake."""
+    """A file instead of a parent folder is an error with the path."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(DptraceError, match="can't be made"):
+    with pytest.raises(DptraceError, match="cannot be created"):
         RunFolder(tmp_path / "file" / "mine").begin(force=False)
 
 
 def test_another_users_recording_is_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that may not be signalled is there all the same."""
+    """A process that may not be signaled is running as well."""
 
     def refuse(process: int, number: int) -> None:
         raise PermissionError
@@ -130,7 +130,7 @@ def test_another_users_recording_is_under_way(tmp_path: Path, monkeypatch: pytes
 
 
 def test_another_machines_recording_is_under_way_while_it_is_fresh(tmp_path: Path) -> None:
-    """Its process ids mean nothing here; the message says how to go on, and what is days old is taken over."""
+    """Its process ids mean nothing here; the message says how to continue, and a folder that is days old is reused."""
     first = RunFolder(tmp_path / "mine")
     first.begin(force=False)
     owner = first.staging / "owner"
@@ -144,7 +144,7 @@ def test_another_machines_recording_is_under_way_while_it_is_fresh(tmp_path: Pat
 
 
 def test_what_the_script_wrote_into_its_run_stays(tmp_path: Path) -> None:
-    """The run's files join it; where a name is taken, the run gets another one."""
+    """The run's files are added; if a name is taken, the run gets another one."""
     for name, kept in (("model.pt", "mine"), ("run.json", "mine.run")):
         folder = tmp_path / name.replace(".", "-")
         run = RunFolder(folder / "mine")
@@ -160,7 +160,7 @@ def test_what_the_script_wrote_into_its_run_stays(tmp_path: Path) -> None:
 
 
 def test_neighbours_that_are_not_ours_stay(tmp_path: Path) -> None:
-    """A hidden folder that no recording left is in the way, and said to be; others are not touched."""
+    """A hidden folder that is not from a recording is in the way and reported; others are not touched."""
     (tmp_path / ".mine.recording").mkdir()
     (tmp_path / ".mine.recording" / "thesis.txt").write_text("")
     with pytest.raises(DptraceError, match="move it elsewhere"):
@@ -174,7 +174,7 @@ def test_neighbours_that_are_not_ours_stay(tmp_path: Path) -> None:
 
 
 def test_a_folder_named_like_a_log_is_not_ours(tmp_path: Path) -> None:
-    """Only plain files make a run."""
+    """A run contains only plain files."""
     path = _run(tmp_path / "mine")
     (path / "rank0.log").mkdir()
     (path / "rank0.log" / "thesis.txt").write_text("")
@@ -184,7 +184,7 @@ def test_a_folder_named_like_a_log_is_not_ours(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("out", [".", "/", ".."])
 def test_the_folder_that_one_is_in_is_no_run(out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replacing it would pull the ground from under the shell."""
+    """Replacing the working directory of the shell is refused."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="the folder you are in"):
         RunFolder(Path(out))
