@@ -141,9 +141,10 @@ def _strip(canvas: Canvas, layout: SvgLayout, y: float, number: int) -> None:
 
 def _lods(layout: SvgLayout) -> list[Lod]:
     empty = np.zeros(0, np.int64)
+    none = Intervals(empty, empty, empty)
     lanes = [layout.lane(row.track, row.role) for row in layout.rows]
-    columns = [(lane.start_ns, lane.duration_ns, lane.category) if lane else (empty,) * 3 for lane in lanes]
-    return [Lod([Intervals(*lane)], len(_COLORS)) for lane in columns]
+    intervals = [Intervals(lane.start_ns, lane.duration_ns, lane.category) if lane else none for lane in lanes]
+    return [Lod([columns], len(_COLORS)) for columns in intervals]
 
 
 def _short(canvas: Canvas, layout: SvgLayout, lods: list[Lod]) -> None:

@@ -98,7 +98,7 @@ export class Lod {
     this.buckets = { offsets, items };
   }
 
-  /** First place in [low, high) of `items` whose interval begins after `limit`; `high` when none does. */
+  /** Return the first position in [low, high) of `items` whose interval begins after `limit`, else `high`. */
   #beginsAfter(items, low, high, limit) {
     const { start } = this;
     while (low < high) {

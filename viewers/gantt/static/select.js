@@ -71,7 +71,7 @@ export class Selection {
   #kernel() {
     const { scene, columns, lod } = this, { index, track, role } = this.chosen, full = scene.names[columns.name[index]];
     const phase = role === "memory" ? "memory" : scene.categories[lod.category[index]].label;
-    const op = scene.ops?.[columns.name[index]] ?? shortOperator(full);
+    const op = shortOperator(full);
     const facts = [["op", visible(op)], ["phase", phase], ...this.#facts(index, track)];
     return [visible(shortName(full)), [element("p", "full", visible(full)), table(null, facts, "facts-table")]];
   }

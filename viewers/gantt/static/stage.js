@@ -58,10 +58,9 @@ export class Stage {
   #place() {
     this.moves++;
     this.scroll = Math.max(0, Math.min(this.height - this.frame, this.scroll));
-    const shown = (one) => one.h > 0 && one.y < this.frame && one.y + one.h > 0;
-    for (const one of this.rows) one.y = one.top - this.scroll;
-    for (const one of this.allBlocks) one.y = one.top - this.scroll;
-    for (const one of this.allStrips) one.y = Math.max(one.top - this.scroll, Math.min(EDGE, one.end - this.scroll - one.h));
+    const shown = ({ y, h }) => h > 0 && y < this.frame && y + h > 0;
+    for (const box of [...this.rows, ...this.allBlocks]) box.y = box.top - this.scroll;
+    for (const strip of this.allStrips) strip.y = Math.max(strip.top - this.scroll, Math.min(EDGE, strip.end - this.scroll - strip.h));
     this.visible = this.rows.filter(shown);
     this.blocks = this.allBlocks.filter(shown);
     this.strips = this.allStrips.filter(shown);
