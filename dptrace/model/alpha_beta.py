@@ -156,7 +156,7 @@ def fit(sizes: Sequence[int], samples: Sequence[ArrayLike], seed: int = 0) -> Fi
     off = np.abs(medians - expected) / expected
     above = x > (line.crossover_bytes or 0.0)
     enough = line.beta_s_per_byte > 0 and int(above.sum()) >= _FEWEST_ABOVE
-    found = pieces(x, medians, error)
+    segments = pieces(x, medians, error)
     whole = Fit(
         line=line,
         alpha_range_s=_range(alphas, line.alpha_s),
@@ -165,13 +165,13 @@ def fit(sizes: Sequence[int], samples: Sequence[ArrayLike], seed: int = 0) -> Fi
         r2_above=r_squared(medians[above], expected[above]) if enough else None,
         deviation=float(np.median(off)),
         worst=float(off.max()),
-        pieces=found,
+        pieces=segments,
         r2_pieces=None,
     )
-    if not found or not enough:
+    if not segments or not enough:
         return whole
     by_piece = np.array([whole.seconds(size) for size in x[above]])
-    free = int(above.sum()) - (3 * len(found) - 1)
+    free = int(above.sum()) - (3 * len(segments) - 1)
     if free < 1:
         return whole
     left = 1 - r_squared(medians[above], by_piece)
@@ -218,14 +218,14 @@ def pieces(sizes: ArrayLike, seconds: ArrayLike, error: ArrayLike, most: int = 3
     chosen = min(scores, key=lambda k: scores[k], default=1)
     if chosen == 1 or best[chosen][count][0] * _FARTHER > best[1][count][0]:
         return ()
-    found, end = [], count
+    segments, end = [], count
     for k in range(chosen, 0, -1):
         start = best[k][end][1]
         part = slice(start, end)
         alpha, beta = _solve(x[None, part], y[None, part], 1 / (y * sigma)[None, part])
-        found.append(Segment(Line(float(alpha[0]), float(beta[0])), int(x[start]), int(x[end - 1])))
+        segments.append(Segment(Line(float(alpha[0]), float(beta[0])), int(x[start]), int(x[end - 1])))
         end = start
-    return tuple(reversed(found))
+    return tuple(reversed(segments))
 
 
 def _cost(x: Floats, y: Floats, sigma: Floats) -> float:
@@ -254,15 +254,15 @@ def _solve(x: Floats, y: Floats, weight: Floats) -> tuple[Floats, Floats]:
     """Solve the weighted normal equations of each row; neither term is below 0."""
     unit = x.max(axis=1, keepdims=True)  # bytes and ones differ by nine orders of magnitude
     x, w = x / unit, weight**2
-    one, up, square = w.sum(axis=1), (w * x).sum(axis=1), (w * x * x).sum(axis=1)
-    right, slanted = (w * y).sum(axis=1), (w * x * y).sum(axis=1)
-    det = one * square - up * up
-    safe = np.where(det > 1e-12 * one * square, det, np.inf)  # rows with a single size have no slope
-    alpha, beta = (square * right - up * slanted) / safe, (one * slanted - up * right) / safe
-    flat = (beta < 0) | np.isinf(safe)
-    alpha, beta = np.where(flat, right / one, alpha), np.where(flat, 0.0, beta)
-    through = alpha < 0
-    alpha, beta = np.where(through, 0.0, alpha), np.where(through, slanted / square, beta)
+    sum_w, sum_wx, sum_wxx = w.sum(axis=1), (w * x).sum(axis=1), (w * x * x).sum(axis=1)
+    sum_wy, sum_wxy = (w * y).sum(axis=1), (w * x * y).sum(axis=1)
+    det = sum_w * sum_wxx - sum_wx * sum_wx
+    safe = np.where(det > 1e-12 * sum_w * sum_wxx, det, np.inf)  # rows with a single size have no slope
+    alpha, beta = (sum_wxx * sum_wy - sum_wx * sum_wxy) / safe, (sum_w * sum_wxy - sum_wx * sum_wy) / safe
+    no_slope = (beta < 0) | np.isinf(safe)
+    alpha, beta = np.where(no_slope, sum_wy / sum_w, alpha), np.where(no_slope, 0.0, beta)
+    negative_alpha = alpha < 0
+    alpha, beta = np.where(negative_alpha, 0.0, alpha), np.where(negative_alpha, sum_wxy / sum_wxx, beta)
     return alpha, beta / unit[:, 0]
 
 

@@ -110,8 +110,8 @@ def best_cap(
     choices = [_predict(sums, ready_s, cap, line) for cap in (candidate_caps(sizes) if among is None else among)]
     # Sums in a different order differ in their last digits.
     most = min(choice.exposed_s for choice in choices) * (1 + slack) + 1e-12
-    alike = [choice for choice in choices if choice.exposed_s <= most]
-    return min(alike, key=lambda choice: (len(choice.buckets), -choice.cap_bytes))
+    equal = [choice for choice in choices if choice.exposed_s <= most]
+    return min(equal, key=lambda choice: (len(choice.buckets), -choice.cap_bytes))
 
 
 def pipelined_bytes(total: int, line: Line) -> float | None:

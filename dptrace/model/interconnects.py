@@ -79,9 +79,11 @@ def nearest_interconnect(bytes_per_s: float, alpha_s: float, media: Sequence[str
     'NVLink 4 (H100)'
     """
 
-    def distance(one: Interconnect) -> float:
-        latency = abs(math.log(alpha_s / one.alpha_s)) if alpha_s > 0 else 0.0
-        return abs(math.log(bytes_per_s / one.bytes_per_s)) + _LATENCY_COUNTS * latency
+    def distance(candidate: Interconnect) -> float:
+        latency = abs(math.log(alpha_s / candidate.alpha_s)) if alpha_s > 0 else 0.0
+        return abs(math.log(bytes_per_s / candidate.bytes_per_s)) + _LATENCY_COUNTS * latency
 
-    found = min((one for one in INTERCONNECTS if one.medium in media), key=distance)
-    return InterconnectMatch(found, bytes_per_s / found.bytes_per_s, alpha_s / found.alpha_s if alpha_s > 0 else None)
+    nearest = min((candidate for candidate in INTERCONNECTS if candidate.medium in media), key=distance)
+    return InterconnectMatch(
+        nearest, bytes_per_s / nearest.bytes_per_s, alpha_s / nearest.alpha_s if alpha_s > 0 else None
+    )

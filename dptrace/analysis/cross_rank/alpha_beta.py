@@ -86,7 +86,7 @@ def _fit(kind: str, group: int, ranks: int, size: NDArray[np.int64], seconds: ND
     if sizes[-1] <= MIN_SIZE_RATIO * sizes[0]:
         return AlphaBeta(*about, None, None, None, None, "the sizes differ by a factor of two or less")
     line = _line_through_medians(size, seconds)
-    expected = line.alpha_s + line.beta_s_per_byte * size
+    expected = line.alpha_s + line.beta_s_per_byte * size.astype(np.float64)
     deviation = float(np.median(np.abs(seconds - expected) / expected))
     return AlphaBeta(*about, line.alpha_s, line.beta_s_per_byte, r_squared(seconds, expected, seconds**-2), deviation)
 

@@ -87,16 +87,16 @@ def merge_groups(groups: Sequence[Latency], matches: Matches, timing: Timing) ->
     Groups are equivalent if they have the same purpose (``mesh_tp`` of each replica) and number of ranks.
     """
     varied = {_family(latency.name) for latency in groups if latency.name and np.ptp(matches.bytes[latency.instances])}
-    alike: dict[tuple[object, ...], list[Latency]] = {}
+    mergeable: dict[tuple[object, ...], list[Latency]] = {}
     for latency in groups:
         group = matches.groups[latency.group]
         purpose = (group.description, group.size) if group.description else latency.group
         name, size = latency.name, latency.bytes
         if _family(name) in varied:  # the label without its layer: MoE::dispatch of MoE::dispatch (1.mlp)
             name, size = name.partition(" (")[0], 0
-        alike.setdefault((latency.kind, name, size, latency.phase, purpose), []).append(latency)
+        mergeable.setdefault((latency.kind, name, size, latency.phase, purpose), []).append(latency)
     rows = []
-    for (_, merged_name, *_), parts in alike.items():
+    for (_, merged_name, *_), parts in mergeable.items():
         if len(parts) == 1:
             rows.append(parts[0])
             continue
@@ -132,8 +132,8 @@ def _latency(matches: Matches, timing: Timing, part: Int64, name: str) -> Latenc
     deviation = np.median(np.abs(transfer - middle))
     # With unknown sizes, larger messages would seem slow.
     sizes = matches.bytes[part]
-    alike = len(part) >= _FEWEST and (sizes.min() > 0 or bool(name)) and sizes.max() <= _ALIKE * sizes.min()
-    slow = (transfer > middle + 5 * deviation) & (transfer > 1.5 * middle) & alike
+    comparable = len(part) >= _FEWEST and (sizes.min() > 0 or bool(name)) and sizes.max() <= _ALIKE * sizes.min()
+    slow = (transfer > middle + 5 * deviation) & (transfer > 1.5 * middle) & comparable
     size = np.diff(matches.first)[part]
     waited = np.add.reduceat(timing.wait_ns, matches.first[:-1])[part] / size
     rates = timing.busbw[part][~np.isnan(timing.busbw[part])]

@@ -39,19 +39,21 @@ def connect_by_messages(
     if not 1 < len(heads) <= _MOST:
         return set()
     bounds = _closed(_bounds(matches, devices, offsets, reference, heads))
-    found = set()
+    connected = set()
     for place, head in enumerate(heads[1:], 1):
         least, most = -bounds[place, 0], bounds[0, place]
         if not (np.isfinite(least) and np.isfinite(most) and least <= most):
             continue
-        middle, room = (least + most) / 2, (most - least) / 2
+        middle, half_range = (least + most) / 2, (most - least) / 2
         for device, other in enumerate(reference):
             if other == head:
-                own = offsets[device]
-                offsets[device] = replace(own, ahead_ns=own.ahead_ns + middle, uncertainty_ns=own.uncertainty_ns + room)
+                offset = offsets[device]
+                offsets[device] = replace(
+                    offset, ahead_ns=offset.ahead_ns + middle, uncertainty_ns=offset.uncertainty_ns + half_range
+                )
                 reference[device] = heads[0]
-                found.add(device)
-    return found
+                connected.add(device)
+    return connected
 
 
 def _bounds(
@@ -70,17 +72,22 @@ def _bounds(
         members = list(range(matches.first[row], matches.first[row + 1]))
         sender = [bool(sends[matches.device[m]][matches.index[m]]) for m in members]
         source, target = members if sender[0] else members[::-1]
-        one, other = int(matches.device[source]), int(matches.device[target])
-        if sum(sender) != 1 or not {reference[one], reference[other]} <= set(heads):
+        source_device, target_device = int(matches.device[source]), int(matches.device[target])
+        if sum(sender) != 1 or not {reference[source_device], reference[target_device]} <= set(heads):
             continue
         began, ended = matches.start_ns[source : source + 1], matches.end_ns[target : target + 1]
-        own, theirs = float(offsets[one].ahead_at(began)[0]), float(offsets[other].ahead_at(ended)[0])
-        open_ns = offsets[one].uncertainty_ns + offsets[other].uncertainty_ns
-        ahead = float(ended[0] - began[0]) - theirs + own + open_ns
-        pairs.setdefault((heads.index(reference[one]), heads.index(reference[other])), []).append(ahead)
-    for (one, other), ahead_ns in pairs.items():
-        if one != other:
-            bounds[one, other] = sorted(ahead_ns)[len(ahead_ns) // _BELIEVED]
+        source_ahead, target_ahead = (
+            float(offsets[source_device].ahead_at(began)[0]),
+            float(offsets[target_device].ahead_at(ended)[0]),
+        )
+        open_ns = offsets[source_device].uncertainty_ns + offsets[target_device].uncertainty_ns
+        ahead = float(ended[0] - began[0]) - target_ahead + source_ahead + open_ns
+        pairs.setdefault((heads.index(reference[source_device]), heads.index(reference[target_device])), []).append(
+            ahead
+        )
+    for (source_device, target_device), ahead_ns in pairs.items():
+        if source_device != target_device:
+            bounds[source_device, target_device] = sorted(ahead_ns)[len(ahead_ns) // _BELIEVED]
     return bounds
 
 

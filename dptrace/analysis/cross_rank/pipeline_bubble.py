@@ -267,15 +267,15 @@ def to_dict(pipeline: Pipeline, timelines: Sequence[Timeline]) -> dict[str, Any]
     }
 
 
-def rows(found: Sequence[Pipeline], timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
+def rows(pipelines_found: Sequence[Pipeline], timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
     """Return a row of COLUMNS for each rank and step of each pipeline; times in ns."""
     table = []
-    for number, pipeline in enumerate(found):
+    for number, pipeline in enumerate(pipelines_found):
         whole = pipeline.schedule, pipeline.micro_batches
         for pipeline_step in pipeline.steps:
             for share, stages in zip(pipeline_step.shares, pipeline.stages, strict=True):
                 place = timelines[share.device].rank, timelines[share.device].device
-                own = (
+                times = (
                     share.busy_ns,
                     share.end_ns - share.start_ns,
                     pipeline_step.span_ns,
@@ -287,7 +287,7 @@ def rows(found: Sequence[Pipeline], timelines: Sequence[Timeline]) -> list[dict[
                     *place,
                     stages,
                     pipeline_step.step,
-                    *own,
+                    *times,
                     pipeline_step.bubble_percent,
                     pipeline.formula_percent,
                 )
@@ -295,10 +295,10 @@ def rows(found: Sequence[Pipeline], timelines: Sequence[Timeline]) -> list[dict[
     return table
 
 
-def action_rows(found: Sequence[Pipeline], timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
+def action_rows(pipelines_found: Sequence[Pipeline], timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
     """Return a row of ACTION_COLUMNS for each action of each pipeline; times in ns."""
     table = []
-    for number, pipeline in enumerate(found):
+    for number, pipeline in enumerate(pipelines_found):
         for i, stages in zip(pipeline.devices, pipeline.stages, strict=True):
             timeline, actions = timelines[i], timelines[i].actions
             columns = zip(
@@ -311,7 +311,16 @@ def action_rows(found: Sequence[Pipeline], timelines: Sequence[Timeline]) -> lis
             )
             for step, stage, micro_batch, kind, *times in columns:
                 name = timeline.windows.names[step] if step >= 0 else None
-                own = stage if stage >= 0 else stages[0]
-                values = (number, timeline.rank, timeline.device, name, own, micro_batch, Action(kind).name, *times)
+                stage_index = stage if stage >= 0 else stages[0]
+                values = (
+                    number,
+                    timeline.rank,
+                    timeline.device,
+                    name,
+                    stage_index,
+                    micro_batch,
+                    Action(kind).name,
+                    *times,
+                )
                 table.append(dict(zip(ACTION_COLUMNS, values, strict=True)))
     return table

@@ -142,8 +142,8 @@ def _causes(spent: Int64, computed: Int64, last: Int64, others: NDArray[np.bool_
 
 def _excess(passed: Int64, last: Int64, others: NDArray[np.bool_]) -> Int64:
     """Return the last rank's excess over the median of the others: from instances × devices × accounts."""
-    theirs = np.median(passed[others].reshape(len(passed), -1, passed.shape[2]), axis=1)
-    excess: Int64 = (passed[np.arange(len(passed)), last] - theirs).astype(np.int64)
+    others_median = np.median(passed[others].reshape(len(passed), -1, passed.shape[2]), axis=1)
+    excess: Int64 = (passed[np.arange(len(passed)), last] - others_median).astype(np.int64)
     return excess
 
 

@@ -77,21 +77,21 @@ def _aligned(matches: Matches, clocks: Clocks) -> Int64:
     by_device = np.argsort(matches.device, kind="stable")
     bounds = np.searchsorted(matches.device[by_device], np.arange(len(matches.device_ids) + 1))
     for device in range(len(matches.device_ids)):
-        own = by_device[bounds[device] : bounds[device + 1]]
-        start[own] = clocks.align(device, start[own])
+        members = by_device[bounds[device] : bounds[device + 1]]
+        start[members] = clocks.align(device, start[members])
     return start
 
 
-def _last(matches: Matches, clocks: Clocks, sooner: Int64) -> NDArray[np.int32]:
+def _last(matches: Matches, clocks: Clocks, values: Int64) -> NDArray[np.int32]:
     """Return each instance's device with the smallest value; -1 if the next value is within the uncertainty."""
     last = np.full(len(matches), -1, np.int32)
     several = np.diff(matches.first) > 1
-    order = np.lexsort((sooner, matches.instance))
+    order = np.lexsort((values, matches.instance))
     low = matches.first[:-1][several]
-    one, other = order[low], order[low + 1]
-    unsure = clocks.between(matches.device[one], matches.device[other])
-    certain = (unsure != UNKNOWN_NS) & (sooner[other] - sooner[one] > unsure)
-    last[several] = np.where(certain, matches.device[one], -1)
+    smallest, second = order[low], order[low + 1]
+    unsure = clocks.between(matches.device[smallest], matches.device[second])
+    certain = (unsure != UNKNOWN_NS) & (values[second] - values[smallest] > unsure)
+    last[several] = np.where(certain, matches.device[smallest], -1)
     return last
 
 

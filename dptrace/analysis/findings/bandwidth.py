@@ -103,10 +103,10 @@ def _against_each_other(context: FindingContext, large: NDArray[np.bool_]) -> li
     matches, busbw, found = context.matches, context.timing.busbw, []
     places = np.flatnonzero(large)
     doublings = np.log2(np.maximum(matches.bytes[places], 1)).astype(int).tolist()
-    alike: dict[tuple[str, int, int], list[int]] = {}
+    comparable: dict[tuple[str, int, int], list[int]] = {}
     for place, doubling in zip(places.tolist(), doublings, strict=True):
-        alike.setdefault((str(matches.kind[place]), int(matches.size[place]), doubling), []).append(place)
-    for (kind, _, _), rows in alike.items():
+        comparable.setdefault((str(matches.kind[place]), int(matches.size[place]), doubling), []).append(place)
+    for (kind, _, _), rows in comparable.items():
         groups = {int(g): [r for r in rows if matches.group[r] == g] for g in np.unique(matches.group[rows])}
         middles = {g: float(np.median(busbw[own])) for g, own in groups.items() if len(own) >= _FEWEST}
         if len(middles) < 2:

@@ -22,17 +22,17 @@ def bubbles(context: FindingContext) -> list[Finding]:
         ]
         worst = max(range(len(lost)), key=lost.__getitem__)
         cost = sum(lost)
-        own = pipeline.formula_percent
+        formula = pipeline.formula_percent
         per_step = cost / (len(pipeline.steps) * len(pipeline.devices))
         text = (
             f"The pipeline's bubble takes {duration(per_step)} per step, {pipeline.bubble_percent:.1f} % of its ranks' "
-            "time" + (f"; the {pipeline.schedule} schedule implies {own:.1f} %." if own is not None else ".")
+            "time" + (f"; the {pipeline.schedule} schedule implies {formula:.1f} %." if formula is not None else ".")
         )
         slowest, times = _slowest(context, pipeline)
         if times > _UNEVEN:
             text += f" The stages of rank {slowest} compute {times:.1f} times as long as the mean."
         evidence = {"step": pipeline.steps[worst].step, "rank": _idlest(context, pipeline, worst), "ns": lost[worst]}
-        evidence |= {"bubble_percent": pipeline.bubble_percent, "formula_percent": own}
+        evidence |= {"bubble_percent": pipeline.bubble_percent, "formula_percent": formula}
         evidence |= {"schedule": pipeline.schedule, "micro_batches": pipeline.micro_batches}
         found.append(context.finding("bubble", text, _advice(pipeline, times), cost, evidence))
     return found

@@ -135,7 +135,7 @@ def _columns(
     """Build one device's rows; return them and the collective of each."""
     timeline = device.timeline
     comm = np.flatnonzero(timeline.kind == Kind.COMMUNICATION)
-    own = [timeline.collectives[i] if i >= 0 else _UNKNOWN for i in timeline.collective[comm].tolist()]
+    collectives = [timeline.collectives[i] if i >= 0 else _UNKNOWN for i in timeline.collective[comm].tolist()]
     steps = [number.get(name, NO_STEP) for name in timeline.windows.names] + [NO_STEP, NO_STEP]
     columns = {
         "device": np.full(len(comm), place),
@@ -144,12 +144,14 @@ def _columns(
         "end_ns": timeline.end_ns[comm],
         "launch_ns": timeline.launch_ns[comm],
         "step_index": np.array(steps)[timeline.step[comm]],
-        "seq": np.array([c.seq if c.kind not in _POINT_TO_POINT else -1 for c in own], np.int64),
-        "bytes": np.array([c.bytes for c in own], np.int64),
+        "seq": np.array([c.seq if c.kind not in _POINT_TO_POINT else -1 for c in collectives], np.int64),
+        "bytes": np.array([c.bytes for c in collectives], np.int64),
         "phase": timeline.phase[comm],
-        **_keys(own, timeline.rank, timeline.lane[comm].tolist(), numbers),
+        **_keys(collectives, timeline.rank, timeline.lane[comm].tolist(), numbers),
     }
-    return {name: column.astype(_TYPES.get(name, np.int32), copy=False) for name, column in columns.items()}, own
+    return {
+        name: column.astype(_TYPES.get(name, np.int32), copy=False) for name, column in columns.items()
+    }, collectives
 
 
 def _unmatchable(
@@ -174,22 +176,22 @@ def _labels(devices: Sequence[DeviceFigures]) -> tuple[tuple[str, ...], NDArray[
     if any(own != (WHOLE_TRACE,) for own in names):
         names = [() if own == (WHOLE_TRACE,) else own for own in names]
     step_names = tuple(dict.fromkeys(step_name for own in names for step_name in own))
-    found = np.zeros((len(step_names), len(devices)), np.bool_)
+    has_step = np.zeros((len(step_names), len(devices)), np.bool_)
     place = {step_name: i for i, step_name in enumerate(step_names)}
     for device, own in enumerate(names):
-        found[[place[step_name] for step_name in own], device] = True
-    return step_names, found
+        has_step[[place[step_name] for step_name in own], device] = True
+    return step_names, has_step
 
 
 def _keys(
-    own: list[Collective], rank: int, lanes: list[int], numbers: tuple[_Ids, _Ids, _Ids]
+    collectives: list[Collective], rank: int, lanes: list[int], numbers: tuple[_Ids, _Ids, _Ids]
 ) -> dict[str, NDArray[Any]]:
     """Number the keys of each call: signature, family and group, with its flags and endpoints.
 
     A call without a recorded launch does not name its group. On a stream that only one group uses, it belongs to that
     group, since each of NCCL's streams serves one group.
     """
-    properties = list(map(_PROPERTIES, own))
+    properties = list(map(_PROPERTIES, collectives))
     lane_group = _lane_groups(properties, lanes)
     known: dict[tuple[Any, ...], tuple[int, ...]] = {}
     rows = []

@@ -171,7 +171,7 @@ def _next_level(level: Sequence[int], rows: Sequence[Int64], table: _Table, foun
     for hub in level:
         base = found[hub]
         assert base is not None
-        for other, shared in _neighbours(rows[hub], table, found):
+        for other, shared in _neighbors(rows[hub], table, found):
             chained = base.chain(estimate_offset(shared))
             if other not in fresh or chained.uncertainty_ns < fresh[other].uncertainty_ns:
                 fresh[other] = chained
@@ -180,7 +180,7 @@ def _next_level(level: Sequence[int], rows: Sequence[Int64], table: _Table, foun
     return sorted(fresh)
 
 
-def _neighbours(rows: Int64, table: _Table, found: Sequence[Offset | None]) -> list[tuple[int, Shared]]:
+def _neighbors(rows: Int64, table: _Table, found: Sequence[Offset | None]) -> list[tuple[int, Shared]]:
     """Return, for each device without an offset, the collectives it shares with the device of *rows*."""
     instance, device, start_ns, end_ns = table
     missing = np.array([offset is None for offset in found])

@@ -141,7 +141,7 @@ class _Instances:
         known = np.flatnonzero(row != _OPEN)
         _, first, dense = np.unique(row[known], return_index=True, return_inverse=True)
         row[known] = dense
-        self.stands = known[first]
+        self.representative = known[first]
         """Of each instance: the call that stands for it."""
 
     def complete(self) -> None:
@@ -150,25 +150,25 @@ class _Instances:
         bounds = np.searchsorted(calls.device, np.arange(calls.device_has_step.shape[1] + 1))
         for device in range(len(bounds) - 1):
             own = np.arange(bounds[device], bounds[device + 1])
-            still = own[self.row[own] == _OPEN]
-            if len(still):
-                self._place(device, own, still)
+            pending = own[self.row[own] == _OPEN]
+            if len(pending):
+                self._place(device, own, pending)
 
-    def _place(self, device: int, own: Int64, still: Int64) -> None:
+    def _place(self, device: int, own: Int64, pending: Int64) -> None:
         calls, clock = self.calls, self.clock
-        free = np.ones(len(self.stands), np.bool_)
+        free = np.ones(len(self.representative), np.bool_)
         free[self.row[own[self.row[own] != _OPEN]]] = False
-        wanted = still[~calls.unmatchable[still]]
-        free &= np.isin(calls.family[self.stands], calls.family[wanted])
-        for other in np.unique(clock.reference[calls.device[self.stands[free]]]):
+        wanted = pending[~calls.unmatchable[pending]]
+        free &= np.isin(calls.family[self.representative], calls.family[wanted])
+        for other in np.unique(clock.reference[calls.device[self.representative[free]]]):
             if other != clock.reference[device]:
-                self._introduce(device, wanted, np.flatnonzero(free), int(other))
-        free &= clock.reference[calls.device[self.stands]] == clock.reference[device]
+                self._align_reference(device, wanted, np.flatnonzero(free), int(other))
+        free &= clock.reference[calls.device[self.representative]] == clock.reference[device]
         mine, theirs = self._align(device, wanted, np.flatnonzero(free))
         self.row[mine] = theirs
-        left = still[self.row[still] == _OPEN]
-        self.row[left] = len(self.stands) + np.arange(len(left))
-        self.stands = np.append(self.stands, left)
+        left = pending[self.row[pending] == _OPEN]
+        self.row[left] = len(self.representative) + np.arange(len(left))
+        self.representative = np.append(self.representative, left)
 
     def _align(self, device: int, wanted: Int64, free: Int64) -> tuple[Int64, Int64]:
         """Pair a device's open calls with instances that end at the same time; return calls and instances."""
@@ -176,24 +176,24 @@ class _Instances:
         found = [(wanted[:0], free[:0])]
         for family in np.unique(calls.family[wanted]):
             mine = wanted[calls.family[wanted] == family]
-            theirs = free[calls.family[self.stands[free]] == family]
+            theirs = free[calls.family[self.representative[free]] == family]
             mine = mine[np.argsort(time[mine], kind="stable")]
-            theirs = theirs[np.argsort(time[self.stands[theirs]], kind="stable")]
+            theirs = theirs[np.argsort(time[self.representative[theirs]], kind="stable")]
             reach = int(self.clock.reach[device]) * (1 if calls.synchronizing[mine].all() else _LOOSE)
-            fits = _Fits(calls, mine, self.stands[theirs])
-            a, b = align(time[mine], time[self.stands[theirs]], reach, fits)
+            fits = _Fits(calls, mine, self.representative[theirs])
+            a, b = align(time[mine], time[self.representative[theirs]], reach, fits)
             found.append((mine[a], theirs[b]))
             left, free_ = np.delete(np.arange(len(mine)), a), np.delete(np.arange(len(theirs)), b)
             between = _Between(fits, left, free_, np.searchsorted(a, left), np.searchsorted(b, free_))
-            c, d = align(time[mine[left]], time[self.stands[theirs[free_]]], reach * _FAR, between)
+            c, d = align(time[mine[left]], time[self.representative[theirs[free_]]], reach * _FAR, between)
             found.append((mine[left[c]], theirs[free_[d]]))
         return np.concatenate([a for a, _ in found]), np.concatenate([b for _, b in found])
 
-    def _introduce(self, device: int, wanted: Int64, free: Int64, other: int) -> None:
+    def _align_reference(self, device: int, wanted: Int64, free: Int64, other: int) -> None:
         """Align the clock of a device, and of all with its reference, with another reference."""
         calls, clock = self.calls, self.clock
-        free = free[clock.reference[calls.device[self.stands[free]]] == other]
-        theirs = self.stands[free[np.argsort(clock.time[self.stands[free]], kind="stable")]]
+        free = free[clock.reference[calls.device[self.representative[free]]] == other]
+        theirs = self.representative[free[np.argsort(clock.time[self.representative[free]], kind="stable")]]
         mine = wanted[np.argsort(clock.time[wanted], kind="stable")]
         guess = vote(clock.time[theirs], clock.time[mine], calls.family[theirs], calls.family[mine])
         if guess is None:
@@ -209,7 +209,7 @@ class _Instances:
             if len(a) <= paired:
                 return
             paired = len(a)
-            differences = clock.time[a] - clock.time[self.stands[b]]
+            differences = clock.time[a] - clock.time[self.representative[b]]
             offset, drift, middle = estimate_drift(clock.time[a], differences.astype(np.float64))
             clock.time[moved] -= np.rint(offset + drift * (clock.time[moved] - middle)).astype(np.int64)
 
@@ -222,10 +222,12 @@ class _Fits:
 
     def __call__(self, a: Int64, b: Int64) -> NDArray[np.bool_]:
         calls, mine, theirs = self.calls, self.mine[a], self.theirs[b]
-        sorts = (calls.signature[mine] == calls.signature[theirs]) | ~calls.described[mine] | ~calls.described[theirs]
+        signatures = (
+            (calls.signature[mine] == calls.signature[theirs]) | ~calls.described[mine] | ~calls.described[theirs]
+        )
         numbers = (calls.seq[mine] == calls.seq[theirs]) | (calls.seq[mine] < 0) | (calls.seq[theirs] < 0)
         steps = self._apart(mine, theirs) | (calls.step_index[mine] == calls.step_index[theirs])
-        fits: NDArray[np.bool_] = sorts & numbers & steps
+        fits: NDArray[np.bool_] = signatures & numbers & steps
         return fits
 
     def _apart(self, mine: Int64, theirs: Int64) -> NDArray[np.bool_]:

@@ -26,9 +26,10 @@ def instance_sizes(calls: Calls, order: Int64, first: Int64, world_size: int) ->
     """
     if not len(order):
         return np.empty(0, np.int64)
-    here = _devices_by_group(calls)
+    recorded = _devices_by_group(calls)
     by_group = np.array(
-        [group.size or (0 if group.name else world_size) or here[i] for i, group in enumerate(calls.groups)], np.int64
+        [group.size or (0 if group.name else world_size) or recorded[i] for i, group in enumerate(calls.groups)],
+        np.int64,
     )
     wanted = np.where(calls.endpoints[order, 0] >= 0, 2, by_group[calls.group[order]])
     size: Int64 = np.maximum.reduceat(wanted, first[:-1])
@@ -57,13 +58,15 @@ def report_unmatched(
     notes = [*_absent(calls, order, first, ranks, world_size), *_ambiguous(calls)]
     calls_of, taken = by_device(calls.device, len(ranks)), by_device(calls.device[order], len(ranks))
     number = np.repeat(np.arange(len(first) - 1), np.diff(first))
-    label = np.maximum.reduceat(calls.step_index[order], first[:-1]) if len(order) else np.empty(0, np.int64)
+    step_index = np.maximum.reduceat(calls.step_index[order], first[:-1]) if len(order) else np.empty(0, np.int64)
     for device, rank in enumerate(ranks):
         notes += _unmatched(calls, single[alone[device]], rank)
         if len(calls_of[device]):
-            has = np.zeros(len(first) - 1, np.bool_)
-            has[number[taken[device]]] = True
-            notes += _lacking(calls, order[first[:-1]], np.diff(first), label, time, calls_of[device], has, rank)
+            in_instance = np.zeros(len(first) - 1, np.bool_)
+            in_instance[number[taken[device]]] = True
+            notes += _lacking(
+                calls, order[first[:-1]], np.diff(first), step_index, time, calls_of[device], in_instance, rank
+            )
     return tuple(notes), unmatched
 
 
@@ -75,8 +78,8 @@ def by_device(device: NDArray[Any], count: int) -> list[NDArray[np.intp]]:
 
 def _has_recorded_partner(calls: Calls, ranks: Sequence[int]) -> NDArray[np.bool_]:
     """Return whether each call's group, or the other end of the message, is recorded on another device."""
-    here = _devices_by_group(calls)
-    several = np.array([here[i] > 1 for i in range(len(calls.groups))], np.bool_)
+    recorded = _devices_by_group(calls)
+    several = np.array([recorded[i] > 1 for i in range(len(calls.groups))], np.bool_)
     by_group = several[calls.group] if len(calls) else np.empty(0, np.bool_)
     both = np.isin(calls.endpoints, np.array(ranks)).all(axis=1)
     return np.where(calls.endpoints[:, 0] >= 0, both, by_group)
@@ -90,13 +93,13 @@ def _listed(values: Iterable[int]) -> str:
 
 def _absent(calls: Calls, order: Int64, first: Int64, ranks: Sequence[int], world_size: int) -> list[str]:
     """Note the ranks of the groups that have no trace."""
-    here, lacking, count, uncertain = set(ranks), set[int](), 0, 0
+    recorded, lacking, count, uncertain = set(ranks), set[int](), 0, 0
     devices = _devices_by_group(calls)
     instances = Counter(calls.group[order[first[:-1]]].tolist())
     for i, group in enumerate(calls.groups):
         known = group.ranks and len(group.ranks) == group.size
         listed = group.ranks if known else () if group.name else tuple(range(world_size))
-        if absent := set(listed) - here:
+        if absent := set(listed) - recorded:
             lacking |= absent
             count += instances[i]
         elif not listed and devices[i] < group.size:
@@ -149,30 +152,30 @@ def _unmatched(calls: Calls, own: Int64, rank: int) -> list[str]:
 
 def _lacking(
     calls: Calls,
-    stands: Int64,
+    representative: Int64,
     size: Int64,
     label: Int64,
     time: Int64,
-    own: NDArray[np.intp],
-    has: NDArray[np.bool_],
+    device_calls: NDArray[np.intp],
+    in_instance: NDArray[np.bool_],
     rank: int,
 ) -> list[str]:
     """Note the collectives of its groups that a device lacks although its capture was running.
 
     Args:
-        stands: a representative call of each instance; *size*: its number of calls; *label*: its step.
-        own: the device's calls; *has*: the instances they belong to.
+        representative: a representative call of each instance; *size*: its number of calls; *label*: its step.
+        device_calls: the device's calls; *in_instance*: the instances they belong to.
     """
-    device = int(calls.device[own[0]])
+    device = int(calls.device[device_calls[0]])
     step = np.append(calls.device_has_step[:, device], False)[label]
-    during = (time[stands] > time[own].min()) & (time[stands] < time[own].max())
-    chosen = (size > 1) & ~has & step & during & (calls.endpoints[stands, 0] < 0)
-    chosen &= np.isin(calls.family[stands], calls.family[own])
+    during = (time[representative] > time[device_calls].min()) & (time[representative] < time[device_calls].max())
+    chosen = (size > 1) & ~in_instance & step & during & (calls.endpoints[representative, 0] < 0)
+    chosen &= np.isin(calls.family[representative], calls.family[device_calls])
     missing = np.flatnonzero(chosen)
     if not len(missing):
         return []
-    one = stands[missing[0]]
-    which = f"{calls.collectives[one].kind} in {calls.step_names[label[missing[0]]]}"
+    example = representative[missing[0]]
+    which = f"{calls.collectives[example].kind} in {calls.step_names[label[missing[0]]]}"
     first_of = which if len(missing) == 1 else f"the first: {which}"
     return [
         f"Rank {rank} lacks {plural(len(missing), 'collective')} that others recorded during its capture ({first_of})."

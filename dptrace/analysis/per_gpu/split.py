@@ -143,12 +143,12 @@ def union_all(sets: list[IntervalSet]) -> IntervalSet:
 
 def part_intervals_of(timeline: Timeline) -> list[IntervalSet]:
     """Return the disjoint intervals of each part except idle, over the whole timeline."""
-    found: list[IntervalSet] = []
+    disjoint: list[IntervalSet] = []
     taken: IntervalSet | None = None
     for wanted in _sets(timeline):
-        found.append(wanted if taken is None else subtract(wanted, taken))
+        disjoint.append(wanted if taken is None else subtract(wanted, taken))
         taken = wanted if taken is None else union_all([taken, wanted])
-    return found
+    return disjoint
 
 
 def _compute(timeline: Timeline) -> IntervalSet:
@@ -168,10 +168,10 @@ def split(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) -
     figures = dict(zip(("backward_ns", "forward_ns", "optimizer_ns", "other_ns"), per_part[:4], strict=True))
     comm = timeline.kind == Kind.COMMUNICATION
     compute = _compute(timeline)
-    under = intersect(union(timeline.start_ns[comm], timeline.end_ns[comm]), compute)
+    overlapped = intersect(union(timeline.start_ns[comm], timeline.end_ns[comm]), compute)
     figures |= {
         "exposed_comm_ns": per_part[4],
-        "overlapped_comm_ns": np.diff(covered(under, bounds)),
+        "overlapped_comm_ns": np.diff(covered(overlapped, bounds)),
         "exposed_memory_ns": per_part[5],
         "idle_ns": wall - reduce(np.add, per_part),
         "wall_ns": wall,
@@ -191,12 +191,12 @@ def _by_kind(timeline: Timeline, compute: IntervalSet) -> dict[str, CommFigures]
     bounds, steps = timeline.windows.bounds, len(timeline.windows)
     figures = {}
     for number, kind in enumerate(kinds):
-        mine = code == number
-        inside = mine & (step >= 0)
+        of_kind = code == number
+        inside = of_kind & (step >= 0)
         count, moved = np.zeros(steps, np.int64), np.zeros(steps, np.int64)
         np.add.at(count, step[inside], 1)
         np.add.at(moved, step[inside], sizes[inside])
-        busy = union(start[mine], end[mine])
+        busy = union(start[of_kind], end[of_kind])
         hidden = np.diff(covered(intersect(busy, compute), bounds))
         figures[str(kind)] = CommFigures(count, moved, np.diff(covered(busy, bounds)) - hidden, hidden)
     return figures

@@ -50,27 +50,27 @@ def step_grid(devices: Sequence[DeviceFigures]) -> StepGrid:
     steps = _in_order([device.split.names for device in kept])
     column = {name: index for index, name in enumerate(steps)}
     shape = len(kept), len(steps)
-    there = np.zeros(shape, np.bool_)
+    present = np.zeros(shape, np.bool_)
     figures = {name: np.zeros(shape, np.int64) for name in FIGURES}
     for row, device in enumerate(kept):
-        at = [column[name] for name in device.split.names]
-        there[row, at] = True
+        columns = [column[name] for name in device.split.names]
+        present[row, columns] = True
         for name in FIGURES:
             # Steps of one GPU with the same name count as one.
-            np.add.at(figures[name][row], at, device.split.figures[name])
-    places = tuple((device.timeline.rank, device.timeline.device) for device in kept)
-    return StepGrid(places, steps, there, figures)
+            np.add.at(figures[name][row], columns, device.split.figures[name])
+    device_ids = tuple((device.timeline.rank, device.timeline.device) for device in kept)
+    return StepGrid(device_ids, steps, present, figures)
 
 
 def middle_step(devices: Sequence[DeviceFigures]) -> str | None:
     """Return the step with the wall time nearest to the median, among those that most GPUs have; None without steps."""
-    laid_out = step_grid(devices)
-    if not laid_out.steps:
+    grid = step_grid(devices)
+    if not grid.steps:
         return None
-    count = laid_out.present.sum(axis=0)
+    count = grid.present.sum(axis=0)
     common = np.flatnonzero(count == count.max())
-    wall = laid_out.figures["wall_ns"].sum(axis=0)[common] / count.max()
-    return laid_out.steps[int(common[np.abs(wall - np.median(wall)).argmin()])]
+    wall = grid.figures["wall_ns"].sum(axis=0)[common] / count.max()
+    return grid.steps[int(common[np.abs(wall - np.median(wall)).argmin()])]
 
 
 def _in_order(names: list[tuple[str, ...]]) -> tuple[str, ...]:
