@@ -69,7 +69,7 @@ def _refused(*arguments: str) -> DptraceError:
         ("--mode naive --nnodes 2 --node-rank 2 --rdzv-endpoint a:1", "--node-rank 2: must be from 0 to 1"),
         ("--mode naive --rdzv-endpoint a:1", "add --nnodes"),
         ("--mode naive --nnodes 2 --node-rank 1 --rdzv-endpoint foo", "--rdzv-endpoint foo: give HOST:PORT"),
-        ("--mode fsdp --checkpoint-every 2", "modes whose ranks all hold the whole model: single, naive"),
+        ("--mode fsdp --checkpoint-every 2", "whose ranks all hold the whole model: single, naive"),
         ("--mode ddp --compress int8 --checkpoint-every 2", "use --compress fp16 or bf16"),
         (
             "--mode naive --checkpoint-every 2 --checkpoints train.py/x",

@@ -78,8 +78,11 @@ def test_a_missing_folder_is_said_before_any_reading(folder: Path, tmp_path: Pat
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the cache folder and the display are told for Linux here")
-def test_without_a_place_it_goes_to_the_cache(folder: Path, tmp_path: Path, opened: list[str]) -> None:
-    """One file for each run; without a display, how to look at it."""
+def test_without_a_place_it_goes_to_the_cache(
+    folder: Path, tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One file for each run; without a display, how to view it."""
+    monkeypatch.delenv("DPTRACE_CACHE", raising=False)
     first, second = run(folder), run(folder)
     pages = list((tmp_path / "cache" / "dptrace" / "pages").iterdir())
 
