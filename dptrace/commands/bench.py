@@ -32,10 +32,12 @@ _DEFAULT_MODES = ("single", "naive", "interleaved", "ddp")
 @click.option("--models", metavar="LIST", help=f"Models, separated by commas [default: {','.join(MLPS)}].")
 @click.option("--modes", metavar="LIST", help=f"Modes of dptrace record [default: {','.join(_DEFAULT_MODES)}].")
 @click.option("--gpus", metavar="LIST", help="Numbers of GPUs [default: 1,2,4 … of this machine; 1,2 on CPU].")
-@click.option("--epochs", type=click.IntRange(1), default=5, show_default=True, help="Epochs of 32,768 samples.")
-@click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Runs of each cell.")
+@click.option(
+    "--epochs", type=click.IntRange(1), metavar="N", default=5, show_default=True, help="Epochs of 32,768 samples."
+)
+@click.option("--repeat", type=click.IntRange(1), metavar="N", default=1, show_default=True, help="Runs of each cell.")
 @click.option("--batch-size", type=click.IntRange(1), metavar="N", help="Samples per step, over all ranks.")
-@click.option("--steps", type=click.IntRange(1), default=5, show_default=True, help="Steps to record.")
+@click.option("--steps", type=click.IntRange(1), metavar="N", default=5, show_default=True, help="Steps to record.")
 @click.option(
     "--no-record", is_flag=True, cls=RenamedOption, old_name="--no-split", help="Time only, without recorded runs."
 )

@@ -14,8 +14,8 @@ from dptrace.commands.shared.options import (
     json_option,
     output_option,
     parse_ranks,
+    quiet_option,
     strict_option,
-    verbosity_options,
 )
 from dptrace.commands.shared.output import OutputFile, emit, print_hint, print_notes, print_tables, write_text
 from dptrace.commands.shared.progress import progress
@@ -141,7 +141,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
 @output_option
 @strict_option
 @_options
-@verbosity_options
+@quiet_option
 def command(
     paths: tuple[str, ...],
     analysis: str,

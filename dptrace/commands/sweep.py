@@ -43,9 +43,9 @@ Examples:
 @click.option("--model", type=click.Choice(list(MODELS)), default="resnet18", show_default=True, help="What to train.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of CIFAR-10's binary files, for resnet18.")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="Ranks [default: all GPUs; 2 on CPU].")
-@click.option("--epochs", type=click.IntRange(1), default=1, show_default=True, help="Epochs of each run.")
-@click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Runs of each value.")
-@click.option("--steps", type=click.IntRange(1), default=10, show_default=True, help="Steps to record of each value.")
+@click.option("--epochs", type=click.IntRange(1), metavar="N", default=1, show_default=True, help="Epochs of each run.")
+@click.option("--repeat", type=click.IntRange(1), metavar="N", default=1, show_default=True, help="Runs of each value.")
+@click.option("--steps", type=click.IntRange(1), metavar="N", default=10, show_default=True, help="Steps to record.")
 @click.option(
     "--links",
     type=click.Path(path_type=Path),

@@ -28,7 +28,7 @@ def run(*arguments: object) -> Result:
 
 
 def test_tables_fit_eighty_columns_and_say_what_matters(folder: Path) -> None:
-    """A sentence first, a row for each step, the collectives, the notes, and the next command."""
+    """A sentence first, then findings, a row for each rank, the collectives, the notes, and the next command."""
     result = run(folder)
 
     assert 0 == result.exit_code
@@ -36,6 +36,9 @@ def test_tables_fit_eighty_columns_and_say_what_matters(folder: Path) -> None:
     assert "…" not in result.stdout
     assert "15.0 % exposed communication" in result.stdout
     assert "all_reduce" in result.stdout
+    assert result.stdout.index("Mean step, ") < result.stdout.index("Findings") < result.stdout.index("median of the")
+    assert "ms per step" not in result.stdout
+    assert "ms per step" in run(folder, "--all").stdout
     assert "without a trace here: rank 2" in result.stdout
     assert f"Next: dptrace view {folder}" in result.stderr
 
@@ -98,8 +101,8 @@ def test_a_pattern_of_the_user_counts(folder: Path) -> None:
 def test_htas_figures_are_given_by_our_own_code(tmp_path: Path) -> None:
     """--hta-compat is a table, CSV or JSON; with options that would change nothing it is wrong use."""
     path = str(training_step(training_step(KinetoFile(), 1, 0), 2, 100).write(tmp_path / "r0.json"))
-    asked: tuple[list[str], ...] = ([], ["--csv"], ["--json"])
-    table, rows, data = (CliRunner().invoke(cli, ["analyze", path, "--hta-compat", *how]) for how in asked)
+    forms: tuple[list[str], ...] = ([], ["--csv"], ["--json"])
+    table, rows, data = (CliRunner().invoke(cli, ["analyze", path, "--hta-compat", *form]) for form in forms)
 
     assert (0, 0, 0) == (table.exit_code, rows.exit_code, data.exit_code)
     assert "idle_time(us)" in rows.stdout.splitlines()[0]
@@ -110,5 +113,5 @@ def test_htas_figures_are_given_by_our_own_code(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["--csv", "--collectives"])
 def test_no_option_is_ignored(form: str, folder: Path) -> None:
-    """--no-align changes nothing in a table of each rank's own figures, so it is refused beside one."""
+    """--no-align changes nothing in a table of each rank's own figures, so it is refused there."""
     assert 2 == run(folder, form, "--no-align").exit_code

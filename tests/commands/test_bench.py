@@ -38,20 +38,20 @@ def run(*arguments: str) -> Result:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--models", "huge"], "--models huge: there is none of that name"),
+        (["--models", "huge"], "--models huge: unknown; choose from small"),
         (["--modes", "fast"], "--modes fast"),
-        (["--models", ","], "--models: an empty list"),
-        (["--gpus", "0"], "numbers from 1 on"),
-        (["--gpus", "two"], "numbers from 1 on"),
+        (["--models", ","], "--models: the list is empty"),
+        (["--gpus", "0"], "for example 1,2,4"),
+        (["--gpus", "two"], "for example 1,2,4"),
         (["--modes", "naive", "--gpus", "1"], "nothing is left to run"),
         (["--gpus", "2", "train.py"], "name it with --script"),
-        (["--script", "nowhere.py"], "there is no such file"),
-        (["--script", "runs.csv", "--models", "small"], "are for our trainers"),
+        (["--script", "nowhere.py"], "--script nowhere.py: not found"),
+        (["--script", "runs.csv", "--models", "small"], "a script's own follow --"),
         (["--script", "runs.csv", "--epochs", "3"], "follow --, as in --script runs.csv -- --epochs 3"),
         (["--resume"], "no benchmark to go on with"),
         (["--from", "runs.csv", "--epochs", "3"], "leave --epochs out"),
         (["--from", "nowhere.csv"], "can't be read"),
-        (["--from", "runs.csv", "-o", "runs.csv"], "holds something already"),
+        (["--from", "runs.csv", "-o", "runs.csv"], "is not empty"),
         (["--modes", "moe", "--models", "small"], "the mode moe trains gpt-tiny"),
         (["--csv", "runs.csv"], "runs.csv already exists"),
     ],
@@ -79,15 +79,15 @@ def test_figures_from_elsewhere_are_drawn(here: Path) -> None:
     assert "small: one GPU is the fastest" in done.output
     assert "xlarge, interleaved on 4 GPUs: 2.40×" in done.output
     assert "Next: open made/charts.html" in done.output
-    told = json.loads((here / "made" / "bench.json").read_text())
-    assert (1, "runs.csv", 28) == (told["schema"], told["source"], len(told["rows"]))
-    assert told["reading"]["loss"] == [
+    content = json.loads((here / "made" / "bench.json").read_text())
+    assert (1, "runs.csv", 28) == (content["schema"], content["source"], len(content["rows"]))
+    assert content["reading"]["loss"] == [
         "Nothing to chart: these figures hold no losses; a benchmark that dptrace runs does, a CSV does not."
     ]
 
 
 def test_what_was_drawn_is_overwritten_only_when_told_so(here: Path) -> None:
-    """And what was measured not even then."""
+    """A benchmark that was run here is never overwritten."""
     assert 0 == run("--from", "runs.csv", "-o", "made", "-q").exit_code
     assert "--force overwrites it" in run("--from", "runs.csv", "-o", "made").output
     assert 0 == run("--from", "runs.csv", "-o", "made", "--force", "-q").exit_code
@@ -100,10 +100,10 @@ def test_table_for_machines(here: Path) -> None:
     """CSV or JSON alone on stdout; CSV can be read again."""
     csv = run("--from", "runs.csv", "-o", "a", "--csv", "-", "-q")
     (here / "again.csv").write_text(csv.stdout)
-    found = json.loads(run("--from", "again.csv", "-o", "b", "--json", "-q").stdout)
+    content = json.loads(run("--from", "again.csv", "-o", "b", "--json", "-q").stdout)
 
-    assert 28 == len(found["rows"])
-    assert 2.4 == round(found["rows"][-2]["speedup"], 1)
+    assert 28 == len(content["rows"])
+    assert 2.4 == round(content["rows"][-2]["speedup"], 1)
 
 
 @pytest.mark.browser
@@ -137,7 +137,7 @@ def test_numbers_of_gpus_are_powers_of_two_by_default() -> None:
     assert [1, 2, 4, 8] == parse_gpu_counts(None, 8)
     assert [1, 2, 4] == parse_gpu_counts(None, 6)
     assert [1, 2] == parse_gpu_counts("2,1,2", 8)
-    with pytest.raises(UsageError, match="from 1 on"):
+    with pytest.raises(UsageError, match="for example 1,2,4"):
         parse_gpu_counts("-2", 8)
 
 
@@ -155,32 +155,32 @@ def started(folder: Path, *more: str) -> subprocess.Popen[str]:
 def test_a_benchmark_that_is_broken_off_goes_on(tmp_path: Path) -> None:
     """SIGTERM in the second of three runs: the first stays as it was, --resume runs the others, and all are rows."""
     pytest.importorskip("torch")
-    first = started(tmp_path, "--no-split")
+    first = started(tmp_path, "--no-record")
     results = tmp_path / "bench" / "results"
     until = time.monotonic() + 120
     while not list(results.glob("*.0.json")) and time.monotonic() < until:
         time.sleep(0.1)
     time.sleep(0.5)
     first.send_signal(signal.SIGTERM)
-    _, told = first.communicate(timeout=60)
-    assert 143 == first.returncode, told
-    assert "Add --resume to go on" in told
+    _, errors = first.communicate(timeout=60)
+    assert 143 == first.returncode, errors
+    assert "Add --resume" in errors
     kept = (results / "small_single_1.0.json").read_bytes()
     assert not (tmp_path / "bench" / "table.csv").exists()
 
-    again = started(tmp_path, "--no-split", "--resume")
-    shown, told = again.communicate(timeout=200)
-    assert 0 == again.returncode, told
+    again = started(tmp_path, "--no-record", "--resume")
+    shown, errors = again.communicate(timeout=200)
+    assert 0 == again.returncode, errors
     assert kept == (results / "small_single_1.0.json").read_bytes()
     content = json.loads((tmp_path / "bench" / "bench.json").read_text())
     assert [("single", 1), ("naive", 2), ("ddp", 2)] == [(row["mode"], row["gpus"]) for row in content["rows"]]
     assert {1_462_538} == {row["parameters"] for row in content["rows"]}
     assert all(row["failed"] is None and row["epoch_s"] > 0 for row in content["rows"])
     assert content["reading"]["loss"][0].startswith("small: all 3 curves fall on one another")
-    assert "share its cores" in told
-    assert "charts.html" in told
+    assert "share its cores" in errors
+    assert "charts.html" in errors
     assert "small" in shown
 
-    same = started(tmp_path, "--no-split", "--resume")
+    same = started(tmp_path, "--no-record", "--resume")
     repeated, _ = same.communicate(timeout=60)
     assert shown == repeated

@@ -43,12 +43,12 @@ def test_a_copy_that_was_edited_is_not_overwritten(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["nayve", "."], "Unknown mode 'nayve'"),
-        (["naive", "nowhere"], "neither a folder that is there nor a name that ends in .py"),
+        (["naive", "nowhere"], "nowhere: is neither an existing folder nor a name that ends in .py"),
         (["naive", "nowhere/x.py"], "nowhere; make it first"),
     ],
 )
 def test_a_wrong_name_is_told(arguments: list[str], says: str, tmp_path: Path) -> None:
-    """With the modes that there are, when that was the mistake; and nothing is written."""
+    """The message lists the modes if the mode is wrong; nothing is written."""
     error = CliRunner().invoke(command, arguments).exception
 
     assert isinstance(error, UsageError)

@@ -78,13 +78,13 @@ def test_output_is_written_and_never_overwritten_unasked(form: str, tmp_path: Pa
     assert (2, True) == (refused.exit_code, "--force" in refused.output)
     assert 0 == run(NAIVE, INTERLEAVED, form, "-o", path, "--force").exit_code
     assert "exposed" in path.read_text(encoding="utf-8")
-    assert ["out.txt"] == [one.name for one in tmp_path.iterdir()]
+    assert ["out.txt"] == [path.name for path in tmp_path.iterdir()]
 
 
 def test_a_page_is_written_where_asked(tmp_path: Path) -> None:
-    """Beside the tables; of the steps asked for; and not over another."""
+    """With the tables, of the requested steps, and not over an existing file."""
     page = tmp_path / "diff.html"
-    result = run(NAIVE, INTERLEAVED, "--html", page, "--draw-steps", "12:13")
+    result = run(NAIVE, INTERLEAVED, "--html", page, "--html-steps", "12:13")
     text = page.read_text(encoding="utf-8").replace("\\u00b7", "·")
 
     assert 0 == result.exit_code, result.output
@@ -93,12 +93,12 @@ def test_a_page_is_written_where_asked(tmp_path: Path) -> None:
     assert "A · step 12" in text
     assert "B · step 13" in text
     assert 2 == run(NAIVE, INTERLEAVED, "--html", page).exit_code
-    assert 1 == run(NAIVE, INTERLEAVED, "--html", page, "--force", "--draw-steps", "99").exit_code
+    assert 1 == run(NAIVE, INTERLEAVED, "--html", page, "--force", "--html-steps", "99").exit_code
     assert [page] == list(tmp_path.iterdir())
 
 
 def test_limits_are_exit_code_3() -> None:
-    """One that is crossed is enough; each is told, even with --quiet."""
+    """One that is exceeded is enough; each is printed, even with --quiet."""
     result = run(NAIVE, INTERLEAVED, "-q", "--fail-if", "exposed_comm > +5%", "--fail-if", "overlap < 90%")
 
     assert 3 == result.exit_code
@@ -115,7 +115,7 @@ def test_noise_fails_only_when_asked() -> None:
 
     assert 0 == kept.exit_code
     assert "within noise" in kept.stderr
-    assert 3 == run(INTERLEAVED, NAIVE, *limit, "--even-noise").exit_code
+    assert 3 == run(INTERLEAVED, NAIVE, *limit, "--fail-within-noise").exit_code
 
 
 def test_ranks_and_steps_can_be_chosen() -> None:
@@ -135,9 +135,9 @@ def test_ranks_and_steps_can_be_chosen() -> None:
         ((NAIVE, NAIVE, "--json", "--csv"), 2, "one of --json and --csv"),
         ((NAIVE, NAIVE, "--csv", "tables"), 2, "figures"),
         ((NAIVE, NAIVE, "--fail-if", "speed > 5%"), 2, "A limit is, in quotes"),
-        ((NAIVE, NAIVE, "--draw-steps", "1"), 2, "add --html"),
-        ((NAIVE, NAIVE, "--html", "x.html", "--draw-steps", "a"), 2, "for example 11:12"),
-        ((NAIVE, NAIVE, "--ranks", "7"), 1, "there are: 0, 1"),
+        ((NAIVE, NAIVE, "--html-steps", "1"), 2, "add --html"),
+        ((NAIVE, NAIVE, "--html", "x.html", "--html-steps", "a"), 2, "for example 11:12"),
+        ((NAIVE, NAIVE, "--ranks", "7"), 1, "it has 0, 1"),
         ((NAIVE, NAIVE, "-o", "x.json"), 2, "add --json"),
         ((NAIVE, NAIVE, "-o", "x", "--html", "x"), 2, "both the page and the tables"),
         ((NAIVE, NAIVE, "--html", "none/x.html"), 2, "make it first"),
@@ -153,7 +153,7 @@ def test_mistakes_are_answered_in_a_sentence(arguments: tuple[str, ...], code: i
 
 
 def test_a_run_against_itself_shows_no_difference() -> None:
-    """In so many words."""
+    """The summary says so."""
     assert "No difference beyond noise: every figure is the same" in run(NAIVE, NAIVE, columns=120).stdout
 
 
@@ -162,5 +162,5 @@ def test_help_tells_limits_codes_and_examples() -> None:
     text = run("--help", columns=110).output
 
     assert "FIGURE > +5%" in text
-    assert "3 a limit is crossed" in text
+    assert "3 a limit is exceeded" in text
     assert "dptrace diff runs/main runs/branch --fail-if" in text

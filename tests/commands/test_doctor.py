@@ -14,7 +14,7 @@ from dptrace.environment import Gpu, Report, Torch, judge
 
 
 def report(gpus: int, links: dict[str, str]) -> Report:
-    """Make a machine with *gpus* GPUs."""
+    """Return the report of a machine with *gpus* GPUs."""
     torch = Torch(
         "2.4.1+cu124",
         "CUDA 12.4",
@@ -23,7 +23,7 @@ def report(gpus: int, links: dict[str, str]) -> Report:
         gloo=True,
         activities=("CPU", "CUDA"),
     )
-    made = Report(
+    report = Report(
         *("0.1.0", "3.12.1", "/usr/bin/python", "Linux", 32, torch, ""),
         driver="550.54.15",
         driver_gpus=gpus,
@@ -32,12 +32,12 @@ def report(gpus: int, links: dict[str, str]) -> Report:
         broken={},
         browser="",
     )
-    return replace(made, verdicts=judge(made))
+    return replace(report, verdicts=judge(report))
 
 
-def told(monkeypatch: pytest.MonkeyPatch, made: Report) -> str:
+def printed(monkeypatch: pytest.MonkeyPatch, made_up: Report) -> str:
     """Run the command on a made-up machine."""
-    monkeypatch.setattr(environment, "examine", lambda: made)
+    monkeypatch.setattr(environment, "examine", lambda: made_up)
     result = CliRunner().invoke(cli, ["doctor"])
     assert 0 == result.exit_code
     return result.output
@@ -47,7 +47,7 @@ def test_four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each GPU has its line with name and memory; links, versions and the command to type are told."""
     pairs = {f"{a}-{b}": "NV12" for a in range(4) for b in range(a + 1, 4)}
 
-    out = told(monkeypatch, report(4, pairs))
+    out = printed(monkeypatch, report(4, pairs))
 
     assert "GPU 3     NVIDIA A100 80GB PCIe, 79.3 GiB" in out
     assert "links     NV12 between all GPUs (NVLink)" in out
@@ -59,14 +59,14 @@ def test_four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_mixed_links(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where links differ, each kind lists its pairs."""
-    out = told(monkeypatch, report(3, {"0-1": "NV4", "0-2": "SYS", "1-2": "SYS"}))
+    out = printed(monkeypatch, report(3, {"0-1": "NV4", "0-2": "SYS", "1-2": "SYS"}))
 
     assert "links     NV4 (NVLink): 0-1; SYS (PCIe): 0-2 1-2" in out
 
 
 def test_one_gpu_is_sent_to_single(monkeypatch: pytest.MonkeyPatch) -> None:
     """With one GPU the next command is one that works there."""
-    assert "Next: dptrace record --mode single --gpus 1" in told(monkeypatch, report(1, {}))
+    assert "Next: dptrace record --mode single --gpus 1" in printed(monkeypatch, report(1, {}))
 
 
 def test_this_machine() -> None:

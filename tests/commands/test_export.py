@@ -24,15 +24,15 @@ from tests.support.real_traces import needs_real_traces, real
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Let every path open as the run of two made-up ranks; collect what was asked for."""
-    asked: list[Any] = []
+    """Let every path open as the run of two made-up ranks; collect the arguments."""
+    opened_paths: list[Any] = []
 
     def open_run(paths: Any, reading: Any, progress: Any = None) -> Run:
-        asked.append((paths, reading.comm_patterns))
+        opened_paths.append((paths, reading.comm_patterns))
         return Run("runs/made", two_rank_timelines(), notes=("mind this",))
 
     monkeypatch.setattr("dptrace.load.open.open_run", open_run)
-    return asked
+    return opened_paths
 
 
 def export(*arguments: str | Path) -> Result:
@@ -48,7 +48,7 @@ def test_it_writes_and_says_where_to_open(opened: list[Any], tmp_path: Path, suf
 
     assert 0 == result.exit_code
     assert [(("runs/made",), ("mine",))] == opened
-    assert f"Wrote {path}: 2 ranks, 60 slices, 0.0 MB." in result.output
+    assert f"Wrote {path}: 2 ranks, 60 slices, " in result.output
     assert "https://ui.perfetto.dev" in result.output
     assert "! mind this" in result.stderr
     assert [path] == list(tmp_path.iterdir())
@@ -83,7 +83,7 @@ def test_a_full_disk_leaves_nothing(opened: list[Any], tmp_path: Path, monkeypat
     path = tmp_path / "all.json"
     path.write_text("precious")
 
-    def fail(run: Run, target: Path, suffix: str, progress: object, joined: object) -> int:
+    def fail(run: Run, target: Path, suffix: str, progress: object, aligned_run: object) -> int:
         target.write_text("half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -140,7 +140,7 @@ def recorded(folder: Path, ranks: int = 2, late_ns: int = 0) -> list[Path]:
 
 
 def starts(path: Path) -> list[int]:
-    """Give when each rank's first collective begins."""
+    """Return the start of each rank's first collective."""
     return [track.slices[0].start_ns % 10**9 for track in read_back(path) if track.name.startswith("stream")]
 
 
@@ -218,7 +218,7 @@ def test_a_file_that_went_away_is_told(opened: list[Any], tmp_path: Path) -> Non
     result = export(tmp_path / "run", "-o", tmp_path / "all.zip")
 
     assert 1 == result.exit_code
-    assert "can't be found again to go into the zip" in result.output
+    assert "can't be found to put it into the zip" in result.output
     assert [tmp_path / "run"] == list(tmp_path.iterdir())
 
 

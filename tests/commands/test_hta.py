@@ -76,7 +76,7 @@ def test_csv_holds_one_table(asked: list[Any]) -> None:
 
     rows = list(csv.reader(io.StringIO(hta("t.json", "kernel-breakdown", "--csv", "--table", "kernels").stdout)))
     assert [["name", "sum (us)"], ["gemm\\x1b[31m", "1.25"]] == rows
-    assert "gives no table absent" in hta("t.json", "kernel-breakdown", "--table", "absent").stderr
+    assert "has no table absent" in hta("t.json", "kernel-breakdown", "--table", "absent").stderr
 
 
 def test_files_are_written_once(asked: list[Any], tmp_path: Path) -> None:
@@ -108,12 +108,12 @@ def test_options_are_handed_on(asked: list[Any]) -> None:
         (["t.json"], "Name an analysis after the run: dptrace hta t.json ANALYSIS"),
         (["overlap"], "Name a run before the analysis: dptrace hta RUN overlap"),
         (["t.json", "temporal"], "Did you mean temporal-breakdown?"),
-        (["t.json", "overlap", "--series"], "--series says nothing to overlap; it takes --rank"),
-        (["t.json", "overlap", "--against", "t.json"], "no other analysis takes it"),
+        (["t.json", "overlap", "--series"], "overlap has no option --series; it has --ranks"),
+        (["t.json", "overlap", "--against", "t.json"], "trace-diff needs a second run"),
         (["t.json", "trace-diff"], "--against RUN2"),
-        (["t.json", "trace-diff", "--against", "t.json", "--include-last-step"], "leaves no step out"),
-        (["t.json", "critical-path", "--rank", "0", "--rank", "1"], "looks at one rank"),
-        (["t.json", "critical-path", "--instance", "3:1"], "neither a number nor two"),
+        (["t.json", "trace-diff", "--against", "t.json", "--include-last-step"], "--iteration"),
+        (["t.json", "critical-path", "--ranks", "0,1"], "analyzes one rank"),
+        (["t.json", "critical-path", "--instance", "3:1"], "such as 1:3"),
         (["t.json", "frequent-sequences"], "--operator aten::linear"),
         (["t.json", "overlap", "--json", "--csv"], "Choose one of --json, --csv and --html"),
         (["t.json", "overlap", "--html", "a.html", "-o", "b.txt"], "leave -o out"),

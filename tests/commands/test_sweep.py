@@ -28,7 +28,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of a machine with two cores and no GPU."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "132")
-    monkeypatch.setattr(verb, "machine", lambda: (2, False))
+    monkeypatch.setattr(verb, "local_device_count", lambda: (2, False))
     return tmp_path
 
 
@@ -69,9 +69,9 @@ def run(*arguments: str) -> Result:
         (["--compress", "none,zip"], "There are none, fp16"),
         (["--micro-batches", "1,2"], "--mode accumulate has"),
         (["--batch-size", "7,8"], "must be divisible by 2 ranks"),
-        (["--bucket-cap-mb", "1,4", "--gpus", "3"], "this machine has 2"),
+        (["--bucket-cap-mb", "1,4", "--gpus", "3"], "this machine has only 2"),
         (["--bucket-cap-mb", "1,4", "--mode", "naive"], "is not one of"),
-        (["--bucket-cap-mb", "1,4", "--data", "nowhere"], "no such folder"),
+        (["--bucket-cap-mb", "1,4", "--data", "nowhere"], "nowhere: not a folder"),
         (["--bucket-cap-mb", "1,4", "--data", ".", "--model", "small"], "synthetic data"),
         (["--bucket-cap-mb", "1,4", "--links", "none.json"], "can't be read"),
         (["--bucket-cap-mb", "1,4", "--links", "links4.json"], "among 4 ranks"),
@@ -109,7 +109,7 @@ def test_the_folder_gets_everything(here: Path, ran: list[str]) -> None:
 
 
 def test_it_goes_on_where_it_was_and_a_failed_run_is_tried_again(here: Path, ran: list[str]) -> None:
-    """What ended is not run again; without --resume the folder is left as it is."""
+    """Finished runs are not repeated; without --resume the folder stays unchanged."""
     first = run("--bucket-cap-mb", "1,2", "--json", "-q")
     ran.clear()
     again = run("--bucket-cap-mb", "1,2", "--json", "-q", "--resume")

@@ -75,10 +75,12 @@ def _row(figures: dict[str, int]) -> list[str]:
     return [*(milliseconds(figures[name]) for name in HEADINGS), _overlap(figures)]
 
 
-def titled_table(title: Text | str, **options: bool) -> Table:
+def titled_table(title: Text | str, collapse_padding: bool = False) -> Table:
     """Return a table without borders below a title; every table of a run looks like this."""
     text = Text(title, style="bold") if isinstance(title, str) else title
-    return Table(title=text, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1), **options)
+    table = Table(title=text, title_justify="left", title_style="", box=None, pad_edge=False, padding=(0, 1))
+    table.collapse_padding = collapse_padding
+    return table
 
 
 def _table(title: Text | str, first: str) -> Table:

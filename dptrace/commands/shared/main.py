@@ -34,14 +34,16 @@ COMMANDS = {
 """Verbs with their one-line help, listed here so that ``--help`` imports none of them."""
 
 ENVIRONMENT = {
-    "DPTRACE_CACHE": "Cache folder [default: dptrace in the user's cache folder, see dptrace cache].",
-    "DPTRACE_GZIP_LIMIT": "Factor by which a compressed trace may grow when it is unpacked [200]; 0: no limit.",
-    "CHROMIUM": "Browser that draws PNG pictures [default: the first that is found].",
+    "DPTRACE_CACHE": "Cache folder [default: see dptrace cache].",
+    "DPTRACE_GZIP_LIMIT": "Factor by which a gzip file may grow when unpacked [200]; 0: no limit.",
+    "CHROMIUM": "Browser that draws PNG pictures [default: any that is installed].",
     "HTA_DISABLE_NS_ROUNDING": "1 keeps fractions of µs in --hta-compat, as in HTA.",
     "COLUMNS": "Width of tables [default: the terminal's; 132 in a pipe or file].",
     "NO_COLOR": "Print without colors.",
     "CUDA_VISIBLE_DEVICES": "GPUs that record, bench, sweep and links use; empty for the CPU.",
     "OMP_NUM_THREADS": "CPU threads of each rank that they start [default: cores / ranks].",
+    "OPENBLAS_NUM_THREADS": "Threads of NumPy's linear algebra while traces are read [1].",
+    "LOGLEVEL": "Set it to see torchrun's own error messages.",
 }
 """Environment variables that a user may set, with what each does."""
 

@@ -120,7 +120,7 @@ def verbosity_options(function: Decorated) -> Decorated:
 
 def json_option(function: Decorated) -> Decorated:
     """Add --json, as the argument *as_json*."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON (schema 1, times in ns).")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(function)
 
 
 def force_option(function: Decorated) -> Decorated:

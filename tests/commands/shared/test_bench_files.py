@@ -13,15 +13,15 @@ from tests.support.bench_tables import WORKSHOP, with_losses
 
 def test_every_file_is_listed_and_there(tmp_path: Path) -> None:
     """The list names what was written; bench.json keeps the plan, and gets rows, machine and sentences."""
-    made = BenchResult(
+    result = BenchResult(
         with_losses(WORKSHOP), "Benchmark", ["a note"], {"devices": ["A100"]}, plan={"plan": {"epochs": 5}}
     )
-    written = write(tmp_path, made, draw_charts(made, False), png=False)
+    written = write(tmp_path, result, draw_charts(result, False), png=False)
 
     assert ["charts.html", "charts/ (6 pictures)", "table.csv", "table.md", "bench.json"] == written
-    told = json.loads((tmp_path / "bench.json").read_text())
-    assert ({"epochs": 5}, {"devices": ["A100"]}, ["a note"]) == (told["plan"], told["machine"], told["notes"])
-    assert 8 == len(told["rows"][0]["losses"])
+    content = json.loads((tmp_path / "bench.json").read_text())
+    assert ({"epochs": 5}, {"devices": ["A100"]}, ["a note"]) == (content["plan"], content["machine"], content["notes"])
+    assert 8 == len(content["rows"][0]["losses"])
     assert "84 % of Amdahl's ceiling" in (tmp_path / "table.md").read_text()
     page = (tmp_path / "charts.html").read_text()
     assert "<span>28 rows</span><span>A100</span>" in page
@@ -30,11 +30,11 @@ def test_every_file_is_listed_and_there(tmp_path: Path) -> None:
 
 def test_a_chart_that_can_no_longer_be_drawn_is_taken_away(tmp_path: Path) -> None:
     """So that the folder never shows figures of another benchmark."""
-    made = BenchResult(with_losses(WORKSHOP), "Benchmark")
-    write(tmp_path, made, draw_charts(made, False), png=False)
+    result = BenchResult(with_losses(WORKSHOP), "Benchmark")
+    write(tmp_path, result, draw_charts(result, False), png=False)
     assert (tmp_path / "charts" / "loss.svg").exists()
 
-    bare = replace(made, rows=WORKSHOP)
+    bare = replace(result, rows=WORKSHOP)
     write(tmp_path, bare, draw_charts(bare, False), png=False)
     assert not (tmp_path / "charts" / "loss.svg").exists()
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from dptrace import __version__
-from dptrace.commands.shared.main import COMMANDS, cli
+from dptrace.commands.shared.main import COMMANDS, ENVIRONMENT, EXIT_CODES, cli
 from tests.support.kineto_files import KinetoFile, training_step
 
 
@@ -28,19 +28,22 @@ def test_every_verb_has_help_with_an_example(verb: str) -> None:
 
 
 def test_help_lists_the_verbs_and_a_way_through_them() -> None:
-    """The group's help shows every verb and the usual order of commands."""
+    """The group's help shows every verb, the usual order of commands, environment variables and exit codes."""
     result = CliRunner().invoke(cli, ["--help"])
 
     assert all(verb in result.output for verb in COMMANDS)
     assert "dptrace record --mode interleaved --gpus 4" in result.output
+    assert all(name in result.output for name in ENVIRONMENT)
+    assert all(f"\n  {code} " in result.output for code in EXIT_CODES)
 
 
 def test_an_unknown_verb_names_the_known_ones() -> None:
-    """Exit code 2 and the list."""
+    """Exit code 2, the nearest verb and the list."""
     result = CliRunner().invoke(cli, ["analyse"])
 
     assert 2 == result.exit_code
-    assert "analyze" in result.output
+    assert "Did you mean 'analyze'?" in result.output
+    assert all(verb in result.output for verb in COMMANDS)
 
 
 def test_bad_input_is_one_line_and_exit_code_1(tmp_path: Path) -> None:

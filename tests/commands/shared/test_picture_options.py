@@ -33,13 +33,13 @@ def run(*arguments: object) -> Result:
 
 def test_the_views_are_listed() -> None:
     """Without a run, each with what it shows; and help names them all."""
-    listed, told = run("--view", "list"), run("--help").output
+    listed, help_text = run("--view", "list"), run("--help").output
 
     assert 0 == listed.exit_code, listed.output
     assert [line.split()[0] for line in listed.output.splitlines()] == list(NAMES)
     for name, about in NAMES.items():
         assert about in listed.output
-        assert name in told
+        assert name in help_text
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -61,20 +61,20 @@ def test_every_view_is_a_page_an_svg_and_a_text(name: str, folder: Path, tmp_pat
 @browser_test
 @pytest.mark.parametrize(("name", "size"), [("gantt", "800x300"), ("breakdown", None)])
 def test_a_png_is_drawn_by_chromium(name: str, size: str | None, folder: Path, tmp_path: Path) -> None:
-    """Of the size asked for, else as wide as a slide and as high as it needs."""
+    """Of the requested size, else as wide as a slide and as high as needed."""
     path = tmp_path / "x.png"
     result = run(folder, "--view", name, "--png", path, *(["--size", size] if size else []))
     data = path.read_bytes()
 
     assert 0 == result.exit_code, result.output
     width, height = struct.unpack(">II", data[16:24])
-    assert ("do not hold every row" in result.output) == bool(size)
+    assert ("do not fit every row" in result.output) == bool(size)
     assert (800, 300) == (width, height) if size else width == 1600
     assert {"run", "x.png"} == {path.name for path in tmp_path.iterdir()}
 
 
 def test_without_chromium_nothing_is_left(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What to install, or the way around it; exit code 1."""
+    """The message says what to install; exit code 1."""
     monkeypatch.setenv("CHROMIUM", "/none")
     result = run(folder, "--png", tmp_path / "x.png")
 
@@ -89,8 +89,8 @@ def test_without_chromium_nothing_is_left(folder: Path, tmp_path: Path, monkeypa
         (["--view", "pie"], "'gantt', 'summary'"),
         (["--size", "10x10", "--png", "x.png"], "for example 1600x900"),
         (["--size", "800x600"], "add --png FILE"),
-        (["--png", "x.jpg"], "names something else: x.png"),
-        (["--svg", "x.PNG"], "names something else: x.svg"),
+        (["--png", "x.jpg"], "does not end in .png"),
+        (["--svg", "x.PNG"], "does not end in .svg"),
         (["--svg", "x.svg", "--text"], "leave -o and --text out"),
         (["--svg", "x.svg", "-o", "x.html"], "leave -o and --text out"),
     ],
@@ -104,7 +104,7 @@ def test_what_makes_no_sense_is_refused(folder: Path, arguments: list[str], word
 
 
 def test_nothing_is_overwritten_unasked(folder: Path, tmp_path: Path) -> None:
-    """Nor is a picture."""
+    """Pictures need --force too."""
     path = tmp_path / "x.svg"
     path.write_text("mine")
 

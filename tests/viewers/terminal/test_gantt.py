@@ -20,9 +20,9 @@ def test_many_ranks_are_cut_and_told(ranks: int) -> None:
     lines = drawn(run_of(*(training(rank, 1) for rank in range(ranks))), 100)
 
     assert min(ranks, MAX_RANKS) == sum("comm  " in line[:8] for line in lines)
-    told = [line for line in lines if "not drawn" in line]
-    assert len(told) == (ranks > MAX_RANKS)
-    assert all(line.startswith(f"{ranks - MAX_RANKS} more rank") for line in told)
+    remarks = [line for line in lines if "not drawn" in line]
+    assert len(remarks) == (ranks > MAX_RANKS)
+    assert all(line.startswith(f"{ranks - MAX_RANKS} more rank") for line in remarks)
 
 
 def test_a_run_without_communication_has_no_row_for_it() -> None:
@@ -43,10 +43,10 @@ def test_no_steps_are_told(bounds: tuple[int, ...]) -> None:
 
 
 def test_a_rank_without_steps_is_named() -> None:
-    """A rank with nothing to draw is named beside those that are drawn."""
+    """A rank with nothing to draw is listed below the picture."""
     lines = drawn(run_of(training(0, 1), TimelineBuilder(1, bounds=()).compute(1, 3).build()))
 
-    assert "Without a step, and so not drawn: rank 1." in lines
+    assert "Not drawn, as they have no step: rank 1." in lines
 
 
 def test_two_devices_of_one_rank_are_told_apart() -> None:

@@ -1,4 +1,4 @@
-"""What ranks held in memory, in a sentence."""
+"""Facts of run.json as sentences."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from dptrace.viewers.terminal.run_facts import memory_sentence
+from dptrace.viewers.terminal.run_facts import memory_sentence, profiler_sentence
 
 
 def _held(parameters: int, optimizer: int | None = 0, **further: int | None) -> dict[str, Any]:
-    found = {"parameters_bytes": parameters, "gradients_bytes": parameters, "optimizer_bytes": optimizer}
-    return {"memory": found | further}
+    held = {"parameters_bytes": parameters, "gradients_bytes": parameters, "optimizer_bytes": optimizer}
+    return {"memory": held | further}
 
 
 @pytest.mark.parametrize(
-    ("ranks", "said"),
+    ("ranks", "sentence"),
     [
         (
             [_held(4_000_000, peak_process_bytes=300_000_000)],
             (
-                "Memory: It holds 4.0 MB of parameters, 4.0 MB of gradients and nothing of optimizer state; "
-                "a process took up to 300.0 MB, all of Python and torch in it."
+                "Memory: The rank holds 4.0 MB of parameters, 4.0 MB of gradients and 0 B of optimizer state; "
+                "a process used up to 300.0 MB, including Python and torch."
             ),
         ),
         (
@@ -39,14 +39,38 @@ def _held(parameters: int, optimizer: int | None = 0, **further: int | None) -> 
     ],
     ids=["CPU", "alike", "apart", "peak"],
 )
-def test_what_a_rank_holds_is_said(ranks: list[dict[str, Any]], said: str) -> None:
+def test_what_a_rank_holds_is_said(ranks: list[dict[str, Any]], sentence: str) -> None:
     """The largest amounts over ranks, and the GPU's peak; the process's where there is no GPU."""
-    assert said == memory_sentence({"ranks": ranks})
+    assert sentence == memory_sentence({"ranks": ranks})
 
 
 @pytest.mark.parametrize(
     "info", [{}, {"ranks": None}, {"ranks": [5, {}]}, {"ranks": [{"memory": None}]}, {"ranks": [_held(-1, None)]}]
 )
 def test_what_was_not_recorded_is_not_said(info: dict[str, Any]) -> None:
-    """Runs of before memory was recorded, and run.json files that hold something else."""
+    """Older runs without memory figures, and run.json files with other content."""
     assert "" == memory_sentence(info)
+
+
+@pytest.mark.parametrize(("profiled", "cost"), [(120e6, "(+20 %)."), (90e6, "(no overhead seen).")])
+def test_the_profilers_overhead_is_a_sentence(profiled: float, cost: str) -> None:
+    """The mean over ranks of their median steps; a rank that was not timed is left out."""
+    ranks = [{"unprofiled_ns": [100e6, 90e6, 500e6], "profiled_ns": [profiled]}, {"unprofiled_ns": []}]
+    text = profiler_sentence({"ranks": ranks, "profiler_overhead": profiled / 100e6 - 1})
+
+    assert "100 ms without the profiler" in text
+    assert text.endswith(cost)
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {},
+        {"profiler_overhead": None, "ranks": []},
+        {"profiler_overhead": 0.1, "ranks": []},
+        {"profiler_overhead": 0.1, "ranks": [{"unprofiled_ns": "x", "profiled_ns": 5}]},
+    ],
+)
+def test_an_overhead_that_was_not_measured_is_empty(info: dict[str, Any]) -> None:
+    """Also where run.json holds something else."""
+    assert "" == profiler_sentence(info)

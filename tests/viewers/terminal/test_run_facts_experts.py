@@ -6,9 +6,9 @@ from dptrace.viewers.terminal.run_facts import MAX_LAYERS, expert_lines
 
 
 def test_each_layer_names_its_most_and_least_loaded_expert() -> None:
-    """With their shares of the tokens, and what each would have if all were alike."""
+    """With their shares of the tokens, and the share of an even load."""
     assert [
-        "Tokens of each expert, in all steps (alike: 25.0 % each):",
+        "Tokens of each expert, all steps (an even load is 25.0 %):",
         "  layer 0: most 37.5 % (expert 1), least 12.5 % (expert 0)",
         "  layer 1: most 50.0 % (expert 0), least 0.0 % (expert 2)",
     ] == expert_lines({"options": {"expert_load": [[10, 30, 20, 20], [5, 5, 0, 0]]}})

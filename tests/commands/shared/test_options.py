@@ -1,0 +1,173 @@
+"""Options that the verbs share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from dptrace.commands.shared.main import COMMANDS, LazyGroup, cli
+from dptrace.commands.shared.options import RenamedOption, Selection, check_machines, parse_ranks, parse_steps
+from dptrace.errors import UsageError
+from tests.support.kineto_files import KinetoFile, training_step
+
+SHARED = {
+    "--ranks": ("analyze", "view", "report", "diff", "export", "hta"),
+    "--steps": ("analyze", "view", "report", "diff", "export"),
+    "--comm-pattern": ("analyze", "view", "report", "diff", "export"),
+    "--strict": ("analyze", "view", "report", "diff", "export", "hta"),
+    "--json": ("analyze", "diff", "hta", "bench", "sweep", "links", "doctor", "cache"),
+    "--output": ("analyze", "view", "report", "diff", "export", "hta", "bench", "sweep", "links", "doctor"),
+    "--quiet": (*(verb for verb in COMMANDS if verb not in ("cp", "completion")),),
+    "--force": (*(verb for verb in COMMANDS if verb not in ("cache", "completion")),),
+}
+
+
+def options_of(verb: str) -> dict[str, click.Option]:
+    assert isinstance(cli, LazyGroup)
+    command = cli.get_command(click.Context(cli), verb)
+    assert command is not None
+    return {name: option for option in command.params if isinstance(option, click.Option) for name in option.opts}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_an_option_is_spelled_alike_on_every_verb(name: str) -> None:
+    """The verbs that have it declare it once: same type, same short name, same help."""
+    found = [options_of(verb)[name] for verb in SHARED[name]]
+
+    assert 1 == len({tuple(sorted(option.opts)) for option in found})
+    if name not in ("--output", "--force", "--quiet", "--steps"):
+        assert 1 == len({option.help for option in found})
+
+
+@pytest.mark.parametrize(
+    ("verb", "old", "new"),
+    [
+        ("diff", "--even-noise", "--fail-within-noise"),
+        ("diff", "--every-step", "--include-outliers"),
+        ("diff", "--draw-steps", "--html-steps"),
+        ("bench", "--no-split", "--no-record"),
+        ("hta", "--rank", "--ranks"),
+    ],
+)
+def test_renamed_options_keep_their_former_names(verb: str, old: str, new: str) -> None:
+    """Help shows the new name only; the former one is no error."""
+    option = options_of(verb)[new]
+    text = CliRunner().invoke(cli, [verb, "--help"]).output
+
+    assert isinstance(option, RenamedOption)
+    assert old == option.old_name
+    assert f"{old} " not in text
+    assert f"  {new} " in text
+
+
+def test_both_names_set_one_value() -> None:
+    """The parser knows both; an unknown name suggests the new one."""
+
+    @click.command()
+    @click.option("--new", is_flag=True, cls=RenamedOption, old_name="--old")
+    def command(new: bool) -> None:
+        click.echo(str(new))
+
+    printed = [CliRunner().invoke(command, arguments).output.strip() for arguments in (["--new"], ["--old"], [])]
+
+    assert ["True", "True", "False"] == printed
+    assert "--new" in CliRunner().invoke(command, ["--nex"]).output
+
+
+def test_quiet_keeps_notes_and_the_answer(tmp_path: Path) -> None:
+    """-q hides hints, never the notes on the data; -v prints each file."""
+    path = training_step(KinetoFile(rank=0, world_size=2), 1, 0).write(tmp_path / "r0.json")
+    normal, quiet, verbose = (CliRunner().invoke(cli, ["analyze", str(path), *flag]) for flag in ([], ["-q"], ["-v"]))
+
+    assert quiet.stdout == normal.stdout
+    assert ("", "Next:" in normal.stderr) == (quiet.stderr, True)
+    assert "Read r0.json (1 of 1)" in verbose.stderr
+    assert "without a trace here: rank 1" in CliRunner().invoke(cli, ["analyze", str(path), "-q", "--csv"]).stderr
+
+
+@pytest.mark.parametrize("option", [["-o", "nofolder/"], ["-o", "a" * 300], ["--comm-pattern", "a{99999999999}"]])
+def test_wrong_use_is_reported_before_any_work(option: list[str], tmp_path: Path) -> None:
+    """A folder's name, a name that is too long, a pattern that is too large: exit code 2 and a sentence."""
+    path = training_step(KinetoFile(), 1, 0).write(tmp_path / "r0.json")
+    result = CliRunner().invoke(cli, ["analyze", str(path), *option])
+
+    assert (2, True) == (result.exit_code, result.exception is None or isinstance(result.exception, SystemExit))
+
+
+def test_a_selection_has_the_figures_of_the_whole(tmp_path: Path) -> None:
+    """--ranks and --steps leave rows out of analyze --json and change none."""
+    for rank in (0, 1, 2):
+        file = KinetoFile(rank=rank, world_size=3)
+        for step in range(4):
+            training_step(file, step, 100 * step)
+        file.write(tmp_path / f"r{rank}.json.gz")
+
+    def ranks(*options: str) -> list[dict[str, object]]:
+        result = CliRunner().invoke(cli, ["analyze", str(tmp_path), "--json", "-q", *options])
+        assert 0 == result.exit_code, result.output
+        return list(json.loads(result.stdout)["ranks"])
+
+    whole, part = ranks(), ranks("--ranks", "0,2", "--steps", "1:2")
+
+    assert [0, 2] == [rank["rank"] for rank in part]
+    assert [rank["steps"][1:3] for rank in whole if rank["rank"] != 1] == [rank["steps"] for rank in part]  # type: ignore[index]
+    assert [whole[1]] == ranks("--ranks", "1")
+
+
+def test_selections_are_true_when_they_select() -> None:
+    """An empty selection is the whole run."""
+    assert not Selection()
+    assert Selection(ranks=frozenset({0}))
+    assert Selection(steps=(0, 0))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"nnodes": 1, "node_rank": 1, "rdzv_endpoint": None},
+        {"nnodes": 1, "node_rank": None, "rdzv_endpoint": "a:1"},
+        {"nnodes": 2, "node_rank": None, "rdzv_endpoint": "a:1"},
+        {"nnodes": 2, "node_rank": 0, "rdzv_endpoint": None},
+        {"nnodes": 2, "node_rank": 2, "rdzv_endpoint": "a:1"},
+    ],
+)
+def test_machines_that_do_not_fit_together_are_refused(options: dict[str, object]) -> None:
+    """--nnodes, --node-rank and --rdzv-endpoint belong together."""
+    with pytest.raises(UsageError, match="--node-rank"):
+        check_machines(options)
+
+
+def test_one_machine_needs_no_options() -> None:
+    """And several need all three."""
+    check_machines({"nnodes": 1, "node_rank": None, "rdzv_endpoint": None})
+    check_machines({"nnodes": 2, "node_rank": 1, "rdzv_endpoint": "a:1"})
+
+
+@pytest.mark.parametrize(("text", "ranks"), [("0", {0}), ("0,2", {0, 2}), ("0-2, 5", {0, 1, 2, 5})])
+def test_ranks_are_parsed(text: str, ranks: set[int]) -> None:
+    """Numbers and ranges."""
+    assert ranks == parse_ranks(text)
+
+
+@pytest.mark.parametrize(("text", "steps"), [("4", (4, 4)), ("4:6", (4, 6))])
+def test_steps_are_parsed(text: str, steps: tuple[int, int]) -> None:
+    """One, or first and last."""
+    assert steps == parse_steps(text)
+
+
+@pytest.mark.parametrize("text", ["", "a", "1,", "-1", "1:2"])
+def test_other_ranks_are_refused(text: str) -> None:
+    """With an example."""
+    with pytest.raises(UsageError, match="for example 0,1 or 0-3"):
+        parse_ranks(text)
+
+
+@pytest.mark.parametrize("text", ["", "a", "6:4", "4-6", ":"])
+def test_other_steps_are_refused(text: str) -> None:
+    """With an example."""
+    with pytest.raises(UsageError, match="for example 4:6"):
+        parse_steps(text)

@@ -1,0 +1,69 @@
+"""Where results go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pandas as pd
+import pytest
+
+from dptrace.commands.shared.output import (
+    NORMAL,
+    QUIET,
+    OutputFile,
+    csv_text,
+    emit,
+    print_hint,
+    print_notes,
+    print_tables,
+    quoted_paths,
+)
+
+
+def test_text_goes_to_a_file_or_to_stdout(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    """As UTF-8 bytes, whatever the terminal's encoding."""
+    emit("µ\n", None)
+    emit("µ\n", tmp_path / "x.txt")
+
+    assert "µ\n".encode() == capsysbinary.readouterr().out == (tmp_path / "x.txt").read_bytes()
+    assert ["x.txt"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_tables_in_a_file_are_not_folded(tmp_path: Path) -> None:
+    """A line of 130 columns stays one."""
+    print_tables(lambda console: console.print("x" * 130), tmp_path / "x.txt")
+
+    assert "x" * 130 == (tmp_path / "x.txt").read_text().strip()
+
+
+def test_csv_keeps_numbers_and_makes_names_harmless() -> None:
+    """Escapes are spelled out; missing names stay empty."""
+    frame = pd.DataFrame({"name": ["a\x1b[2J", None], "ns": [1, 2]})
+
+    assert ["name,ns", "a\\x1b[2J,1", ",2"] == csv_text(frame).splitlines()
+
+
+def test_hints_are_quiet_and_notes_are_not(capsys: pytest.CaptureFixture[str]) -> None:
+    """-q hides what to do next, never what limits the figures."""
+    print_hint("hint", QUIET)
+    print_hint("shown\x1b", NORMAL)
+    print_notes(["note"])
+
+    assert ("", "shown\\x1b\n! note\n") == tuple(capsys.readouterr())
+
+
+def test_paths_are_quoted_without_secrets() -> None:
+    """A pipe can't be read twice, so the next command names RUN."""
+    assert "'a b' c" == quoted_paths(["a b", "c"])
+    assert "RUN" == quoted_paths(["-"])
+    assert "secret" not in quoted_paths(["https://user:secret@host/x.json"])
+
+
+def test_a_dash_is_stdout_only_where_it_is_allowed() -> None:
+    """And a folder's name is never a file."""
+    assert OutputFile(dash=True).convert("-", None, None) is None
+    assert Path("x") == OutputFile().convert("x", None, None)
+    for text in ("-", "folder/"):
+        with pytest.raises(click.BadParameter):
+            OutputFile().convert(text, None, None)
