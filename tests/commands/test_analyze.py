@@ -36,7 +36,7 @@ def test_tables_fit_eighty_columns_and_say_what_matters(folder: Path) -> None:
     assert "…" not in result.stdout
     assert "15.0 % exposed communication" in result.stdout
     assert "all_reduce" in result.stdout
-    assert "without a trace here: rank 2" in result.stdout
+    assert "rank 2" in result.stdout
     assert f"Next: dptrace view {folder}" in result.stderr
 
 

@@ -20,7 +20,7 @@ def test_quiet_says_nothing_but_notes_and_the_answer(tmp_path: Path) -> None:
     assert quiet.stdout == normal.stdout
     assert ("", "Next:" in normal.stderr) == (quiet.stderr, True)
     assert "Read r0.json (1 of 1)" in loud.stderr
-    assert "without a trace here: rank 1" in CliRunner().invoke(cli, ["analyze", str(path), "-q", "--csv"]).stderr
+    assert "rank 1" in CliRunner().invoke(cli, ["analyze", str(path), "-q", "--csv"]).stderr
 
 
 def test_progress_is_silent_where_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
