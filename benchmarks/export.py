@@ -1,4 +1,4 @@
-"""Size and speed of ``dptrace export`` on a made-up run: ``python benchmarks/export.py [KERNELS]``."""
+"""Measure size and speed of ``dptrace export`` on a synthetic run: ``python benchmarks/export.py [KERNELS]``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dptrace.export.formats import FORMATS, align_run, write_trace
+from dptrace.export.aligned_run import align_run
+from dptrace.export.formats import FORMATS, write_trace
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective, Kind, Phase, Timeline, Windows
 
@@ -20,10 +21,10 @@ NAMES = tuple(
 EPOCH = 1_763_683_646_000_000_000
 
 
-def made_up(rank: int, kernels: int) -> Timeline:
-    """Make ten steps of kernels of 0.8 µs each microsecond, and under every twentieth an all-reduce of 5 µs.
+def synthetic_timeline(rank: int, kernels: int) -> Timeline:
+    """Build ten steps: a kernel of 0.8 µs every microsecond, and an all-reduce of 5 µs under every twentieth.
 
-    The host is 10 to 29 kernels ahead, and each rank's clock 3 ms ahead of the one before.
+    The host is 10 to 29 kernels ahead, and each rank's clock is 3 ms ahead of the previous rank's.
     """
     epoch = EPOCH + rank * 3_000_000
     start = epoch + np.arange(kernels, dtype=np.int64) * 1000
@@ -35,7 +36,7 @@ def made_up(rank: int, kernels: int) -> Timeline:
     return Timeline(
         rank=rank,
         device=rank,
-        device_name="made up",
+        device_name="synthetic",
         start_ns=starts[order],
         end_ns=starts[order] + np.where(is_comm, 5000, 800),
         name=np.where(is_comm, len(NAMES), np.arange(len(starts))[order] % len(NAMES)).astype(np.int32),
@@ -52,17 +53,17 @@ def made_up(rank: int, kernels: int) -> Timeline:
 
 
 def main() -> None:
-    """Print a line for what joins the ranks, and one for each format."""
+    """Print a line for the alignment of the ranks, and one for each format."""
     kernels = int(sys.argv[1]) if len(sys.argv) > 1 else 300_000
-    run = Run("made up", tuple(made_up(rank, kernels // 2) for rank in range(2)))
+    run = Run("synthetic", tuple(synthetic_timeline(rank, kernels // 2) for rank in range(2)))
     began = time.process_time()
-    together = align_run(run)
-    print(f"collectives matched and clocks aligned: {time.process_time() - began:.1f} s; {together.told}")
+    aligned_run = align_run(run)
+    print(f"collectives matched and clocks aligned: {time.process_time() - began:.1f} s; {aligned_run.clock_summary}")
     with tempfile.TemporaryDirectory() as folder:
         for suffix in FORMATS:
             path = Path(folder, f"x{suffix}")
             began = time.process_time()
-            slices = write_trace(run, path, suffix, aligned_run=together)
+            slices = write_trace(run, path, suffix, aligned_run=aligned_run)
             seconds, size = time.process_time() - began, path.stat().st_size
             print(
                 f"{suffix:<9} {slices:>9,} slices {size / 1e6:>7.1f} MB {size / slices:>6.1f} B/slice "

@@ -1,11 +1,10 @@
-"""Measure the Gantt page in headless Chromium: until it is ready, while it zooms, from a key to the picture.
+"""Measure the Gantt page in headless Chromium: time until ready, frame times while zooming, time from key to paint.
 
     python benchmarks/page.py [CASE ...]
 
-Prints a table in Markdown, a row for each case: synthetic training runs of 1e5 to 1e7 kernels, on 1 to 64 GPUs and
-2,000, at one and two device pixels to a pixel, and on a 4K screen. Every frame of three seconds is measured while the
-wheel turns once a frame; the CPU time of these frames is the renderer's, which does not depend on what else the machine
-does.
+Prints a table in Markdown with a row per case: synthetic training runs of 1e5 to 1e7 kernels on 1 to 64 and 2,000 GPUs,
+at one and two device pixels per pixel, and on a 4K screen. Every frame of three seconds is measured while the wheel
+turns once per frame. The CPU time of these frames is the renderer's, which does not depend on the machine's load.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _WATCH_KEYS = """() => {
 
 @dataclass(frozen=True)
 class Case:
-    """What is drawn, and on what."""
+    """A run to draw, and the screen to draw it on."""
 
     name: str
     kernels: int
@@ -87,7 +86,7 @@ CASES = (
 
 
 def main() -> None:
-    """Measure the cases that are named, or all."""
+    """Measure the named cases, or all."""
     wanted = [case for case in CASES if case.name in sys.argv[1:]] or CASES
     print(f"| kernels | {' | '.join(HEADS)} |\n|---|{'--:|' * len(HEADS)}", flush=True)
     for case in wanted:
@@ -101,9 +100,9 @@ HEADS = (
 
 
 def measure(case: Case) -> list[str]:
-    """Draw a case, open it, and give its figures in the order of HEADS."""
+    """Draw a case, open it, and return its figures in the order of HEADS."""
     run = training_run(case.kernels, case.gpus, STEPS)
-    # The ranks are compared once for a run, whatever is drawn of it.
+    # The cross-rank analysis is computed once per run and is not measured here.
     assert run.cross_rank
     began = time.process_time()
     laid_out = chart(run)
@@ -127,7 +126,7 @@ def measure(case: Case) -> list[str]:
 
 
 def look(stack: ExitStack, case: Case, address: str) -> list[str]:
-    """Open a page and use it."""
+    """Open a page, use it, and measure."""
     browser = stack.enter_context(chromium())
     width, height = case.size
     context = browser.new_context(viewport={"width": width, "height": height}, device_scale_factor=case.scale)
@@ -135,7 +134,7 @@ def look(stack: ExitStack, case: Case, address: str) -> list[str]:
     began = time.perf_counter()
     page.goto(address)
     page.locator("html[data-ready='1']").wait_for(state="attached", timeout=120_000)
-    # From the start of the navigation, as the page itself knows it; the driver's own time is not the page's.
+    # The page's own clock starts with the navigation and excludes the driver's time.
     ready = min(page.evaluate("performance.now()") / 1e3, time.perf_counter() - began)
     if case.expanded:
         page.evaluate("dptrace.stage.collapseAll(false)")
@@ -157,7 +156,7 @@ def look(stack: ExitStack, case: Case, address: str) -> list[str]:
 
 
 def key_to_paint(page: Any) -> float:
-    """Give the longest of some presses of w and s, from the event to the next picture, in steps of 8 ms."""
+    """Return the longest time from a press of w or s to the next paint, in steps of 8 ms."""
     page.evaluate(_WATCH_KEYS)
     page.keyboard.press("f")
     for i in range(_KEYS):
@@ -168,13 +167,13 @@ def key_to_paint(page: Any) -> float:
 
 
 def renderer() -> psutil.Process:
-    """Give the largest of this process's renderers, which shows the page."""
+    """Return the largest of this process's renderers, which is the page's."""
     found = [child for child in psutil.Process().children(recursive=True) if "--type=renderer" in child.cmdline()]
     return max(found, key=lambda child: child.memory_info().rss)
 
 
 def cpu(process: psutil.Process) -> float:
-    """Give the CPU seconds that a process has used."""
+    """Return the CPU seconds that a process has used."""
     times = process.cpu_times()
     return float(times.user + times.system)
 

@@ -1,14 +1,14 @@
-"""What reading and splitting a trace costs: beside the least it can cost, and beside Holistic Trace Analysis.
+"""Measure the cost of reading and splitting a trace, against a lower bound and against Holistic Trace Analysis.
 
     python benchmarks/read.py SMALL LARGE [--hta PYTHON] [--keep FOLDER]
 
-SMALL and LARGE are two ranks' trace files; LARGE's steps are repeated with shifted times and correlation ids, 5 and 46
-times unless --repeat says otherwise. Measured are whole processes, in turns, the median of three (above two million
-events: one run): CPU seconds, peak memory, and the time that passed.
+SMALL and LARGE are two ranks' trace files; LARGE's steps are repeated with shifted times and correlation ids, by
+default 5 and 46 times. The CPU seconds, peak memory and wall time of whole processes are measured in turns, as medians
+of three runs (one run above two million events).
 
-floor     gunzip with isal and one typed decode with msgspec, one thread: the speed of the decoding itself
-dptrace   dptrace analyze -q --no-cache --jobs 1, and once more with all cores
-HTA       its import, its load, its temporal breakdown and its overlap, in the Python that --hta names
+floor     gunzip with isal and one typed decode with msgspec, one thread: the lower bound
+dptrace   dptrace analyze -q --no-cache, with --jobs 1 and with all cores
+HTA       import, load, temporal breakdown and overlap, in the Python that --hta names
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ RUNS, ONE_RUN_FROM = 3, 2_000_000
 
 @dataclass
 class Cost:
-    """What one process cost."""
+    """The cost of one process: CPU seconds, peak memory, wall time."""
 
     cpu: float
     peak_mb: float
@@ -68,9 +68,9 @@ class Cost:
 
 
 def repeated(source: Path, times: int, target: Path) -> int:
-    """Write *source* with its events *times* over, one after the other in time; give the number of events.
+    """Write *source* with its events repeated one after the other in time; return the number of events.
 
-    Event by event, so that a file larger than the memory can be written.
+    Events are written one by one, so that a file may be larger than the memory.
     """
     with gzip.open(source, "rb") if source.suffix == ".gz" else source.open("rb") as file:
         document = json.loads(file.read())
@@ -97,7 +97,7 @@ def repeated(source: Path, times: int, target: Path) -> int:
 
 
 def template(event: dict[str, Any]) -> tuple[str, float, int]:
-    """Give an event's text with gaps for what differs from one repetition to the next, and what stands there first."""
+    """Return an event's text with placeholders for values that change per repetition, and their first values."""
     start, number = event.get("ts"), (event.get("args") or {}).get("correlation")
     copy = dict(event)
     if isinstance(start, int | float):
@@ -114,18 +114,18 @@ def template(event: dict[str, Any]) -> tuple[str, float, int]:
 
 
 def measured(commands: dict[str, list[str]], runs: int) -> dict[str, Cost]:
-    """Run each command *runs* times, in turns, so that a busy minute falls on all; give the medians."""
+    """Run each command *runs* times, in turns, so that a busy machine affects all; return the medians."""
     costs: dict[str, list[Cost]] = {name: [] for name in commands}
     for _ in range(runs):
         for name, command in commands.items():
             began = time.monotonic()
             with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
                 assert process.stderr is not None
-                said = process.stderr.read()
+                stderr = process.stderr.read()
                 _, status, usage = os.wait4(process.pid, 0)
                 process.returncode = os.waitstatus_to_exitcode(status)
             if process.returncode:
-                raise SystemExit(f"{name} failed: {' '.join(command)}\n{said.decode(errors='replace')}")
+                raise SystemExit(f"{name} failed: {' '.join(command)}\n{stderr.decode(errors='replace')}")
             cpu = usage.ru_utime + usage.ru_stime
             costs[name].append(Cost(cpu, usage.ru_maxrss / 1000, time.monotonic() - began))
     fields = ("cpu", "peak_mb", "wall")
@@ -136,7 +136,7 @@ def measured(commands: dict[str, list[str]], runs: int) -> dict[str, Cost]:
 
 
 def commands_for(file: Path, hta: str | None) -> dict[str, list[str]]:
-    """Give what is run on a file."""
+    """Return the commands to run on a file, by name."""
     analyze = [sys.executable, "-m", "dptrace", "analyze", "-q", "--no-cache", str(file)]
     commands = {
         "floor": [sys.executable, "-c", FLOOR, str(file)],
@@ -147,15 +147,15 @@ def commands_for(file: Path, hta: str | None) -> dict[str, list[str]]:
 
 
 def files(options: argparse.Namespace, folder: Path) -> Iterator[tuple[Path, int]]:
-    """Make the files, or take those made before; give each with its number of events."""
+    """Create the files, or reuse earlier ones; yield each with its number of events."""
     for source, times in [(options.small, 1), *((options.large, times) for times in options.repeat)]:
         file = folder / f"{source.name.partition('.')[0]}x{times}.json.gz"
-        told = file.with_suffix(".events")
-        if not told.exists():
-            # In a process of its own: a child's peak memory counts from that of the process which forks it.
-            with ProcessPoolExecutor(1) as maker:
-                told.write_text(str(maker.submit(repeated, source, times, file).result()))
-        yield file, int(told.read_text())
+        count_file = file.with_suffix(".events")
+        if not count_file.exists():
+            # In another process, since the peak memory of a child starts at that of the process which forks it.
+            with ProcessPoolExecutor(1) as pool:
+                count_file.write_text(str(pool.submit(repeated, source, times, file).result()))
+        yield file, int(count_file.read_text())
 
 
 def show(events: int, costs: dict[str, Cost]) -> None:
@@ -163,12 +163,12 @@ def show(events: int, costs: dict[str, Cost]) -> None:
     floor, hta = costs["floor"], costs.get("HTA")
     for name, cost in costs.items():
         row = f"| {events:,} | {name} | {cost.cpu:.2f} | {cost.cpu / floor.cpu:.2f} | {cost.peak_mb:,.0f} |"
-        beside = f" {hta.cpu / cost.cpu:.0f} | {hta.peak_mb / cost.peak_mb:.1f} |" if hta and name != "HTA" else " | |"
-        print(f"{row} {cost.wall:.2f} |{beside}", flush=True)
+        ratios = f" {hta.cpu / cost.cpu:.0f} | {hta.peak_mb / cost.peak_mb:.1f} |" if hta and name != "HTA" else " | |"
+        print(f"{row} {cost.wall:.2f} |{ratios}", flush=True)
 
 
 def show_growth(ours: dict[int, Cost]) -> None:
-    """Print what each further event costs, and how far from linear the time is."""
+    """Print the memory per additional event, and how the time grows with the number of events."""
     print()
     for (fewer, small), (more, large) in pairwise(sorted(ours.items())):
         grown = (large.peak_mb - small.peak_mb) * 1e6 / (more - fewer)
@@ -182,13 +182,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("small", type=Path)
     parser.add_argument("large", type=Path)
-    parser.add_argument(
-        "--repeat", type=int, nargs="+", default=[1, 5, 46], help="how often LARGE's events stand in a file"
-    )
+    parser.add_argument("--repeat", type=int, nargs="+", default=[1, 5, 46], help="how often to repeat LARGE's events")
     parser.add_argument("--hta", metavar="PYTHON", help="a Python that has Holistic Trace Analysis (traceinsight)")
-    parser.add_argument("--hta-up-to", type=int, default=2_000_000, metavar="EVENTS", help="what HTA is given at most")
+    parser.add_argument("--hta-up-to", type=int, default=2_000_000, metavar="EVENTS", help="largest file for HTA")
     parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="where the files are made, and left for the next time"
+        "--keep", type=Path, metavar="FOLDER", help="where to create the files and keep them for the next time"
     )
     options = parser.parse_args()
     print(

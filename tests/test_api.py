@@ -13,13 +13,13 @@ from tests.support.paths import TRACES
 
 
 def test_every_public_name_is_there() -> None:
-    """All names of ``dptrace.__all__`` resolve, lazily imported ones too."""
+    """All names of ``dptrace.__all__`` resolve, including those imported on first use."""
     for name in dptrace.__all__:
         assert getattr(dptrace, name) is not None
 
 
 def test_errors_are_one_tree() -> None:
-    """Whoever catches DptraceError catches all of them, and each has its exit code."""
+    """DptraceError is the base of all of them, and each has an exit code."""
     errors = [getattr(dptrace, name) for name in dptrace.errors.__all__]
 
     assert all(issubclass(error, dptrace.DptraceError) for error in errors)
@@ -27,25 +27,25 @@ def test_errors_are_one_tree() -> None:
 
 
 def test_a_run_is_one_line_and_a_small_table() -> None:
-    """What a notebook shows of a run and of a comparison is short, whatever they hold."""
+    """A notebook shows a run and a comparison in a few lines, whatever their size."""
     run = dptrace.open(TRACES / "interleaved_cpu_2ranks")
     comparison = dptrace.compare(run, run)
 
-    for thing in (run, comparison):
-        assert "\n" not in repr(thing)
-        assert len(repr(thing)) < 200
-        assert len(thing._repr_html_()) < 5_000
-        assert "<table>" in thing._repr_html_()
+    for shown in (run, comparison):
+        assert "\n" not in repr(shown)
+        assert len(repr(shown)) < 200
+        assert len(shown._repr_html_()) < 5_000
+        assert "<table>" in shown._repr_html_()
 
 
 def test_a_trace_is_exported_once(tmp_path: Path) -> None:
-    """The suffix chooses the format; a file that is there stays unless force is given."""
+    """The suffix selects the format; an existing file is not overwritten unless force is given."""
     run = dptrace.open(TRACES / "interleaved_cpu_2ranks")
     target = tmp_path / "all.json"
 
     assert target == dptrace.export_trace(run, target)
     size = target.stat().st_size
-    with pytest.raises(dptrace.UsageError, match="--force"):
+    with pytest.raises(dptrace.UsageError, match=r"all\.json"):
         dptrace.export_trace(run, target)
     dptrace.export_trace(run, str(target), force=True)
     assert size == target.stat().st_size > 1000
@@ -64,7 +64,7 @@ def test_a_trace_is_exported_once(tmp_path: Path) -> None:
     ],
 )
 def test_old_names_warn_and_give_the_same(old: str, new: str) -> None:
-    """For one release, code that was written for 0.1 goes on working."""
+    """Code written for version 0.1 works for one more release."""
     run = dptrace.open(TRACES / "naive_cpu_2ranks")
 
     with pytest.warns(DeprecationWarning, match=new):

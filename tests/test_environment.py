@@ -67,23 +67,23 @@ ON_GPUS = Torch(
     ],
 )
 def test_recording_is_judged(report: Report, works: bool, words: str) -> None:
-    """For each kind of machine the doctor says whether recording works, and the command or the remedy."""
-    told = [verdict for verdict in judge(report) if verdict.what.startswith("dptrace record")]
+    """For each kind of machine the doctor reports whether recording works, and the command or what to do."""
+    verdicts = [verdict for verdict in judge(report) if verdict.what.startswith("dptrace record")]
 
-    assert works == any(verdict.works for verdict in told)
-    assert any(words in f"{verdict.what}: {verdict.why}" for verdict in told)
+    assert works == any(verdict.works for verdict in verdicts)
+    assert any(words in f"{verdict.what}: {verdict.why}" for verdict in verdicts)
 
 
 @pytest.mark.parametrize(
     ("torch", "words"),
     [
         (ON_CPU, "built for CPU only: install one for CUDA"),
-        (replace(ON_GPUS, gpus=()), "torch none: is CUDA_VISIBLE_DEVICES set?"),
+        (replace(ON_GPUS, gpus=()), "CUDA_VISIBLE_DEVICES"),
         (replace(ON_GPUS, gpus=(), problem="The NVIDIA driver is too old"), "torch none: The NVIDIA driver is too old"),
     ],
 )
 def test_gpus_that_torch_cannot_use_are_explained(torch: Torch, words: str) -> None:
-    """When the driver shows GPUs and torch none, the reason is told beside the way to record on CPU."""
+    """When the driver shows GPUs and torch does not, the reason is given, and the way to record on CPU."""
     verdicts = judge(replace(BARE, torch=torch, driver="550.54", driver_gpus=2))
 
     assert any(not verdict.works and words in verdict.why for verdict in verdicts)
@@ -96,7 +96,7 @@ def test_analysing_works_without_torch() -> None:
 
 
 def test_a_broken_core_is_told() -> None:
-    """When one of dptrace's own packages can't be imported, that is told with the remedy."""
+    """When a package that dptrace needs cannot be imported, that is reported with what to do."""
     verdict = judge(replace(BARE, broken={"numpy": "No module named 'numpy'"}))[0]
 
     assert not verdict.works
@@ -105,7 +105,7 @@ def test_a_broken_core_is_told() -> None:
 
 
 def test_links_are_read_from_the_topology() -> None:
-    """Each pair of GPUs is found once in nvidia-smi's table, whatever stands beside: NICs, affinity, underlining."""
+    """Each pair of GPUs is found once in nvidia-smi's table, whatever else it contains: NICs, affinity, underlining."""
     table = (
         "\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
         "GPU0\t X \tNV12\tSYS\tPXB\t0-31\t0\t\tN/A\n"
@@ -173,7 +173,7 @@ def doctor_without(*modules: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_it_works_without_torch() -> None:
-    """Without torch the doctor ends well and gives the pip command."""
+    """Without torch the doctor succeeds and prints the pip command."""
     done = doctor_without("torch")
 
     report = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"""Errors come back whole from another process."""
+"""Errors survive the way from one process to another."""
 
 from __future__ import annotations
 

@@ -1,10 +1,13 @@
-"""What `pip install` brings."""
+"""What `pip install` installs."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import re
+import subprocess
+import sys
+import venv
 import zipfile
 from pathlib import Path
 
@@ -14,20 +17,54 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_the_wheel_holds_trainers_and_viewers_as_plain_files(tmp_path: Path) -> None:
-    """The links become folders, the page's scripts and styles travel, and no bare package name is taken."""
+    """The links become folders, the pages' scripts and styles are included, and the only package is dptrace."""
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
 
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert {"dptrace/trainers/ddp.py", "dptrace/viewers/gantt/page.py", "dptrace/commands/shared/main.py"} <= set(names)
+    assert "dptrace/py.typed" in names
     for file in (ROOT / "viewers").glob("*/static/*"):
         assert f"dptrace/{file.relative_to(ROOT)}" in names
     assert {"dptrace"} == {name.split("/")[0] for name in names if ".dist-info" not in name}
     assert os.path.getsize(wheel) < 1_000_000
 
 
+USER_SCRIPT = """
+import dptrace
+
+run = dptrace.open("runs/ddp")
+reveal_type(run)
+reveal_type(dptrace.compare(run, run).summary())
+reveal_type(run.ranks)
+dptrace.open(1, 2)
+run.no_such_method()
+"""
+
+
+def test_a_users_script_is_checked_against_the_wheels_types(tmp_path: Path) -> None:
+    """In an environment with the wheel, mypy knows the types of the public API and finds mistakes in its use."""
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    venv.create(tmp_path / "venv", symlinks=True)
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(packages)
+    assert (packages / "dptrace" / "py.typed").is_file()
+    (tmp_path / "script.py").write_text(USER_SCRIPT)
+
+    options = ["--python-executable", str(tmp_path / "venv" / "bin" / "python"), "--cache-dir", str(tmp_path / "cache")]
+    command = [sys.executable, "-m", "mypy", "--config-file=", *options, "script.py"]
+    out = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+
+    assert 'Revealed type is "dptrace.run.run.Run"' in out
+    assert 'Revealed type is "str"' in out.replace("builtins.str", "str")
+    assert re.search(r'Revealed type is "(builtins\.)?tuple\[(builtins\.)?int, \.\.\.\]"', out)
+    assert 'script.py:8: error: Argument 1 to "open"' in out
+    assert 'error: "Run" has no attribute "no_such_method"' in out
+
+
 def test_the_core_stays_light() -> None:
-    """Without an extra, neither torch nor Jupyter nor Holistic Trace Analysis is asked for."""
+    """Without an extra, neither torch nor Jupyter nor Holistic Trace Analysis is required."""
     needed = [text for text in importlib.metadata.requires("dptrace") or [] if "extra ==" not in text]
     names = {re.split(r"[^A-Za-z0-9_-]", text)[0].lower() for text in needed}
 

@@ -1,4 +1,4 @@
-"""The small runs in traces/: what each mode is about, seen in its recording."""
+"""The small runs in traces/: each recording shows what its mode does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def overlap(name: str) -> float:
 
 
 def test_modes_overlap_as_they_should() -> None:
-    """Naive hides nothing, interleaved over half, DDP something between, and more with smaller buckets."""
+    """Naive overlaps nothing, interleaved more than half, DDP something in between, and more with smaller buckets."""
     naive, interleaved = overlap("naive_cpu_2ranks"), overlap("interleaved_cpu_2ranks")
 
     assert naive < 0.02 < 0.5 < interleaved
@@ -33,7 +33,7 @@ def test_modes_overlap_as_they_should() -> None:
 
 @pytest.mark.parametrize(("name", "count"), [("naive", 10), ("interleaved", 10), ("ddp", 2), ("ddp_4mb", 3)])
 def test_every_step_reduces_every_gradient_once(name: str, count: int) -> None:
-    """The bytes of a step's all-reduces are those of the parameters; a call for each tensor, or for each bucket."""
+    """A step's all-reduces move the bytes of all parameters, in one call per tensor or per bucket."""
     run = dptrace.open(str(TRACES / f"{name}_cpu_2ranks"))
     for figures in run.splits:
         assert {4 * PARAMETERS} == set(figures.comm["all_reduce"].bytes.tolist())
@@ -41,7 +41,7 @@ def test_every_step_reduces_every_gradient_once(name: str, count: int) -> None:
 
 
 def test_all_modes_learn_the_same() -> None:
-    """The loss averaged over ranks is one curve for all modes; a rank's own loss would not be."""
+    """The loss averaged over ranks is the same curve for all modes; a single rank's loss is not."""
     curves = [json.loads((TRACES / name / "run.json").read_text())["losses"] for name in NAMES]
 
     for curve in curves[1:]:
@@ -50,7 +50,7 @@ def test_all_modes_learn_the_same() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_is_small_whole_and_quiet(name: str) -> None:
-    """Under 1 MB, all ranks there, phases told for all compute, and no note but that there is no GPU."""
+    """Under 1 MB, with all ranks, a phase for all compute, and no note except that there is no GPU."""
     run = dptrace.open(str(TRACES / name))
     total = run.totals().sum()
 
@@ -61,7 +61,7 @@ def test_a_run_is_small_whole_and_quiet(name: str) -> None:
 
 
 def test_no_cut_gives_wrong_figures_unsaid(tmp_path: Path) -> None:
-    """Cut anywhere, a recording gives the figures of the whole, or it is told that steps may lack work."""
+    """Cut anywhere, a recording has the figures of the whole, or a note that steps may lack work."""
     raw = gzip.decompress((TRACES / "naive_cpu_2ranks" / "rank0.pt.trace.json.gz").read_bytes())
     whole = dptrace.open(TRACES / "naive_cpu_2ranks" / "rank0.pt.trace.json.gz").splits[0].total()
     path = tmp_path / "cut.json"

@@ -54,7 +54,7 @@ def open_run(paths: Sequence[str], read_options: ReadOptions | None = None, prog
     notes += [note for timeline in timelines for note in timeline.notes]
     if all(timeline.on_cpu for timeline in timelines):
         gloo = " and communication is gloo" if any(timeline.collectives for timeline in timelines) else ""
-        notes.append(f"No GPU work in this run: compute is CPU operators{gloo}.")
+        notes.append(f"No GPU work here: compute is CPU operators{gloo}.")
     return Run(
         sanitize(" ".join(map(redact, paths))),
         timelines,

@@ -1,4 +1,4 @@
-"""What one run tells step by step."""
+"""The samples of one run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_collectives_add_up_to_the_communication() -> None:
 
 
 def test_only_the_steps_that_all_ranks_have_are_taken() -> None:
-    """And that is said."""
+    """A note says how many there are."""
     a, b = job(steps=6).timelines
     b = replace(b, windows=Windows(b.windows.names[:4], b.windows.bounds[:5]), step=np.where(b.step > 3, -2, b.step))
     run = run_of([a, b])
@@ -67,7 +67,7 @@ def test_steps_without_a_common_name_are_taken_by_their_order() -> None:
     one = sample_run(run_of([a, b]), {(0, 0), (1, 0)})
 
     assert 3 == len(one.steps)
-    assert "by their order" in one.notes[0]
+    assert "by order" in one.notes[0]
 
 
 def test_an_outlier_is_left_out_unless_asked_for() -> None:
@@ -90,7 +90,7 @@ def test_several_gpus_of_a_rank_are_told_apart() -> None:
 
 
 def test_names_are_compared_without_what_compilers_spell_differently() -> None:
-    """Template arguments stay: they tell kernels apart."""
+    """Template arguments stay, since they distinguish kernels."""
     assert kernel_name("void a::(anonymous namespace)::k<4>(int)") == kernel_name("a::<unnamed>::k<4>(int)")
     assert kernel_name("k<4>()") != kernel_name("k<8>()")
     assert "Cijk_Ailk" == kernel_name("Cijk_Ailk [clone .kd]")

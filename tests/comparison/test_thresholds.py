@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dptrace.comparison.compare import FIGURE_NAMES, Comparison, compare
-from dptrace.comparison.thresholds import parse
+from dptrace.comparison.thresholds import GRAMMAR, parse
 from dptrace.errors import UsageError
 from tests.support.builders import TimelineBuilder
 from tests.support.jobs import job, run_of
@@ -19,7 +19,7 @@ def slower() -> Comparison:
 
 @pytest.fixture(scope="module")
 def few() -> Comparison:
-    """The same of three steps: not to be told."""
+    """The same with three steps: too few to decide."""
     return compare(job(steps=3), job(steps=3, seed=1, factors={"backward": 1.1}))
 
 
@@ -60,12 +60,12 @@ def test_limits(slower: Comparison, text: str, failed: bool) -> None:
 
 
 def test_what_may_be_noise_does_not_fail_unless_asked(slower: Comparison, few: Comparison) -> None:
-    """It is said that the limit is crossed, and why that does not count."""
+    """The message says that the limit is crossed, and why that does not count."""
     limit = parse("backward > +5%")
     crossing = limit.check(few)
 
     assert (True, False) == (crossing.crossed, crossing.failed)
-    assert "can't be told from noise with 3 steps a run" in crossing.text
+    assert "3 steps per run are too few" in crossing.text
     assert limit.check(few, even_noise=True).failed
     hair = parse("forward > +0.0001%") if slower.change("forward_ns").delta > 0 else parse("forward < -0.0001%")
     assert "within noise" in hair.check(slower).text
@@ -73,7 +73,7 @@ def test_what_may_be_noise_does_not_fail_unless_asked(slower: Comparison, few: C
 
 
 def test_limits_on_b_itself_know_no_noise(few: Comparison) -> None:
-    """What B has, it has."""
+    """A limit on a value of B itself does not depend on noise."""
     assert parse("backward > 50ms").check(few).failed
 
 
@@ -108,20 +108,20 @@ def test_every_figure_has_its_names(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "A limit is, in quotes"),
-        ("backward", "A limit is, in quotes"),
-        ("backward > 5", "A limit is, in quotes"),
-        ("backward >= 5%", "A limit is, in quotes"),
-        ("backward > +5% > 3%", "A limit is, in quotes"),
-        ("__class__ > 5%", "A limit is, in quotes"),
-        ("speed > 5%", "there is no figure 'speed'"),
-        ("wall > 5 minutes", "'minutes' is no unit"),
-        ("overlap > 5ms", "overlap is told in %"),
+        ("", GRAMMAR),
+        ("backward", GRAMMAR),
+        ("backward > 5", GRAMMAR),
+        ("backward >= 5%", GRAMMAR),
+        ("backward > +5% > 3%", GRAMMAR),
+        ("__class__ > 5%", GRAMMAR),
+        ("speed > 5%", "figure 'speed'"),
+        ("wall > 5 minutes", "unit 'minutes'"),
+        ("overlap > 5ms", "overlap is %"),
         ("wall > 5%", "did you mean > +5%?"),
     ],
 )
 def test_what_is_no_limit_is_answered_with_the_grammar(text: str, words: str) -> None:
-    """In a sentence."""
+    """The message contains the grammar, or names what is wrong."""
     with pytest.raises(UsageError) as caught:
         parse(text)
     assert words in str(caught.value)

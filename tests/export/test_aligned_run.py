@@ -1,4 +1,4 @@
-"""Clocks are corrected where they are known to be off, and members of a collective know each other."""
+"""Clocks are corrected where their offset is known, and members of a collective are linked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AS_RECORDED = "clocks as recorded: no offset exceeds its uncertainty"
 
 @dataclass
 class FakeClocks:
-    """Clocks that are off by so much in the middle of 0 to a second, and drift by so much over it."""
+    """Clocks with known offsets in the middle of the first second, and known drifts."""
 
     by_ns: tuple[int, ...]
     uncertainty: tuple[int, ...]
@@ -44,11 +44,11 @@ def ranks(count: int) -> Run:
 
 
 def test_a_clock_is_moved_by_more_than_its_uncertainty_only() -> None:
-    """A correction that its uncertainty could undo is not made."""
+    """A correction smaller than its uncertainty is not applied."""
     shifts = shifts_of(ranks(3), FakeClocks((0, -412_000, 9_000), (0, 9_000, 9_000)))  # type: ignore[arg-type]
 
     assert [0, -412_000, 0] == [int(shift(np.array([0], np.int64))[0]) for shift in shifts]
-    assert "rank 1 by -412 µs ± 9 µs" == str(shifts[1])
+    assert "rank 1 by −412 µs ± 9.00 µs" == str(shifts[1])
     assert [True, False, True] == [shift.move is None for shift in shifts]
 
 
@@ -72,12 +72,12 @@ def test_a_timeline_without_times_stays() -> None:
 
 
 def test_members_know_each_other_and_their_share() -> None:
-    """The same collective has one number on both ranks, with each rank's own wait; all else has none."""
+    """A collective has one number on both ranks, with each rank's own wait; other intervals have none."""
     run = Run("made", two_rank_timelines())
     matches = match(run.devices)
-    told = timing(matches, estimate(matches, run.devices))
+    transfers = timing(matches, estimate(matches, run.devices))
 
-    for members, wait in zip(members_of(run, matches, told), (0, 1_000), strict=True):
+    for members, wait in zip(members_of(run, matches, transfers), (0, 1_000), strict=True):
         assert [1, 2] == members.instance.tolist()
         assert [wait] * 2 == members.wait_ns.tolist()
         assert [30_000] * 2 == members.transfer_ns.tolist()
@@ -100,7 +100,7 @@ def test_one_without_a_counterpart_is_alone() -> None:
 
 
 def test_without_a_rank_the_wait_is_a_bound() -> None:
-    """When a rank of the group is missing, the others may all have waited longer for it: that is said."""
+    """When a rank of the group is missing, the others may all have waited longer for it, so times are bounds."""
     timelines = two_rank_timelines()
     known = [tuple(replace(each, group_size=3) for each in timeline.collectives) for timeline in timelines]
     run = Run(
@@ -125,7 +125,7 @@ def test_joining_moves_a_clock_that_is_off() -> None:
     aligned, raw = align_run(run, align=True), align_run(run, align=False)
 
     assert [0, -5_000_000] == [int(shift(np.zeros(1, np.int64))[0]) for shift in aligned.shifts]
-    assert aligned.clock_summary.startswith("clocks aligned: rank 1 by -5.00 ms ± 1 µs")
+    assert aligned.clock_summary.startswith("clocks aligned: rank 1 by −5.00 ms ± 1.00 µs")
     assert [None, None] == [shift.move for shift in raw.shifts]
     assert "no offset between ranks was corrected" in raw.clock_summary
     for one, other in zip(aligned.members, raw.members, strict=True):
@@ -142,7 +142,7 @@ def test_one_rank_has_nothing_to_be_joined_with() -> None:
 
 
 @pytest.mark.parametrize(
-    ("joined", "told"),
+    ("aligned_run", "summary"),
     [
         (
             without_alignment(Run("made", two_rank_timelines())),
@@ -155,14 +155,14 @@ def test_one_rank_has_nothing_to_be_joined_with() -> None:
         ),
         (
             AlignedRun(tuple(Shift(k, -2_500_000, 12_345, np.abs) for k in range(12)), (), True),
-            "clocks aligned: " + ", ".join(f"rank {k} by -2.50 ms ± 12 µs" for k in range(8)) + " and 4 more",
+            "clocks aligned: " + ", ".join(f"rank {k} by −2.50 ms ± 12.3 µs" for k in range(8)) + " and 4 more",
         ),
         (
             AlignedRun((Shift(0), Shift(1)), (), True, unconnected_ranks=(1,)),
-            f"{AS_RECORDED}; no collective tells how far those of rank 1 are off",
+            f"{AS_RECORDED}; unknown offset, no shared collective: rank 1",
         ),
     ],
 )
-def test_what_is_told(joined: AlignedRun, told: str) -> None:
-    """One line says which clocks were moved, by how much and how surely."""
-    assert told == joined.clock_summary
+def test_one_line_summarizes_the_clocks(aligned_run: AlignedRun, summary: str) -> None:
+    """It says which clocks were moved, by how much and with what uncertainty."""
+    assert summary == aligned_run.clock_summary

@@ -1,4 +1,4 @@
-"""Counters say at every moment what runs then."""
+"""Counters have the right value at every time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lines(timeline: Timeline) -> dict[str, Counter]:
 
 
 def at(counter: Counter, time: int) -> int:
-    """Give the value that holds at a time."""
+    """Return the value at a time."""
     index = int(np.searchsorted(counter.time_ns, time, side="right")) - 1
     return int(counter.value[index]) if index >= 0 else 0
 
@@ -50,7 +50,7 @@ def test_bytes_and_overlap_at_every_moment(
 
 @given(st.lists(st.tuples(st.integers(-1, 40), st.integers(-3, 20)), min_size=1, max_size=12))
 def test_the_queue_at_every_moment(work: list[tuple[int, int]]) -> None:
-    """What is launched and not started waits; what has no launch in the file, or one after its start, does not."""
+    """Launched work waits until it starts; work without a launch, or with one after its start, is not counted."""
     build = TimelineBuilder(0, bounds=(0, 100))
     for launch, wait in work:
         build.compute(max(launch + wait, 0), max(launch + wait, 0) + 1, name=f"{launch}")
@@ -68,7 +68,7 @@ def test_the_queue_at_every_moment(work: list[tuple[int, int]]) -> None:
 
 
 def test_a_line_has_no_more_points_than_changes() -> None:
-    """Each time stands once, and each value differs from the one before."""
+    """Times are unique, and each value differs from the one before."""
     timeline = TimelineBuilder(0).all_reduce(0, 10).all_reduce(10, 20).all_reduce(15, 30).build()
 
     line = lines(timeline)["bytes in flight"]
@@ -78,13 +78,13 @@ def test_a_line_has_no_more_points_than_changes() -> None:
 
 
 def test_what_is_not_known_is_not_drawn() -> None:
-    """Without communication, sizes or launches there is no line for them."""
+    """Without communication, sizes or launches there is no counter for them."""
     assert {} == lines(TimelineBuilder(0).compute(0, 5).build())
     assert ["communication overlapped"] == list(lines(TimelineBuilder(0).all_reduce(0, 5, bytes=0).build()))
 
 
 def test_chunks_are_the_whole() -> None:
-    """Cut into stretches, a line loses no point."""
+    """Split into parts, a counter loses no point."""
     line = Counter("x", "y", np.arange(200_000), np.arange(200_000))
 
     assert 4 == len(list(line.chunks()))

@@ -1,4 +1,4 @@
-"""Exported traces say what the run says, whichever the format."""
+"""Exported traces have the figures of the run in every format."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run_of(*timelines: Timeline) -> Run:
 
 
 def assert_same_split(run: Run, tracks: list[Track]) -> None:
-    """Hold the sums of every rank's and step's phases against the split, to the nanosecond."""
+    """Compare the sums of every rank's and step's phases with the split, to the nanosecond."""
     rows = [track for track in tracks if track.name == "phases"]
     assert len(run.splits) == len(rows)
     for split, row in zip(run.splits, rows, strict=True):
@@ -66,7 +66,7 @@ def assert_same_split(run: Run, tracks: list[Track]) -> None:
 
 
 def assert_nested(tracks: list[Track]) -> None:
-    """Hold that nothing on one track begins before what went before has ended."""
+    """Check that no slice of a track starts before the one before has ended."""
     for track in tracks:
         for one, other in pairwise(track.slices):
             assert one.end_ns <= other.start_ns, (track.name, one, other)
@@ -105,7 +105,7 @@ def test_steps_carry_their_nine_figures(tmp_path: Path, suffix: str) -> None:
 
 
 def test_communication_is_told_by_exposure_and_by_collective(tmp_path: Path, suffix: str) -> None:
-    """A collective's exposed and overlapped stretches stand on tracks of their own, and its kernel says both sums."""
+    """A collective's exposed and overlapped parts are on separate tracks, and its kernel has both sums."""
     tracks = {track.name: track for track in exported(run_of(two_rank_timelines()[1]), tmp_path, suffix)}
 
     exposed, overlapped = (tracks[f"{word} communication"].slices for word in ("exposed", "overlapped"))
@@ -128,7 +128,7 @@ def test_communication_is_told_by_exposure_and_by_collective(tmp_path: Path, suf
 
 
 def test_compute_says_phase_and_step_only(tmp_path: Path, suffix: str) -> None:
-    """A kernel that is no communication carries no detail of a collective, not even a zero."""
+    """A compute kernel has no argument of a collective, not even a zero."""
     tracks = exported(run_of(two_rank_timelines()[0]), tmp_path, suffix)
 
     assert {"phase": "forward", "step": "ProfilerStep#0"} == tracks[4].slices[1].args
@@ -157,7 +157,7 @@ HOSTILE = (
 
 
 def test_names_survive(tmp_path: Path, suffix: str) -> None:
-    """Names come back as they were, whatever is in them."""
+    """Names are unchanged, whatever characters they contain."""
     build = TimelineBuilder(0)
     for number, name in enumerate(HOSTILE):
         build.compute(number, number + 1, name=name)
@@ -168,7 +168,7 @@ def test_names_survive(tmp_path: Path, suffix: str) -> None:
 
 
 def test_lone_surrogates_are_spelled_out(tmp_path: Path, suffix: str) -> None:
-    """A name that is no UTF-8 (and no format can hold) is still readable, wherever it stands."""
+    """A name that is not UTF-8, which no format allows, stays readable wherever it occurs."""
     timeline = TimelineBuilder(0).compute(0, 10, name="bad \udcff byte").build()
     timeline = replace(timeline, device_name="GPU \udcfe", windows=replace(timeline.windows, names=("step \udcfd",)))
 
@@ -179,7 +179,7 @@ def test_lone_surrogates_are_spelled_out(tmp_path: Path, suffix: str) -> None:
 
 
 def test_times_are_exact(tmp_path: Path, suffix: str) -> None:
-    """Today's epoch nanoseconds, which a double cannot hold, come back to the nanosecond."""
+    """Epoch nanoseconds, which a double cannot represent, are exact to the nanosecond."""
     epoch = 1_763_683_646_123_456_789
     build = TimelineBuilder(0, bounds=(epoch, epoch + 2_000_001))
     for k in (0, 999, 1_000_001, 1_999_999):
@@ -192,7 +192,7 @@ def test_times_are_exact(tmp_path: Path, suffix: str) -> None:
 
 
 def test_clocks_stay_as_recorded(tmp_path: Path, suffix: str) -> None:
-    """Ranks whose clocks lie half a century apart still go into one file, each at its own time."""
+    """Ranks whose clocks differ by half a century go into one file, each at its own time."""
     far = 1_700_000_000_000_000_000
     near = TimelineBuilder(0).compute(0, 30).build()
     away = TimelineBuilder(1, bounds=(far, far + 100)).compute(far + 7, far + 30).build()
@@ -204,7 +204,7 @@ def test_clocks_stay_as_recorded(tmp_path: Path, suffix: str) -> None:
 
 @pytest.mark.parametrize("what", ["no timelines", "no intervals", "no steps"])
 def test_little_is_no_error(tmp_path: Path, suffix: str, what: str) -> None:
-    """A run with nothing in it, or a rank with no interval or no step, gives a file that can be read."""
+    """An empty run, or a rank without intervals or steps, is exported to a readable file."""
     timelines = {
         "no timelines": (),
         "no intervals": (TimelineBuilder(0).build(),),
@@ -218,14 +218,14 @@ def test_little_is_no_error(tmp_path: Path, suffix: str, what: str) -> None:
 
 
 def test_cpu_runs_have_threads(tmp_path: Path, suffix: str) -> None:
-    """Operators on a CPU stand on threads, not streams, and the process is named so."""
+    """Operators on a CPU are on threads, not streams, and the process is named CPU."""
     tracks = exported(run_of(TimelineBuilder(0, device=-1).compute(0, 9, name="aten::mm").build()), tmp_path, suffix)
 
     assert ("rank 0 · CPU", "thread 7 (compute)") == (tracks[-1].process, tracks[-1].name)
 
 
 def test_work_outside_the_steps_says_so(tmp_path: Path, suffix: str) -> None:
-    """What was launched before the first or after the last step is kept, and says where it belongs."""
+    """Work launched before the first or after the last step is kept and labeled."""
     timeline = TimelineBuilder(0, bounds=(10, 20)).compute(0, 3).compute(12, 14).compute(25, 30).build()
     timeline = replace(timeline, step=np.array([-1, 0, -2], np.int32))
 
@@ -235,7 +235,7 @@ def test_work_outside_the_steps_says_so(tmp_path: Path, suffix: str) -> None:
 
 
 def test_long_tracks_are_written_in_stretches(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A track written a few slices at a time is the same as one written at once."""
+    """A track written in parts is the same as one written at once."""
     run = run_of(*two_rank_timelines())
     whole = exported(run, tmp_path, suffix)
     monkeypatch.setattr(rows, "CHUNK", 3)
@@ -244,19 +244,19 @@ def test_long_tracks_are_written_in_stretches(tmp_path: Path, suffix: str, monke
 
 
 def test_progress_is_told(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writing tells how many timelines are done, ever more of them, up to all."""
+    """Writing reports the number of timelines done, in ascending order, up to all."""
     monkeypatch.setattr(rows, "CHUNK", 3)
-    told: list[float] = []
+    progress: list[float] = []
 
-    write_trace(run_of(*two_rank_timelines()), tmp_path / f"x{suffix}", suffix, told.append)
+    write_trace(run_of(*two_rank_timelines()), tmp_path / f"x{suffix}", suffix, progress.append)
 
-    assert told == sorted(told)
-    assert 0 < told[0] < 1
-    assert told[-1] == 2
+    assert progress == sorted(progress)
+    assert 0 < progress[0] < 1
+    assert progress[-1] == 2
 
 
 def test_the_same_run_gives_the_same_bytes(tmp_path: Path, suffix: str) -> None:
-    """Neither the hour nor the file's name gets into the file."""
+    """Neither the time nor the file's name is written to the file."""
     run = run_of(*two_rank_timelines())
     paths = [tmp_path / f"{name}{suffix}" for name in ("one", "other")]
     for path in paths:
@@ -266,7 +266,7 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path, suffix: str) -> None:
 
 
 def test_chrome_numbers_do_not_collide(tmp_path: Path) -> None:
-    """No thread number is 0, a process's number, or used twice: Perfetto takes those for the same or main thread."""
+    """No thread number is 0, a process's number, or used twice: Perfetto gives these a special meaning."""
     write_trace(run_of(*two_rank_timelines()), tmp_path / "x.json", ".json")
 
     events = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))["traceEvents"]
@@ -278,7 +278,7 @@ def test_chrome_numbers_do_not_collide(tmp_path: Path) -> None:
 
 
 def test_chrome_head_says_where_from_and_how(tmp_path: Path) -> None:
-    """The unit stands in the first bytes and is not ns; base, source, clocks and notes are told."""
+    """The unit is in the first bytes and is not ns; base time, source, clocks and notes are included."""
     write_trace(Run("runs/ddp", two_rank_timelines(), notes=("mind this",)), tmp_path / "x.json", ".json")
 
     text = (tmp_path / "x.json").read_text(encoding="utf-8")
@@ -290,7 +290,7 @@ def test_chrome_head_says_where_from_and_how(tmp_path: Path) -> None:
 
 
 def test_perfetto_writes_each_name_once(tmp_path: Path) -> None:
-    """A name used a thousand times, in several ranks, stands in the file once."""
+    """A name used a thousand times, in several ranks, is in the file once."""
     timelines = []
     for rank in (0, 1):
         build = TimelineBuilder(rank, bounds=(0, 1000))
@@ -306,7 +306,7 @@ def test_perfetto_writes_each_name_once(tmp_path: Path) -> None:
 
 
 def test_perfetto_moves_times_before_zero(tmp_path: Path) -> None:
-    """Its timestamps are unsigned, so a recording that begins before its clock's zero begins at zero."""
+    """Its timestamps are unsigned, so a recording that starts before its clock's zero is moved to zero."""
     timeline = TimelineBuilder(0, bounds=(-50, 50)).compute(-50, -20).compute(10, 20).build()
 
     tracks = exported(run_of(timeline), tmp_path, ".pftrace")
@@ -316,13 +316,13 @@ def test_perfetto_moves_times_before_zero(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x.txt", "x", "x.gz", "x.pb", "json", ".json", ".pftrace"])
 def test_unknown_endings_name_the_known(name: str) -> None:
-    """A name with no known ending is refused with the list of those that are."""
+    """A name without a known suffix is refused with the list of known ones."""
     with pytest.raises(UsageError, match=r"\.pftrace .*\.json\.gz .*\.json "):
         format_of(Path(name))
 
 
 def test_zip_asks_for_the_files_themselves() -> None:
-    """The ending .zip stands for the bundle of the ranks' own files, in any case."""
+    """The suffix .zip selects the bundle of the ranks' original files, in upper or lower case."""
     assert BUNDLE == format_of(Path("runs/all.ZIP"))
 
 
@@ -337,7 +337,7 @@ def test_zip_asks_for_the_files_themselves() -> None:
     ],
 )
 def test_real_traces(tmp_path: Path, name: str, suffix: str) -> None:
-    """Recordings from real GPUs export whole: phases add up, nothing overlaps, no interval is lost."""
+    """Recordings from real GPUs are exported completely: phases add up, nothing overlaps, no interval is lost."""
     run = dptrace.open(real(name))
 
     tracks = exported(run, tmp_path, suffix)

@@ -1,4 +1,4 @@
-"""Lanes hold what does not overlap, and there are no more of them than needed."""
+"""Slices of a lane do not overlap, and there are no more lanes than needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def lanes(pairs: list[tuple[int, int]]) -> list[int]:
 
 
 def test_the_worked_example() -> None:
-    """The docstring's example comes out as drawn."""
+    """The docstring's example is correct."""
     assert [0, 1, 2, 1, 0, 0] == lanes([(0, 10), (4, 6), (5, 12), (6, 8), (12, 20), (20, 30)])
 
 
@@ -30,7 +30,7 @@ def test_nothing_gives_nothing() -> None:
 
 @given(slices)
 def test_no_two_slices_of_a_lane_overlap(pairs: list[tuple[int, int]]) -> None:
-    """In each lane every slice begins at or after the end of the one before."""
+    """In each lane every slice starts at or after the end of the one before."""
     ends: dict[int, int] = {}
     for (start, end), lane in zip(pairs, lanes(pairs), strict=True):
         assert ends.get(lane, start) <= start
@@ -39,7 +39,7 @@ def test_no_two_slices_of_a_lane_overlap(pairs: list[tuple[int, int]]) -> None:
 
 @given(slices)
 def test_there_are_as_many_lanes_as_slices_at_once(pairs: list[tuple[int, int]]) -> None:
-    """The lanes are counted without a gap, and a new one opens only when all others are running."""
+    """Lanes are numbered without a gap, and a new one is opened only when all others are running."""
     given_lanes = lanes(pairs)
     for index, ((start, _), lane) in enumerate(zip(pairs, given_lanes, strict=True)):
         running = {other for (_, end), other in zip(pairs[:index], given_lanes[:index], strict=True) if end > start}

@@ -1,4 +1,4 @@
-"""Rows of one GPU know those of the others: linked members, clocks that were moved, and counters."""
+"""Tracks are linked across GPUs: members of a collective, corrected clocks, and counters."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_counters_come_back(tmp_path: Path, suffix: str) -> None:
 
 
 def test_bounds_are_named_so(tmp_path: Path, suffix: str) -> None:
-    """Where a rank is missing, the file says at least and at most, and never the plain word."""
+    """Where a rank is missing, the arguments are named "at least" and "at most"."""
     run = Run("made", two_rank_timelines())
     joined = linked(run)
     joined = replace(joined, members=tuple(replace(each, is_upper_bound=each.instance > 0) for each in joined.members))
@@ -123,7 +123,7 @@ def test_bounds_are_named_so(tmp_path: Path, suffix: str) -> None:
 
 
 def test_drift_keeps_slices_apart(tmp_path: Path, suffix: str) -> None:
-    """Moved by a drift that rounds, slices still follow each other, and steps still meet."""
+    """Corrected for a drift that rounds, slices and steps still follow each other without gaps."""
     build = TimelineBuilder(0, bounds=(0, 3001, 10_000))
     for start in range(0, 10_000, 7):
         build.compute(start, start + 7)

@@ -1,4 +1,4 @@
-"""The zip holds the ranks' own files, byte for byte, and says how their clocks stand to each other."""
+"""The zip contains the ranks' original files, byte for byte, and the offsets of their clocks."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_files_are_what_they_were() -> None:
 
 
 def test_offsets_move_each_file_onto_the_clock_of_the_first() -> None:
-    """The first file has no clock of its own to name; the others say by how much they go later on its timeline."""
+    """The first file is the reference; the others have their offset to it."""
     manifest, _ = bundled({"a.json": kineto(), "b.json": kineto(), "c.json": kineto()}, shifts=(0, 412_000, 9))
 
     assert "clocks" not in manifest["files"][0]
@@ -87,7 +87,7 @@ def test_offsets_move_each_file_onto_the_clock_of_the_first() -> None:
 
 @pytest.mark.parametrize("last", [False, True])
 def test_files_that_count_from_different_times(last: bool) -> None:
-    """Perfetto reads ts as it stands, so what it counts from goes into the offset, wherever in the file it is told."""
+    """Perfetto ignores the base time, so it is added to the offset, wherever in the file it stands."""
     manifest, _ = bundled({"a.json": kineto(100, last), "b.json": kineto(350, last, more=40_000)}, shifts=(0, 5))
 
     assert 255 == manifest["files"][1]["clocks"]["offset_ns"]
@@ -98,10 +98,10 @@ def test_nothing_begins_before_the_first_file_by_name() -> None:
     manifest, members = bundled({"rank0.json": kineto(5), "rank1.json": kineto(9), "rank2.json": kineto(2)})
 
     assert "0-rank2.json" == min(members)
-    told = {entry["path"]: entry.get("clocks") for entry in manifest["files"]}
-    assert told["0-rank2.json"] is None
-    assert [3, 7] == [told[name]["offset_ns"] for name in ("rank0.json", "rank1.json")]
-    assert all(clock["sync_to"] == {"file": "0-rank2.json"} for clock in told.values() if clock)
+    clocks = {entry["path"]: entry.get("clocks") for entry in manifest["files"]}
+    assert clocks["0-rank2.json"] is None
+    assert [3, 7] == [clocks[name]["offset_ns"] for name in ("rank0.json", "rank1.json")]
+    assert all(clock["sync_to"] == {"file": "0-rank2.json"} for clock in clocks.values() if clock)
 
 
 def test_packets_have_a_clock_with_a_name() -> None:
@@ -162,17 +162,17 @@ def test_gpus_of_one_file_share_it() -> None:
     timelines.append(replace(TimelineBuilder(0).compute(0, 9).build(), path="again.json"))
     timelines.append(replace(TimelineBuilder(0).compute(0, 9).build(), path="third.json"))
     run = Run("made", tuple(timelines))
-    file, told = io.BytesIO(), list[float]()
+    file, progress = io.BytesIO(), list[float]()
     files = {"both.json": kineto(), "again.json": kineto(), "third.json": kineto()}
 
-    names = write_bundle(run, without_alignment(run), file, opener(files), told.append)
+    names = write_bundle(run, without_alignment(run), file, opener(files), progress.append)
 
     with zipfile.ZipFile(file) as archive:
         manifest = json.loads(archive.read(MANIFEST))["perfetto_manifest"]
     assert [entry["path"] for entry in manifest["files"]] == names
     assert {"ranks 0, 1", "rank 0", "rank 0 (2)"} == {entry["machine"]["name"] for entry in manifest["files"]}
-    assert told == sorted(told)
-    assert told[-1] == len(timelines)
+    assert progress == sorted(progress)
+    assert progress[-1] == len(timelines)
 
 
 def test_the_same_files_give_the_same_bytes() -> None:
@@ -183,16 +183,16 @@ def test_the_same_files_give_the_same_bytes() -> None:
 
 
 def test_a_file_cut_off_is_told() -> None:
-    """Perfetto wants whole files, so one whose compressed data ends early is refused by name."""
-    with pytest.raises(DptraceError, match=r"b\.json\.gz: can't be read to its end .*NAME\.pftrace"):
+    """Perfetto needs complete files, so one whose compressed data ends early is refused by name."""
+    with pytest.raises(DptraceError, match=r"b\.json\.gz: cannot be read to its end .*NAME\.pftrace"):
         written({"a.json": kineto(), "b.json.gz": gzip.compress(kineto(more=5000))[:-200]})
 
 
 def test_a_file_larger_than_perfetto_takes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond 2 GB zip needs its 64-bit extension, which Perfetto's reader refuses: better to say so first."""
+    """Beyond 2 GB zip needs its 64-bit extension, which Perfetto's reader refuses."""
     monkeypatch.setattr(zip_bundle, "_LARGEST", 2000)
 
-    with pytest.raises(DptraceError, match=r"b\.json: is larger than the 2 GB .* export NAME\.pftrace"):
+    with pytest.raises(DptraceError, match=r"b\.json: .*2 GB.* NAME\.pftrace"):
         written({"a.json": kineto(), "b.json": kineto(more=100)})
 
 

@@ -1,4 +1,4 @@
-"""The analyses as the command line runs them: options handed on, failures told, nothing on the screen."""
+"""The analyses as the command line runs them: options are passed on, failures reported, nothing is printed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def analyze(name: str, paths: list[str], draw: bool = False, force: bool = False
 
 @pytest.mark.parametrize("name", ANALYSES)
 def test_every_analysis_gives_tables_and_pictures(run: list[str], capfd: pytest.CaptureFixture[str], name: str) -> None:
-    """Frames with plain columns, as many figures as HTA draws, and not a word on the screen."""
+    """Frames with plain columns, as many figures as HTA draws, and no output."""
     options: dict[str, Any] = {"operator": "aten::linear", "min_length": 1} if name == "frequent-sequences" else {}
 
     result = analyze(name, run, draw=True, **options)
@@ -63,15 +63,15 @@ def test_nothing_is_drawn_unasked(run: list[str]) -> None:
 
 
 def test_ranks_are_chosen(run: list[str]) -> None:
-    """All by default, else those named; one that isn't there is an error that names the others."""
+    """All by default, otherwise those named; an unknown rank is an error that lists the known ones."""
     assert [0, 1] == analyze("temporal-breakdown", run).tables["ranks"]["rank"].tolist()
     assert {1} == set(analyze("idle-breakdown", run, ranks=(1,)).tables["idle"]["rank"])
-    with pytest.raises(UsageError, match="no rank 7; the ranks here are 0, 1"):
+    with pytest.raises(UsageError, match=r"Rank 7 .* 0, 1"):
         analyze("overlap", run, ranks=(7,))
 
 
 def test_options_reach_hta(run: list[str]) -> None:
-    """What is chosen changes what HTA does."""
+    """Each option changes HTA's result."""
     kinds = analyze("kernel-breakdown", run, memory_kernels=False).tables["kinds"]["kernel_type"]
     assert not [kind for kind in kinds if "MEMORY" in kind]
     assert 1 == analyze("kernel-breakdown", run, num_kernels=1).tables["kernels"]["name"].tolist().count("others") // 2
@@ -103,9 +103,9 @@ def test_outliers_are_counted_as_hta_draws_them(run: list[str]) -> None:
 
 def test_failures_are_sentences(run: list[str]) -> None:
     """Whatever HTA raises or logs, the message names the analysis, what went wrong and what it needs."""
-    with pytest.raises(DptraceError, match=r"frequent-sequences can't be made .*nothing.* needs the operator"):
+    with pytest.raises(DptraceError, match=r"frequent-sequences .*nothing.* needs the operator"):
         analyze("frequent-sequences", run, operator="aten::absent")
-    with pytest.raises(DptraceError, match=r"critical-path can't be made .*no annotation holds 'absent'"):
+    with pytest.raises(DptraceError, match=r"critical-path .*no annotation contains 'absent'"):
         analyze("critical-path", run, annotation="absent")
     with pytest.raises(UsageError, match=r"--instance counts from 0, and rank 0 has \d+ events named 'ProfilerStep'"):
         analyze("critical-path", run, instance=(99, 99))
@@ -117,13 +117,13 @@ def test_a_run_without_gpu_work_is_told(tmp_path: Path) -> None:
     """HTA raises IndexError there."""
     path = KinetoFile().op("aten::add", 0, 1).write(tmp_path / "t.json")
 
-    with pytest.raises(DptraceError, match=r"temporal-breakdown can't .*IndexError.* needs GPU kernels"):
+    with pytest.raises(DptraceError, match=r"temporal-breakdown .*IndexError.* needs GPU kernels"):
         analyze("temporal-breakdown", [str(path)])
 
 
 @pytest.mark.parametrize("name", ["critical-path", "frequent-sequences"])
 def test_overlays_are_written_and_not_overwritten(run: list[str], tmp_path: Path, name: str) -> None:
-    """The trace with the result in it stands in the folder, whole; a second one needs force."""
+    """The folder contains the whole trace with the result added; overwriting it needs force."""
     options: dict[str, Any] = {"overlay": str(tmp_path / "overlays")}
     if name == "frequent-sequences":
         options |= {"operator": "aten::linear", "min_length": 1}
@@ -132,7 +132,7 @@ def test_overlays_are_written_and_not_overwritten(run: list[str], tmp_path: Path
 
     events = msgspec.json.decode(gzip.decompress(Path(written).read_bytes()))["traceEvents"]
     assert any("critical" in e.get("args", {}) or "Patterns" in e.get("args", {}) for e in events)
-    with pytest.raises(UsageError, match="is there already; --force"):
+    with pytest.raises(UsageError, match="--force"):
         analyze(name, run, **options)
     assert analyze(name, run, force=True, **options).written == (written,)
     assert [Path(written)] == list((tmp_path / "overlays").iterdir())
@@ -152,7 +152,7 @@ def test_the_log_is_given_back() -> None:
 
 @needs_real_traces
 def test_fractions_that_htas_rounding_breaks() -> None:
-    """HTA can't nest events that its own rounding turned around; without rounding it can, and the message says so."""
+    """HTA cannot nest events that its rounding reversed; the message names the option that avoids it."""
     options: dict[str, Any] = {"operator": "aten::batch_norm", "min_length": 1}
 
     with pytest.raises(DptraceError, match="--no-rounding"):

@@ -1,4 +1,4 @@
-"""HTA's own figures by our code: equal to the digit."""
+"""HTA's figures computed by dptrace equal HTA's own to the last digit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_real_runs_equal_hta(run: str) -> None:
     ],
 )
 def test_what_hta_printed(monkeypatch: pytest.MonkeyPatch, name: str, exact: bool, figures: tuple[Any, ...]) -> None:
-    """HTA 0.6.1's figures as they stood on the screen, so that no HTA is needed to check them."""
+    """The figures that HTA 0.6.1 printed, so that the check does not need HTA."""
     monkeypatch.setenv("HTA_DISABLE_NS_ROUNDING", "1" if exact else "0")
 
     compat = hta_compat(find([real(name)]))
@@ -118,20 +118,20 @@ def test_a_case_by_hand(tmp_path: Path) -> None:
 
 
 def test_a_run_without_gpu_work_is_told(tmp_path: Path) -> None:
-    """HTA stumbles over it; here it is a sentence, and a note where other ranks have some."""
+    """HTA fails on it; dptrace reports an error, or a note where other ranks have GPU work."""
     idle = KinetoFile(rank=1).op("aten::add", 0, 1).write(tmp_path / "rank1.json")
     busy = KinetoFile(rank=0).kernel("gemm", 0, 1, None).write(tmp_path / "rank0.json")
 
-    with pytest.raises(DptraceError, match="none of its files holds work on a GPU"):
+    with pytest.raises(DptraceError, match="no file contains GPU work"):
         hta_compat(find([str(idle)]))
     compat = hta_compat(find([str(idle), str(busy)]))
 
     assert [0] == compat.frame["rank"].tolist()
-    assert "rank1.json: holds no GPU work" in compat.notes[0]
+    assert "rank1.json: contains no GPU work" in compat.notes[0]
 
 
 def test_other_devices_are_refused(tmp_path: Path) -> None:
-    """MTIA has other rules in HTA; they are not ours to guess."""
+    """HTA has other rules for MTIA devices, which dptrace does not implement."""
     file = KinetoFile(backend="mtia:hccl").kernel("gemm", 0, 1, None).write(tmp_path / "t.json")
 
     with pytest.raises(TraceError, match="MTIA"):

@@ -1,4 +1,4 @@
-"""Holistic Trace Analysis on our frames: everything equals what it gives with its own loader."""
+"""Holistic Trace Analysis on dptrace's frames: all results equal those with HTA's own loader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMMITTED = Path(__file__).resolve().parents[2] / "traces"
 
 
 def assert_same(own: Any, ours: Any) -> None:
-    """Compare what two calls gave: frames, and anything that holds frames."""
+    """Compare the results of two calls: frames, and anything that contains frames."""
     assert type(own) is type(ours)
     if isinstance(own, pd.DataFrame):
         pd.testing.assert_frame_equal(own, ours, check_exact=True)
@@ -41,7 +41,7 @@ def assert_same(own: Any, ours: Any) -> None:
 
 
 def outcome(call: Callable[[Any], Any], analysis: Any) -> Any:
-    """Give what a call returns, or the kind of what it raises: HTA fails on some recordings."""
+    """Return the result of a call, or the name of its exception: HTA fails on some recordings."""
     with silence_hta(), captured_figures():
         try:
             return call(analysis)
@@ -115,7 +115,7 @@ def test_analyses_equal_those_with_htas_loader(run: str, analysis: str) -> None:
 @needs_hta
 @needs_real_traces
 def test_trace_diff_equals_that_with_htas_loader() -> None:
-    """Two runs compared, HTA reading them or we."""
+    """Two runs compared, read by HTA and by dptrace."""
     from hta.common.trace import Trace
     from hta.trace_diff import TraceDiff
 
@@ -134,7 +134,7 @@ def test_trace_diff_equals_that_with_htas_loader() -> None:
 @needs_hta
 @pytest.mark.parametrize("run", ["ddp_cpu_2ranks", "single_cpu"])
 def test_frames_of_the_committed_runs(run: str) -> None:
-    """Also without the recordings of others: our own runs, on CPUs."""
+    """The committed CPU runs are enough for this test."""
     ours = hta_analysis(find([str(COMMITTED / run)]))
 
     assert_same(own_trace(ours.t.trace_files).traces, ours.t.traces)
@@ -174,7 +174,7 @@ def test_a_run_gives_htas_object(tmp_path: Path) -> None:
 
 @needs_hta
 def test_a_damaged_file_is_read_where_hta_fails(tmp_path: Path) -> None:
-    """A file that is cut off gives the events that are left, and a note."""
+    """A truncated file is read as far as possible, with a note."""
     text = steps_file(tmp_path / "t.json").read_text()
     cut = tmp_path / "cut.json"
     cut.write_text(text[: text.index("ProfilerStep#3")])
@@ -183,13 +183,13 @@ def test_a_damaged_file_is_read_where_hta_fails(tmp_path: Path) -> None:
 
     assert trace.get_ranks() == [0]
     assert "it ends in the middle" in trace.notes[0]
-    with pytest.raises(DptraceError, match="is refused, since --strict was given"):
+    with pytest.raises(DptraceError, match="--strict"):
         hta_analysis(find([str(cut)]), strict=True)
 
 
 @needs_hta
 def test_a_file_that_is_none_is_left_out_of_a_folder(tmp_path: Path) -> None:
-    """As dptrace.open has it: a note where a folder was named, an error where the file itself was."""
+    """As in dptrace.open: a note where the user named a folder, an error where they named the file."""
     steps_file(tmp_path / "rank0.json")
     (tmp_path / "rank1.json").write_text("{}")
 
@@ -202,7 +202,7 @@ def test_a_file_that_is_none_is_left_out_of_a_folder(tmp_path: Path) -> None:
 
 @needs_hta
 def test_a_setting_that_only_htas_loader_knows_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """parse_all_args infers columns from the whole file, which we don't."""
+    """parse_all_args infers columns from the whole file, which dptrace does not support."""
     from hta.configs import parser_config
 
     monkeypatch.setattr(parser_config._DEFAULT_PARSER_CONFIG, "parse_all_args", True)
@@ -212,7 +212,7 @@ def test_a_setting_that_only_htas_loader_knows_is_told(monkeypatch: pytest.Monke
 
 
 def test_a_missing_package_is_told_with_its_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without HTA the message says how to get it."""
+    """Without HTA the message contains the command that installs it."""
     for name in [name for name in sys.modules if name.split(".")[0] == "hta" or name == "dptrace.hta.trace_adapter"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "hta", None)

@@ -1,8 +1,9 @@
-"""The cache: a second look is instant, and never wrong."""
+"""The cache of parsed files."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def test_a_damaged_entry_is_dropped(source: Source) -> None:
 
 
 def test_another_version_of_dptrace_finds_nothing(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What other code computed is another thing."""
+    """Entries that other code computed are not used."""
     stored(source)
     monkeypatch.setattr(cache, "_code", lambda: "newer")
 
@@ -67,7 +68,7 @@ def test_another_version_of_dptrace_finds_nothing(source: Source, monkeypatch: p
 
 
 def test_a_file_that_changed_while_it_was_read_is_not_kept(source: Source, tmp_path: Path) -> None:
-    """Its figures may be those of neither."""
+    """Its figures may belong to neither version."""
     before = file_identity(source)
     (tmp_path / "t.json").write_text("22")
 
@@ -77,7 +78,7 @@ def test_a_file_that_changed_while_it_was_read_is_not_kept(source: Source, tmp_p
 def test_where_nothing_can_be_written_nothing_is_wrong(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cache folder that can't be made costs no more than the cache."""
+    """A cache folder that cannot be created only disables the cache."""
     monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path / "t.json" / "cache"))
 
     assert stored(source) is None
@@ -85,14 +86,15 @@ def test_where_nothing_can_be_written_nothing_is_wrong(
 
 
 def test_the_oldest_go_when_there_is_no_room(source: Source, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The entries together stay below the limit; what was used last stays, and abandoned parts are swept."""
+    """The entries stay below the limit: the most recently used stay, and abandoned partial files are removed."""
     first, second = stored(source, 1), stored(source, 2)
     assert first is not None
     assert second is not None
     os.utime(first, (time.time() - 100,) * 2)
     os.utime(second, (time.time() - 50,) * 2)
-    (folder / ".x.part").write_text("")
-    os.utime(folder / ".x.part", (1, 1))
+    abandoned = folder / f".{first.name}.123.part"
+    abandoned.write_text("")
+    os.utime(abandoned, (1, 1))
     cache.fetch(source, (1,), Kind)
     monkeypatch.setattr(cache, "_LIMIT", 2 * first.stat().st_size)
 
@@ -101,8 +103,63 @@ def test_the_oldest_go_when_there_is_no_room(source: Source, folder: Path, monke
     assert {first, third} == set(folder.iterdir())
 
 
+def test_the_summary_counts_traces_and_pages(source: Source, folder: Path) -> None:
+    """Files, and their bytes; a folder that does not exist yet is empty."""
+    assert cache.CacheSummary(folder) == cache.cache_summary()
+    first, second = stored(source, 1), stored(source, 2)
+    assert first is not None
+    assert second is not None
+    (folder / "pages").mkdir()
+    (folder / "pages" / "ddp-0123abcd.html").write_text("page")
+
+    found = cache.cache_summary()
+
+    assert (2, 1, 4) == (found.traces, found.pages, found.page_bytes)
+    assert first.stat().st_size + second.stat().st_size == found.trace_bytes == found.total_bytes - 4
+
+
+def test_clearing_removes_only_dptraces_files(source: Source, folder: Path) -> None:
+    """Entries, pages and abandoned partial files go; other files, links and files being written stay."""
+    entry = stored(source)
+    assert entry is not None
+    (folder / "pages").mkdir()
+    page = folder / "pages" / "ddp-0123abcd.html"
+    parts = [folder / f".{entry.name}.123.part", folder / "pages" / ".dptrace.123.part"]
+    for path in (page, *parts):
+        path.write_text("x")
+    for path in parts:
+        os.utime(path, (1, 1))
+    mine = ("notes.txt", "a.rank", "report.html", ".mine.part", "pages/index.html", f".{entry.name}.9.part")
+    for name in mine:
+        (folder / name).write_text("mine")
+    os.utime(folder / ".mine.part", (1, 1))
+    (folder / "folder").mkdir()
+    link = folder / ("0" * 32 + ".rank")
+    link.symlink_to(folder / "notes.txt")
+
+    removed = cache.clear_cache()
+
+    assert (1, 1, folder) == (removed.traces, removed.pages, removed.folder)
+    assert not any(path.exists() for path in (entry, page, *parts))
+    assert all((folder / name).read_text() == "mine" for name in mine)
+    assert link.is_symlink()
+    assert cache.CacheSummary(folder) == cache.cache_summary()
+
+
+def test_names_are_those_of_what_is_written(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entries and pages have the names that clearing looks for."""
+    from dptrace.commands.view import _cached_page_path
+
+    entry, page = stored(source), _cached_page_path(("runs/ddp",))
+    page.write_text("page")
+
+    assert entry is not None
+    assert re.fullmatch(r"[0-9a-f]{32}\.rank", entry.name)
+    assert (1, 1) == (cache.cache_summary().traces, cache.cache_summary().pages)
+
+
 def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without DPTRACE_CACHE it is where the system keeps such things."""
+    """Without DPTRACE_CACHE it is the system's folder for caches."""
     monkeypatch.delenv("DPTRACE_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -112,7 +169,7 @@ def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_an_entry_stands_for_no_other(source: Source) -> None:
-    """Renamed or copied over another, it is not believed."""
+    """Renamed or copied over another, it is not used."""
     first, second = stored(source, 1), stored(source, 2)
     assert first is not None
     assert second is not None
@@ -122,7 +179,7 @@ def test_an_entry_stands_for_no_other(source: Source) -> None:
 
 
 def test_a_file_rewritten_in_place_with_its_old_time_is_another(source: Source, tmp_path: Path) -> None:
-    """Size and time of change may be made the same; the time at which that was done is not."""
+    """Size and modification time can be made the same; the change time cannot."""
     status = (tmp_path / "t.json").stat()
     stored(source)
     (tmp_path / "t.json").write_text("2")

@@ -1,4 +1,4 @@
-"""All files of a run, read at once."""
+"""Reading all files of a run in parallel."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def totals(sources: list[Source], read_options: ReadOptions) -> dict[int, object
 @pytest.mark.parametrize("figures_only", [False, True])
 @pytest.mark.parametrize("cached", [False, True])
 def test_processes_give_what_one_gives(figures_only: bool, cached: bool, sources: list[Source]) -> None:
-    """Whoever reads, and wherever the arrays come from, the figures and intervals are the same; faults are results."""
+    """Figures and intervals do not depend on processes or on the cache; errors are results, too."""
     one = totals(sources, ReadOptions(jobs=1, cache=False))
     read_options = ReadOptions(jobs=3, cache=cached, figures_only=figures_only)
 
@@ -48,7 +48,7 @@ def test_processes_give_what_one_gives(figures_only: bool, cached: bool, sources
 
 
 def test_a_second_look_reads_nothing(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is cached is not parsed; with the cache off it is; a file that changed is."""
+    """A cached file is not parsed; without the cache, or after a change of the file, it is."""
     first = totals(sources[:1], ReadOptions())
     monkeypatch.setattr(rank_file, "read_rank_file", lambda *_: pytest.fail("was read again"))
 
@@ -61,7 +61,7 @@ def test_a_second_look_reads_nothing(sources: list[Source], monkeypatch: pytest.
 
 
 def test_damage_is_refused_from_the_cache_too(tmp_path: Path) -> None:
-    """A damaged file that was read before is no better for it."""
+    """A damaged file is refused although its parsed result is cached."""
     text = training_step(training_step(KinetoFile(), 1, 0), 2, 100).text()
     path = tmp_path / "t.json"
     path.write_text(text[: int(len(text) * 0.9)])
@@ -75,7 +75,7 @@ def test_damage_is_refused_from_the_cache_too(tmp_path: Path) -> None:
 
 
 def test_an_emptied_cache_costs_a_reading(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrays that were to be mapped and are gone are read from the trace."""
+    """Where the arrays to map are gone, the trace is read."""
     monkeypatch.setattr(cache, "read", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
     task = local._Task(sources[2], ReadOptions(), "", 0, 1)
 

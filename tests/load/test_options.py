@@ -1,4 +1,4 @@
-"""How a run is to be read."""
+"""The options for reading a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dptrace.load.options import ReadOptions
     "choices", [{"jobs": 0}, {"jobs": -2}, {"dask": "local"}, {"dask": "local", "jobs": 2, "figures_only": True}]
 )
 def test_what_makes_no_sense_is_refused(choices: dict[str, object]) -> None:
-    """No process reads nothing, and a cluster sends no intervals."""
+    """At least one process must read, and a cluster returns no intervals."""
     with pytest.raises(UsageError):
         ReadOptions(**choices)  # type: ignore[arg-type]
     assert "local" == ReadOptions(dask="local", figures_only=True).dask

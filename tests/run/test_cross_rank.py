@@ -1,4 +1,4 @@
-"""The ranks side by side."""
+"""The analysis across ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run_of_two(ahead_ns: int = 0) -> Run:
 
 
 def test_plain_data_holds_what_was_told() -> None:
-    """Collectives with their ranks, clocks, stragglers, distributions, fits and findings, all of it JSON."""
+    """Collectives with their ranks, clocks, stragglers, distributions, fits and findings are JSON data."""
     data = json.loads(json.dumps(run_of_two().to_dict()))
     row = data["collectives"][0]
 
@@ -49,7 +49,7 @@ def test_tables_are_the_same_rows() -> None:
 
 
 def test_clocks_are_left_alone_when_asked() -> None:
-    """A second ahead is corrected for lateness; --no-align takes the times as they are; waits are the same."""
+    """A clock a second ahead is corrected; --no-align uses the times as they are; waits are the same."""
     run = run_of_two(10**9)
     aligned, raw = run.cross_rank, analyze_cross_rank(run.devices, 2, align=False)
 
@@ -70,7 +70,7 @@ def test_lateness_of_the_recommenders_rank_is_that_of_its_catalogue() -> None:
 
 
 def test_raw_times_make_nobody_late() -> None:
-    """With --no-align who kept the others waiting is told by their waits, and that times are raw is a note."""
+    """With --no-align stragglers are found by the waits of the others, and a note says that times are raw."""
     raw = run_of_two(10**9).analyze_cross_rank(align=False)
 
     assert all(row["late_ns"] < 10**6 for row in raw.straggler_rows())

@@ -1,4 +1,4 @@
-"""Which ranks are looked at first."""
+"""The most notable ranks of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.real_traces import needs_real_traces, real
 
 
 def test_the_one_that_stands_out_comes_first() -> None:
-    """The slowest rank stands before the others, and these follow by rank behind a typical one."""
+    """The slowest rank comes before the others, which follow by rank after a typical one."""
     timelines = [TimelineBuilder(rank, bounds=(0, 1000)).compute(0, 700 + rank).build() for rank in range(6)]
     timelines[4] = TimelineBuilder(4, bounds=(0, 1500)).compute(0, 1400).build()
 
@@ -28,7 +28,7 @@ def test_the_one_that_stands_out_comes_first() -> None:
 
 
 def test_ranks_that_are_alike_keep_their_order() -> None:
-    """But for the one that is called typical."""
+    """Except for the one that is called typical."""
     found = notable_ranks(run_of([replace(job(ranks=1).timelines[0], rank=rank) for rank in range(4)]))
 
     assert ["typical", "", "", ""] == [one.why for one in found]
@@ -36,7 +36,7 @@ def test_ranks_that_are_alike_keep_their_order() -> None:
 
 
 def test_a_rank_without_steps_is_left_out() -> None:
-    """And a run without ranks has none to tell of."""
+    """A run without ranks has no notable rank."""
     none = TimelineBuilder(1, bounds=()).compute(1, 3).build()
 
     assert [0] == [one.index for one in notable_ranks(run_of([job(ranks=1).timelines[0], none]))]

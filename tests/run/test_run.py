@@ -36,7 +36,7 @@ def test_open_gives_ranks_in_order_with_their_figures(folder: Path) -> None:
 
 
 def test_collectives_and_intervals_are_rows(folder: Path) -> None:
-    """Each collective has its own exposed and overlapped time; each interval its place."""
+    """Each collective has its own exposed and overlapped time; each interval is a row."""
     run = dptrace.open(str(folder))
     first = run.collectives().iloc[0]
 
@@ -70,12 +70,12 @@ def test_to_dict_is_the_documented_schema(folder: Path) -> None:
 
 
 def test_overlap_percent_of_nothing_is_nothing() -> None:
-    """Without communication there is no share of it."""
+    """Without communication there is no overlap."""
     assert (None, 25.0) == (overlap_percent(0, 0), overlap_percent(1, 3))
 
 
 def test_figures_only_keeps_all_but_the_intervals(folder: Path) -> None:
-    """The same tables and data; the intervals are refused, as they are not there."""
+    """The tables and data are the same; asking for intervals is an error."""
     run, thin = dptrace.open(folder), dptrace.open(folder, figures_only=True)
 
     assert run.to_dict() == thin.to_dict()
@@ -86,14 +86,14 @@ def test_figures_only_keeps_all_but_the_intervals(folder: Path) -> None:
 
 
 def test_runs_are_compared(folder: Path) -> None:
-    """A run against itself: nothing moved."""
+    """A run compared with itself has no difference."""
     run = dptrace.open(folder)
 
     assert 0 == run.compare(run).figures()["delta_ns"].abs().sum()
 
 
 def test_forward_computed_again_is_a_share_of_backward(folder: Path) -> None:
-    """Summed over devices and steps; a run without any tells nothing of it."""
+    """The share is a sum over devices and steps; None for a run without recomputation."""
     from dataclasses import replace
 
     run = dptrace.open(str(folder))

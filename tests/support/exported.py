@@ -1,4 +1,4 @@
-"""Read an exported trace back, of either format, the way Perfetto does: for tests that compare it with the run."""
+"""Read an exported trace of either format as Perfetto does, for tests that compare it with the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Slice:
     name: str
     args: dict[str, Any]
     link: int = 0
-    """What it shares with the slices that it belongs to; 0 of one by itself."""
+    """Number that it shares with linked slices; 0 for no link."""
 
 
 @dataclass
@@ -41,12 +41,12 @@ class Track:
 
 
 def read_back(path: Path) -> list[Track]:
-    """Give the tracks of slices in the order in which they are to be shown."""
+    """Return the tracks of slices in display order."""
     return sorted(_read(path)[0], key=lambda track: track.order)
 
 
 def read_counters(path: Path) -> list[Line]:
-    """Give the counters, in the order of the file."""
+    """Return the counters in file order."""
     return _read(path)[1]
 
 
@@ -58,14 +58,14 @@ def _chrome(path: Path) -> tuple[list[Track], list[Line]]:
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     document = json.loads(text, parse_float=Decimal)
     base, events = document["baseTimeNanoseconds"], document["traceEvents"]
-    told: dict[str, dict[int, Any]] = defaultdict(dict)
+    metadata: dict[str, dict[int, Any]] = defaultdict(dict)
     slices: dict[tuple[int, int], list[Slice]] = defaultdict(list)
     lines: dict[tuple[int, str], Line] = {}
     threads: dict[int, int] = {}
     for event in events:
         if event["ph"] == "M":
             place = event["pid"] if event["name"].startswith("process") else event["tid"]
-            told[event["name"]][place] = event["args"].get("name", event["args"].get("sort_index"))
+            metadata[event["name"]][place] = event["args"].get("name", event["args"].get("sort_index"))
             if event["name"] == "thread_name":
                 assert event["tid"] not in threads, "a thread number is used twice"
                 threads[event["tid"]] = event["pid"]
@@ -77,14 +77,14 @@ def _chrome(path: Path) -> tuple[list[Track], list[Line]]:
         elif event["ph"] == "C":
             ((series, value),) = event["args"].items()
             name = f"{event['name']} {series}"
-            line = lines.setdefault((event["pid"], name), Line(told["process_name"][event["pid"]], name))
+            line = lines.setdefault((event["pid"], name), Line(metadata["process_name"][event["pid"]], name))
             line.points.append((base + _exact(event["ts"]), value))
     _bind(slices, [event for event in events if event["ph"] in "stf"], base)
     tracks = [
         Track(
-            told["process_name"][pid],
-            told["thread_name"][tid],
-            (told["process_sort_index"][pid], told["thread_sort_index"][tid]),
+            metadata["process_name"][pid],
+            metadata["thread_name"][tid],
+            (metadata["process_sort_index"][pid], metadata["thread_sort_index"][tid]),
             slices[pid, tid],
         )
         for tid, pid in threads.items()
@@ -93,7 +93,7 @@ def _chrome(path: Path) -> tuple[list[Track], list[Line]]:
 
 
 def _bind(slices: dict[tuple[int, int], list[Slice]], flows: list[dict[str, Any]], base: int) -> None:
-    """Give the slices on which flow events stand their ids, and hold that each flow is one line of arrows by time."""
+    """Set the ids of the slices that flow events bind to; each flow must be one chain of arrows by time."""
     by_id: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for flow in sorted(flows, key=lambda flow: _exact(flow["ts"])):
         assert (flow["name"], flow["cat"], flow["bp"]) == ("collective", "collective", "e")
@@ -161,7 +161,7 @@ def _protobuf(data: bytes) -> tuple[list[Track], list[Line]]:
 
 
 def _learn(packet: Any, names: dict[str, dict[int, str]]) -> None:
-    """Add the texts that a packet brings to the tables."""
+    """Add a packet's texts to the tables."""
     for table, text in (
         ("event_names", "name"),
         ("debug_annotation_names", "name"),
@@ -174,6 +174,6 @@ def _learn(packet: Any, names: dict[str, dict[int, str]]) -> None:
 
 
 def _link(event: Any) -> int:
-    """Give what ties the slice to others; it must not be a flow, which would say that one causes the next."""
+    """Return the link of the slice; it must not be a flow, which would mean that one slice causes the next."""
     assert not event.flow_ids
     return int(event.correlation_id)

@@ -1,4 +1,4 @@
-"""HTA with its own loader, to hold ours against."""
+"""HTA with its own loader, for comparison with dptrace's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RUNS = {
     "perparam_v100": ["perparam_v100_rank1of2"],
     "ddp_mi300": ["ddp_mi300_rank0of8"],
 }
-"""Runs by a short name, each by what dptrace is given of the catalogue."""
+"""Runs by a short name: the files of the trace collection that dptrace reads."""
 
 
 def paths_of(run: str) -> list[str]:
@@ -47,7 +47,7 @@ def own_trace(files: dict[int, str]) -> Any:
 
 
 def _roomy(transform: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Mend what makes HTA 0.6.1 fail with pandas 3: it writes places in a file into a column made for correlations."""
+    """Fix HTA 0.6.1 for pandas 3: it writes file positions into a column that is too narrow for them."""
 
     def with_room(frame: Any, symbols: Any) -> Any:
         kind = frame["correlation"].dtype
@@ -61,7 +61,7 @@ def _roomy(transform: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 @cache
 def both(run: str) -> tuple[Any, Any]:
-    """Give HTA's TraceAnalysis of a run, by its own loader and by ours."""
+    """Return HTA's TraceAnalysis of a run, with its own loader and with dptrace's."""
     from dptrace.hta.trace_analysis import hta_analysis
     from dptrace.readers.sources.discovery import find
 

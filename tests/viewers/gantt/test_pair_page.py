@@ -109,7 +109,7 @@ def test_saved_time_is_drawn_and_reported(browser: Browser, file: Path, runs: tu
         assert time_saved_sentence(aligned) == page.locator(".answer").text_content()
         assert 0 == pixels["A"]
         assert pixels["B"] > 0.95
-        assert "paired in their order" in (page.locator("#notes").text_content() or "")
+        assert "paired by order" in (page.locator("#notes").text_content() or "")
 
 
 _TINTS = """(() => {

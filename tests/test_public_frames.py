@@ -1,0 +1,93 @@
+"""The columns of the public frames are those that their methods document."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import dptrace
+from dptrace.comparison.compare import Comparison
+from dptrace.run.run import Run
+from tests.analysis.cross_rank.test_pipeline_bubble import gpipe, run_of
+from tests.support.paths import TRACES
+
+RUN_FRAMES = (
+    *("steps", "totals", "idle_causes", "collectives", "kernels", "pipeline", "pipeline_actions"),
+    *("matched_collectives", "clock_offsets", "stragglers", "findings"),
+)
+COMPARISON_FRAMES = "figures", "ranks", "collectives", "kernels"
+KINDS = {"int": "i", "float": "f", "bool": "b", "str": "OTU", "None": "fO", "tuple": "O", "dict": "O"}
+"""The kinds of NumPy dtypes that each documented type may have; a missing number makes a column float."""
+UNITS = {"_ns": "ns", "_percent": "%", "_gbps": "GB/s", "_ppm": "ppm", "bytes": "bytes", "bytes_per_step": "bytes"}
+
+
+def documented(method: Callable[..., Any]) -> dict[str, str]:
+    """Read the section Columns of a docstring: what is in the parentheses after each column's name."""
+    text = inspect.cleandoc(method.__doc__ or "")
+    section = re.search(r"^Columns:\n((?:    .*\n?)+)", text, re.M)
+    assert section, f"{method.__qualname__} documents no columns"
+    columns: dict[str, str] = {}
+    for entry in re.findall(r"^    (\S.*(?:\n     +.*)*)", section[1], re.M):
+        names, known = re.fullmatch(r"([\w, …]+?)(?: \(([^)]*)\))?: .*", entry, re.S).groups()  # type: ignore[union-attr]
+        if reference := re.fullmatch(r"(\w+) … (\w+)", names):
+            other = re.search(r"as in :meth:`(\w+)`", entry)
+            assert other, entry
+            same = documented(getattr(Comparison if "Comparison" in method.__qualname__ else Run, other[1]))
+            order = list(same)
+            listed = order[order.index(reference[1]) : order.index(reference[2]) + 1]
+            columns |= {name: same[name] for name in listed}
+        else:
+            columns |= dict.fromkeys(names.split(", "), known)
+    return columns
+
+
+def check(method: Callable[..., Any], frames: list[pd.DataFrame]) -> None:
+    """Hold the frames that a method returns against its docstring: columns in their order, dtypes, units."""
+    columns = documented(method)
+    for name, known in columns.items():
+        for suffix, unit in UNITS.items():
+            if name.endswith(suffix):
+                assert known.endswith(f", {unit}"), f"{method.__qualname__}: {name} has no unit"
+    assert any(len(frame) for frame in frames), f"{method.__qualname__}: no frame has rows"
+    for frame in frames:
+        assert list(frame) == list(columns), method.__qualname__
+        for name, dtype in frame.dtypes.items() if len(frame) else ():
+            allowed = {kind for word in re.findall(r"\w+", columns[name].split(",")[0]) for kind in KINDS.get(word, "")}
+            assert dtype.kind in allowed, f"{method.__qualname__}: {name} is {dtype}, documented as {columns[name]}"
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[Run]:
+    """Open runs with and without communication, and make one of a pipeline."""
+    recorded = [dptrace.open(TRACES / name) for name in ("interleaved_cpu_2ranks", "naive_cpu_2ranks", "single_cpu")]
+    return [*recorded, run_of(gpipe(2, 4), 10, 20)]
+
+
+@pytest.mark.parametrize("name", RUN_FRAMES)
+def test_a_runs_frames_are_documented(name: str, runs: list[Run]) -> None:
+    """Each column of each table of a run, with its dtype and unit; also of a table without rows."""
+    check(getattr(Run, name), [getattr(run, name)() for run in runs])
+
+
+@pytest.mark.parametrize("name", COMPARISON_FRAMES)
+def test_a_comparisons_frames_are_documented(name: str, runs: list[Run]) -> None:
+    """Each column of each table of a comparison, with its dtype and unit."""
+    interleaved, naive, single, _ = runs
+    compared = [dptrace.compare(naive, interleaved), dptrace.compare(single, single)]
+    check(getattr(Comparison, name), [getattr(comparison, name)() for comparison in compared])
+
+
+def test_no_frame_is_left_out() -> None:
+    """Every public method that returns a frame is among those above, but for deprecated names."""
+    for owner, names in ((Run, RUN_FRAMES), (Comparison, COMPARISON_FRAMES)):
+        frames = {
+            name
+            for name, method in inspect.getmembers(owner, inspect.isfunction)
+            if method.__annotations__.get("return") == "pd.DataFrame" and "deprecated" not in (method.__doc__ or "")
+        }
+        assert frames == set(names)
