@@ -73,7 +73,7 @@ def run(*arguments: str) -> Result:
         (["--bucket-cap-mb", "1,4", "--mode", "naive"], "is not one of"),
         (["--bucket-cap-mb", "1,4", "--data", "nowhere"], "no such folder"),
         (["--bucket-cap-mb", "1,4", "--data", ".", "--model", "small"], "made-up data"),
-        (["--bucket-cap-mb", "1,4", "--links", "none.json"], "can't be read"),
+        (["--bucket-cap-mb", "1,4", "--links", "none.json"], "cannot be read"),
         (["--bucket-cap-mb", "1,4", "--links", "links4.json"], "among 4 ranks"),
         (["--bucket-cap-mb", "1,4", "--resume"], "to go on with"),
     ],
