@@ -43,12 +43,12 @@ def run(*arguments: str) -> Result:
         (["--models", ","], "--models: an empty list"),
         (["--gpus", "0"], "numbers from 1 on"),
         (["--gpus", "two"], "numbers from 1 on"),
-        (["--modes", "naive", "--gpus", "1"], "nothing is left to run"),
+        (["--modes", "naive", "--gpus", "1"], "nothing to run"),
         (["--gpus", "2", "train.py"], "name it with --script"),
         (["--script", "nowhere.py"], "there is no such file"),
         (["--script", "runs.csv", "--models", "small"], "are for our trainers"),
         (["--script", "runs.csv", "--epochs", "3"], "follow --, as in --script runs.csv -- --epochs 3"),
-        (["--resume"], "no benchmark to go on with"),
+        (["--resume"], "no benchmark to resume"),
         (["--from", "runs.csv", "--epochs", "3"], "leave --epochs out"),
         (["--from", "nowhere.csv"], "cannot be read"),
         (["--from", "runs.csv", "-o", "runs.csv"], "holds something already"),
@@ -76,7 +76,7 @@ def test_figures_from_elsewhere_are_drawn(here: Path) -> None:
     charts = {"communication.svg", "epoch_time.svg", "saving.svg", "speedup.svg", "throughput.svg"}
     assert charts == set(os.listdir(here / "made" / "charts"))
     assert "DDP pays off from 8.4 M parameters up" in done.output
-    assert "small: one GPU is the fastest" in done.output
+    assert "small: one GPU is fastest" in done.output
     assert "xlarge, interleaved on 4 GPUs: 2.40×" in done.output
     assert "Next: open made/charts.html" in done.output
     told = json.loads((here / "made" / "bench.json").read_text())
