@@ -1,1 +1,1 @@
-"""Benchmarks: many trainings, timed without the profiler and split with it, on disk as they end."""
+"""Benchmarks: time many trainings without the profiler, split them with it, and store each result at once."""

@@ -1,4 +1,4 @@
-"""What a benchmark's figures say: of each chart, the sentences that read it from these rows, or why there is none."""
+"""The text of a benchmark's six charts: conclusions from its rows, or why a chart is missing."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from itertools import pairwise
 from dptrace.bench.scaling import models_by_size, savings, shares, superlinear_row, usable
 from dptrace.bench.table import Row
 from dptrace.bench.verdict import best_of, gpus_label, mode_name, row_label, significantly_faster, verdict
+from dptrace.core.units import duration, signed
 
 __all__ = ["CHARTS", "ChartText", "conclusions", "mode_name", "warnings_about"]
 
 CHARTS = {
     "epoch_time": "Epoch time by model and mode",
     "speedup": "Speedup over one GPU, against the ideal",
-    "communication": "Naive runs: computing and communicating",
-    "saving": "What the others save over naive",
+    "communication": "Naive runs: compute and communication",
+    "saving": "Time saved over naive",
     "loss": "Loss over steps",
     "throughput": "Throughput",
 }
-"""Names of the charts, in their order, and their titles."""
+"""Titles of the charts by name, in their order."""
 
 _SAME = 1e-3
-"""Losses that differ by a smaller share of themselves come from the same training: sums of float32 in another order."""
-_NOT_THERE = "Nothing to chart: "
+"""Relative difference of losses below which runs compute the same: float32 sums in another order differ by less."""
+_NO_CHART = "Nothing to chart: "
 _SHARED = (
-    "The processes share this machine's cores, of which one process alone has all: what several could save by sharing "
-    "an epoch out can't be told here."
+    "The processes share this machine's cores, and one process alone uses all of them: these figures cannot show what "
+    "several would save by splitting an epoch."
 )
-_NO_BASELINE = f"{_NOT_THERE}no model was run on one GPU (mode single), which speedups are counted from."
+_NO_BASELINE = f"{_NO_CHART}no model ran on one GPU (mode single), the baseline of speedups."
 
 
 @dataclass(frozen=True, slots=True)
 class ChartText:
-    """One chart: what it says, or why it is not there."""
+    """The text of one chart: its conclusions, or why it is missing."""
 
     name: str
     title: str
@@ -43,23 +44,19 @@ class ChartText:
     missing: str = ""
 
 
-def _ms(value: float) -> str:
-    return f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.1f} ms"
-
-
 def conclusions(
     rows: Sequence[Row], here: str = "On this machine", local_loss: bool = False, on_cpu: bool = False
 ) -> list[ChartText]:
-    """Read the six charts.
+    """Return the text of the six charts.
 
     Args:
-        here: where it was measured, to begin a sentence with.
-        local_loss: whether the fifth chart is of rank 0's own losses.
-        on_cpu: whether processes on CPU were measured, which share its cores.
+        here: where the rows were measured, as the beginning of a sentence.
+        local_loss: whether the loss chart shows rank 0's own losses.
+        on_cpu: whether the rows are of processes that share the cores of a CPU.
     """
     good = usable(rows)
-    made: list[tuple[str, ...] | str] = [
-        verdict(good, here) if good else f"{_NOT_THERE}no run gave the time of an epoch.",
+    contents: list[tuple[str, ...] | str] = [
+        verdict(good, here) if good else f"{_NO_CHART}no run has the time of an epoch.",
         _speedup(good),
         _communication(good),
         _saving(good),
@@ -67,7 +64,7 @@ def conclusions(
         _throughput(good, on_cpu),
     ]
     charts = []
-    for (name, title), content in zip(CHARTS.items(), made, strict=True):
+    for (name, title), content in zip(CHARTS.items(), contents, strict=True):
         if on_cpu:
             title, content = (
                 _of_cpu(title),
@@ -81,26 +78,26 @@ def conclusions(
 
 
 def _of_cpu(text: str) -> str:
-    """Call processes what the sentences call GPUs."""
+    """Replace GPUs by processes."""
     return re.sub(r"\bGPU\b", "process", re.sub(r"\bGPUs\b", "processes", text))
 
 
 def warnings_about(rows: Sequence[Row], on_cpu: bool = False) -> list[str]:
-    """Say what in the figures cannot be as it looks."""
+    """Return a warning on a speedup that is implausibly high."""
     row = superlinear_row(rows)
     if row is None:
         return []
     which = f"{row.speedup:.2f}× with {row.gpus} GPUs ({row.model}, {mode_name(row.mode)})"
-    slowed = "the run on one GPU was slowed down by something else, such as other load"
-    sentence = f"{which} is more than they can bring: {slowed}. --repeat 3 on a quiet machine tells more."
+    slowed = "something else, such as other load, slowed the run on one GPU down"
+    sentence = f"{which} is more than that many can reach: {slowed}. Repeat it with --repeat 3 on a quiet machine."
     return [_of_cpu(sentence) if on_cpu else sentence]
 
 
 def _speedup(good: Sequence[Row]) -> tuple[str, ...] | str:
     compared = [row for row in good if row.speedup is not None and row.gpus > 1]
     if not compared:
-        alone = any(row.gpus == 1 for row in good)
-        return f"{_NOT_THERE}no model ran on more than one GPU." if alone else _NO_BASELINE
+        has_baseline = any(row.gpus == 1 for row in good)
+        return f"{_NO_CHART}no model ran on more than one GPU." if has_baseline else _NO_BASELINE
     ceilings = {(row.model, row.gpus): row for row in good if row.ceiling is not None}
     sentences = []
     for model in reversed(models_by_size(compared)):
@@ -111,84 +108,83 @@ def _speedup(good: Sequence[Row]) -> tuple[str, ...] | str:
 
 
 def _reached(best: Row, faster: bool | None, naive: Row | None) -> str:
-    """Say how far the best run of a model comes, of the ideal and of Amdahl's ceiling."""
+    """Compare the best run of a model with the ideal and with Amdahl's ceiling."""
     speedup = best.speedup or 0
     sentence = f"{row_label(best)}: {speedup:.2f}×"
     if faster is None and speedup <= 1:
-        return f"{row_label(best)}: {speedup:.2f}×, the most of all its runs."
+        return f"{row_label(best)}: {speedup:.2f}×, the highest of its runs."
     if speedup <= 1:
         other = f"{mode_name(best.mode)} {gpus_label(best)}, {speedup:.2f}×"
-        return f"{best.model}: one GPU is the fastest; the best of the others is {other}."
+        return f"{best.model}: one GPU is fastest; the best of the others is {other}."
     sentence += f", {100 * speedup / best.gpus:.0f} % of the ideal {best.gpus}×"
     if naive is None or naive.ceiling is None or speedup > best.gpus:
         return sentence + "."
     share = 100 * speedup / naive.ceiling
-    beyond = "; overlap goes beyond a ceiling for which communication is a phase of its own" if share > 100 else ""
+    beyond = (
+        "; overlap can exceed this ceiling, which assumes that communication is a separate phase" if share > 100 else ""
+    )
     ceiling = f"Amdahl's ceiling {naive.ceiling:.2f}× (f = {naive.parallel_fraction:.2f})"
     return f"{sentence} and {share:.0f} % of {ceiling}{beyond}."
 
 
 def _communication(good: Sequence[Row]) -> tuple[str, ...] | str:
     if not any(row.mode == "naive" and row.gpus > 1 for row in good):
-        return f"{_NOT_THERE}there is no naive run, the one whose communication is a phase of its own."
-    found = shares(good)
-    if not found:
-        return f"{_NOT_THERE}the naive runs' communication was not measured (--no-split, or a CSV without comm_s)."
-    most, least = max(found, key=lambda one: one.fraction), min(found, key=lambda one: one.fraction)
+        return f"{_NO_CHART}there is no naive run, the mode whose communication is a separate phase."
+    communication = shares(good)
+    if not communication:
+        return f"{_NO_CHART}the communication of the naive runs was not measured (--no-split, or a CSV without comm_s)."
+    most, least = max(communication, key=lambda one: one.fraction), min(communication, key=lambda one: one.fraction)
     sentences = [
-        f"s = {100 * most.fraction:.0f} % of an epoch of {most.row.model} {gpus_label(most.row)} is communication"
+        f"Communication takes s = {100 * most.fraction:.0f} % of an epoch of {most.row.model} {gpus_label(most.row)}"
     ]
     if least is not most:
-        sentences[0] += f"; of {least.row.model} {gpus_label(least.row)} it is {100 * least.fraction:.0f} %"
+        sentences[0] += f", and {100 * least.fraction:.0f} % of {least.row.model} {gpus_label(least.row)}"
     sentences[0] += "."
     extremes = [most] if least is most else [most, least]
     allowed = " and ".join(f"{100 * one.efficiency:.0f} % ({one.row.model} {gpus_label(one.row)})" for one in extremes)
     reached = [f"{100 * one.row.efficiency:.0f} %" for one in extremes if one.row.efficiency is not None]
     sentences.append(f"Gustafson's efficiency 1 − s·(N − 1)/N allows {allowed}")
-    sentences[1] += (
-        f"; {' and '.join(reached)} of the ideal {'is' if len(reached) == 1 else 'are'} reached." if reached else "."
-    )
+    sentences[1] += f"; the runs reach {' and '.join(reached)} of the ideal." if reached else "."
     grown = [
         (before, after)
-        for before, after in pairwise(sorted(found, key=lambda one: (one.row.model, one.row.gpus)))
+        for before, after in pairwise(sorted(communication, key=lambda one: (one.row.model, one.row.gpus)))
         if before.row.model == after.row.model and before.comm_s
     ]
     if grown:
         before, after = max(grown, key=lambda pair: pair[1].comm_s / pair[0].comm_s)
         change = 100 * (after.comm_s / before.comm_s - 1)
         sentences.append(
-            f"From {before.row.gpus} to {after.row.gpus} GPUs the communication of {after.row.model} goes from "
-            f"{_ms(before.comm_s)} to {_ms(after.comm_s)} ({_signed(change)})."
+            f"From {before.row.gpus} to {after.row.gpus} GPUs, the communication of {after.row.model} changes from "
+            f"{duration(1e9 * before.comm_s)} to {duration(1e9 * after.comm_s)} ({_signed_percent(change)})."
         )
     return tuple(sentences)
 
 
-def _signed(percent: float) -> str:
-    rounded = round(percent)
-    return f"{'+' if rounded > 0 else '−' if rounded < 0 else '±'}{abs(rounded)} %"
+def _signed_percent(percent: float) -> str:
+    return signed(percent, f"{abs(percent):.0f} %")
 
 
 def _saving(good: Sequence[Row]) -> tuple[str, ...] | str:
     if not any(row.mode == "naive" and row.gpus > 1 for row in good):
-        return f"{_NOT_THERE}there is no naive run to compare with."
+        return f"{_NO_CHART}there is no naive run to compare with."
     found = savings(good)
     if not found:
-        return f"{_NOT_THERE}beside naive, no other mode ran on as many GPUs."
+        return f"{_NO_CHART}no other mode ran on as many GPUs as naive."
     sentences = []
     for mode in dict.fromkeys(one.row.mode for one in found):
         own = [one for one in found if one.row.mode == mode]
         most, least = max(own, key=lambda one: one.percent), min(own, key=lambda one: one.percent)
         name = mode_name(mode)[0].upper() + mode_name(mode)[1:]
-        row_label = f"({most.row.model} {gpus_label(most.row)})"
+        place = f"({most.row.model} {gpus_label(most.row)})"
         sentences.append(
-            f"{name} saves {most.percent:.0f} % at most {row_label}"
+            f"{name} saves at most {most.percent:.0f} % {place}"
             if round(most.percent) > 0
-            else f"{name} saves nothing anywhere: {_signed(most.percent)} at best {row_label}"
+            else f"{name} never saves time: {_signed_percent(most.percent)} at best {place}"
         )
         if least is not most and round(least.percent) < 0:
-            sentences[-1] += f" and loses {-least.percent:.0f} % at worst ({least.row.model} {gpus_label(least.row)})"
+            sentences[-1] += f" and loses up to {-least.percent:.0f} % ({least.row.model} {gpus_label(least.row)})"
         elif least is not most:
-            sentences[-1] += f", {least.percent:.0f} % at least ({least.row.model} {gpus_label(least.row)})"
+            sentences[-1] += f", and at least {least.percent:.0f} % ({least.row.model} {gpus_label(least.row)})"
         sentences[-1] += "."
     return tuple(sentences)
 
@@ -199,7 +195,7 @@ def _loss(good: Sequence[Row], local: bool) -> tuple[str, ...] | str:
 
     with_losses = [row for row in good if curves(row)]
     if not with_losses:
-        return f"{_NOT_THERE}these figures hold no losses; a benchmark that dptrace runs does, a CSV does not."
+        return f"{_NO_CHART}these figures have no losses; a CSV has none, a benchmark that dptrace runs does."
     sentences = []
     for model in models_by_size(with_losses):
         own = [row for row in with_losses if row.model == model]
@@ -207,14 +203,14 @@ def _loss(good: Sequence[Row], local: bool) -> tuple[str, ...] | str:
             sentences.append(_gap(model, [curves(row) for row in own], local))
     if local:
         sentences.append(
-            "Rank 0's own losses are of its shard of each batch alone, another one for each number of GPUs. "
-            "Averaged over the ranks (without --local-loss) they are the batch's."
+            "Rank 0's own losses cover only its shard of each batch, which differs with the number of GPUs. "
+            "Without --local-loss, losses are averaged over the ranks and cover the whole batch."
         )
-    return tuple(sentences) or ("One run alone: there is no other curve to compare it with.",)
+    return tuple(sentences) or ("Each model has one run only: there is no other curve to compare it with.",)
 
 
 def _gap(model: str, curves: Sequence[Sequence[float | None]], local: bool) -> str:
-    """Say how far apart the curves of a model are, where all have a loss."""
+    """Return the largest difference between the curves of a model."""
     steps = [[value for value in step if value is not None] for step in zip(*curves, strict=False)]
     gaps = [(max(step) - min(step), number) for number, step in enumerate(steps) if len(step) > 1]
     if not gaps:
@@ -222,17 +218,17 @@ def _gap(model: str, curves: Sequence[Sequence[float | None]], local: bool) -> s
     gap, at = max(gaps)
     size = max(abs(value) for value in steps[at]) or 1.0
     if local:
-        return f"{model}: up to {gap:.3g} between the curves of {len(curves)} runs."
+        return f"{model}: the curves of {len(curves)} runs differ by up to {gap:.3g}."
     if gap / size < _SAME:
-        apart = f"{gap:.1g} apart at most" if gap else "not apart by a bit"
-        return f"{model}: all {len(curves)} curves fall on one another ({apart}): all modes compute the same."
-    return f"{model}: the curves part, by {gap:.3g} at step {at}: these runs do not compute the same."
+        apart = f"they differ by at most {gap:.1g}" if gap else "they are equal bit for bit"
+        return f"{model}: all {len(curves)} curves coincide ({apart}): all modes compute the same."
+    return f"{model}: the curves differ by {gap:.3g} at step {at}: these runs do not compute the same."
 
 
 def _throughput(good: Sequence[Row], on_cpu: bool) -> tuple[str, ...] | str:
     with_rates = [row for row in good if row.samples_per_s]
     if not with_rates:
-        return f"{_NOT_THERE}no run told its samples per second."
+        return f"{_NO_CHART}no run has its samples per second."
     sentences = []
     for model in reversed(models_by_size(with_rates)):
         own = [row for row in with_rates if row.model == model]
@@ -240,14 +236,14 @@ def _throughput(good: Sequence[Row], on_cpu: bool) -> tuple[str, ...] | str:
         alone = next((row for row in own if row.gpus == 1), None)
         rate = f"{best.samples_per_s:,.0f} samples/s"
         if alone is None or alone is best:
-            sentences.append(f"{row_label(best)}: {rate}, the most of all its runs.")
+            sentences.append(f"{row_label(best)}: {rate}, the highest of its runs.")
         else:
-            sentences.append(f"{row_label(best)}: {rate}, where one GPU does {alone.samples_per_s:,.0f}.")
+            sentences.append(f"{row_label(best)}: {rate}, against {alone.samples_per_s:,.0f} on one GPU.")
     return (*sentences, *([_SHARED] if on_cpu and len(good) > 1 else _balance(good)))
 
 
 def _balance(good: Sequence[Row]) -> list[str]:
-    """Weigh what sharing out saves against what communicating adds, for the smallest and the largest model."""
+    """Compare what splitting an epoch can save with what communication adds, for the smallest and largest model."""
     alone = {row.model: row.epoch_s for row in good if row.gpus == 1}
     weighed = [one for one in shares(good) if alone.get(one.row.model)]
     if not weighed:
@@ -257,15 +253,15 @@ def _balance(good: Sequence[Row]) -> list[str]:
     for model in dict.fromkeys([models[0], models[-1]]):
         one = max((one for one in weighed if one.row.model == model), key=lambda one: one.row.gpus)
         saved = (alone[model] or 0) * (1 - 1 / one.row.gpus)
-        verdict = (
-            "more than it saves"
+        compared = (
+            "more than that saves"
             if one.comm_s >= saved
             else f"{saved / one.comm_s:.1f} times less"
             if one.comm_s
             else "nothing"
         )
         sentences.append(
-            f"{model}: {one.row.gpus} GPUs can save {_ms(saved)} of one GPU's epoch by sharing it out; "
-            f"communicating adds {_ms(one.comm_s)}, {verdict}."
+            f"{model}: {one.row.gpus} GPUs can save {duration(1e9 * saved)} of one GPU's epoch by splitting it; "
+            f"communication adds {duration(1e9 * one.comm_s)}, {compared}."
         )
     return sentences

@@ -1,4 +1,4 @@
-"""Run one cell: a fresh torchrun timed without the profiler, then once with it for the split."""
+"""Run one benchmark configuration: a torchrun timed without the profiler, then one with it for the split."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _TORCHRUN = ("torch.distributed.elastic", "torch/distributed/elastic", "torch/di
 
 
 class BenchRunError(DptraceError):
-    """A run that failed: its message is the reason, to stand in the table."""
+    """A run failed; the message is the reason, as the table shows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What holds for every run of a benchmark."""
+    """Settings of all runs of a benchmark."""
 
     epochs: int = 5
     warmup: int = 3
@@ -42,22 +42,22 @@ class Settings:
     steps: int = 5
     """Steps of the profiled run."""
     script: str | None = None
-    """A user's own, in place of our trainers."""
+    """A training script of the user, in place of dptrace's trainers."""
     arguments: tuple[str, ...] = ()
-    """Its arguments; without a script, further ones of our trainers."""
+    """Arguments of the script; without one, further arguments of dptrace's trainers."""
     timeout_s: float | None = None
     checkpoints: Path | None = None
-    """Folder for the parameters that each of our trainers ends with, outside of what is timed."""
+    """Folder for the final parameters of dptrace's trainers, which are written outside of the timed part."""
     verb: str = "bench"
-    """What was typed after dptrace; run.json tells it."""
+    """The command after ``dptrace``, for run.json."""
 
 
 def run_timed(config: BenchConfig, settings: Settings, seed: int = 42) -> dict[str, Any]:
-    """Time one run and give the results that it prints, with ``total_s``, the seconds that all of it took.
+    """Time one run and return the results that it prints, with ``total_s``, the seconds of the whole run.
 
     Raises:
-        BenchRun: it failed, printed no results, or took too long.
-        Interrupted: by a signal; none of its processes is left.
+        BenchRunError: the run failed, printed no results, or took too long.
+        Interrupted: a signal arrived; all processes of the run are stopped.
     """
     arguments = list(settings.arguments)
     if settings.script is None:
@@ -78,11 +78,11 @@ def _trainer_arguments(config: BenchConfig, settings: Settings) -> list[str]:
 
 
 def _run(command: Sequence[str], processes: int, timeout_s: float | None) -> str:
-    """Run torchrun and give its standard output."""
+    """Run torchrun and return its standard output."""
     with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
         until = time.monotonic() + (timeout_s or float("inf"))
         with raise_on_signals():
-            # A session of its own: the terminal's Ctrl-C reaches this process alone, which ends the ranks in order.
+            # In a separate session, so that Ctrl-C in the terminal reaches only this process, which stops the ranks.
             agent = subprocess.Popen(
                 command, stdout=out, stderr=err, env=thread_environment(processes), start_new_session=True
             )
@@ -97,16 +97,16 @@ def _run(command: Sequence[str], processes: int, timeout_s: float | None) -> str
         err.seek(0)
         text, trouble = out.read(), err.read()
     if late:
-        raise BenchRunError(f"took longer than {timeout_s:g} s and was ended")
+        raise BenchRunError(f"took longer than {timeout_s:g} s and was stopped")
     if agent.returncode:
         raise BenchRunError(_reason(trouble) or f"ended with exit code {agent.returncode}")
     return text
 
 
 def _reason(trouble: str) -> str:
-    """Find what a rank said last before it died: its own error, not torchrun's report of it."""
+    """Return the error of the rank that died, not torchrun's report of it."""
     lines = [line.strip() for line in trouble.splitlines() if line.strip()]
-    # What torchrun says of it comes last, in a traceback of its own and a box; before a rank's lines stands [rank0]:.
+    # torchrun's report comes last, as a traceback and a box; a rank's own lines begin with [rank0]:.
     report = next((i for i, line in enumerate(lines) if any(sign in line for sign in _TORCHRUN)), None)
     lines = lines[:report] or lines
     error_lines = [line for line in lines if line.startswith("Error: ")]
@@ -125,32 +125,32 @@ def parse_results(output: str) -> dict[str, Any]:
     """Find the line of results that a run prints.
 
     Raises:
-        BenchRun: there is none, or it holds no JSON object with the seconds of an epoch.
+        BenchRunError: there is no such line, or it is not a JSON object with the seconds of an epoch.
     """
     line = next((line for line in reversed(output.splitlines()) if line.startswith(RESULTS)), None)
     if line is None:
-        raise BenchRunError(f"ended without a line that begins with {RESULTS}")
+        raise BenchRunError(f"printed no line that begins with {RESULTS}")
     try:
-        found = json.loads(line.removeprefix(RESULTS))
+        results = json.loads(line.removeprefix(RESULTS))
     except ValueError as error:
-        raise BenchRunError(f"printed results that are no JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise BenchRunError("printed results that are no JSON object")
-    seconds = found.get("epoch_s", found.get("avg_epoch_s", found.get("avg_epoch_time")))
-    found["epoch_s"] = seconds if isinstance(seconds, list) else [seconds]
-    if not found["epoch_s"] or not all(_is_number(value) and value > 0 for value in found["epoch_s"]):
-        raise BenchRunError('printed results without the seconds of its epochs: "epoch_s", or "avg_epoch_s"')
+        raise BenchRunError(f"printed results that are not valid JSON: {error}") from None
+    if not isinstance(results, dict):
+        raise BenchRunError("printed results that are not a JSON object")
+    seconds = results.get("epoch_s", results.get("avg_epoch_s", results.get("avg_epoch_time")))
+    results["epoch_s"] = seconds if isinstance(seconds, list) else [seconds]
+    if not results["epoch_s"] or not all(_is_number(value) and value > 0 for value in results["epoch_s"]):
+        raise BenchRunError('printed results without epoch times in seconds: add "epoch_s" or "avg_epoch_s"')
     for name in ("parameters", "samples_per_s", "steps_per_epoch", "comm_s"):
-        if found.get(name) is not None and not (_is_number(found[name]) and found[name] >= 0):
-            raise BenchRunError(f'printed results whose "{name}" is no number')
+        if results.get(name) is not None and not (_is_number(results[name]) and results[name] >= 0):
+            raise BenchRunError(f'printed results whose "{name}" is not a number')
     for name in ("losses", "local_losses", "accuracy"):
-        values = found.get(name)
+        values = results.get(name)
         listed = values if isinstance(values, list) else [values]
         if not all(value is None or _is_number(value) for value in listed):
-            raise BenchRunError(f'printed results whose "{name}" holds what is no number')
+            raise BenchRunError(f'printed results whose "{name}" contains a value that is not a number')
         if name != "accuracy":
-            found[name] = [] if values is None else listed
-    return found
+            results[name] = [] if values is None else listed
+    return results
 
 
 def _is_number(value: object) -> bool:
@@ -158,34 +158,36 @@ def _is_number(value: object) -> bool:
 
 
 def run_profiled(config: BenchConfig, settings: Settings, out: Path) -> dict[str, Any]:
-    """Record the cell once and give what its split says, as means over ranks and steps.
+    """Record the configuration once and return its split, as means over ranks and steps.
 
     Returns:
         ``comm_s``, ``exposed_comm_s``, ``overlapped_comm_s``, ``idle_s``, ``wall_s`` of a step, ``overlap_percent``,
-        ``exposed_share`` (of the wall time), ``collectives`` and ``bytes`` of a step on rank 0, ``run``: the folder.
+        ``exposed_share`` (of the wall time), ``collectives`` and ``bytes`` of a step on rank 0, ``run`` (the folder).
 
     Raises:
-        BenchRun: it could not be recorded, or not be read.
-        Interrupted: by a signal.
+        BenchRunError: recording failed, or the recorded run cannot be read.
+        Interrupted: a signal arrived.
     """
-    own = settings.script is not None
+    has_script = settings.script is not None
     job = Launch(
         out=out,
         force=True,
         script=Path(settings.script) if settings.script is not None else trainer(config.mode),
-        arguments=settings.arguments if own else [*_trainer_arguments(config, settings), f"--steps={settings.steps}"],
+        arguments=settings.arguments
+        if has_script
+        else [*_trainer_arguments(config, settings), f"--steps={settings.steps}"],
         processes=config.gpus,
-        mode=None if own else config.mode,
+        mode=None if has_script else config.mode,
         schedule={"steps": settings.steps, "warmup": settings.warmup, "wait": 0},
         show_output=False,
         command=["dptrace", settings.verb],
     )
     try:
         info = launch(job, lambda done, total: None)
-        assert info is not None  # one machine: it collects its own
+        assert info is not None  # None is for machines other than the first
         return _figures(Path(info["folder"]))
     except DptraceError as error:
-        raise BenchRunError(f"its recording failed: {error}") from None
+        raise BenchRunError(f"recording failed: {error}") from None
 
 
 def _figures(run_folder: Path) -> dict[str, Any]:

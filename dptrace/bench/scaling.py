@@ -1,4 +1,4 @@
-"""How a benchmark's rows compare: what of naive runs is communication, and what the other modes save over them."""
+"""Compare a benchmark's rows: the communication share of naive runs, and what other modes save over them."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from dptrace.model import scaling
 __all__ = ["CommunicationShare", "Saving", "models_by_size", "savings", "shares", "superlinear_row", "usable"]
 
 _BEYOND = 1.05
-"""Of the ideal speedup: what is more than noise above it."""
+"""Factor over the ideal speedup above which the excess is more than noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommunicationShare:
-    """A naive run's epoch, in seconds, where computing and communicating take turns."""
+    """An epoch of a naive run, in seconds: compute and communication take turns in it."""
 
     row: Row
     compute_s: float
     comm_s: float
     fraction: float
-    """Seed's s: communication in the epoch."""
+    """s: communication as a share of the epoch."""
     efficiency: float
-    """Gustafson's, at this s."""
+    """Gustafson's efficiency at this s."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """How much shorter a mode's epoch is than naive's, for the same model on as many GPUs."""
+    """How much shorter a mode's epoch is than that of naive, for the same model and number of GPUs."""
 
     row: Row
     percent: float
-    """Above 0 where it is shorter."""
+    """Above 0 where the epoch is shorter."""
 
 
 def usable(rows: Sequence[Row]) -> list[Row]:
-    """Give the rows that have an epoch's time, one for each model, mode and number of GPUs."""
+    """Return the rows that have an epoch time, one per model, mode and number of GPUs."""
     found: dict[tuple[str, str, int], Row] = {}
     for row in rows:
         if row.epoch_s is not None:
@@ -46,16 +46,16 @@ def usable(rows: Sequence[Row]) -> list[Row]:
 
 
 def models_by_size(rows: Sequence[Row]) -> list[str]:
-    """Give the models, the smallest first where their sizes are known."""
+    """Return the models, smallest first where their sizes are known."""
     sizes = {row.model: row.parameters or 0 for row in rows}
     return sorted(sizes, key=sizes.__getitem__)
 
 
 def shares(rows: Sequence[Row]) -> list[CommunicationShare]:
-    """Give the naive rows as computing and communicating.
+    """Return the compute and communication time of the naive rows.
 
-    Communication comes from recorded steps and the epoch from steps without the profiler: where it is noise that
-    makes the part longer than the whole, the whole of it is communication.
+    Communication comes from recorded steps and the epoch from steps without the profiler. Where noise makes
+    communication longer than the epoch, the whole epoch counts as communication.
     """
     found = []
     for row in usable(rows):
@@ -68,7 +68,7 @@ def shares(rows: Sequence[Row]) -> list[CommunicationShare]:
 
 
 def savings(rows: Sequence[Row]) -> list[Saving]:
-    """Compare each parallel row with naive's, in percent of naive's epoch."""
+    """Compare each parallel row with naive on as many GPUs, in percent of naive's epoch."""
     good = usable(rows)
     naive = {(row.model, row.gpus): row.epoch_s for row in good if row.mode == "naive"}
     found = []
@@ -80,6 +80,6 @@ def savings(rows: Sequence[Row]) -> list[Saving]:
 
 
 def superlinear_row(rows: Sequence[Row]) -> Row | None:
-    """Give the row whose speedup is the furthest above its number of GPUs, if it is so by more than noise."""
+    """Return the row whose speedup exceeds its number of GPUs most; None where none does by more than noise."""
     found = [row for row in usable(rows) if row.speedup is not None and row.speedup > _BEYOND * row.gpus]
     return max(found, key=lambda row: (row.speedup or 0) / row.gpus, default=None)

@@ -1,4 +1,4 @@
-"""Run a benchmark's cells one after the other; each result is on disk before the next begins."""
+"""Run a benchmark's configurations one after the other; each result is written before the next run starts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ __all__ = ["Job", "jobs", "results", "run_all"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One training: a repetition of a cell without the profiler, or its one run with it."""
+    """One training: a repetition of a configuration without the profiler, or its one run with it."""
 
     config: BenchConfig
     repetition: int
-    """From 0; -1 for the run with the profiler."""
+    """0 or more; -1 for the run with the profiler."""
 
     @property
     def name(self) -> str:
-        """Name its result."""
+        """The name of its result."""
         return f"{self.config.name}.{'profiled' if self.repetition < 0 else self.repetition}"
 
     def __str__(self) -> str:
@@ -32,10 +32,10 @@ class Job:
 
 
 def jobs(configs: Sequence[BenchConfig], repeat: int, profile: bool = True) -> list[Job]:
-    """Give the trainings in their order.
+    """Return the trainings in the order in which they run.
 
-    All cells are timed once before any is timed again, so that a machine that slows down meanwhile slows all
-    alike; the profiled runs come last, as the table can be read without them.
+    All configurations are timed once before any is timed again, so that a machine that becomes slower affects all
+    of them alike. The profiled runs come last, since the table is useful without them.
     """
     timed_ones = [Job(config, repetition) for repetition in range(repeat) for config in configs]
     return timed_ones + [Job(config, -1) for config in configs if profile]
@@ -44,13 +44,13 @@ def jobs(configs: Sequence[BenchConfig], repeat: int, profile: bool = True) -> l
 def run_all(
     work: Sequence[Job], settings: Settings, store: Store, show: Callable[[Job, bool], None] = lambda job, done: None
 ) -> None:
-    """Run what has no result yet; a run that failed before is tried again.
+    """Run the jobs without a result; failed runs are repeated.
 
     Args:
-        show: called before each run with False, and after it, or where it had ended before, with True.
+        show: called with False before a job runs, and with True when it has a result.
 
     Raises:
-        Interrupted: by a signal; what has ended is on disk.
+        Interrupted: a signal arrived; the results so far are on disk.
     """
     for job in work:
         before = store.result_if_readable(job.name)
@@ -66,14 +66,14 @@ def _run(job: Job, settings: Settings, store: Store) -> dict[str, Any]:
             return run_timed(job.config, settings)
         timed_result = store.result(Job(job.config, 0).name) or {}
         if "failed" in timed_result:
-            return {"failed": "not recorded: its timed run failed"}
+            return {"failed": "not recorded, because its timed run failed"}
         return run_profiled(job.config, settings, store.folder / "traces" / job.config.name)
     except BenchRunError as error:
         return {"failed": str(error)}
 
 
 def results(configs: Sequence[BenchConfig], repeat: int, store: Store) -> dict[BenchConfig, list[dict[str, Any]]]:
-    """Collect what is on disk: of each cell its repetitions, each with the split under ``profiled``."""
+    """Read the repetitions of each configuration from disk, each with the split under ``profiled``."""
     found: dict[BenchConfig, list[dict[str, Any]]] = {}
     for config in configs:
         repetitions = [store.result(Job(config, number).name) for number in range(repeat)]

@@ -1,4 +1,4 @@
-"""A benchmark's folder: what was asked, and each run's result as soon as there is one."""
+"""The folder of a benchmark: its plan, and the result of each run as soon as it ends."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dptrace.errors import DptraceError, UsageError
 __all__ = ["PLAN", "Store"]
 
 PLAN = "bench.json"
-"""Tells what was asked, and the whole table when all is done."""
+"""Holds the plan, and the table once all runs have ended."""
 SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The folder; every file in it is there whole or not at all."""
+    """The folder; its files are written atomically."""
 
     folder: Path
 
@@ -28,11 +28,11 @@ class Store:
         """Prepare the folder for a plan.
 
         Args:
-            resume: go on with the results that are there; the plan must be the same.
-            force: forget the results that are there.
+            resume: keep the existing results; the plan must be the same.
+            force: delete the existing results.
 
         Raises:
-            UsageError: there are results already and neither was said, or they are of another plan.
+            UsageError: there are results and neither option is given, or their plan is another one.
         """
         path = self.folder / PLAN
         if path.exists():
@@ -42,28 +42,28 @@ class Store:
                 return
             if not force:
                 raise UsageError(
-                    f"{self.folder}: holds a benchmark already. --resume goes on with it, --force begins anew, "
-                    "-o names another folder."
+                    f"{self.folder}: already contains a benchmark. Use --resume to continue it, --force to overwrite "
+                    "it, or -o to choose another folder."
                 )
             for result in self.folder.glob("results/*.json"):
                 result.unlink()
         elif resume:
-            raise UsageError(f"{self.folder}: there is no benchmark to go on with; leave --resume out.")
+            raise UsageError(f"{self.folder}: no benchmark to resume; leave --resume out.")
         elif self.folder.exists() and any(self.folder.iterdir()):
-            raise UsageError(f"{self.folder}: holds something else; name another folder with -o.")
+            raise UsageError(f"{self.folder}: contains other files; choose another folder with -o.")
         (self.folder / "results").mkdir(parents=True, exist_ok=True)
         write_json(path, {"schema": SCHEMA, "plan": plan})
 
     def plan(self) -> dict[str, Any]:
-        """Read what was asked.
+        """Read the plan.
 
         Raises:
-            DptraceError: it can't be read.
+            DptraceError: the file can't be read.
         """
         content = read_json(self.folder / PLAN)
         plan = content.get("plan")
         if not isinstance(plan, dict):
-            raise DptraceError(f"{self.folder / PLAN}: is no benchmark's: it has no plan.")
+            raise DptraceError(f"{self.folder / PLAN}: not a file of dptrace bench: it has no plan.")
         return plan
 
     def _check_same_plan(self, there: dict[str, Any], plan: dict[str, Any]) -> None:
@@ -71,21 +71,21 @@ class Store:
         for key in sorted(asked.keys() | there.keys()):
             if there.get(key) != asked.get(key):
                 raise UsageError(
-                    f"{self.folder}: --resume with another {key.replace('_', ' ')}: {there.get(key)} then, "
-                    f"{asked.get(key)} now. Repeat the command as it was, or name another folder with -o."
+                    f"{self.folder}: --resume needs the same {key.replace('_', ' ')}: {there.get(key)} then, "
+                    f"{asked.get(key)} now. Repeat the same command, or choose another folder with -o."
                 )
 
     def path(self, name: str) -> Path:
-        """Give the file of one run's result."""
+        """Return the path of one run's result."""
         return self.folder / "results" / f"{name}.json"
 
     def result(self, name: str) -> dict[str, Any] | None:
-        """Give one run's result, if it has ended."""
+        """Read one run's result; None where it has not ended."""
         path = self.path(name)
         return read_json(path) if path.exists() else None
 
     def result_if_readable(self, name: str) -> dict[str, Any] | None:
-        """Give one run's result as :meth:`result` does; nothing where its file is damaged: the run is made again."""
+        """Read one run's result; None where it has not ended, or its file is damaged: then the run is repeated."""
         try:
             return self.result(name)
         except DptraceError:
@@ -97,24 +97,24 @@ class Store:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read an object.
+    """Read a JSON object.
 
     Raises:
-        DptraceError: there is none.
+        DptraceError: the file can't be read, or is not a JSON object.
     """
     try:
         content = msgspec.json.decode(path.read_bytes())
     except OSError as error:
-        raise DptraceError(f"{path}: can't be read: {error.strerror}.") from None
+        raise DptraceError(f"{path}: cannot be read: {error.strerror}.") from None
     except msgspec.DecodeError as error:
-        raise DptraceError(f"{path}: is no JSON: {error}.") from None
+        raise DptraceError(f"{path}: not valid JSON: {error}.") from None
     if not isinstance(content, dict):
-        raise DptraceError(f"{path}: holds no JSON object.")
+        raise DptraceError(f"{path}: not a JSON object.")
     return content
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a file so that it is there whole or not at all."""
+    """Write a JSON file atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     temporary.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
     os.replace(temporary, path)

@@ -1,4 +1,4 @@
-"""The table of a benchmark: a row for each cell, from results on disk or from other people's figures."""
+"""The table of a benchmark: a row per configuration, from results on disk or from a CSV file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEEDED = ("model", "mode", "gpus", "avg_epoch_s")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table; None stands for what was not measured."""
+    """One row of the table; None where a figure was not measured."""
 
     model: str
     mode: str
@@ -35,39 +35,39 @@ class Row:
     """Half the distance between the quartiles of the epochs, as a share of the median."""
     epochs: int = 0
     comm_s: float | None = None
-    """Communication of an epoch, overlapped or not: from the recorded steps' split."""
+    """Communication of an epoch, overlapped or not, from the split of the recorded steps."""
     samples_per_s: float | None = None
     speedup: float | None = None
     efficiency: float | None = None
     overlap_percent: float | None = None
     exposed_share: float | None = None
-    """Of a step's wall time."""
+    """Exposed communication as a share of a step's wall time."""
     parallel_fraction: float | None = None
-    """Amdahl's f, from this row's communication and the single GPU's epoch; of blocking modes."""
+    """Amdahl's f, from this row's communication and the epoch on one GPU; of naive rows only."""
     ceiling: float | None = None
-    """The most speedup that f allows on so many GPUs."""
+    """Amdahl's limit of the speedup for f and this number of GPUs."""
     gustafson: float | None = None
-    """The efficiency that the exposed share allows."""
+    """Gustafson's efficiency for the exposed share."""
     failed: str | None = None
-    """Why there are no figures."""
+    """Why the run failed."""
     options: dict[str, str] = field(default_factory=dict)
     accuracy: float | None = None
     losses: tuple[float | None, ...] = ()
-    """Of each timed step, averaged over ranks."""
+    """One per timed step, averaged over ranks."""
     local_losses: tuple[float | None, ...] = ()
-    """Of each timed step, rank 0's own."""
+    """One per timed step, of rank 0."""
 
 
 COLUMNS = tuple(name for name in Row.__dataclass_fields__ if name not in ("losses", "local_losses", "options"))
-"""Of CSV and frames."""
+"""Columns of CSV files and data frames."""
 
 
 def rows(configs: Sequence[BenchConfig], results: Mapping[BenchConfig, Sequence[dict[str, Any]]]) -> list[Row]:
-    """Give a row for each cell that has results.
+    """Return a row for each configuration that has results.
 
     Args:
-        results: of each config, its repetitions: what ``execute.timed`` gave, with the split under
-            ``profiled``; or ``failed``, with the reason.
+        results: the repetitions of each configuration: the results of ``execute.run_timed`` with the split under
+            ``profiled``, or the reason under ``failed``.
     """
     bench_rows = [_row(config, results[config]) for config in configs if results.get(config)]
     return with_speedup(bench_rows)
@@ -94,7 +94,7 @@ def _row(config: BenchConfig, repetitions: Sequence[dict[str, Any]]) -> Row:
         epoch_s=float(middle),
         spread=float((high - low) / 2 / middle),
         epochs=len(epochs),
-        # Throughput of the median epoch: results tell that of their own mean.
+        # The results hold the throughput of their mean epoch; this is that of the median epoch.
         samples_per_s=samples * mean / float(middle) if samples else None,
         comm_s=comm,
         overlap_percent=split.get("overlap_percent"),
@@ -106,12 +106,12 @@ def _row(config: BenchConfig, repetitions: Sequence[dict[str, Any]]) -> Row:
 
 
 def _last(value: Any) -> float | None:
-    """Give the accuracy after the last epoch: results tell it alone, or after each."""
+    """Return the accuracy after the last epoch; results have one value, or one per epoch."""
     return (value[-1] if value else None) if isinstance(value, list) else value
 
 
 def with_speedup(bench_rows: Iterable[Row]) -> list[Row]:
-    """Add what compares a row with the same model, and the same options, on one GPU."""
+    """Add the figures that compare a row with one GPU, for the same model and options."""
     bench_rows = list(bench_rows)
     alone = {
         (row.model, tuple(row.options.items())): row.epoch_s
@@ -128,7 +128,7 @@ def _compared(row: Row, single: float | None) -> Row:
     if single is not None:
         more["speedup"] = scaling.speedup(single, row.epoch_s)
         more["efficiency"] = scaling.efficiency(single, row.epoch_s, row.gpus)
-        # Only where computing and communicating are separate phases is communication what more GPUs add.
+        # Communication is the time that more GPUs add only where it is a separate phase.
         if row.comm_s and row.mode == "naive":
             more["parallel_fraction"] = scaling.parallel_fraction(single, row.comm_s)
             more["ceiling"] = scaling.amdahl_ceiling(more["parallel_fraction"], row.gpus)
@@ -138,7 +138,7 @@ def _compared(row: Row, single: float | None) -> Row:
 
 
 def frame(bench_rows: Sequence[Row]) -> pd.DataFrame:
-    """Give the table as a frame; options of a sweep are columns too."""
+    """Return the table as a data frame, with a column for each option."""
     import pandas as pd
 
     names = list(dict.fromkeys(name for row in bench_rows for name in row.options))
@@ -150,34 +150,34 @@ def frame(bench_rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def rows_from_csv(path: Path) -> list[Row]:
-    """Read figures that were measured elsewhere.
+    """Read figures from a CSV file.
 
-    Needs the columns model, mode, gpus, avg_epoch_s (seconds); takes params_millions or parameters, comm_s (seconds
-    of an epoch) and samples_per_s where they are.
+    It needs the columns model, mode, gpus, and avg_epoch_s or epoch_s (seconds). It can have parameters or
+    params_millions, comm_s (seconds of an epoch), samples_per_s and further columns of :data:`COLUMNS`.
 
     Raises:
-        DptraceError: the file can't be read as that.
+        DptraceError: the file can't be read, or a column or figure is missing or invalid.
     """
     import pandas as pd
 
     try:
         table = pd.read_csv(path)
     except (OSError, ValueError, pd.errors.ParserError) as error:
-        raise DptraceError(f"{path}: can't be read as CSV: {error}.") from None
-    missing = [column for column in _NEEDED if column not in table.columns and not _own(column, table)]
+        raise DptraceError(f"{path}: cannot be read as CSV: {error}.") from None
+    missing = [column for column in _NEEDED if column not in table.columns and not _has_alias(column, table)]
     if missing:
-        raise DptraceError(f"{path}: has no column {', '.join(missing)}. Its columns: {', '.join(table.columns)}.")
+        raise DptraceError(f"{path}: missing column {', '.join(missing)}. Its columns: {', '.join(table.columns)}.")
     try:
-        bench_rows = _repetitions_together([_measured_elsewhere(line) for line in table.to_dict("records")])
+        bench_rows = _merge_repetitions([_row_from_csv(line) for line in table.to_dict("records")])
     except (TypeError, ValueError) as error:
         raise DptraceError(f"{path}: {error}.") from None
     if not bench_rows:
-        raise DptraceError(f"{path}: holds no row.")
+        raise DptraceError(f"{path}: has no rows.")
     return with_speedup(bench_rows)
 
 
-def _repetitions_together(bench_rows: Sequence[Row]) -> list[Row]:
-    """Give one row for each model, mode and number of GPUs: several are repetitions, told by median and spread."""
+def _merge_repetitions(bench_rows: Sequence[Row]) -> list[Row]:
+    """Merge rows of the same model, mode and number of GPUs into one, with their median and spread."""
     configs: dict[tuple[str, str, int], list[Row]] = {}
     for row in bench_rows:
         configs.setdefault((row.model, row.mode, row.gpus), []).append(row)
@@ -200,11 +200,11 @@ def _median_row(repetitions: Sequence[Row]) -> Row:
     )
 
 
-def _own(column: str, table: pd.DataFrame) -> bool:
+def _has_alias(column: str, table: pd.DataFrame) -> bool:
     return column == "avg_epoch_s" and "epoch_s" in table.columns
 
 
-def _measured_elsewhere(line: dict[Any, Any]) -> Row:
+def _row_from_csv(line: dict[Any, Any]) -> Row:
     def number(*names: str) -> float | None:
         value = next((line[name] for name in names if name in line), None)
         return None if value is None or value != value else float(value)
@@ -213,10 +213,10 @@ def _measured_elsewhere(line: dict[Any, Any]) -> Row:
     failed = line.get("failed")
     if gpus is not None and (gpus < 1 or gpus != int(gpus)):
         raise ValueError(
-            f"a row for {line.get('model')}, {line.get('mode')} has {gpus:g} GPUs; whole numbers from 1 on"
+            f"a row for {line.get('model')}, {line.get('mode')} has {gpus:g} GPUs; give a whole number, 1 or more"
         )
     if gpus is None or ((epoch is None or epoch <= 0) and not isinstance(failed, str)):
-        raise ValueError(f"a row for {line.get('model')}, {line.get('mode')} lacks its gpus or the seconds of an epoch")
+        raise ValueError(f"a row for {line.get('model')}, {line.get('mode')} lacks gpus or the seconds of an epoch")
     millions, exact = number("params_millions"), number("parameters")
     parameters = exact if exact is not None else millions * 1e6 if millions is not None else None
     return Row(
@@ -235,5 +235,5 @@ def _measured_elsewhere(line: dict[Any, Any]) -> Row:
 
 
 def as_dict(row: Row) -> dict[str, Any]:
-    """Give a row for JSON."""
+    """Return a row as a dictionary for JSON."""
     return asdict(row)

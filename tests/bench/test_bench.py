@@ -1,4 +1,4 @@
-"""Benchmarks: the matrix, the folder, the results of strangers' scripts, the table."""
+"""Benchmarks: the matrix, the folder, the results of user scripts, the table."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOUR = ("single", "naive", "interleaved", "ddp")
 
 
 def test_four_gpus_make_twenty_eight_runs() -> None:
-    """Four models, one GPU alone, three modes on two and on four GPUs; nothing is left out."""
+    """Four models on one GPU, and in three modes on two and four GPUs; nothing is left out."""
     cells, left_out = matrix(MLPS, FOUR, [1, 2, 4], 4)
 
     assert 28 == len(cells) == len(set(cells)) == len({config.name for config in cells})
@@ -29,7 +29,7 @@ def test_four_gpus_make_twenty_eight_runs() -> None:
 
 
 def test_what_the_machine_lacks_is_left_out_and_said() -> None:
-    """On two GPUs the runs on four are not there, and a sentence says why."""
+    """A machine with two GPUs has no runs on four, and a sentence says why."""
     cells, left_out = matrix(["small"], FOUR, [1, 2, 4], 2)
 
     assert [1, 2, 2, 2] == [config.gpus for config in cells]
@@ -39,26 +39,26 @@ def test_what_the_machine_lacks_is_left_out_and_said() -> None:
 @pytest.mark.parametrize(
     ("modes", "counts", "batch", "says"),
     [
-        (["naive"], [1], None, "nothing is left"),
+        (["naive"], [1], None, "nothing to run"),
         (["naive"], [8], None, "this machine has 2"),
         (["naive"], [2], 3, "2 or 4"),
     ],
 )
 def test_a_matrix_of_nothing_is_refused(modes: list[str], counts: list[int], batch: int | None, says: str) -> None:
-    """Before anything is schedule."""
+    """Invalid requests fail before anything runs."""
     with pytest.raises(UsageError, match=says):
         matrix(["small"], modes, counts, 2, batch)
 
 
 def test_a_folder_is_not_overwritten_and_goes_on_only_with_the_same_plan(tmp_path: Path) -> None:
-    """Without --resume or --force it is refused; --resume with another plan says what differs."""
+    """It needs --resume or --force; --resume with another plan names the difference."""
     store = Store(tmp_path / "bench")
     store.begin({"epochs": 5, "cells": ("a",)}, False, False)
     store.save("a.0", {"epoch_s": [1.0]})
 
-    with pytest.raises(UsageError, match="--resume goes on"):
+    with pytest.raises(UsageError, match="--resume"):
         store.begin({"epochs": 5, "cells": ("a",)}, False, False)
-    with pytest.raises(UsageError, match="another epochs: 5 then, 1 now"):
+    with pytest.raises(UsageError, match="epochs: 5 then, 1 now"):
         store.begin({"epochs": 1, "cells": ("a",)}, True, False)
     store.begin({"epochs": 5, "cells": ("a",)}, True, False)
     assert {"epoch_s": [1.0]} == store.result("a.0")
@@ -67,41 +67,41 @@ def test_a_folder_is_not_overwritten_and_goes_on_only_with_the_same_plan(tmp_pat
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
-    """Also a benchmark's own file that cannot be read is told, and not replaced."""
+    """A benchmark file that cannot be read is an error, and is not replaced."""
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(UsageError, match="holds something else"):
+    with pytest.raises(UsageError, match="contains other files"):
         Store(tmp_path).begin({}, False, False)
-    with pytest.raises(UsageError, match="no benchmark to go on with"):
+    with pytest.raises(UsageError, match="no benchmark to resume"):
         Store(tmp_path / "new").begin({}, True, False)
     (tmp_path / "bench.json").write_text("{")
-    with pytest.raises(DptraceError, match="is no JSON"):
+    with pytest.raises(DptraceError, match="not valid JSON"):
         Store(tmp_path).begin({}, True, False)
 
 
 @pytest.mark.parametrize(
     ("printed", "says"),
     [
-        ("nothing here", "without a line that begins with RESULTS_JSON:"),
-        ("RESULTS_JSON: {", "no JSON"),
-        ("RESULTS_JSON: [1]", "no JSON object"),
-        ('RESULTS_JSON: {"mode": "x"}', "without the seconds"),
-        ('RESULTS_JSON: {"epoch_s": []}', "without the seconds"),
-        ('RESULTS_JSON: {"epoch_s": ["1"]}', "without the seconds"),
-        ('RESULTS_JSON: {"avg_epoch_s": -1}', "without the seconds"),
-        ('RESULTS_JSON: {"epoch_s": [Infinity]}', "without the seconds"),
-        ('RESULTS_JSON: {"epoch_s": 1, "parameters": "many"}', "no number"),
-        ('RESULTS_JSON: {"epoch_s": 1, "samples_per_s": NaN}', "no number"),
-        ('RESULTS_JSON: {"epoch_s": 1, "losses": [1, "x"]}', "holds what is no number"),
+        ("nothing here", "no line that begins with RESULTS_JSON:"),
+        ("RESULTS_JSON: {", "not valid JSON"),
+        ("RESULTS_JSON: [1]", "not a JSON object"),
+        ('RESULTS_JSON: {"mode": "x"}', "without epoch times"),
+        ('RESULTS_JSON: {"epoch_s": []}', "without epoch times"),
+        ('RESULTS_JSON: {"epoch_s": ["1"]}', "without epoch times"),
+        ('RESULTS_JSON: {"avg_epoch_s": -1}', "without epoch times"),
+        ('RESULTS_JSON: {"epoch_s": [Infinity]}', "without epoch times"),
+        ('RESULTS_JSON: {"epoch_s": 1, "parameters": "many"}', "is not a number"),
+        ('RESULTS_JSON: {"epoch_s": 1, "samples_per_s": NaN}', "is not a number"),
+        ('RESULTS_JSON: {"epoch_s": 1, "losses": [1, "x"]}', "a value that is not a number"),
     ],
 )
 def test_results_that_are_none_are_told(printed: str, says: str) -> None:
-    """As the reason in the run's row."""
+    """The message is the reason that the run's row shows."""
     with pytest.raises(BenchRunError, match=says):
         parse_results(printed)
 
 
 def test_the_last_line_of_results_counts() -> None:
-    """Scripts of the protocol print other things before it; one number stands for one epoch."""
+    """Scripts may print other lines before it; a single number is one epoch."""
     assert [2.5] == parse_results('hello\nRESULTS_JSON: {"avg_epoch_s": 1}\nRESULTS_JSON: {"avg_epoch_s": 2.5}\nbye')[
         "epoch_s"
     ]
@@ -109,7 +109,7 @@ def test_the_last_line_of_results_counts() -> None:
 
 
 def test_all_cells_are_timed_before_one_is_timed_again_and_recorded_last() -> None:
-    """A machine that slows down slows all alike."""
+    """So a machine that becomes slower affects all configurations alike."""
     a, b = BenchConfig("small", "single", 1), BenchConfig("small", "ddp", 2)
 
     assert [Job(a, 0), Job(b, 0), Job(a, 1), Job(b, 1), Job(a, -1), Job(b, -1)] == jobs([a, b], 2)
@@ -138,7 +138,7 @@ def test_the_table_compares_with_one_gpu() -> None:
 
 
 def test_a_run_that_failed_is_a_row_that_says_why() -> None:
-    """The others keep their figures; one good repetition is enough for them."""
+    """Other rows keep their figures; one successful repetition is enough."""
     a, b, c = BenchConfig("small", "single", 1), BenchConfig("small", "ddp", 2), BenchConfig("small", "naive", 2)
     found = {a: [result([1.0])], b: [{"failed": "out of memory"}], c: [{"failed": "x"}, result([1.0])]}
     made = rows([a, b, c], found)
@@ -150,7 +150,7 @@ def test_a_run_that_failed_is_a_row_that_says_why() -> None:
 
 
 def test_a_script_names_its_own_mode_and_accuracy_is_the_last() -> None:
-    """In its results; a trainer of ours can't be called another."""
+    """A script names its mode in its results; dptrace's trainers cannot."""
     script, ours = BenchConfig("mine", "script", 2), BenchConfig("small", "ddp", 2)
     found = {
         script: [result([1.0], mode="zero", accuracy=[0.1, 0.9])],
@@ -162,7 +162,7 @@ def test_a_script_names_its_own_mode_and_accuracy_is_the_last() -> None:
 
 
 def test_options_of_a_sweep_are_columns_and_compare_with_their_own_baseline() -> None:
-    """Rows with other options are other trainings."""
+    """Rows with different options are not compared."""
     a, b = (
         BenchConfig("small", "single", 1, (("batch-size", "8"),)),
         BenchConfig("small", "ddp", 2, (("batch-size", "16"),)),
@@ -174,7 +174,7 @@ def test_options_of_a_sweep_are_columns_and_compare_with_their_own_baseline() ->
 
 
 def test_the_workshops_table_is_read(tmp_path: Path) -> None:
-    """Other people's figures give the same rows; speedups are computed anew."""
+    """A CSV gives the same rows; speedups are recomputed."""
     path = tmp_path / "runs.csv"
     path.write_text(
         "model,mode,gpus,params_millions,avg_epoch_s,comm_s,samples_per_s,speedup\n"
@@ -188,7 +188,7 @@ def test_the_workshops_table_is_read(tmp_path: Path) -> None:
 
 
 def test_what_dptrace_wrote_is_read_again(tmp_path: Path) -> None:
-    """table.csv of a benchmark can be drawn anew, failed rows too."""
+    """table.csv of a benchmark can be read again, with its failed rows."""
     made = [Row("small", "single", 1, 7, 1.0, 0.1, 5, samples_per_s=3.0), Row("small", "ddp", 2, failed="broke")]
     path = tmp_path / "table.csv"
     frame(made).to_csv(path, index=False)
@@ -200,15 +200,15 @@ def test_what_dptrace_wrote_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "can't be read"),
-        ("a,b\n1,2\n", "no column model, mode, gpus"),
-        ("model,mode,gpus,avg_epoch_s\n", "no row"),
+        ("", "cannot be read"),
+        ("a,b\n1,2\n", "missing column model, mode, gpus"),
+        ("model,mode,gpus,avg_epoch_s\n", "no rows"),
         ("model,mode,gpus,avg_epoch_s\nx,naive,two,1\n", "two"),
         ("model,mode,gpus,avg_epoch_s\nx,naive,2,\n", "lacks"),
     ],
 )
 def test_a_csv_of_something_else_is_told(tmp_path: Path, text: str, says: str) -> None:
-    """With the file's name and what is missing."""
+    """The message says what is missing."""
     path = tmp_path / "other.csv"
     path.write_text(text)
     with pytest.raises(DptraceError, match=says):
@@ -216,7 +216,7 @@ def test_a_csv_of_something_else_is_told(tmp_path: Path, text: str, says: str) -
 
 
 def test_a_benchmark_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has a result is not run again, what failed is; each result is on disk before the next run begins."""
+    """Runs with a result are skipped, failed ones repeated; each result is stored before the next run."""
     from dptrace.bench import schedule
 
     a, b = BenchConfig("small", "single", 1), BenchConfig("small", "ddp", 2)
@@ -231,17 +231,17 @@ def test_a_benchmark_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Mo
         return result([3.0])
 
     monkeypatch.setattr(schedule, "run_timed", fake)
-    told: list[tuple[str, bool]] = []
-    run_all(jobs([a, b], 1, profile=False), Settings(), store, lambda job, done: told.append((job.name, done)))
+    shown: list[tuple[str, bool]] = []
+    run_all(jobs([a, b], 1, profile=False), Settings(), store, lambda job, done: shown.append((job.name, done)))
 
     assert ["small_ddp_2"] == ran
-    assert [("small_single_1.0", True), ("small_ddp_2.0", False), ("small_ddp_2.0", True)] == told
+    assert [("small_single_1.0", True), ("small_ddp_2.0", False), ("small_ddp_2.0", True)] == shown
     assert [3.0] == results([a, b], 1, store)[b][0]["epoch_s"]
 
 
 @pytest.mark.processes
 def test_a_strangers_script_is_benched_and_its_failure_is_told(tmp_path: Path) -> None:
-    """Any script that prints the line; of one that dies, its own error and not torchrun's; one that hangs is ended."""
+    """Any script that prints the line works; a crash reports the script's own error, and a hang is stopped."""
     script = tmp_path / "mine.py"
     script.write_text(
         "import os, sys, time\n"
@@ -262,14 +262,14 @@ def test_a_strangers_script_is_benched_and_its_failure_is_told(tmp_path: Path) -
 
 
 def test_the_plan_in_the_folder_is_plain_json(tmp_path: Path) -> None:
-    """So that others' tools can read it."""
+    """So that other tools can read it."""
     Store(tmp_path / "b").begin({"cells": ["x"]}, False, False)
 
     assert {"schema": 1, "plan": {"cells": ["x"]}} == json.loads((tmp_path / "b" / "bench.json").read_text())
 
 
 def test_the_reason_of_a_script_that_ended_is_its_own() -> None:
-    """Not torchrun's report of it, which comes after, with an error's name of its own."""
+    """torchrun's report, which follows with its own error name, is ignored."""
     from dptrace.bench.execute import _reason
 
     trouble = (
@@ -284,7 +284,7 @@ def test_the_reason_of_a_script_that_ended_is_its_own() -> None:
 
 
 def test_rows_of_one_cell_in_a_csv_are_repetitions(tmp_path: Path) -> None:
-    """Told by their median and spread, not as two baselines."""
+    """They become one row with median and spread, not two baselines."""
     path = tmp_path / "r.csv"
     path.write_text("model,mode,gpus,avg_epoch_s\na,single,1,1\na,single,1,3\na,ddp,2,1\n")
     single, ddp = rows_from_csv(path)
@@ -296,7 +296,7 @@ def test_rows_of_one_cell_in_a_csv_are_repetitions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("gpus", ["0", "-2", "1.5"])
 def test_a_row_of_no_gpus_is_refused(tmp_path: Path, gpus: str) -> None:
-    """With its model and mode."""
+    """The message names its model and mode."""
     path = tmp_path / "r.csv"
     path.write_text(f"model,mode,gpus,avg_epoch_s\na,ddp,{gpus},1\n")
     with pytest.raises(DptraceError, match=rf"a row for a, ddp has {gpus} GPUs"):
@@ -304,11 +304,11 @@ def test_a_row_of_no_gpus_is_refused(tmp_path: Path, gpus: str) -> None:
 
 
 def test_a_damaged_result_is_made_again(tmp_path: Path) -> None:
-    """A disk that was full when a run ended must not end the benchmark."""
+    """A disk that was full when a run ended must not stop the benchmark."""
     store = Store(tmp_path)
     store.begin({}, False, False)
     store.path("x.0").write_text("{")
 
     assert store.result_if_readable("x.0") is None
-    with pytest.raises(DptraceError, match="is no JSON"):
+    with pytest.raises(DptraceError, match="not valid JSON"):
         store.result("x.0")

@@ -48,9 +48,9 @@ def run(*arguments: str) -> Result:
         (["--script", "nowhere.py"], "--script nowhere.py: not found"),
         (["--script", "runs.csv", "--models", "small"], "a script's own follow --"),
         (["--script", "runs.csv", "--epochs", "3"], "follow --, as in --script runs.csv -- --epochs 3"),
-        (["--resume"], "no benchmark to go on with"),
+        (["--resume"], "no benchmark to resume"),
         (["--from", "runs.csv", "--epochs", "3"], "leave --epochs out"),
-        (["--from", "nowhere.csv"], "can't be read"),
+        (["--from", "nowhere.csv"], "cannot be read"),
         (["--from", "runs.csv", "-o", "runs.csv"], "is not empty"),
         (["--modes", "moe", "--models", "small"], "the mode moe trains gpt-tiny"),
         (["--csv", "runs.csv"], "runs.csv already exists"),
@@ -75,8 +75,8 @@ def test_figures_from_elsewhere_are_drawn(here: Path) -> None:
     assert ["bench.json", "charts", "charts.html", "table.csv", "table.md"] == sorted(os.listdir(here / "made"))
     charts = {"communication.svg", "epoch_time.svg", "saving.svg", "speedup.svg", "throughput.svg"}
     assert charts == set(os.listdir(here / "made" / "charts"))
-    assert "In these figures DDP pays off from 8.4 M parameters on" in done.output
-    assert "small: one GPU is the fastest" in done.output
+    assert "DDP pays off from 8.4 M parameters up" in done.output
+    assert "small: one GPU is fastest" in done.output
     assert "xlarge, interleaved on 4 GPUs: 2.40×" in done.output
     assert "Next: open made/charts.html" in done.output
     content = json.loads((here / "made" / "bench.json").read_text())
@@ -176,7 +176,7 @@ def test_a_benchmark_that_is_broken_off_goes_on(tmp_path: Path) -> None:
     assert [("single", 1), ("naive", 2), ("ddp", 2)] == [(row["mode"], row["gpus"]) for row in content["rows"]]
     assert {1_462_538} == {row["parameters"] for row in content["rows"]}
     assert all(row["failed"] is None and row["epoch_s"] > 0 for row in content["rows"])
-    assert content["reading"]["loss"][0].startswith("small: all 3 curves fall on one another")
+    assert content["reading"]["loss"][0].startswith("small: all 3 curves coincide")
     assert "share its cores" in errors
     assert "charts.html" in errors
     assert "small" in shown

@@ -63,19 +63,19 @@ def run(*arguments: str) -> Result:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "nothing to compare"),
-        (["--bucket-cap-mb", "4"], "nothing to compare"),
+        ([], "Nothing to compare"),
+        (["--bucket-cap-mb", "4"], "Nothing to compare"),
         (["--bucket-cap-mb", "0,4"], "not above 0"),
-        (["--compress", "none,zip"], "There are none, fp16"),
-        (["--micro-batches", "1,2"], "--mode accumulate has"),
+        (["--compress", "none,zip"], "choose from none, fp16"),
+        (["--micro-batches", "1,2"], "use --mode accumulate"),
         (["--batch-size", "7,8"], "must be divisible by 2 ranks"),
         (["--bucket-cap-mb", "1,4", "--gpus", "3"], "this machine has only 2"),
         (["--bucket-cap-mb", "1,4", "--mode", "naive"], "is not one of"),
         (["--bucket-cap-mb", "1,4", "--data", "nowhere"], "nowhere: not a folder"),
         (["--bucket-cap-mb", "1,4", "--data", ".", "--model", "small"], "synthetic data"),
-        (["--bucket-cap-mb", "1,4", "--links", "none.json"], "can't be read"),
+        (["--bucket-cap-mb", "1,4", "--links", "none.json"], "cannot be read"),
         (["--bucket-cap-mb", "1,4", "--links", "links4.json"], "among 4 ranks"),
-        (["--bucket-cap-mb", "1,4", "--resume"], "to go on with"),
+        (["--bucket-cap-mb", "1,4", "--resume"], "no benchmark to resume"),
     ],
 )
 def test_what_can_not_be_swept_is_refused(here: Path, ran: list[str], arguments: list[str], says: str) -> None:

@@ -1,4 +1,4 @@
-"""Benchmarks' rows for tests: made by hand, and the workshop's table, whose experiment ``dptrace bench`` repeats."""
+"""Benchmark rows for tests: hand-written ones, and the workshop's table, whose experiment ``dptrace bench`` repeats."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RATES = {("xlarge", "single", 1): 55_016.0, ("xlarge", "interleaved", 4): 131_8
 
 
 def bench(model: str, mode: str, gpus: int, epoch_s: float) -> Row:
-    """Give a row of one epoch."""
+    """Return a row of one epoch."""
     return Row(model, mode, gpus, _SIZES.get(model), epoch_s, samples_per_s=_SAMPLES / epoch_s)
 
 
@@ -53,9 +53,9 @@ CSV = "\n".join(
 
 
 def with_losses(rows: list[Row], steps: int = 8) -> list[Row]:
-    """Give all runs of a model the same mean losses, and other local ones for each number of GPUs."""
-    made = []
+    """Return the rows with the same mean losses for each model, and local ones that depend on the number of GPUs."""
+    filled = []
     for row in rows:
         losses = tuple(2.3 - 0.01 * step for step in range(steps))
-        made.append(replace(row, losses=losses, local_losses=tuple(loss + 0.02 * row.gpus for loss in losses)))
-    return made
+        filled.append(replace(row, losses=losses, local_losses=tuple(loss + 0.02 * row.gpus for loss in losses)))
+    return filled

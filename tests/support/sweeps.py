@@ -1,4 +1,4 @@
-"""Sweeps made up by hand: results of timed runs and what was recorded, with a truth that a test knows."""
+"""Synthetic sweeps: results of timed runs and figures of recorded runs, with known values."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ LINE = Line(1e-3, 4e-9)
 
 
 def result(step_s: float, steps: int = 30, epochs: int = 1, **more: Any) -> dict[str, Any]:
-    """Give what a timed run prints: its steps around one time, the first ten twice as long."""
+    """Return the results of a timed run: steps around one time, the first ten twice as long."""
     times = [step_s * (2 if k < 10 else 1 + 0.002 * (k % 5 - 2)) for k in range(steps)]
     about = {"batch_size": 128, "parameters": 10, "device": "CPU", "parameter_bytes": GRADIENTS[::-1]}
     return {**about, "step_s": times, "steps_per_epoch": steps, "epoch_s": [sum(times)] * epochs, **more}
 
 
 def read(cap_mb: float, line: Line = LINE) -> RecordedFigures:
-    """Give what a recording of that cap tells where all-reduces take what *line* says."""
+    """Return the figures of a recorded run with this cap, whose all-reduces take the time of *line*."""
     ends = bucket_ends(GRADIENTS, cap_mb * MIB)
     filled = [sum(GRADIENTS[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
     ready = [(end - len(GRADIENTS)) * 1e-3 for end in ends]
@@ -61,7 +61,7 @@ def read(cap_mb: float, line: Line = LINE) -> RecordedFigures:
 
 @dataclass
 class SweepFixture:
-    """A sweep's folder whose runs have ended, and its outcome."""
+    """The folder of a sweep whose runs have ended, and its result."""
 
     asked: SweepRequest
     store: Store
@@ -76,7 +76,7 @@ def make_sweep(
     epochs: int = 1,
     mode: str = "ddp",
 ) -> SweepFixture:
-    """Make a sweep with these results, by the cells' names without their model; recordings are made up from the cap."""
+    """Make a sweep with these results, by the values of the options; recorded figures follow from the cap."""
     found = configs(mode, "resnet18", 2, chosen)
     asked = SweepRequest(found, chosen, epochs, 1)
     store = Store(folder)

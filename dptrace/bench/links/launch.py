@@ -1,4 +1,4 @@
-"""Start the ranks that measure the links, and give what they measured; and read such measurements from their file."""
+"""Start the ranks that measure the links, collect their measurement, and read it from a file."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from dptrace.record.launch.launcher import Launch, raise_on_signals, run_torchru
 
 __all__ = ["LinksRequest", "check_address", "check_endpoint", "links_summary", "measure_links", "read_links"]
 
-_MEASURED = "measured.json"  # dptrace.bench.links.measure says it too, which needs torch
+_MEASURED = "measured.json"  # the same as in dptrace.bench.links.measure, which imports torch
 _USAGE_EXIT_CODE = 2
 _BUSY = 0.5
-"""Share of the cores that others may keep busy without its being said."""
+"""Load per core above which a note says that other processes keep the machine busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinksRequest:
-    """What is to be measured, and among whom."""
+    """What to measure, and among which processes."""
 
     collectives: Sequence[str]
     min_bytes: int
     max_bytes: int
     budget_s: float
     processes: int
-    """On this machine."""
+    """Number of processes on this machine."""
     nnodes: int = 1
     node_rank: int = 0
     endpoint: str | None = None
 
     def to_json(self) -> str:
-        """Give what the ranks are told."""
+        """Return the request as JSON for the ranks."""
         settings = {"collectives": list(self.collectives), "min_bytes": self.min_bytes, "max_bytes": self.max_bytes}
         return json.dumps(settings | {"budget_s": self.budget_s})
 
 
 def measure_links(request: LinksRequest, progress: Callable[[int, int], None]) -> dict[str, Any] | None:
-    """Measure by torchrun, and give the times; None on a machine other than the first.
+    """Measure with torchrun and return the times; None on machines other than the first.
 
     Raises:
-        RecordingError: a rank died; the message tells which, why, and its last lines.
-        UsageError: the options are such that no rank would start.
-        Interrupted: by a signal; no process is left, and no file.
+        RecordingError: a rank died; the message names the rank, the reason, and its last lines.
+        UsageError: no rank can start with these options.
+        Interrupted: a signal arrived; all processes are stopped and no file is left.
     """
     if request.node_rank == 0 and request.endpoint is not None:
         check_endpoint(request.endpoint)
@@ -61,7 +61,7 @@ def measure_links(request: LinksRequest, progress: Callable[[int, int], None]) -
         job = Launch(
             out=folder,
             force=False,
-            script=Path("-m"),  # by its name: run from its file, its folder would come first on Python's path
+            script=Path("-m"),  # run as a module: as a file, its folder would come first on Python's path
             arguments=["dptrace.bench.links.measure", request.to_json()],
             processes=request.processes,
             mode="links",
@@ -77,38 +77,40 @@ def measure_links(request: LinksRequest, progress: Callable[[int, int], None]) -
         if request.node_rank:
             return None
         with suppress(OSError, ValueError):
-            found: dict[str, Any] = json.loads((folder / _MEASURED).read_text(encoding="utf-8"))
-            return found | {"notes": [*busy, *found["notes"]]}
-        raise RecordingError("The ranks ended without an error, but left no measurement.")
+            measurement: dict[str, Any] = json.loads((folder / _MEASURED).read_text(encoding="utf-8"))
+            return measurement | {"notes": [*busy, *measurement["notes"]]}
+        raise RecordingError("the ranks ended without an error, but wrote no measurement.")
 
 
 def _busy_machine_notes() -> list[str]:
-    """Say that other processes keep this machine busy, where they do: then no time is the link's alone."""
+    """Return a note where other processes keep this machine busy, which makes times longer."""
     load, cores = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0, os.cpu_count() or 1
     if load <= _BUSY * cores:
         return []
-    return [f"Others were busy on this machine ({cores} cores, load {load:.1f}): times are longer, and scatter."]
+    return [
+        f"Other processes were busy on this machine ({cores} cores, load {load:.1f}): times are longer and vary more."
+    ]
 
 
 def _raise_failure(folder: Path, code: int, request: LinksRequest) -> None:
     failure = find_failure(folder)
     if failure is None:
         if code:
-            raise RecordingError(f"torchrun ended with exit code {code}, and nothing was measured.")
+            raise RecordingError(f"torchrun ended with exit code {code}; nothing was measured.")
         return
     if failure.is_user_error:
         raise UsageError(failure.message) if failure.exit_code == _USAGE_EXIT_CODE else RecordingError(failure.message)
     collect_logs(folder, request.processes)
     lines = last_lines(folder / f"rank{failure.rank}.log")
-    text = f"Rank {failure.rank} died: {failure.message}. Nothing was measured."
+    text = f"rank {failure.rank} died: {failure.message}. Nothing was measured."
     raise RecordingError(text + ("\nIts last lines:\n" + "\n".join(f"    {line}" for line in lines) if lines else ""))
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Refuse an address at which this machine can't listen: torchrun would say so with a page of its own code.
+    """Check that this machine can listen at an address, since torchrun reports it with a long traceback.
 
     Raises:
-        UsageError: see :func:`check_address`; or the port is taken, or the address another machine's.
+        UsageError: see :func:`check_address`; or the port is taken, or the address belongs to another machine.
     """
     family, kind, protocol, _, address = check_address(endpoint)[0]
     with socket.socket(family, kind, protocol) as probe:
@@ -117,16 +119,16 @@ def check_endpoint(endpoint: str) -> None:
             probe.bind(address)
         except OSError as error:
             raise UsageError(
-                f"--rdzv-endpoint {endpoint}: this machine can't listen there: {error.strerror}. Choose another port, "
-                "or an address of this machine."
+                f"--rdzv-endpoint {endpoint}: this machine cannot listen there: {error.strerror}. Choose another "
+                "port, or an address of this machine."
             ) from None
 
 
 def check_address(endpoint: str) -> list[tuple[Any, ...]]:
-    """Refuse an address that no machine could have, and give what socket.getaddrinfo knows of it.
+    """Check an address and return the result of socket.getaddrinfo.
 
     Raises:
-        UsageError: it is no HOST:PORT, or names no known host.
+        UsageError: it is not HOST:PORT, or the host is unknown.
     """
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -134,33 +136,35 @@ def check_address(endpoint: str) -> list[tuple[Any, ...]]:
     try:
         return [*socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)]
     except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "no such name can be"
-        raise UsageError(f"--rdzv-endpoint {endpoint}: {host} is not known here: {why}.") from None
+        why = error.strerror if isinstance(error, OSError) else "not a valid name"
+        raise UsageError(f"--rdzv-endpoint {endpoint}: unknown host {host}: {why}.") from None
 
 
 def read_links(path: Path) -> dict[str, Any]:
-    """Read what ``dptrace links -o`` wrote.
+    """Read a file of ``dptrace links -o``.
 
     Raises:
-        DptraceError: it can't be read, or is something else.
+        DptraceError: it can't be read, or is another kind of file.
     """
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DptraceError(f"{path}: can't be read: {error.strerror or error}.") from None
+        raise DptraceError(f"{path}: cannot be read: {error.strerror or error}.") from None
     except ValueError:
         content = None
     whole = isinstance(content, dict) and isinstance(content.get("collectives"), dict) and "busbw_gbps" in content
     if not whole or content.get("kind") != "links":
-        raise DptraceError(f"{path}: holds no measurement of links; write one with: dptrace links -o {path}")
+        raise DptraceError(f"{path}: contains no measurement of links; write one with: dptrace links -o {path}")
     if content.get("schema") != 1:
-        raise DptraceError(f"{path}: is of schema {content.get('schema')!r}; this dptrace knows 1. Measure again.")
-    found: dict[str, Any] = content
-    return found
+        raise DptraceError(
+            f"{path}: has schema {content.get('schema')!r}, but this dptrace reads schema 1. Measure again."
+        )
+    measurement: dict[str, Any] = content
+    return measurement
 
 
 def links_summary(content: dict[str, Any]) -> dict[str, Any]:
-    """Give what run.json keeps of them, as ``links``: all but the single measurements."""
+    """Return the part that run.json keeps as ``links``: all but the single measurements."""
     kept = ("created", "backend", "ranks", "nodes", "busbw_gbps", "busbw_gbps_by_kind", "nearest")
     fits = {
         kind: {key: value for key, value in found.items() if key != "measured"}

@@ -1,8 +1,8 @@
 """Time collectives on every rank; torchrun starts this module for ``dptrace links``.
 
-Sizes and collectives are interleaved: a round times each of them three times or more, in an order that is shuffled
-anew, and rounds go on until the time is up. So what else the machine does meanwhile falls on all sizes alike; of three
-timings of a round the least counts, and the median over rounds is not one bad moment's.
+Sizes and collectives are interleaved: each round times all of them, three times or more and in a new random order,
+until the time is up. So other load on the machine affects all sizes alike. The shortest of three timings counts, and
+the median over the rounds is robust against short disturbances.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ __all__ = ["MEASURED", "main", "sizes_between"]
 MEASURED = "measured.json"
 _FEWEST_ROUNDS, _WANTED_ROUNDS, _MOST_ROUNDS = 3, 12, 200
 _BEST_OF = 3
-"""Timings of which the least counts: on shared cores, most short calls may wait for another process's time slice."""
+"""Number of timings of which the shortest counts: on shared cores, most calls may wait for another process."""
 _TIMING_S, _MOST_CALLS = 2e-3, 20
-"""What one timing on a GPU should take: calls that take less are made several times in it, as launches and events have
-their own cost. On a CPU one call is timed at a time: of two milliseconds, another process has its slice in most."""
+"""Target length of a timing on a GPU: shorter calls are repeated within it, since launches and events have a cost of
+their own. On a CPU each timing is one call: within two milliseconds, other processes mostly get a time slice."""
 _SHORT_S, _TIMINGS_IF_SHORT = 2e-3, 3
-"""Of timings shorter than this, so many bests are taken in each round, of others one."""
+"""Timings shorter than this give three values per round, others one."""
 _WARMUP_BUDGET_SHARE = 0.45
-"""Share of the time that the largest size of each collective may take: the smaller ones take as much together."""
+"""Share of the time for the largest size of each collective; all smaller sizes together take about as long."""
 
 
 @dataclass
@@ -50,15 +50,15 @@ class Measurement:
     size: int
     call: Callable[[], object]
     calls: int = 1
-    """Per timing."""
+    """Number of calls per timing."""
     timings_per_round: int = 1
-    """Per round."""
+    """Values per round, each the shortest of three timings."""
     seconds: list[float] = field(default_factory=list)
-    """Of one call, on this rank, one entry per timing."""
+    """Time of one call on this rank, one entry per timing."""
 
 
 def sizes_between(least: int, max_bytes: int, unit: int) -> list[int]:
-    """Give *least* and its doublings up to *most*, each rounded down to whole units: an element for each rank.
+    """Return *least* and its doublings up to *max_bytes*, each rounded down to multiples of *unit*.
 
     >>> sizes_between(1024, 5000, 12)
     [1020, 2040, 4092]
@@ -68,27 +68,27 @@ def sizes_between(least: int, max_bytes: int, unit: int) -> list[int]:
 
 
 def main() -> None:
-    """Measure what the first argument, JSON, asks for: ``collectives``, ``min_bytes``, ``max_bytes``, ``budget_s``."""
+    """Measure as the first argument says, JSON of ``collectives``, ``min_bytes``, ``max_bytes`` and ``budget_s``."""
     request = json.loads(sys.argv[1])
     assignment = messages.LauncherSettings.from_environment()
-    assert assignment is not None, "started by dptrace links only"
+    assert assignment is not None, "only dptrace links starts this module"
     folder = Path(assignment.folder)
     with process_group() as world:
         if world.size < 2:
-            raise RecordingError("There is one rank, and so no link to measure. Start two or more.")
+            raise RecordingError("one rank has no link to measure. Start two or more.")
         max_bytes = largest_message(world, request["min_bytes"], request["max_bytes"])
         bench = _LinkBenchmark(world, request, max_bytes, folder / "progress")
         bench.choose()
         bench.measure()
-        found = bench.results()
+        times = bench.results()
         machines: list[Any] = [None] * world.size
         dist.all_gather_object(machines, _rank_info(world))
         if world.rank == 0:
-            messages.write_json(folder / MEASURED, found | _environment(world, machines))
+            messages.write_json(folder / MEASURED, times | _environment(world, machines))
 
 
 class _LinkBenchmark:
-    """The measurement on one rank; all ranks take the same way through it, which rank 0 decides on."""
+    """The measurement on one rank; all ranks take the same decisions, those of rank 0."""
 
     def __init__(self, world: World, request: dict[str, Any], max_bytes: int, progress: Path) -> None:
         self.world, self.request, self.max_bytes = world, request, max_bytes
@@ -99,10 +99,10 @@ class _LinkBenchmark:
         self._exchanges = Operations(world, max_bytes)
         self._rounds = 0
         if max_bytes < request["max_bytes"] // 2:
-            self.notes.append(f"Messages above {max_bytes:,} bytes are left out: there is not enough memory for them.")
+            self.notes.append(f"Messages above {max_bytes:,} bytes were skipped: there is not enough memory for them.")
 
     def choose(self) -> None:
-        """Try each collective from its smallest size up, as far as the time allows, and warm all of them up."""
+        """Try each collective from its smallest size up, as far as the time allows; this also warms them up."""
         kinds, stopped = self.request["collectives"], list[str]()
         most_s = _WARMUP_BUDGET_SHARE * self.request["budget_s"] / len(kinds) / ((_WANTED_ROUNDS + 1) * _BEST_OF)
         for number, kind in enumerate(kinds):
@@ -113,11 +113,11 @@ class _LinkBenchmark:
                 except (RuntimeError, NotImplementedError) as error:
                     if "support" not in str(error):
                         raise
-                    self.notes.append(f"{kind} is left out: {messages.error_text(error).splitlines()[0]}")
+                    self.notes.append(f"{kind} was skipped: {messages.error_text(error).splitlines()[0]}")
                     break
                 took = self._same_on_all_ranks(self._time(item))
                 if 2 * took > most_s:
-                    # One call that had to wait for a core must not end the collective.
+                    # A single call that waited for a core must not exclude the larger sizes.
                     took = min(took, *(self._same_on_all_ranks(self._time(item)) for _ in range(_BEST_OF - 1)))
                 if self.world.device.type == "cuda":
                     item.calls = max(1, min(_MOST_CALLS, round(_TIMING_S / took)))
@@ -128,12 +128,14 @@ class _LinkBenchmark:
                     break
             self._write_progress(0.1 * (number + 1) / len(kinds))
         if stopped:
-            self.notes.append(f"Larger messages take longer than --budget allows; stopped were {', '.join(stopped)}.")
+            self.notes.append(
+                f"Larger messages take longer than --budget allows; the largest measured: {', '.join(stopped)}."
+            )
 
     def measure(self) -> None:
-        """Go round until the time is up."""
+        """Run rounds until the time is up."""
         order = random.Random(0)
-        # A visit to each before anything counts: the first one grows buffers and opens connections.
+        # A round that does not count: the first call grows buffers and opens connections.
         self._round(order, keep=False)
         while True:
             began = time.monotonic()
@@ -142,12 +144,12 @@ class _LinkBenchmark:
             now = time.monotonic()
             spent = now - self._begun
             self._write_progress(max(0.1, spent / self.request["budget_s"]))
-            more = self._rounds < _MOST_ROUNDS and spent + (now - began) < self.request["budget_s"]
-            if not self._same_on_all_ranks(float(more or self._rounds < _FEWEST_ROUNDS), of_first=True):
+            continues = self._rounds < _MOST_ROUNDS and spent + (now - began) < self.request["budget_s"]
+            if not self._same_on_all_ranks(float(continues or self._rounds < _FEWEST_ROUNDS), of_first=True):
                 return
 
     def results(self) -> dict[str, Any]:
-        """Give all times: of each timing the longest that a rank took, and of three such the least."""
+        """Return all times: the longest of the ranks for each timing, then the shortest of three timings."""
         counts = [len(item.seconds) // _BEST_OF for item in self.items]
         flat = [value for item in self.items for value in item.seconds]
         all_ranks = torch.tensor(flat, dtype=torch.float64, device=self.world.device)
@@ -170,7 +172,7 @@ class _LinkBenchmark:
         return {"samples": samples, "rounds": self._rounds, "seconds": spent, "notes": self.notes}
 
     def _round(self, order: random.Random, keep: bool) -> None:
-        # The same order everywhere: all have the same generator, and have drawn as often.
+        # All ranks have the same order: their generators have the same seed and state.
         places = [
             i for i, item in enumerate(self.items) for _ in range(item.timings_per_round * _BEST_OF if keep else 1)
         ]
@@ -182,13 +184,13 @@ class _LinkBenchmark:
                 item.seconds.append(took)
 
     def _time(self, item: Measurement) -> float:
-        """Time some calls from where all ranks are ready, and give one call's seconds; a message's for round trips."""
+        """Time calls from the moment all ranks are ready; return seconds per call, or per message for round trips."""
         cuda = self.world.device.type == "cuda"
         total = _on_gpu(item) if cuda else _on_cpu(item)
         return total / item.calls / (2 if item.kind == "send_recv" else 1)
 
     def _same_on_all_ranks(self, value: float, of_first: bool = False) -> float:
-        """Give all ranks one value: the largest, or rank 0's."""
+        """Return the same value on all ranks: the largest, or that of rank 0."""
         shared = torch.tensor([value], dtype=torch.float64, device=self.world.device)
         if of_first:
             dist.broadcast(shared, src=0)
@@ -216,17 +218,17 @@ def _on_gpu(item: Measurement) -> float:
     begin.record()
     for _ in range(item.calls):
         item.call()
-    end.record()  # the stream waits for NCCL's, as the calls do not return before that is arranged
+    end.record()  # by then the calls have made this stream wait for NCCL's
     end.synchronize()
     return float(begin.elapsed_time(end)) * 1e-3
 
 
 def _rank_info(world: World) -> dict[str, Any]:
-    """Tell of this rank, and, if it is its machine's first, of the machine."""
+    """Describe this rank; the first rank of a machine also describes the machine."""
     node = int(os.environ.get("GROUP_RANK", "0"))
     gpu = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else None
-    here = describe_machine(node) if messages.local_rank() == 0 else None
-    return {"rank": world.rank, "node": node, "gpu": gpu, "machine": here}
+    machine = describe_machine(node) if messages.local_rank() == 0 else None
+    return {"rank": world.rank, "node": node, "gpu": gpu, "machine": machine}
 
 
 def _environment(world: World, machines: Sequence[dict[str, Any]]) -> dict[str, Any]:

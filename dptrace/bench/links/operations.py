@@ -1,4 +1,4 @@
-"""The collectives that are measured: each a call on buffers of its own, for any size in between."""
+"""The measured collectives, as calls on preallocated buffers for messages of any size."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from dptrace.record.distributed import World
 __all__ = ["ELEMENT_BYTES", "Operations", "largest_message"]
 
 _BUFFERS = 3
-"""Tensors of the largest size that a rank may hold: sent, received, and what a backend copies for itself."""
+"""Tensors of the largest size that a rank may hold: sent, received, and a copy that the backend makes."""
 _FREE_MEMORY_SHARE = 0.5
-"""Share of the free memory that they may take together."""
+"""Share of the free memory that these may take together."""
 ELEMENT_BYTES = 4
-"""Bytes of float32, which is what nccl-tests moves."""
+"""Bytes of float32, the type of nccl-tests."""
 
 
 def largest_message(world: World, min_bytes: int, max_bytes: int) -> int:
-    """Give the largest size up to *most* for which every rank has memory.
+    """Return the largest size, up to *max_bytes*, for which every rank has memory.
 
     Raises:
-        RecordingError: not even *least* fits.
+        RecordingError: not even *min_bytes* fits.
     """
     sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if world.device.type == "cpu" else 1
     free = _free_on_machine() if world.device.type == "cpu" else torch.cuda.mem_get_info(world.device)[0]
@@ -34,14 +34,14 @@ def largest_message(world: World, min_bytes: int, max_bytes: int) -> int:
     dist.all_reduce(fits, op=dist.ReduceOp.MIN)
     if fits.item() < min_bytes:
         raise RecordingError(
-            f"Too little memory: messages of {min_bytes:,} bytes need {min_bytes * _BUFFERS * sharing:,} bytes, and at "
-            f"most {int(fits.item()) * _BUFFERS * sharing:,} are available here. Choose a smaller --min-bytes."
+            f"too little memory: messages of {min_bytes:,} bytes need {min_bytes * _BUFFERS * sharing:,} bytes, and at "
+            f"most {int(fits.item()) * _BUFFERS * sharing:,} are available. Choose a smaller --min-bytes."
         )
     return min(max_bytes, int(fits.item()))
 
 
 def _free_on_machine() -> int:
-    """Give the bytes that can be taken without swapping, as the container, if any, allows."""
+    """Return the bytes that can be allocated without swapping, within the limit of the container, if any."""
     free = [1 << 62]
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -50,7 +50,7 @@ def _free_on_machine() -> int:
         if limit != "max":
             free.append(int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
     except (OSError, ValueError):
-        pass  # no Linux, or no such controller
+        pass  # not Linux, or no such cgroup controller
     if free == [1 << 62] and hasattr(os, "sysconf"):
         free.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2)
     return max(min(free), 0)
@@ -62,16 +62,16 @@ class Operations:
     def __init__(self, world: World, max_bytes: int) -> None:
         self.world = world
         count = -(-max_bytes // ELEMENT_BYTES)
-        # Written to, as memory that never was is one page of zeros that stays in the cache. Sums of zeros stay zero.
+        # Filled, since memory never written to is one page of zeros that stays in the cache. Sums of zeros stay zero.
         self._sent = torch.empty(count, device=world.device).fill_(0)
         self._received = torch.empty(count, device=world.device).fill_(0)
 
     def call(self, kind: str, size: int) -> Callable[[], object]:
-        """Give the call.
+        """Return a call that runs one collective.
 
         Args:
-            kind: a key of ``collectives.COUNTED``, which says what is counted.
-            size: bytes, whole elements for each rank.
+            kind: a key of ``collectives.COUNTED``, which defines what *size* counts.
+            size: bytes; a whole number of elements for each rank.
         """
         ranks = self.world.size
         count = size // ELEMENT_BYTES
@@ -87,7 +87,7 @@ class Operations:
         return calls[kind]
 
     def _round_trip(self, sent: torch.Tensor, received: torch.Tensor) -> None:
-        """Let the first rank send to the last, which sends back: two messages, the others look on."""
+        """Send from the first rank to the last and back: two messages; the other ranks do nothing."""
         last = self.world.size - 1
         if self.world.rank == 0:
             dist.send(sent, dst=last)

@@ -1,4 +1,4 @@
-"""What a machine tells of how its processors and GPUs are connected; what it does not tell is left empty."""
+"""How the processors and GPUs of this machine are connected; unknown parts are empty."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dptrace.core.subprocess_pool import available_cores
 __all__ = ["describe_machine"]
 
 _NODES = Path("/sys/devices/system/node")
-_PATIENCE_S = 10
+_TIMEOUT_S = 10
 
 
 def describe_machine(node: int, numa: Path = _NODES) -> dict[str, Any]:
-    """Describe this machine: name, cores, NUMA nodes, and nvidia-smi's matrix of links as it prints it.
+    """Return the name, cores and NUMA nodes of this machine, and the matrix of links that nvidia-smi prints.
 
     Args:
-        node: its number in the job.
-        numa: where Linux lists its NUMA nodes.
+        node: the number of this machine in the job.
+        numa: the folder in which Linux lists NUMA nodes.
     """
     return {
         "node": node,
@@ -32,7 +32,7 @@ def describe_machine(node: int, numa: Path = _NODES) -> dict[str, Any]:
 
 
 def _numa(folder: Path) -> list[dict[str, str]]:
-    """Give each NUMA node and its cores; nothing where the system does not tell."""
+    """Return each NUMA node and its cores; empty where the system does not list them."""
     found = []
     for node in sorted(folder.glob("node[0-9]*"), key=lambda path: int(path.name.removeprefix("node"))):
         try:
@@ -43,9 +43,9 @@ def _numa(folder: Path) -> list[dict[str, str]]:
 
 
 def _matrix() -> str:
-    """Give what ``nvidia-smi topo -m`` prints; nothing where there is no such program, or it fails."""
+    """Return the output of ``nvidia-smi topo -m``; empty where the program is missing or fails."""
     try:
-        done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=_PATIENCE_S)
+        done = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout if done.returncode == 0 else ""

@@ -1,4 +1,4 @@
-"""Which bucket cap the alpha-beta line would have chosen for a sweep, beside those that were tried."""
+"""The bucket cap that the alpha-beta line predicts to be best for a sweep, among the tried ones and overall."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from dptrace.bench.matrix import BenchConfig
 from dptrace.bench.sweep.points import BUCKET_CAP, Point
 from dptrace.bench.sweep.recorded import RecordedFigures
+from dptrace.core.units import plural, share
 from dptrace.errors import DptraceError
 from dptrace.model.alpha_beta import Line, fit
 from dptrace.model.bucket_size import best_cap, pipelined_bytes, predict
@@ -20,18 +21,18 @@ __all__ = ["BucketCapChoice", "FittedLine", "choose", "fit_from_links", "fit_rec
 
 _MIB = 1 << 20
 _SLACK = 0.02
-"""Share of exposed time that is worth no further bucket."""
+"""Share of exposed time too small to justify another bucket."""
 _FEWEST_SIZES = 3
-"""Two sizes always lie on a line."""
+"""Fewest sizes of a fit: two always lie on a line."""
 _LEAST_R2 = 0.5
-"""What a line must explain for a choice to be made by it."""
+"""Least R² of a line for a choice."""
 _WIDEST = 10.0
-"""Most by which the ends of a confidence interval may differ: a choice goes with the root of alpha over beta."""
+"""Largest ratio of the ends of a confidence interval: the choice is proportional to sqrt(alpha/beta)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FittedLine:
-    """A line for an all-reduce, and where it is from."""
+    """The line of an all-reduce, and its source."""
 
     line: Line
     source: str
@@ -40,35 +41,35 @@ class FittedLine:
     """95 % confidence."""
     beta_range_s_per_byte: tuple[float, float] | None = None
     sizes: int | None = None
-    """How many different sizes it was fitted to."""
+    """Number of different sizes that it was fitted to."""
 
     @property
     def unreliable_reason(self) -> str:
-        """Say why no choice can be made by the line; empty where one can."""
+        """Why the line allows no choice; empty where it does."""
         if self.sizes is not None and self.sizes < _FEWEST_SIZES:
-            return f"all-reduces of {self.sizes} different size{'s' * (self.sizes != 1)} do not make a line"
+            return f"all-reduces of {plural(self.sizes, 'different size')} do not determine a line"
         if self.line.beta_s_per_byte <= 0:
             return "larger all-reduces did not take longer than smaller ones"
         if self.r2 is not None and self.r2 < _LEAST_R2:
-            return f"the line explains {100 * max(self.r2, 0):.0f} % of how the all-reduces' times differ"
+            return f"the line explains only {share(max(self.r2, 0.0))} of the variance of the all-reduce times"
         ends = self.beta_range_s_per_byte
         if ends is not None and (ends[0] <= 0 or ends[1] > _WIDEST * ends[0]):
             low, high = (f"{1e9 * end:.2g}" for end in ends)
-            return f"the time of a byte can't be told more closely than between {low} and {high} ns"
+            return f"the time per byte is only known to be between {low} and {high} ns"
         return ""
 
 
 @dataclass(frozen=True, slots=True)
 class BucketCapChoice:
-    """What the line says of points that differ in their cap alone."""
+    """The choice of the line for points that differ only in their cap."""
 
     options: dict[str, str]
-    """What they have in common."""
+    """Options that these points have in common."""
     tried_mb: float
-    """The best of the caps that were tried, in MiB."""
+    """The best of the tried caps, in MiB."""
     tried_exposed_s: float
     best_mb: float
-    """The best of all."""
+    """The best of all caps, in MiB."""
     best_exposed_s: float
     best_buckets: int
     closed_form_mb: float | None
@@ -76,7 +77,7 @@ class BucketCapChoice:
 
 
 def fit_recorded(recordings: Mapping[BenchConfig, RecordedFigures]) -> FittedLine | str:
-    """Fit the line to what the sweep's own all-reduces took, or say why there is none; compressed ones don't count."""
+    """Fit the line to the recorded all-reduces without compression, or return the reason why there is no fit."""
     by_size: dict[int, list[float]] = {}
     for config, one in recordings.items():
         if not _compressed(dict(config.options)):
@@ -84,7 +85,7 @@ def fit_recorded(recordings: Mapping[BenchConfig, RecordedFigures]) -> FittedLin
                 by_size.setdefault(size, []).append(seconds)
     sizes = sorted(by_size)
     if not sizes:
-        return "no all-reduce was recorded of which all ranks' times and the bytes are known"
+        return "no recorded all-reduce has a known size and the times of all ranks"
     try:
         found = fit(sizes, [by_size[size] for size in sizes])
     except ValueError as error:
@@ -95,18 +96,18 @@ def fit_recorded(recordings: Mapping[BenchConfig, RecordedFigures]) -> FittedLin
 
 
 def fit_from_links(content: Mapping[str, Any], path: str, gpus: int) -> FittedLine:
-    """Take the line that ``dptrace links`` measured.
+    """Return the line that ``dptrace links`` measured.
 
     Raises:
-        DptraceError: it has no all-reduce, or among another number of ranks.
+        DptraceError: all_reduce was not measured, or among another number of ranks.
     """
     fitted = (content["collectives"].get("all_reduce") or {}).get("fit")
     if not isinstance(fitted, Mapping):
-        raise DptraceError(f"{path}: has no fit of all_reduce; measure it with: dptrace links --gpus {gpus} -o {path}")
+        raise DptraceError(f"{path}: has no fit of all_reduce; measure one with: dptrace links --gpus {gpus} -o {path}")
     if content.get("ranks") != gpus:
         raise DptraceError(
-            f"{path}: was measured among {content.get('ranks')} ranks, and this sweep has {gpus}: dptrace links "
-            f"--gpus {gpus} -o {path}"
+            f"{path}: was measured among {content.get('ranks')} ranks, but this sweep has {gpus}; measure again with: "
+            f"dptrace links --gpus {gpus} -o {path}"
         )
     line = Line(float(fitted["alpha_s"]), float(fitted["beta_s_per_byte"]))
     return FittedLine(
@@ -125,13 +126,13 @@ def choose(
     recordings: Mapping[tuple[tuple[str, str], ...], RecordedFigures],
     parameter_bytes: Sequence[int],
 ) -> tuple[list[Point], list[BucketCapChoice]]:
-    """Predict what each point exposes, and choose the cap with the least for all that differ in it alone.
+    """Predict the exposed time of each point, and choose the best cap for each group that differs only in the cap.
 
-    When gradients become ready is taken from the recorded run with the most buckets, in between by their bytes.
+    The times at which gradients become ready come from the recorded run with the most buckets, interpolated by bytes.
 
     Args:
-        read: what was recorded, by the point's options.
-        parameter_bytes: of each gradient, in the order of ``model.parameters()``.
+        recordings: figures of the recorded runs, by the options of their points.
+        parameter_bytes: bytes of each gradient, in the order of ``model.parameters()``.
 
     Returns:
         The points with their predictions, and a choice for each group.
@@ -183,7 +184,7 @@ def _common(point: Point) -> tuple[tuple[str, str], ...]:
 def _gradients(
     found: Sequence[RecordedFigures], parameter_bytes: Sequence[int]
 ) -> tuple[list[int], list[float]] | None:
-    """Give the gradients' bytes in the order in which they become ready, and when, before the last; None if unknown."""
+    """Return the gradients' bytes in the order in which they become ready, and the times, relative to the last."""
     finest = max(found, key=lambda one: len(one.bucket_bytes), default=None)
     if finest is None:
         return None
@@ -191,7 +192,7 @@ def _gradients(
     sizes = [parameter_bytes[place] for place in finest.order] if known else list(finest.bucket_bytes)
     sums, at = np.cumsum(finest.bucket_bytes).astype(float), np.array(finest.ready_s)
     if len(sums) > 1:
-        # Before the first bucket was full, gradients came as fast as from the first to the second.
+        # Assume that gradients of the first bucket become ready at the rate of the second.
         slope = (at[1] - at[0]) / (sums[1] - sums[0])
         sums, at = np.concatenate(([0.0], sums)), np.concatenate(([at[0] - slope * sums[0]], at))
     return sizes, np.interp(list(accumulate(sizes)), sums, at).tolist()

@@ -1,4 +1,4 @@
-"""What a sweep says, in a sentence or three: the best point, by how much, what grows beyond it, what the line chose."""
+"""The conclusions of a sweep: the best point, by how much, what gets worse on both sides, what the line predicts."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from collections.abc import Callable, Sequence
 
 from dptrace.bench.sweep.bucket_cap import BucketCapChoice, FittedLine
 from dptrace.bench.sweep.points import BUCKET_CAP, FEWEST, Point, label
+from dptrace.core.units import duration, plural
 
 __all__ = ["best", "conclusions", "cost_s", "equally_good"]
 
 _ERRORS = 2
-"""Standard errors of a difference below which two medians are not told apart."""
+"""Standard errors of a difference below which two medians count as equal."""
 _FEW = 3
-"""Points that are named one by one."""
-_SHORT_S = 1e-3
+"""Most points that are named one by one."""
 _BETTER = 0.95
-"""Factor below which another cap is said to expose less."""
+"""Factor on exposed time below which another cap counts as better."""
 _EXPLAINED = 1.5
-"""Communication times this is the most by which buckets can be thought to change a step."""
+"""Factor on communication time up to which buckets can explain a difference of steps."""
 _GROWS = 1.1
-"""Factor from which on exposed communication is said to grow."""
+"""Factor above which exposed communication counts as growing."""
 
 
 def cost_s(point: Point, per_sample: bool) -> float | None:
-    """Give what a point is judged by: seconds of a step, or of a sample where batches differ."""
+    """Return the time that points are compared by: seconds of a step, or of a sample where batch sizes differ."""
     if point.step_p50_s is None:
         return None
     return point.step_p50_s / point.batch_size if per_sample else point.step_p50_s
 
 
 def best(points: Sequence[Point], per_sample: bool) -> Point | None:
-    """Give the fastest point; None where all failed."""
+    """Return the fastest point; None where all failed."""
     costs = {id(point): cost for point in points if (cost := cost_s(point, per_sample)) is not None}
     return min((point for point in points if id(point) in costs), key=lambda point: costs[id(point)], default=None)
 
 
 def equally_good(points: Sequence[Point], per_sample: bool) -> list[Point]:
-    """Give the points that are not told apart from the best by how the steps scatter, the best left out."""
+    """Return the other points that are within the spread of the steps of the best."""
     fastest = best(points, per_sample)
     if fastest is None:
         return []
@@ -60,18 +60,18 @@ def conclusions(
     chosen: Sequence[BucketCapChoice] = (),
     fitted: FittedLine | None = None,
 ) -> list[str]:
-    """Give the sentences; none where nothing ran."""
+    """Return the sentences; empty where nothing ran."""
     per_sample = "batch-size" in swept
     fastest = best(points, per_sample)
     if fastest is None:
         return []
     ran = [point for point in points if point.step_p50_s is not None]
-    surely = len(equally_good(ran, per_sample)) < len(ran) - 1
-    sentences = [_headline(ran, fastest, per_sample) + (_trend(ran, fastest, swept) if surely else "") + "."]
-    sentences += _doubt(ran, fastest, swept) if surely else []
+    has_best = len(equally_good(ran, per_sample)) < len(ran) - 1
+    sentences = [_headline(ran, fastest, per_sample) + (_trend(ran, fastest, swept) if has_best else "") + "."]
+    sentences += _doubt(ran, fastest, swept) if has_best else []
     if fitted is not None and fitted.unreliable_reason:
         sentences.append(
-            f"The fit can't tell which cap is best: {fitted.unreliable_reason} (alpha + beta·n, from {fitted.source})."
+            f"The fit cannot determine the best cap: {fitted.unreliable_reason} (alpha + beta·n, from {fitted.source})."
         )
     elif fitted is not None:
         sentences += [_choice(one, ran, fitted, len(chosen) > 1) for one in chosen]
@@ -87,36 +87,39 @@ def _headline(ran: Sequence[Point], fastest: Point, per_sample: bool) -> str:
         times = sorted(cost for point in ran if (cost := cost_s(point, per_sample)) is not None)
         apart = 100 * (times[-1] / times[0] - 1)
         least = min(point.steps for point in ran)
-        few = f"the last {least} steps" if least > 1 else "one step"
-        why = "scatter as much" if least >= FEWEST else f"{few} can't tell how much they scatter; give more --epochs"
-        return f"None is surely best: the medians of the {what} differ by {apart:.0f} %, and {why}"
+        why = (
+            "which is within the spread of the steps"
+            if least >= FEWEST
+            else f"and {plural(least, 'step')} cannot show their spread; use more --epochs"
+        )
+        return f"No value is clearly best: the medians of the {what} differ by {apart:.0f} %, {why}"
     slowest = max(ran, key=lambda point: cost_s(point, per_sample) or 0.0)
     less = 100 * (1 - (cost_s(fastest, per_sample) or 0.0) / (cost_s(slowest, per_sample) or 1.0))
     text = f"{fastest.label} is best here: {less:.0f} % less {what} than {slowest.label}"
     if not alike:
         return text
     some = " and ".join(point.label for point in alike) if len(alike) <= _FEW else f"{len(alike)} others"
-    return f"{text}, though {some} can't be told from it as the steps scatter"
+    return f"{text}; {some} {'is' if len(alike) == 1 else 'are'} as good within the spread of the steps"
 
 
 def _doubt(ran: Sequence[Point], fastest: Point, swept: Sequence[str]) -> list[str]:
-    """Say where steps differ by more than buckets can do: by more than all communication takes."""
+    """Return a warning where steps differ by more than all communication takes, which buckets cannot explain."""
     slowest = max(ran, key=lambda point: point.step_p50_s or 0.0)
     if list(swept) != [BUCKET_CAP] or slowest.comm_s is None or fastest.comm_s is None:
         return []
     apart, most = (slowest.step_p50_s or 0.0) - (fastest.step_p50_s or 0.0), max(slowest.comm_s, fastest.comm_s)
     if apart <= _EXPLAINED * most:
         return []
-    sentences = (
-        f"Do not trust this: {slowest.label} is slower by {_ms(apart)} a step, and all its communication takes "
-        f"{_ms(most)}; something else, such as other load, slowed this run down. Repeat it on a quiet machine, or with "
-        "--repeat 3."
+    warning = (
+        f"Do not trust this: {slowest.label} is slower by {_time(apart)} per step, but all its communication takes "
+        f"{_time(most)}; something else, such as other load, slowed this run down. Repeat it on a quiet machine, or "
+        "with --repeat 3."
     )
-    return [sentences]
+    return [warning]
 
 
 def _trend(ran: Sequence[Point], fastest: Point, swept: Sequence[str]) -> str:
-    """Say what is worse on both sides of the best, where one number alone was swept."""
+    """Return what is worse on both sides of the best, where a single numeric option was swept."""
     if list(swept) == ["compress"] or len(swept) != 1:
         return ""
     name = swept[0]
@@ -128,10 +131,14 @@ def _trend(ran: Sequence[Point], fastest: Point, swept: Sequence[str]) -> str:
     below = min((p for p in known if float(p.options[name]) < here), key=lambda p: float(p.options[name]), default=None)
     text = ""
     if above is not None and _exposed(above) > _GROWS * _exposed(fastest):
-        text = f"; beyond it exposed communication grows ({_ms(_exposed(fastest))} to {_ms(_exposed(above))} a step)"
+        text = (
+            f"; above it, exposed communication grows ({_time(_exposed(fastest))} to {_time(_exposed(above))} per step)"
+        )
     if name == BUCKET_CAP and below is not None and (below.collectives or 0) > (fastest.collectives or 0):
         count, fewer = below.collectives or 0, fastest.collectives or 0
-        text += f"; below it there are more collectives ({count:.0f} a step at {below.label}, {fewer:.0f} here)"
+        text += (
+            f"; below it, there are more collectives ({count:.0f} per step at {below.label}, {fewer:.0f} at the best)"
+        )
     return text
 
 
@@ -139,10 +146,8 @@ def _exposed(point: Point) -> float:
     return point.exposed_s or 0.0
 
 
-def _ms(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    return f"{1e3 * seconds:.1f} ms" if seconds >= _SHORT_S else f"{1e6 * seconds:.0f} µs"
+def _time(seconds: float) -> str:
+    return duration(1e9 * seconds)
 
 
 def _rate(seconds_per_byte: float) -> str:
@@ -150,7 +155,7 @@ def _rate(seconds_per_byte: float) -> str:
 
 
 def _between(ends: tuple[float, float] | None, format_value: Callable[[float], str]) -> str:
-    """Give a confidence interval in brackets, the lower end first; nothing where none is known."""
+    """Return a confidence interval in brackets, lower end first; empty where it is unknown."""
     if ends is None:
         return ""
     low, high = ends if format_value is not _rate else ends[::-1]
@@ -160,18 +165,20 @@ def _between(ends: tuple[float, float] | None, format_value: Callable[[float], s
 def _choice(one: BucketCapChoice, ran: Sequence[Point], fitted: FittedLine, several: bool) -> str:
     line, options = fitted.line, one.options
     rate = f"{1e-9 / line.beta_s_per_byte:.3g} GB/s{_between(fitted.beta_range_s_per_byte, _rate)}"
-    latency = f"alpha {_ms(line.alpha_s)}{_between(fitted.alpha_range_s, _ms)}"
+    latency = f"alpha {_time(line.alpha_s)}{_between(fitted.alpha_range_s, _time)}"
     where = " with " + ", ".join(label(name, value) for name, value in options.items()) if several and options else ""
     text = (
-        f"By alpha + beta·n ({latency}, {rate}; from {fitted.source}) "
-        f"{one.tried_mb:g} MiB would have been chosen{where}: {_ms(one.tried_exposed_s)} exposed"
+        f"By alpha + beta·n ({latency}, {rate}; from {fitted.source}), {one.tried_mb:g} MiB is the best of the tried "
+        f"caps{where}: {_time(one.tried_exposed_s)} exposed"
     )
     same = [p for p in ran if {**options, BUCKET_CAP: p.options.get(BUCKET_CAP)} == p.options]
-    there = next((p for p in same if float(p.options[BUCKET_CAP]) == one.tried_mb and p.exposed_s is not None), None)
-    text += f", measured {_ms(_exposed(there))}" if there is not None else ""
-    many = "1 bucket" if one.best_buckets == 1 else f"{one.best_buckets} buckets"
+    tried = next((p for p in same if float(p.options[BUCKET_CAP]) == one.tried_mb and p.exposed_s is not None), None)
+    text += f", measured {_time(_exposed(tried))}" if tried is not None else ""
     better = one.best_exposed_s < _BETTER * one.tried_exposed_s
-    better_cap = f"; of all caps {one.best_mb:.3g} MiB ({many}, {_ms(one.best_exposed_s)})"
-    text += better_cap if better else "; no cap would do better"
+    better_cap = (
+        f"; the best of all caps is {one.best_mb:.3g} MiB "
+        f"({plural(one.best_buckets, 'bucket')}, {_time(one.best_exposed_s)})"
+    )
+    text += better_cap if better else "; no other cap is better"
     closed = one.closed_form_mb
     return text + (f". The closed form sqrt(S·alpha/beta) gives {closed:.2g} MiB." if closed else ".")

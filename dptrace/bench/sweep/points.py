@@ -1,4 +1,4 @@
-"""One training with an option's values in turn: what runs are made of them, and the figures of each."""
+"""The points of a sweep: the runs for an option's values, and the figures of each."""
 
 from __future__ import annotations
 
@@ -33,53 +33,51 @@ __all__ = [
 
 BUCKET_CAP = "bucket-cap-mb"
 SWEPT = (BUCKET_CAP, "micro-batches", "batch-size", "compress")
-"""Options that can be swept, the one first that a chart shows along its axis."""
+"""Options that can be swept; the first swept one is the x axis of the charts."""
 LAST = 20
-"""Steps at the end of each timed run that count."""
+"""Number of steps at the end of each timed run that count."""
 FEWEST = 8
-"""Steps from which on it is told how far a median may be off."""
+"""Fewest steps for a standard error of the median."""
 
 
 def values(name: str, text: str) -> tuple[str, ...]:
-    """Read the values of an option, with commas between; each once, in the order given.
+    """Read comma-separated values of an option, without duplicates, in the order given.
 
     Raises:
-        UsageError: one that the option does not take, or none.
+        UsageError: the option does not take a value, or the list is empty.
     """
     option = next(option for option in OPTIONS if option.name == name)
     found = []
     for part in filter(None, map(str.strip, text.split(","))):
         if option.choices and part not in option.choices:
-            raise UsageError(f"--{name} {part}: there is none of that name. There are {', '.join(option.choices)}.")
+            raise UsageError(f"--{name}: unknown value {part!r}; choose from {', '.join(option.choices)}.")
         try:
             read = option.type(part)
         except ValueError as error:
             raise UsageError(f"--{name} {part}: {error}.") from None
         found.append(f"{read:.10g}" if isinstance(read, int | float) else part)
     if not found:
-        raise UsageError(f"--{name}: an empty list; give values with commas between them.")
+        raise UsageError(f"--{name}: the list is empty; give values separated by commas.")
     return tuple(dict.fromkeys(found))
 
 
 def configs(mode: str, model: str, gpus: int, chosen: Mapping[str, Sequence[str]]) -> list[BenchConfig]:
-    """Give a cell for each combination of the values.
+    """Return a configuration for each combination of the values.
 
     Args:
-        chosen: values by option; options with one value hold for all.
+        chosen: values by option; an option with one value applies to all.
 
     Raises:
-        UsageError: the mode has not such an option, a batch does not divide, or there is nothing to compare.
+        UsageError: the mode lacks an option, a batch is not divisible, or there is nothing to compare.
     """
     check_model(mode, model)
     for name in chosen:
         option = next(option for option in OPTIONS if option.name == name)
         if option.modes and mode not in option.modes:
             others = " or ".join(f"--mode {other}" for other in option.modes if other in ("ddp", "accumulate"))
-            raise UsageError(f"--{name}: the mode {mode} has no such option; {others} has.")
+            raise UsageError(f"--{name}: mode {mode} does not have this option; use {others}.")
     if not swept_options(chosen):
-        raise UsageError(
-            f"There is nothing to compare: give one of the options several values: --{BUCKET_CAP} 0.5,1,2,4,8"
-        )
+        raise UsageError(f"Nothing to compare: give one option several values, such as --{BUCKET_CAP} 0.5,1,2,4,8")
     names = [name for name in reversed(SWEPT) if name in chosen]
     configs_run = []
     for combination in product(*(chosen[name] for name in names)):
@@ -95,12 +93,12 @@ def configs(mode: str, model: str, gpus: int, chosen: Mapping[str, Sequence[str]
 
 
 def swept_options(chosen: Mapping[str, Sequence[str]]) -> list[str]:
-    """Give the options that have several values, in the order of :data:`SWEPT`."""
+    """Return the options that have several values, in the order of :data:`SWEPT`."""
     return [name for name in SWEPT if len(chosen.get(name, ())) > 1]
 
 
 def label(name: str, value: str) -> str:
-    """Give a value as it is said.
+    """Return the label of a value.
 
     >>> label("bucket-cap-mb", "4"), label("batch-size", "128"), label("compress", "none")
     ('4 MiB', 'batch 128', 'no compression')
@@ -112,20 +110,20 @@ def label(name: str, value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One combination of values; times in seconds, None for what was not measured."""
+    """One combination of values; times in seconds, None where a figure was not measured."""
 
     options: dict[str, str]
-    """All that were chosen, those with one value too."""
+    """All given options, also those with one value."""
     label: str
-    """What sets it apart from the others: ``4 MiB``."""
+    """The values that distinguish it from other points: ``4 MiB``."""
     failed: str | None = None
     steps: int = 0
-    """Timed steps that count: the last 20 of each repetition."""
+    """Number of timed steps that count: the last 20 of each repetition."""
     batch_size: int = 0
     step_p50_s: float | None = None
     step_p95_s: float | None = None
     error_s: float | None = None
-    """Standard error of the median, from the middle half of the steps; None of fewer than eight."""
+    """Standard error of the median, from the middle half of the steps; None for fewer than eight."""
     samples_per_s: float | None = None
     """At the median step."""
     compute_s: float | None = None
@@ -136,9 +134,9 @@ class Point:
     collectives: float | None = None
     bytes: float | None = None
     accuracy: float | None = None
-    """Share of the validation data, at the end."""
+    """Final accuracy on the validation data, as a share."""
     predicted_exposed_s: float | None = None
-    """By the alpha-beta line; of points that differ in their cap alone, without compression."""
+    """Prediction of the alpha-beta line, for points without compression where caps were swept."""
     predicted_collectives: int | None = None
 
 
@@ -148,11 +146,11 @@ def points(
     results: Mapping[BenchConfig, Sequence[dict[str, Any]]],
     recordings: Mapping[BenchConfig, RecordedFigures],
 ) -> list[Point]:
-    """Give the figures of each cell that has a result.
+    """Return the figures of each configuration that has a result.
 
     Args:
-        results: of each config its repetitions, as ``schedule.results`` gives them.
-        read: what the recorded runs tell, of those that could be read.
+        results: the repetitions of each configuration, from ``schedule.results``.
+        recordings: figures of the recorded runs that could be read.
     """
     names = swept_options(chosen)
     return [
@@ -177,8 +175,8 @@ def _point(
         batch_size=int(good[0]["batch_size"]),
         step_p50_s=middle,
         step_p95_s=late,
-        # Of normal errors the quartiles are 1.349 standard deviations apart, and the median's error is 1.2533 times
-        # the mean's.
+        # For a normal distribution, the quartiles are 1.349 standard deviations apart, and the standard error of the
+        # median is 1.2533 times that of the mean.
         error_s=1.2533 * (high - low) / 1.349 / len(steps) ** 0.5 if len(steps) >= FEWEST else None,
         samples_per_s=int(good[0]["batch_size"]) / middle,
         accuracy=_accuracies(good[0])[-1],
@@ -194,7 +192,7 @@ def _split(recordings: RecordedFigures | None) -> dict[str, Any]:
 
 
 def _accuracies(result: Mapping[str, Any]) -> list[float | None]:
-    """Give the accuracy after each epoch; where only the last is told, of that alone."""
+    """Return the accuracy after each epoch; None for all but the last where the result has only the final one."""
     accuracy = result.get("accuracy")
     if isinstance(accuracy, list) and accuracy:
         return accuracy
@@ -206,7 +204,7 @@ def epochs(
     results: Mapping[BenchConfig, Sequence[dict[str, Any]]],
     recordings: Mapping[BenchConfig, RecordedFigures],
 ) -> list[dict[str, Any]]:
-    """Give a row for each timed epoch; the communication fraction is the recorded steps', which no epoch has."""
+    """Return a row for each timed epoch, with the communication fraction of the recorded steps."""
     rows = []
     for config in configs_run:
         fraction = recordings[config].fraction if config in recordings else None
@@ -225,7 +223,7 @@ def epochs(
 def buckets(
     configs_run: Sequence[BenchConfig], recordings: Mapping[BenchConfig, RecordedFigures]
 ) -> list[dict[str, Any]]:
-    """Give a row for each of DDP's buckets in each recorded step."""
+    """Return a row for each DDP bucket in each recorded step."""
     return [
         {**dict(config.options), **row}
         for config in configs_run
@@ -235,5 +233,5 @@ def buckets(
 
 
 def as_dict(point: Point) -> dict[str, Any]:
-    """Give a point for JSON."""
+    """Return a point as a dictionary for JSON."""
     return asdict(point)

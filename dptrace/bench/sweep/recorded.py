@@ -1,4 +1,4 @@
-"""What the recorded run of a sweep's point tells: its split, each bucket's times, when the gradients became ready."""
+"""Figures of the recorded run of a sweep's point: split, bucket times, and when gradients become ready."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _COMMUNICATION = ("exposed_comm_ns", "overlapped_comm_ns")
 
 @dataclass(frozen=True)
 class RecordedFigures:
-    """One recorded run; times are means over ranks and steps unless said otherwise."""
+    """Figures of one recorded run; times are means over ranks and steps unless stated otherwise."""
 
     compute_s: float
     comm_s: float
     exposed_s: float
     collectives: float
-    """Of a step, on the first rank."""
+    """Number per step, on the first rank."""
     bytes: float
-    """Of a step, on the first rank."""
+    """Bytes of the collectives of a step, on the first rank."""
     order: tuple[int, ...] = ()
-    """Places of the parameters in ``model.parameters()``, in the order in which DDP puts them in buckets."""
+    """Indices of the parameters in ``model.parameters()``, in the order in which DDP puts them in buckets."""
     bucket_bytes: tuple[int, ...] = ()
     """Bytes of DDP's buckets, in order."""
     ready_s: tuple[float, ...] = ()
-    """Of each bucket: when it was ready, before the last one was (0 or less)."""
+    """When each bucket was ready, relative to the last one (0 or less)."""
     sent: tuple[tuple[int, float], ...] = ()
-    """Of each all-reduce in backward: bytes, and the seconds that it took, or would have taken alone."""
+    """Bytes of each all-reduce in backward, and the seconds that it took, or would have taken alone."""
     buckets: tuple[dict[str, Any], ...] = ()
     """A row for each bucket in each step: ``step``, ``bucket``, ``bytes``, ``transfer_s``, ``wait_s``,
     ``exposed_s``; the last two are means over ranks."""
@@ -46,13 +46,13 @@ class RecordedFigures:
 
     @property
     def fraction(self) -> float | None:
-        """Give s = T_comm / (T_comp + T_comm), communication overlapped or not; None without either."""
+        """s = T_comm / (T_comp + T_comm), communication overlapped or not; None where both are 0."""
         whole = self.compute_s + self.comm_s
         return self.comm_s / whole if whole else None
 
 
 def recorded_figures(run: Run) -> RecordedFigures:
-    """Read a run's figures."""
+    """Return the figures of a run."""
     splits = run.splits
 
     def mean(*names: str) -> float:
@@ -60,19 +60,21 @@ def recorded_figures(run: Run) -> RecordedFigures:
 
     kinds = splits[0].comm.values()
     cross_rank = run.cross_rank
-    found = cross_rank.buckets
+    bucket_analysis = cross_rank.buckets
     return RecordedFigures(
         compute_s=mean(*_COMPUTE),
         comm_s=mean(*_COMMUNICATION),
         exposed_s=mean("exposed_comm_ns"),
         collectives=float(sum(kind.count.mean() for kind in kinds)),
         bytes=float(sum(kind.bytes.mean() for kind in kinds)),
-        order=tuple(place for bucket in found.buckets for place in bucket.parameters) if found else (),
-        bucket_bytes=tuple(bucket.bytes for bucket in found.buckets) if found else (),
+        order=tuple(place for bucket in bucket_analysis.buckets for place in bucket.parameters)
+        if bucket_analysis
+        else (),
+        bucket_bytes=tuple(bucket.bytes for bucket in bucket_analysis.buckets) if bucket_analysis else (),
         ready_s=ready_before_last(cross_rank),
         sent=gradient_transfers(cross_rank),
         buckets=tuple(_rows(cross_rank)),
-        notes=found.notes if found else (),
+        notes=bucket_analysis.notes if bucket_analysis else (),
     )
 
 

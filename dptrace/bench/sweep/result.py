@@ -1,4 +1,4 @@
-"""The outcome of a sweep: from the results and recordings in its folder to all that is shown and written."""
+"""The result of a sweep, computed from the results and recorded runs in its folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class SweepRequest:
-    """What was swept."""
+    """The options of a sweep."""
 
     configs: Sequence[BenchConfig]
     chosen: Mapping[str, Sequence[str]]
@@ -31,28 +31,28 @@ class SweepRequest:
     epochs: int
     repeat: int
     links: FittedLine | None = None
-    """A line that was measured apart; by default it is fitted to what was recorded."""
+    """A separately measured line; by default it is fitted to the recorded runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """All that a sweep tells."""
+    """The result of a sweep."""
 
     content: dict[str, Any]
-    """Of sweep.json."""
+    """The content of sweep.json."""
     epochs: list[dict[str, Any]]
     buckets: list[dict[str, Any]]
 
 
 def sweep_result(request: SweepRequest, store: Store, notes: Sequence[str] = ()) -> SweepResult:
-    """Read the folder of a sweep, as far as it got."""
+    """Compute the result of a sweep from its folder, also where runs are missing."""
     found = results(request.configs, request.repeat, store)
     recordings, trouble = _recordings(request.configs, store)
     sweep_points = points(request.configs, request.chosen, found, recordings)
     good = next((one for ones in found.values() for one in ones if "failed" not in one), {})
     sweep_points, chosen, fitted = _chosen(request, sweep_points, recordings, good.get("parameter_bytes", ()))
     if isinstance(fitted, str):
-        trouble.append(f"No line alpha + beta·n could be fitted: {fitted}.")
+        trouble.append(f"Cannot fit a line alpha + beta·n: {fitted}.")
     line = fitted if isinstance(fitted, FittedLine) else None
     content = {
         "schema": SCHEMA,
@@ -96,7 +96,7 @@ def _about(request: SweepRequest, good: Mapping[str, Any]) -> dict[str, Any]:
 def _recordings(
     sweep_points: Sequence[BenchConfig], store: Store
 ) -> tuple[dict[BenchConfig, RecordedFigures], list[str]]:
-    """Read the recorded runs, and say which could not be."""
+    """Read the recorded runs; return their figures, and a note for each that cannot be read."""
     from dptrace.load.open import open_run
 
     recordings, trouble = {}, []
@@ -110,7 +110,7 @@ def _recordings(
         try:
             recordings[config] = recorded_figures(open_run([str(store.folder / "traces" / config.name)]))
         except DptraceError as error:
-            trouble.append(f"{config}: its recording can't be read: {error}")
+            trouble.append(f"{config}: cannot read its recorded run: {error}")
             continue
         trouble += [f"{config}: {note}" for note in recordings[config].notes]
     return recordings, trouble
@@ -122,7 +122,7 @@ def _chosen(
     recordings: Mapping[BenchConfig, RecordedFigures],
     parameter_bytes: Sequence[int],
 ) -> tuple[list[Point], list[BucketCapChoice], FittedLine | str | None]:
-    """Let the line choose where caps were swept among several ranks."""
+    """Let the line choose the cap, where caps were swept among several ranks."""
     if "bucket-cap-mb" not in swept_options(request.chosen) or request.configs[0].gpus < 2 or not recordings:
         return sweep_points, [], None
     fitted = request.links or fit_recorded(recordings)
@@ -135,7 +135,7 @@ def _chosen(
 
 
 def _points(sweep_points: Sequence[Point], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Give the points, each with its place in the chart and how it compares."""
+    """Return the points, each with its place in the chart and its comparison with the best."""
     per_sample = "batch-size" in names
     fastest, alike = best(sweep_points, per_sample), equally_good(sweep_points, per_sample)
     return [

@@ -1,4 +1,4 @@
-"""Sweeps: values, combinations, figures of each, the sentence, what the line would have chosen, the files."""
+"""Sweeps: values, combinations, figures of each point, conclusions, the choice of the line, the files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def of(times: dict[str, float], **more: Any) -> dict[str, dict[str, Any]]:
 
 
 def test_values_are_read_as_the_trainers_read_them() -> None:
-    """Each once, as a number in its shortest form."""
+    """Without duplicates, numbers in their shortest form."""
     assert values(BUCKET_CAP, "0.5, 4,4.0,8") == ("0.5", "4", "8")
     assert values("compress", "none,fp16") == ("none", "fp16")
 
@@ -35,9 +35,9 @@ def test_values_are_read_as_the_trainers_read_them() -> None:
     [
         (BUCKET_CAP, "0", "not above 0"),
         (BUCKET_CAP, "4,x", "--bucket-cap-mb x"),
-        (BUCKET_CAP, " , ", "empty list"),
+        (BUCKET_CAP, " , ", "list is empty"),
         ("batch-size", "1.5", "--batch-size 1.5"),
-        ("compress", "zip", "There are none, fp16"),
+        ("compress", "zip", "choose from none, fp16"),
     ],
 )
 def test_values_that_the_trainers_refuse_are_refused_before(name: str, text: str, says: str) -> None:
@@ -47,7 +47,7 @@ def test_values_that_the_trainers_refuse_are_refused_before(name: str, text: str
 
 
 def test_several_options_make_every_combination() -> None:
-    """Those that differ in their cap alone follow each other."""
+    """Configurations that differ only in their cap follow each other."""
     found = configs(
         "accumulate", "small", 2, {"micro-batches": ("1", "2"), BUCKET_CAP: ("1", "4"), "batch-size": ("64",)}
     )
@@ -60,24 +60,24 @@ def test_several_options_make_every_combination() -> None:
 @pytest.mark.parametrize(
     ("mode", "chosen", "says"),
     [
-        ("ddp", {}, "nothing to compare"),
-        ("ddp", {BUCKET_CAP: ("4",)}, "nothing to compare"),
-        ("ddp", {"micro-batches": ("1", "2")}, "--mode accumulate has"),
+        ("ddp", {}, "Nothing to compare"),
+        ("ddp", {BUCKET_CAP: ("4",)}, "Nothing to compare"),
+        ("ddp", {"micro-batches": ("1", "2")}, "use --mode accumulate"),
         ("ddp", {"batch-size": ("64", "7")}, "must be divisible by 2 ranks"),
         ("accumulate", {"micro-batches": ("1", "3"), "batch-size": ("64",)}, "--micro-batches 3"),
         ("moe", {BUCKET_CAP: ("1", "2")}, "mode moe"),
     ],
 )
 def test_sweeps_that_can_not_run_are_refused(mode: str, chosen: dict[str, tuple[str, ...]], says: str) -> None:
-    """Before anything is started."""
+    """Invalid sweeps fail before anything starts."""
     with pytest.raises(UsageError, match=says):
         configs(mode, "gpt-tiny", 2, chosen)
 
 
 def test_a_point_tells_the_last_steps_and_the_recorded_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ten slow steps at the beginning count for nothing; s is communication over communication and computation."""
-    told = make_sweep(tmp_path, monkeypatch, CAPS, of(TIMES)).result
-    point = told.content["points"][3]
+    """The ten slow first steps do not count; s is communication over communication and compute."""
+    outcome = make_sweep(tmp_path, monkeypatch, CAPS, of(TIMES)).result
+    point = outcome.content["points"][3]
 
     assert point["label"] == "4 MiB"
     assert point["steps"] == 20
@@ -90,45 +90,45 @@ def test_a_point_tells_the_last_steps_and_the_recorded_split(tmp_path: Path, mon
 
 
 def test_the_sentence_names_the_best_and_what_grows_beyond_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By how much it is better than the worst, and why the others are not."""
+    """It says by how much the best beats the worst, and what is worse about the others."""
     said = make_sweep(tmp_path, monkeypatch, CAPS, of(TIMES)).result.content["reading"][0]
 
-    assert said.startswith("4 MiB is best here: 20 % less time per step than 0.5 MiB; beyond it exposed")
-    assert "20 a step at 0.5 MiB, 3 here" in said
+    assert said.startswith("4 MiB is best here: 20 % less time per step than 0.5 MiB; above it, exposed")
+    assert "20 per step at 0.5 MiB, 3 at" in said
 
 
 def test_what_scatters_as_much_as_it_differs_has_no_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither is one called so in the table."""
+    """The table names no best value either."""
     noisy = {"1": result(0.1), "4": result(0.1001)}
     content = make_sweep(tmp_path, monkeypatch, {BUCKET_CAP: ("1", "4")}, noisy).result.content
 
-    assert content["reading"][0].startswith("None is surely best")
+    assert content["reading"][0].startswith("No value is clearly best")
     assert [point["as_good"] for point in content["points"]] == [False, True]
 
 
 def test_more_than_communication_can_explain_is_doubted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Buckets change no computation: a step that is slower by twice its communication was slowed down otherwise."""
+    """Buckets do not change compute, so they cannot make a step slower by twice its communication."""
     comm = read(1).comm_s
     slow = {"1": result(0.1 + 2 * comm), "4": result(0.1)}
-    told = make_sweep(tmp_path / "a", monkeypatch, {BUCKET_CAP: ("1", "4")}, slow).result
+    outcome = make_sweep(tmp_path / "a", monkeypatch, {BUCKET_CAP: ("1", "4")}, slow).result
     fine = {"1": result(0.1 + comm), "4": result(0.1)}
 
-    assert told.content["reading"][1].startswith("Do not trust this: 1 MiB is slower by ")
+    assert outcome.content["reading"][1].startswith("Do not trust this: 1 MiB is slower by ")
     assert "Do not" not in " ".join(
         make_sweep(tmp_path / "b", monkeypatch, {BUCKET_CAP: ("1", "4")}, fine).result.content["reading"]
     )
 
 
 def test_few_steps_have_no_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However far they are apart: how much one step scatters is not known."""
+    """The spread of a few steps is unknown, however much the medians differ."""
     few = {"1": result(0.1, steps=3), "4": result(0.3, steps=3)}
     said = make_sweep(tmp_path, monkeypatch, {BUCKET_CAP: ("1", "4")}, few).result.content["reading"][0]
 
-    assert "differ by 200 %, and the last 3 steps can't tell" in said
+    assert "differ by 200 %, and 3 steps cannot show" in said
 
 
 def test_batches_are_compared_by_the_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step of twice the batch may take longer and be better."""
+    """A step with twice the batch may take longer and still be better."""
     steps = {"64": result(0.10, batch_size=64), "128": result(0.15, batch_size=128)}
     content = make_sweep(tmp_path, monkeypatch, {"batch-size": ("64", "128")}, steps).result.content
 
@@ -139,7 +139,7 @@ def test_batches_are_compared_by_the_sample(tmp_path: Path, monkeypatch: pytest.
 def test_the_line_is_found_again_and_chooses_what_exposes_least(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From all-reduces that lie on a line, that line; its predictions are what was measured where the model is true."""
+    """The fit recovers the line that the all-reduces lie on, and its predictions equal the measurements."""
     content = make_sweep(tmp_path, monkeypatch, CAPS, of(TIMES)).result.content
     (chosen,) = content["chosen"]
     exposed = {point["options"][BUCKET_CAP]: point["exposed_s"] for point in content["points"]}
@@ -153,11 +153,11 @@ def test_the_line_is_found_again_and_chooses_what_exposes_least(
     assert chosen["best_exposed_s"] <= 1.021 * chosen["tried_exposed_s"]
     assert chosen["closed_form_mb"] == pytest.approx((sum(GRADIENTS) * 1e-3 / 4e-9) ** 0.5 / 2**20)
     assert "[95 %: " in content["reading"][1]
-    assert f"{chosen['tried_mb']:g} MiB would have been chosen" in content["reading"][1]
+    assert f"{chosen['tried_mb']:g} MiB is the best of the tried caps" in content["reading"][1]
 
 
 def test_compressed_points_are_neither_fitted_nor_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What they send is not the gradients' bytes."""
+    """They do not send the bytes of the gradients."""
     steps = {f"{cap},{how}": result(0.1) for cap in ("1", "4") for how in ("none", "fp16")}
     content = make_sweep(
         tmp_path, monkeypatch, {BUCKET_CAP: ("1", "4"), "compress": ("none", "fp16")}, steps
@@ -170,11 +170,11 @@ def test_compressed_points_are_neither_fitted_nor_predicted(tmp_path: Path, monk
 
 
 def test_one_size_of_message_makes_no_line() -> None:
-    """The reason is told in place of it."""
+    """The reason is returned instead."""
     config = configs("ddp", "resnet18", 2, {BUCKET_CAP: ("1", "4")})[0]
 
     assert "twice as large" in str(fit_recorded({config: read(1000)}))
-    assert "no all-reduce" in str(fit_recorded({}))
+    assert "no recorded all-reduce" in str(fit_recorded({}))
     assert isinstance(fit_recorded({config: read(3)}), FittedLine)
 
 
@@ -183,41 +183,41 @@ def test_one_size_of_message_makes_no_line() -> None:
     [
         (FittedLine(Line(8.4e-3, 0.0), "x", 0.9, sizes=5), "did not take longer"),
         (FittedLine(LINE, "x", 1.0, sizes=2), "2 different sizes"),
-        (FittedLine(LINE, "x", 0.2, sizes=5), "explains 20 %"),
+        (FittedLine(LINE, "x", 0.2, sizes=5), "explains only 20 %"),
         (FittedLine(LINE, "x", 0.9, (0.0, 1e-3), (0.0, 9e-9), 5), "between 0 and 9 ns"),
         (FittedLine(LINE, "x", 0.9, (0.0, 1e-3), (3e-9, 9e-9), 5), ""),
     ],
 )
 def test_a_line_that_explains_nothing_chooses_nothing(fitted: FittedLine, why: str) -> None:
-    """Its reason says which of its figures is too poor; a good line has none."""
+    """The reason names the poor figure; a good line has no reason."""
     assert (why in fitted.unreliable_reason) if why else not fitted.unreliable_reason
 
 
 def test_a_failed_fit_says_so_in_place_of_a_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All-reduces that take equally long whatever their size: neither a cap nor predictions."""
+    """All-reduces whose time does not depend on the size give neither a cap nor predictions."""
     flat = FittedLine(Line(8.4e-3, 0.0), "these all-reduces", 0.0, (8e-3, 9e-3), (0.0, 0.0), 5)
     monkeypatch.setattr("dptrace.bench.sweep.result.fit_recorded", lambda read: flat)
     content = make_sweep(tmp_path, monkeypatch, CAPS, of(TIMES)).result.content
 
-    assert "The fit can't tell which cap is best: larger all-reduces did not take longer" in content["reading"][-1]
-    assert "chosen" not in " ".join(content["reading"])
+    assert "larger all-reduces did not take longer" in content["reading"][-1]
+    assert "best of the tried caps" not in " ".join(content["reading"])
     assert content["chosen"] == []
     assert all(point["predicted_exposed_s"] is None for point in content["points"])
 
 
 def test_a_line_measured_apart_is_taken_for_as_many_ranks_only() -> None:
-    """What dptrace links wrote; of other ranks or without an all-reduce it is refused with what to type."""
+    """A file of other ranks or without an all-reduce is refused, with the command to run."""
     content = link_report(measured(ranks=2))
 
     assert fit_from_links(content, "l.json", 2).line.alpha_s > 0
-    with pytest.raises(DptraceError, match="among 2 ranks, and this sweep has 4"):
+    with pytest.raises(DptraceError, match="among 2 ranks, but this sweep has 4"):
         fit_from_links(content, "l.json", 4)
     with pytest.raises(DptraceError, match="no fit of all_reduce"):
         fit_from_links(link_report(measured(ranks=2, kinds=("send_recv",))), "l.json", 2)
 
 
 def test_without_the_parameters_sizes_the_finest_buckets_stand_for_gradients() -> None:
-    """As in a result of a stranger's trainer."""
+    """As in a result of a user's trainer."""
     gradients = bucket_cap._gradients([read(1)], ())
 
     assert gradients is not None
@@ -226,32 +226,32 @@ def test_without_the_parameters_sizes_the_finest_buckets_stand_for_gradients() -
 
 
 def test_a_run_that_failed_is_a_row_and_the_rest_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its reason stands in the notes; the best is one of the others."""
+    """Its reason is in the notes; the best is among the others."""
     steps = {**of(TIMES), "4": {"failed": "out of memory"}}
-    told = make_sweep(tmp_path, monkeypatch, CAPS, steps).result
+    outcome = make_sweep(tmp_path, monkeypatch, CAPS, steps).result
 
-    assert told.content["points"][3]["failed"] == "out of memory"
-    assert any("4 MiB failed: out of memory" in note for note in told.content["notes"])
-    assert told.content["reading"][0].startswith("8 MiB is best")
-    assert {row[BUCKET_CAP] for row in told.epochs} == {"0.5", "1", "2", "8"}
+    assert outcome.content["points"][3]["failed"] == "out of memory"
+    assert any("4 MiB failed: out of memory" in note for note in outcome.content["notes"])
+    assert outcome.content["reading"][0].startswith("8 MiB is best")
+    assert {row[BUCKET_CAP] for row in outcome.epochs} == {"0.5", "1", "2", "8"}
 
 
 def test_epochs_and_buckets_are_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accuracy after each epoch where it is told so, at the end where only that is; a row for each bucket."""
+    """Accuracy after each epoch, or only the final one where there are no others; a row for each bucket."""
     steps = {"1": result(0.1, epochs=2, accuracy=[0.5, 0.75]), "4": result(0.2, epochs=2, accuracy=0.25)}
-    told = make_sweep(tmp_path, monkeypatch, {BUCKET_CAP: ("1", "4")}, steps, epochs=2).result
+    outcome = make_sweep(tmp_path, monkeypatch, {BUCKET_CAP: ("1", "4")}, steps, epochs=2).result
 
-    assert [row["validation_accuracy"] for row in told.epochs] == [0.5, 0.75, None, 0.25]
-    assert [row["epoch"] for row in told.epochs] == [1, 2, 1, 2]
-    assert told.epochs[0]["samples_per_s"] == pytest.approx(128 * 30 / told.epochs[0]["seconds"])
-    assert told.epochs[0]["communication_fraction"] == read(1).fraction
-    assert told.content["points"][0]["accuracy"] == 0.75
-    assert len(told.buckets) == len(read(1).buckets) + len(read(4).buckets)
-    assert told.buckets[0][BUCKET_CAP] == "1"
+    assert [row["validation_accuracy"] for row in outcome.epochs] == [0.5, 0.75, None, 0.25]
+    assert [row["epoch"] for row in outcome.epochs] == [1, 2, 1, 2]
+    assert outcome.epochs[0]["samples_per_s"] == pytest.approx(128 * 30 / outcome.epochs[0]["seconds"])
+    assert outcome.epochs[0]["communication_fraction"] == read(1).fraction
+    assert outcome.content["points"][0]["accuracy"] == 0.75
+    assert len(outcome.buckets) == len(read(1).buckets) + len(read(4).buckets)
+    assert outcome.buckets[0][BUCKET_CAP] == "1"
 
 
 def test_recordings_that_can_not_be_read_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The timed figures stand without them."""
+    """The timed figures are shown without them."""
     from dptrace.bench.sweep.result import sweep_result
 
     sweep = make_sweep(tmp_path, monkeypatch, {BUCKET_CAP: ("1", "4")}, of({"1": 0.1, "4": 0.2}))
@@ -264,4 +264,4 @@ def test_recordings_that_can_not_be_read_are_told(tmp_path: Path, monkeypatch: p
 
     assert content["points"][0]["exposed_s"] is None
     assert content["reading"] == ["1 MiB is best here: 50 % less time per step than 4 MiB."]
-    assert sum("can't be read: no traces" in note for note in content["notes"]) == 2
+    assert sum("no traces" in note for note in content["notes"]) == 2

@@ -29,8 +29,8 @@ def test_the_page_says_what_the_charts_show() -> None:
     text = page(WORKSHOP, notes=("ranks share cores",))
 
     assert 7 == text.count('<section class="part"')
-    assert '<p class="answer">On this machine DDP pays off from 8.4 M parameters on' in text
-    assert "these figures hold no losses" in text
+    assert '<p class="answer">On this machine, DDP pays off from 8.4 M parameters up' in text
+    assert "these figures have no losses" in text
     assert "ranks share cores" in text
     assert 5 == text.count('<div class="still"><svg')
     assert 28 == len(re.findall(r"<tr>(?=<td)", text))

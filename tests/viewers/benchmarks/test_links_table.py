@@ -52,12 +52,12 @@ def test_the_topology_says_what_is_not_told() -> None:
     """NUMA nodes, links, GPUs."""
     content = link_report(measured())
     (line,) = topology(content)
-    assert line.startswith("box: 8 cores; NUMA nodes with their cores 0: 0-7; no GPU links told")
+    assert line.startswith("box: 8 cores; NUMA nodes with their cores 0: 0-7; GPU links unknown")
 
     content["machines"][0] |= {"numa": [], "gpu_links": {"0-1": "NV18"}}
     content["gpus"] = ["H100", "H100"]
     line, gpus = topology(content)
-    assert "NUMA nodes not told" in line
+    assert "NUMA nodes unknown" in line
     assert "GPU links 0-1 NV18" in line
     assert "GPUs by rank: H100, H100." == gpus
 

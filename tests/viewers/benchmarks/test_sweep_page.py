@@ -71,7 +71,7 @@ def test_without_any_result_the_page_says_so(tmp_path: Path, monkeypatch: pytest
     content = make_sweep(tmp_path / "a", monkeypatch, {BUCKET_CAP: ("1", "4")}, steps).result.content
     page = sweep_page.document(content)
 
-    assert "No run of this sweep ended well." in page
+    assert "No run of this sweep succeeded." in page
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)" in page
 
