@@ -187,8 +187,7 @@ class Run:
             busy_ns (int, ns): compute of the rank's actions.
             own_span_ns (int, ns): from the start of the rank's first action to the end of its last.
             span_ns (int, ns): from the start of the pipeline's first action to the end of its last.
-            bubble_percent (float, %): share of span_ns in which the rank did not compute.
-            pipeline_bubble_percent (float, %): the same over all ranks of the pipeline.
+            bubble_percent, pipeline_bubble_percent (float, %): part of span_ns without compute: own, all ranks'.
             formula_percent (float or None, %): bubble that the schedule's formula predicts; None without a formula.
         """
         return tables.pipeline_frame(self.pipelines, self.timelines)
@@ -229,7 +228,7 @@ class Run:
             wait_ns (int, ns): its duration on this rank beyond transfer_ns.
             late_ns (int or None, ns): how much later than the first rank it arrived; missing within clock uncertainty.
 
-        Missing numbers are NaN, so a column that has some is float.
+        Missing numbers are NaN; a column with any is float.
         """
         return tables.matched_frame(self.cross_rank.collectives())
 

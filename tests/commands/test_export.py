@@ -150,7 +150,7 @@ def test_clocks_are_aligned_unless_told_otherwise(tmp_path: Path, name: str) -> 
     recorded(tmp_path / "run", late_ns=412_000)
 
     aligned = export(tmp_path / "run", "-o", tmp_path / name)
-    assert "Clocks aligned: rank 1 by -412 µs ± 1 µs." in aligned.stderr
+    assert "Clocks aligned: rank 1 by −412 µs ± 1.00 µs." in aligned.stderr
     assert [0, 0] == starts(tmp_path / name)
 
     raw = export(tmp_path / "run", "-o", tmp_path / name, "--force", "--no-align")
