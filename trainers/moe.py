@@ -38,7 +38,7 @@ def train(options: Options, world: World) -> None:
         if isinstance(block, Block):
             width = block.mlp_norm.normalized_shape[0]
             mixture = Experts(width, options.experts, options.top_k, world, f"{number}.mlp")
-            block.mlp = mixture.to(world.device)
+            block.mlp = mixture.to(world.device, getattr(torch, options.dtype))
     mixtures = [module for module in model.modules() if isinstance(module, Experts)]
     local_names = local_parameter_names(model)
     load = torch.zeros(len(mixtures), options.experts, dtype=torch.int64, device=world.device)

@@ -29,7 +29,16 @@ from dptrace.record.launch.process_tree import AGENT_PID_ENV, end_with_parent
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-__all__ = ["RankStore", "World", "assert_in_sync", "check_finite", "process_group", "save_parameters", "unwrapped_name"]
+__all__ = [
+    "RankStore",
+    "World",
+    "assert_in_sync",
+    "at_least_float32",
+    "check_finite",
+    "process_group",
+    "save_parameters",
+    "unwrapped_name",
+]
 
 _POLL_S = 0.05
 
@@ -214,12 +223,18 @@ def save_parameters(
     tensors = dict(model.named_parameters()) if full_parameters is None else full_parameters
     # NumPy has no bfloat16; float32 represents every value of the smaller formats.
     arrays = {
-        unwrapped_name(name): _full_tensor(tensor.detach()).float().cpu().numpy() for name, tensor in tensors.items()
+        unwrapped_name(name): at_least_float32(_full_tensor(tensor.detach())).cpu().numpy()
+        for name, tensor in tensors.items()
     }
     if messages.rank() != 0:
         return
     with atomic_write(Path(path)) as temporary, temporary.open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub mistakes the names for allow_pickle
+
+
+def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:
+    """Convert a half-precision tensor to float32; return float32 and float64 as they are."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def check_finite(name: str, broken: bool) -> None:

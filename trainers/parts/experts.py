@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.profiler import record_function
 
 from dptrace.record import World
-from dptrace.record.distributed import check_finite
+from dptrace.record.distributed import at_least_float32, check_finite
 from dptrace.trainers.parts.gpt import FeedForward
 
 __all__ = ["Experts", "full_parameters", "local_parameter_names"]
@@ -70,7 +70,7 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, -2)
-        probability = self.router(tokens).float().softmax(-1)
+        probability = at_least_float32(self.router(tokens)).softmax(-1)
         weight, chosen = probability.topk(self.top_k)
         weight = weight / weight.sum(-1, keepdim=True)
         counts = torch.bincount(chosen.flatten(), minlength=self.count)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from dptrace.errors import UsageError
 from dptrace.record import Options, phase
 from dptrace.record.checkpoints import Checkpoints
+from dptrace.record.distributed import at_least_float32
 from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_folder
 from dptrace.record.launch.messages import rank, restart_count
 
@@ -79,7 +80,7 @@ class OptimizerWrapper:
             nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
             return
         gradients = [(p.grad, self.replica_counts.get(p, 1)) for p in self.model.parameters() if p.grad is not None]
-        squared = torch.stack([gradient.float().norm() ** 2 / count for gradient, count in gradients]).sum()
+        squared = torch.stack([at_least_float32(gradient).norm() ** 2 / count for gradient, count in gradients]).sum()
         dist.all_reduce(squared, group=self.shard_group)
         factor = (max_norm / (squared.sqrt() + 1e-6)).clamp(max=1.0)
         for gradient, _ in gradients:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from dptrace.record import Options, Recording, World
+from dptrace.record.distributed import at_least_float32
 from dptrace.record.epoch_timer import EpochTimer
 from dptrace.record.options.parse import SYNTHETIC_IMAGES, check_batch
 from dptrace.trainers.parts import gpt, mlp, resnet
@@ -75,7 +76,7 @@ class Task:
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the mean cross-entropy over all predictions of the batch: of images, or of each next token."""
-        return cross_entropy(output.flatten(0, -2).float(), target.flatten())
+        return cross_entropy(at_least_float32(output.flatten(0, -2)), target.flatten())
 
     def accuracy(self, model: nn.Module) -> float | None:
         """Return the share of the validation data that *model* classifies correctly; None without validation data.

@@ -180,8 +180,8 @@ class TrainerOptions(argparse.Namespace):
         str,
         "float32",
         "training",
-        "Number type of parameters and gradients.",
-        choices=("float32", "bfloat16", "float16"),
+        "Number type of parameters and gradients; float64 compares trainings without float32's rounding.",
+        choices=("float32", "float64", "bfloat16", "float16"),
         same_on_resume=True,
     )
     optimizer: str = option(
