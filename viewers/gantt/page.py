@@ -117,7 +117,7 @@ def _too_many(run: Run, gantt_chart: Chart, limit: int) -> str:
     serve = "" if len(gantt_chart) > MAX_SERVED else " To view all of it, omit -o or add --serve."
     return (
         f"{run.path}: {len(gantt_chart):,} intervals to draw ({ranks} ranks, {steps} steps); one page holds at "
-        f"most {limit:,}. Select fewer ranks or steps, for example with --ranks 0,1 or --steps FIRST:LAST.{serve}"
+        f"most {limit:,}. Select fewer ranks or steps, for example with --ranks 0,1 or --steps A:B.{serve}"
     )
 
 

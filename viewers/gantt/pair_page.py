@@ -59,7 +59,7 @@ def picture(aligned: AlignedSteps, notes: tuple[str, ...], above: Markup, below:
     if len(gantt_chart) > MAX_INTERVALS:
         raise DptraceError(
             f"{len(gantt_chart):,} intervals to draw; one page holds at most {MAX_INTERVALS:,}. Select fewer ranks or "
-            "steps, for example with --ranks 0,1 or --steps FIRST:LAST."
+            "steps, for example with --ranks 0,1 or --steps A:B."
         )
     paths = " → ".join(one.run.path for one in aligned.runs)
     head = Headline(" → ".join(titles(aligned)), paths, (), tuple(map(sanitize, notes)))
