@@ -162,14 +162,14 @@ def test_a_benchmark_that_is_broken_off_goes_on(tmp_path: Path) -> None:
         time.sleep(0.1)
     time.sleep(0.5)
     first.send_signal(signal.SIGTERM)
-    _, errors = first.communicate(timeout=60)
+    _, errors = first.communicate(timeout=120)
     assert 143 == first.returncode, errors
     assert "Add --resume" in errors
     kept = (results / "small_single_1.0.json").read_bytes()
     assert not (tmp_path / "bench" / "table.csv").exists()
 
     again = started(tmp_path, "--no-record", "--resume")
-    shown, errors = again.communicate(timeout=200)
+    shown, errors = again.communicate(timeout=600)
     assert 0 == again.returncode, errors
     assert kept == (results / "small_single_1.0.json").read_bytes()
     content = json.loads((tmp_path / "bench" / "bench.json").read_text())
@@ -182,5 +182,5 @@ def test_a_benchmark_that_is_broken_off_goes_on(tmp_path: Path) -> None:
     assert "small" in shown
 
     same = started(tmp_path, "--no-record", "--resume")
-    repeated, _ = same.communicate(timeout=60)
+    repeated, _ = same.communicate(timeout=300)
     assert shown == repeated

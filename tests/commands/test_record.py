@@ -266,7 +266,7 @@ def test_a_trainer_runs_by_itself(tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     training = ["--model", "small", "--batch-size", "64", "--steps", "1", "--warmup", "2", "--wait", "0"]
     command = [*torchrun, str(trainer("interleaved")), *training]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=300, env=environment(), capture_output=True)
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=900, env=environment(), capture_output=True)
 
     names = {path.name for path in (tmp_path / "runs" / "interleaved").iterdir()}
     assert {"run.json", "rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"} == names

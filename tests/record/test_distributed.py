@@ -106,6 +106,14 @@ def test_saved_parameters_are_arrays_by_their_names(tmp_path: Path) -> None:
     assert [tmp_path / "p.npz"] == list(tmp_path.iterdir())
 
 
+def test_saved_parameters_lose_nothing(tmp_path: Path) -> None:
+    """float64 stays float64."""
+    model = torch.nn.Linear(3, 2, dtype=torch.float64)
+    save_parameters(model, str(tmp_path / "p.npz"))
+
+    np.testing.assert_array_equal(model.weight.detach().numpy(), np.load(tmp_path / "p.npz")["weight"], strict=True)
+
+
 def test_a_meeting_of_one_waits_for_nobody() -> None:
     """With one rank there is neither a store nor a wait."""
     assert RankStore("x").barrier("place", timedelta(seconds=0))

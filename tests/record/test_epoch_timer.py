@@ -86,7 +86,7 @@ def test_every_trainer_prints_one_line_of_results() -> None:
     """Started by torchrun with --epochs, rank 0 prints it, and nothing is recorded."""
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(trainer("naive"))]
     arguments = ["--model", "small", "--epochs", "2", "--batch-size", "16384", "--warmup", "2"]
-    done = subprocess.run([*start, *arguments], capture_output=True, text=True, env=environment(), timeout=120)
+    done = subprocess.run([*start, *arguments], capture_output=True, text=True, env=environment(), timeout=600)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULTS_JSON:")]
 
     assert done.returncode == 0, done.stderr

@@ -111,7 +111,7 @@ def _padded(count: int) -> int:
 
 
 def _expected(mode: str) -> list[list[int]]:
-    """Return what each rank holds by the formulas of ZeRO (Rajbhandari et al. 2020), in float32 with AdamW.
+    """Return what each rank holds by the formulas of ZeRO (Rajbhandari et al. 2020), in float64 with AdamW.
 
     With n ranks and P bytes: P + P + 2 P; the optimizer's share is 1/n in zero1, that of the gradients too in zero2,
     and that of the parameters too in fsdp. 4 bytes count the steps of each tensor that AdamW updates.
@@ -120,19 +120,19 @@ def _expected(mode: str) -> list[list[int]]:
     total = sum(sizes)
     blocks = [sum(pair) for pair in zip(sizes[::2], sizes[1::2], strict=True)]
     if mode == "ddp":
-        return [[4 * total, 4 * total, 8 * total + 4 * len(sizes)]] * RANKS
+        return [[8 * total, 8 * total, 16 * total + 4 * len(sizes)]] * RANKS
     if mode == "zero1":
         shards: list[list[int]] = [[] for _ in range(RANKS)]
         for size in sorted(sizes, reverse=True):
             min(shards, key=sum).append(size)
-        return [[4 * total, 4 * total, 8 * sum(shard) + 4 * len(shard)] for shard in shards]
+        return [[8 * total, 8 * total, 16 * sum(shard) + 4 * len(shard)] for shard in shards]
     if mode == "zero2":
         part = sum(map(_padded, blocks))
-        return [[4 * RANKS * part, 4 * part, 8 * part + 4 * len(blocks)]] * RANKS
+        return [[8 * RANKS * part, 8 * part, 16 * part + 4 * len(blocks)]] * RANKS
     # fully_shard splits the first dimension; the last rank's parameters may be padded, but not its state.
     parts = [[_rows(shape[0], rank) * math.prod(shape[1:]) for shape in _shapes()] for rank in range(RANKS)]
     padded = sum(_padded(shape[0]) * math.prod(shape[1:]) for shape in _shapes())
-    return [[4 * padded, 4 * padded, 8 * sum(part) + 4 * len(part)] for part in parts]
+    return [[8 * padded, 8 * padded, 16 * sum(part) + 4 * len(part)] for part in parts]
 
 
 def _rows(rows: int, rank: int) -> int:

@@ -80,6 +80,6 @@ def test_rank_0_waits_no_longer_than_until_another_fails(
     began = time.monotonic()
     outputs[0].end(None)
 
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60  # it would wait for two hours
     info = json.loads((tmp_path / "mine.failed" / "run.json").read_text())
     assert {"rank": 1, "message": "ValueError: bad batch"} == info["failure"]

@@ -239,7 +239,7 @@ def test_ranks_that_a_script_spawns_record_one_run(tmp_path: Path) -> None:
     unset = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     bare = {name: value for name, value in environment().items() if name not in unset}
     command = [sys.executable, "spawn.py", str(tmp_path / "store")]
-    done = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=tmp_path, env=bare, capture_output=True, text=True, timeout=600, check=False)
 
     assert 0 == done.returncode, done.stderr
     assert "Wrote mine." in done.stderr

@@ -145,7 +145,7 @@ def test_a_child_that_the_script_forks_leaves_the_recording_alone(tmp_path: Path
     (tmp_path / "forks.py").write_text(FORKING)
     options = ["--gpus", "1", "--steps", "2", "--warmup", "2", "--wait", "0", "--out", "run"]
     command = [sys.executable, "-m", "dptrace", "record", *options, "forks.py"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=90)
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
 
     assert 0 == ended.returncode, ended.stderr
     assert "complete" == json.loads((tmp_path / "run" / "run.json").read_text())["status"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,10 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-__all__ = ["CHROMIUM", "browser_test", "chromium", "open_page"]
+__all__ = ["CHROMIUM", "PATIENCE_S", "browser_test", "chromium", "emulate", "open_page", "rest", "until"]
+
+PATIENCE_S = 60.0
+"""Seconds to wait for a page before a test fails: long, because the machine may be busy."""
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -25,6 +29,36 @@ _FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+
+
+_WATCHED = """(() => {
+  // The page's pending timers and animation frames, with their delays in milliseconds.
+  const waiting = (window.testsWaiting = new Map());
+  const watch = (start, cancel) => {
+    const started = window[start].bind(window), cancelled = window[cancel].bind(window);
+    window[start] = (act, delay, ...rest) => {
+      const key = () => `${start} ${id}`;
+      const id = started((...given) => {
+        waiting.delete(key());
+        act(...given);
+      }, delay, ...rest);
+      waiting.set(key(), start === "setTimeout" ? Number(delay) || 0 : 0);
+      return id;
+    };
+    window[cancel] = (id) => {
+      waiting.delete(`${start} ${id}`);
+      cancelled(id);
+    };
+  };
+  watch("setTimeout", "clearTimeout");
+  watch("requestAnimationFrame", "cancelAnimationFrame");
+})();"""
+
+_RESTS = """async (within) => {
+  // The browser delivers input in a frame; the task after it runs when the page has handled that.
+  await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  return [...window.testsWaiting.values()].every((delay) => delay > within) && (window.dptrace?.exact?.() ?? true);
+}"""
 
 
 def browser_test(function: Any) -> Any:
@@ -70,13 +104,43 @@ def open_page(
     page.on("pageerror", lambda error: errors.append(f"exception: {error}"))
     page.on("console", lambda message: errors.append(message.text) if message.type in ("error", "warning") else None)
     page.on("request", lambda request: errors.append(request.url) if not request.url.startswith(allowed) else None)
-    page.add_init_script(
-        "addEventListener('securitypolicyviolation', e => console.error('policy: ' + e.violatedDirective));" + before
-    )
+    listens = "addEventListener('securitypolicyviolation', e => console.error('policy: ' + e.violatedDirective));"
+    page.add_init_script(_WATCHED + listens + before)
     try:
         page.goto(url)
         if ready:
-            page.locator("html[data-ready='1']").wait_for(state="attached", timeout=20_000)
+            page.locator("html[data-ready='1']").wait_for(state="attached", timeout=1000 * PATIENCE_S)
         yield page, errors
     finally:
         context.close()
+
+
+def until(page: Page, expression: str, expected: object, argument: object = None) -> None:
+    """Wait until an expression, or a function of an argument, has the expected value on the page.
+
+    Raises:
+        AssertionError: it has another value after PATIENCE_S.
+    """
+    # Not wait_for_function, which uses eval; the page's security policy forbids that.
+    end = time.monotonic() + PATIENCE_S
+    while (found := page.evaluate(expression, argument)) != expected:
+        assert time.monotonic() < end, f"{expression} is {found!r}, not {expected!r}"
+        page.wait_for_timeout(10)
+
+
+def emulate(page: Page, *, media: str | None = None, color_scheme: str | None = None) -> None:
+    """Set the medium or the system's color scheme, and wait until the page has it."""
+    page.emulate_media(media=media, color_scheme=color_scheme)
+    queries = [media] if media else []
+    queries += [f"(prefers-color-scheme: {color_scheme})"] if color_scheme else []
+    for query in queries:
+        until(page, "(query) => matchMedia(query).matches", True, query)
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
+
+
+def rest(page: Page, within_ms: int = 300) -> None:
+    """Wait until the page has handled all input and no pending timer has a delay of this many milliseconds or less.
+
+    The canvases of a Gantt page then lie over their frames and show the frames' range.
+    """
+    until(page, _RESTS, True, within_ms)

@@ -95,7 +95,7 @@ class FirefoxPage:
         self.send("browsingContext.navigate", context=self.context, url=path.as_uri(), wait="complete")
         self.wait("document.documentElement.dataset.ready === '1'")
 
-    def wait(self, condition: str, seconds: float = 20) -> None:
+    def wait(self, condition: str, seconds: float = 60) -> None:
         """Wait until an expression is true."""
         until = time.monotonic() + seconds
         while not self.evaluate(condition):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,9 +28,15 @@ class ModelSizes:
         """Total bytes of all parameters."""
         return sum(self.parameter_bytes)
 
+    @property
+    def element(self) -> int:
+        """Bytes of one number: 8 in float64."""
+        return self.total // sum(map(math.prod, self.shapes))
 
-_ACTIVATIONS = 128 * 64 * 128 * 4
-"""Bytes of gpt-tiny's activations between two layers: batch x tokens x width x 4."""
+
+def _activations(numbers: ModelSizes) -> int:
+    """Return the bytes of gpt-tiny's activations between two layers: batch x tokens x width x bytes of a number."""
+    return 32 * 64 * 128 * numbers.element
 
 
 def tp_decoder(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
@@ -37,16 +44,16 @@ def tp_decoder(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
 
     The 4 of "4 x 2(T-1)/T x B x S x H" for each layer (the guide's chapter 9.5; Shoeybi et al. 2019, section 3).
     """
-    return {"all_reduce": (4 * 4, 4 * 4 * _ACTIVATIONS)}
+    return {"all_reduce": (4 * 4, 4 * 4 * _activations(numbers))}
 
 
-def _tp_pairs(batch: int) -> list[int]:
+def _tp_pairs(numbers: ModelSizes, batch: int) -> list[int]:
     """Return the bytes of small's two pairs of layers: outputs of 512 and 10, in backward the second pair's input."""
-    return [batch * width * 4 for width in (512, 10, 512)]
+    return [batch * width * numbers.element for width in (512, 10, 512)]
 
 
 def tp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    return {"all_reduce": (3, sum(_tp_pairs(128)))}
+    return {"all_reduce": (3, sum(_tp_pairs(numbers, 128)))}
 
 
 def tp_sp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
@@ -57,8 +64,8 @@ def tp_sp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """
     partial = [size for name, size in zip(numbers.names, numbers.parameter_bytes, strict=True) if _of_some(name)]
     return {
-        "all_gather": (4 * 4 + 2, (4 * 4 + 2) * _ACTIVATIONS),
-        "reduce_scatter": (4 * 4, 4 * 4 * _ACTIVATIONS),
+        "all_gather": (4 * 4 + 2, (4 * 4 + 2) * _activations(numbers)),
+        "reduce_scatter": (4 * 4, 4 * 4 * _activations(numbers)),
         "all_reduce": (1, sum(partial)),
     }
 
@@ -71,7 +78,7 @@ def clipped(
     def expected_traffic(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
         found = formula(numbers)
         count, size = found["all_reduce"]
-        return found | {"all_reduce": (count + 1, size + 4)}
+        return found | {"all_reduce": (count + 1, size + numbers.element)}
 
     return expected_traffic
 
@@ -84,7 +91,7 @@ def dp_tp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """tp's traffic for half the batch in a row; in a column ddp's two buckets, half of all but the rows' biases."""
     pairs = zip(numbers.names, numbers.parameter_bytes, strict=True)
     own = [size if name in ("2.bias", "6.bias") else size // 2 for name, size in pairs]
-    return {"all_reduce": (3 + 2, sum(_tp_pairs(64)) + sum(own))}
+    return {"all_reduce": (3 + 2, sum(_tp_pairs(numbers, 64)) + sum(own))}
 
 
 def mesh_3d(tensor: int, replicas: int) -> Callable[[ModelSizes], dict[str, tuple[int, int]]]:
@@ -94,7 +101,7 @@ def mesh_3d(tensor: int, replicas: int) -> Callable[[ModelSizes], dict[str, tupl
     """
 
     def expected_traffic(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-        activations = 128 // replicas * 784 * 4
+        activations = 128 // replicas * 784 * numbers.element
         pairs = list(zip(numbers.names, numbers.parameter_bytes, strict=True))[: len(numbers.names) // 2]
         whole = ("norm.weight", "norm.bias", "down.bias")
         own = sum(size if name.endswith(whole) else size // tensor for name, size in pairs)

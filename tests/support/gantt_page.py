@@ -8,11 +8,23 @@ import numpy as np
 
 from dptrace.analysis.per_gpu.split import FIGURES, Part
 from dptrace.run.run import Run
+from tests.support.browser import rest
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-__all__ = ["SHARE_FIGURES", "expected_figures", "row_box", "settle", "show", "shown_figures", "visible_range"]
+__all__ = [
+    "SHARE_FIGURES",
+    "at",
+    "expected_figures",
+    "row_box",
+    "settle",
+    "show",
+    "shown_figures",
+    "spot",
+    "tip",
+    "visible_range",
+]
 
 SHARE_FIGURES = {
     Part.FORWARD: "forward_ns",
@@ -32,15 +44,7 @@ def visible_range(page: Page) -> tuple[float, float]:
 
 def settle(page: Page) -> None:
     """Wait until the canvas shows the current range and the figures are updated."""
-    page.wait_for_timeout(40)
-    # Not wait_for_function, which uses eval; the page's security policy forbids that.
-    for _ in range(100):
-        if page.evaluate("dptrace.exact()"):
-            break
-        page.wait_for_timeout(20)
-    else:
-        raise AssertionError("the canvas does not show the frame's range")
-    page.wait_for_timeout(100)
+    rest(page)
 
 
 def show(page: Page, start: float, end: float) -> None:
@@ -59,6 +63,46 @@ def row_box(page: Page, role: str, track: int = 0) -> dict[str, float]:
         [role, track],
     )
     return box
+
+
+def at(page: Page, role: str, time: float, track: int = 0) -> tuple[float, float]:
+    """Return the point on the screen that shows a time in a row."""
+    start, end = visible_range(page)
+    box = row_box(page, role, track)
+    return box["x"] + (time - start) / (end - start) * box["width"], box["y"] + box["height"] / 2
+
+
+def spot(page: Page, role: str, track: int = 0) -> tuple[float, float, int]:
+    """Return a point on the screen where a row shows an interval that nothing covers, and the interval's index.
+
+    Raises:
+        AssertionError: there is no such point.
+    """
+    found = page.evaluate(_SPOT, [role, track])
+    assert found, f"no interval of the row {role} is visible"
+    x, y, index = found
+    return x, y, index
+
+
+_SPOT = """([role, track]) => {
+    const { main, rows, lod: all } = dptrace, { from, to } = main.range;
+    const row = rows.find((one) => one.role === role && one.track === track);
+    const box = main.canvas.getBoundingClientRect(), lod = row.lod ?? all, pixel = (to - from) / box.width;
+    const y = box.top + row.y + row.h / 2;
+    for (let i = lod.offsets[row.found]; i < lod.offsets[row.found + 1]; i++) {
+        const time = lod.start[i] + lod.duration[i] / 2, x = box.left + (time - from) / pixel;
+        if (x <= box.left || x >= box.right || lod.near(row.found, time, pixel) !== i) continue;
+        if (document.elementFromPoint(x, y)?.closest("#figure")) return [x, y, row.source ? row.source[i] : i];
+    }
+    return null;
+}"""
+
+
+def tip(page: Page) -> str:
+    """Return the tooltip's text, or an empty text if no tooltip is shown."""
+    settle(page)
+    shown = page.locator(".tip")
+    return shown.inner_text() if shown.is_visible() else ""
 
 
 def shown_figures(page: Page) -> dict[str, float]:

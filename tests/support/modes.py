@@ -20,12 +20,32 @@ from typing import Any
 from tests.support.formulas import ModelSizes, clipped, dp_tp, mesh_3d, tp, tp_decoder, tp_sp
 from tests.support.recordings import environment, scratch
 
-__all__ = ["CASES", "ModeCase", "ModelSizes", "parameters_of", "reference", "run_of"]
+__all__ = [
+    "CASES",
+    "ROUNDING_TOLERANCE",
+    "ModeCase",
+    "ModelSizes",
+    "parameters_of",
+    "reference",
+    "relative_differences",
+    "run_of",
+]
 
-COMMON = ("--steps", "2", "--warmup", "2", "--wait", "2", "--batch-size", "128", "--optimizer", "sgd", "--lr", "0.1")
+COMMON = ("--steps", "2", "--warmup", "2", "--wait", "2", "--optimizer", "sgd", "--lr", "0.1")
 ADAMW = ("--optimizer", "adamw", "--lr", "0.001")
 """Instead of SGD: an optimizer with state."""
 CLIPPED = ("--clip-grad", "0.05")
+GPT_TINY: dict[str, Any] = {"model": "gpt-tiny", "batch_size": 32}
+"""A decoder; its samples have 64 tokens each, so 32 of them are enough."""
+ROUNDING_TOLERANCE = 1e-9
+"""Largest difference of two trainings that float64's rounding can cause, relative to the largest number of a tensor.
+
+A sum of n numbers is off by at most n × 1.1e-16. Here a sum has 2,048 terms at most (the gradient of a weight of
+gpt-tiny: 32 samples of 64 tokens), a step has about 50 sums one after the other (three layers in each of 8 blocks,
+forward and backward), and there are 6 steps: 7e-11. That holds in whatever order a processor's kernels, its threads or
+the ranks add. float32 has no such bound: balanced's ReLUs get 5 million numbers, one of them soon lies within rounding
+of 0, and the side that it falls on changes a gradient by 1e-3 and more.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,6 +58,7 @@ class ModeCase:
     model: str = "small"
     against: str = "single"
     """The mode that it is compared with, in one process."""
+    batch_size: int = 128
     extra_options: tuple[str, ...] = ()
     """Options that the single process takes as well."""
     expected_traffic: Callable[[ModelSizes], Mapping[str, tuple[int, int | None]]] | None = field(
@@ -45,8 +66,6 @@ class ModeCase:
     )
     """The traffic of each rank in a step: count and bytes by kind of collective, as the trace counts them; None for
     bytes that depend on the data."""
-    tolerance: float = 1e-4
-    """Largest difference of parameters from the single process, relative to the largest value of a tensor."""
     loss_tolerance: float | None = None
     """For inexact modes: largest relative difference of the losses from the single process."""
 
@@ -63,13 +82,19 @@ class ModeCase:
         return self.ranks, self.extra_options == ADAMW
 
     @property
+    def dtype(self) -> str:
+        """Number type of the parameters: float64 for exact modes, so that rounding stays far below any mistake."""
+        return "float64" if self.loss_tolerance is None else "float32"
+
+    @property
     def arguments(self) -> list[str]:
         """Arguments of the trainer's command line."""
-        return ["--model", self.model, *COMMON, *self.extra_options, *self.options]
+        training = ("--model", self.model, "--dtype", self.dtype, "--batch-size", str(self.batch_size))
+        return [*training, *COMMON, *self.extra_options, *self.options]
 
 
 def _ddp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    # 5.9 MB with DDP's own buckets: the first of 1 MiB and the rest in one.
+    # 11.7 MB with DDP's own buckets: the first of 1 MiB and the rest in one.
     return {"all_reduce": (2, numbers.total)}
 
 
@@ -82,8 +107,8 @@ def _ring(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
 
     In either half a rank sends all chunks but one, and receives all but one.
     """
-    n, rank, count = numbers.ranks, numbers.rank, numbers.total // 4
-    chunk = [4 * (count // n + (i < count % n)) for i in range(n)]
+    n, rank, count = numbers.ranks, numbers.rank, numbers.total // numbers.element
+    chunk = [numbers.element * (count // n + (i < count % n)) for i in range(n)]
     never_sent, never_received = (rank + 1, rank + 2), (rank, rank + 1)
     both = 2 * numbers.total
     return {
@@ -144,32 +169,32 @@ def _zero1(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
 def _zero2(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """A reduce-scatter and an all-gather of each block, padded to shards of equal size (P_os+g)."""
     sizes = [sum(math.prod(shape) for shape in block) for block in _blocks(numbers)]
-    moved = len(sizes), sum(4 * numbers.ranks * math.ceil(size / numbers.ranks) for size in sizes)
+    filled_up = sum(numbers.ranks * math.ceil(size / numbers.ranks) for size in sizes)
+    moved = len(sizes), numbers.element * filled_up
     return {"reduce_scatter": moved, "all_gather": moved}
 
 
-def _fully_sharded(blocks: list[list[tuple[int, ...]]], shards: int, gathers: int = 2) -> dict[str, tuple[int, int]]:
+def _fully_sharded(numbers: ModelSizes, shards: int, gathers: int = 2) -> dict[str, tuple[int, int]]:
     """Two all-gathers and a reduce-scatter of each block, or one all-gather if it stays gathered (Zhao et al. 2023).
 
     fully_shard splits each parameter's first dimension, padded to shards of equal size.
     """
-    shapes = [shape for block in blocks for shape in block]
-    padded = sum(4 * shards * math.ceil(first / shards) * math.prod(rest) for first, *rest in shapes)
-    count = len(blocks)
+    filled_up = sum(shards * math.ceil(first / shards) * math.prod(rest) for first, *rest in numbers.shapes)
+    count, padded = len(_blocks(numbers)), numbers.element * filled_up
     return {"all_gather": (gathers * count, gathers * padded), "reduce_scatter": (count, padded)}
 
 
 def _fsdp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    return _fully_sharded(_blocks(numbers), numbers.ranks)
+    return _fully_sharded(numbers, numbers.ranks)
 
 
 def _fsdp_kept(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    return _fully_sharded(_blocks(numbers), numbers.ranks, gathers=1)
+    return _fully_sharded(numbers, numbers.ranks, gathers=1)
 
 
 def _hsdp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """In nodes of two the traffic of fsdp, and an all-reduce of each block's shard across nodes."""
-    inside = _fully_sharded(_blocks(numbers), 2)
+    inside = _fully_sharded(numbers, 2)
     count, size = inside["reduce_scatter"]
     return inside | {"all_reduce": (count, size // 2)}
 
@@ -193,12 +218,12 @@ _TENTH = ("--topk-ratio", "0.1", "--bucket-cap-mb", "64")
 def _passed_on(*widths: int) -> Callable[[ModelSizes], dict[str, tuple[int, int]]]:
     """At each boundary between stages the activations of every sample forward, their gradients back (4 messages).
 
-    Twice batch x width x 4 bytes for each boundary; stages are assigned to the ranks in turn.
+    Twice batch x width numbers for each boundary; stages are assigned to the ranks in turn.
     """
 
     def expected_traffic(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
         touched = [w for i, w in enumerate(widths) if numbers.rank in (i % numbers.ranks, (i + 1) % numbers.ranks)]
-        moved = (4 * len(touched), 128 * 4 * sum(touched))
+        moved = (4 * len(touched), 128 * numbers.element * sum(touched))
         return {"send": moved, "recv": moved}
 
     return expected_traffic
@@ -209,7 +234,7 @@ def _pipeline(ranks: int, schedule: str, *options: str, **about: Any) -> ModeCas
 
 
 def _3d_of(ranks: int, tensor: int, replicas: int) -> ModeCase:
-    # Clipped, because unclipped steps make this model unstable and amplify rounding.
+    # Clipped, so that the ranks of a column and of a row agree on one norm.
     options = ("--pp", "2", "--tp", str(tensor), "--micro-batches", "4")
     return ModeCase(
         "3d", ranks, options, "balanced", extra_options=CLIPPED, expected_traffic=clipped(mesh_3d(tensor, replicas))
@@ -223,9 +248,9 @@ CASES: tuple[ModeCase, ...] = (
     ModeCase("interleaved", 4, expected_traffic=_per_parameter),
     ModeCase("ddp", 2, expected_traffic=_ddp),
     ModeCase("ddp", 4, expected_traffic=_ddp),
-    ModeCase("ddp", 2, model="gpt-tiny", extra_options=("--checkpoint-activations",)),
-    ModeCase("naive", 2, model="gpt-tiny", extra_options=("--clip-grad", "0.05")),
-    ModeCase("interleaved", 2, ("--amp", "bf16"), model="gpt-tiny", loss_tolerance=0.01),
+    ModeCase("ddp", 2, **GPT_TINY, extra_options=("--checkpoint-activations",)),
+    ModeCase("naive", 2, **GPT_TINY, extra_options=("--clip-grad", "0.05")),
+    ModeCase("interleaved", 2, ("--amp", "bf16"), **GPT_TINY, loss_tolerance=0.01),
     ModeCase("naive", 2, ("--amp", "fp16"), loss_tolerance=0.01),
     *(ModeCase("async-after", ranks, expected_traffic=_per_parameter) for ranks in (2, 4)),
     ModeCase("accumulate", 2, ("--micro-batches", "2"), expected_traffic=_ddp),
@@ -254,24 +279,25 @@ CASES: tuple[ModeCase, ...] = (
     ),
     _pipeline(2, "interleaved", expected_traffic=_passed_on(1024, 512, 256)),
     _pipeline(4, "interleaved", model="balanced", expected_traffic=_passed_on(*[784] * 7)),
-    _pipeline(2, "1f1b", model="gpt-tiny", extra_options=("--clip-grad", "0.05")),
+    _pipeline(2, "1f1b", **GPT_TINY, extra_options=("--clip-grad", "0.05")),
     _pipeline(2, "gpipe", "--amp", "fp16", loss_tolerance=0.01),
-    *(ModeCase(mode, 4, extra_options=ADAMW, tolerance=1e-3) for mode in ("ddp", "zero1", "zero2", "fsdp")),
+    *(ModeCase(mode, 4, extra_options=ADAMW) for mode in ("ddp", "zero1", "zero2", "fsdp")),
     *(ModeCase("zero1", ranks, expected_traffic=_zero1) for ranks in (2, 4)),
     *(ModeCase("zero2", ranks, expected_traffic=_zero2) for ranks in (2, 4)),
     *(ModeCase("fsdp", ranks, expected_traffic=_fsdp) for ranks in (2, 4)),
     *(ModeCase("hsdp", ranks, ("--ranks-per-node", "2"), expected_traffic=_hsdp) for ranks in (2, 4)),
     ModeCase("fsdp", 2, ("--prefetch", "explicit", "--reshard-after-forward", "no"), expected_traffic=_fsdp_kept),
     ModeCase("fsdp", 2, ("--prefetch", "none"), expected_traffic=_fsdp),
-    *(ModeCase(mode, 2, model="gpt-tiny", extra_options=("--clip-grad", "0.05")) for mode in ("zero2", "fsdp")),
+    *(ModeCase(mode, 2, **GPT_TINY, extra_options=("--clip-grad", "0.05")) for mode in ("zero2", "fsdp")),
     *(ModeCase(mode, 2, ("--amp", "fp16"), loss_tolerance=0.01) for mode in ("zero2", "fsdp")),
-    ModeCase("moe", 2, model="gpt-tiny", against="moe", expected_traffic=_moe),
-    ModeCase("moe", 4, ("--experts", "8", "--top-k", "2"), model="gpt-tiny", against="moe", expected_traffic=_moe),
+    ModeCase("moe", 2, **GPT_TINY, against="moe", expected_traffic=_moe),
+    ModeCase("moe", 4, ("--experts", "8", "--top-k", "2"), **GPT_TINY, against="moe", expected_traffic=_moe),
+    ModeCase("moe", 2, ("--dtype", "bfloat16"), **GPT_TINY, against="moe", loss_tolerance=0.01),
     ModeCase("tp", 2, expected_traffic=tp),
-    ModeCase("tp", 2, model="gpt-tiny", extra_options=CLIPPED, expected_traffic=clipped(tp_decoder)),
+    ModeCase("tp", 2, **GPT_TINY, extra_options=CLIPPED, expected_traffic=clipped(tp_decoder)),
     ModeCase("tp", 4, ("--amp", "fp16"), loss_tolerance=0.01),
-    ModeCase("tp-sp", 2, model="gpt-tiny", extra_options=CLIPPED, expected_traffic=clipped(tp_sp)),
-    ModeCase("dp-tp", 4, ("--tp", "2"), extra_options=CLIPPED, expected_traffic=clipped(dp_tp), tolerance=1e-3),
+    ModeCase("tp-sp", 2, **GPT_TINY, extra_options=CLIPPED, expected_traffic=clipped(tp_sp)),
+    ModeCase("dp-tp", 4, ("--tp", "2"), extra_options=CLIPPED, expected_traffic=clipped(dp_tp)),
     _3d_of(4, tensor=2, replicas=1),
     _3d_of(4, tensor=1, replicas=2),
 )
@@ -299,12 +325,25 @@ def reference(case: ModeCase) -> Path:
 
 
 def _alone(case: ModeCase) -> ModeCase:
-    return ModeCase(case.against, 1, model=case.model, extra_options=case.extra_options)
+    return ModeCase(case.against, 1, model=case.model, batch_size=case.batch_size, extra_options=case.extra_options)
 
 
 def parameters_of(run: Path) -> Path:
     """Return the file with the parameters after the last step of a run."""
     return run.with_name(f"{run.name}.npz")
+
+
+def relative_differences(mine: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, float]:
+    """Compare the parameters of one model: each tensor's largest difference, relative to its largest number.
+
+    Raises:
+        AssertionError: they differ in their names or shapes.
+    """
+    import numpy as np
+
+    assert sorted(mine) == sorted(other)
+    assert {name: np.shape(mine[name]) for name in mine} == {name: np.shape(other[name]) for name in other}
+    return {name: float(np.abs(mine[name] - other[name]).max() / (np.abs(other[name]).max() or 1)) for name in other}
 
 
 def _launch(cases: Sequence[ModeCase], ranks: int) -> None:
@@ -319,7 +358,7 @@ def _launch(cases: Sequence[ModeCase], ranks: int) -> None:
     start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
     command = [*start, "tests.support.modes", "--worker", json.dumps(work), str(root)]
     here = Path(__file__).resolve().parents[2]
-    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=600, env=environment())
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=1800, env=environment())
     assert done.returncode == 0, done.stderr[-6000:]
 
 
@@ -347,14 +386,14 @@ def row(case: ModeCase) -> dict[str, Any]:
     import dptrace
 
     run = dptrace.open(run_of(case))
-    mine, single = np.load(parameters_of(run_of(case))), np.load(parameters_of(reference(case)))
-    tolerance = max(float(np.abs(mine[k] - single[k]).max() / (np.abs(single[k]).max() or 1)) for k in single.files)
+    trainings = (np.load(parameters_of(one)) for one in (run_of(case), reference(case)))
+    difference = max(relative_differences(*trainings).values())
     losses = [json.loads((r / "run.json").read_text())["losses"] for r in (run_of(case), reference(case))]
     comm = run.splits[0].comm
     moved = {kind: (int(c.count[-1]), int(c.bytes[-1])) for kind, c in comm.items()}
     return {
         "case": case,
-        "apart": tolerance,
+        "difference": difference,
         "loss": losses[0][-1],
         "single": losses[1][-1],
         "moved": moved,
@@ -371,7 +410,7 @@ def _print(modes: list[str]) -> None:
         totals = found["run"].splits[0].total()
         wall = sum(v for k, v in totals.items() if k not in ("wall_ns", "overlapped_comm_ns"))
         print(
-            f"{case.name:44} parameters {found['apart']:.1e} loss {found['loss']:.5f}/{found['single']:.5f} "
+            f"{case.name:44} parameters {found['difference']:.1e} loss {found['loss']:.5f}/{found['single']:.5f} "
             f"sum {wall - totals['wall_ns']} ns  {moved}"
         )
 

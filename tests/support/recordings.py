@@ -20,7 +20,7 @@ WAIT, WARMUP = 4, 2
 def dptrace(*arguments: str, cwd: Path, ok: bool = True) -> subprocess.CompletedProcess[str]:
     """Run the command line in *cwd*; with *ok*, it must succeed."""
     command = [sys.executable, "-m", "dptrace", *arguments]
-    completed = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, env=environment())
+    completed = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=900, env=environment())
     assert not ok or completed.returncode == 0, completed.stderr
     return completed
 

@@ -221,7 +221,7 @@ def napped(ranks: int) -> Path:
         "1f1b",
     ]
     here = Path(__file__).resolve().parents[3]
-    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=300, env=environment())
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=900, env=environment())
     assert done.returncode == 0, done.stderr[-4000:]
     return folder
 

@@ -66,7 +66,7 @@ def ended(*arguments: str, shell: str = "", env: dict[str, str] | None = None) -
     """Run the real command in a shell, with what is added after it."""
     words = shlex.join([sys.executable, "-m", "dptrace", *arguments])
     command = ["bash", "-c", f"{words} {shell}"]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})}, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(env or {})}, timeout=300)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_file_name_that_is_no_text_is_no_error(tmp_path: Path) -> None:
     path = os.path.join(os.fsencode(tmp_path), b"bad\xff.json")
     Path(os.fsdecode(path)).write_text(training_step(KinetoFile(), 1, 0).text())
     words = shlex.quote(sys.executable).encode() + b" -m dptrace analyze --json '" + path + b"'"
-    result = subprocess.run(["bash", "-c", words], capture_output=True, timeout=60)
+    result = subprocess.run(["bash", "-c", words], capture_output=True, timeout=300)
 
     assert 0 == result.returncode, result.stderr
     assert "bad\\udcff.json" in json.loads(result.stdout)["run"]

@@ -124,7 +124,7 @@ def test_ctrl_c_ends_the_process_quietly() -> None:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("http://127.0.0.1:")
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
 
     assert 0 == process.returncode
     assert "Traceback" not in errors

@@ -93,7 +93,8 @@ def test_a_rank_that_dies_ends_the_run_within_seconds(script: Path, how: str, sa
     code = launcher.wait(60)
 
     assert 1 == code
-    assert time.monotonic() - died < 15  # a second or two, where nothing else runs
+    # A second or two, where nothing else runs; torchrun alone would wait half a minute, and gloo half an hour.
+    assert time.monotonic() - died < 25
     errors = (script.parent / "errors").read_text()
     assert f"Error: Rank 1 died: {says}" in errors
     assert "Traceback (most recent call last)" not in errors.split("Its last lines:")[0]
@@ -114,9 +115,9 @@ def test_a_stopped_launcher_leaves_no_process(script: Path, number: signal.Signa
     _wait_for(script.parent / "dying", launcher)
     assert 4 == len(_ranks(script.parent))
     launcher.send_signal(number)
-    code = launcher.wait(30)
+    code = launcher.wait(60)
 
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while _ranks(script.parent) and time.monotonic() < until:
         time.sleep(0.05)
     assert [] == _ranks(script.parent)
@@ -178,7 +179,7 @@ if len(sys.argv) == 1:
     subprocess.Popen([sys.executable, __file__, "rank"], start_new_session=True)
 else:
     open("ready", "w").close()
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -192,13 +193,13 @@ def test_ranks_that_do_not_heed_are_killed_in_their_own_sessions(
     monkeypatch.setattr(launch, "_GRACE_S", 0.2)
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     agent = subprocess.Popen([sys.executable, "stubborn.py"], cwd=tmp_path, start_new_session=True)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 120
     while not (tmp_path / "ready").exists() and time.monotonic() < until:
         time.sleep(0.02)
     assert 2 == len(_ranks(tmp_path))
     launch.stop_agent(agent)
 
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while _ranks(tmp_path) and time.monotonic() < until:
         time.sleep(0.02)
     assert [] == _ranks(tmp_path)

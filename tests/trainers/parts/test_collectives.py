@@ -28,7 +28,7 @@ def ring_of(tensors: list[Tensor]) -> list[int]:
         def exchange(out: Tensor, into: Tensor) -> None:
             sent[rank] += len(out)
             links[(rank + 1) % size].put(out.clone())
-            into.copy_(links[rank].get(timeout=20))
+            into.copy_(links[rank].get(timeout=120))
 
         ring_all_reduce(tensors[rank], rank, size, exchange)
 

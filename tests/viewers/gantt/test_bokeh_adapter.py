@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.browser import browser_test, chromium, open_page
-from tests.support.gantt_page import expected_figures, settle, shown_figures, visible_range
+from tests.support.gantt_page import expected_figures, row_box, settle, shown_figures, visible_range
 from tests.support.synthetic import training_run
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def test_the_page_works_with_another_bokeh(browser: Browser, tmp_path: Path) -> 
         assert drawn.stdout.strip() == page.evaluate("Bokeh.version").replace("-dev.", ".dev")
         assert expected_figures(training_run(3_000, ranks=2)) == shown_figures(page)
         before = visible_range(page)
-        page.mouse.move(800, 500)
+        box = row_box(page, "compute")
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
         page.mouse.wheel(0, -200)
         settle(page)
         near = visible_range(page)

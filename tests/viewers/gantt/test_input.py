@@ -20,7 +20,7 @@ from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt.chart import chart
 from tests.support.browser import browser_test, chromium, open_page
 from tests.support.builders import two_rank_timelines
-from tests.support.gantt_page import expected_figures, row_box, settle, shown_figures, visible_range
+from tests.support.gantt_page import at, expected_figures, row_box, settle, shown_figures, tip, visible_range
 from tests.support.synthetic import training_run
 
 if TYPE_CHECKING:
@@ -82,14 +82,14 @@ def test_wheel_keys_and_clicks_move_through_time(browser: Browser, file: Path, r
 
         page.keyboard.press("f")
         settle(page)
-        page.mouse.click(box["x"] + box["width"] / 2, row_box(page, "phases")["y"] - 16)
+        page.mouse.click(box["x"] + box["width"] / 2, page.evaluate(_STRIP))
         settle(page)
         assert visible_range(page)[0] <= min(b[1] for b in bounds) < visible_range(page)[0] + 0.05 * whole[1]
 
         before = visible_range(page)
-        page.mouse.move(box["x"] + 600, box["y"] + 10)
+        page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + box["height"] / 2)
         page.mouse.down()
-        page.mouse.move(box["x"] + 500, box["y"] + 10, steps=4)
+        page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + box["height"] / 2, steps=4)
         page.mouse.up()
         settle(page)
         assert visible_range(page)[0] > before[0]
@@ -100,6 +100,10 @@ def test_wheel_keys_and_clicks_move_through_time(browser: Browser, file: Path, r
         assert [] == errors
 
 
+_STRIP = "dptrace.main.canvas.getBoundingClientRect().top + dptrace.stage.strips[0].y + 1"
+"""The vertical position of the step names on the screen."""
+
+
 @browser_test
 def test_the_tooltip_describes_what_is_under_the_pointer(browser: Browser, tmp_path: Path) -> None:
     """Name, duration, phase and step of a kernel; kind, bytes and exposed part of a collective; idle; steps."""
@@ -108,26 +112,21 @@ def test_the_tooltip_describes_what_is_under_the_pointer(browser: Browser, tmp_p
     with open_page(browser, path) as (page, errors):
         settle(page)
 
-        def tip(role: str, time: float, track: int = 0) -> str:
-            start, end = visible_range(page)
-            box = row_box(page, role, track)
-            x = box["x"] + (time - start) / (end - start) * box["width"]
-            page.mouse.move(x, box["y"] + box["height"] / 2)
-            page.wait_for_timeout(60)
-            return page.locator(".tip").inner_text()
+        def tip_at(role: str, time: float, track: int = 0) -> str:
+            page.mouse.move(*at(page, role, time, track))
+            return tip(page)
 
-        kernel = tip("compute", 20_000)
+        kernel = tip_at("compute", 20_000)
         assert all(text in kernel for text in ("gemm", "28.0 µs", "Forward", "ProfilerStep#0", "rank 0 · GPU 0"))
-        collective = tip("exposure", 75_000, track=1)
+        collective = tip_at("exposure", 75_000, track=1)
         for text in ("all_reduce", "4.1 kB", "31.0 µs", "exposed 11.0 µs (35 %)", "rank 1", "stream 20"):
             assert text in collective
-        assert "Exposed communication" in tip("phases", 75_000)
-        assert "ProfilerStep#0: 10.0 µs, 10 % of its 100 µs" in tip("phases", 75_000)
-        assert tip("phases", 95_000).startswith("Idle\nProfilerStep#0: 12.0 µs")
-        assert "Memcpy HtoD" in tip("memory", 1_000)
+        assert "Exposed communication" in tip_at("phases", 75_000)
+        assert "ProfilerStep#0: 10.0 µs, 10 % of its 100 µs" in tip_at("phases", 75_000)
+        assert tip_at("phases", 95_000).startswith("Idle\nProfilerStep#0: 12.0 µs")
+        assert "Memcpy HtoD" in tip_at("memory", 1_000)
 
-        box = row_box(page, "compute")
-        page.mouse.dblclick(box["x"] + 400, box["y"] + 9)
+        page.mouse.dblclick(*at(page, "compute", 50_000))
         settle(page)
         start, end = visible_range(page)
         assert 40_000 < end - start < 60_000

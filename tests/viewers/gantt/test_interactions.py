@@ -17,9 +17,9 @@ from dptrace.run.run import Run
 from dptrace.timeline.model import Kind, Windows
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt import page as gantt
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import PATIENCE_S, browser_test, chromium, emulate, open_page, rest
 from tests.support.builders import TimelineBuilder, two_rank_timelines
-from tests.support.gantt_page import expected_figures, row_box, settle, shown_figures, visible_range
+from tests.support.gantt_page import at, expected_figures, row_box, settle, shown_figures, spot, tip, visible_range
 from tests.support.synthetic import training_run
 
 if TYPE_CHECKING:
@@ -46,13 +46,6 @@ def written(run: Run, path: Path) -> Path:
     return path
 
 
-def at(page: Page, role: str, time: float, track: int = 0) -> tuple[float, float]:
-    """Return the point on the screen that shows a time in a row."""
-    start, end = visible_range(page)
-    box = row_box(page, role, track)
-    return box["x"] + (time - start) / (end - start) * box["width"], box["y"] + box["height"] / 2
-
-
 def picture(page: Page) -> str:
     """Return the canvas as text, for comparison."""
     drawn: str = page.evaluate("dptrace.main.canvas.toDataURL()")
@@ -73,7 +66,7 @@ def test_search_counts_marks_and_goes_from_hit_to_hit(browser: Browser, tmp_path
         before = picture(page)
         page.keyboard.press("/")
         page.keyboard.type("GEMM")
-        page.wait_for_timeout(250)
+        settle(page)
         gemm = [(t.kind == Kind.COMPUTE) & (t.name == 1) for t in run.timelines]
         count = sum(int(mask.sum()) for mask in gemm)
 
@@ -92,7 +85,7 @@ def test_search_counts_marks_and_goes_from_hit_to_hit(browser: Browser, tmp_path
         page.keyboard.press("Shift+Enter")
         assert f"{count} of {count}" == page.locator("#found").inner_text()
         page.keyboard.type("x")
-        page.wait_for_timeout(250)
+        settle(page)
         assert "nothing found" == page.locator("#found").inner_text()
         page.keyboard.press("Escape")
         page.keyboard.press("f")
@@ -118,10 +111,10 @@ def test_a_drag_measures_exactly(browser: Browser, file: Path, how: str) -> None
         page.mouse.move(*at(page, "phases", 300))
         page.mouse.down()
         page.mouse.move(*at(page, "phases", 60_000), steps=3)
-        page.mouse.move(1439, at(page, "phases", 0)[1], steps=3)
+        page.mouse.move(page.evaluate("innerWidth - 1"), at(page, "phases", 0)[1], steps=3)
         page.mouse.up()
         page.keyboard.up("Shift")
-        page.wait_for_timeout(60)
+        settle(page)
         span = page.evaluate("dptrace.interactions.measure.span")
 
         assert whole == visible_range(page)
@@ -138,7 +131,7 @@ def test_a_drag_measures_exactly(browser: Browser, file: Path, how: str) -> None
         assert expected["exposed"] > 0
         for text in ("Forward", "Exposed communication", "Idle", "total", "all_reduce", "all 2 GPUs"):
             assert text in card(page)
-        page.mouse.move(700, 20)
+        page.locator("h1").hover()
         page.keyboard.press("Escape")
         assert page.evaluate("dptrace.interactions.measure.span") is None
         assert page.locator("#card").is_hidden()
@@ -156,7 +149,8 @@ def test_a_collective_is_joined_over_its_ranks(browser: Browser, file: Path) -> 
         settle(page)
         before = picture(page)
         page.mouse.click(*at(page, "exposure", (row["start_ns"] + row["end_ns"]) / 2 - origin, track=1))
-        page.wait_for_timeout(200)
+        page.locator("#card").wait_for(state="visible")
+        settle(page)
         shown = page.evaluate("dptrace.interactions.selection.chosen.memberDetails")
         members = rows[rows["collective"] == row["collective"]]
 
@@ -166,7 +160,7 @@ def test_a_collective_is_joined_over_its_ranks(browser: Browser, file: Path) -> 
         for text in ("all_reduce · 4.1 kB", "rank 0 · GPU 0", "rank 1 · GPU 1", "wait", "busbw", "overlapped"):
             assert text in card(page)
         assert before != picture(page)
-        page.mouse.move(700, 20)
+        page.locator("h1").hover()
         page.keyboard.press("Escape")
         assert page.locator("#card").is_hidden()
         assert before == picture(page)
@@ -182,7 +176,7 @@ def test_a_click_on_a_kernel_shows_its_details(browser: Browser, tmp_path: Path)
     with open_page(browser, written(Run("one", (timeline,)), tmp_path / "one.html")) as (page, errors):
         settle(page)
         page.mouse.click(*at(page, "compute", 200_000))
-        page.wait_for_timeout(150)
+        page.locator("#card").wait_for(state="visible")
 
         shown = ("sm80_xmma_gemm_f16_64x64", "gemm f16 64x64", "ProfilerStep#0", "250 µs", "7.00 µs")
         for text in (*shown, "rank 0 · GPU 0", "0.100 ms"):
@@ -208,12 +202,11 @@ def test_links_lead_to_a_view_and_back(browser: Browser, file: Path) -> None:
         assert start <= 100_000 < 200_000 <= end < 210_000
 
         page.keyboard.press("d")
-        settle(page)
-        page.wait_for_timeout(500)
+        rest(page, within_ms=1_000)
         start, end = visible_range(page)
-        assert f"t={round(start)},{round(end)}" in page.url
+        assert f"t={round(start)},{round(end)}" in page.evaluate("location.hash")
         page.reload()
-        page.locator("html[data-ready='1']").wait_for(state="attached")
+        page.locator("html[data-ready='1']").wait_for(state="attached", timeout=1000 * PATIENCE_S)
         settle(page)
         assert (round(start), round(end)) == tuple(map(round, visible_range(page)))
 
@@ -234,7 +227,7 @@ def test_light_and_dark(browser: Browser, file: Path) -> None:
         settle(page)
         paper = "getComputedStyle(document.body).backgroundColor"
         assert "rgb(255, 255, 255)" == page.evaluate(paper)
-        page.emulate_media(color_scheme="dark")
+        emulate(page, color_scheme="dark")
         settle(page)
         assert "rgb(18, 22, 28)" == page.evaluate(paper)
 
@@ -257,7 +250,7 @@ def test_light_and_dark(browser: Browser, file: Path) -> None:
         assert "light" == page.locator("html").get_attribute("data-theme")
         page.evaluate("dispatchEvent(new Event('afterprint'))")
         assert "dark" == page.locator("html").get_attribute("data-theme")
-        page.emulate_media(media="print")
+        emulate(page, media="print")
         assert page.locator(".tools").is_hidden()
         assert page.locator("#summary").is_visible()
         assert [] == errors
@@ -270,14 +263,12 @@ def test_rows_on_demand_and_help(browser: Browser, file: Path) -> None:
         settle(page)
         figures = shown_figures(page)
         page.mouse.move(*at(page, "phases", 95_000))
-        page.wait_for_timeout(50)
-        assert "Here: " in page.locator(".tip").inner_text()
+        assert "Here: " in tip(page)
 
         page.keyboard.press("i")
         settle(page)
         page.mouse.move(*at(page, "idle", 95_000, track=1))
-        page.wait_for_timeout(50)
-        assert page.locator(".tip").inner_text().startswith("Idle: ")
+        assert tip(page).startswith("Idle: ")
         assert page.locator(".chip.cause").first.is_visible()
 
         page.mouse.move(*at(page, "compute", 20_000, track=1))
@@ -287,8 +278,7 @@ def test_rows_on_demand_and_help(browser: Browser, file: Path) -> None:
         assert "stream 7" in names
         assert "stream 20" in names
         page.mouse.move(*at(page, "stream", 20_000, track=1))
-        page.wait_for_timeout(50)
-        assert "gemm" in page.locator(".tip").inner_text()
+        assert "gemm" in tip(page)
         assert figures == shown_figures(page)
         page.keyboard.press("r")
         page.keyboard.press("i")
@@ -302,9 +292,8 @@ def test_rows_on_demand_and_help(browser: Browser, file: Path) -> None:
         assert [] == errors
 
 
-@browser_test
-def test_hostile_names_stay_text_whatever_is_done(browser: Browser, tmp_path: Path) -> None:
-    """Selected, searched, measured, linked and shown in rows on demand: nothing is executed or fetched."""
+def hostile_run() -> Run:
+    """Return a run in which every recorded name is a payload."""
     names = tuple(PAYLOAD + name for name in ("gemm", "other", "ncclDevKernel", "Memcpy"))
     plain = training_run(400, ranks=2, names=names)
     timelines = tuple(
@@ -319,7 +308,13 @@ def test_hostile_names_stay_text_whatever_is_done(browser: Browser, tmp_path: Pa
         )
         for one in plain.timelines
     )
-    path = written(Run(PAYLOAD, timelines, {"mode": PAYLOAD}, (PAYLOAD,), 2), tmp_path / "hostile.html")
+    return Run(PAYLOAD, timelines, {"mode": PAYLOAD}, (PAYLOAD,), 2)
+
+
+@browser_test
+def test_hostile_names_stay_text_whatever_is_done(browser: Browser, tmp_path: Path) -> None:
+    """Selected, searched, measured, linked and shown in rows on demand: nothing is executed or fetched."""
+    path = written(hostile_run(), tmp_path / "hostile.html")
     with open_page(browser, path, before="window.fired = []; window.PWN = (how) => fired.push(how);") as (page, errors):
         settle(page)
         for key in ("i", "r", "]"):
@@ -327,28 +322,39 @@ def test_hostile_names_stay_text_whatever_is_done(browser: Browser, tmp_path: Pa
             settle(page)
         page.keyboard.press("/")
         page.keyboard.insert_text("</script><img src=x onerror=PWN(9)>")
-        page.wait_for_timeout(200)
+        settle(page)
+        assert "nothing found" == page.locator("#found").inner_text()
         page.keyboard.press("Escape")
         page.keyboard.press("/")
         page.keyboard.type("<script>")
         page.keyboard.press("Enter")
-        page.wait_for_timeout(200)
+        settle(page)
         assert "<script>" in card(page)
         page.keyboard.press("Escape")
         page.keyboard.press("f")
         settle(page)
-        for role in ("compute", "exposure", "memory", "idle", "stream"):
-            box = row_box(page, role)
-            for x in range(40, int(box["width"]), 150):
-                page.mouse.click(box["x"] + x, box["y"] + box["height"] / 2)
-        assert "onerror" in card(page)
+        for role in ("compute", "exposure", "memory", "stream"):
+            x, y, index = spot(page, role)
+            page.mouse.move(x, y)
+            assert "onerror" in tip(page), role
+            page.mouse.down()
+            page.mouse.up()
+            page.locator("#card").wait_for(state="visible")
+            assert "onerror" in card(page), role
+            assert index == page.evaluate("dptrace.interactions.selection.chosen.index"), role
+            page.keyboard.press("Escape")
+            assert page.locator("#card").is_hidden()
+        page.mouse.click(*spot(page, "idle")[:2])
+        assert tip(page).startswith("Idle: ")
         page.keyboard.down("Shift")
         box = row_box(page, "compute")
-        page.mouse.move(box["x"] + 100, box["y"] + 4)
+        page.mouse.move(box["x"] + 0.1 * box["width"], box["y"] + 4)
         page.mouse.down()
-        page.mouse.move(box["x"] + 300, box["y"] + 4)
+        page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 4)
         page.mouse.up()
         page.keyboard.up("Shift")
+        assert page.evaluate("dptrace.interactions.measure.span") is not None
+        assert "onerror" in card(page)
         for key in ("step", "find", "rank", "theme", "t"):
             page.evaluate("(hash) => (location.hash = hash)", f"{key}={quote(PAYLOAD)}")
             settle(page)

@@ -17,7 +17,7 @@ from dptrace.run.run import Run
 from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt import server
 from dptrace.viewers.gantt.server import PageServer, tunnel
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import PATIENCE_S, browser_test, chromium, open_page
 from tests.support.gantt_page import expected_figures, settle, shown_figures
 from tests.support.synthetic import training_run
 
@@ -33,7 +33,7 @@ def served() -> Iterator[PageServer]:
 
 
 def ask(asked: PageServer, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", asked.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", asked.port, timeout=60)
     connection.putrequest("GET", path, skip_host="Host" in headers)
     for name, value in headers.items():
         connection.putheader(name, value)
@@ -127,7 +127,10 @@ def test_it_ends_when_the_tab_is_gone_but_not_while_one_is_open(monkeypatch: pyt
     def tab() -> socket.socket:
         line = socket.create_connection(("127.0.0.1", started.port))
         line.sendall(f"GET {root(started)}alive HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
-        assert b"text/event-stream" in line.recv(4096)
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += line.recv(4096)
+        assert b"text/event-stream" in head
         return line
 
     try:
@@ -141,10 +144,10 @@ def test_it_ends_when_the_tab_is_gone_but_not_while_one_is_open(monkeypatch: pyt
         second = tab()
         time.sleep(0.8)
         assert not tabs.all_closed()
-        second.close()
         began = time.monotonic()
+        second.close()
         started.wait()
-        assert 0.5 < time.monotonic() - began < 5
+        assert 0.6 <= time.monotonic() - began < 60
     finally:
         started.close()
 
@@ -203,14 +206,14 @@ def test_a_served_page_shows_the_split_s_figures_and_ends_with_its_tab(
             settle(page)
             assert expected_figures(run) == shown_figures(page)
             page.reload()
-            page.locator("html[data-ready='1']").wait_for(state="attached", timeout=20_000)
+            page.locator("html[data-ready='1']").wait_for(state="attached", timeout=1000 * PATIENCE_S)
             settle(page)
             assert expected_figures(run) == shown_figures(page)
             assert [] == errors
             assert not started._server.tabs.all_closed()
         began = time.monotonic()
         started.wait()
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
     finally:
         started.close()
 

@@ -20,7 +20,7 @@ from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt.chart import OVERLAPPED, Chart, Lane, Role, chart
 from tests.support.browser import browser_test, chromium, open_page
 from tests.support.builders import TimelineBuilder
-from tests.support.gantt_page import expected_figures, row_box, settle, show, shown_figures, visible_range
+from tests.support.gantt_page import at, expected_figures, settle, show, shown_figures, tip, visible_range
 from tests.support.synthetic import training_run
 
 if TYPE_CHECKING:
@@ -224,17 +224,14 @@ def test_more_than_four_seconds_and_more_names_than_fit_16_bits(browser: Browser
         assert 0 == page.evaluate("dptrace.lod.busy(dptrace.rows[1].lane, 0, 17e9, 17e9 + 5)")
         only_raster(page)
         check(page, chart(run), Role.COMPUTE, 0)
-        box = row_box(page, "compute")
         for time, name, lasts in ((12.0, "long_kernel", "7.00 s"), (17.5, "last_kernel", "1.00 s")):
-            start, end = visible_range(page)
-            page.mouse.move(box["x"] + (time * second - start) / (end - start) * box["width"], box["y"] + 9)
-            page.wait_for_timeout(80)
-            assert name in page.locator(".tip").inner_text()
-            assert lasts in page.locator(".tip").inner_text()
+            page.mouse.move(*at(page, "compute", time * second))
+            text = tip(page)
+            assert name in text
+            assert lasts in text
         show(page, 69_999 * 100 - 400, 69_999 * 100 + 400)
-        page.mouse.move(box["x"] + 0.55 * box["width"], box["y"] + 9)
-        page.wait_for_timeout(80)
-        assert "kernel_69999" in page.locator(".tip").inner_text()
+        page.mouse.move(*at(page, "compute", 69_999 * 100 + 45))
+        assert "kernel_69999" in tip(page)
         assert [] == errors
 
 
@@ -260,12 +257,18 @@ def test_two_thousand_gpus_open_in_seconds(browser: Browser, tmp_path: Path) -> 
     run = training_run(40_000, ranks=2_000)
     with open_page(browser, page_of(run, tmp_path)) as (page, errors):
         settle(page)
-        assert page.evaluate("dptrace.timing.drawn") < 8_000
+        # Processor time: unlike wall time, it does not grow on a busy machine.
+        devtools = page.context.new_cdp_session(page)
+        devtools.send("Performance.enable")
+        metrics = devtools.send("Performance.getMetrics")["metrics"]
+        assert next(one["value"] for one in metrics if one["name"] == "ProcessTime") < 8, metrics
         assert page.locator("#names .track").count() < 60
-        page.locator("#heat canvas").click(position={"x": 700, "y": 20})
+        heat = page.locator("#heat canvas")
+        width, height = heat.evaluate("one => [one.clientWidth, one.clientHeight]")
+        heat.click(position={"x": 0.75 * width, "y": height / 2})
         settle(page)
         shown = page.evaluate("dptrace.stage.visible.map(({ track }) => track)")
 
-        assert 1_000 < min(shown)
+        assert 1_000 < min(shown) <= 1_500 <= max(shown)
         assert "compute" in page.evaluate("dptrace.stage.visible.map(({ role }) => role)")
         assert [] == errors

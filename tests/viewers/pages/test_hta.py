@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from dptrace.viewers.pages.hta import MAX_ROWS, plotly_page
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import PATIENCE_S, browser_test, chromium, open_page
 
 HOSTILE = "</script><img src=x onerror=alert(1)><a href='javascript:alert(1)'>gemm<int></a>"
 
@@ -89,7 +89,7 @@ def test_the_page_draws_without_network(tmp_path: Path) -> None:
     path.write_text(page_of(graph_objects.Figure(graph_objects.Bar(x=[HOSTILE, "b"], y=[1, 2]))), encoding="utf-8")
 
     with chromium() as browser, open_page(browser, path, ready=False) as (page, errors):
-        page.locator(".bars .point").first.wait_for(state="attached", timeout=20_000)
+        page.locator(".bars .point").first.wait_for(state="attached", timeout=1000 * PATIENCE_S)
         shown = page.locator(".xtick text").first.text_content()
 
     assert not errors

@@ -11,7 +11,7 @@ import pytest
 from dptrace.errors import UsageError
 from dptrace.viewers.pages.view import document
 from dptrace.viewers.views.registry import VIEWS
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import PATIENCE_S, browser_test, chromium, open_page
 from tests.support.view_cases import CASES, hostile_run
 
 
@@ -46,7 +46,7 @@ def test_a_hostile_run_does_nothing_in_a_notebook(tmp_path: Path) -> None:
     before = "window.PWNED = []; window.PWN = (what) => window.PWNED.push(what);"
     with chromium() as browser, open_page(browser, path, before=before, ready=False) as (page, errors):
         frame = page.frame_locator("iframe")
-        frame.locator("html[data-ready='1']").wait_for(state="attached", timeout=20_000)
+        frame.locator("html[data-ready='1']").wait_for(state="attached", timeout=1000 * PATIENCE_S)
 
         assert [] == [found.evaluate("window.PWNED") for found in page.frames if found.evaluate("window.PWNED")]
         assert [] == [e for e in errors if "setting log level" not in e and not e.startswith(("about:", "data:"))]

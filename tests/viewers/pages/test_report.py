@@ -12,7 +12,7 @@ from dptrace.viewers.pages import report
 from dptrace.viewers.pages.report import document
 from dptrace.viewers.terminal.summary import sentence
 from dptrace.viewers.views.registry import VIEWS
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import browser_test, chromium, emulate, open_page, rest, until
 from tests.support.synthetic import training_run
 from tests.support.view_cases import CASES, hostile_run
 from tests.viewers.base.test_page import Scripts
@@ -74,14 +74,16 @@ def test_the_wheel_scrolls_the_page(tmp_path: Path) -> None:
         box = page.locator("#figure").bounding_box()
         assert box
         assert page.evaluate("dptrace.stage.frame === dptrace.stage.height")
-        page.mouse.move(600, min(box["y"] + 200, 680))
+        page.mouse.move(box["x"] + box["width"] / 2, (max(box["y"], 0) + 700) / 2)
         before = page.evaluate("dptrace.main.range.to")
         page.mouse.wheel(0, 120)
-        page.wait_for_timeout(200)
-        assert (before, 120) == (page.evaluate("dptrace.main.range.to"), page.evaluate("scrollY"))
+        until(page, "scrollY", 120)
+        rest(page)
+        assert before == page.evaluate("dptrace.main.range.to")
         page.keyboard.down("Control")
         page.mouse.wheel(0, -120)
-        page.wait_for_timeout(200)
+        until(page, f"dptrace.main.range.to < {before}", True)
+        rest(page)
 
         assert page.evaluate("dptrace.main.range.to") < before
         assert [] == [error for error in errors if "setting log level" not in error]
@@ -95,11 +97,12 @@ def test_charts_are_dark_on_a_dark_page_and_light_on_paper(tmp_path: Path, recor
     ground = "getComputedStyle(document.querySelector('#view-breakdown svg > rect')).fill"
     with chromium() as browser, open_page(browser, path) as (page, _):
         assert "rgb(255, 255, 255)" == page.evaluate(ground)
-        page.emulate_media(color_scheme="dark")
-        page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+        emulate(page, color_scheme="dark")
+        rest(page)
+        assert "dark" == page.evaluate("document.documentElement.dataset.theme")
         assert "rgb(18, 22, 28)" == page.evaluate(ground)
         assert not page.locator(".cover").is_visible()
-        page.emulate_media(media="print", color_scheme="light")
+        emulate(page, media="print", color_scheme="light")
         assert page.locator(".cover").is_visible()
         assert not page.locator("#definitions").is_visible()
 
@@ -124,7 +127,7 @@ def test_a_hostile_report_does_nothing(tmp_path: Path, still: bool, monkeypatch:
     path.write_text(document(hostile_run()), encoding="utf-8")
     before = "window.PWNED = []; window.PWN = (what) => window.PWNED.push(what);"
     with chromium() as browser, open_page(browser, path, before=before, ready=not still) as (page, errors):
-        page.wait_for_timeout(300)
+        rest(page)
 
         assert [] == page.evaluate("window.PWNED")
         assert [] == [error for error in errors if "setting log level" not in error]

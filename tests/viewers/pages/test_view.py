@@ -8,7 +8,7 @@ import pytest
 
 from dptrace.viewers.pages.view import document
 from dptrace.viewers.views.registry import VIEWS
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import PATIENCE_S, browser_test, chromium, emulate, open_page, rest
 from tests.support.view_cases import CASES, hostile_run
 from tests.viewers.base.test_page import Scripts
 
@@ -51,7 +51,7 @@ def test_hostile_pages_do_nothing(tmp_path: Path) -> None:
                     assert box
                     for share in (0.2, 0.5, 0.8):
                         page.mouse.move(box["x"] + box["width"] * share, box["y"] + box["height"] * 0.4)
-                        page.wait_for_timeout(40)
+                        rest(page)
                 assert [] == page.evaluate("window.PWNED"), name
                 assert [] == [error for error in errors if "setting log level" not in error], name
                 assert 0 == page.locator("img").count(), name
@@ -63,12 +63,18 @@ def test_the_pointer_tells_of_a_mark(tmp_path: Path) -> None:
     path = tmp_path / "breakdown.html"
     path.write_text(document(VIEWS["breakdown"], CASES["two ranks"]()), encoding="utf-8")
     with chromium() as browser, open_page(browser, path) as (page, errors):
-        box = page.locator("#figure").bounding_box()
-        assert box
-        page.mouse.move(box["x"] + 200, box["y"] + 46)
-        page.get_by_text("rank 0, step 0: Forward").wait_for(timeout=5_000)
+        page.mouse.move(*page.evaluate(_FIRST_MARK))
+        page.get_by_text("rank 0, step 0: Forward").wait_for(timeout=1000 * PATIENCE_S)
 
         assert [] == [error for error in errors if "setting log level" not in error]
+
+
+_FIRST_MARK = """() => {
+    const [view] = Bokeh.index.roots, { data } = view.model.renderers[0].data_source;
+    const { x_scale, y_scale } = view.frame, box = view.canvas_view.events_el.getBoundingClientRect();
+    const middle = (scale, from, to) => scale.compute((from[0] + to[0]) / 2);
+    return [box.x + middle(x_scale, data.left, data.right), box.y + middle(y_scale, data.top, data.bottom)];
+}"""
 
 
 @browser_test
@@ -78,12 +84,12 @@ def test_a_page_is_dark_where_the_system_is(tmp_path: Path) -> None:
     path.write_text(document(VIEWS["heatmap"], CASES["two ranks"]()), encoding="utf-8")
     with chromium() as browser, open_page(browser, path) as (page, _):
         assert "light" == page.evaluate("document.documentElement.dataset.look")
-        page.emulate_media(color_scheme="dark")
+        emulate(page, color_scheme="dark")
         # Not wait_for_function, which evaluates text in the page: its policy forbids that.
         page.locator("html[data-look='dark']").wait_for(state="attached")
         assert "rgb(18, 22, 28)" == page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert not page.locator(".still svg").is_visible()
-        page.emulate_media(media="print", color_scheme="dark")
+        emulate(page, media="print", color_scheme="dark")
         assert page.locator(".still svg").is_visible()
         assert not page.locator("#figure").is_visible()
         assert "rgb(255, 255, 255)" == page.evaluate("getComputedStyle(document.body).backgroundColor")
