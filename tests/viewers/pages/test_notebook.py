@@ -27,7 +27,7 @@ def test_a_notebook_shows_the_same_page(name: str, tmp_path: Path) -> None:
     assert unescape(frame[1]) == shown.page
     # Bokeh counts its models up from page to page.
     assert re.sub(r"p\d+", "", document(VIEWS[name], run)) == re.sub(r"p\d+", "", shown.page)
-    assert f"Shown: {name} of runs/two" in repr(shown)
+    assert f"{name} of runs/two" in repr(shown)
     shown.save(tmp_path / "x.html")
     assert shown.page == (tmp_path / "x.html").read_text(encoding="utf-8")
 

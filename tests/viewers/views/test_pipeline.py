@@ -28,7 +28,7 @@ def test_the_schedule_in_characters() -> None:
     """As the textbooks draw it: a line for each rank, each action as wide as it took, dots between them."""
     told, first, second = schedule_text(run_of(gpipe(2, 3), 2_000, 4_000), 16 + 1 + 48)
 
-    assert told == ("gpipe, 3 micro-batches, step 0: bubble 25.0 %; the formula of equal stages says 25.0 %")
+    assert told == ("gpipe, 3 micro-batches, step 0: bubble 25.0 %; the formula for equal stages gives 25.0 %")
     assert first == "rank 0 · stage 0 F0--F1--F2--············B0------B1------B2------"
     assert second == "rank 1 · stage 1 ····F0--F1--F2--B0------B1------B2------········"
 

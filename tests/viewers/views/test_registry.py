@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -25,6 +27,17 @@ def drawing(name: str, case: str) -> Drawing:
     return draw(CASES[case]())
 
 
+def test_a_view_is_loaded_when_it_is_used() -> None:
+    """Listing the views imports none of them."""
+    code = (
+        "import sys; from dptrace.viewers.views.registry import VIEWS; list(VIEWS); VIEWS['idle'];"
+        "print([n for n in VIEWS if f'dptrace.viewers.views.{n}' in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "['idle']" == done.stdout.strip()
+
+
 def test_there_is_one_list_of_names() -> None:
     """What help lists is what there is, in the same order."""
     assert list(NAMES) == list(VIEWS)
@@ -33,7 +46,7 @@ def test_there_is_one_list_of_names() -> None:
 
 def test_a_view_that_is_not_there_is_answered_with_those_that_are() -> None:
     """Of the user's making, so exit code 2."""
-    with pytest.raises(UsageError, match=r"There is no view pie\. The views are gantt, summary, breakdown"):
+    with pytest.raises(UsageError, match=r"unknown view 'pie'; choose from gantt, summary, breakdown"):
         view_named("pie")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from dptrace.viewers.base.marks import Box
-from dptrace.viewers.views.step_bars import breakdown, breakdown_table, summary, summary_table
+from dptrace.viewers.views.breakdown import breakdown, breakdown_table
+from dptrace.viewers.views.summary import summary, summary_table
 from tests.support.view_cases import CASES
 
 
