@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from dptrace.bench.conclusions import CHARTS, conclusions
-from dptrace.bench.scaling import savings, shares, usable
+from dptrace.bench.scaling import usable
 from dptrace.bench.table import Row
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Box, Dot, Drawing, Label, Line
@@ -17,9 +15,8 @@ from tests.support.bench_tables import WORKSHOP, bench, with_losses
 
 
 def drawn(rows: list[Row], name: str, local_loss: bool = False) -> Drawing:
-    compared = SimpleNamespace(shares=shares(rows), savings=savings(rows))
     chart = next(chart for chart in conclusions(rows, local_loss=local_loss) if chart.name == name)
-    return draw(chart, usable(rows), compared, local_loss)
+    return draw(chart, usable(rows), local_loss)
 
 
 def texts(drawing: Drawing) -> list[str]:
@@ -141,7 +138,6 @@ def test_the_ideal_is_a_straight_line() -> None:
 def test_processes_on_cpu_are_not_called_gpus(name: str) -> None:
     """In no text of a chart."""
     rows = with_losses(WORKSHOP)
-    compared = SimpleNamespace(shares=shares(rows), savings=savings(rows))
     chart = next(chart for chart in conclusions(rows, on_cpu=True) if chart.name == name)
 
-    assert "GPU" not in svg(draw(chart, usable(rows), compared, on_cpu=True))
+    assert "GPU" not in svg(draw(chart, usable(rows), on_cpu=True))
