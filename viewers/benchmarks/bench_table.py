@@ -13,8 +13,9 @@ from rich.text import Text
 from dptrace.bench.table import Row
 from dptrace.core.text import sanitize
 from dptrace.core.units import plural
+from dptrace.viewers.base.table import TextTable, escape_markdown, markdown_lines
 
-__all__ = ["HEADINGS", "cells", "failures", "full_row", "headings", "markdown", "seconds", "table"]
+__all__ = ["HEADINGS", "cells", "failures", "full_row", "headings", "markdown", "seconds", "table", "text_table"]
 
 HEADINGS = (
     *("model", "mode", "GPUs", "parameters", "epoch", "± spread", "comm", "samples/s"),
@@ -67,6 +68,12 @@ def full_row(row: Row, names: Sequence[str]) -> list[str]:
     return cells(row) + [row.options.get(name, "–") or "yes" for name in names[len(HEADINGS) :]]
 
 
+def text_table(rows: Sequence[Row], note: str = "") -> TextTable:
+    """Return all rows as a table of texts, with a column for each option."""
+    names = headings(rows)
+    return TextTable(names, tuple(tuple(full_row(row, names)) for row in rows), _TEXTS, note)
+
+
 @dataclass(frozen=True, slots=True)
 class _FittingTable:
     """A table that drops columns where the terminal is too narrow."""
@@ -114,23 +121,6 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 def markdown(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> str:
     """Return the table as Markdown, with *notes* below it."""
-    names = headings(rows)
-    lines = [
-        f"# {_escaped(title)}",
-        "",
-        _line(names),
-        "|" + "".join("--|" if i < _TEXTS else "--:|" for i in range(len(names))),
-    ]
-    lines += [_line(full_row(row, names)) for row in rows]
+    lines = [f"# {escape_markdown(title)}", "", *markdown_lines(text_table(rows))]
     below = [*notes, *failures(rows)]
-    return "\n".join([*lines, *([""] if below else []), *(f"- {_escaped(note)}" for note in below)]) + "\n"
-
-
-def _line(texts: Sequence[str]) -> str:
-    return "| " + " | ".join(map(_escaped, texts)) + " |"
-
-
-def _escaped(text: str) -> str:
-    # Names come from other people's scripts: escape what means something in Markdown or HTML.
-    plain = sanitize(text).replace("\\", "\\\\").replace("|", "\\|")
-    return plain.replace("<", "&lt;").replace("[", "\\[").replace("\n", " ")
+    return "\n".join([*lines, *([""] if below else []), *(f"- {escape_markdown(note)}" for note in below)]) + "\n"
