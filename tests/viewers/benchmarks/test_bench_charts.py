@@ -1,4 +1,4 @@
-"""The drawings of a benchmark: what is where, and that nothing hangs on colour alone."""
+"""The charts of a benchmark: where marks are, and that nothing depends on colour alone."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_communication_lies_end_to_end_with_computing() -> None:
 
 
 def test_savings_go_right_and_losses_left() -> None:
-    """With their sign."""
+    """Values have a sign."""
     drawing = drawn(WORKSHOP, "saving")
     bars = [mark for mark in drawing.marks if isinstance(mark, Box)]
 
@@ -70,7 +70,7 @@ def test_savings_go_right_and_losses_left() -> None:
 
 
 def test_losses_are_lines_over_steps() -> None:
-    """The means of all runs lie on one another, rank 0's own do not."""
+    """The mean losses of all runs coincide, those of rank 0 do not."""
     rows = with_losses(WORKSHOP)
     mean, local = drawn(rows, "loss"), drawn(rows, "loss", local_loss=True)
 
@@ -83,7 +83,7 @@ def test_losses_are_lines_over_steps() -> None:
 
 
 def test_throughput_is_on_a_log_axis() -> None:
-    """On which the ideal has the same slope for all models."""
+    """On it, the ideal has the same slope for all models."""
     drawing = drawn(WORKSHOP, "throughput")
 
     assert drawing.y.log
@@ -104,7 +104,7 @@ def test_throughput_is_on_a_log_axis() -> None:
     ],
 )
 def test_whatever_is_missing_there_is_a_picture_or_a_sentence(name: str, rows: list[Row]) -> None:
-    """In SVG, of which no name becomes a part."""
+    """The SVG has no markup from names."""
     drawing = drawn(rows, name)
     text = svg(drawing)
 
@@ -114,7 +114,7 @@ def test_whatever_is_missing_there_is_a_picture_or_a_sentence(name: str, rows: l
 
 
 def test_modes_differ_by_mark_and_colour() -> None:
-    """The four that are compared most, and others beside them."""
+    """The four common modes, and others."""
     modes = ["single", "naive", "interleaved", "ddp", "fsdp", "pp"]
 
     assert 4 == len({style(mode, modes)[1] for mode in modes[:4]})
@@ -136,7 +136,7 @@ def test_the_ideal_is_a_straight_line() -> None:
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_processes_on_cpu_are_not_called_gpus(name: str) -> None:
-    """In no text of a chart."""
+    """No text of a chart mentions GPUs."""
     rows = with_losses(WORKSHOP)
     chart = next(chart for chart in conclusions(rows, on_cpu=True) if chart.name == name)
 

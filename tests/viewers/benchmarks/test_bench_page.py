@@ -36,7 +36,7 @@ def test_the_page_says_what_the_charts_show() -> None:
 
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", "</script><b>", "\u202eevil", "$$x$$"])
 def test_names_are_no_markup(name: str) -> None:
-    """A model of somebody's script may be called anything."""
+    """A model of a user's script can have any name."""
     rows = with_losses([bench(name, "single", 1, 1.0), bench(name, "naive", 2, 0.6)])
     rows.append(Row(name, "ddp", 2, failed=name))
     text = page(rows, title=name, notes=(name,))

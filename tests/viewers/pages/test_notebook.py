@@ -33,7 +33,7 @@ def test_a_notebook_shows_the_same_page(name: str, tmp_path: Path) -> None:
 
 
 def test_a_view_that_is_not_there_is_refused() -> None:
-    """With those that are."""
+    """The message lists the existing views."""
     with pytest.raises(UsageError, match="gantt, summary"):
         CASES["two ranks"]().show("pie")
 

@@ -1,4 +1,4 @@
-"""Bars of what costs time."""
+"""Bars of idle time, communication and findings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.view_cases import CASES
 
 
 def lengths(marks: tuple[object, ...]) -> list[float]:
-    """Give each bar's length, from the top."""
+    """Return the length of each bar, from the top."""
     found: dict[float, float] = {}
     for mark in marks:
         if isinstance(mark, Box):

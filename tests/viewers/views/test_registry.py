@@ -1,4 +1,4 @@
-"""The one list of views: each draws, tables and prints every kind of run, and is told of by one name."""
+"""The list of views: each view draws and prints every kind of run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_there_is_one_list_of_names() -> None:
 
 
 def test_a_view_that_is_not_there_is_answered_with_those_that_are() -> None:
-    """Of the user's making, so exit code 2."""
+    """It is the user's error, so the exit code is 2."""
     with pytest.raises(UsageError, match=r"unknown view 'pie'; choose from gantt, summary, breakdown"):
         view_named("pie")
 
@@ -95,7 +95,7 @@ def test_every_view_prints_every_run(name: str, case: str) -> None:
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_an_empty_run_is_told_in_words(name: str) -> None:
-    """Not by an empty frame: in the picture, and on a page that runs no script."""
+    """A sentence replaces the picture, also on a page that runs no script."""
     told = drawing(name, "empty")
     page = document(VIEWS[name], CASES["empty"]())
 
