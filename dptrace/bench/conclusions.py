@@ -132,7 +132,7 @@ def _communication(good: Sequence[Row]) -> tuple[str, ...] | str:
         return f"{_NO_CHART}there is no naive run, the mode whose communication is a separate phase."
     communication = shares(good)
     if not communication:
-        return f"{_NO_CHART}the communication of the naive runs was not measured (--no-record, or a CSV without comm_s)."
+        return f"{_NO_CHART}the naive runs' communication was not measured (--no-record, or a CSV without comm_s)."
     most, least = max(communication, key=lambda one: one.fraction), min(communication, key=lambda one: one.fraction)
     sentences = [
         f"Communication takes s = {100 * most.fraction:.0f} % of an epoch of {most.row.model} {gpus_label(most.row)}"

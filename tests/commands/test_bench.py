@@ -81,9 +81,7 @@ def test_figures_from_elsewhere_are_drawn(here: Path) -> None:
     assert "Next: open made/charts.html" in done.output
     content = json.loads((here / "made" / "bench.json").read_text())
     assert (1, "runs.csv", 28) == (content["schema"], content["source"], len(content["rows"]))
-    assert content["reading"]["loss"] == [
-        "Nothing to chart: these figures hold no losses; a benchmark that dptrace runs does, a CSV does not."
-    ]
+    assert "no losses" in content["reading"]["loss"][0]
 
 
 def test_what_was_drawn_is_overwritten_only_when_told_so(here: Path) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, TYPE_CHECKING
 
 import pytest
 
@@ -128,7 +128,9 @@ def until(page: Page, expression: str, expected: object, argument: object = None
         page.wait_for_timeout(10)
 
 
-def emulate(page: Page, *, media: str | None = None, color_scheme: str | None = None) -> None:
+def emulate(
+    page: Page, *, media: Literal["print", "screen"] | None = None, color_scheme: Literal["dark", "light"] | None = None
+) -> None:
     """Set the medium or the system's color scheme, and wait until the page has it."""
     page.emulate_media(media=media, color_scheme=color_scheme)
     queries = [media] if media else []

@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from dptrace.core.text import sanitize
 from dptrace.viewers.terminal.split_tables import plain
 
-__all__ = ["MAX_ROWS", "TextTable", "print_text_table"]
+__all__ = ["MAX_ROWS", "TextTable", "escape_markdown", "markdown_lines", "print_text_table"]
 
 MAX_ROWS = 40
 """Most rows of a table in the terminal or in a report, without --all."""
@@ -54,3 +55,17 @@ def print_text_table(cells: TextTable, title: str, console: Console) -> None:
         console.print(table)
     if cells.note:
         console.print(plain(cells.note), style="dim")
+
+
+def markdown_lines(cells: TextTable) -> list[str]:
+    """Return a table as lines of Markdown, without its note."""
+    numbers = len(cells.columns) - cells.text_columns
+    rows = ("| " + " | ".join(map(escape_markdown, row)) + " |" for row in (cells.columns, *cells.rows))
+    heading, *lines = rows
+    return [heading, "|" + "--|" * cells.text_columns + "--:|" * numbers, *lines]
+
+
+def escape_markdown(text: str) -> str:
+    """Escape what has a meaning in Markdown or HTML: names and notes may come from other people's scripts."""
+    escaped = sanitize(text).replace("\\", "\\\\").replace("|", "\\|")
+    return escaped.replace("<", "&lt;").replace("[", "\\[").replace("\n", " ")

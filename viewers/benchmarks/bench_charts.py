@@ -5,15 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
+from dptrace.bench.conclusions import ChartText
+from dptrace.bench.scaling import savings, shares
+from dptrace.bench.table import Row
 from dptrace.core.text import sanitize
+from dptrace.core.units import MINUS, plural, signed
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Entry, Label, Line, linear_axis, log_axis, message
 from dptrace.viewers.benchmarks.bench_table import seconds
 from dptrace.viewers.views.bars import RowLayout
 
 __all__ = ["COMPUTE", "draw", "style"]
+
+_Mark: TypeAlias = Box | Dot | Line | Label
 
 _STYLES = {
     "single": ("#4B5563", "circle"),
@@ -46,18 +52,18 @@ def style(mode: str, modes: Sequence[str]) -> tuple[str, str]:
     return _OTHERS[others.index(mode) % len(_OTHERS)]
 
 
-def draw(chart: Any, rows: Sequence[Any], compared: Any, local_loss: bool = False, on_cpu: bool = False) -> Drawing:
+def draw(chart: ChartText, rows: Sequence[Row], local_loss: bool = False, on_cpu: bool = False) -> Drawing:
     """Draw a chart, or return a drawing that says why there is none.
 
     Args:
-        chart: of ``conclusions.read``.
-        rows: those that have an epoch's time, each model, mode and number of GPUs once.
-        compared: has ``shares`` and ``savings`` of ``bench.scaling``.
-        on_cpu: whether its GPUs are processes on CPU.
+        chart: the name, title and text of the chart, from ``conclusions``.
+        rows: the rows to draw, from ``scaling.usable``.
+        local_loss: whether the loss chart shows rank 0's own losses.
+        on_cpu: whether the rows are of processes on CPU.
     """
     if chart.missing:
         return message(chart.title, chart.missing)
-    bench = _Bench(rows, compared, on_cpu)
+    bench = _Bench(rows, on_cpu)
     drawn = {
         "epoch_time": bench.epoch_time,
         "speedup": bench.speedup,
@@ -75,14 +81,14 @@ class _Drawn:
     x: Axis
     y: Axis
     height: float
-    marks: tuple[Box | Dot | Line | Label, ...]
+    marks: tuple[_Mark, ...]
     legend: tuple[Entry, ...]
     right: float = 30
 
 
 class _Bench:
-    def __init__(self, rows: Sequence[Any], compared: Any, on_cpu: bool = False) -> None:
-        self.rows, self.compared, self.on_cpu = rows, compared, on_cpu
+    def __init__(self, rows: Sequence[Row], on_cpu: bool = False) -> None:
+        self.rows, self.on_cpu = rows, on_cpu
         self.models = list(dict.fromkeys(row.model for row in rows))
         self.modes = list(dict.fromkeys(row.mode for row in rows))
         self.counts = sorted({row.gpus for row in rows})
@@ -94,23 +100,22 @@ class _Bench:
         return "one process" if self.on_cpu and mode == "single" else _LABELS.get(mode, mode)
 
     def _count(self, number: int) -> str:
-        one, several = ("process", "processes") if self.on_cpu else ("GPU", "GPUs")
-        return f"{number} {one if number == 1 else several}"
+        return plural(number, "process", "processes") if self.on_cpu else plural(number, "GPU")
 
     def _style(self, mode: str) -> tuple[str, str]:
         return style(mode, self.modes)
 
-    def _of(self, model: str) -> list[Any]:
+    def _of(self, model: str) -> list[Row]:
         return [row for row in self.rows if row.model == model]
 
     def epoch_time(self) -> _Drawn:
         """Draw bars from zero, grouped by model and number of GPUs, each with its mode's mark on top."""
-        most = max(row.epoch_s for row in self.rows)
+        most = max(row.epoch_s or 0.0 for row in self.rows)
         unit, times = (" s", 1.0) if most >= 1 else (" ms", 1e3)
         height = 330.0
         high = most * times * 1.2
         pixel = high / height
-        marks: list[Box | Dot | Line | Label] = []
+        marks: list[_Mark] = []
         ticks: list[tuple[float, str]] = []
         x = 0.4
         many = len(self.rows) > _MANY_BARS
@@ -120,7 +125,7 @@ class _Bench:
                 group = [row for row in self._of(model) if row.gpus == gpus]
                 for n, row in enumerate(group):
                     color, mark = self._style(row.mode)
-                    value = row.epoch_s * times
+                    value = (row.epoch_s or 0.0) * times
                     tip = f"{self._name(row)}: {seconds(row.epoch_s)}"
                     marks.append(Box(x + n + 0.1, x + n + 0.9, value, 0, color, tip))
                     marks.append(Dot(x + n + 0.5, value + 8 * pixel, color, tip, shape=mark))
@@ -143,10 +148,10 @@ class _Bench:
         size = next((row.parameters for row in self._of(model) if row.parameters), None)
         return model if size is None else f"{model} ({size / 1e6:.1f} M)"
 
-    def _name(self, row: Any) -> str:
+    def _name(self, row: Row) -> str:
         return f"{row.model}, {self._mode(row.mode)}, {self._count(row.gpus)}"
 
-    def _panels(self, values: Callable[[Any], float | None]) -> Iterator[tuple[int, str, list[Any]]]:
+    def _panels(self, values: Callable[[Row], float | None]) -> Iterator[tuple[int, str, list[Row]]]:
         shown = [model for model in self.models if any(values(row) is not None for row in self._of(model))]
         for n, model in enumerate(shown):
             yield n, model, [row for row in self._of(model) if values(row) is not None]
@@ -161,17 +166,17 @@ class _Bench:
 
     def _lines(
         self,
-        values: Callable[[Any], float | None],
+        values: Callable[[Row], float | None],
         format_value: Callable[[float], str],
         above: Callable[[float], float],
         log: bool = False,
-    ) -> tuple[list[Any], list[Any]]:
+    ) -> tuple[list[_Mark], list[tuple[float, str]]]:
         """Draw a panel for each model: a line per mode over the number of GPUs, which starts at one GPU.
 
         Args:
             above: whether the text of a value is above its mark.
         """
-        marks: list[Any] = []
+        marks: list[_Mark] = []
         ticks: list[tuple[float, str]] = []
         for panel, _, own in self._panels(values):
             ticks += [(self._across(panel, gpus, log), str(gpus)) for gpus in self.counts]
@@ -194,14 +199,14 @@ class _Bench:
                 marks.append(Label(place, above(value), format_value(value), _INK, "center", True))
         return marks, ticks
 
-    def _width(self, values: Callable[[Any], float | None]) -> float:
+    def _width(self, values: Callable[[Row], float | None]) -> float:
         return len(list(self._panels(values))) * _PANEL - (_PANEL - 1)
 
     def speedup(self) -> _Drawn:
         """Draw speedups over the number of GPUs, the ideal as a line, and Amdahl's ceilings as rings."""
 
-        def values(row: Any) -> float | None:
-            return row.speedup  # type: ignore[no-any-return]
+        def values(row: Row) -> float | None:
+            return row.speedup
 
         ideal = self.counts
         high = max([*ideal, *(row.speedup for row in self.rows if row.speedup)]) * 1.16
@@ -225,12 +230,12 @@ class _Bench:
     def throughput(self) -> _Drawn:
         """Draw throughput over the number of GPUs on a log axis, where the ideal has one slope everywhere."""
 
-        def values(row: Any) -> float | None:
+        def values(row: Row) -> float | None:
             return row.samples_per_s or None
 
-        with_rates = [row for row in self.rows if row.samples_per_s]
-        rates = [row.samples_per_s for row in with_rates]
-        ideals = [row.samples_per_s * self.counts[-1] for row in with_rates if row.gpus == 1]
+        with_rates = [(row, row.samples_per_s) for row in self.rows if row.samples_per_s]
+        rates = [rate for _, rate in with_rates]
+        ideals = [rate * self.counts[-1] for row, rate in with_rates if row.gpus == 1]
         low, high = min(rates) / 1.5, max([*rates, *ideals]) * 1.7
         pixel = (high / low) ** (1 / 330)
         marks, ticks = self._lines(values, lambda value: f"{value:,.0f}/s", lambda value: value * pixel**15, True)
@@ -252,19 +257,18 @@ class _Bench:
     def communication(self) -> _Drawn:
         """Draw a bar for each naive run: compute, then communication."""
         rows = RowLayout(20)
-        marks: list[Box | Dot | Line | Label] = []
-        shares = self.compared.shares
-        high = max(share.compute_s + share.comm_s for share in shares) * _NS
-        for model in dict.fromkeys(share.row.model for share in shares):
+        marks: list[_Mark] = []
+        bars = shares(self.rows)
+        high = max(share.compute_s + share.comm_s for share in bars) * _NS
+        for model in dict.fromkeys(share.row.model for share in bars):
             rows.head(sanitize(self._titled(model)))
-            for share in (one for one in shares if one.row.model == model):
+            for share in (one for one in bars if one.row.model == model):
                 top, gpus = rows.row(self._count(share.row.gpus)), share.row.gpus
                 of, whole = f"{model}, {self._count(gpus)}", share.compute_s + share.comm_s
                 compute, end = share.compute_s * _NS, whole * _NS
-                tip = f"{of}: computing {seconds(share.compute_s)} of {seconds(whole)}"
+                tip = f"{of}: compute {seconds(share.compute_s)} of {seconds(whole)}"
                 marks.append(Box(0, compute, top, top + 20, COMPUTE, tip, (seconds(share.compute_s),), "#FFFFFF"))
-                said = f"{seconds(share.comm_s)} · {100 * share.fraction:.0f} %"
-                tip = f"{of}: communicating {said} of {seconds(whole)}"
+                tip = f"{of}: communication {seconds(share.comm_s)} · {100 * share.fraction:.0f} % of {seconds(whole)}"
                 marks.append(Box(compute, end, top, top + 20, theme.EXPOSED, tip, (), theme.ink_on(theme.EXPOSED)))
                 marks.append(
                     Label(end, top + 10, f"{100 * share.fraction:.0f} % communication, {seconds(share.comm_s)}")
@@ -272,28 +276,27 @@ class _Bench:
         unit, size = (" s", _NS) if high >= _NS else (" ms", 1e6)
         own = linear_axis(0, high / size * 1.02, unit)
         x = Axis(0, own.high * size, tuple((at * size, text) for at, text in own.ticks), "time of an epoch")
-        legend = (Entry(COMPUTE, "Computing"), Entry(theme.EXPOSED, "Communicating"))
+        legend = (Entry(COMPUTE, "Compute"), Entry(theme.EXPOSED, "Communication"))
         return _Drawn(x, rows.axis(), rows.y, tuple(marks), legend, right=215)
 
     def saving(self) -> _Drawn:
         """Draw bars right of zero where a mode is faster than naive, left where it is slower."""
-        rows, savings = RowLayout(16), self.compared.savings
-        low = min(0.0, *(one.percent for one in savings))
-        high = max(0.0, *(one.percent for one in savings))
+        rows, bars = RowLayout(16), savings(self.rows)
+        low = min(0.0, *(one.percent for one in bars))
+        high = max(0.0, *(one.percent for one in bars))
         room = 0.14 * (high - low or 1)
-        marks: list[Any] = []
-        modes = list(dict.fromkeys(one.row.mode for one in savings))
-        for model in dict.fromkeys(one.row.model for one in savings):
+        marks: list[_Mark] = []
+        modes = list(dict.fromkeys(one.row.mode for one in bars))
+        for model in dict.fromkeys(one.row.model for one in bars):
             rows.head(sanitize(self._titled(model)))
-            for one in (one for one in savings if one.row.model == model):
+            for one in (one for one in bars if one.row.model == model):
                 label = f"{self._count(one.row.gpus)}, {self._mode(one.row.mode)}"
                 top, color = rows.row(sanitize(label)), self._style(one.row.mode)[0]
-                rounded = round(one.percent)
-                said = f"{'+' if rounded > 0 else '−' if rounded < 0 else '±'}{abs(rounded)} %"
-                tip = f"{self._name(one.row)}: {said} of naive's epoch"
+                change = signed(one.percent, f"{abs(one.percent):.0f} %")
+                tip = f"{self._name(one.row)}: {change} of naive's epoch"
                 left, right = sorted((0.0, one.percent))
                 marks.append(Box(left, right, top, top + 16, color, tip))
-                marks.append(Label(one.percent, top + 8, said, _INK, "left" if rounded < 0 else "right"))
+                marks.append(Label(one.percent, top + 8, change, _INK, "left" if change.startswith(MINUS) else "right"))
         x = linear_axis(low - (room if low < 0 else 0), high + room, " %")
         ticks = tuple((at, text.replace("-", "−")) for at, text in x.ticks)
         marks.insert(0, Line(((0.0, 0.0), (0.0, rows.y)), _QUIET))
@@ -309,12 +312,12 @@ class _Bench:
         """Draw rank 0's losses: a curve for each number of GPUs."""
         return self._losses(lambda row: row.local_losses)
 
-    def _losses(self, curve: Callable[[Any], Sequence[float | None]]) -> _Drawn:
+    def _losses(self, curve: Callable[[Row], Sequence[float | None]]) -> _Drawn:
         with_losses = [row for row in self.rows if any(value is not None for value in curve(row))]
         values = [value for row in with_losses for value in curve(row) if value is not None]
         low, high = min(values), max(values)
         low, high = low - 0.04 * (high - low or 1), high + 0.16 * (high - low or 1)
-        marks: list[Any] = []
+        marks: list[_Mark] = []
         ticks: list[tuple[float, str]] = []
         models = list(dict.fromkeys(row.model for row in with_losses))
         for panel, model in enumerate(models):

@@ -20,7 +20,6 @@ from dptrace.viewers.base.bokeh_renderer import bokeh_figure
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Drawing
 from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
-from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.benchmarks import bench_table
 
 __all__ = ["Content", "document"]
@@ -84,11 +83,11 @@ def document(content: Content) -> str:
     parts, places = [], {}
     for chart, drawing in content.charts:
         text = Markup("").join(Markup("<li>{}</li>").format(sanitize(sentence)) for sentence in chart.sentences)
-        said = Markup('<ul class="sentences">{}</ul>').format(text) if chart.sentences else Markup("")
+        sentences = Markup('<ul class="sentences">{}</ul>').format(text) if chart.sentences else Markup("")
         place = f"chart-{chart.name}"
-        parts.append(Section(chart.name, chart.title, said + live_charts(drawing, place), None, chart.missing))
+        parts.append(Section(chart.name, chart.title, sentences + live_charts(drawing, place), None, chart.missing))
         places[place] = drawing
-    parts.append(Section("table", "All runs", cells=_table(content.rows), open=True))
+    parts.append(Section("table", "All runs", cells=bench_table.text_table(content.rows, _TABLE_NOTE), open=True))
     answer = next((chart.sentences[0] for chart, _ in content.charts if chart.sentences), "")
     head = Headline(content.title, "", tuple(content.facts), (*content.notes, *bench_table.failures(content.rows)))
     above = Markup('<p class="answer">{}</p>').format(sanitize(answer)) if answer else Markup("")
@@ -100,11 +99,6 @@ _TABLE_NOTE = (
     "Communication, overlap and exposed share: from a separate, recorded run. Speedup: T₁ / T(N). "
     "Efficiency: T₁ / (N·T(N)). Amdahl: f = T₁ / (T₁ + communication) of the naive run, ceiling 1 / ((1 − f) + f/N)."
 )
-
-
-def _table(rows: Sequence[Row]) -> TextTable:
-    headings = bench_table.headings(rows)
-    return TextTable(headings, tuple(tuple(bench_table.full_row(row, headings)) for row in rows), 2, _TABLE_NOTE)
 
 
 def _figure(drawing: Drawing, dark: bool) -> figure:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from dptrace.bench.table import Row
 from dptrace.core.text import sanitize
+from dptrace.core.units import plural
+from dptrace.viewers.base.table import TextTable, escape_markdown, markdown_lines
 
-__all__ = ["HEADINGS", "cells", "failures", "full_row", "headings", "markdown", "seconds", "table"]
+__all__ = ["HEADINGS", "cells", "failures", "full_row", "headings", "markdown", "seconds", "table", "text_table"]
 
 HEADINGS = (
     *("model", "mode", "GPUs", "parameters", "epoch", "± spread", "comm", "samples/s"),
@@ -40,7 +42,7 @@ def _share(value: float | None, times: float = 100) -> str:
     return "–" if value is None else f"{times * value:.0f} %"
 
 
-def cells(row: Any) -> list[str]:
+def cells(row: Row) -> list[str]:
     """Return a row as texts, one for each heading."""
     start = [row.model, row.mode, str(row.gpus), "–" if row.parameters is None else f"{row.parameters / 1e6:.1f} M"]
     return [
@@ -56,21 +58,27 @@ def cells(row: Any) -> list[str]:
     ]
 
 
-def headings(rows: Sequence[Any]) -> tuple[str, ...]:
+def headings(rows: Sequence[Row]) -> tuple[str, ...]:
     """Return the headings: those of every table, and the options that these rows have."""
     return (*HEADINGS, *dict.fromkeys(name for row in rows for name in row.options))
 
 
-def full_row(row: Any, names: Sequence[str]) -> list[str]:
+def full_row(row: Row, names: Sequence[str]) -> list[str]:
     """Return a row as texts, with its options; *names* are the headings of the table."""
     return cells(row) + [row.options.get(name, "–") or "yes" for name in names[len(HEADINGS) :]]
+
+
+def text_table(rows: Sequence[Row], note: str = "") -> TextTable:
+    """Return all rows as a table of texts, with a column for each option."""
+    names = headings(rows)
+    return TextTable(names, tuple(tuple(full_row(row, names)) for row in rows), _TEXTS, note)
 
 
 @dataclass(frozen=True, slots=True)
 class _FittingTable:
     """A table that drops columns where the terminal is too narrow."""
 
-    rows: Sequence[Any]
+    rows: Sequence[Row]
     title: str
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -101,39 +109,18 @@ class _FittingTable:
         return table_to_print
 
 
-def table(rows: Sequence[Any], title: str) -> RenderableType:
+def table(rows: Sequence[Row], title: str) -> RenderableType:
     """Return the table for a terminal; a narrow one drops the least important columns."""
     return _FittingTable(rows, title)
 
 
-def failures(rows: Sequence[Any]) -> list[str]:
+def failures(rows: Sequence[Row]) -> list[str]:
     """Return a sentence for each failed run."""
-    return [
-        f"{row.model}, {row.mode}, {row.gpus} GPU{'s' * (row.gpus > 1)} failed: {row.failed}"
-        for row in rows
-        if row.failed
-    ]
+    return [f"{row.model}, {row.mode}, {plural(row.gpus, 'GPU')} failed: {row.failed}" for row in rows if row.failed]
 
 
-def markdown(rows: Sequence[Any], title: str, notes: Sequence[str] = ()) -> str:
+def markdown(rows: Sequence[Row], title: str, notes: Sequence[str] = ()) -> str:
     """Return the table as Markdown, with *notes* below it."""
-    names = headings(rows)
-    lines = [
-        f"# {_escaped(title)}",
-        "",
-        _line(names),
-        "|" + "".join("--|" if i < _TEXTS else "--:|" for i in range(len(names))),
-    ]
-    lines += [_line(full_row(row, names)) for row in rows]
+    lines = [f"# {escape_markdown(title)}", "", *markdown_lines(text_table(rows))]
     below = [*notes, *failures(rows)]
-    return "\n".join([*lines, *([""] if below else []), *(f"- {_escaped(note)}" for note in below)]) + "\n"
-
-
-def _line(texts: Sequence[str]) -> str:
-    return "| " + " | ".join(map(_escaped, texts)) + " |"
-
-
-def _escaped(text: str) -> str:
-    # Names come from other people's scripts: escape what means something in Markdown or HTML.
-    plain = sanitize(text).replace("\\", "\\\\").replace("|", "\\|")
-    return plain.replace("<", "&lt;").replace("[", "\\[").replace("\n", " ")
+    return "\n".join([*lines, *([""] if below else []), *(f"- {escape_markdown(note)}" for note in below)]) + "\n"

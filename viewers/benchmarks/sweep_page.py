@@ -11,6 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from dptrace.core.units import plural
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, linear_axis, message
@@ -184,12 +185,8 @@ def document(content: Mapping[str, Any]) -> str:
         Section("charts", " · ".join(drawing.title for drawing in drawn), live_charts(drawn), None, about),
         Section("table", "The numbers", cells=cells(content), open=True),
     ]
-    facts = [_count(content["epochs"], "epoch"), f"{_count(content['repeat'], 'run')} of each", content["device"] or ""]
+    facts = [plural(content["epochs"], "epoch"), f"{plural(content['repeat'], 'run')} of each", content["device"] or ""]
     said = Markup("").join(Markup("<p><strong>{}</strong></p>").format(text) for text in content["reading"])
     head = Headline(headline(content), "sweep", tuple(filter(None, facts)), tuple(content["notes"]))
     above = Markup('<section class="part">{}</section>').format(said)
     return section_page(head, above + sections(parts), chart_plots({"figure": drawn}))
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from dptrace.core.text import sanitize
-from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.terminal.split_tables import quantity
+from dptrace.core.units import byte_size, plural
+from dptrace.viewers.base.table import TextTable, escape_markdown, markdown_lines
 
 __all__ = ["best_label", "cells", "headline", "markdown", "table"]
 
@@ -25,7 +25,7 @@ _ACCURACY = 9
 
 def headline(content: Mapping[str, Any]) -> str:
     """Return what was swept."""
-    gpus = f"{content['gpus']} {'rank' if content['device'] == 'CPU' else 'GPU'}{'s' * (content['gpus'] > 1)}"
+    gpus = plural(content["gpus"], "rank" if content["device"] == "CPU" else "GPU")
     names = " and ".join(_NAMES.get(name, name.replace("-", " ")) for name in content["swept"])
     return f"Sweep of {names}: {content['model']}, {content['mode']}, {gpus}"
 
@@ -46,7 +46,7 @@ def _rows(content: Mapping[str, Any]) -> Iterator[list[str]]:
             _ms(point["exposed_s"]),
             _ms(point["predicted_exposed_s"]),
             "–" if point["collectives"] is None else f"{point['collectives']:.4g}",
-            "–" if point["bytes"] is None else quantity(point["bytes"]),
+            "–" if point["bytes"] is None else byte_size(point["bytes"]),
             _percent(point["accuracy"]),
         ]
 
@@ -92,21 +92,8 @@ def table(content: Mapping[str, Any]) -> Table:
 def markdown(content: Mapping[str, Any]) -> str:
     """Return the table as Markdown, with its conclusions above and its notes below."""
     cells_table = cells(content)
-    lines = [f"# {_escaped(headline(content))}", "", *(_escaped(said) + "\n" for said in content["reading"])]
-    lines += [
-        _line(cells_table.columns),
-        "|" + "--|" * cells_table.text_columns + "--:|" * (len(cells_table.columns) - cells_table.text_columns),
-    ]
-    lines += [*map(_line, cells_table.rows), "", _escaped(cells_table.note)]
-    notes = [f"- {_escaped(note)}" for note in content["notes"]]
+    sentences = (escape_markdown(sentence) + "\n" for sentence in content["reading"])
+    lines = [f"# {escape_markdown(headline(content))}", "", *sentences]
+    lines += [*markdown_lines(cells_table), "", escape_markdown(cells_table.note)]
+    notes = [f"- {escape_markdown(note)}" for note in content["notes"]]
     return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
-
-
-def _line(texts: tuple[str, ...]) -> str:
-    return "| " + " | ".join(map(_escaped, texts)) + " |"
-
-
-def _escaped(text: str) -> str:
-    # Notes come from failed runs: escape what means something in Markdown or HTML.
-    plain = sanitize(text).replace("\\", "\\\\").replace("|", "\\|")
-    return plain.replace("<", "&lt;").replace("[", "\\[").replace("\n", " ")

@@ -23,6 +23,7 @@ from dptrace.comparison.compare import FIGURE_NAMES, Comparison
 from dptrace.comparison.samples import RunSample
 from dptrace.comparison.step_alignment import align_steps, run_steps
 from dptrace.core.text import sanitize
+from dptrace.core.units import byte_size, milliseconds
 from dptrace.errors import DptraceError
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.page import static
@@ -41,7 +42,6 @@ from dptrace.viewers.terminal.comparison import (
     verdict_word,
     worst_verdict,
 )
-from dptrace.viewers.terminal.split_tables import milliseconds, quantity
 
 __all__ = ["document"]
 
@@ -155,7 +155,7 @@ def _collective_table(found: Comparison) -> dict[str, Any]:
     rows = []
     for row in found.collective_changes[:MAX_ROWS]:
         shown = (
-            *(quantity(row.collective.bytes), count(row.a_count, row.b_count)),
+            *(byte_size(row.collective.bytes), count(row.a_count, row.b_count)),
             *(milliseconds(row.duration.a), milliseconds(row.duration.b)),
             *(milliseconds(row.exposed.a), milliseconds(row.exposed.b), signed(row.exposed.delta)),
             *(signed(row.overlapped.delta), row_verdict(row)),

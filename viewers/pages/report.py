@@ -13,6 +13,7 @@ from bokeh.models import WheelZoomTool
 from markupsafe import Markup
 
 from dptrace.core.text import sanitize
+from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.marks import split_by_height
@@ -25,9 +26,9 @@ from dptrace.viewers.gantt.interval_details import details
 from dptrace.viewers.gantt.page import figures
 from dptrace.viewers.gantt.page_data import scene
 from dptrace.viewers.gantt.svg import gantt_svg, middle_step_run
-from dptrace.viewers.terminal.split_tables import milliseconds
 from dptrace.viewers.terminal.summary import sentence
 from dptrace.viewers.views.registry import VIEWS
+from dptrace.viewers.views.view import View
 
 __all__ = ["MAX_CHARACTERS", "MAX_REPORT_INTERVALS", "document"]
 
@@ -40,7 +41,6 @@ TALLEST = 2_000
 PAPER = 300.0
 """Height in pixels after which a picture is split: a printed page holds two such parts."""
 
-_BELOW = ("breakdown", "heatmap", "communication", "bandwidth", "buckets", "idle")
 _LEFT_OUT = frozenset({"schema", "losses", "ranks", "ddp", "notes"})
 """Keys of run.json that are long, or shown elsewhere on the page."""
 _LONGEST_FACT = 400
@@ -71,7 +71,7 @@ def document(run: Run) -> str:
     A run that is too large for one page is shown by a static picture of its step of median length.
     """
     gantt_chart = chart(run)
-    parts = [_section(run, name) for name in _BELOW]
+    parts = [_section(run, view) for view in VIEWS.values() if view.in_report]
     styles = Markup("<style>{}</style>\n").format(Markup(static("base", "plain.css")))
     above = Markup('<p class="answer">{}</p>\n').format(sanitize(sentence(run).plain)) + _findings(run)
     below = sections(parts) + _facts(run) + _definitions()
@@ -100,17 +100,16 @@ def _chart(run: Run, gantt_chart: Chart) -> tuple[dict[str, Any], Any]:
     return page_data, json_item(drawn, ID("figure"))
 
 
-def _section(run: Run, name: str) -> Section:
+def _section(run: Run, view: View) -> Section:
     """Make the section of a view: its picture and the first rows of its table."""
-    view = VIEWS[name]
     assert view.draw is not None
     drawing, cells = view.draw(run), view.table(run)
     shown = cells.truncated(MAX_ROWS) if cells.rows else None
     if drawing.message:
-        return Section(name, view.title, cells=shown, about=drawing.message)
+        return Section(view.name, view.title, cells=shown, about=drawing.message)
     pieces = (Markup(svg(part, heading=False, dark=True)) for part in split_by_height(drawing, PAPER))
     picture = Markup("").join(Markup('<div class="piece">{}</div>').format(piece) for piece in pieces)
-    return Section(name, drawing.title, picture, shown, drawing.subtitle)
+    return Section(view.name, drawing.title, picture, shown, drawing.subtitle)
 
 
 def _still(run: Run, count: int) -> Section:

@@ -10,7 +10,7 @@ from dptrace.viewers.base.section_page import Section, chart_plots, live_charts,
 from dptrace.viewers.base.svg_renderer import svg
 from dptrace.viewers.gantt import page
 from dptrace.viewers.gantt.svg import gantt_svg
-from dptrace.viewers.views.registry import View
+from dptrace.viewers.views.view import View
 
 __all__ = ["document", "picture"]
 
@@ -24,17 +24,12 @@ def document(view: View, run: Run) -> str:
     if view.draw is None:
         return page.document(run)
     drawing = view.draw(run)
-    head = replace(headline(run), notes=(*run.notes, *_further(view, run)))
+    head = replace(headline(run), notes=(*run.notes, *(run.cross_rank.notes if view.shows_cross_rank else ())))
     about = drawing.message or drawing.subtitle
     cells = view.table(run)
     # Without a picture, its message already says what the note of the table would.
     part = Section(view.name, drawing.title, live_charts(drawing), cells if cells.rows else None, about, open=True)
     return section_page(head, sections([part]), chart_plots({"figure": drawing}))
-
-
-def _further(view: View, run: Run) -> tuple[str, ...]:
-    """Return the notes on the cross-rank analysis, for views that show it."""
-    return run.cross_rank.notes if view.name in ("bandwidth", "buckets", "findings") else ()
 
 
 def picture(view: View, run: Run) -> str:

@@ -9,13 +9,14 @@ import numpy as np
 from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta
 from dptrace.analysis.matching.match import Matches
 from dptrace.core.intervals import Int64
+from dptrace.core.units import byte_size, milliseconds
 from dptrace.run.run import Run
 from dptrace.viewers.base.marks import Dot, Drawing, Entry, Line, log_axis, message
 from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.terminal.split_tables import milliseconds, quantity
 from dptrace.viewers.views.bars import NO_COMMUNICATION
+from dptrace.viewers.views.view import View
 
-__all__ = ["bandwidth", "bandwidth_table"]
+__all__ = ["VIEW", "bandwidth", "bandwidth_table"]
 
 TITLE = "Size and bandwidth of collectives"
 NOT_KNOWN = "No collective of this run has both a known size and a known transfer time."
@@ -37,7 +38,7 @@ def bandwidth(run: Run) -> Drawing:
         return message(TITLE, NOT_KNOWN if len(matches) else NO_COMMUNICATION)
     kinds = sorted(set(matches.kind[known].tolist()))
     looks = {kind: _LOOKS[index % len(_LOOKS)] for index, kind in enumerate(kinds)}
-    x = log_axis(matches.bytes[known].tolist(), quantity, "message size")
+    x = log_axis(matches.bytes[known].tolist(), byte_size, "message size")
     y = log_axis((timing.busbw[known] / 1e9).tolist(), lambda value: f"{value:g}", "bus bandwidth, GB/s", upwards=True)
     lines = [line for fit in run.cross_rank.fits for line in _line(fit, matches, looks)]
     legend = tuple(Entry(looks[kind][0], kind, looks[kind][1]) for kind in kinds)
@@ -62,7 +63,7 @@ def _dots(run: Run, known: Int64, looks: dict[str, tuple[str, str]]) -> Iterator
     for at, many in zip(first.tolist(), count.tolist(), strict=True):
         kind, row = str(kinds[code[at]]), int(known[at])
         color, shape = looks[kind]
-        about = f"{kind}, {quantity(size[at])}: {rate[at]:.3g} GB/s, {milliseconds(float(timing.transfer_ns[row]))} ms"
+        about = f"{kind}, {byte_size(size[at])}: {rate[at]:.3g} GB/s, {milliseconds(float(timing.transfer_ns[row]))} ms"
         about += f", {matches.step[row]}" if matches.step[row] and many == 1 else f" ({many} like it)"
         yield Dot(float(size[at]), float(rate[at]), color, about, bool(timing.upper_bound[row]), shape)
 
@@ -87,8 +88,11 @@ def bandwidth_table(run: Run) -> TextTable:
             continue
         beta, crossover = fit.beta_s_per_byte, fit.crossover_bytes
         rate = f"{1e-9 / beta:.3g}" if beta else "–"
-        fit_cells = f"{fit.alpha_s * 1e6:.1f}", rate, quantity(crossover) if crossover else "–"
+        fit_cells = f"{fit.alpha_s * 1e6:.1f}", rate, byte_size(crossover) if crossover else "–"
         rows.append((*about, *fit_cells, "–" if fit.r2 is None else f"{fit.r2:.2f}", ""))
     columns = ("kind", "group", "ranks", "count", "latency µs", "GB/s", "half at", "R²", "why not")
     note = "Transfer time = latency + bytes / rate, fitted to collectives of which all ranks are here."
     return TextTable(columns, tuple(rows), 2, note if rows else NO_COMMUNICATION)
+
+
+VIEW = View("bandwidth", TITLE, bandwidth_table, bandwidth, in_report=True, shows_cross_rank=True)

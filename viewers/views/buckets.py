@@ -7,14 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from dptrace.analysis.cross_rank.latency import Latency, with_phase_in_name
+from dptrace.core.units import byte_size, milliseconds
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Line, log_axis, message, time_axis
 from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.terminal.split_tables import milliseconds, quantity
 from dptrace.viewers.views.bars import NO_COMMUNICATION, RowLayout
+from dptrace.viewers.views.view import View
 
-__all__ = ["buckets", "buckets_table"]
+__all__ = ["VIEW", "buckets", "buckets_table"]
 
 TITLE = "Transfer time of each bucket, or of each kind and size"
 MISSING = "No collective has all of its ranks here, so wait and transfer time are unknown."
@@ -58,7 +59,7 @@ def _time(ns: float) -> str:
 
 
 def _name(latency: Latency) -> str:
-    size = quantity(latency.bytes) if latency.bytes else "size unknown"
+    size = byte_size(latency.bytes) if latency.bytes else "size unknown"
     return f"{latency.name or latency.kind} {size}"
 
 
@@ -82,7 +83,7 @@ def buckets_table(run: Run) -> TextTable:
             latency.kind,
             latency.name or "–",
             str(len(latency.instances)),
-            quantity(latency.bytes),
+            byte_size(latency.bytes),
             *(f"{latency.quantile(share) / 1e6:.3f}" for share in (0, 0.5, 0.9, 1)),
             milliseconds(latency.wait_ns),
             "–" if latency.busbw is None else f"{latency.busbw / 1e9:.3g}",
@@ -95,3 +96,6 @@ def buckets_table(run: Run) -> TextTable:
     nothing = MISSING if len(cross_rank.matches) else NO_COMMUNICATION
     note = "Transfer times: of each collective that of the rank which did not wait."
     return TextTable(columns, rows, 2, note if rows else nothing)
+
+
+VIEW = View("buckets", TITLE, buckets_table, buckets, in_report=True, shows_cross_rank=True)

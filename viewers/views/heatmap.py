@@ -8,14 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.step_grid import StepGrid, step_grid
+from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
 from dptrace.viewers.base.marks import Axis, Box, Drawing, Label, message
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.base.theme import dark_color
-from dptrace.viewers.terminal.split_tables import milliseconds, step_label
+from dptrace.viewers.terminal.split_tables import step_label
 from dptrace.viewers.views.bars import NO_STEP, rank_labels, with_steps
+from dptrace.viewers.views.view import View
 
-__all__ = ["heatmap", "heatmap_table"]
+__all__ = ["VIEW", "heatmap", "heatmap_table"]
 
 _Rgb: TypeAlias = tuple[int, int, int]
 _Look: TypeAlias = tuple[str, str, tuple[str, str]]
@@ -135,3 +137,6 @@ def heatmap_table(run: Run) -> TextTable:
 def _of_all(rank_step_grid: StepGrid, name: str, row: int) -> float:
     wall = rank_step_grid.mean("wall_ns")[row]
     return float(rank_step_grid.mean(name)[row] / wall) if wall else float("nan")
+
+
+VIEW = View("heatmap", TITLE, heatmap_table, heatmap, in_report=True)

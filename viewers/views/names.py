@@ -1,4 +1,7 @@
-"""The names of all views, each with what it shows. A separate module, so that help does not load the views."""
+"""The names of all views, each with what it shows: help lists them without importing the views.
+
+A view is a line here, and a module of its name in this package that defines ``VIEW``.
+"""
 
 from __future__ import annotations
 

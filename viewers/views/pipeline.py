@@ -11,15 +11,17 @@ from rich.text import Text
 from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline, PipelineStep
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.intervals import Int64
+from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
 from dptrace.timeline.model import Action, Actions
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Box, Drawing, Entry, Label, message, time_axis
 from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.terminal.split_tables import milliseconds, rank_label, step_label
+from dptrace.viewers.terminal.split_tables import rank_label, step_label
 from dptrace.viewers.views.bars import TALL, RowLayout
+from dptrace.viewers.views.view import View
 
-__all__ = ["TITLE", "bubble_table", "labels", "schedule", "schedule_table", "schedule_text"]
+__all__ = ["TITLE", "VIEW", "bubble_table", "labels", "schedule", "schedule_table", "schedule_text"]
 
 TITLE = "Pipeline schedule"
 NO_PIPELINE = "This run has no pipeline: its traces have no labels such as PP:0F1 or Forward 1."
@@ -150,3 +152,6 @@ def bubble_table(run: Run) -> Table | None:
         counts = pipeline.schedule, str(pipeline.micro_batches), "", f"{pipeline.bubble_percent:.1f}", formula
         table.add_row("all", str(max(map(max, pipeline.stages)) + 1), *counts, style="bold")
     return table
+
+
+VIEW = View("pipeline", TITLE, schedule_table, schedule)

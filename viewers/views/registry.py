@@ -1,55 +1,40 @@
-"""The list of all views: each with its name, its picture and its table."""
+"""All views by name; a view's module is imported when the view is used."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 
 from rich.console import Console
 
 from dptrace.errors import UsageError
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.marks import Drawing
-from dptrace.viewers.base.table import TextTable, print_text_table
+from dptrace.viewers.base.table import print_text_table
 from dptrace.viewers.terminal.split_tables import plain
-from dptrace.viewers.views import bandwidth, buckets, heatmap, pipeline
-from dptrace.viewers.views import cost_bars as costs
-from dptrace.viewers.views import step_bars as steps
 from dptrace.viewers.views.names import NAMES
+from dptrace.viewers.views.view import View
 
-__all__ = ["VIEWS", "View", "print_view", "view_named"]
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """A view of a run."""
-
-    name: str
-    title: str
-    table: Callable[[Run], TextTable]
-    draw: Callable[[Run], Drawing] | None = None
-    """Draws the picture; None for the Gantt chart, which ``gantt.page`` and ``gantt.svg`` draw."""
-
-    @property
-    def about(self) -> str:
-        """What it shows, in one line."""
-        return NAMES[self.name]
+__all__ = ["VIEWS", "print_view", "view_named"]
 
 
-_ALL = (
-    View("gantt", "Gantt chart", steps.summary_table),
-    View("summary", steps.SUMMARY_TITLE, steps.summary_table, steps.summary),
-    View("breakdown", steps.BREAKDOWN_TITLE, steps.breakdown_table, steps.breakdown),
-    View("heatmap", heatmap.TITLE, heatmap.heatmap_table, heatmap.heatmap),
-    View("communication", costs.COMMUNICATION_TITLE, costs.communication_table, costs.communication),
-    View("bandwidth", bandwidth.TITLE, bandwidth.bandwidth_table, bandwidth.bandwidth),
-    View("buckets", buckets.TITLE, buckets.buckets_table, buckets.buckets),
-    View("idle", costs.IDLE_TITLE, costs.idle_table, costs.idle),
-    View("pipeline", pipeline.TITLE, pipeline.schedule_table, pipeline.schedule),
-    View("findings", costs.FINDINGS_TITLE, costs.findings_table, costs.findings),
-)
-VIEWS: dict[str, View] = {view.name: view for view in _ALL}
+class _Views(Mapping[str, View]):
+    """The views by name: each is the ``VIEW`` of the module of its name in this package."""
+
+    def __getitem__(self, name: str) -> View:
+        if name not in NAMES:
+            raise KeyError(name)
+        view: View = import_module(f"dptrace.viewers.views.{name}").VIEW
+        return view
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(NAMES)
+
+    def __len__(self) -> int:
+        return len(NAMES)
+
+
+VIEWS: Mapping[str, View] = _Views()
 """Views by name, in the order of ``--view list``."""
 
 
@@ -59,8 +44,8 @@ def view_named(name: str) -> View:
     Raises:
         UsageError: no view has that name; the message lists all views.
     """
-    if name not in VIEWS:
-        raise UsageError(f"unknown view {name!r}; choose from {', '.join(VIEWS)}.")
+    if name not in NAMES:
+        raise UsageError(f"unknown view {name!r}; choose from {', '.join(NAMES)}.")
     return VIEWS[name]
 
 

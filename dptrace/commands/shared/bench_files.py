@@ -51,17 +51,14 @@ def page_facts(result: BenchResult) -> list[str]:
 
 def draw_charts(result: BenchResult, local_loss: bool) -> list[tuple[ChartText, Drawing]]:
     """Draw the six charts, each with its conclusions."""
-    from types import SimpleNamespace
-
     from dptrace.bench.conclusions import conclusions
-    from dptrace.bench.scaling import savings, shares, usable
+    from dptrace.bench.scaling import usable
     from dptrace.viewers.benchmarks.bench_charts import draw
 
     good = usable(result.rows)
-    compared = SimpleNamespace(shares=shares(good), savings=savings(good))
     on_cpu = set(result.machine.get("devices", [])) == {"CPU"}
     charts = conclusions(result.rows, result.here, local_loss, on_cpu)
-    return [(chart, draw(chart, good, compared, local_loss, on_cpu)) for chart in charts]
+    return [(chart, draw(chart, good, local_loss, on_cpu)) for chart in charts]
 
 
 def write(folder: Path, result: BenchResult, charts: Sequence[tuple[ChartText, Drawing]], png: bool) -> list[str]:

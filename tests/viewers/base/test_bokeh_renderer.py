@@ -11,7 +11,7 @@ from tests.support.view_cases import drawn
 
 
 def test_bokeh_shows_every_mark() -> None:
-    """The same marks as glyphs, in the same place, with the texts the pointer tells."""
+    """The same marks are glyphs in the same place, with the same tooltips."""
     plot = bokeh_figure(drawn())
     sources = [one.data_source for one in plot.renderers if isinstance(one, GlyphRenderer)]
     data = [source.data for source in sources if isinstance(source, ColumnDataSource)]

@@ -1,4 +1,4 @@
-"""What a page says of a run before any figure."""
+"""The heading of a run's page."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Scripts(HTMLParser):
 
 
 def page(text: str = "x") -> str:
-    """Render a page with *text* wherever text of a trace can stand."""
+    """Render a page with *text* in every place that shows text of a trace."""
     return render(
         Headline(text, text, (text,), (text, text)), {"names": [text], "layout": {"left": 200}}, {"b": 1, "a": 2}
     )
@@ -65,7 +65,7 @@ def test_names_stay_data() -> None:
 
 
 def test_text_keeps_its_direction() -> None:
-    """What would turn it, or give orders to a terminal, is spelled out wherever it stands as text."""
+    """Characters that change its direction or control a terminal are spelled out."""
     shown = page(HOSTILE + "\x1b").split('<script type="application/json"', 1)[0]
 
     assert not {"\u202e", "\x1b"} & set(shown)

@@ -1,4 +1,4 @@
-"""The palette: complete, readable, and told apart by colour-blind readers."""
+"""The palette: complete, readable, and distinguishable for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dptrace.viewers.base import theme
 
 
 def luminance(color: str) -> float:
-    """Give the relative luminance of WCAG 2."""
+    """Return the relative luminance of WCAG 2."""
     channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def contrast(a: str, b: str) -> float:
-    """Give the contrast ratio of WCAG 2."""
+    """Return the contrast ratio of WCAG 2."""
     high, low = sorted((luminance(a), luminance(b)), reverse=True)
     return (high + 0.05) / (low + 0.05)
 
@@ -82,7 +82,7 @@ def test_every_cause_of_idling_has_a_colour_and_a_name() -> None:
 
 
 def test_parts_of_one_lane_differ_in_lightness() -> None:
-    """In a grey print the neighbours of a step are still told apart."""
+    """The parts next to each other are distinguishable in a grey print."""
     neighbours = [Part.FORWARD, Part.BACKWARD, Part.EXPOSED_COMM]
     for a, b in combinations(neighbours, 2):
         assert contrast(theme.PART_COLORS[a], theme.PART_COLORS[b]) > 1.5

@@ -1,4 +1,4 @@
-"""What the second run saves, in words."""
+"""Sentences on the time that the second run saves."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def of_lengths(a: int, b: int, steps: int = 2) -> str:
     ],
 )
 def test_the_sentence_says_who_is_faster(a: int, b: int, steps: int, told: str) -> None:
-    """By how much, of what, and both sums."""
+    """It has the difference, its share, and both totals."""
     assert told == of_lengths(a, b, steps)
 
 
 def test_nothing_is_saved_against_another_work() -> None:
-    """Both times are said, and why neither is ahead."""
+    """The sentence has both times, and why they cannot be compared."""
     runs = [run_of([TimelineBuilder(0, bounds=(0, n)).build()], metadata={"model": f"m{n}"}) for n in (7_000, 9_000)]
     told = time_saved.time_saved_sentence(align_steps(run_steps(runs[0]), run_steps(runs[1])))
 
@@ -38,7 +38,7 @@ def test_nothing_is_saved_against_another_work() -> None:
 
 
 def test_a_note_on_both_is_said_once() -> None:
-    """And others with the run's letter."""
+    """Other notes have the letter of their run."""
     one, two = (run_of([TimelineBuilder(0).build()], notes=notes) for notes in (("same", "only A"), ("only B", "same")))
 
     assert ["A and B: same", "A: only A", "B: only B"] == time_saved.notes_of_both(one, two)

@@ -1,13 +1,11 @@
-"""The drawings of a benchmark: what is where, and that nothing hangs on colour alone."""
+"""The charts of a benchmark: where marks are, and that nothing depends on colour alone."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
 
 import pytest
 
 from dptrace.bench.conclusions import CHARTS, conclusions
-from dptrace.bench.scaling import savings, shares, usable
+from dptrace.bench.scaling import usable
 from dptrace.bench.table import Row
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Box, Dot, Drawing, Label, Line
@@ -17,9 +15,8 @@ from tests.support.bench_tables import WORKSHOP, bench, with_losses
 
 
 def drawn(rows: list[Row], name: str, local_loss: bool = False) -> Drawing:
-    compared = SimpleNamespace(shares=shares(rows), savings=savings(rows))
     chart = next(chart for chart in conclusions(rows, local_loss=local_loss) if chart.name == name)
-    return draw(chart, usable(rows), compared, local_loss)
+    return draw(chart, usable(rows), local_loss)
 
 
 def texts(drawing: Drawing) -> list[str]:
@@ -61,7 +58,7 @@ def test_communication_lies_end_to_end_with_computing() -> None:
 
 
 def test_savings_go_right_and_losses_left() -> None:
-    """With their sign."""
+    """Values have a sign."""
     drawing = drawn(WORKSHOP, "saving")
     bars = [mark for mark in drawing.marks if isinstance(mark, Box)]
 
@@ -73,7 +70,7 @@ def test_savings_go_right_and_losses_left() -> None:
 
 
 def test_losses_are_lines_over_steps() -> None:
-    """The means of all runs lie on one another, rank 0's own do not."""
+    """The mean losses of all runs coincide, those of rank 0 do not."""
     rows = with_losses(WORKSHOP)
     mean, local = drawn(rows, "loss"), drawn(rows, "loss", local_loss=True)
 
@@ -86,7 +83,7 @@ def test_losses_are_lines_over_steps() -> None:
 
 
 def test_throughput_is_on_a_log_axis() -> None:
-    """On which the ideal has the same slope for all models."""
+    """On it, the ideal has the same slope for all models."""
     drawing = drawn(WORKSHOP, "throughput")
 
     assert drawing.y.log
@@ -107,7 +104,7 @@ def test_throughput_is_on_a_log_axis() -> None:
     ],
 )
 def test_whatever_is_missing_there_is_a_picture_or_a_sentence(name: str, rows: list[Row]) -> None:
-    """In SVG, of which no name becomes a part."""
+    """The SVG has no markup from names."""
     drawing = drawn(rows, name)
     text = svg(drawing)
 
@@ -117,7 +114,7 @@ def test_whatever_is_missing_there_is_a_picture_or_a_sentence(name: str, rows: l
 
 
 def test_modes_differ_by_mark_and_colour() -> None:
-    """The four that are compared most, and others beside them."""
+    """The four common modes, and others."""
     modes = ["single", "naive", "interleaved", "ddp", "fsdp", "pp"]
 
     assert 4 == len({style(mode, modes)[1] for mode in modes[:4]})
@@ -139,9 +136,8 @@ def test_the_ideal_is_a_straight_line() -> None:
 
 @pytest.mark.parametrize("name", CHARTS)
 def test_processes_on_cpu_are_not_called_gpus(name: str) -> None:
-    """In no text of a chart."""
+    """No text of a chart mentions GPUs."""
     rows = with_losses(WORKSHOP)
-    compared = SimpleNamespace(shares=shares(rows), savings=savings(rows))
     chart = next(chart for chart in conclusions(rows, on_cpu=True) if chart.name == name)
 
-    assert "GPU" not in svg(draw(chart, usable(rows), compared, on_cpu=True))
+    assert "GPU" not in svg(draw(chart, usable(rows), on_cpu=True))

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from dptrace.bench.conclusions import conclusions
-from dptrace.bench.scaling import savings, shares, usable
+from dptrace.bench.scaling import usable
 from dptrace.bench.table import Row
 from dptrace.viewers.base.screenshot import framed
 from dptrace.viewers.benchmarks.bench_charts import draw
@@ -19,8 +18,7 @@ from tests.support.browser import browser_test, chromium, open_page
 
 
 def page(rows: list[Row], title: str = "Benchmark", notes: tuple[str, ...] = ()) -> str:
-    compared = SimpleNamespace(shares=shares(rows), savings=savings(rows))
-    charts = [(chart, draw(chart, usable(rows), compared)) for chart in conclusions(rows)]
+    charts = [(chart, draw(chart, usable(rows))) for chart in conclusions(rows)]
     return document(Content(title, ["28 rows"], notes, rows, charts))
 
 
@@ -38,7 +36,7 @@ def test_the_page_says_what_the_charts_show() -> None:
 
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", "</script><b>", "\u202eevil", "$$x$$"])
 def test_names_are_no_markup(name: str) -> None:
-    """A model of somebody's script may be called anything."""
+    """A model of a user's script can have any name."""
     rows = with_losses([bench(name, "single", 1, 1.0), bench(name, "naive", 2, 0.6)])
     rows.append(Row(name, "ddp", 2, failed=name))
     text = page(rows, title=name, notes=(name,))

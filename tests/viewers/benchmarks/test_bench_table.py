@@ -36,7 +36,7 @@ def test_a_row_has_a_text_for_each_heading() -> None:
 
 
 def test_options_of_a_sweep_are_columns() -> None:
-    """A flag says yes."""
+    """A flag has the value yes."""
     rows = [
         replace(bench("a", "ddp", 2, 1.0), options={"bucket-cap-mb": "4", "static-graph": ""}),
         bench("a", "ddp", 2, 1.0),
@@ -83,7 +83,7 @@ def test_a_narrow_terminal_goes_without_the_least_important_columns(width: int, 
 
 @pytest.mark.parametrize(("name", "shown"), [("a|b", r"a\|b"), ("<img>", "&lt;img>"), ("[x](y)", r"\[x](y)")])
 def test_markdown_is_no_markup_of_strangers(name: str, shown: str) -> None:
-    """Names come from scripts of others."""
+    """Names come from users' scripts."""
     text = bench_table.markdown([bench(name, "script", 1, 1.0)], "Benchmark", ["note"])
 
     assert f"| {shown} |" in text
@@ -91,7 +91,7 @@ def test_markdown_is_no_markup_of_strangers(name: str, shown: str) -> None:
 
 
 def test_failures_are_told() -> None:
-    """Each in a sentence."""
+    """Each failed run has a sentence."""
     rows = [Row("a", "ddp", 2, failed="out of memory"), Row("a", "single", 1, failed="x")]
 
     assert ["a, ddp, 2 GPUs failed: out of memory", "a, single, 1 GPU failed: x"] == bench_table.failures(rows)

@@ -1,4 +1,4 @@
-"""Measured links in words."""
+"""Measured links as text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_sizes_are_told_in_powers_of_1024(count: int, text: str) -> None:
 
 
 def test_a_row_tells_fit_bandwidth_and_one_link() -> None:
-    """Of four ranks over links of 30 µs and 4 GB/s."""
+    """The row of four ranks over links of 30 µs and 4 GB/s."""
     (row,) = rows(link_report(measured(kinds=("all_reduce",))))
 
     assert list(COLUMNS) == list(row)
@@ -33,7 +33,7 @@ def test_a_row_tells_fit_bandwidth_and_one_link() -> None:
 
 
 def test_what_has_no_fit_has_dashes() -> None:
-    """But its bandwidth."""
+    """Its bandwidth is still shown."""
     raw = measured(kinds=("broadcast",))
     (row,) = rows(link_report(raw | {"samples": raw["samples"][:1]}))
 
@@ -43,13 +43,13 @@ def test_what_has_no_fit_has_dashes() -> None:
 
 
 def test_gloo_and_nccl_are_told_apart() -> None:
-    """A measurement on CPUs must not pass for one of GPUs."""
+    """A measurement on CPUs must not be taken for one of GPUs."""
     assert any("no GPU was used" in fact for fact in facts(link_report(measured())))
     assert "NCCL 2.28.3" in facts(link_report(measured(backend="nccl")))
 
 
 def test_the_topology_says_what_is_not_told() -> None:
-    """NUMA nodes, links, GPUs."""
+    """NUMA nodes and GPU links that are unknown are named."""
     content = link_report(measured())
     (line,) = topology(content)
     assert line.startswith("box: 8 cores; NUMA nodes with their cores 0: 0-7; GPU links unknown")

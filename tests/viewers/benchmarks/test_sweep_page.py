@@ -28,7 +28,7 @@ def of(drawing: Drawing, kind: type[Any]) -> list[Any]:
 
 
 def test_the_points_stand_where_they_were_measured(content: dict[str, Any]) -> None:
-    """In ms over the caps; the best is a diamond of its own colour with its name below."""
+    """In ms over the caps; the best is a diamond in its own colour with a label."""
     drawing = sweep_page.steps(content)
     dots = {dot.x: dot for dot in of(drawing, Dot)}
 
@@ -66,7 +66,7 @@ def test_other_options_are_curves_and_words_are_places(tmp_path: Path, monkeypat
 
 
 def test_without_any_result_the_page_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No chart, and no script; the reasons stand in the notes, as text."""
+    """No chart and no script; the reasons are in the notes, as text."""
     steps = {"1": {"failed": "<script>alert(1)</script>"}, "4": {"failed": "x"}}
     content = make_sweep(tmp_path / "a", monkeypatch, {BUCKET_CAP: ("1", "4")}, steps).result.content
     page = sweep_page.document(content)

@@ -40,7 +40,7 @@ def test_columns_of_nothing_are_left_out(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_terminal_and_markdown_tell_the_same(content: dict[str, Any]) -> None:
-    """What a failed run said is no markup in either."""
+    """The message of a failed run is not markup in either."""
     console = Console(width=160, record=True, file=None, quiet=True)
     with console.capture() as captured:
         Console(width=160, file=console.file)

@@ -123,7 +123,7 @@ def test_hostile_names_are_text(browser: Browser, tmp_path: Path) -> None:
 
 
 def test_the_steps_of_median_length_are_drawn(found: Comparison) -> None:
-    """Where none are asked for; and what is not there is answered with what is."""
+    """They are the default; an unknown step is an error that lists the existing ones."""
     walls = found.a.figures["wall_ns"].mean(axis=0)
     middle = sorted(range(8), key=lambda k: walls[k])[3:5]
     page = comparison.document(found)
@@ -134,7 +134,7 @@ def test_the_steps_of_median_length_are_drawn(found: Comparison) -> None:
 
 
 def test_a_step_that_was_left_out_can_be_drawn() -> None:
-    """The slow first one is what one may want to see."""
+    """The slow first step may be the interesting one."""
     found = compare(job(), job(seed=1, first=3))
 
     assert ["ProfilerStep#4"] == [name for name, _ in found.b.left_out]
@@ -142,7 +142,7 @@ def test_a_step_that_was_left_out_can_be_drawn() -> None:
 
 
 def test_ranks_of_clocks_apart_each_begin_at_zero() -> None:
-    """And that is said on the page."""
+    """The page says so."""
     one, two = job().timelines
     far = replace(
         two,
@@ -156,7 +156,7 @@ def test_ranks_of_clocks_apart_each_begin_at_zero() -> None:
 
 
 def test_more_than_a_page_holds_is_refused(found: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With what to do."""
+    """The message says what to do."""
     monkeypatch.setattr(pair_page, "MAX_INTERVALS", 10)
 
     with pytest.raises(DptraceError, match="--ranks"):

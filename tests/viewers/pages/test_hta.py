@@ -17,7 +17,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)><a href='javascript:alert(1)'>ge
 
 
 class Figure:
-    """What a plotly figure is to the page."""
+    """The part of a plotly figure that the page uses."""
 
     def __init__(self, **plot: Any) -> None:
         self.plot = plot
@@ -49,7 +49,7 @@ def test_a_page_of_tables_needs_no_plotly() -> None:
 
 
 def test_long_tables_are_cut(small_plotly: None) -> None:
-    """What is left out is counted."""
+    """The page says how many rows are missing."""
     assert "… and 3 more rows." in page_of(frame=pd.DataFrame({"n": range(MAX_ROWS + 3)}))
 
 

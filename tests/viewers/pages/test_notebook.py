@@ -27,13 +27,13 @@ def test_a_notebook_shows_the_same_page(name: str, tmp_path: Path) -> None:
     assert unescape(frame[1]) == shown.page
     # Bokeh counts its models up from page to page.
     assert re.sub(r"p\d+", "", document(VIEWS[name], run)) == re.sub(r"p\d+", "", shown.page)
-    assert f"Shown: {name} of runs/two" in repr(shown)
+    assert f"{name} of runs/two" in repr(shown)
     shown.save(tmp_path / "x.html")
     assert shown.page == (tmp_path / "x.html").read_text(encoding="utf-8")
 
 
 def test_a_view_that_is_not_there_is_refused() -> None:
-    """With those that are."""
+    """The message lists the existing views."""
     with pytest.raises(UsageError, match="gantt, summary"):
         CASES["two ranks"]().show("pie")
 

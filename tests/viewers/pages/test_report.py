@@ -1,4 +1,4 @@
-"""The report: everything of a run on one page that is small, runs nothing of its own, and is true."""
+"""The report: everything about a run on one small page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def recorded() -> Run:
 
 
 def test_everything_is_on_the_page(recorded: Run) -> None:
-    """Sentence, findings dearest first, chart, views, how it was recorded, and what the words mean."""
+    """Sentence, findings with the most expensive first, chart, views, recording facts, and definitions."""
     page = document(recorded)
 
     assert sentence(recorded).plain in page
@@ -51,7 +51,7 @@ def test_every_run_can_be_reported(case: str) -> None:
     if case == "empty":
         assert "There is no step in this run." in page
     if case == "no communication":
-        assert 2 <= page.count("There is no communication in this run.")
+        assert 2 <= page.count("This run has no communication.")
 
 
 @pytest.mark.parametrize("limit", ["MAX_REPORT_INTERVALS", "MAX_CHARACTERS"])

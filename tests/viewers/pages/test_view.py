@@ -1,4 +1,4 @@
-"""A view as a page of its own."""
+"""A view as a page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DRAWN = [name for name, view in VIEWS.items() if view.draw is not None]
 @pytest.mark.parametrize("case", ["one rank", "uneven", "cpu", "64 ranks", "no time"])
 @pytest.mark.parametrize("name", DRAWN)
 def test_every_view_makes_a_page_of_every_run(name: str, case: str) -> None:
-    """With its title, and what it is in words."""
+    """Each page has the title of the view."""
     page = document(VIEWS[name], CASES[case]())
 
     draw = VIEWS[name].draw

@@ -27,14 +27,14 @@ def test_bounds_are_rings() -> None:
     """Where ranks are missing, a collective may have been faster."""
     told = bandwidth(CASES["one rank"]())
 
-    assert "it may have been faster" in told.subtitle
+    assert "the true bandwidth may be higher" in told.subtitle
     assert all(mark.hollow for mark in told.marks if isinstance(mark, Dot))
 
 
 def test_where_there_is_nothing_it_is_said() -> None:
     """No communication, or none whose size is known."""
-    assert "no communication in this run" in bandwidth(CASES["no communication"]()).message
-    assert "the size and the time known" in bandwidth(CASES["unsized"]()).message
+    assert "has no communication" in bandwidth(CASES["no communication"]()).message
+    assert "a known size and a known transfer time" in bandwidth(CASES["unsized"]()).message
     assert "bytes known" in bandwidth_table(CASES["unsized"]()).rows[0][-1]
 
 

@@ -1,4 +1,4 @@
-"""What views of bars share."""
+"""Helpers for views of bars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_shares_never_hide_what_is_there() -> None:
 
 
 def test_parts_stand_end_to_end() -> None:
-    """From zero, those of no time left out, each told with its time and share."""
+    """They start at zero, skip parts without time, and have tooltips with time and share."""
     boxes = stack(
         [("a", 30, "#111111", "#fff"), ("b", 0, "#222222", "#fff"), ("c", 70, "#333333", "#fff")], 5, 10, "x", 100
     )

@@ -1,23 +1,18 @@
-"""Bars of what costs time."""
+"""Bars of idle time, communication and findings."""
 
 from __future__ import annotations
 
 import pytest
 
 from dptrace.viewers.base.marks import Box
-from dptrace.viewers.views.cost_bars import (
-    communication,
-    communication_table,
-    findings,
-    findings_table,
-    idle,
-    idle_table,
-)
+from dptrace.viewers.views.communication import communication, communication_table
+from dptrace.viewers.views.findings import findings, findings_table
+from dptrace.viewers.views.idle import idle, idle_table
 from tests.support.view_cases import CASES
 
 
 def lengths(marks: tuple[object, ...]) -> list[float]:
-    """Give each bar's length, from the top."""
+    """Return the length of each bar, from the top."""
     found: dict[float, float] = {}
     for mark in marks:
         if isinstance(mark, Box):
@@ -61,7 +56,7 @@ def test_findings_stand_with_their_costs_dearest_first() -> None:
 
 def test_where_there_is_nothing_it_is_said() -> None:
     """No communication, no idle time, no finding."""
-    assert "no communication in this run" in communication(CASES["no communication"]()).message
-    assert "no communication in this run" in communication_table(CASES["no communication"]()).note
+    assert "has no communication" in communication(CASES["no communication"]()).message
+    assert "has no communication" in communication_table(CASES["no communication"]()).note
     assert "No GPU was idle" in idle(CASES["no time"]()).message
-    assert "Nothing was found" in findings(CASES["no time"]()).message
+    assert "No finding" in findings(CASES["no time"]()).message

@@ -9,7 +9,7 @@ from tests.viewers.base.test_theme import contrast
 
 
 def cells(case: str) -> list[Box]:
-    """Give the cells of the three maps."""
+    """Return the cells of the three maps."""
     return [mark for mark in heatmap(CASES[case]()).marks if isinstance(mark, Box)]
 
 

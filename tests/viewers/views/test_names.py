@@ -9,7 +9,7 @@ from dptrace.viewers.views.names import NAMES
 
 
 def test_each_says_what_it_shows() -> None:
-    """In a line that fits a terminal."""
+    """Each has one line that fits a terminal."""
     assert "gantt" == next(iter(NAMES))
     assert all(about and len(about) < 72 for about in NAMES.values())
 

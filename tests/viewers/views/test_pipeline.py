@@ -28,13 +28,13 @@ def test_the_schedule_in_characters() -> None:
     """As the textbooks draw it: a line for each rank, each action as wide as it took, dots between them."""
     told, first, second = schedule_text(run_of(gpipe(2, 3), 2_000, 4_000), 16 + 1 + 48)
 
-    assert told == ("gpipe, 3 micro-batches, step 0: bubble 25.0 %; the formula of equal stages says 25.0 %")
+    assert told == ("gpipe, 3 micro-batches, step 0: bubble 25.0 %; the formula for equal stages gives 25.0 %")
     assert first == "rank 0 · stage 0 F0--F1--F2--············B0------B1------B2------"
     assert second == "rank 1 · stage 1 ····F0--F1--F2--B0------B1------B2------········"
 
 
 def test_actions_too_short_for_their_names_have_their_letter() -> None:
-    """Never a part of a number, which would be another's."""
+    """Never a part of a number, which would name another action."""
     *_, first, second = schedule_text(run_of(one_forward_one_backward(2, 12), 1_000, 2_000), 17 + 39)
 
     assert first == "rank 0 · stage 0 FF··B0FB1FB2FB3FB4FB5FB6FB7FB8FB9FB-·B-"
@@ -42,7 +42,7 @@ def test_actions_too_short_for_their_names_have_their_letter() -> None:
 
 
 def test_labels_name_the_stage_where_a_rank_has_several() -> None:
-    """``F3`` else."""
+    """``F3`` otherwise."""
     actions = run_of(gpipe(2, 1), 1, 2).timelines[1].actions
 
     assert (["F0", "B0"], ["1F0", "1B0"]) == (labels(actions), labels(actions, 2))
@@ -60,7 +60,7 @@ def test_the_drawing_has_a_box_for_each_action() -> None:
 
 
 def test_the_table_has_a_row_for_each_action() -> None:
-    """Times from the begin of the schedule."""
+    """Times count from the start of the schedule."""
     cells = schedule_table(run_of(gpipe(2, 3), 2_000_000, 4_000_000))
 
     assert ("rank 1 · stage 1", "F0", "2.000", "2.000") == cells.rows[6]
@@ -75,7 +75,7 @@ def test_the_bubble_stands_beside_the_formula_s() -> None:
 
 
 def test_analyze_prints_it_where_there_is_a_pipeline() -> None:
-    """And says nothing of it elsewhere."""
+    """Other runs have no such table."""
     texts = []
     for run in (run_of(gpipe(2, 4), 10_000, 20_000), NONE):
         out = io.StringIO()

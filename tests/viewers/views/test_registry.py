@@ -1,8 +1,10 @@
-"""The one list of views: each draws, tables and prints every kind of run, and is told of by one name."""
+"""The list of views: each view draws and prints every kind of run."""
 
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -25,6 +27,17 @@ def drawing(name: str, case: str) -> Drawing:
     return draw(CASES[case]())
 
 
+def test_a_view_is_loaded_when_it_is_used() -> None:
+    """Listing the views imports none of them."""
+    code = (
+        "import sys; from dptrace.viewers.views.registry import VIEWS; list(VIEWS); VIEWS['idle'];"
+        "print([n for n in VIEWS if f'dptrace.viewers.views.{n}' in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert "['idle']" == done.stdout.strip()
+
+
 def test_there_is_one_list_of_names() -> None:
     """What help lists is what there is, in the same order."""
     assert list(NAMES) == list(VIEWS)
@@ -32,8 +45,8 @@ def test_there_is_one_list_of_names() -> None:
 
 
 def test_a_view_that_is_not_there_is_answered_with_those_that_are() -> None:
-    """Of the user's making, so exit code 2."""
-    with pytest.raises(UsageError, match=r"There is no view pie\. The views are gantt, summary, breakdown"):
+    """It is the user's error, so the exit code is 2."""
+    with pytest.raises(UsageError, match=r"unknown view 'pie'; choose from gantt, summary, breakdown"):
         view_named("pie")
 
 
@@ -82,7 +95,7 @@ def test_every_view_prints_every_run(name: str, case: str) -> None:
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_an_empty_run_is_told_in_words(name: str) -> None:
-    """Not by an empty frame: in the picture, and on a page that runs no script."""
+    """A sentence replaces the picture, also on a page that runs no script."""
     told = drawing(name, "empty")
     page = document(VIEWS[name], CASES["empty"]())
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from dptrace.viewers.base.marks import Box
-from dptrace.viewers.views.step_bars import breakdown, breakdown_table, summary, summary_table
+from dptrace.viewers.views.breakdown import breakdown, breakdown_table
+from dptrace.viewers.views.summary import summary, summary_table
 from tests.support.view_cases import CASES
 
 
 def rows(marks: tuple[object, ...]) -> list[list[Box]]:
-    """Give the boxes of each bar, from the top; those below bars, of what lies under compute, are left out."""
+    """Return the boxes of each bar, from the top, without the lines of overlapped communication."""
     found: dict[float, list[Box]] = {}
     for mark in marks:
         if isinstance(mark, Box) and mark.bottom - mark.top > 5:
@@ -32,7 +33,7 @@ def test_bars_are_the_split() -> None:
 
 
 def test_what_lies_under_compute_is_drawn_below_the_bar() -> None:
-    """As long as it took, and told in the legend."""
+    """The line is as long as the communication took, and the legend names it."""
     run = CASES["two ranks"]()
     told = breakdown(run)
     below = [mark for mark in told.marks if isinstance(mark, Box) and "Overlapped" in mark.tip]

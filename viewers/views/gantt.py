@@ -1,0 +1,10 @@
+"""The Gantt chart as a view: ``gantt.page`` and ``gantt.svg`` draw it, its table is that of the summary."""
+
+from __future__ import annotations
+
+from dptrace.viewers.views.summary import summary_table
+from dptrace.viewers.views.view import View
+
+__all__ = ["VIEW"]
+
+VIEW = View("gantt", "Gantt chart", summary_table)
