@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -133,7 +133,7 @@ def emulate(
 ) -> None:
     """Set the medium or the system's color scheme, and wait until the page has it."""
     page.emulate_media(media=media, color_scheme=color_scheme)
-    queries = [media] if media else []
+    queries: list[str] = [media] if media else []
     queries += [f"(prefers-color-scheme: {color_scheme})"] if color_scheme else []
     for query in queries:
         until(page, "(query) => matchMedia(query).matches", True, query)
