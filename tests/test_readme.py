@@ -41,7 +41,7 @@ def test_the_readme_has_commands_and_examples() -> None:
     assert {"analyze", "view", "record", "diff", "export"} <= {line.split()[1] for line in COMMANDS}
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_every_command_runs(folder: Path) -> None:
     """One after the other, as someone who follows the README would type them."""
     scripts = str(Path(sys.executable).parent)
@@ -60,7 +60,7 @@ def test_every_command_runs(folder: Path) -> None:
     assert {"interleaved.html", "all.pftrace", "runs"} <= {path.name for path in folder.iterdir()}
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_every_example_runs(folder: Path) -> None:
     """With a tiny loader and model where an example has yours."""
     pytest.importorskip("torch", reason="an example records")

@@ -204,7 +204,7 @@ def test_help_shows_a_newcomer_what_matters_first() -> None:
     assert "dptrace record --gpus 4 --steps 5 train.py" in text.splitlines()[-1]
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_a_recorded_run_is_told_and_not_overwritten() -> None:
     """What was written and what to type next; a second time only with --force."""
     folder = recorded("naive", 2).parent
@@ -222,7 +222,7 @@ def test_a_recorded_run_is_told_and_not_overwritten() -> None:
     assert ["dptrace", *arguments, *schedule, "--force", "-q"] == info["command"]
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_a_script_is_recorded_without_a_change(tmp_path: Path) -> None:
     """Its own arguments are its own, its output is shown, and a process that joins no group is recorded too."""
     (tmp_path / "my train.py").write_text(SCRIPT)
@@ -239,7 +239,7 @@ def test_a_script_is_recorded_without_a_change(tmp_path: Path) -> None:
     assert {"wait": 4, "warmup": 2, "steps": 2} == info["schedule"]
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 @pytest.mark.parametrize(
     ("script", "says"),
     [
@@ -258,7 +258,7 @@ def test_a_script_with_nothing_to_record_is_told(tmp_path: Path, script: str, sa
     assert [] == list((tmp_path / "runs").iterdir())
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_a_trainer_runs_by_itself(tmp_path: Path) -> None:
     """Started by torchrun, not by dptrace record, the ranks name and write their run together."""
     from dptrace.record.options.modes import trainer

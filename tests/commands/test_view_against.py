@@ -137,7 +137,7 @@ def on_a_terminal(folder: Path, width: int, **environment: str) -> str:
     return found.decode()
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 @pytest.mark.parametrize(
     ("environment", "coloured", "width"),
     [

@@ -45,7 +45,7 @@ def elsewhere(item: tuple[int, int]) -> int:
     return fails(number)
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_items_are_done_by_several_processes_and_all_come_back() -> None:
     """Every item has one result, under its index, and more than one process works."""
     results = dict(run_parallel(double, range(40), 3))
@@ -60,7 +60,7 @@ def test_one_job_is_this_process() -> None:
     assert {os.getpid()} == {r[1] for _, r in run_parallel(double, [1, 2], 1) if not isinstance(r, DptraceError)}
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_an_error_of_the_user_is_a_result_and_a_dead_process_costs_a_retry() -> None:
     """A DptraceError is returned as raised; the item of a killed process is retried in this one."""
     results = run_parallel(elsewhere, [(number, os.getpid()) for number in (1, 2, 0)], 3)
@@ -76,13 +76,13 @@ def test_a_mistake_of_ours_is_raised() -> None:
         list(run_parallel(fails, [3], 2))
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_what_is_printed_meanwhile_does_no_harm(capfd: pytest.CaptureFixture[str]) -> None:
     """Results and the output of libraries do not mix."""
     assert {i: i for i in range(30)} == dict(run_parallel(prints, range(30), 2))
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_a_script_without_a_main_guard_works_and_leaves_no_process(tmp_path: Path) -> None:
     """The caller's script does not run again in the workers, and these end with it, also after Ctrl-C."""
     script = tmp_path / "script.py"

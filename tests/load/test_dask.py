@@ -23,7 +23,7 @@ from dptrace.readers.sources.source import Source
 from tests.support.kineto_files import KinetoFile, training_step
 
 distributed = pytest.importorskip("distributed")
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.spawn
 
 
 def free_port() -> int:

@@ -31,7 +31,7 @@ def totals(sources: list[Source], read_options: ReadOptions) -> dict[int, object
     }
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 @pytest.mark.parametrize("figures_only", [False, True])
 @pytest.mark.parametrize("cached", [False, True])
 def test_processes_give_what_one_gives(figures_only: bool, cached: bool, sources: list[Source]) -> None:

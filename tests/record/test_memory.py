@@ -139,14 +139,14 @@ def _rows(rows: int, rank: int) -> int:
     return max(min(_padded(rows), rows - rank * _padded(rows)), 0)
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 @pytest.mark.parametrize("mode", ["ddp", "zero1", "zero2", "fsdp"])
 def test_each_mode_holds_what_its_formula_says(mode: str) -> None:
     """Exactly, on each of four ranks."""
     assert _expected(mode) == _held(mode)
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_the_more_is_sharded_the_less_is_held() -> None:
     """From ddp over zero1 and zero2 to fsdp, the rank that holds most holds less."""
     most = [max(map(sum, _held(mode))) for mode in ("ddp", "zero1", "zero2", "fsdp")]

@@ -119,7 +119,7 @@ def test_shapes_say_nothing_of_what_nccl_did(tmp_path: Path) -> None:
     assert (Collective("all_gather"),) == timeline.collectives
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 @pytest.mark.parametrize("prefetch", [(), ("--prefetch", "none")], ids=["default", "none"])
 def test_each_block_of_a_sharded_model_is_named(prefetch: tuple[str, ...]) -> None:
     """In a recorded run, each block is gathered in forward and again in backward, where its gradients are scattered."""

@@ -66,7 +66,7 @@ def test_no_trainer_hides_a_module_of_the_standard_library() -> None:
     assert not names & set(sys.stdlib_module_names)
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 @pytest.mark.parametrize("mode", FOUR)
 def test_each_of_the_first_modes_records_a_trace_for_each_rank(mode: str) -> None:
     """The traces contain the recorded steps, the phase marks, and with several ranks communication."""
@@ -96,7 +96,7 @@ def _numbers(case: ModeCase) -> ModelSizes:
     return ModelSizes(sizes, case.ranks, shapes, tuple(saved.files))
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 @pytest.mark.parametrize("case", [case for case in CASES if case.loss_tolerance is None], ids=lambda case: case.name)
 def test_a_mode_ends_with_the_parameters_of_a_single_process(case: ModeCase) -> None:
     """Parallelism changes how the gradient of the batch is computed, not its value."""
@@ -106,7 +106,7 @@ def test_a_mode_ends_with_the_parameters_of_a_single_process(case: ModeCase) -> 
     assert {} == {name: value for name, value in differences.items() if not value <= ROUNDING_TOLERANCE}
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 @pytest.mark.parametrize(
     ("last_weights", "min_difference"),
     [
@@ -142,7 +142,7 @@ def test_the_comparison_with_a_single_process_sees_a_mistake(
     assert min(differences) > min_difference if min_difference else max(differences) <= ROUNDING_TOLERANCE
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 @each_case
 def test_the_loss_is_that_of_the_whole_batch(case: ModeCase) -> None:
     """The mean losses over ranks equal those of a single process; compressed modes come close."""
@@ -152,7 +152,7 @@ def test_the_loss_is_that_of_the_whole_batch(case: ModeCase) -> None:
     assert pytest.approx(single, rel=case.loss_tolerance or ROUNDING_TOLERANCE) == parallel
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 @each_case
 def test_the_split_of_every_mode_adds_up(case: ModeCase) -> None:
     """On every rank the parts of every step sum to its wall time, and forward and backward are positive."""
@@ -167,7 +167,7 @@ def test_the_split_of_every_mode_adds_up(case: ModeCase) -> None:
         assert (split.figures["backward_ns"] > 0).all()
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 @pytest.mark.parametrize("case", [case for case in CASES if case.expected_traffic], ids=lambda case: case.name)
 def test_every_mode_moves_the_bytes_of_its_formula(case: ModeCase) -> None:
     """Kinds, counts and bytes of a step's collectives follow the formula of the mode."""
@@ -184,7 +184,7 @@ def test_every_mode_moves_the_bytes_of_its_formula(case: ModeCase) -> None:
         assert known == {kind: both for kind, both in moved.items() if both[0]}
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_forward_that_is_done_again_is_told_apart_from_backward_proper() -> None:
     """Recomputing checkpointed blocks takes part of backward; without checkpointing there is none."""
     checkpointed = ModeCase("ddp", 2, **GPT_TINY, extra_options=("--checkpoint-activations",))
@@ -197,7 +197,7 @@ def test_forward_that_is_done_again_is_told_apart_from_backward_proper() -> None
     assert not any(device.recompute_ns.any() for device in dptrace.open(run_of(plain)).devices)
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_training_moves_the_parameters() -> None:
     """Otherwise the comparisons above would hold even if nothing was trained."""
     from dptrace.record import World, parse_options
@@ -234,7 +234,7 @@ def test_ddp_is_told_of_buckets_only_where_the_user_chose(
     assert (handed,) == built.value.args
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_accumulation_shows_a_forward_and_a_backward_for_each_micro_batch() -> None:
     """On every rank and in every step they alternate, with one update after the last."""
     phases = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)

@@ -226,7 +226,7 @@ def napped(ranks: int) -> Path:
     return folder
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 @pytest.mark.parametrize(
     ("schedule", "ranks", "within"),
     [("gpipe", 2, 0.1), ("1f1b", 2, 0.1), ("1f1b", 4, 0.1)],

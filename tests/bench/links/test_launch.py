@@ -24,7 +24,7 @@ from tests.support.recordings import dptrace, environment
 SMALL = ["--max-bytes", "256KB", "--budget", "2"]
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_two_ranks_measure_their_links(tmp_path: Path) -> None:
     """Each collective has a fit; the file can be read again, and --from shows it without measuring."""
     pytest.importorskip("torch")
@@ -53,7 +53,7 @@ def _ranks(launcher: subprocess.Popen[str]) -> list[psutil.Process]:
     return [process for process in below if "dptrace.bench.links.measure" in process.cmdline()[:5]]
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_no_process_and_no_file_outlives_a_measurement_that_ends_early(tmp_path: Path, number: signal.Signals) -> None:
     """A killed rank is named and the others are stopped; Ctrl-C at the launcher stops all."""
@@ -85,7 +85,7 @@ def test_no_process_and_no_file_outlives_a_measurement_that_ends_early(tmp_path:
     assert "Traceback" not in says.split("Its last lines:")[0]
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_messages_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
     """The message says how much memory they need."""
     pytest.importorskip("torch")

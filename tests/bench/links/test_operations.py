@@ -36,7 +36,7 @@ for kind in sys.argv[1:]:
 """
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_each_collective_moves_its_bytes_and_no_others(tmp_path: Path) -> None:
     """32 of 64 bytes on two ranks are eight numbers; those of the last rank show who sent how much."""
     script = tmp_path / "rank.py"

@@ -114,7 +114,7 @@ def test_nothing_is_served_unasked() -> None:
         ServeOptions(serve_requested=True).check(other=True)
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_ctrl_c_ends_the_process_quietly() -> None:
     """A real process, a real signal."""
     command = [sys.executable, "-m", "dptrace", "view", str(TRACE), "--serve", "--no-browser"]

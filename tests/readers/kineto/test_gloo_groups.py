@@ -114,7 +114,7 @@ def test_ambiguous_groups_are_not_matched(tmp_path: Path) -> None:
     assert note.startswith("The ranks are in several process groups, and gloo's events name none: 4 calls")
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_the_pairs_of_a_real_run_are_separated() -> None:
     """Gradients are reduced within pairs, and across pairs by their leaders; the group of all ranks is idle."""
     case = next(case for case in CASES if (case.mode, case.ranks) == ("hierarchical", 4))

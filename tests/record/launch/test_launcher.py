@@ -16,7 +16,7 @@ import pytest
 from tests.support.recordings import dptrace, environment
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.processes
+pytestmark = pytest.mark.spawn
 
 SCRIPT = """
 import os, signal, sys, time

@@ -58,7 +58,7 @@ def _described(heading: str, until: str) -> set[str]:
     return set(re.findall(r"^\| `(\w+)` \|", part, flags=re.MULTILINE))
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 @pytest.mark.parametrize(("mode", "ranks"), [("single", 1), ("ddp", 2)])
 def test_run_json_is_as_documented(mode: str, ranks: int) -> None:
     """Its keys are those in docs/run-folder.md, and its values are those of this run."""
@@ -84,7 +84,7 @@ def test_run_json_is_as_documented(mode: str, ranks: int) -> None:
         assert rank["threads"] >= 1
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_ddp_tells_its_buckets() -> None:
     """DDP's own logging data contains the buckets; other modes have none."""
     info = json.loads((recorded("ddp", 2) / "run.json").read_text())

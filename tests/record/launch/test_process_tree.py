@@ -27,7 +27,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux can signal a process when its parent dies")
 def test_a_tied_process_ends_when_its_parent_is_killed() -> None:
     """Also by SIGKILL, after which the parent cannot end anything itself."""
@@ -42,7 +42,7 @@ def test_a_tied_process_ends_when_its_parent_is_killed() -> None:
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_what_a_process_started_is_found_in_all_generations() -> None:
     """A grandchild in its own session is found; a process without children has none."""
     child = "import subprocess, sys, time; subprocess.Popen(['sleep', '600'], start_new_session=True); time.sleep(600)"
@@ -57,7 +57,7 @@ def test_what_a_process_started_is_found_in_all_generations() -> None:
         parent.kill()
 
 
-@pytest.mark.processes
+@pytest.mark.spawn
 def test_a_process_whose_parent_has_died_already_ends_at_once() -> None:
     """A launcher may be killed while torch is imported; with a living parent, the process continues."""
     code = "import signal, sys; from dptrace.record.launch.process_tree import *"

@@ -14,7 +14,7 @@ from dptrace.viewers.base.screenshot import framed
 from dptrace.viewers.benchmarks.bench_charts import draw
 from dptrace.viewers.benchmarks.bench_page import Content, document
 from tests.support.bench_tables import WORKSHOP, bench, with_losses
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import browser_test, chromium, emulate, open_page
 
 
 def page(rows: list[Row], title: str = "Benchmark", notes: tuple[str, ...] = ()) -> str:
@@ -69,10 +69,10 @@ def test_the_page_opens_without_an_error(tmp_path: Path) -> None:
             path.write_text(page(rows), encoding="utf-8")
             with open_page(browser, path) as (shown, errors):
                 assert figures == shown.locator(".bk-Figure").count()
-                shown.emulate_media(color_scheme="dark")
+                emulate(shown, color_scheme="dark")
                 shown.locator("html[data-look=dark]").wait_for(state="attached")
                 assert figures == shown.locator(".bk-Figure").count()
-                shown.emulate_media(media="print")
+                emulate(shown, media="print")
                 assert shown.locator(".still svg").first.is_visible()
                 assert not shown.locator(".live").first.is_visible()
             assert [] == errors
