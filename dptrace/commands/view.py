@@ -66,14 +66,12 @@ def command(
 ) -> None:
     """Draw RUN as a Gantt chart: for each GPU its phases, compute, communication and memory over time.
 
-    RUN is a run folder, a trace file, several files (one for each rank), a folder or a glob of traces. The page is
-    one file that needs no network. Without -o it is written to the cache folder and opened in the browser; a run that
-    is too large for a file is served to the browser from this machine instead.
+    RUN is a run folder, trace files (one for each rank), a folder or a glob of traces. The page is one file that needs
+    no network. Without -o it is opened in the browser; a run that is too large for a file is served to it instead.
 
     \b
     Examples:
       dptrace view runs/interleaved
-      dptrace view runs/ddp -o ddp.html
       dptrace view runs/ddp --ranks 0,1 --steps 4:6
       dptrace view runs/naive --against runs/interleaved
       dptrace view runs/ddp --text
@@ -85,24 +83,29 @@ def command(
     serve.check(output is not None or text or picture.requested or not picture.is_gantt or against is not None)
     both = [paths, *([(against,)] if against is not None else [])]
     runs = [open_with_progress(places, read_options, verbosity, selection) for places in both]
+    by_step = align != "start"
     if picture.requested:
-        picture.write(runs, align != "start", verbosity)
+        picture.write(runs, by_step, verbosity)
         return
     if text:
-        _print(runs, align != "start", picture)
+        _print(runs, by_step, picture)
         return
     gantt_chart = _gantt_chart(runs, output, picture)
     if gantt_chart is not None and (serve.requested or _too_large(gantt_chart)):
         serve.serve(runs[0], gantt_chart, not no_browser, verbosity)
         return
     with progress("Drawing", verbosity, measured=False):
-        page = _document(runs, align != "start", picture, gantt_chart)
+        page = _document(runs, by_step, picture, gantt_chart)
     path = output or _cached_page_path((*paths, "--against", against) if against is not None else paths)
     write_text(path, page)
     print_hint(f"Wrote {path} ({byte_size(len(page.encode()))}).", verbosity)
     if output is None and not no_browser:
-        pair = "" if against is None else f" --against {quoted_paths((against,))}"
-        _show(path, f"{quoted_paths(paths)}{pair}")
+        _show(path, _same_runs(paths, against))
+
+
+def _same_runs(paths: tuple[str, ...], against: str | None) -> str:
+    """Return the arguments that name the same runs again."""
+    return quoted_paths(paths) + ("" if against is None else f" --against {quoted_paths((against,))}")
 
 
 def _print(runs: list[Run], by_step: bool, picture: PictureOptions) -> None:

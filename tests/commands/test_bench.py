@@ -43,7 +43,7 @@ def run(*arguments: str) -> Result:
         (["--models", ","], "--models: the list is empty"),
         (["--gpus", "0"], "for example 1,2,4"),
         (["--gpus", "two"], "for example 1,2,4"),
-        (["--modes", "naive", "--gpus", "1"], "nothing is left to run"),
+        (["--modes", "naive", "--gpus", "1"], "nothing to run"),
         (["--gpus", "2", "train.py"], "name it with --script"),
         (["--script", "nowhere.py"], "--script nowhere.py: not found"),
         (["--script", "runs.csv", "--models", "small"], "a script's own follow --"),

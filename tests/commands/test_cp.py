@@ -44,7 +44,7 @@ def test_a_copy_that_was_edited_is_not_overwritten(tmp_path: Path) -> None:
     [
         (["nayve", "."], "Unknown mode 'nayve'"),
         (["naive", "nowhere"], "nowhere: is neither an existing folder nor a name that ends in .py"),
-        (["naive", "nowhere/x.py"], "nowhere; make it first"),
+        (["naive", "nowhere/x.py"], "create it first"),
     ],
 )
 def test_a_wrong_name_is_told(arguments: list[str], says: str, tmp_path: Path) -> None:

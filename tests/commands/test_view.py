@@ -74,7 +74,7 @@ def test_a_missing_folder_is_said_before_any_reading(folder: Path, tmp_path: Pat
     result = run(folder / "missing.json", "-o", tmp_path / "none" / "out.html")
 
     assert 2 == result.exit_code
-    assert "make it first" in result.stderr
+    assert "create it first" in result.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the cache folder and the display are told for Linux here")
@@ -131,14 +131,14 @@ def test_ranks_and_steps_can_be_chosen(folder: Path, tmp_path: Path) -> None:
 
     assert 0 == result.exit_code, result.output
     assert "1 of 2 ranks" in text
-    assert "Only steps 5 to 5 are shown" in text
+    assert "Only steps 5 to 5" in text
     assert "ProfilerStep#4" not in text
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--ranks", "7"], 1, "it has 0, 1"),
+        (["--ranks", "7"], 1, "Choose from 0, 1"),
         (["--steps", "9:10"], 1, "ProfilerStep#4 to ProfilerStep#5"),
         (["--ranks", "x"], 2, "for example 0,1"),
         (["--steps", "5:4"], 2, "for example 4:6"),
@@ -157,4 +157,4 @@ def test_help_ends_with_examples() -> None:
     """Each of them a line that can be typed."""
     text = run("--help").output
 
-    assert "dptrace view runs/ddp -o ddp.html" in text
+    assert "dptrace view runs/ddp --text" in text

@@ -1,4 +1,4 @@
-"""Published formulas of the traffic of tensor parallel modes per step, in the terms of the trace."""
+"""Published formulas of the bytes that modes move per step, in the terms of the trace."""
 
 from __future__ import annotations
 
@@ -6,7 +6,21 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["ModelSizes", "clipped", "dp_tp", "mesh_3d", "tp", "tp_decoder", "tp_sp"]
+__all__ = [
+    "ModelSizes",
+    "clipped",
+    "dp_tp",
+    "half",
+    "int8",
+    "mesh_3d",
+    "per_parameter",
+    "powersgd",
+    "searching",
+    "topk",
+    "tp",
+    "tp_decoder",
+    "tp_sp",
+]
 
 
 @dataclass(frozen=True)
@@ -109,3 +123,39 @@ def mesh_3d(tensor: int, replicas: int) -> Callable[[ModelSizes], dict[str, tupl
         return {"all_reduce": (4 * 4 * 2 + 1, 4 * 2 * activations + own), "send": passed_on, "recv": passed_on}
 
     return expected_traffic
+
+
+def half(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
+    return {"all_reduce": (2, numbers.total // 2)}
+
+
+def int8(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
+    """From each rank a byte for each value and 4 for each of two buckets; an all-gather counts its whole output."""
+    return {"all_gather": (2, numbers.ranks * (numbers.total // 4 + 8))}
+
+
+def topk(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
+    """From each rank 4 bytes of value and 4 of position for a tenth of the values, in one bucket."""
+    return {"all_gather": (1, numbers.ranks * 8 * int(0.1 * (numbers.total // 4)))}
+
+
+def powersgd(rank: int) -> Callable[[ModelSizes], dict[str, tuple[int, int]]]:
+    """An n × m matrix as (n + m) × rank values (Vogels, Karimireddy and Jaggi 2019); vectors uncompressed.
+
+    Three all-reduces for each of two buckets: uncompressed values, then one factor, then the other.
+    """
+
+    def expected_traffic(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
+        sent = [rank * sum(shape) if len(shape) == 2 else sum(shape) for shape in numbers.shapes]
+        return {"all_reduce": (6, 4 * sum(sent))}
+
+    return expected_traffic
+
+
+def searching(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
+    """In addition to its two buckets, DDP reduces an int32 for each parameter: whether any rank used it."""
+    return {"all_reduce": (3, numbers.total + 4 * len(numbers.parameter_bytes))}
+
+
+def per_parameter(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
+    return {"all_reduce": (len(numbers.parameter_bytes), numbers.total)}

@@ -17,7 +17,21 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.support.formulas import ModelSizes, clipped, dp_tp, mesh_3d, tp, tp_decoder, tp_sp
+from tests.support.formulas import (
+    ModelSizes,
+    clipped,
+    dp_tp,
+    half,
+    int8,
+    mesh_3d,
+    per_parameter,
+    powersgd,
+    searching,
+    topk,
+    tp,
+    tp_decoder,
+    tp_sp,
+)
 from tests.support.recordings import environment, scratch
 
 __all__ = [
@@ -98,10 +112,6 @@ def _ddp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     return {"all_reduce": (2, numbers.total)}
 
 
-def _per_parameter(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    return {"all_reduce": (len(numbers.parameter_bytes), numbers.total)}
-
-
 def _ring(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     """2 (n-1) messages each way, 2 (n-1)/n of the bytes (Patarasuk and Yuan 2009), up to an element for each message.
 
@@ -122,38 +132,6 @@ def _in_pairs(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     whole = (1, numbers.total)
     across = {"all_reduce": whole} if numbers.rank % 2 == 0 else {}
     return {"reduce": whole, **across, "broadcast": whole}
-
-
-def _searching(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    """In addition to its two buckets, DDP reduces an int32 for each parameter: whether any rank used it."""
-    return {"all_reduce": (3, numbers.total + 4 * len(numbers.parameter_bytes))}
-
-
-def _half(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    return {"all_reduce": (2, numbers.total // 2)}
-
-
-def _int8(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    """From each rank a byte for each value and 4 for each of two buckets; an all-gather counts its whole output."""
-    return {"all_gather": (2, numbers.ranks * (numbers.total // 4 + 8))}
-
-
-def _topk(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    """From each rank 4 bytes of value and 4 of position for a tenth of the values, in one bucket."""
-    return {"all_gather": (1, numbers.ranks * 8 * int(0.1 * (numbers.total // 4)))}
-
-
-def _powersgd(rank: int) -> Callable[[ModelSizes], dict[str, tuple[int, int]]]:
-    """An n × m matrix as (n + m) × rank values (Vogels, Karimireddy and Jaggi 2019); vectors uncompressed.
-
-    Three all-reduces for each of two buckets: uncompressed values, then one factor, then the other.
-    """
-
-    def expected_traffic(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-        sent = [rank * sum(shape) if len(shape) == 2 else sum(shape) for shape in numbers.shapes]
-        return {"all_reduce": (6, 4 * sum(sent))}
-
-    return expected_traffic
 
 
 def _blocks(numbers: ModelSizes) -> list[list[tuple[int, ...]]]:
@@ -242,30 +220,30 @@ def _3d_of(ranks: int, tensor: int, replicas: int) -> ModeCase:
 
 
 CASES: tuple[ModeCase, ...] = (
-    ModeCase("naive", 2, expected_traffic=_per_parameter),
-    ModeCase("naive", 4, expected_traffic=_per_parameter),
-    ModeCase("interleaved", 2, expected_traffic=_per_parameter),
-    ModeCase("interleaved", 4, expected_traffic=_per_parameter),
+    ModeCase("naive", 2, expected_traffic=per_parameter),
+    ModeCase("naive", 4, expected_traffic=per_parameter),
+    ModeCase("interleaved", 2, expected_traffic=per_parameter),
+    ModeCase("interleaved", 4, expected_traffic=per_parameter),
     ModeCase("ddp", 2, expected_traffic=_ddp),
     ModeCase("ddp", 4, expected_traffic=_ddp),
     ModeCase("ddp", 2, **GPT_TINY, extra_options=("--checkpoint-activations",)),
     ModeCase("naive", 2, **GPT_TINY, extra_options=("--clip-grad", "0.05")),
     ModeCase("interleaved", 2, ("--amp", "bf16"), **GPT_TINY, loss_tolerance=0.01),
     ModeCase("naive", 2, ("--amp", "fp16"), loss_tolerance=0.01),
-    *(ModeCase("async-after", ranks, expected_traffic=_per_parameter) for ranks in (2, 4)),
+    *(ModeCase("async-after", ranks, expected_traffic=per_parameter) for ranks in (2, 4)),
     ModeCase("accumulate", 2, ("--micro-batches", "2"), expected_traffic=_ddp),
     ModeCase("accumulate", 4, expected_traffic=_ddp),
     *(ModeCase("ring", ranks, expected_traffic=_ring) for ranks in (2, 4)),
     *(ModeCase("hierarchical", ranks, ("--ranks-per-node", "2"), expected_traffic=_in_pairs) for ranks in (2, 4)),
     ModeCase("ddp", 2, ("--static-graph", "--gradient-as-bucket-view"), expected_traffic=_ddp),
-    ModeCase("ddp", 2, ("--find-unused-parameters",), expected_traffic=_searching),
-    *(_compressed(ranks, "fp16", expected_traffic=_half, loss_tolerance=1e-3) for ranks in (2, 4)),
-    _compressed(2, "bf16", expected_traffic=_half, loss_tolerance=1e-3),
-    *(_compressed(ranks, "int8", expected_traffic=_int8, loss_tolerance=1e-3) for ranks in (2, 4)),
-    *(_compressed(ranks, "topk", *_TENTH, expected_traffic=_topk, loss_tolerance=0.01) for ranks in (2, 4)),
-    _compressed(2, "powersgd", expected_traffic=_powersgd(2), loss_tolerance=0.03),
+    ModeCase("ddp", 2, ("--find-unused-parameters",), expected_traffic=searching),
+    *(_compressed(ranks, "fp16", expected_traffic=half, loss_tolerance=1e-3) for ranks in (2, 4)),
+    _compressed(2, "bf16", expected_traffic=half, loss_tolerance=1e-3),
+    *(_compressed(ranks, "int8", expected_traffic=int8, loss_tolerance=1e-3) for ranks in (2, 4)),
+    *(_compressed(ranks, "topk", *_TENTH, expected_traffic=topk, loss_tolerance=0.01) for ranks in (2, 4)),
+    _compressed(2, "powersgd", expected_traffic=powersgd(2), loss_tolerance=0.03),
     *(
-        _compressed(ranks, "powersgd", "--powersgd-rank", "8", expected_traffic=_powersgd(8), loss_tolerance=0.022)
+        _compressed(ranks, "powersgd", "--powersgd-rank", "8", expected_traffic=powersgd(8), loss_tolerance=0.022)
         for ranks in (2, 4)
     ),
     ModeCase("accumulate", 2, ("--compress", "int8", "--amp", "fp16"), loss_tolerance=0.01),

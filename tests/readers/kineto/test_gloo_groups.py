@@ -111,7 +111,8 @@ def test_ambiguous_groups_are_not_matched(tmp_path: Path) -> None:
     assert [1] * 4 == [sum(place >= 0 for place in row) for row in matches.member.tolist()]
     assert not matches.complete.any()
     (note,) = matches.notes
-    assert note.startswith("The ranks are in several process groups, and gloo's events name none: 4 calls")
+    assert "process groups" in note
+    assert "4" in note
 
 
 @pytest.mark.spawn

@@ -35,7 +35,7 @@ def test_where_there_is_nothing_it_is_said() -> None:
     """No communication, or none whose size is known."""
     assert "has no communication" in bandwidth(CASES["no communication"]()).message
     assert "a known size and a known transfer time" in bandwidth(CASES["unsized"]()).message
-    assert "bytes known" in bandwidth_table(CASES["unsized"]()).rows[0][-1]
+    assert "known bytes" in bandwidth_table(CASES["unsized"]()).rows[0][-1]
 
 
 @needs_real_traces
