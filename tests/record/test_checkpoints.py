@@ -155,7 +155,7 @@ def test_two_machines_record_one_run(tmp_path: Path) -> None:
         (r["rank"], r["node"], r["local_rank"]) for r in run["ranks"]
     ]
     assert (4, 2) == (run["world_size"], run["nnodes"])
-    assert "machine 0 writes both" in errors[1]
+    assert "machine 0" in errors[1]
     # One folder holds the traces of all ranks.
     names = {path.name for path in (tmp_path / "both").iterdir()}
     assert {"run.json", *(f"rank{rank}.pt.trace.json.gz" for rank in range(4))} == names

@@ -39,7 +39,7 @@ def test_two_ranks_measure_their_links(tmp_path: Path) -> None:
         assert found["busbw_gbps"] > 0
     assert 6 == len(content["collectives"])
     assert any(found["fit"] is not None for found in content["collectives"].values())
-    assert "No GPU here: measuring gloo between 2 processes on the CPU." in done.stderr
+    assert "gloo between 2 processes" in done.stderr
     assert "Wrote links.json and links.html." in done.stderr
     assert ["links.html", "links.json"] == sorted(os.listdir(tmp_path))
     again = dptrace("links", "--from", "links.json", cwd=tmp_path)
@@ -81,7 +81,7 @@ def test_no_process_and_no_file_outlives_a_measurement_that_ends_early(tmp_path:
         assert "died: killed by SIGKILL (out of memory?). Nothing was measured." in says
     else:
         assert 130 == code
-        assert "Interrupted: all ranks are stopped, and nothing is kept." in says
+        assert "Interrupted: all ranks are stopped" in says
     assert "Traceback" not in says.split("Its last lines:")[0]
 
 
