@@ -16,7 +16,7 @@ __all__ = ["RUN_FILE", "SCHEMA", "RunFolder", "is_run_folder", "trace_name"]
 
 RUN_FILE = "run.json"  # also in dptrace.readers.sources.discovery: recording does not import the readers
 SCHEMA = 1
-"""Version of run.json; docs/run-folder.md describes it."""
+"""Version of run.json; docs/reference/run-folder.md describes it."""
 
 _OWNER_TIMEOUT_S = 24 * 3600
 """How long another machine's recording counts as running although it writes nothing."""

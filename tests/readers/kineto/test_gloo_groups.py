@@ -128,4 +128,5 @@ def test_the_pairs_of_a_real_run_are_separated() -> None:
 
     pairs = {(kind, pair, 2, True) for kind in ("reduce", "broadcast") for pair in ((0, 1), (2, 3))}
     assert pairs | {("all_reduce", (0, 2), 2, True)} == found
-    assert ("The ranks ran on the CPUs of one machine: their clocks are one.",) == together.notes
+    assert len(together.notes) == 1
+    assert "one machine" in together.notes[0]

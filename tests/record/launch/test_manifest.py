@@ -12,7 +12,7 @@ import pytest
 from dptrace.record.launch.manifest import launch_metadata, manifest, overhead
 from tests.support.recordings import recorded
 
-DOCUMENTED = Path(__file__).parents[3] / "docs" / "run-folder.md"
+DOCUMENTED = Path(__file__).parents[3] / "docs" / "reference" / "run-folder.md"
 
 
 def _piece(rank: int, **values: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _described(heading: str, until: str) -> set[str]:
 @pytest.mark.spawn
 @pytest.mark.parametrize(("mode", "ranks"), [("single", 1), ("ddp", 2)])
 def test_run_json_is_as_documented(mode: str, ranks: int) -> None:
-    """Its keys are those in docs/run-folder.md, and its values are those of this run."""
+    """Its keys are those in docs/reference/run-folder.md, and its values are those of this run."""
     info = json.loads((recorded(mode, ranks) / "run.json").read_text())
 
     assert _described("## run.json", "Each entry of") == set(info)
