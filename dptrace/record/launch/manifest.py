@@ -1,4 +1,4 @@
-"""run.json: the metadata of a run, combined from the metadata of each rank; docs/reference/run-folder.md describes it."""
+"""run.json: a run's metadata, combined from that of each rank; docs/reference/run-folder.md describes it."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_run_json_is_as_documented(mode: str, ranks: int) -> None:
     """Its keys are those in docs/reference/run-folder.md, and its values are those of this run."""
     info = json.loads((recorded(mode, ranks) / "run.json").read_text())
 
-    assert _described("## run.json", "Each entry of") == set(info)
+    assert _described("## run.json", "### Each rank") == set(info)
     assert (1, "complete", None, mode, None) == tuple(
         info[key] for key in ("schema", "status", "failure", "mode", "script")
     )
@@ -76,7 +76,7 @@ def test_run_json_is_as_documented(mode: str, ranks: int) -> None:
     assert [] == info["notes"]
     assert list(range(ranks)) == [rank["rank"] for rank in info["ranks"]]
     for rank in info["ranks"]:
-        assert _described("Each entry of", "## The schedule") == set(rank)
+        assert _described("### Each rank", "### Memory") == set(rank)
         assert ("CPU", 2, 2, 2) == (
             rank["device"], rank["recorded_steps"], len(rank["unprofiled_ns"]), len(rank["profiled_ns"])
         )  # fmt: skip
