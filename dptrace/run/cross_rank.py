@@ -12,6 +12,7 @@ import numpy as np
 from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta, alpha_beta
 from dptrace.analysis.cross_rank.clocks import Clocks, estimate
 from dptrace.analysis.cross_rank.ddp_buckets import Buckets, buckets, instance_names
+from dptrace.analysis.cross_rank.exposed_wait import ExposedWait, exposed_waits
 from dptrace.analysis.cross_rank.latency import Latency, latencies
 from dptrace.analysis.cross_rank.stragglers import Stragglers, stragglers
 from dptrace.analysis.cross_rank.transfers import Timing, timing
@@ -31,6 +32,8 @@ class CrossRankAnalysis:
     matches: Matches
     clocks: Clocks
     timing: Timing
+    exposed_waits: tuple[ExposedWait, ...]
+    """For each device, how much of its exposed communication is waiting for later ranks."""
     buckets: Buckets | None
     names: tuple[str, ...]
     """Name of each matched collective: ``bucket 0``, ``FSDP::all_gather (layers.3)``, or empty."""
@@ -187,6 +190,7 @@ def analyze_cross_rank(
         matches=matches,
         clocks=clocks,
         timing=transfer_timing,
+        exposed_waits=exposed_waits(matches, transfer_timing, devices),
         buckets=ddp_buckets,
         names=tuple(names),
         latencies=distributions,

@@ -102,19 +102,21 @@ class Run:
             overlapped_comm_ns (int, ns): communication under compute.
             exposed_memory_ns (int, ns): copies and sets under neither compute nor communication.
             idle_ns (int, ns): no work on the GPU.
-            wall_ns (int, ns): length of the step: the sum of the others except overlapped_comm_ns.
+            wall_ns (int, ns): length of the step: the sum of the parts above except overlapped_comm_ns.
+            exposed_wait_ns (Int64, ns): part of exposed_comm_ns spent waiting for later ranks; <NA> where unknown.
+            exposed_unmatched_ns (int, ns): part of exposed_comm_ns in collectives that lack a rank.
         """
-        return tables.step_frame(self.devices)
+        return tables.step_frame(self.devices, self.cross_rank.exposed_waits)
 
     def totals(self) -> pd.DataFrame:
         """Return the split summed over all steps: a row per GPU.
 
         Columns:
             rank, device (int): as in :meth:`steps`.
-            forward_ns … wall_ns: as in :meth:`steps`, summed.
+            forward_ns … exposed_unmatched_ns: as in :meth:`steps`, summed.
             overlap_percent (float, %): overlapped / (overlapped + exposed) communication; NaN without communication.
         """
-        return tables.total_frame(self.devices)
+        return tables.total_frame(self.devices, self.cross_rank.exposed_waits)
 
     def idle_causes(self) -> pd.DataFrame:
         """Return why each GPU was idle: a row per rank, device and step.
@@ -320,7 +322,7 @@ class Run:
             "schema": SCHEMA,
             "run": self.path,
             "world_size": self.world_size,
-            "ranks": [tables.rank_dict(device) for device in self.devices],
+            "ranks": [tables.rank_dict(*pair) for pair in zip(self.devices, across.exposed_waits, strict=True)],
             "notes": [*self.notes, *across.notes],
             **({"pipelines": tables.pipeline_dicts(self._pipelines(across), self.timelines)} if staged else {}),
             **across.to_dict(),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dptrace.analysis.cross_rank.exposed_wait import WAIT_FIGURES, ExposedWait
 from dptrace.analysis.cross_rank.pipeline_bubble import ACTION_COLUMNS, COLUMNS, Pipeline, action_rows, rows, to_dict
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.idle import CAUSES
@@ -62,26 +63,32 @@ def frame(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> pd.DataFram
     return pd.DataFrame(list(rows), columns=list(columns))
 
 
-def step_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
-    """Return a row per rank, device and step with the nine figures of the split."""
+def step_frame(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> pd.DataFrame:
+    """Return a row per rank, device and step with the figures of the split and of waiting."""
     rows = (
         {"rank": d.split.rank, "device": d.timeline.device, "step": name}
         | {figure: int(values[k]) for figure, values in d.split.figures.items()}
-        for d in devices
+        | wait.step(k)
+        for d, wait in zip(devices, waits, strict=True)
         for k, name in enumerate(d.split.names)
     )
-    return frame(rows, ["rank", "device", "step", *FIGURES])
+    return _with_missing_waits(frame(rows, ["rank", "device", "step", *FIGURES, *WAIT_FIGURES]))
 
 
-def total_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
-    """Return a row per GPU with the nine figures over all steps and the overlap in percent."""
+def _with_missing_waits(table: pd.DataFrame) -> pd.DataFrame:
+    """Give waits pandas' nullable integers, so that one unknown wait does not turn nanoseconds into floats."""
+    return table.astype({"exposed_wait_ns": "Int64"})
+
+
+def total_frame(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> pd.DataFrame:
+    """Return a row per GPU with the figures over all steps and the overlap in percent."""
     rows = []
-    for device in devices:
-        total = device.split.total()
-        percent = overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"])
+    for device, wait in zip(devices, waits, strict=True):
+        total = device.split.total() | wait.total()
+        percent = overlap_percent(device.split.total()["overlapped_comm_ns"], device.split.total()["exposed_comm_ns"])
         overlap = float("nan") if percent is None else percent
         rows.append({"rank": device.split.rank, "device": device.split.device, **total, "overlap_percent": overlap})
-    return frame(rows, ["rank", "device", *FIGURES, "overlap_percent"])
+    return _with_missing_waits(frame(rows, ["rank", "device", *FIGURES, *WAIT_FIGURES, "overlap_percent"]))
 
 
 def idle_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
@@ -133,7 +140,7 @@ def pipeline_dicts(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline])
     return [to_dict(pipeline, timelines) for pipeline in pipelines]
 
 
-def rank_dict(device: DeviceFigures) -> dict[str, Any]:
+def rank_dict(device: DeviceFigures, wait: ExposedWait) -> dict[str, Any]:
     """Return one GPU's figures as plain data: steps, totals, collectives."""
     timeline, total = device.timeline, device.split.total()
     return {
@@ -141,8 +148,8 @@ def rank_dict(device: DeviceFigures) -> dict[str, Any]:
         "device": timeline.device_name,
         "device_index": timeline.device,
         "file": timeline.path,
-        "steps": [_step_dict(device, k, name) for k, name in enumerate(device.split.names)],
-        "total": total,
+        "steps": [_step_dict(device, wait, k, name) for k, name in enumerate(device.split.names)],
+        "total": total | wait.total(),
         "overlap_percent": overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"]),
         "collectives": [
             {key: value for key, value in row.items() if key not in ("rank", "device")}
@@ -165,23 +172,31 @@ def mean_split_html(devices: Sequence[DeviceFigures]) -> str:
     return f"<table><caption>ms per step</caption><tr>{head}</tr>{''.join(body)}</table>{rest}"
 
 
-def _step_dict(device: DeviceFigures, k: int, name: str) -> dict[str, Any]:
+def _step_dict(device: DeviceFigures, wait: ExposedWait, k: int, name: str) -> dict[str, Any]:
     comm = {
         kind: {
             "count": int(figures.count[k]),
             "bytes": int(figures.bytes[k]),
             "exposed_ns": int(figures.exposed_ns[k]),
             "overlapped_ns": int(figures.overlapped_ns[k]),
+            **_kind_waits(wait, kind, k),
         }
         for kind, figures in device.split.comm.items()
     }
     return {
         "step": name,
         **{figure: int(values[k]) for figure, values in device.split.figures.items()},
+        **wait.step(k),
         "comm": comm,
         "idle": {cause: int(values[k]) for cause, values in device.idle_causes.items()},
         "recompute_ns": int(device.recompute_ns[k]),
     }
+
+
+def _kind_waits(wait: ExposedWait, kind: str, step: int) -> dict[str, int | None]:
+    """Return the waits of a kind in a step; a kind of which nothing is matched has none."""
+    figures = wait.by_kind.get(kind)
+    return figures.step(step) if figures else {"exposed_wait_ns": None, "exposed_unmatched_ns": None}
 
 
 def _collective_rows(device: DeviceFigures) -> list[dict[str, Any]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES, Split, by_kind, overlap_percent
 from dptrace.core.text import sanitize
@@ -35,12 +36,15 @@ HEADINGS = {
     "optimizer_ns": "opti-\nmizer",
     "other_ns": "other",
     "exposed_comm_ns": "exposed\ncomm",
+    "exposed_wait_ns": "of which\nwaiting",
     "exposed_memory_ns": "exposed\nmemory",
     "idle_ns": "idle",
     "wall_ns": "wall",
     "overlapped_comm_ns": "overl.\ncomm",
 }
 """The parts in the order of the tables, their sum, and overlapped communication."""
+
+Figures = Mapping[str, int | None]
 
 MAX_STEPS = 12
 MAX_RANKS = 16
@@ -59,8 +63,8 @@ def step_label(name: str) -> str:
     return name.removeprefix("ProfilerStep#")
 
 
-def _overlap(figures: dict[str, int]) -> str:
-    percent = overlap_percent(figures["overlapped_comm_ns"], figures["exposed_comm_ns"])
+def _overlap(figures: Figures) -> str:
+    percent = overlap_percent(figures["overlapped_comm_ns"] or 0, figures["exposed_comm_ns"] or 0)
     return "–" if percent is None else f"{percent:.1f}"
 
 
@@ -71,8 +75,13 @@ def _columns(table: Table) -> None:
     table.add_column("over-\nlap%", justify="right", no_wrap=True)
 
 
-def _row(figures: dict[str, int]) -> list[str]:
-    return [*(milliseconds(figures[name]) for name in HEADINGS), _overlap(figures)]
+def _row(figures: Figures) -> list[str]:
+    return [*(_cell(figures[name]) for name in HEADINGS), _overlap(figures)]
+
+
+def _cell(ns: float | None) -> str:
+    """Return milliseconds, or ? for a wait that the run does not show."""
+    return "?" if ns is None else milliseconds(ns)
 
 
 def titled_table(title: Text | str, collapse_padding: bool = False) -> Table:
@@ -96,24 +105,29 @@ def _heading(timeline: Timeline) -> Text:
     return text
 
 
-def _rank_table(timeline: Timeline, figures: Split, every: bool) -> Table:
+def _rank_table(timeline: Timeline, figures: Split, waits: ExposedWait, every: bool) -> Table:
     """Return the table of one rank: a row for each step, the median, and each part's share of the wall time."""
     table = _table(_heading(timeline), "step")
     shown = range(len(figures.names)) if every or len(figures.names) <= MAX_STEPS else range(MAX_STEPS // 2)
     for k in shown:
         table.add_row(
-            plain(step_label(figures.names[k])), *_row({name: int(figures.figures[name][k]) for name in FIGURES})
+            plain(step_label(figures.names[k])),
+            *_row({name: int(figures.figures[name][k]) for name in FIGURES} | waits.step(k)),
         )
     if len(shown) < len(figures.names):
         table.add_row("…", *["…"] * (len(HEADINGS) + 1))
     if len(figures.names) > 1:
         table.add_section()
-        table.add_row("med.", *_row(figures.median()), style="bold")
-    total = figures.total()
-    wall = max(total["wall_ns"], 1)
-    shares = (f"{100 * total[name] / wall:.1f}%".replace("100.0", "100") for name in HEADINGS)
+        table.add_row("med.", *_row(figures.median() | waits.median()), style="bold")
+    total: Figures = figures.total() | waits.total()
+    wall = max(total["wall_ns"] or 0, 1)
+    shares = (_share(total[name], wall) for name in HEADINGS)
     table.add_row("share", *shares, _overlap(total), style="dim")
     return table
+
+
+def _share(ns: int | None, wall: int) -> str:
+    return "?" if ns is None else f"{100 * ns / wall:.1f}%".replace("100.0", "100")
 
 
 def rank_label(run: Run, timeline: Timeline) -> str:
@@ -126,8 +140,9 @@ def _ranks_table(run: Run, every: bool) -> Table:
     """Return a table with a row for each rank: its medians over the steps."""
     table = _table("median of the steps, ms", "rank")
     shown = len(run.splits) if every else min(len(run.splits), MAX_RANKS)
-    for timeline, figures in list(zip(run.timelines, run.splits, strict=True))[:shown]:
-        table.add_row(rank_label(run, timeline), *_row(figures.median()))
+    waits = run.cross_rank.exposed_waits
+    for timeline, figures, wait in list(zip(run.timelines, run.splits, waits, strict=True))[:shown]:
+        table.add_row(rank_label(run, timeline), *_row(figures.median() | wait.median()))
     if shown < len(run.splits):
         table.add_row("…", *["…"] * (len(HEADINGS) + 1))
     return table
@@ -142,8 +157,8 @@ def step_tables(run: Run, every: bool = False) -> Iterator[RenderableType]:
     if len(run.splits) > 1:
         yield _ranks_table(run, every)
     if len(run.splits) == 1 or every:
-        for timeline, figures in zip(run.timelines, run.splits, strict=True):
-            yield _rank_table(timeline, figures, every)
+        for timeline, figures, wait in zip(run.timelines, run.splits, run.cross_rank.exposed_waits, strict=True):
+            yield _rank_table(timeline, figures, wait, every)
 
 
 def collective_table(run: Run) -> Table | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from dptrace.analysis.per_gpu.idle import Account, idle
-from dptrace.analysis.per_gpu.split import Split, collective_exposure, part_intervals_of, split, union_all
+from dptrace.analysis.per_gpu.split import Part, Split, collective_exposure, part_intervals_of, split, union_all
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, union
 from dptrace.timeline.model import Kind, Phase, Timeline
 from dptrace.timeline.steps import select_steps_with_mask
@@ -24,6 +24,8 @@ class DeviceFigures:
     exposed_ns: Int64
     """Exposed time of each interval of the timeline on its own; 0 for non-communication."""
     overlapped_ns: Int64
+    exposed: IntervalSet
+    """When communication ran without compute: the intervals behind ``exposed_comm_ns``."""
     idle_causes: dict[str, Int64]
     """By the names in ``idle.CAUSES``: idle ns in each step; the causes add up to the split's idle time."""
     spent_ns: Int64
@@ -76,6 +78,7 @@ class DeviceFigures:
             self.split.first(count),
             self.exposed_ns[kept],
             self.overlapped_ns[kept],
+            self.exposed,
             {name: values[:count] for name, values in self.idle_causes.items()},
             self.spent_ns[kept[self.timeline.kind == Kind.COMMUNICATION]],
             *(column[:count] for column in (self.backward_start_ns, self.backward_end_ns, self.recompute_ns)),
@@ -101,6 +104,7 @@ def figures_of(timeline: Timeline) -> DeviceFigures:
         split(timeline, part_intervals),
         exposed,
         overlapped,
+        part_intervals[Part.EXPOSED_COMM],
         why.causes,
         spent,
         *_backward(timeline),
