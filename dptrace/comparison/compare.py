@@ -45,6 +45,8 @@ FIGURE_NAMES = {
     "idle_ns": "idle",
     "wall_ns": "wall",
     "data_loading_ns": "data loading",
+    "allocator_ns": "allocator",
+    "synchronizing_ns": "synchronizing",
     "host_bound_ns": "host-bound",
     "launch_latency_ns": "launch latency",
     "waiting_ns": "waiting",

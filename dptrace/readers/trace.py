@@ -19,6 +19,8 @@ UNKNOWN_GROUP = "?"
 class Category(IntEnum):
     """Category of a complete event, independent of the file's spelling."""
 
+    PYTHON = 0
+    """A Python function, recorded with ``with_stack=True``; only long ones are kept."""
     CPU_OP = 1
     ANNOTATION = 2
     """A ``record_function`` label on the CPU; not its copy on a GPU."""

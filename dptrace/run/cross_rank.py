@@ -47,12 +47,12 @@ class CrossRankAnalysis:
     def collectives(self) -> list[dict[str, Any]]:
         """Return each collective across ranks, with an entry per rank under ``members``; times in ns, rates in GB/s."""
         matches, timing = self.matches, self.timing
-        members = self._members()
+        members, latest = self._members(), self.stragglers.latest(len(matches))
         rows = []
         for row, collective in enumerate(matches.collectives):
             group = matches.groups[matches.group[row]]
             busbw, algbw = (_gigabytes(float(rate[row])) for rate in (timing.busbw, timing.algbw))
-            last = int(timing.last[row])
+            last = int(latest[row] if latest[row] >= 0 else timing.last[row])
             rows.append(
                 {
                     "kind": str(matches.kind[row]),
@@ -128,6 +128,7 @@ class CrossRankAnalysis:
             stragglers.late_ns.tolist(),
             stragglers.cost_ns.tolist(),
             stragglers.cause,
+            stragglers.delay.tolist(),
             strict=True,
         )
         return [
@@ -140,8 +141,11 @@ class CrossRankAnalysis:
                 "late_ns": late_ns,
                 "cost_ns": cost_ns,
                 "cause": cause,
+                "delay": delay,
+                "what": stragglers.delays[delay].what,
+                "where": stragglers.delays[delay].where,
             }
-            for instance, device, late_ns, cost_ns, cause in rows
+            for instance, device, late_ns, cost_ns, cause, delay in rows
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -182,8 +186,7 @@ def analyze_cross_rank(
     ddp_buckets = buckets(matches, metadata or {})
     names = instance_names(matches, ddp_buckets)
     fits = alpha_beta(matches, transfer_timing)
-    # Unaligned times do not show which rank was late; waits do.
-    late = stragglers(matches, devices, transfer_timing if align else None, clocks)
+    late = stragglers(matches, devices, clocks, align)
     distributions = latencies(matches, transfer_timing, names)
     return CrossRankAnalysis(
         devices=tuple(devices),

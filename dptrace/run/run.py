@@ -74,11 +74,7 @@ class Run:
         return self.analyze_cross_rank()
 
     def analyze_cross_rank(self, align: bool = True) -> CrossRankAnalysis:
-        """Compute :attr:`cross_rank`.
-
-        Args:
-            align: correct clocks that are off; otherwise use the times of each rank's own clock.
-        """
+        """Compute :attr:`cross_rank`; without *align*, clocks that are off are not corrected."""
         from dptrace.run.cross_rank import analyze_cross_rank
 
         return analyze_cross_rank(self.devices, self.world_size, self.metadata, align)
@@ -124,7 +120,7 @@ class Run:
         Columns:
             rank, device (int): as in :meth:`steps`.
             step (str): name of the step.
-            data_loading_ns, host_bound_ns, launch_latency_ns, waiting_ns, bubble_ns (int, ns): idle time by cause.
+            data_loading_ns … bubble_ns (int, ns): idle time by cause, one column each; see docs/definitions.md.
             idle_ns (int, ns): idle time of the step, the sum of the causes.
         """
         return tables.idle_frame(self.devices)
@@ -256,9 +252,11 @@ class Run:
             step (str or None): name of the step; None outside all steps.
             collective (int): number of the collective in :meth:`matched_collectives`.
             kind (str): ``all_reduce``, ``all_gather`` …
-            late_ns (int, ns): how much later than the first it arrived, or the longest wait of the others.
-            cost_ns (int, ns): exposed part of the wait that it caused, mean over the other ranks.
-            cause (str): why it was late: ``compute``, ``passed_on``, ``data_loading`` …
+            late_ns (int, ns): how much later than the median early rank it arrived.
+            cost_ns (int, ns): exposed wait that it caused, mean of the early ranks; each delay counts once.
+            cause (str): why it was late: ``compute``, ``allocator``, ``data_loading`` …
+            delay (int): number of the delay behind it, which later rows may share.
+            what, where (str): the call, operator, kernel or annotation, and what encloses it.
         """
         return tables.frame(self.cross_rank.straggler_rows(), tables.STRAGGLER_COLUMNS)
 

@@ -51,7 +51,19 @@ _MEMBER_COLUMNS = "rank", "device", "start_ns", "end_ns", "exposed_ns", "overlap
 CLOCK_COLUMNS = (
     *("rank", "device", "reference_rank", "offset_ns", "uncertainty_ns", "drift_ppm", "corrected", "collectives"),
 )
-STRAGGLER_COLUMNS = "rank", "device", "step", "collective", "kind", "late_ns", "cost_ns", "cause"
+STRAGGLER_COLUMNS = (
+    "rank",
+    "device",
+    "step",
+    "collective",
+    "kind",
+    "late_ns",
+    "cost_ns",
+    "cause",
+    "delay",
+    "what",
+    "where",
+)
 FINDING_COLUMNS = "kind", "text", "advice", "cost_ns", "share", "evidence"
 _MAX_HTML_ROWS = 16
 

@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.intervals import Int64, IntervalSet, union
+from dptrace.core.intervals import Int64, IntervalSet, subtract, union
 from dptrace.errors import TraceError
 from dptrace.readers.communication import GLOO_PREFIX, communication_names
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.collectives import collectives_of, labels_of
 from dptrace.timeline.gloo import enqueuing_operator, requested_collective
+from dptrace.timeline.host import HostActivity
+from dptrace.timeline.host_events import host_activity
 from dptrace.timeline.launches import holding, launches, outermost
 from dptrace.timeline.model import BEFORE_FIRST, UNKNOWN, Collective, Kind, Phase, Timeline
 from dptrace.timeline.phases import WRAPPER, phases
@@ -105,7 +107,9 @@ def _on_gpus(
             steps,
             notes if not timelines else [],
         )
-        timelines.append(with_actions(trace, replace(timeline, recompute=(again & (kind == Kind.COMPUTE))[chosen])))
+        recompute = (again & (kind == Kind.COMPUTE))[chosen]
+        host = _host_of(trace, steps, launch[chosen], timeline)
+        timelines.append(with_actions(trace, replace(timeline, recompute=recompute, host=host)))
     return tuple(timelines)
 
 
@@ -155,6 +159,14 @@ def _timeline(
         data_loading=_host_intervals(trace, "enumerate(DataLoader)"),
         parameter_search=_host_intervals(trace, "torch.distributed.ddp.reducer::search_unused_parameters"),
     )
+
+
+def _host_of(trace: Trace, steps: CpuSteps, launch: Int64, timeline: Timeline) -> HostActivity:
+    """Return what the threads that launched a device's work did; *launch* are the launching calls, or -1."""
+    start, end, comm = timeline.start_ns, timeline.end_ns, timeline.kind == Kind.COMMUNICATION
+    compute = timeline.kind == Kind.COMPUTE
+    communicating = subtract(union(start[comm], end[comm]), union(start[compute], end[compute]))
+    return host_activity(trace, steps, launch, communicating, np.sort(end[comm]))
 
 
 def _host_intervals(trace: Trace, prefix: str) -> IntervalSet:
@@ -209,4 +221,5 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timel
         steps,
         notes,
     )
-    return replace(timeline, recompute=~is_comm & recomputed(trace, thread, time))
+    host = _host_of(trace, steps, launch, timeline)
+    return replace(timeline, recompute=~is_comm & recomputed(trace, thread, time), host=host)

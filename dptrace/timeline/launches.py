@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from dptrace.core.intervals import Int64
 from dptrace.readers.trace import Category, Trace
 
-__all__ = ["enclosing", "holding", "launches", "outermost"]
+__all__ = ["enclosing", "holding", "last_above", "launches", "outermost"]
 
 
 def launches(trace: Trace, events: Int64) -> Int64:
@@ -94,7 +94,7 @@ def enclosing(trace: Trace, mask: NDArray[np.bool_], thread: NDArray[np.int32], 
     """Return for each (thread, time) the index of the last event of *mask* to start that encloses it, or -1.
 
     An event encloses its start but not its end. Events may overlap partly (pytorch#174555); where they nest, the last
-    to start is the innermost. The cost does not depend on the depth: see :func:`_last_above`.
+    to start is the innermost. The cost does not depend on the depth: see :func:`last_above`.
     """
     events = np.flatnonzero(mask)
     if not len(events) or not len(time):
@@ -102,7 +102,7 @@ def enclosing(trace: Trace, mask: NDArray[np.bool_], thread: NDArray[np.int32], 
     events = events[np.argsort(trace.thread[events], kind="stable")]
     group = np.append(trace.thread[events], thread).astype(np.int64)
     place = _last_place(group, np.append(trace.start_ns[events], time), len(events))
-    candidate = events[_last_above(trace.end_ns[events], place, time)]
+    candidate = events[last_above(trace.end_ns[events], place, time)]
     encloses = (
         (place >= 0)
         & (trace.thread[candidate] == thread)
@@ -112,7 +112,7 @@ def enclosing(trace: Trace, mask: NDArray[np.bool_], thread: NDArray[np.int32], 
     return np.where(encloses, candidate, -1)
 
 
-def _last_above(values: Int64, place: Int64, limit: Int64) -> Int64:
+def last_above(values: Int64, place: Int64, limit: Int64) -> Int64:
     """Return for each query the last index up to *place* whose value is above *limit*; any index if there is none.
 
     A tree of maxima: up from *place* to a block that holds such a value, then down to the last one in it.

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet
 from dptrace.readers.trace import UNKNOWN_GROUP
+from dptrace.timeline.host import NO_ACTIVITY, HostActivity
 
 __all__ = [
     "AFTER_LAST",
@@ -171,6 +172,8 @@ class Timeline:
     notes: tuple[str, ...] = field(default=())
     launch_ns: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
     """Start of the launching call in ns; UNKNOWN where the file does not say, and everywhere by default."""
+    host: HostActivity = NO_ACTIVITY
+    """What the host did at each instant."""
     data_loading: IntervalSet = EMPTY
     """When the host waited for a DataLoader's next batch, in ns."""
     parameter_search: IntervalSet = EMPTY

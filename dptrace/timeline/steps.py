@@ -101,4 +101,5 @@ def select_steps_with_mask(timeline: Timeline, low: int, high: int) -> tuple[Tim
     chosen = own | ((timeline.start_ns < end) & (timeline.end_ns > begin))
     actions = timeline.actions.filter((timeline.actions.step >= low) & (timeline.actions.step <= high))
     actions = replace(actions, step=(actions.step - low).astype(np.int32))
-    return replace(timeline, windows=windows, step=moved, actions=actions).filter(chosen), chosen
+    host = replace(timeline.host, step_ns=timeline.host.step_ns[low : high + 1])
+    return replace(timeline, windows=windows, step=moved, actions=actions, host=host).filter(chosen), chosen

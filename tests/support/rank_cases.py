@@ -15,7 +15,7 @@ from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.sources.discovery import find
 from dptrace.readers.trace import Trace
 from dptrace.timeline.build import build_timelines
-from dptrace.timeline.model import Collective, Kind, Phase, Timeline, Windows
+from dptrace.timeline.model import UNKNOWN, Collective, Kind, Phase, Timeline, Windows
 from tests.support.real_traces import real
 
 __all__ = [
@@ -120,9 +120,20 @@ def shifted(device: DeviceFigures, ahead_ns: int, ppm: float = 0.0) -> DeviceFig
         moved: Int64 = times + ahead_ns + np.rint((times - origin) * (ppm * 1e-6)).astype(np.int64)
         return moved
 
-    windows = Windows(timeline.windows.names, redact(timeline.windows.bounds))
-    timeline = replace(timeline, start_ns=redact(timeline.start_ns), end_ns=redact(timeline.end_ns), windows=windows)
-    return replace(device, timeline=timeline)
+    host = timeline.host
+    host = replace(host, start_ns=redact(host.start_ns), end_ns=int(redact(np.array([host.end_ns]))[0]))
+    host = replace(host, returned_ns=redact(host.returned_ns), step_ns=redact(host.step_ns))
+    known = timeline.launch_ns != UNKNOWN
+    return figures_of(
+        replace(
+            timeline,
+            start_ns=redact(timeline.start_ns),
+            end_ns=redact(timeline.end_ns),
+            launch_ns=np.where(known, redact(timeline.launch_ns), UNKNOWN),
+            windows=Windows(timeline.windows.names, redact(timeline.windows.bounds)),
+            host=host,
+        )
+    )
 
 
 def without(device: DeviceFigures, *communications: int) -> DeviceFigures:
@@ -136,7 +147,7 @@ def without(device: DeviceFigures, *communications: int) -> DeviceFigures:
         timeline=timeline.filter(kept),
         exposed_ns=device.exposed_ns[kept],
         overlapped_ns=device.overlapped_ns[kept],
-        spent_ns=np.delete(device.spent_ns, list(communications), axis=0),
+        arrivals=device.arrivals.filter(kept[comm]),
     )
 
 

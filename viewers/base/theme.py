@@ -51,6 +51,8 @@ IDLE = PART_COLORS[Part.IDLE]
 
 CAUSE_COLORS: dict[str, str] = {
     "data_loading_ns": "#6A4C93",
+    "allocator_ns": "#B08968",
+    "synchronizing_ns": "#8A9A3A",
     "host_bound_ns": "#D9822B",
     "launch_latency_ns": "#9FD8CB",
     "waiting_ns": "#8A94A3",
@@ -69,6 +71,8 @@ INK: dict[str, str] = {
     MEMORY: "#FFFFFF",
     IDLE: "#4B5563",
     CAUSE_COLORS["data_loading_ns"]: "#FFFFFF",
+    CAUSE_COLORS["allocator_ns"]: "#1E1206",
+    CAUSE_COLORS["synchronizing_ns"]: "#10140A",
     CAUSE_COLORS["host_bound_ns"]: "#2B1600",
     CAUSE_COLORS["launch_latency_ns"]: "#0C332B",
     CAUSE_COLORS["waiting_ns"]: "#10141A",

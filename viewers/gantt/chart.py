@@ -23,7 +23,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.per_gpu.idle import CAUSES, Account, idle
+from dptrace.analysis.per_gpu.idle import CAUSES, idle
 from dptrace.analysis.per_gpu.split import Part, Segments, exposure, part_intervals_of, partition
 from dptrace.core.intervals import Int64, IntervalSet
 from dptrace.run.run import Run
@@ -220,7 +220,7 @@ def _drawn(track: int, role: Role, pieces: Segments, origin: int, end: int, entr
 
 def _idle(timeline: Timeline, part_intervals: list[IntervalSet]) -> Segments:
     """Return the idle intervals with their causes as categories."""
-    sets = idle(timeline, part_intervals).sets[Account.DATA_LOADING :]
+    sets = list(idle(timeline, part_intervals).sets.values())
     causes = [cause_category(cause) for cause in CAUSES]
     start, end = (np.concatenate([intervals[side] for intervals in sets]) for side in (0, 1))
     cause = np.repeat(np.array(causes, np.uint8), [len(intervals[0]) for intervals in sets])

@@ -185,6 +185,8 @@ def collective_table(run: Run) -> Table | None:
 
 CAUSE_HEADINGS = {
     "data_loading_ns": "data\nloading",
+    "allocator_ns": "allo-\ncator",
+    "synchronizing_ns": "synchro-\nnizing",
     "host_bound_ns": "host-\nbound",
     "launch_latency_ns": "launch\nlatency",
     "waiting_ns": "waiting",
@@ -202,8 +204,7 @@ def idle_table(run: Run, every: bool = False) -> Table | None:
     if not any(device.split.figures["idle_ns"].any() for device in devices):
         return None
     table = titled_table("idle by cause, mean of the steps, ms")
-    # Only a pipeline has bubbles.
-    shown_causes = [cause for cause in CAUSES if cause != "bubble_ns" or any(len(d.timeline.actions) for d in devices)]
+    shown_causes = [cause for cause in CAUSES if any(device.idle_causes[cause].any() for device in devices)]
     for heading in ("rank", *(CAUSE_HEADINGS[cause] for cause in shown_causes), "idle"):
         table.add_column(heading, justify="right" if heading != "rank" else "left", no_wrap=True)
     shown = devices if every else devices[:MAX_RANKS]

@@ -12,7 +12,7 @@ from dptrace.analysis.matching.match import Matches
 from dptrace.core.intervals import Int64
 from dptrace.model.collectives import bus_factor
 
-__all__ = ["Timing", "timing"]
+__all__ = ["Timing", "aligned_starts", "timing"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def timing(matches: Matches, clocks: Clocks) -> Timing:
     length = matches.end_ns - matches.start_ns
     low = matches.first[:-1]
     transfer = np.minimum.reduceat(length, low) if len(matches) else np.empty(0, np.int64)
-    start = _aligned(matches, clocks)
+    start = aligned_starts(matches, clocks)
     by_start = np.lexsort((start, matches.instance))
     earliest = by_start[low][matches.instance]
     late = start - start[earliest]
@@ -71,8 +71,8 @@ def timing(matches: Matches, clocks: Clocks) -> Timing:
     )
 
 
-def _aligned(matches: Matches, clocks: Clocks) -> Int64:
-    """Return when each member began, on its reference's clock."""
+def aligned_starts(matches: Matches, clocks: Clocks) -> Int64:
+    """Return when each member of the matches began, on its reference's clock, in ns."""
     start = matches.start_ns.copy()
     by_device = np.argsort(matches.device, kind="stable")
     bounds = np.searchsorted(matches.device[by_device], np.arange(len(matches.device_ids) + 1))

@@ -13,8 +13,31 @@ from dptrace.core.units import byte_size
 from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import Phase
 
-__all__ = ["GRADIENTS", "first_bucket_advice", "for_exposed"]
+__all__ = [
+    "ALLOCATOR_ADVICE",
+    "GRADIENTS",
+    "PYTHON_ADVICE",
+    "SYNCHRONIZING_ADVICE",
+    "UNRECORDED_ADVICE",
+    "first_bucket_advice",
+    "for_exposed",
+]
 
+ALLOCATOR_ADVICE = (
+    "Keep freed blocks: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, leave memory headroom, and allocate once "
+    "before the loop."
+)
+SYNCHRONIZING_ADVICE = (
+    "Remove the blocking call (.item(), .cpu(), cudaStreamSynchronize, a copy without non_blocking=True), or move it "
+    "after the launches."
+)
+PYTHON_ADVICE = (
+    "Find the Python code there: sleep, I/O, locks, logging, checkpoints, garbage collection. A recording "
+    "with_stack=True names the function."
+)
+UNRECORDED_ADVICE = (
+    "The trace shows no call there. Record with_stack=True, and look for garbage collection, logging and checkpoints."
+)
 GRADIENTS = ("all_reduce", "reduce_scatter")
 """Kinds that reduce gradients."""
 _MANY, _SMALL = 20, 1 << 20

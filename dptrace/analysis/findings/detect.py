@@ -30,7 +30,7 @@ __all__ = ["Finding", "findings"]
 _MIN_SHARE = 0.01
 """Smallest share of the step that a finding costs."""
 _CROSS_RANK_DETECTORS = (stragglers, exposed, small_messages, first_bucket, low_bandwidth, slow_collectives)
-_PER_GPU_DETECTORS = (bubbles, idle, recompute, unused_parameters)
+_PER_GPU_DETECTORS = (bubbles, unused_parameters, idle, recompute)
 
 
 def findings(

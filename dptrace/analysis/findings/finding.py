@@ -81,6 +81,30 @@ class FindingContext:
         return Finding(kind, text, advice, cost, cost / self.wall if self.wall else 0.0, evidence or {})
 
     @cached_property
+    def idle_ns(self) -> list[dict[str, Int64]]:
+        """For each device, its idle time by cause and step that no finding claims yet."""
+        return [{cause: values.copy() for cause, values in device.idle_causes.items()} for device in self.devices]
+
+    @cached_property
+    def claimed(self) -> list[list[tuple[int, int]]]:
+        """For each device, starts and ends of the segments whose idle time findings have claimed, in ns."""
+        return [[] for _ in self.devices]
+
+    def claim_idle(self, number: int, cause: str, ns: int, step: int | None = None) -> int:
+        """Take idle time of a device for a finding, so that no other finding counts it; return how much there was.
+
+        Args:
+            step: index of the step to take it from; None takes it from the steps with the most.
+        """
+        left = self.idle_ns[number][cause]
+        taken = 0
+        for k in np.argsort(-left, kind="stable").tolist() if step is None else [step]:
+            part = min(int(left[k]), ns - taken)
+            left[k] -= part
+            taken += part
+        return taken
+
+    @cached_property
     def device_of_match(self) -> NDArray[np.int32]:
         """Index into ``devices`` of each device of the matches, or -1."""
         own = {(d.timeline.rank, d.timeline.device): number for number, d in enumerate(self.devices)}
@@ -95,7 +119,8 @@ class FindingContext:
             return waits
         length = matches.end_ns - matches.start_ns
         shortest = np.minimum.reduceat(length, matches.first[:-1])[matches.instance]
-        wait = np.where(matches.synchronizing[matches.instance], length - shortest, 0)
+        known = matches.synchronizing & matches.complete
+        wait = np.where(known[matches.instance], length - shortest, 0)
         for number, own in enumerate(self.device_of_match.tolist()):
             if own >= 0:
                 members = matches.device == number

@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from dptrace.analysis.findings.advice import ALLOCATOR_ADVICE, PYTHON_ADVICE, SYNCHRONIZING_ADVICE
 from dptrace.analysis.findings.finding import Finding, FindingContext
+from dptrace.analysis.findings.idle_gaps import gaps_text, longest_gaps
+from dptrace.core.intervals import Int64
 from dptrace.core.units import duration
+from dptrace.timeline.host import HostCause
 
 __all__ = ["idle", "recompute", "unused_parameters"]
 
@@ -18,10 +22,20 @@ _IDLE = {
         "GPUs are idle while the host waits for the DataLoader",
         "Raise num_workers and prefetch_factor, set persistent_workers and pin_memory, or preprocess the data offline.",
     ),
+    "allocator_ns": (
+        "allocator",
+        "GPUs are idle while the host allocates or frees memory",
+        ALLOCATOR_ADVICE,
+    ),
+    "synchronizing_ns": (
+        "synchronizing",
+        "GPUs are idle because the host waits for them before it launches more",
+        SYNCHRONIZING_ADVICE,
+    ),
     "host_bound_ns": (
         "host_bound",
         "GPUs are idle because the host launches kernels late",
-        "Launch fewer, larger kernels (torch.compile, CUDA graphs, fused optimizers); no .item() or print in the loop.",
+        "Launch fewer, larger kernels (torch.compile, CUDA graphs, fused optimizers); no print or logging in the loop.",
     ),
     "launch_latency_ns": (
         "launch_latency",
@@ -39,34 +53,61 @@ _IDLE = {
         "Use more micro-batches or several stages per rank (interleaved), and balance the stages.",
     ),
 }
+_COPIES = (
+    "copies",
+    "Memory copies are exposed: no compute overlaps them",
+    "Copy from pinned memory with non_blocking=True, on a separate stream.",
+)
+_ONE_STEP = 0.9
+"""Share of the idle time in one step above which the others are not mentioned."""
+_NOTABLE_OVERHEAD = 0.05
+"""Share of a step from which the profiler's overhead is mentioned."""
 
 
 def idle(context: FindingContext) -> list[Finding]:
-    """Find idle time by cause, and exposed memory copies."""
-    devices, found = context.devices, []
-    per_cause = {name: [device.idle_causes[name] for device in devices] for name in _IDLE}
-    per_cause["copies"] = [device.split.figures["exposed_memory_ns"] for device in devices]
-    copies = (
-        "copies",
-        "Memory copies are exposed: no compute overlaps them",
-        "Copy from pinned memory with non_blocking=True, on a separate stream.",
-    )
-    on_cpu = all(device.timeline.on_cpu for device in devices)
-    for name, values in per_cause.items():
-        if on_cpu and name != "data_loading_ns":
+    """Find idle time by cause, as far as no other finding explains it, and exposed memory copies."""
+    on_cpu = all(device.timeline.on_cpu for device in context.devices)
+    found = []
+    for cause, texts in _IDLE.items():
+        if on_cpu and cause != "data_loading_ns":
             continue  # on a CPU, gaps between operators are Python; no GPU is idle
-        kind, what, advice = _IDLE.get(name, copies)
-        total = sum(int(value.sum()) for value in values)
-        means = [float(value.mean()) for value in values]
-        most = int(np.argmax(means))
-        device = devices[most]
-        step = int(values[most].argmax())
-        text = what
-        if len(devices) > 1 and means[most] > 1.5 * np.median(means):
-            text += f", most on rank {device.timeline.rank} ({duration(means[most])} per step)"
-        evidence = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": int(values[most][step])}
-        found.append(context.finding(kind, f"{text}.", advice, total, evidence))
+        values = [idle_ns[cause] for idle_ns in context.idle_ns]
+        found.append(_idle_finding(context, cause, texts, values))
+    if not on_cpu:
+        exposed = [device.split.figures["exposed_memory_ns"] for device in context.devices]
+        found.append(_idle_finding(context, "exposed_memory_ns", _COPIES, exposed))
     return found
+
+
+def _idle_finding(context: FindingContext, cause: str, texts: tuple[str, str, str], values: list[Int64]) -> Finding:
+    devices = context.devices
+    kind, text, advice = texts
+    means = [float(own.mean()) for own in values]
+    most = int(np.argmax(means))
+    device, own = devices[most], values[most]
+    step = int(own.argmax())
+    if len(own) > 1 and int(own[step]) > _ONE_STEP * int(own.sum()):
+        text += f", {duration(int(own[step]))} in {device.split.names[step]} alone"
+    elif len(devices) > 1 and means[most] > 1.5 * np.median(means):
+        text += f", most on rank {device.timeline.rank} ({duration(means[most])} per step)"
+    gaps = longest_gaps(device, cause, int(own.sum()), context.claimed[most])
+    if clause := gaps_text(gaps, device.timeline.rank if len(devices) > 1 else None):
+        text += f"; {clause}"
+    if kind == "host_bound" and gaps and gaps[0].label.cause != HostCause.OPERATOR:
+        advice = PYTHON_ADVICE
+    text += "." + (_overhead(context) if kind in ("host_bound", "launch_latency") else "")
+    evidence: dict[str, Any] = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": int(own[step])}
+    if gaps:
+        evidence |= {"what": gaps[0].label.what, "where": gaps[0].label.where, "gaps_ns": [gap.ns for gap in gaps]}
+    return context.finding(kind, text, advice, sum(int(ns.sum()) for ns in values), evidence)
+
+
+def _overhead(context: FindingContext) -> str:
+    """Return a sentence on the profiler's overhead where run.json knows it and it is large: it is on the host."""
+    overhead = context.metadata.get("profiler_overhead")
+    if not isinstance(overhead, int | float) or overhead < _NOTABLE_OVERHEAD:
+        return ""
+    return f" Part of it is the profiler's: a step takes {100 * overhead:.0f} % longer with it."
 
 
 def recompute(context: FindingContext) -> list[Finding]:
@@ -107,6 +148,9 @@ def unused_parameters(context: FindingContext) -> list[Finding]:
     advice = "Set find_unused_parameters=False if all parameters are used, else static_graph=True if they never change."
     evidence = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": int(cost[most][step])}
     evidence |= {"host_ns": host // context.steps, "all_used": needless or None}
+    for number, values in enumerate(cost):
+        for k, ns in enumerate(values.tolist()):
+            context.claim_idle(number, "host_bound_ns", ns, k)
     return [context.finding("unused_parameters", text, advice, sum(int(values.sum()) for values in cost), evidence)]
 
 

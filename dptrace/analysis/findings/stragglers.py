@@ -1,61 +1,204 @@
-"""Findings on ranks that keep the others waiting."""
+"""Findings on ranks that keep the others waiting: one for each root cause."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
+from dptrace.analysis.cross_rank.delay import Delay
+from dptrace.analysis.findings.advice import (
+    ALLOCATOR_ADVICE,
+    PYTHON_ADVICE,
+    SYNCHRONIZING_ADVICE,
+    UNRECORDED_ADVICE,
+)
 from dptrace.analysis.findings.finding import Finding, FindingContext
+from dptrace.core.intervals import Int64, covered, intersect
 from dptrace.core.units import duration, plural
+from dptrace.timeline.host import HostCause
 
-__all__ = ["stragglers"]
+__all__ = ["IDLE_CAUSE", "stragglers"]
 
-_CAUSE_TEXT = {
-    "compute": "its own compute takes longer",
-    "passed_on": "it waits for another rank itself",
-    "memory_copies": "its memory copies take longer",
-    "data_loading": "its host waits for data",
-    "host_bound": "its host launches kernels late",
-    "waiting": "its GPU waits for another stream",
-    "bubble": "its pipeline stage waits for another",
-    "unknown": "the trace does not show why",
+IDLE_CAUSE = {
+    "data_loading": "data_loading_ns",
+    "allocator": "allocator_ns",
+    "synchronizing": "synchronizing_ns",
+    "host_bound": "host_bound_ns",
+    "python": "host_bound_ns",
+    "slower_host": "host_bound_ns",
+    "nothing_recorded": "host_bound_ns",
 }
+"""The cause of idle time on the late rank itself that goes with the cause of its delay."""
+_HOST_CAUSES = {
+    "data_loading": (HostCause.DATA_LOADING,),
+    "allocator": (HostCause.ALLOCATOR,),
+    "synchronizing": (HostCause.SYNCHRONIZING,),
+    "host_bound": (HostCause.OPERATOR,),
+    "python": (HostCause.PYTHON,),
+    "slower_host": (HostCause.OPERATOR, HostCause.PYTHON),
+    "nothing_recorded": (HostCause.NOTHING_RECORDED,),
+}
+_MERGED = ("host_bound", "python", "synchronizing")
+"""Causes whose small parts on one rank together mean that its host is slower."""
+_SMALL = 0.3
+"""Share of a rank's cost below which such a part is small."""
+_NO_FINDING = ("passed_on", "before_recording")
+"""The rank waits for another itself, which has its own finding; work from before the recording is no finding."""
 _ADVICE = {
     "compute": "Compare its work (batch, sequence lengths, experts), clock rate and temperature with the others'.",
-    "passed_on": "Find the rank that it waits for.",
     "memory_copies": "Find what it copies in this time; pin the memory and copy on a separate stream.",
     "data_loading": "Raise its DataLoader's num_workers or prefetch_factor, and check its storage.",
-    "host_bound": "Find what its host does in this time: logging, checkpoints, garbage collection, or a busy CPU.",
-    "waiting": "Find what its compute stream waits for.",
-    "bubble": "Check the stages before it in the pipeline.",
+    "allocator": ALLOCATOR_ADVICE,
+    "synchronizing": SYNCHRONIZING_ADVICE,
+    "host_bound": "Find what else runs in this operator on that rank, and compare the load of its CPU.",
+    "python": PYTHON_ADVICE,
+    "slower_host": "Compare that host's CPU frequency, pinning and background load with the others'.",
+    "nothing_recorded": UNRECORDED_ADVICE,
+    "unlevel_start": "This is no fault of the step: leave the first step out (--steps), or record after a barrier.",
+    "uneven_end": "Compare the message sizes and the links of that rank in this collective.",
     "unknown": "Check its timeline before the collective.",
 }
 
 
+@dataclass
+class _Group:
+    """The delays with one root cause."""
+
+    cause: str
+    delays: list[Delay]
+    gpu_ns: float = 0.0
+    """By how much they lengthen the steps, summed over all GPUs."""
+
+    @property
+    def largest(self) -> Delay:
+        return max(self.delays, key=lambda delay: delay.cost_ns)
+
+
 def stragglers(context: FindingContext) -> list[Finding]:
-    """Return one finding per rank and cause, for ranks that are the origin of a wait."""
-    devices, matches, late, found = context.devices, context.matches, context.stragglers, []
-    steps = max(len(device.timeline.windows) for device in devices)
-    counted = max(int((matches.synchronizing & (np.diff(matches.first) > 1)).sum()), 1)
-    causes = np.array(late.cause, object)
-    for device, cause in dict.fromkeys(zip(late.device.tolist(), late.cause, strict=True)):
-        rows = np.flatnonzero((late.device == device) & (causes == cause))
-        if cause == "passed_on":
-            continue
-        cost = int(late.cost_ns[rows].sum()) // steps
-        worst = int(rows[late.late_ns[rows].argmax()])
-        instance = int(late.instance[worst])
-        rank = matches.device_ids[device][0]
-        share = f"{100 * len(rows) / counted:.0f} %"
-        most = duration(late.late_ns[worst])
-        median = duration(np.median(late.late_ns[rows]))
-        lateness = f"{most} late" if len(rows) == 1 else f"{median} late in the median and {most} at worst"
-        text = (
-            f"Rank {rank} keeps the others waiting: it arrives last at {plural(len(rows), 'collective')} ({share}), "
-            f"{lateness}. Cause: {_CAUSE_TEXT[cause]}."
-        )
-        if not matches.complete[late.instance[rows]].all():
-            text += " Some ranks have no trace in this run and may have arrived even later."
-        evidence = {"rank": rank, "step": matches.step[instance], "collective": matches.kind[instance], "cause": cause}
-        evidence |= {"instance": instance, "late_ns": int(late.late_ns[worst]), "count": len(rows)}
-        found.append(Finding("straggler", text, _ADVICE[cause], cost, cost / context.wall, evidence))
-    return found
+    """Return one finding per root cause; the idle time of the late ranks themselves that goes with it is part of it."""
+    groups = [group for group in _groups(context.stragglers.delays) if group.cause not in _NO_FINDING]
+    for group in groups:
+        # The early ranks wait while the late one computes, copies or idles: without it, the step is shorter on all.
+        group.gpu_ns = sum(delay.cost_ns * delay.group_size for delay in group.delays)
+        for delay in group.delays:
+            _claim_idle(context, delay)
+    return [_finding(context, group) for group in groups if group.gpu_ns > 0]
+
+
+def _groups(delays: Sequence[Delay]) -> list[_Group]:
+    """Group delays by root cause: the same call in the same place, on any rank; or a host that is slower throughout."""
+    by_device, by_label = Counter[int](), Counter[tuple[object, ...]]()
+    for delay in delays:
+        by_device[delay.device] += round(delay.cost_ns)
+        by_label[delay.device, delay.cause, delay.what, delay.where] += round(delay.cost_ns)
+    groups: dict[tuple[object, ...], _Group] = {}
+    for delay in delays:
+        small = by_label[delay.device, delay.cause, delay.what, delay.where] < _SMALL * by_device[delay.device]
+        if delay.cause == "slower_host" or (delay.cause in _MERGED and small):
+            key: tuple[object, ...] = "slower_host", delay.device
+        elif delay.cause in ("compute", "memory_copies", "unlevel_start", "uneven_end", "unknown"):
+            key = delay.cause, delay.device
+        elif delay.cause == "allocator":
+            key = (delay.cause,)
+        else:
+            key = delay.cause, delay.what, delay.where
+        groups.setdefault(key, _Group(str(key[0]), [])).delays.append(delay)
+    return list(groups.values())
+
+
+def _claim_idle(context: FindingContext, delay: Delay) -> None:
+    """Claim the idle time of a late rank in its own delay, so that the findings on idle time leave it out."""
+    number = int(context.device_of_match[delay.device])
+    if delay.cause not in IDLE_CAUSE or delay.cost_ns <= 0 or number < 0 or not delay.end_ns:
+        return
+    device = context.devices[number]
+    idle = intersect(device.host_gaps, device.timeline.host.intervals(*_HOST_CAUSES[delay.cause]))
+    segment = np.array([delay.start_ns, delay.end_ns], np.int64)
+    within = int(np.diff(covered(idle, segment))[0])
+    context.claimed[number].append((delay.start_ns, delay.end_ns))
+    context.claim_idle(number, IDLE_CAUSE[delay.cause], min(within, delay.late_ns))
+
+
+def _finding(context: FindingContext, group: _Group) -> Finding:
+    matches, largest = context.matches, group.largest
+    instance = largest.collectives[-1]
+    late = sorted({matches.device_ids[delay.device][0] for delay in group.delays if delay.cost_ns > 0})
+    waiting = [matches.device_ids[device][0] for device in largest.waiting]
+    steps = _cost_by_step(context, group)
+    text = (
+        f"{_ranks(waiting, capital=True)} {'waits' if len(waiting) == 1 else 'wait'} for {_ranks(late)}: "
+        f"{_reason(group, late)}, {_how_late(group, steps)}."
+    )
+    evidence: dict[str, Any] = {"rank": matches.device_ids[largest.device][0], "step": matches.step[instance]}
+    evidence |= {
+        "collective": matches.kind[instance],
+        "cause": group.cause,
+        "what": largest.what,
+        "where": largest.where,
+    }
+    evidence |= {"instance": instance, "late_ns": largest.late_ns, "count": len(_reached(group))}
+    evidence |= {"ranks": late, "waiting_ranks": waiting, "cost_by_step_ns": steps}
+    return context.finding("straggler", text, _ADVICE[group.cause], group.gpu_ns, evidence)
+
+
+def _reached(group: _Group) -> set[int]:
+    return {instance for delay in group.delays for instance in delay.collectives if delay.cost_ns > 0}
+
+
+def _cost_by_step(context: FindingContext, group: _Group) -> dict[str, int]:
+    """Return what the group cost in each step, mean of the ranks that waited, in ns."""
+    cost: dict[str, int] = {}
+    for delay in group.delays:
+        step = str(context.matches.step[delay.collectives[0]])
+        cost[step] = cost.get(step, 0) + round(delay.cost_ns)
+    return {step: ns for step, ns in sorted(cost.items()) if ns > 0}
+
+
+def _ranks(ranks: Sequence[int], capital: bool = False) -> str:
+    """Return a list of ranks as text.
+
+    >>> _ranks([2]), _ranks([0, 1, 3], capital=True), _ranks(range(1, 8))
+    ('rank 2', 'Ranks 0, 1, 3', 'ranks 1–7')
+    """
+    noun = ("Rank" if capital else "rank") + ("" if len(ranks) == 1 else "s")
+    runs = [list(part) for part in np.split(np.array(ranks), np.flatnonzero(np.diff(ranks) != 1) + 1)]
+    parts = [f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    shown = ", ".join(parts[:6]) + (f" and {sum(map(len, runs[6:]))} more" if len(runs) > 6 else "")
+    return f"{noun} {shown}"
+
+
+def _reason(group: _Group, late: Sequence[int]) -> str:
+    """Say what the late ranks did that the others did not."""
+    largest, its = group.largest, "its" if len(late) == 1 else "their"
+    called = f" “{largest.what}”" if largest.what else ""
+    inside = f" in “{largest.where}”" if largest.where and largest.where != largest.what else ""
+    return {
+        "compute": f"{its} compute takes longer" + (f" (kernel{called})" if called else ""),
+        "memory_copies": f"{its} memory copies take longer" + (f" ({called.strip()})" if called else ""),
+        "data_loading": f"{its} host waits for the DataLoader",
+        "allocator": f"{its} host allocates memory ({largest.what}){inside}",
+        "synchronizing": f"{its} host blocks in{called}{inside}",
+        "host_bound": f"{its} host is in{called or ' short operators'}{inside}",
+        "python": f"{its} host runs Python code in{called} outside operators",
+        "slower_host": f"{its} host runs the same operators more slowly" + (f", most{inside}" if inside else ""),
+        "nothing_recorded": f"{its} host does nothing that the trace records",
+        "unlevel_start": f"{its} recording begins at a later point of the program",
+        "uneven_end": f"{its} part of an earlier{' ' + largest.what if largest.what else ' collective'} ends later",
+        "unknown": "the trace does not show why",
+    }[group.cause]
+
+
+def _how_late(group: _Group, steps: Mapping[str, int]) -> str:
+    """Say how much later than the others, and in which steps; one delay has no median."""
+    late: Int64 = np.array([delay.late_ns for delay in group.delays if delay.cost_ns > 0], np.int64)
+    most = duration(int(late.max()))
+    where = f"in {next(iter(steps))} alone" if len(steps) == 1 else f"in {plural(len(steps), 'step')}"
+    if len(late) == 1:
+        return f"{most} later {where}"
+    if group.cause == "slower_host":
+        return f"{plural(len(_reached(group)), 'late arrival')} {where}"
+    return f"up to {most} later {where}"

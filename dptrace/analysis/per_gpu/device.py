@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dptrace.analysis.per_gpu.idle import Account, idle
-from dptrace.analysis.per_gpu.split import Part, Split, collective_exposure, part_intervals_of, split, union_all
+from dptrace.analysis.per_gpu.arrivals import Arrivals, arrivals
+from dptrace.analysis.per_gpu.idle import idle
+from dptrace.analysis.per_gpu.split import Part, Split, collective_exposure, part_intervals_of, split
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, union
 from dptrace.timeline.model import Kind, Phase, Timeline
 from dptrace.timeline.steps import select_steps_with_mask
@@ -28,9 +29,10 @@ class DeviceFigures:
     """When communication ran without compute: the intervals behind ``exposed_comm_ns``."""
     idle_causes: dict[str, Int64]
     """By the names in ``idle.CAUSES``: idle ns in each step; the causes add up to the split's idle time."""
-    spent_ns: Int64
-    """For each collective of the timeline, the ns spent on each ``idle.Account`` before it began and before it ended:
-    collectives × 2 × accounts, from any common origin."""
+    host_gaps: IntervalSet
+    """Idle gaps, 50 µs and longer, that ended with work which the host launched late."""
+    arrivals: Arrivals
+    """What held up each collective of the timeline."""
     backward_start_ns: Int64
     """Start of the first backward kernel of each step; 0 without any."""
     backward_end_ns: Int64
@@ -80,7 +82,8 @@ class DeviceFigures:
             self.overlapped_ns[kept],
             self.exposed,
             {name: values[:count] for name, values in self.idle_causes.items()},
-            self.spent_ns[kept[self.timeline.kind == Kind.COMMUNICATION]],
+            self.host_gaps,
+            self.arrivals.filter(kept[self.timeline.kind == Kind.COMMUNICATION]),
             *(column[:count] for column in (self.backward_start_ns, self.backward_end_ns, self.recompute_ns)),
             *(column[:count] for column in (self.parameter_search_ns, self.parameter_search_idle_ns)),
         )
@@ -95,10 +98,8 @@ def figures_of(timeline: Timeline) -> DeviceFigures:
     part_intervals = part_intervals_of(timeline)
     exposed, overlapped = collective_exposure(timeline)
     why = idle(timeline, part_intervals)
-    comm = timeline.kind == Kind.COMMUNICATION
-    spent = np.stack((why.spent(timeline.start_ns[comm]), why.spent(timeline.end_ns[comm])), axis=1)
     flagged = timeline.recompute & (timeline.kind == Kind.COMPUTE)
-    idle_time = intersect(timeline.parameter_search, union_all([*why.sets[Account.DATA_LOADING :]]))
+    idle_time = intersect(timeline.parameter_search, why.idle)
     return DeviceFigures(
         timeline,
         split(timeline, part_intervals),
@@ -106,7 +107,8 @@ def figures_of(timeline: Timeline) -> DeviceFigures:
         overlapped,
         part_intervals[Part.EXPOSED_COMM],
         why.causes,
-        spent,
+        why.host_gaps,
+        arrivals(timeline),
         *_backward(timeline),
         recompute_ns=_per_step(timeline, union(timeline.start_ns[flagged], timeline.end_ns[flagged])),
         parameter_search_ns=_per_step(timeline, timeline.parameter_search),

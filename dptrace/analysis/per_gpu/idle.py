@@ -11,37 +11,34 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.per_gpu.split import Part, part_intervals_of, union_all
+from dptrace.analysis.per_gpu.split import part_intervals_of, union_all
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union
+from dptrace.timeline.host import HostCause
 from dptrace.timeline.model import UNKNOWN, Timeline
 
-__all__ = ["CAUSES", "Account", "Idle", "idle"]
+__all__ = ["CAUSES", "Idle", "idle"]
 
-CAUSES = ("data_loading_ns", "host_bound_ns", "launch_latency_ns", "waiting_ns", "bubble_ns")
-"""The host waited in a DataLoader's next; the host was late for another reason; the work was launched in time and began
-within launch latency; it was launched in time and waited for another stream's event or a copy; a pipeline stage waited
-for another."""
+CAUSES = (
+    "data_loading_ns",
+    "allocator_ns",
+    "synchronizing_ns",
+    "host_bound_ns",
+    "launch_latency_ns",
+    "waiting_ns",
+    "bubble_ns",
+)
+"""The host waited in a DataLoader's next; in a call that allocates or frees memory; in a call that synchronizes with
+the device; the host was late for another reason; the work was launched in time and began within launch latency; it was
+launched in time and waited for another stream's event or a copy; a pipeline stage waited for another."""
 
 _LATENCY_NS = 20_000
 """A kernel launched in time on a free stream starts within this; launches take 3 to 15 µs on GPUs since 2016."""
-
-
-class Account(IntEnum):
-    """What a device spends time on: the parts of the split without phases, and idle time by cause."""
-
-    COMPUTE = 0
-    EXPOSED_COMM = 1
-    EXPOSED_MEMORY = 2
-    DATA_LOADING = 3
-    HOST_BOUND = 4
-    LAUNCH_LATENCY = 5
-    WAITING = 6
-    BUBBLE = 7
+_LONG_NS = 50_000
+"""Shortest gap that is kept to be named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +47,12 @@ class Idle:
 
     causes: dict[str, Int64]
     """By the names in CAUSES: ns in each step; the causes add up to the step's idle time exactly."""
-    sets: tuple[IntervalSet, ...]
-    """For each :class:`Account` its intervals: disjoint, and together all time from the first step to the last."""
-
-    def spent(self, times: Int64) -> Int64:
-        """Return the ns spent on each account before each time, as times × accounts.
-
-        The difference of two rows shows how the time between them was spent.
-        """
-        return np.stack([covered(part, times) for part in self.sets], axis=1)
+    idle: IntervalSet
+    """All idle time from the first step to the last."""
+    sets: dict[str, IntervalSet]
+    """The idle time of each cause, by the names in CAUSES."""
+    host_gaps: IntervalSet
+    """The gaps that ended with work which the host launched late, as far as they are long enough to look at."""
 
 
 def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) -> Idle:
@@ -72,18 +66,19 @@ def idle(timeline: Timeline, part_intervals: list[IntervalSet] | None = None) ->
     window: IntervalSet = (bounds[:1], bounds[-1:]) if len(bounds) and bounds[0] < bounds[-1] else (bounds[:0],) * 2
     gaps = subtract(window, union_all(part_intervals))
     late, latency = _causes(timeline, gaps)
-    loading = intersect(_some(gaps, late), timeline.data_loading)
-    waiting = _some(gaps, ~late & ~latency)
-    bubble = _bubble(timeline, subtract(_some(gaps, late), loading), waiting)
-    host = subtract(_some(gaps, late), union_all([loading, bubble]))
-    idle_sets = (loading, host, _some(gaps, ~late & latency), subtract(waiting, bubble), bubble)
-    causes = {name: np.diff(covered(part, bounds)) for name, part in zip(CAUSES, idle_sets, strict=True)}
-    busy = [
-        union_all(part_intervals[: Part.EXPOSED_COMM]),
-        part_intervals[Part.EXPOSED_COMM],
-        part_intervals[Part.EXPOSED_MEMORY],
-    ]
-    return Idle(causes, (*(intersect(part, window) for part in busy), *idle_sets))
+    waiting, host_gaps = _some(gaps, ~late & ~latency), _some(gaps, late)
+    loading = intersect(host_gaps, timeline.data_loading)
+    rest = subtract(host_gaps, loading)
+    bubble = _bubble(timeline, rest, waiting)
+    rest = subtract(rest, bubble)
+    allocator = intersect(rest, timeline.host.intervals(HostCause.ALLOCATOR))
+    synchronizing = intersect(rest, timeline.host.intervals(HostCause.SYNCHRONIZING))
+    host = subtract(rest, union_all([allocator, synchronizing]))
+    sets = (loading, allocator, synchronizing, host, _some(gaps, ~late & latency), subtract(waiting, bubble), bubble)
+    causes = {name: np.diff(covered(part, bounds)) for name, part in zip(CAUSES, sets, strict=True)}
+    return Idle(
+        causes, gaps, dict(zip(CAUSES, sets, strict=True)), _some(host_gaps, host_gaps[1] - host_gaps[0] >= _LONG_NS)
+    )
 
 
 def _bubble(timeline: Timeline, late: IntervalSet, waiting: IntervalSet) -> IntervalSet:

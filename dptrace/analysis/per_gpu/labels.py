@@ -19,6 +19,8 @@ OVERLAPPED_LABEL = "Overlapped communication"
 
 CAUSE_LABELS: dict[str, str] = {
     "data_loading_ns": "Idle: data loading",
+    "allocator_ns": "Idle: allocator",
+    "synchronizing_ns": "Idle: synchronizing",
     "host_bound_ns": "Idle: host-bound",
     "launch_latency_ns": "Idle: launch latency",
     "waiting_ns": "Idle: waiting",

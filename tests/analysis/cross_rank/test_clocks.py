@@ -140,7 +140,7 @@ def test_collectives_that_cannot_be_the_same_are_told() -> None:
     assert [False, True] == clocks.misfit.tolist()
     assert not clocks.corrected.any()
     assert any("Rank 1's collectives do not match" in note for note in clocks.notes)
-    assert 0 == len(stragglers(matches, devices, timing(matches, clocks), clocks))
+    assert 0 == len(stragglers(matches, devices, clocks))
 
 
 def hosts(*named: tuple[int, str]) -> dict[str, object]:

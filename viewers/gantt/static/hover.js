@@ -12,6 +12,8 @@ const MAX_RANKS = 8;
 /** Explanations of the idle causes. */
 const CAUSES = {
   "Idle: data loading": "the host waited for its DataLoader",
+  "Idle: allocator": "the host allocated or freed memory",
+  "Idle: synchronizing": "the host waited for the device before it launched the next kernel",
   "Idle: host-bound": "the host launched the next kernel too late",
   "Idle: launch latency": "the next kernel was launched in time; this is the latency of its launch",
   "Idle: waiting": "the next kernel was launched in time, but waited for a copy or another stream",

@@ -1,0 +1,252 @@
+"""Reduce a trace's host events to what the threads that launched a device's work did.
+
+::
+
+    thread   ├─ # forward ─────────────────────────┤
+               ├ aten::linear ┤      ├ cudaMalloc ┤
+    pieces   P │ operator     │ P    │ allocator  │   P: Python code in the annotation
+
+Events shorter than a threshold (20 µs, more in long recordings) have no piece of their own, so that a recording has at
+most about a hundred thousand pieces, however many events it has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.intervals import Int64, IntervalSet, covered, union
+from dptrace.readers.trace import Category, Trace
+from dptrace.timeline.host import NO_ACTIVITY, HostActivity, HostCause, HostLabel
+from dptrace.timeline.launches import last_above, outermost
+from dptrace.timeline.steps import CpuSteps
+
+__all__ = ["host_activity"]
+
+DATA_LOADER = ("enumerate(DataLoader)",)
+"""Starts of the names of events in which the host waits for a DataLoader's next batch."""
+_ALLOCATOR = re.compile(
+    r"(cuda|hip)(Host|Mem)?(Malloc|Free|Alloc)|cuMem(Alloc|Free|Create|Map|Unmap|Release|SetAccess)|hipMem(Alloc|Free|Create|Map)"
+)
+"""Calls of the CUDA and HIP runtimes and drivers that allocate or free memory; they may wait for the device."""
+_SYNCHRONIZING = re.compile(r"\w*Synchronize(_ptsz)?$|(cuda|hip)Memcpy(2D|3D)?$|cuMemcpy(DtoH|HtoD)?(_v2)?$")
+"""Calls that return when the device has reached a point: the synchronizing ones and the blocking copies."""
+_HASH = re.compile(r"\b(?=\w*\d)[a-z0-9]{16,}\b|0x[0-9a-f]+")
+"""Hashes and addresses in names: the same code has others on another rank."""
+_SHORTEST_NS = 20_000
+_MOST_PIECES = 50_000
+_STANDS_STILL_NS = 500_000
+"""An operator without an inner event for longer than this is blocked."""
+_AFTER_NS = 100_000
+"""A blocked operator that returns this soon after a collective's end waited for it."""
+
+
+def host_activity(
+    trace: Trace, steps: CpuSteps, launch: Int64, communicating: IntervalSet, ends: Int64
+) -> HostActivity:
+    """Reduce a trace's host events to what the launching threads did.
+
+    Args:
+        trace: the events of a rank.
+        steps: its steps on the host.
+        launch: indices of the calls that launched the device's work; -1 where unknown.
+        communicating: when the device communicated without computing, in ns.
+        ends: ends of the device's collectives, ascending, in ns.
+    """
+    host = (trace.category != Category.KERNEL) & (trace.category != Category.MEMORY)
+    if not host.any():
+        return NO_ACTIVITY
+    shortest = max(_SHORTEST_NS, int(trace.end_ns[host].max() - trace.start_ns[host].min()) // _MOST_PIECES)
+    kinds = _NameKinds.of(trace)
+    events = [_ThreadEvents.of(trace, thread, shortest, kinds) for thread in _launching_threads(trace, launch)]
+    if not events:
+        return NO_ACTIVITY
+    times = np.unique(np.concatenate([*(thread.edges for thread in events), *communicating]))
+    columns = _first_of([thread.at(times, kinds) for thread in events])
+    labels, label = _labels(trace.names, columns)
+    label = _mark_passive(labels, label, times, communicating)
+    labels, label = _mark_standing_still(labels, label, times, ends)
+    kept = np.append(True, label[1:] != label[:-1])
+    returned = np.sort(np.concatenate([thread.returned for thread in events]))
+    return HostActivity(
+        times[kept], int(times[-1]), label[kept].astype(np.int32), tuple(labels), returned, steps.start_ns
+    )
+
+
+def _launching_threads(trace: Trace, launch: Int64) -> list[int]:
+    """Return the threads that launched work or run the loop; NCCL's watchdog, which only queries, is not among them."""
+    marks = trace.named("ProfilerStep#") & (trace.category <= Category.ANNOTATION)
+    threads: list[int] = np.union1d(trace.thread[launch[launch >= 0]], trace.thread[marks]).tolist()
+    return threads
+
+
+@dataclass(frozen=True, slots=True)
+class _NameKinds:
+    """Masks over a trace's string table."""
+
+    allocator: NDArray[np.bool_]
+    synchronizing: NDArray[np.bool_]
+    loading: NDArray[np.bool_]
+    step: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, trace: Trace) -> _NameKinds:
+        def named(test: re.Pattern[str]) -> NDArray[np.bool_]:
+            return np.fromiter((test.match(name) is not None for name in trace.names), np.bool_, len(trace.names))
+
+        loading = re.compile("|".join(map(re.escape, DATA_LOADER)))
+        return cls(named(_ALLOCATOR), named(_SYNCHRONIZING), named(loading), named(re.compile("ProfilerStep#")))
+
+
+@dataclass(frozen=True, slots=True)
+class _Nested:
+    """Events of one thread, sorted by start."""
+
+    start: Int64
+    end: Int64
+    name: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, trace: Trace, events: Int64) -> _Nested:
+        return cls(trace.start_ns[events], trace.end_ns[events], trace.name[events])
+
+    def at(self, times: Int64) -> NDArray[np.int32]:
+        """Return the name of the innermost event at each time, -1 outside all; where events overlap, the later one."""
+        if not len(self.start):
+            return np.full(len(times), -1, np.int32)
+        place = np.searchsorted(self.start, times, side="right") - 1
+        found = last_above(self.end, place, times)
+        inside = (place >= 0) & (self.start[found] <= times) & (times < self.end[found])
+        return np.where(inside, self.name[found], -1).astype(np.int32)
+
+
+_WHAT, _WHERE, _CAUSE, _RANK = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class _ThreadEvents:
+    """The host events of one thread that have pieces of their own."""
+
+    nested: tuple[_Nested, ...]
+    """Blocking calls; operators and other calls; outermost operators; annotations; Python functions."""
+    short: IntervalSet
+    """When operators or calls ran, of any length; gaps below the threshold are closed."""
+    returned: Int64
+    edges: Int64
+
+    @classmethod
+    def of(cls, trace: Trace, thread: int, shortest: int, kinds: _NameKinds) -> _ThreadEvents:
+        own = np.flatnonzero(trace.thread == thread)
+        category, long = trace.category[own], trace.end_ns[own] - trace.start_ns[own] >= shortest
+        calls, ops = category == Category.LAUNCH, category == Category.CPU_OP
+        name = trace.name[own]
+        is_step = kinds.step[name]
+        waits = calls & (kinds.allocator | kinds.synchronizing)[name]
+        operators = ops & ~is_step & ~kinds.loading[name]
+        work = own[(calls | operators) & (trace.end_ns[own] > trace.start_ns[own])]
+        # Closing short gaps: intervals that reach to the next one's start count as one.
+        short = union(trace.start_ns[work], trace.end_ns[work] + shortest)
+        short = short[0], np.maximum(short[1] - shortest, short[0])
+        kept = long | (waits & (trace.end_ns[own] - trace.start_ns[own] >= min(shortest, 5_000)))
+        groups = (
+            own[waits & kept],
+            own[(calls | operators) & long & ~waits],
+            outermost(trace, own[operators & long]),
+            own[((category == Category.ANNOTATION) | (ops & kinds.loading[name])) & long],
+            own[(category == Category.PYTHON) & long],
+        )
+        edges = np.concatenate([*(trace.start_ns[g] for g in groups), *(trace.end_ns[g] for g in groups), *short])
+        returned = trace.end_ns[own[calls & kinds.synchronizing[name]]]
+        return cls(tuple(_Nested.of(trace, group) for group in groups), short, returned, edges)
+
+    def at(self, times: Int64, kinds: _NameKinds) -> NDArray[np.int64]:
+        """Return for each time: name of what, name of where, cause, and how much it tells (0: nothing)."""
+        call, op, outer, note, function = (nested.at(times) for nested in self.nested)
+        in_step = (note >= 0) & kinds.step[note]
+        loading = (note >= 0) & kinds.loading[note]
+        around = np.where((note >= 0) & ~in_step, note, outer)
+        many = covered(self.short, times + 1) > covered(self.short, times)
+        python = np.where(function >= 0, function, np.where(in_step, -1, note))
+        choices = [
+            (loading, note, -1, HostCause.DATA_LOADING, 6),
+            ((call >= 0) & kinds.allocator[call], call, around, HostCause.ALLOCATOR, 5),
+            (call >= 0, call, around, HostCause.SYNCHRONIZING, 5),
+            (op >= 0, op, around, HostCause.OPERATOR, 4),
+            (many, -1, around, HostCause.OPERATOR, 3),
+            (python >= 0, python, np.where(function >= 0, around, -1), HostCause.PYTHON, 2),
+            (in_step, -1, -1, HostCause.NOTHING_RECORDED, 1),
+        ]
+        table = np.full((len(times), 4), -1, np.int64)
+        table[:, _CAUSE], table[:, _RANK] = HostCause.NOTHING_RECORDED, 0
+        for mask, what, where, cause, rank in reversed(choices):
+            row = np.stack(np.broadcast_arrays(what, where, int(cause), rank), axis=-1)
+            table[mask] = np.broadcast_to(row, table.shape)[mask]
+        return table
+
+
+def _first_of(tables: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Choose at each time the thread whose activity tells most; the first among equals."""
+    best = tables[0]
+    for table in tables[1:]:
+        better = table[:, _RANK] > best[:, _RANK]
+        best = np.where(better[:, None], table, best)
+    return best
+
+
+def _labels(names: tuple[str, ...], columns: NDArray[np.int64]) -> tuple[list[HostLabel], NDArray[np.int64]]:
+    distinct, label = np.unique(columns[:, [_CAUSE, _WHAT, _WHERE]], axis=0, return_inverse=True)
+    labels = [
+        HostLabel(cause, _common_name(names, what), _common_name(names, where))
+        for cause, what, where in distinct.tolist()
+    ]
+    return labels, label.reshape(-1)
+
+
+def _common_name(names: tuple[str, ...], name: int) -> str:
+    """Return a name without what differs between ranks, such as the hash of a compiled graph."""
+    return _HASH.sub("…", names[name]) if name >= 0 else ""
+
+
+def _mark_passive(
+    labels: list[HostLabel], label: NDArray[np.int64], times: Int64, communicating: IntervalSet
+) -> NDArray[np.int64]:
+    """Relabel blocking calls while the device communicates: they wait for it, and it for other ranks."""
+    blocks = np.isin([own.cause for own in labels], (HostCause.ALLOCATOR, HostCause.SYNCHRONIZING))
+    inside = covered(communicating, times + 1) > covered(communicating, times)
+    return _relabel(labels, label, blocks[label] & inside, HostCause.PASSIVE)
+
+
+def _relabel(
+    labels: list[HostLabel], label: NDArray[np.int64], chosen: NDArray[np.bool_], cause: HostCause
+) -> NDArray[np.int64]:
+    """Give the chosen pieces another cause; new labels are appended to *labels*."""
+    moved = np.arange(len(labels))
+    for old in np.unique(label[chosen]).tolist():
+        labels.append(HostLabel(cause, labels[old].what, labels[old].where))
+        moved[old] = len(labels) - 1
+    return np.where(chosen, moved[label], label)
+
+
+def _mark_standing_still(
+    labels: list[HostLabel], label: NDArray[np.int64], times: Int64, ends: Int64
+) -> tuple[list[HostLabel], NDArray[np.int64]]:
+    """Relabel operators that stand still until a collective ends, or before an allocator call in the same place."""
+    first = np.flatnonzero(np.append(True, label[1:] != label[:-1]))
+    starts, own = times[first], label[first]
+    stops = np.append(starts[1:], times[-1])
+    causes = np.array([own.cause for own in labels])
+    still = (causes[own] == HostCause.OPERATOR) & (stops - starts > _STANDS_STILL_NS)
+    still &= np.array([own.what != "" for own in labels])[own]
+    place = np.searchsorted(ends, stops - _AFTER_NS)
+    awaited = still & (np.append(ends, np.iinfo(np.int64).max)[place] <= stops)
+    following = np.append(own[1:], own[-1:])
+    where = np.array([own.where for own in labels], object)
+    allocates = still & ~awaited & (causes[following] == HostCause.ALLOCATOR) & (where[following] == where[own])
+    own = _relabel(labels, own, awaited, HostCause.PASSIVE)
+    moved = own.copy()
+    moved[allocates] = following[allocates]
+    return labels, np.repeat(moved, np.diff(np.append(first, len(label))))

@@ -1,0 +1,121 @@
+"""Simulated jobs with planted causes: each is named once, with its cost, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dptrace
+from dptrace.analysis.findings.finding import Finding
+from tests.support.planted import Plant, planted_job
+
+MS = 1_000_000
+
+
+def straggler_findings(folder: Path) -> list[Finding]:
+    run = dptrace.open(folder, cache=False)
+    return [finding for finding in run.cross_rank.findings if finding.kind == "straggler"]
+
+
+# Name, plants and other options of the job, then rank, cause and what of the finding, and its cost in ms per step.
+CASES: list[tuple[str, dict[str, Any], int, str, str, float]] = [
+    ("cudaMalloc", {"plants": [Plant(1, "allocator", 6, [2])]}, 1, "allocator", "cudaMalloc", 1.2),
+    ("slow loader", {"plants": [Plant(2, "loader", 5)]}, 2, "data_loading", "enumerate(DataLoader)", 5.0),
+    ("GC pause", {"plants": [Plant(3, "pause", 4, layer=4)]}, 3, "nothing_recorded", "", 2.5),
+    ("Python", {"plants": [Plant(0, "python", 4, layer=2)]}, 0, "python", "## layer 2 ##", 2.9),
+    ("operator", {"plants": [Plant(0, "operator", 4, layer=5)]}, 0, "host_bound", "aten::linear", 2.2),
+    ("kernel", {"plants": [Plant(2, "kernel", 1.5)]}, 2, "compute", "gemm", 1.5),
+    ("late start", {"start_us": {2: 7000}}, 2, "unlevel_start", "", 1.75),
+    ("drift", {"plants": [Plant(2, "kernel", 1.5)], "drift_ppm": {1: 30.0}}, 2, "compute", "gemm", 1.5),
+    (
+        "carried",
+        {"plants": [Plant(1, "operator", 8, [1], layer=1)], "blocking": False, "kernel_us": 50},
+        1,
+        "host_bound",
+        "aten::linear",
+        2.0,
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "job", "rank", "cause", "what", "cost"), CASES, ids=[case[0] for case in CASES])
+def test_a_planted_cause_is_named_once(
+    tmp_path: Path, name: str, job: dict[str, Any], rank: int, cause: str, what: str, cost: float
+) -> None:
+    """The rank, the cause and the call are right, and the cost is what the step would be shorter without it."""
+    (finding,) = straggler_findings(planted_job(tmp_path, **job))
+
+    assert (rank, cause) == (finding.evidence["rank"], finding.evidence["cause"])
+    assert finding.evidence["what"].startswith(what)
+    assert finding.cost_ns == pytest.approx(cost * MS, rel=0.1)
+
+
+def test_a_clean_job_has_no_straggler(tmp_path: Path) -> None:
+    """Noise of a few percent in kernels and operators is no delay, nor is a delay that a host's lead covers."""
+    assert [] == straggler_findings(planted_job(tmp_path / "clean"))
+    ahead = planted_job(tmp_path / "ahead", [Plant(1, "operator", 3, [3], layer=1)], blocking=False)
+    assert [] == straggler_findings(ahead)
+
+
+def test_two_causes_are_two_findings(tmp_path: Path) -> None:
+    """On two ranks, in different steps."""
+    found = straggler_findings(planted_job(tmp_path, [Plant(1, "allocator", 6, [1]), Plant(2, "kernel", 2, layer=6)]))
+
+    assert [(2, "compute"), (1, "allocator")] == [(f.evidence["rank"], f.evidence["cause"]) for f in found]
+
+
+def test_one_rank_that_waits_for_all_others_is_said_to_wait(tmp_path: Path) -> None:
+    """Three of four ranks are late by the same amount: one finding, whose cost is that of one lateness."""
+    plants = [Plant(rank, "operator", 4, layer=5) for rank in (1, 2, 3)]
+    (finding,) = straggler_findings(planted_job(tmp_path, plants))
+
+    assert ([0], [1, 2, 3]) == (finding.evidence["waiting_ranks"], finding.evidence["ranks"])
+    assert finding.text.startswith("Rank 0 waits for ranks 1–3: ")
+    assert finding.cost_ns == pytest.approx(2.2 * MS, rel=0.1)
+
+
+@pytest.mark.parametrize("spoil", ["missing", "third"])
+def test_without_all_ranks_no_cost_is_claimed(tmp_path: Path, spoil: str) -> None:
+    """A rank missing, a third of a rank missing, or ranks of two jobs: nothing is known of what lacks a rank."""
+    plant = Plant(2, "kernel", 1.5, steps=[0])
+    folder = planted_job(tmp_path / "job", [plant])
+    {"missing": _drop, "third": _cut, "mixed": _mix}[spoil](folder)
+
+    run = dptrace.open(folder, cache=False)
+
+    assert [] == [finding for finding in run.cross_rank.findings if finding.kind == "straggler"]
+    first = run.steps()[run.steps().step == "ProfilerStep#0"]
+    assert first.exposed_wait_ns.isna().all()
+
+
+def _drop(folder: Path) -> None:
+    (folder / "rank0.json").unlink()
+
+
+def _cut(folder: Path) -> None:
+    """Remove the events of the first third of rank 1's recording."""
+    path = folder / "rank1.json"
+    content = json.loads(path.read_text())
+    events = content["traceEvents"]
+    first, last = min(e["ts"] for e in events), max(e["ts"] for e in events)
+    content["traceEvents"] = [e for e in events if e["ts"] >= first + (last - first) / 3]
+    path.write_text(json.dumps(content))
+
+
+def _mix(folder: Path) -> None:
+    """Replace one rank's file by that of another job."""
+    other = planted_job(folder.parent / "other", seed=7, kernel_us=900, ranks=4)
+    (folder / "rank3.json").write_bytes((other / "rank3.json").read_bytes())
+
+
+def test_findings_do_not_cost_more_than_they_explain(tmp_path: Path) -> None:
+    """The costs of all findings together are at most the exposed communication and idle time of a step."""
+    plants = [Plant(1, "allocator", 6, [1]), Plant(2, "python", 2, layer=6), Plant(3, "loader", 3)]
+    run = dptrace.open(planted_job(tmp_path, plants), cache=False)
+    steps = run.steps()
+    lost = (steps.exposed_comm_ns + steps.idle_ns + steps.exposed_memory_ns).mean()
+
+    assert sum(finding.cost_ns for finding in run.cross_rank.findings) <= lost
