@@ -18,43 +18,30 @@ from contextlib import nullcontext
 
 import torch
 
-from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.record.options.validation import MICRO_BATCHES, check_micro_batches
+from dptrace.record import Options, World
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.replicated import replicated
-from dptrace.trainers.parts.task import build_task
+from dptrace.trainers.parts.task import build_task, main
 
 
 def train(options: Options, world: World) -> None:
-    options.micro_batches = count = MICRO_BATCHES if options.micro_batches is None else options.micro_batches
-    check_micro_batches(options.batch_size, world.size, count)
-    task = build_task(options, world)
+    task, count = build_task(options, world), options.micro_batches
     model = replicated(task.model, options)
     optimizer_wrapper = OptimizerWrapper(model, options)
 
-    with record(model=model, **options.record_arguments) as recording:
+    with task.record(model) as recording:
         for x, y in task.batches(recording.total_steps):
             losses = []
             for number, (micro_x, micro_y) in enumerate(zip(x.chunk(count), y.chunk(count), strict=True), 1):
                 # Around forward as well: DDP decides there whether backward reduces.
                 with nullcontext() if number == count else model.no_sync():
-                    with phase("forward"):
-                        loss = task.loss(model(micro_x), micro_y)
-
-                    with phase("backward"):
-                        optimizer_wrapper.backward(loss / count)
+                    loss = task.forward(model, micro_x, micro_y)
+                    optimizer_wrapper.backward(loss, over=count)
                 losses.append(loss.detach())
 
-            with phase("optimizer"):
-                optimizer_wrapper.step()
+            optimizer_wrapper.step()
             recording.step(torch.stack(losses).mean())
-
-        assert_in_sync(model)
-        task.validate(recording)
-    save_parameters(model, options.save_parameters)
 
 
 if __name__ == "__main__":
-    options = parse_options(__doc__, "accumulate")
-    with process_group() as world:
-        train(options, world)
+    main(train, "accumulate", __doc__)

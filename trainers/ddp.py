@@ -14,10 +14,10 @@ the ranks, and waits for the last one before backward returns. The loop is that 
 
 from __future__ import annotations
 
-from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
+from dptrace.record import Options, World
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.replicated import replicated
-from dptrace.trainers.parts.task import build_task
+from dptrace.trainers.parts.task import build_task, main
 
 
 def train(options: Options, world: World) -> None:
@@ -25,24 +25,13 @@ def train(options: Options, world: World) -> None:
     model = replicated(task.model, options)
     optimizer_wrapper = OptimizerWrapper(model, options)
 
-    with record(model=model, **options.record_arguments) as recording:
+    with task.record(model) as recording:
         for x, y in task.batches(recording.total_steps):
-            with phase("forward"):
-                loss = task.loss(model(x), y)
-
-            with phase("backward"):
-                optimizer_wrapper.backward(loss)
-
-            with phase("optimizer"):
-                optimizer_wrapper.step()
+            loss = task.forward(model, x, y)
+            optimizer_wrapper.backward(loss)
+            optimizer_wrapper.step()
             recording.step(loss)
-
-        assert_in_sync(model)
-        task.validate(recording)
-    save_parameters(model, options.save_parameters)
 
 
 if __name__ == "__main__":
-    options = parse_options(__doc__, "ddp")
-    with process_group() as world:
-        train(options, world)
+    main(train, "ddp", __doc__)

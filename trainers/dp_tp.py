@@ -17,15 +17,13 @@ from __future__ import annotations
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.record.options.validation import check_mesh
+from dptrace.record import Options, World, assert_in_sync
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
-from dptrace.trainers.parts.task import build_task
+from dptrace.trainers.parts.task import build_task, main
 from dptrace.trainers.parts.tensor_parallel import TensorParallel
 
 
 def train(options: Options, world: World) -> None:
-    check_mesh(vars(options), world.size)
     replicas = world.size // options.tp
     mesh = init_device_mesh(world.device.type, (replicas, options.tp), mesh_dim_names=("dp", "tp"))
     tensors = TensorParallel(mesh.get_group("tp"))
@@ -35,26 +33,17 @@ def train(options: Options, world: World) -> None:
         model, options, shard_group=tensors.group, replica_counts=tensors.replica_counts(task.model)
     )
 
-    with record(model=model, **options.record_arguments) as recording:
-        recording.parameters = tensors.parameters
+    with task.record(model, tensors.parameters) as recording:
         for x, y in task.batches(recording.total_steps, index=mesh.get_local_rank("dp"), count=replicas):
-            with phase("forward"):
-                loss = task.loss(model(x), y)
-
-            with phase("backward"):
-                optimizer_wrapper.backward(loss)
-
-            with phase("optimizer"):
-                optimizer_wrapper.step()
+            loss = task.forward(model, x, y)
+            optimizer_wrapper.backward(loss)
+            optimizer_wrapper.step()
             recording.step(loss)
 
         # Columns may sum in different orders, so that unsplit parameters agree within a row only up to rounding.
         assert_in_sync(task.model, group=mesh.get_group("dp"))
-        full_parameters = tensors.full_parameters(task.model.named_parameters())
-    save_parameters(task.model, options.save_parameters, full_parameters)
+        task.full_parameters = tensors.full_parameters(task.model.named_parameters())
 
 
 if __name__ == "__main__":
-    options = parse_options(__doc__, "dp-tp")
-    with process_group() as world:
-        train(options, world)
+    main(train, "dp-tp", __doc__)

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from torch.distributed.device_mesh import init_device_mesh
 
-from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
+from dptrace.record import Options, World
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.sharded import fully_sharded
-from dptrace.trainers.parts.task import build_task
+from dptrace.trainers.parts.task import build_task, main
 
 
 def train(options: Options, world: World) -> None:
@@ -29,23 +29,13 @@ def train(options: Options, world: World) -> None:
     model = fully_sharded(task.model, mesh, options)
     optimizer_wrapper = OptimizerWrapper(model, options)
 
-    with record(model=model, **options.record_arguments) as recording:
+    with task.record(model) as recording:
         for x, y in task.batches(recording.total_steps):
-            with phase("forward"):
-                loss = task.loss(model(x), y)
-
-            with phase("backward"):
-                optimizer_wrapper.backward(loss)
-
-            with phase("optimizer"):
-                optimizer_wrapper.step()
+            loss = task.forward(model, x, y)
+            optimizer_wrapper.backward(loss)
+            optimizer_wrapper.step()
             recording.step(loss)
-
-        assert_in_sync(model)
-    save_parameters(model, options.save_parameters)
 
 
 if __name__ == "__main__":
-    options = parse_options(__doc__, "fsdp")
-    with process_group() as world:
-        train(options, world)
+    main(train, "fsdp", __doc__)

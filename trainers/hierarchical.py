@@ -14,10 +14,10 @@ their nodes. A flat ring of the same ranks would run at the speed of its slowest
 
 from __future__ import annotations
 
-from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
+from dptrace.record import Options, World
 from dptrace.trainers.parts.collectives import Nodes, flat_gradients
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
-from dptrace.trainers.parts.task import build_task
+from dptrace.trainers.parts.task import build_task, main
 
 
 def train(options: Options, world: World) -> None:
@@ -26,29 +26,19 @@ def train(options: Options, world: World) -> None:
     optimizer_wrapper = OptimizerWrapper(model, options)
     nodes = Nodes(world, options.ranks_per_node)
 
-    with record(model=model, **options.record_arguments) as recording:
+    with task.record(model) as recording:
         for x, y in task.batches(recording.total_steps):
-            with phase("forward"):
-                loss = task.loss(model(x), y)
-
-            with phase("backward"):
-                optimizer_wrapper.backward(loss / world.size)  # so that the sum over the ranks is the average
+            loss = task.forward(model, x, y)
+            optimizer_wrapper.backward(loss, over=world.size)  # so that the sum over the ranks is the average
 
             with flat_gradients(model) as gradients:
                 nodes.reduce_within_node(gradients)
                 nodes.all_reduce_across_nodes(gradients)
                 nodes.broadcast_within_node(gradients)
 
-            with phase("optimizer"):
-                optimizer_wrapper.step()
+            optimizer_wrapper.step()
             recording.step(loss)
-
-        assert_in_sync(model)
-        task.validate(recording)
-    save_parameters(model, options.save_parameters)
 
 
 if __name__ == "__main__":
-    options = parse_options(__doc__, "hierarchical")
-    with process_group() as world:
-        train(options, world)
+    main(train, "hierarchical", __doc__)

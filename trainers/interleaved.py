@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import torch.distributed as dist
 
-from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
+from dptrace.record import Options, World
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
-from dptrace.trainers.parts.task import build_task
+from dptrace.trainers.parts.task import build_task, main
 
 
 def train(options: Options, world: World) -> None:
@@ -30,27 +30,17 @@ def train(options: Options, world: World) -> None:
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda p: pending.append(dist.all_reduce(p.grad, async_op=True)))
 
-    with record(model=model, **options.record_arguments) as recording:
+    with task.record(model) as recording:
         for x, y in task.batches(recording.total_steps):
-            with phase("forward"):
-                loss = task.loss(model(x), y)
-
-            with phase("backward"):
-                optimizer_wrapper.backward(loss / world.size)  # so that the sum over the ranks is the average
+            loss = task.forward(model, x, y)
+            optimizer_wrapper.backward(loss, over=world.size)  # so that the sum over the ranks is the average
 
             while pending:
                 pending.pop().wait()
 
-            with phase("optimizer"):
-                optimizer_wrapper.step()
+            optimizer_wrapper.step()
             recording.step(loss)
-
-        assert_in_sync(model)
-        task.validate(recording)
-    save_parameters(model, options.save_parameters)
 
 
 if __name__ == "__main__":
-    options = parse_options(__doc__, "interleaved")
-    with process_group() as world:
-        train(options, world)
+    main(train, "interleaved", __doc__)

@@ -19,19 +19,17 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
-from dptrace.record.options.validation import check_experts
+from dptrace.record import Options, World, assert_in_sync, phase
 from dptrace.trainers.parts.experts import Experts, full_parameters, local_parameter_names
 from dptrace.trainers.parts.gpt import Block
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
-from dptrace.trainers.parts.task import build_task
+from dptrace.trainers.parts.task import build_task, main
 
 BALANCE = 0.01
 """Weight of the load-balancing loss in the total loss."""
 
 
 def train(options: Options, world: World) -> None:
-    check_experts(vars(options), world.size)
     task = build_task(options, world)
     model = task.model
     for number, block in enumerate(model.children()):
@@ -47,31 +45,26 @@ def train(options: Options, world: World) -> None:
     common = [parameter for name, parameter in model.named_parameters() if name not in local_names]
     optimizer_wrapper = OptimizerWrapper(model, options)
 
-    with record(model=model, **options.record_arguments) as recording:
-        experts = sum(parameter.numel() for name, parameter in model.named_parameters() if name in local_names)
-        recording.parameters = sum(parameter.numel() for parameter in common) + world.size * experts
+    experts = sum(parameter.numel() for name, parameter in model.named_parameters() if name in local_names)
+    parameters = sum(parameter.numel() for parameter in common) + world.size * experts
+    with task.record(model, parameters) as recording:
         recording.options["expert_load"] = load
         for x, y in task.batches(recording.total_steps):
             with phase("forward"):
                 loss = task.loss(model(x), y)
                 balance = torch.stack([mixture.balance for mixture in mixtures]).mean()
-
-            with phase("backward"):
-                optimizer_wrapper.backward((loss + BALANCE * balance) / world.size)
+                total_loss = loss + BALANCE * balance
+            optimizer_wrapper.backward(total_loss, over=world.size)
 
             for parameter in common:
                 dist.all_reduce(parameter.grad)
 
-            with phase("optimizer"):
-                optimizer_wrapper.step()
+            optimizer_wrapper.step()
             recording.step(loss)
 
         assert_in_sync(model, exclude=local_names)
-        all_parameters = full_parameters(model)
-    save_parameters(model, options.save_parameters, all_parameters)
+        task.full_parameters = full_parameters(model)
 
 
 if __name__ == "__main__":
-    options = parse_options(__doc__, "moe")
-    with process_group() as world:
-        train(options, world)
+    main(train, "moe", __doc__)

@@ -16,10 +16,10 @@ around the ring and every rank adds to it; then (all-gather) the sums travel aro
 
 from __future__ import annotations
 
-from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
+from dptrace.record import Options, World
 from dptrace.trainers.parts.collectives import exchange, flat_gradients, ring_all_reduce
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
-from dptrace.trainers.parts.task import build_task
+from dptrace.trainers.parts.task import build_task, main
 
 
 def train(options: Options, world: World) -> None:
@@ -27,27 +27,17 @@ def train(options: Options, world: World) -> None:
     model = task.model
     optimizer_wrapper = OptimizerWrapper(model, options)
 
-    with record(model=model, **options.record_arguments) as recording:
+    with task.record(model) as recording:
         for x, y in task.batches(recording.total_steps):
-            with phase("forward"):
-                loss = task.loss(model(x), y)
-
-            with phase("backward"):
-                optimizer_wrapper.backward(loss / world.size)  # so that the sum over the ranks is the average
+            loss = task.forward(model, x, y)
+            optimizer_wrapper.backward(loss, over=world.size)  # so that the sum over the ranks is the average
 
             with flat_gradients(model) as gradients:
                 ring_all_reduce(gradients, world.rank, world.size, exchange)
 
-            with phase("optimizer"):
-                optimizer_wrapper.step()
+            optimizer_wrapper.step()
             recording.step(loss)
-
-        assert_in_sync(model)
-        task.validate(recording)
-    save_parameters(model, options.save_parameters)
 
 
 if __name__ == "__main__":
-    options = parse_options(__doc__, "ring")
-    with process_group() as world:
-        train(options, world)
+    main(train, "ring", __doc__)

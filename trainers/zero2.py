@@ -19,10 +19,10 @@ from __future__ import annotations
 from torch import nn
 from torch.distributed import group
 
-from dptrace.record import Options, World, assert_in_sync, parse_options, phase, process_group, record, save_parameters
+from dptrace.record import Options, World, phase
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.sharded import Sharded
-from dptrace.trainers.parts.task import build_task
+from dptrace.trainers.parts.task import build_task, main
 
 
 def train(options: Options, world: World) -> None:
@@ -33,28 +33,21 @@ def train(options: Options, world: World) -> None:
         nn.ParameterList(block.shard for block in blocks), options, shard_group=group.WORLD
     )
 
-    with record(model=model, **options.record_arguments) as recording:
+    with task.record(model) as recording:
         for x, y in task.batches(recording.total_steps):
-            with phase("forward"):
-                loss = task.loss(model(x), y)
-
+            loss = task.forward(model, x, y)
+            optimizer_wrapper.backward(loss, over=world.size)  # so that the sum over the ranks is the average
             with phase("backward"):
-                optimizer_wrapper.backward(loss / world.size)  # so that the sum over the ranks is the average
                 for block in blocks:
                     block.wait()
 
+            optimizer_wrapper.step()
             with phase("optimizer"):
-                optimizer_wrapper.step()
                 gathers = [block.gather() for block in blocks]
                 for gather in gathers:
                     gather.wait()
             recording.step(loss)
 
-        assert_in_sync(model)
-    save_parameters(model, options.save_parameters)
-
 
 if __name__ == "__main__":
-    options = parse_options(__doc__, "zero2")
-    with process_group() as world:
-        train(options, world)
+    main(train, "zero2", __doc__)

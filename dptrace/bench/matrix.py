@@ -10,7 +10,8 @@ from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.record.options.models import MODELS
 from dptrace.record.options.modes import MODES
-from dptrace.record.options.parse import check_batch, check_model
+from dptrace.record.options.parse import check_model
+from dptrace.record.options.validation import check_batch
 
 __all__ = ["BenchConfig", "matrix"]
 

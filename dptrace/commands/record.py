@@ -23,12 +23,11 @@ from dptrace.record.options.modes import FAMILIES, MODES, complete_mode, trainer
 from dptrace.record.options.parse import (
     SYNTHETIC_IMAGES,
     Schedule,
-    check_batch,
     check_model,
     check_training,
     default_model,
 )
-from dptrace.record.options.validation import check_experts, check_mesh, check_pipeline, check_replicas
+from dptrace.record.options.validation import check_ranks
 
 if TYPE_CHECKING:
     from dptrace.record.launch.launcher import Launch
@@ -241,15 +240,7 @@ def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: d
     if mode is not None:
         model = options["model"] or default_model(mode)
         batch = MODELS[model].batch_size if options["batch_size"] is None else options["batch_size"]
-        ranks = processes * options["nnodes"]
-        check_batch(batch, 1 if MODES[mode].whole_batch else ranks)
-        check_replicas(mode, {**options, "batch_size": batch}, ranks)
-        if MODES[mode].family == "experts":
-            check_experts(options, ranks)
-        if MODES[mode].family == "pipeline":
-            check_pipeline({**options, "batch_size": batch}, ranks)
-        if MODES[mode].family in ("tensor", "combined"):
-            check_mesh({**options, "mode": mode, "model": model, "batch_size": batch}, ranks)
+        check_ranks(mode, {**options, "model": model, "batch_size": batch}, processes * options["nnodes"])
     arguments = [
         f"--{option.name}" if value is True else f"--{option.name}={value}"
         for option, value in given.items()

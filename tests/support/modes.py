@@ -152,22 +152,19 @@ def _zero2(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
     return {"reduce_scatter": moved, "all_gather": moved}
 
 
-def _fully_sharded(numbers: ModelSizes, shards: int, gathers: int = 2) -> dict[str, tuple[int, int]]:
+def _fully_sharded(numbers: ModelSizes, shards: int = 0, gathers: int = 2) -> dict[str, tuple[int, int]]:
     """Two all-gathers and a reduce-scatter of each block, or one all-gather if it stays gathered (Zhao et al. 2023).
 
-    fully_shard splits each parameter's first dimension, padded to shards of equal size.
+    fully_shard splits each parameter's first dimension, padded to shards of equal size: one for each rank by default.
     """
+    shards = shards or numbers.ranks
     filled_up = sum(shards * math.ceil(first / shards) * math.prod(rest) for first, *rest in numbers.shapes)
     count, padded = len(_blocks(numbers)), numbers.element * filled_up
     return {"all_gather": (gathers * count, gathers * padded), "reduce_scatter": (count, padded)}
 
 
-def _fsdp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    return _fully_sharded(numbers, numbers.ranks)
-
-
 def _fsdp_kept(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
-    return _fully_sharded(numbers, numbers.ranks, gathers=1)
+    return _fully_sharded(numbers, gathers=1)
 
 
 def _hsdp(numbers: ModelSizes) -> dict[str, tuple[int, int]]:
@@ -262,10 +259,10 @@ CASES: tuple[ModeCase, ...] = (
     *(ModeCase(mode, 4, extra_options=ADAMW) for mode in ("ddp", "zero1", "zero2", "fsdp")),
     *(ModeCase("zero1", ranks, expected_traffic=_zero1) for ranks in (2, 4)),
     *(ModeCase("zero2", ranks, expected_traffic=_zero2) for ranks in (2, 4)),
-    *(ModeCase("fsdp", ranks, expected_traffic=_fsdp) for ranks in (2, 4)),
+    *(ModeCase("fsdp", ranks, expected_traffic=_fully_sharded) for ranks in (2, 4)),
     *(ModeCase("hsdp", ranks, ("--ranks-per-node", "2"), expected_traffic=_hsdp) for ranks in (2, 4)),
     ModeCase("fsdp", 2, ("--prefetch", "explicit", "--reshard-after-forward", "no"), expected_traffic=_fsdp_kept),
-    ModeCase("fsdp", 2, ("--prefetch", "none"), expected_traffic=_fsdp),
+    ModeCase("fsdp", 2, ("--prefetch", "none"), expected_traffic=_fully_sharded),
     *(ModeCase(mode, 2, **GPT_TINY, extra_options=("--clip-grad", "0.05")) for mode in ("zero2", "fsdp")),
     *(ModeCase(mode, 2, ("--amp", "fp16"), loss_tolerance=0.01) for mode in ("zero2", "fsdp")),
     ModeCase("moe", 2, **GPT_TINY, against="moe", expected_traffic=_moe),
@@ -344,11 +341,13 @@ def _work(cases: list[tuple[str, str, list[str]]], root: Path) -> None:
     """Train each case as one rank, in a process that torchrun started."""
     from dptrace.record import parse_options, process_group
     from dptrace.record.options.modes import trainer
+    from dptrace.record.options.validation import check_ranks
 
     with process_group() as world:
         for name, mode, arguments in cases:
             out, saved = str(root / name), str(root / f"{name}.npz")
             options = parse_options("", mode, [*arguments, "--out", out, "--save-parameters", saved, "--force"])
+            check_ranks(mode, vars(options), world.size)
             try:
                 importlib.import_module(f"dptrace.trainers.{trainer(mode).stem}").train(options, world)
             except BaseException:

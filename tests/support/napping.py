@@ -49,6 +49,7 @@ class Nap(nn.Module):
 def main(folder: Path, schedules: list[str]) -> None:
     """Record the schedules on this process's ranks."""
     from dptrace.record import parse_options, process_group
+    from dptrace.record.options.validation import check_ranks
     from dptrace.trainers import pp
     from dptrace.trainers.parts import mlp
     from dptrace.trainers.parts.task import Task
@@ -68,6 +69,7 @@ def main(folder: Path, schedules: list[str]) -> None:
     with process_group() as world:
         for schedule in schedules:
             options = parse_options("", "pp", [*common, "--schedule", schedule, "--out", str(folder / schedule)])
+            check_ranks("pp", vars(options), world.size)
             stages = 2 if schedule == "interleaved" else 1
             naps = [Nap(FORWARD_S / stages) for _ in range(stages * world.size)]
             build_task = partial(Task, nn.Sequential(*naps), mlp.Images(options.seed))

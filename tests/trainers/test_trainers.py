@@ -55,7 +55,7 @@ def test_every_trainer_takes_its_own_options() -> None:
     for mode in MODES:
         tree = ast.parse(trainer(mode).read_text(encoding="utf-8"))
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        named = [ast.literal_eval(c.args[1]) for c in calls if getattr(c.func, "id", "") == "parse_options"]
+        named = [ast.literal_eval(c.args[1]) for c in calls if getattr(c.func, "id", "") == "main"]
         assert [mode] == named
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from dptrace.record.options.parse import SAMPLES
+from dptrace.record.options.validation import SAMPLES
 
 WIDTHS = {
     "small": [784, 1024, 512, 256, 10],  # 1.5 million parameters

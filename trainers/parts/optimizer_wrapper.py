@@ -53,12 +53,17 @@ class OptimizerWrapper:
         if self._checkpoints is not None:
             self._resume(self._checkpoints)
 
-    def backward(self, loss: Tensor) -> None:
-        """Compute the gradients of *loss*, scaled if --amp fp16 needs it."""
-        self.scaler.scale(loss).backward()
+    def backward(self, loss: Tensor, over: int = 1) -> None:
+        """Compute the gradients of *loss* divided by *over*, scaled if --amp fp16 needs it."""
+        with phase("backward"):
+            self.scaler.scale(loss if over == 1 else loss / over).backward()
 
     def step(self) -> None:
         """Update the parameters and reset the gradients; write a checkpoint if one is due."""
+        with phase("optimizer"):
+            self._update()
+
+    def _update(self) -> None:
         if self.scaler.is_enabled():
             self._agree_on_overflow()
             self.scaler.unscale_(self.optimizer)

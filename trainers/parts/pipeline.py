@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage
-from torch.profiler import record_function
 
 from dptrace.errors import UsageError
 from dptrace.record.distributed import check_finite
 
-__all__ = ["NamedStage", "PipelineStages", "split_into_stages"]
+__all__ = ["PipelineStages", "split_into_stages"]
 
 
 def _weight(block: nn.Module) -> int:
@@ -50,26 +47,6 @@ def _balanced_split(weights: Sequence[int], parts: int) -> list[int]:
         return min(ways)
 
     return list(best(0, parts)[1])
-
-
-class NamedStage(PipelineStage):
-    """A stage that labels its work as torch's newer schedules do: ``PP:0F3`` is stage 0's forward of micro-batch 3.
-
-    GPipe's own labels do not contain the stage, and 1F1B has no labels.
-    """
-
-    micro_batch_offset = 0
-    """Micro-batches of this step that were done before those of the schedule."""
-
-    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        """Run the forward of one micro-batch."""
-        with record_function(f"PP:{self.stage_index}F{self.micro_batch_offset + fwd_chunk_id}"):
-            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
-
-    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        """Run the backward of one micro-batch."""
-        with record_function(f"PP:{self.stage_index}B{self.micro_batch_offset + bwd_chunk_id}"):
-            return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
 
 class PipelineStages:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from dptrace.errors import UsageError
-from dptrace.record.options.parse import SAMPLES
+from dptrace.record.options.validation import SAMPLES
 
 CLASSES, SHAPE = 10, (3, 32, 32)
 _RECORD = 1 + 3 * 32 * 32

@@ -1,37 +1,30 @@
-"""The task of a training: a model by its name, its data split over the ranks, and its loss."""
+"""The task of a training: a model by its name, its data split over the ranks, its loss, and the recording around it."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from dptrace.record import Options, Recording, World
-from dptrace.record.distributed import at_least_float32
+from dptrace.record.distributed import World, assert_in_sync, at_least_float32, process_group, save_parameters
 from dptrace.record.epoch_timer import EpochTimer
-from dptrace.record.options.parse import SYNTHETIC_IMAGES, check_batch
-from dptrace.trainers.parts import gpt, mlp, resnet
+from dptrace.record.options.modes import REPLICATED
+from dptrace.record.options.parse import SYNTHETIC_IMAGES, Options, parse_options
+from dptrace.record.options.validation import check_ranks
+from dptrace.record.recording import Recording, phase, record
 from dptrace.trainers.parts.blocks import prepare
+from dptrace.trainers.parts.models import Data, model_and_data
 
-__all__ = ["Data", "Task", "build_task"]
-
+__all__ = ["Task", "build_task", "main"]
 
 _VALIDATION_BATCH = 128
 """Samples in a validation batch of one rank."""
-
-
-class Data(Protocol):
-    """Samples in a fixed order, the same on every rank."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: slice) -> tuple[Tensor, Tensor]: ...
 
 
 @dataclass
@@ -44,35 +37,55 @@ class Task:
     world: World
     validation: Data | None = None
     """Data that the model is not trained on; None if the model has none."""
+    full_parameters: Mapping[str, Tensor] | None = None
+    """All parameters, gathered by a trainer whose ranks hold different ones; it also checks that copies agree."""
+
+    @contextmanager
+    def record(self, model: nn.Module, parameters: int | None = None) -> Iterator[Recording | EpochTimer]:
+        """Record a training; then check that the ranks hold the same parameters, validate, and save the parameters.
+
+        Args:
+            model: this rank's part of the model.
+            parameters: the number of parameters of the whole model, if this rank holds only some.
+        """
+        with record(model=model, **self.options.record_arguments) as recording:
+            if parameters is not None:
+                recording.parameters = parameters
+            yield recording
+            if self.full_parameters is None:
+                assert_in_sync(model)
+            if self.options.mode in REPLICATED:
+                self.validate(recording)
+        save_parameters(model, self.options.save_parameters, self.full_parameters)
 
     def batches(
-        self, steps: int, *, first: int | None = None, index: int | None = None, count: int | None = None
+        self, steps: int, *, index: int | None = None, count: int | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield this rank's shard of each global batch, cycling through the data.
+        """Yield this rank's shard of each global batch, from the first step on, cycling through the data.
 
         The global batch of a step does not depend on the number of ranks. Samples at the end that do not fill a batch
         are left out.
 
         Args:
             steps: the step at which to stop, counted from the first step of the training.
-            first: the step to start with; by default the one from which a resumed training continues.
             index, count: this rank takes shard *index* of *count*; by default its rank and the number of ranks.
-
-        Raises:
-            UsageError: the batch is not divisible by the number of shards.
         """
         index = self.world.rank if index is None else index
         count = self.world.size if count is None else count
         batch = self.options.batch_size
-        check_batch(batch, count)
         shard = batch // count
-        for step in range(self.options.first_step if first is None else first, steps):
+        for step in range(self.options.first_step, steps):
             begin = step % (len(self.data) // batch) * batch + index * shard
             yield self._on_device(*self.data[slice(begin, begin + shard)])
 
     def _on_device(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         dtype = getattr(torch, self.options.dtype) if x.is_floating_point() else None
         return x.to(self.world.device, dtype), y.to(self.world.device)
+
+    def forward(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """Return the loss of a model on samples, computed as the forward phase of a step."""
+        with phase("forward"):
+            return self.loss(model(x), y)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Return the mean cross-entropy over all predictions of the batch: of images, or of each next token."""
@@ -103,6 +116,18 @@ class Task:
             recording.extra_results["accuracy"] = self.accuracy(self.model)
 
 
+def main(train: Callable[[Options, World], None], mode: str, description: str | None) -> None:
+    """Run a trainer as one rank: read its command line, join the other ranks, check the options, and train.
+
+    Args:
+        description: the trainer's docstring, shown by --help.
+    """
+    options = parse_options(description, mode)
+    with process_group() as world:
+        check_ranks(mode, vars(options), world.size)
+        train(options, world)
+
+
 def build_task(options: Options, world: World, split: Callable[[nn.Sequential], None] | None = None) -> Task:
     """Build the model and its data, with the same seed and therefore the same parameters on all ranks.
 
@@ -110,7 +135,7 @@ def build_task(options: Options, world: World, split: Callable[[nn.Sequential], 
         split: replaces layers of the model, in place, before its blocks are wrapped.
     """
     torch.manual_seed(options.seed)
-    model, data, validation = _model_and_data(options)
+    model, data, validation = model_and_data(options)
     if world.rank == 0 and options.model == "resnet18":
         source = f"CIFAR-10 from {options.data}" if options.data else SYNTHETIC_IMAGES
         print(f"Training on {source}.", file=sys.stderr)
@@ -119,15 +144,3 @@ def build_task(options: Options, world: World, split: Callable[[nn.Sequential], 
         split(model)
     model = prepare(model, options, world.device.type)
     return Task(model, data, options, world, validation)
-
-
-def _model_and_data(options: Options) -> tuple[nn.Sequential, Data, Data | None]:
-    if options.model in mlp.WIDTHS:
-        return mlp.build(options.model), mlp.Images(options.seed), None
-    if options.model == "balanced":
-        return mlp.balanced(), mlp.Images(options.seed), None
-    if options.model in gpt.SIZES:
-        return gpt.build(options.model), gpt.Text(options.model, options.seed), None
-    if options.data:
-        return resnet.build(), resnet.Cifar10(options.data), resnet.Cifar10(options.data, validation=True)
-    return resnet.build(), resnet.SyntheticImages(options.seed), resnet.SyntheticImages(options.seed, validation=True)

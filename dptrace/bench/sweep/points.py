@@ -14,8 +14,8 @@ from dptrace.bench.sweep.recorded import RecordedFigures
 from dptrace.errors import UsageError
 from dptrace.record.options.catalog import OPTIONS
 from dptrace.record.options.models import MODELS
-from dptrace.record.options.parse import check_batch, check_model
-from dptrace.record.options.validation import check_replicas
+from dptrace.record.options.parse import check_model
+from dptrace.record.options.validation import check_batch, check_replicas
 
 __all__ = [
     "BUCKET_CAP",

@@ -11,22 +11,18 @@ from dptrace.errors import UsageError
 from dptrace.record.options.catalog import OPTIONS, Option, TrainerOptions, positive_int
 from dptrace.record.options.models import MODELS
 from dptrace.record.options.modes import MODES
-from dptrace.record.options.validation import STATEFUL_COMPRESSIONS, check_compression
+from dptrace.record.options.validation import SAMPLES, STATEFUL_COMPRESSIONS, check_compression
 
 __all__ = [
-    "SAMPLES",
     "SYNTHETIC_IMAGES",
     "Options",
     "Schedule",
-    "check_batch",
     "check_model",
     "check_training",
     "default_model",
     "parse_options",
 ]
 
-SAMPLES = 32_768
-"""Samples in the synthetic data."""
 CIFAR10_SAMPLES = 50_000
 """Images in CIFAR-10's training data."""
 SYNTHETIC_IMAGES = "made-up images of CIFAR-10's shape"
@@ -206,17 +202,3 @@ def check_training(options: dict[str, Any]) -> None:
     if options["amp"] is not None and options["dtype"] not in (None, "float32"):
         raise UsageError(f"--amp keeps the parameters in float32: leave --dtype {options['dtype']} out.")
     check_compression(options)
-
-
-def check_batch(batch_size: int, ranks: int) -> None:
-    """Check that every rank gets the same number of samples, so that the mean of the ranks' means is the mean.
-
-    Raises:
-        UsageError: the batch is not divisible by the number of ranks, or it is larger than the data.
-    """
-    if not 1 <= batch_size <= SAMPLES:
-        raise UsageError(f"--batch-size {batch_size}: must be from 1 to {SAMPLES}, the number of samples.")
-    if batch_size % ranks:
-        below, above = batch_size // ranks * ranks, (batch_size // ranks + 1) * ranks
-        fitting = f"{below} or {above}" if below else str(above)
-        raise UsageError(f"--batch-size {batch_size} must be divisible by {ranks} ranks; try {fitting}.")

@@ -20,11 +20,13 @@ __all__ = [
     "MICRO_BATCHES",
     "PIPELINE",
     "POWERSGD_RANK",
+    "SAMPLES",
     "SCHEDULES",
     "STATEFUL_COMPRESSIONS",
     "TENSOR",
     "TOPK_RATIO",
     "TOP_K",
+    "check_batch",
     "check_compression",
     "check_experts",
     "check_mesh",
@@ -36,6 +38,8 @@ __all__ = [
     "parse_ratio",
 ]
 
+SAMPLES = 32_768
+"""Samples in the synthetic data."""
 EXPERTS, TOP_K = 8, 2
 """Defaults: experts in each block over all ranks, and experts that each token is sent to."""
 TENSOR, PIPELINE = 2, 2
@@ -66,6 +70,9 @@ def check_ranks(mode: str, options: MutableMapping[str, Any], ranks: int) -> Non
         UsageError: it cannot; the message suggests values that work.
     """
     traits = MODES[mode].traits
+    if MODES[mode].single_gpu and ranks > 1:
+        raise UsageError(f"{mode} trains on one GPU: start one process.")
+    check_batch(options["batch_size"], 1 if MODES[mode].whole_batch else ranks)
     check_replicas(mode, options, ranks)
     if "experts" in traits:
         check_experts(options, ranks)
@@ -74,6 +81,20 @@ def check_ranks(mode: str, options: MutableMapping[str, Any], ranks: int) -> Non
     if "tensor" in traits:
         options["mode"] = mode
         check_mesh(options, ranks)
+
+
+def check_batch(batch_size: int, ranks: int) -> None:
+    """Check that every rank gets the same number of samples, so that the mean of the ranks' means is the mean.
+
+    Raises:
+        UsageError: the batch is not divisible by the number of ranks, or it is larger than the data.
+    """
+    if not 1 <= batch_size <= SAMPLES:
+        raise UsageError(f"--batch-size {batch_size}: must be from 1 to {SAMPLES}, the number of samples.")
+    if batch_size % ranks:
+        below, above = batch_size // ranks * ranks, (batch_size // ranks + 1) * ranks
+        fitting = f"{below} or {above}" if below else str(above)
+        raise UsageError(f"--batch-size {batch_size} must be divisible by {ranks} ranks; try {fitting}.")
 
 
 def check_experts(options: Mapping[str, Any], ranks: int) -> None:
@@ -181,8 +202,8 @@ def _check_pipeline_micro_batches(schedule: str, parts: int, ranks: int, batch: 
         )
 
 
-def check_replicas(mode: str, options: Mapping[str, Any], ranks: int) -> None:
-    """Check micro-batches and nodes of a data-parallel mode; other modes pass.
+def check_replicas(mode: str, options: MutableMapping[str, Any], ranks: int) -> None:
+    """Check micro-batches and nodes of a data-parallel mode, and set the default of the former; other modes pass.
 
     Args:
         options: ``batch_size`` must not be None.
@@ -192,8 +213,9 @@ def check_replicas(mode: str, options: Mapping[str, Any], ranks: int) -> None:
     """
     traits = MODES[mode].traits
     if "micro-batches" in traits and "ddp" in traits:
-        parts = options["micro_batches"]
-        check_micro_batches(options["batch_size"], ranks, MICRO_BATCHES if parts is None else parts)
+        if options["micro_batches"] is None:
+            options["micro_batches"] = MICRO_BATCHES
+        check_micro_batches(options["batch_size"], ranks, options["micro_batches"])
     if "nodes" in traits and options.get("ranks_per_node") is not None:
         check_nodes(ranks, options["ranks_per_node"])
 

@@ -7,7 +7,8 @@ import pytest
 from dptrace.errors import UsageError
 from dptrace.record.options.catalog import OPTIONS
 from dptrace.record.options.modes import MODES
-from dptrace.record.options.parse import Schedule, check_batch, check_model, parse_options
+from dptrace.record.options.parse import Schedule, check_model, parse_options
+from dptrace.record.options.validation import check_batch
 
 
 def test_as_many_steps_are_timed_as_recorded_by_default() -> None:

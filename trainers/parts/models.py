@@ -1,0 +1,33 @@
+"""The models by their names, each with the data that it is trained on."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from dptrace.record import Options
+from dptrace.trainers.parts import gpt, mlp, resnet
+
+__all__ = ["Data", "model_and_data"]
+
+
+class Data(Protocol):
+    """Samples in a fixed order, the same on every rank."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice) -> tuple[Tensor, Tensor]: ...
+
+
+def model_and_data(options: Options) -> tuple[nn.Sequential, Data, Data | None]:
+    """Return the model that the options name, its data, and data to validate it on if there are any."""
+    if options.model in mlp.WIDTHS:
+        return mlp.build(options.model), mlp.Images(options.seed), None
+    if options.model == "balanced":
+        return mlp.balanced(), mlp.Images(options.seed), None
+    if options.model in gpt.SIZES:
+        return gpt.build(options.model), gpt.Text(options.model, options.seed), None
+    if options.data:
+        return resnet.build(), resnet.Cifar10(options.data), resnet.Cifar10(options.data, validation=True)
+    return resnet.build(), resnet.SyntheticImages(options.seed), resnet.SyntheticImages(options.seed, validation=True)
