@@ -52,8 +52,7 @@ class Accelerator:
         """What the profiler records on these devices."""
         from torch.profiler import ProfilerActivity
 
-        activity: ProfilerActivity = getattr(ProfilerActivity, self.activity_name)
-        return activity
+        return getattr(ProfilerActivity, self.activity_name)
 
     @property
     def backend_config(self) -> str:

@@ -37,8 +37,7 @@ def plain_value(value: Any) -> Any:
 def losses_as_floats(losses: list[torch.Tensor]) -> list[float]:
     """Copy the losses from their device."""
     # One transfer for all of them: each one would wait for the GPU.
-    values: list[float] = torch.stack([loss.reshape(()) for loss in losses]).double().tolist() if losses else []
-    return values
+    return torch.stack([loss.reshape(()) for loss in losses]).double().tolist() if losses else []
 
 
 def ddp_logging(model: nn.Module | None) -> dict[str, Any] | None:

@@ -97,5 +97,4 @@ class ErrorFeedback:
                 self.compressor.unpack(sent.clone(), total)
             return buffer.copy_(total / ranks)
 
-        future: Future[Tensor] = work.get_future().then(restore)
-        return future
+        return work.get_future().then(restore)

@@ -84,14 +84,12 @@ class Experts(nn.Module):
 
         sorted_back = torch.empty_like(outputs).index_copy(0, order, outputs)
         mixed = (sorted_back.view(-1, self.top_k, tokens.shape[-1]) * weight.unsqueeze(-1).to(outputs.dtype)).sum(1)
-        output: Tensor = mixed.view_as(x)
-        return output
+        return mixed.view_as(x)
 
     def _exchange(self, rows: Tensor, sent: list[int], received: list[int], what: str) -> Tensor:
         if self.world.size == 1:
             return rows
-        exchanged: Tensor = _Exchange.apply(rows, sent, received, f"MoE::{what} ({self.label})")
-        return exchanged
+        return _Exchange.apply(rows, sent, received, f"MoE::{what} ({self.label})")
 
     def _exchange_counts(self, counts: Tensor) -> Tensor:
         """Return how many tokens each rank sends to each expert of this rank: (ranks, local experts)."""

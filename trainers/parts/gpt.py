@@ -33,8 +33,7 @@ class Attention(nn.Module):
             for layer in (self.query, self.key, self.value)
         )
         attended = scaled_dot_product_attention(query, key, value, is_causal=True)
-        output: Tensor = self.out(attended.transpose(1, 2).flatten(2))
-        return output
+        return self.out(attended.transpose(1, 2).flatten(2))
 
 
 class FeedForward(nn.Module):
@@ -45,8 +44,7 @@ class FeedForward(nn.Module):
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.down(gelu(self.up(x)))
-        return output
+        return self.down(gelu(self.up(x)))
 
 
 class Block(nn.Module):
@@ -60,8 +58,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
-        output: Tensor = x + self.mlp(self.mlp_norm(x))
-        return output
+        return x + self.mlp(self.mlp_norm(x))
 
 
 class Embedding(nn.Module):
@@ -72,8 +69,7 @@ class Embedding(nn.Module):
         self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        output: Tensor = self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
-        return output
+        return self.token(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
 
 
 class Head(nn.Module):
@@ -84,8 +80,7 @@ class Head(nn.Module):
         self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.out(self.norm(x))
-        return output
+        return self.out(self.norm(x))
 
 
 def build(name: str) -> nn.Sequential:

@@ -35,8 +35,7 @@ class Block(nn.Module):
         self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = x + self.down(relu(self.up(self.norm(x))))
-        return output
+        return x + self.down(relu(self.up(self.norm(x))))
 
 
 def balanced() -> nn.Sequential:

@@ -42,8 +42,7 @@ class _CustomGradient(torch.autograd.Function):
 
 
 def _apply(x: Tensor, forward_op: Callable[[Tensor], Tensor], backward_op: Callable[[Tensor], Tensor]) -> Tensor:
-    output: Tensor = _CustomGradient.apply(x, forward_op, backward_op)
-    return output
+    return _CustomGradient.apply(x, forward_op, backward_op)
 
 
 def _identity(x: Tensor) -> Tensor:
@@ -104,15 +103,13 @@ class SequenceRegion(Region):
         return _apply(x, self._gather, self._own_tokens)
 
     def _own_tokens(self, x: Tensor) -> Tensor:
-        tokens: Tensor = x.chunk(self.size, 1)[self.rank].contiguous()
-        return tokens
+        return x.chunk(self.size, 1)[self.rank].contiguous()
 
     def _gather(self, x: Tensor) -> Tensor:
         parts = x.new_empty(self.size * x.shape[0], *x.shape[1:])
         with self._labeled("all_gather"):
             all_gather(parts, x.contiguous(), group=self.group)
-        whole: Tensor = parts.unflatten(0, (self.size, -1)).transpose(0, 1).flatten(1, 2)
-        return whole
+        return parts.unflatten(0, (self.size, -1)).transpose(0, 1).flatten(1, 2)
 
     def _scatter(self, x: Tensor) -> Tensor:
         parts = x.unflatten(1, (self.size, -1)).transpose(0, 1).flatten(0, 1)

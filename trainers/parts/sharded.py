@@ -71,8 +71,7 @@ class Sharded:
 
     def gather(self) -> dist.Work:
         """Start to gather all ranks' updated shards."""
-        gathering: dist.Work = all_gather(self._full_buffer, self.shard.detach(), async_op=True)
-        return gathering
+        return all_gather(self._full_buffer, self.shard.detach(), async_op=True)
 
 
 def fully_sharded(model: nn.Sequential, mesh: DeviceMesh, options: Options) -> nn.Sequential:
