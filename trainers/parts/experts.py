@@ -10,7 +10,7 @@ No token is dropped: an expert takes all tokens that it is sent, so the result i
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -20,21 +20,9 @@ from torch.profiler import record_function
 from dptrace.record import World
 from dptrace.record.distributed import at_least_float32, check_finite
 from dptrace.trainers.parts.gpt import FeedForward
+from dptrace.trainers.parts.regions import custom_gradient
 
 __all__ = ["Experts", "full_parameters", "local_parameter_names"]
-
-
-class _Exchange(torch.autograd.Function):
-    """An all-to-all of rows; backward sends their gradients back."""
-
-    @staticmethod
-    def forward(context: Any, rows: Tensor, sent: list[int], received: list[int], name: str) -> Tensor:
-        context.sent, context.received, context.name = sent, received, name
-        return _all_to_all(rows, sent, received, name)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        return _all_to_all(gradients[0], context.received, context.sent, context.name), None, None, None
 
 
 def _all_to_all(rows: Tensor, sent: list[int], received: list[int], name: str) -> Tensor:
@@ -89,7 +77,9 @@ class Experts(nn.Module):
     def _exchange(self, rows: Tensor, sent: list[int], received: list[int], what: str) -> Tensor:
         if self.world.size == 1:
             return rows
-        return _Exchange.apply(rows, sent, received, f"MoE::{what} ({self.label})")
+        exchange = partial(_all_to_all, name=f"MoE::{what} ({self.label})")
+        there, back = partial(exchange, sent=sent, received=received), partial(exchange, sent=received, received=sent)
+        return custom_gradient(rows, there, back)
 
     def _exchange_counts(self, counts: Tensor) -> Tensor:
         """Return how many tokens each rank sends to each expert of this rank: (ranks, local experts)."""

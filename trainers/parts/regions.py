@@ -23,12 +23,10 @@ from torch.profiler import record_function
 
 from dptrace.trainers.parts.collectives import all_gather, reduce_scatter
 
-__all__ = ["Region", "SequenceRegion"]
+__all__ = ["Region", "SequenceRegion", "custom_gradient"]
 
 
 class _CustomGradient(torch.autograd.Function):
-    """Apply one function to the activations in forward and another to their gradients in backward."""
-
     @staticmethod
     def forward(
         context: Any, x: Tensor, forward_op: Callable[[Tensor], Tensor], backward_op: Callable[[Tensor], Tensor]
@@ -41,7 +39,10 @@ class _CustomGradient(torch.autograd.Function):
         return context.backward_op(gradients[0]), None, None
 
 
-def _apply(x: Tensor, forward_op: Callable[[Tensor], Tensor], backward_op: Callable[[Tensor], Tensor]) -> Tensor:
+def custom_gradient(
+    x: Tensor, forward_op: Callable[[Tensor], Tensor], backward_op: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Apply *forward_op* to the activations in forward, and *backward_op* to their gradients in backward."""
     return _CustomGradient.apply(x, forward_op, backward_op)
 
 
@@ -66,11 +67,11 @@ class Region:
 
     def enter(self, x: Tensor) -> Tensor:
         """Pass x to this rank's share; its gradient is the sum over the ranks."""
-        return _apply(x, _identity, self._all_reduce)
+        return custom_gradient(x, _identity, self._all_reduce)
 
     def leave(self, share: Tensor) -> Tensor:
         """Sum the ranks' shares, in place."""
-        return _apply(share, self._all_reduce, _identity)
+        return custom_gradient(share, self._all_reduce, _identity)
 
     def _all_reduce(self, x: Tensor) -> Tensor:
         # In place: a linear layer has just computed x, in forward or backward, and nothing else refers to it.
@@ -88,19 +89,19 @@ class SequenceRegion(Region):
 
     def enter(self, x: Tensor) -> Tensor:
         """Gather all tokens; the gradient of a token is the sum over the ranks."""
-        return _apply(x, self._gather, self._scatter)
+        return custom_gradient(x, self._gather, self._scatter)
 
     def leave(self, share: Tensor) -> Tensor:
         """Sum the ranks' shares and keep this rank's tokens."""
-        return _apply(share, self._scatter, self._gather)
+        return custom_gradient(share, self._scatter, self._gather)
 
     def split_tokens(self, x: Tensor) -> Tensor:
         """Keep this rank's tokens of an x that is the same on all ranks."""
-        return _apply(x, self._own_tokens, self._gather)
+        return custom_gradient(x, self._own_tokens, self._gather)
 
     def gather_tokens(self, x: Tensor) -> Tensor:
         """Gather all tokens for layers that all ranks compute identically, so that their gradients are equal."""
-        return _apply(x, self._gather, self._own_tokens)
+        return custom_gradient(x, self._gather, self._own_tokens)
 
     def _own_tokens(self, x: Tensor) -> Tensor:
         return x.chunk(self.size, 1)[self.rank].contiguous()
