@@ -35,7 +35,6 @@ __all__ = [
     "check_pipeline",
     "check_ranks",
     "check_replicas",
-    "parse_ratio",
 ]
 
 SAMPLES = 32_768
@@ -218,13 +217,6 @@ def check_replicas(mode: str, options: MutableMapping[str, Any], ranks: int) -> 
         check_micro_batches(options["batch_size"], ranks, options["micro_batches"])
     if "nodes" in traits and options.get("ranks_per_node") is not None:
         check_nodes(ranks, options["ranks_per_node"])
-
-
-def parse_ratio(text: str) -> float:
-    """Read a share above 0 and up to 1; raise ValueError for anything else."""
-    if not 0 < float(text) <= 1:
-        raise ValueError(f"{text} is not above 0 and at most 1")
-    return float(text)
 
 
 def check_compression(options: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import get_type_hints
 
 import pytest
 
-from dptrace.record.options.catalog import OPTIONS, Option, TrainerOptions
+from dptrace.record.options.catalog import OPTIONS, Option, TrainerOptions, ratio
 from dptrace.record.options.modes import MODES
 from dptrace.record.options.parse import parse_options
 
@@ -51,7 +51,7 @@ def test_an_option_is_declared_by_one_attribute() -> None:
     """Name, attribute and default follow from the declaration."""
 
     class Extended(TrainerOptions):
-        grad_steps = Option(int, 3, "training", "An option.")
+        grad_steps = Option("training", "An option.", type=int, default=3)
 
     assert (Option, "grad-steps", "grad_steps") == (
         type(Extended.grad_steps),
@@ -59,3 +59,10 @@ def test_an_option_is_declared_by_one_attribute() -> None:
         Extended.grad_steps.field,
     )
     assert 3 == Extended().grad_steps
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "nan", "much"])
+def test_a_share_is_above_zero_and_at_most_one(text: str) -> None:
+    """Anything else is refused as a value of --topk-ratio."""
+    with pytest.raises(ValueError, match=r".+"):
+        ratio(text)
