@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dptrace.commands.shared.options import check_machines, machine_options
+from dptrace.commands.shared.output import NORMAL, QUIET
+from dptrace.commands.shared.progress import progress
 from dptrace.core.text import sanitize
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_folder, kept_checkpoints_message
 from dptrace.record.launch.run_folder import RunFolder
-from dptrace.record.options.catalog import OPTIONS, REPLICATED
+from dptrace.record.options.catalog import OPTIONS, TrainerOptions
 from dptrace.record.options.models import MODELS
-from dptrace.record.options.modes import FAMILIES, MODES, complete_mode, trainer
+from dptrace.record.options.modes import FAMILIES, MODES, REPLICATED, complete_mode, trainer
 from dptrace.record.options.parse import (
     SYNTHETIC_IMAGES,
     Schedule,
@@ -54,9 +55,8 @@ class GroupedCommand(click.Command):
         super().format_help_text(ctx, formatter)
         for family, heading in FAMILIES.items():
             rows = [(name, mode.description) for name, mode in MODES.items() if mode.family == family]
-            if rows:
-                with formatter.section(heading):
-                    formatter.write_dl(rows)
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in _HEADINGS.values()}
@@ -65,8 +65,6 @@ class GroupedCommand(click.Command):
             if row is not None:
                 groups[_HEADINGS[_GROUPS.get(parameter.name or "", "other")]].append(row)
         for heading, rows in groups.items():
-            if not rows:
-                continue
             with formatter.section(heading):
                 formatter.write_dl(rows)
 
@@ -77,11 +75,13 @@ Examples:
   dptrace record --mode ddp --gpus 2 --model small --bucket-cap-mb 4
   dptrace record --gpus 4 --steps 5 train.py --epochs 1
 """
-_METAVARS = {"out": "FOLDER", "save-parameters": "FILE", "data": "FOLDER", "checkpoints": "FOLDER"}
-_GROUPS = {"mode": "first", "gpus": "first", "force": "recording", "links": "recording"}
-_GROUPS |= {"max_restarts": "faults"}
-_GROUPS |= {"nnodes": "machines", "node_rank": "machines", "rdzv_endpoint": "machines"}
-_GROUPS |= {option.field: option.group for option in OPTIONS}
+_GROUPS = {
+    **dict.fromkeys(("mode", "gpus"), "first"),
+    **dict.fromkeys(("force", "links"), "recording"),
+    **dict.fromkeys(("nnodes", "node_rank", "rdzv_endpoint"), "machines"),
+    "max_restarts": "faults",
+    **{option.field: option.group for option in OPTIONS},
+}
 
 
 def _as_click_type(reader: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -99,15 +99,15 @@ def _as_click_type(reader: Callable[[str], Any]) -> Callable[[str], Any]:
 def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the trainers' options, declared in dptrace.record.options.catalog; the defaults are the trainers'."""
     for option in reversed(OPTIONS):
+        names = (*(["-o"] if option.name == "out" else []), f"--{option.name}", option.field)
         if option.type is bool:
-            flag = click.option(f"--{option.name}", option.field, is_flag=True, default=None, help=option.help_text)
-            function = flag(function)
-            continue
-        plain = option.type if isinstance(option.type, type) else _as_click_type(option.type)
-        kind = click.Choice(option.choices) if option.choices else plain
-        names = ("-o", f"--{option.name}") if option.name == "out" else (f"--{option.name}",)
-        unit = None if option.choices else _METAVARS.get(option.name, "N")
-        function = click.option(*names, option.field, type=kind, metavar=unit, help=option.help_text)(function)
+            kind: dict[str, Any] = {"is_flag": True, "default": None}
+        elif option.choices:
+            kind = {"type": click.Choice(option.choices)}
+        else:
+            plain = option.type if isinstance(option.type, type) else _as_click_type(option.type)
+            kind = {"type": plain, "metavar": option.metavar}
+        function = click.option(*names, **kind, help=option.help_text)(function)
     return function
 
 
@@ -146,18 +146,18 @@ def _check(mode: str | None, gpus: int | None, script: tuple[str, ...], options:
         raise UsageError("Choose either --mode or a script: dptrace record --mode naive, or dptrace record train.py.")
     if options["quiet"] and options["verbose"]:
         raise UsageError("Choose one of --quiet and --verbose.")
-    chosen = [_default(name) if options[name] is None else options[name] for name in ("steps", "warmup", "wait")]
-    Schedule.of(*chosen)
+    given = {name: options[name] for name in ("steps", "warmup", "wait") if options[name] is not None}
+    chosen = TrainerOptions(**given)
+    Schedule.of(chosen.steps, chosen.warmup, chosen.wait)
     if mode is not None:
         trainer(mode)
-        check_model(mode, options["model"] or default_model(mode))
-        check_training(options | {"model": options["model"] or default_model(mode)})
+        model = options["model"] or default_model(mode)
+        check_model(mode, model)
+        check_training({**options, "model": model})
         if MODES[mode].single_gpu and options["nnodes"] > 1:
             raise UsageError(f"--mode {mode} trains on one GPU; leave --nnodes out, or choose another mode.")
-    else:
-        path = Path(script[0])
-        if not path.is_file():
-            raise UsageError(f"{path}: script not found.")
+    elif not Path(script[0]).is_file():
+        raise UsageError(f"{script[0]}: script not found.")
     _check_options(mode, options)
     _check_places(mode, script, options)
     check_machines(options)
@@ -179,13 +179,10 @@ def _check_options(mode: str | None, options: dict[str, Any]) -> None:
             continue
         if mode is None and option.field not in _SCRIPT_OPTIONS:
             raise UsageError(f"--{option.name} is for --mode; put an option of the script after its name.")
-        if mode is not None and option.modes == REPLICATED and mode not in REPLICATED:
-            raise UsageError(
-                f"--{option.name}: checkpoints need a mode whose ranks all hold the whole model: "
-                f"{', '.join(REPLICATED)}; the ranks of --mode {mode} do not."
-            )
         if mode is not None and option.modes and mode not in option.modes:
-            raise UsageError(f"--{option.name} does not apply to --mode {mode}; it is for {', '.join(option.modes)}.")
+            those = "modes whose ranks all hold the whole model: " if option.trait == "replicated" else ""
+            modes = ", ".join(option.modes)
+            raise UsageError(f"--{option.name} does not apply to --mode {mode}; it is for {those}{modes}.")
 
 
 def _check_places(mode: str | None, script: tuple[str, ...], options: dict[str, Any]) -> None:
@@ -200,16 +197,13 @@ def _check_places(mode: str | None, script: tuple[str, ...], options: dict[str, 
 
 def _checkpoints(mode: str | None, options: dict[str, Any]) -> Path | None:
     """Return the folder of checkpoints to write or resume from; None where neither is requested."""
-    wanted = mode is not None and (options["checkpoint_every"] or options["resume"])
-    return checkpoint_folder(mode, options["checkpoints"]) if wanted and mode is not None else None
+    if mode is None or not (options["checkpoint_every"] or options["resume"]):
+        return None
+    return checkpoint_folder(mode, options["checkpoints"])
 
 
 def _out(mode: str | None, script: tuple[str, ...], options: dict[str, Any]) -> Path:
     return Path(options["out"] or f"runs/{mode or Path(script[0]).stem}")
-
-
-def _default(field: str) -> Any:
-    return next(option.default for option in OPTIONS if option.field == field)
 
 
 def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
@@ -236,15 +230,14 @@ def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: d
     from dptrace.record.launch.launcher import Launch
 
     processes = _processes(mode, gpus, options["quiet"])
-    given = {option: options[option.field] for option in OPTIONS if options[option.field] is not None}
     if mode is not None:
         model = options["model"] or default_model(mode)
         batch = MODELS[model].batch_size if options["batch_size"] is None else options["batch_size"]
         check_ranks(mode, {**options, "model": model, "batch_size": batch}, processes * options["nnodes"])
     arguments = [
         f"--{option.name}" if value is True else f"--{option.name}={value}"
-        for option, value in given.items()
-        if option.name != "out"
+        for option in OPTIONS
+        if (value := options[option.field]) is not None and option.name != "out"
     ]
     return Launch(
         out=_out(mode, script, options),
@@ -274,8 +267,10 @@ def _record(job: Launch, quiet: bool) -> None:
         remedy = " Add --checkpoint-every N to resume instead." if job.mode in REPLICATED else ""
         click.echo(f"No checkpoints: after a failure, training restarts from step 0.{remedy}", err=True)
     try:
-        with _progress(job, quiet) as show:
-            info = launch(job, show)
+        # A script prints its own progress, and --verbose the trainer's output.
+        shown = NORMAL if job.mode is not None and not (quiet or job.verbose) else QUIET
+        with progress("Training", shown) as show:
+            info = launch(job, lambda done, total: show(done / total, f"{done}/{total} steps"))
     except Interrupted as stopped:
         checkpoints = kept_checkpoints_message(job.checkpoints)
         kept = f"no recording is kept. {checkpoints}" if checkpoints else "nothing is kept."
@@ -312,27 +307,3 @@ def _summary(info: dict[str, Any]) -> str:
     ranks = info["ranks"]
     steps = plural(max(rank["recorded_steps"] for rank in ranks), "step")
     return f"Wrote {info['folder']}: {steps} of {plural(len(ranks), 'rank')}. {profiler_sentence(info)}".rstrip()
-
-
-@contextmanager
-def _progress(job: Launch, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Show a trainer's progress and remaining time on a terminal; a script prints its own."""
-    if quiet or job.mode is None or job.verbose or not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    from dptrace.commands.shared.output import console
-
-    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), *times)
-    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
-        task = bar.add_task("Starting", total=None)
-        yield lambda done, total: bar.update(task, description="Training", completed=done, total=total)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Literal
 
 from dptrace.record.options.models import MODELS
-from dptrace.record.options.modes import REPLICATED, Trait, modes_with
+from dptrace.record.options.modes import Trait, modes_with
 from dptrace.record.options.validation import (
     COMPRESSIONS,
     EXPERTS,
@@ -24,7 +24,7 @@ from dptrace.record.options.validation import (
     TOPK_RATIO,
 )
 
-__all__ = ["OPTIONS", "REPLICATED", "Option", "TrainerOptions", "positive_int"]
+__all__ = ["OPTIONS", "Option", "TrainerOptions", "positive_int"]
 
 
 def number_where(kind: Callable[[str], Any], holds: Callable[[Any], bool], description: str) -> Callable[[str], Any]:
@@ -35,7 +35,7 @@ def number_where(kind: Callable[[str], Any], holds: Callable[[Any], bool], descr
             raise ValueError(f"{text} is not {description}")
         return number
 
-    read.__name__ = f"number {description}"  # argparse shows it
+    read.__name__ = f"number ({description})"  # argparse shows it
     return read
 
 
