@@ -34,7 +34,7 @@ def train(options: Options, world: World) -> None:
     )
 
     with task.record(model, tensors.parameters) as recording:
-        for x, y in task.batches(recording.total_steps, index=mesh.get_local_rank("dp"), count=replicas):
+        for x, y in task.batches(recording.total_steps, shard=(mesh.get_local_rank("dp"), replicas)):
             loss = task.forward(model, x, y)
             optimizer_wrapper.backward(loss)
             optimizer_wrapper.step()

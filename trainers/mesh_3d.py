@@ -41,7 +41,7 @@ def train(options: Options, world: World) -> None:
     pipeline = Pipeline(task, pipeline_stages, optimizer_wrapper)
 
     with task.record(model, tensors.parameters) as recording:
-        for x, y in task.batches(recording.total_steps, index=mesh.get_local_rank("dp"), count=replicas):
+        for x, y in task.batches(recording.total_steps, shard=(mesh.get_local_rank("dp"), replicas)):
             loss = pipeline.step(x, y)
 
             with flat_gradients(model) as gradients:

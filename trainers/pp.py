@@ -33,7 +33,7 @@ def train(options: Options, world: World) -> None:
     pipeline = Pipeline(task, pipeline_stages, optimizer_wrapper)
 
     with task.record(pipeline_stages.model, pipeline_stages.parameters) as recording:
-        for x, y in task.batches(recording.total_steps, index=0, count=1):
+        for x, y in task.batches(recording.total_steps, shard=(0, 1)):
             loss = pipeline.step(x, y)
             optimizer_wrapper.step()
             recording.step(loss)

@@ -38,7 +38,7 @@ def train(options: Options, world: World) -> None:
     )
 
     with task.record(model, tensors.parameters) as recording:
-        for x, y in task.batches(recording.total_steps, index=0, count=1):
+        for x, y in task.batches(recording.total_steps, shard=(0, 1)):
             loss = task.forward(model, x, y)
             optimizer_wrapper.backward(loss)
 

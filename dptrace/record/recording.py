@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,6 @@ from torch.profiler import ProfilerActivity, record_function, schedule
 from dptrace.core.units import plural
 from dptrace.record.accelerator import accelerator_of
 from dptrace.record.environment import device_name, versions
-from dptrace.record.epoch_timer import EpochTimer
 from dptrace.record.launch import messages
 from dptrace.record.launch.run_folder import trace_name
 from dptrace.record.memory import MemoryTracker
@@ -58,7 +57,6 @@ def phase(name: Literal["forward", "backward", "optimizer", "other"]) -> record_
     return record_function(f"dptrace::{name}")
 
 
-@overload
 def record(
     out: str | os.PathLike[str] | None = None,
     *,
@@ -68,31 +66,9 @@ def record(
     force: bool = False,
     model: nn.Module | None = None,
     options: dict[str, Any] | None = None,
-    epochs: None = None,
     first_step: int = 0,
     damaged_checkpoints: Sequence[str] = (),
-) -> Recording: ...
-
-
-@overload
-def record(
-    *, warmup: int = 3, model: nn.Module | None = None, options: dict[str, Any] | None = None, epochs: tuple[int, int]
-) -> EpochTimer: ...
-
-
-def record(
-    out: str | os.PathLike[str] | None = None,
-    *,
-    steps: int = 10,
-    warmup: int = 3,
-    wait: int | None = None,
-    force: bool = False,
-    model: nn.Module | None = None,
-    options: dict[str, Any] | None = None,
-    epochs: tuple[int, int] | None = None,
-    first_step: int = 0,
-    damaged_checkpoints: Sequence[str] = (),
-) -> Recording | EpochTimer:
+) -> Recording:
     """Record the loop in the with block; call ``step()`` at the end of each pass.
 
     Under ``dptrace record`` the launcher's folder is used, and its --steps, --warmup and --wait if given. Otherwise
@@ -108,8 +84,6 @@ def record(
         force: replace an existing run.
         model: the trained model: its parameters are counted, and DDP's logging data is kept.
         options: further entries for ``options`` in run.json.
-        epochs: (epochs, steps per epoch) to time without the profiler; one line of results is printed
-            (``record.epoch_timer``) and nothing is recorded.
         first_step: the step from which a resumed training continues; its last steps are recorded, after what remains
             of wait and warm-up.
         damaged_checkpoints: checkpoints that could not be read, and why, for the notes in run.json.
@@ -117,8 +91,6 @@ def record(
     Raises:
         UsageError: the folder holds other files or a run, or the schedule is impossible.
     """
-    if epochs is not None:
-        return EpochTimer(*epochs, warmup, model, options or {})
     assignment = messages.LauncherSettings.from_environment()
     if assignment is not None:
         steps, warmup, wait = assignment.schedule(steps, warmup, wait)

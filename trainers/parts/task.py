@@ -45,10 +45,9 @@ class Task:
         """Record a training; then check that the ranks hold the same parameters, validate, and save the parameters.
 
         Args:
-            model: this rank's part of the model.
-            parameters: the number of parameters of the whole model, if this rank holds only some.
+            parameters: the number of parameters of the whole model, if this rank's *model* holds only some.
         """
-        with record(model=model, **self.options.record_arguments) as recording:
+        with self._recorder(model) as recording:
             if parameters is not None:
                 recording.parameters = parameters
             yield recording
@@ -58,9 +57,14 @@ class Task:
                 self.validate(recording)
         save_parameters(model, self.options.save_parameters, self.full_parameters)
 
-    def batches(
-        self, steps: int, *, index: int | None = None, count: int | None = None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def _recorder(self, model: nn.Module) -> Recording | EpochTimer:
+        options = self.options
+        if options.epochs is None:
+            return record(model=model, **options.record_arguments)
+        about = options.run_options | {"mode": options.mode}
+        return EpochTimer(options.epochs, options.steps_per_epoch, options.warmup, model, about)
+
+    def batches(self, steps: int, shard: tuple[int, int] | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield this rank's shard of each global batch, from the first step on, cycling through the data.
 
         The global batch of a step does not depend on the number of ranks. Samples at the end that do not fill a batch
@@ -68,15 +72,14 @@ class Task:
 
         Args:
             steps: the step at which to stop, counted from the first step of the training.
-            index, count: this rank takes shard *index* of *count*; by default its rank and the number of ranks.
+            shard: (index, count) of the shards that this rank takes; by default its rank and the number of ranks.
         """
-        index = self.world.rank if index is None else index
-        count = self.world.size if count is None else count
+        index, count = shard or (self.world.rank, self.world.size)
         batch = self.options.batch_size
-        shard = batch // count
+        size = batch // count
         for step in range(self.options.first_step, steps):
-            begin = step % (len(self.data) // batch) * batch + index * shard
-            yield self._on_device(*self.data[slice(begin, begin + shard)])
+            begin = step % (len(self.data) // batch) * batch + index * size
+            yield self._on_device(*self.data[slice(begin, begin + size)])
 
     def _on_device(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         dtype = getattr(torch, self.options.dtype) if x.is_floating_point() else None
@@ -119,8 +122,7 @@ class Task:
 def main(train: Callable[[Options, World], None], mode: str, description: str | None) -> None:
     """Run a trainer as one rank: read its command line, join the other ranks, check the options, and train.
 
-    Args:
-        description: the trainer's docstring, shown by --help.
+    *description* is the trainer's docstring, which --help shows.
     """
     options = parse_options(description, mode)
     with process_group() as world:

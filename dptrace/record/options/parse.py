@@ -103,16 +103,21 @@ class Options(TrainerOptions):
     @property
     def record_arguments(self) -> dict[str, Any]:
         """The arguments of ``record.record``."""
+        names = ("out", "steps", "warmup", "wait", "force", "first_step", "damaged_checkpoints")
+        return {"options": self.run_options} | {name: getattr(self, name) for name in names}
+
+    @property
+    def run_options(self) -> dict[str, Any]:
+        """What run.json lists under ``options``."""
         run_options = {option.field: getattr(self, option.field) for option in OPTIONS if self._is_run_option(option)}
         if self.model == "resnet18":
             run_options["data"] = self.data or SYNTHETIC_IMAGES
-        arguments = {key: getattr(self, key) for key in ("out", "steps", "warmup", "wait", "force")}
-        if self.epochs is None:
-            resumed = {"first_step": self.first_step, "damaged_checkpoints": self.damaged_checkpoints}
-            return arguments | {"options": run_options} | resumed
-        samples = CIFAR10_SAMPLES if self.data else SAMPLES
-        epochs = (self.epochs, samples // self.batch_size)
-        return arguments | {"options": run_options | {"mode": self.mode}, "epochs": epochs}
+        return run_options
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of whole batches in the data."""
+        return (CIFAR10_SAMPLES if self.data else SAMPLES) // self.batch_size
 
     def _is_run_option(self, option: Option) -> bool:
         given = option.in_run_options == "always" or getattr(self, option.field) != option.default
