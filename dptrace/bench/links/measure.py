@@ -24,8 +24,11 @@ import torch.distributed as dist
 from dptrace.bench.links.operations import ELEMENT_BYTES, Operations, largest_message
 from dptrace.bench.links.topology import describe_machine
 from dptrace.errors import RecordingError
+from dptrace.record.accelerator import accelerator_of, backend_of
 from dptrace.record.distributed import World, process_group
+from dptrace.record.environment import device_name, versions
 from dptrace.record.launch import messages
+from dptrace.record.profiler import Stopwatch
 
 __all__ = ["MEASURED", "main", "sizes_between"]
 
@@ -98,6 +101,7 @@ class _LinkBenchmark:
         self._begun = time.monotonic()
         self._exchanges = Operations(world, max_bytes)
         self._rounds = 0
+        self._accelerator = accelerator_of(world.device)
         if max_bytes < request["max_bytes"] // 2:
             self.notes.append(f"Messages above {max_bytes:,} bytes were skipped: there is not enough memory for them.")
 
@@ -119,7 +123,7 @@ class _LinkBenchmark:
                 if 2 * took > most_s:
                     # A single call that waited for a core must not exclude the larger sizes.
                     took = min(took, *(self._same_on_all_ranks(self._time(item)) for _ in range(_BEST_OF - 1)))
-                if self.world.device.type == "cuda":
+                if self._accelerator is not None:
                     item.calls = max(1, min(_MOST_CALLS, round(_TIMING_S / took)))
                 item.timings_per_round = _TIMINGS_IF_SHORT if took * item.calls < _SHORT_S else 1
                 self.items.append(item)
@@ -185,9 +189,16 @@ class _LinkBenchmark:
 
     def _time(self, item: Measurement) -> float:
         """Time calls from the moment all ranks are ready; return seconds per call, or per message for round trips."""
-        cuda = self.world.device.type == "cuda"
-        total = _on_gpu(item) if cuda else _on_cpu(item)
-        return total / item.calls / (2 if item.kind == "send_recv" else 1)
+        stopwatch = Stopwatch(self.world.device)
+        if self._accelerator is not None:
+            self._accelerator.module.synchronize()
+        dist.barrier()
+        stopwatch.begin()
+        for _ in range(item.calls):
+            item.call()
+        stopwatch.end()  # on a GPU, the calls have by then made this stream wait for the backend's
+        (duration_ns,) = stopwatch.durations_ns()
+        return duration_ns / 1e9 / item.calls / (2 if item.kind == "send_recv" else 1)
 
     def _same_on_all_ranks(self, value: float, of_first: bool = False) -> float:
         """Return the same value on all ranks: the largest, or that of rank 0."""
@@ -203,42 +214,21 @@ class _LinkBenchmark:
             self._progress.write_text(f"{round(100 * min(share, 1))} 100")
 
 
-def _on_cpu(item: Measurement) -> float:
-    dist.barrier()
-    began = time.perf_counter()
-    for _ in range(item.calls):
-        item.call()
-    return time.perf_counter() - began
-
-
-def _on_gpu(item: Measurement) -> float:
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize()
-    dist.barrier()
-    begin.record()
-    for _ in range(item.calls):
-        item.call()
-    end.record()  # by then the calls have made this stream wait for NCCL's
-    end.synchronize()
-    return float(begin.elapsed_time(end)) * 1e-3
-
-
 def _rank_info(world: World) -> dict[str, Any]:
     """Describe this rank; the first rank of a machine also describes the machine."""
     node = int(os.environ.get("GROUP_RANK", "0"))
-    gpu = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else None
+    gpu = None if accelerator_of(world.device) is None else device_name(world.device)
     machine = describe_machine(node) if messages.local_rank() == 0 else None
     return {"rank": world.rank, "node": node, "gpu": gpu, "machine": machine}
 
 
 def _environment(world: World, machines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    cuda = world.device.type == "cuda"
-    nccl = ".".join(map(str, torch.cuda.nccl.version())) if cuda else None
+    found = versions()
     return {
-        "backend": "nccl" if cuda else "gloo",
+        "backend": backend_of(world.device),
         "ranks": world.size,
         "nodes": len({one["node"] for one in machines}),
-        "versions": {"torch": torch.__version__, "nccl": nccl},
+        "versions": {name: found[name] for name in ("torch", "nccl")},
         "gpus": [one["gpu"] for one in machines],
         "machines": [one["machine"] for one in machines if one["machine"]],
     }

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from dptrace.errors import RecordingError
+from dptrace.record.accelerator import accelerator_of
 from dptrace.record.distributed import World
 
 __all__ = ["ELEMENT_BYTES", "Operations", "largest_message"]
@@ -28,8 +29,9 @@ def largest_message(world: World, min_bytes: int, max_bytes: int) -> int:
     Raises:
         RecordingError: not even *min_bytes* fits.
     """
-    sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if world.device.type == "cpu" else 1
-    free = _free_on_machine() if world.device.type == "cpu" else torch.cuda.mem_get_info(world.device)[0]
+    accelerator = accelerator_of(world.device)
+    sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if accelerator is None else 1
+    free = _free_on_machine() if accelerator is None else accelerator.module.mem_get_info(world.device)[0]
     fits = torch.tensor(int(free * _FREE_MEMORY_SHARE / _BUFFERS / sharing), dtype=torch.int64, device=world.device)
     dist.all_reduce(fits, op=dist.ReduceOp.MIN)
     if fits.item() < min_bytes:
