@@ -35,15 +35,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Options": "options.parse",
-    "parse_options": "options.parse",
-    "Recording": "recording",
-    "phase": "recording",
-    "record": "recording",
-    "World": "distributed",
-    "assert_in_sync": "distributed",
-    "process_group": "distributed",
-    "save_parameters": "distributed",
+    **dict.fromkeys(("World", "assert_in_sync", "process_group", "save_parameters"), "distributed"),
+    **dict.fromkeys(("Options", "parse_options"), "options.parse"),
+    **dict.fromkeys(("Recording", "phase", "record"), "recording"),
 }
 
 

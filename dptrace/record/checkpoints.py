@@ -75,7 +75,7 @@ class Checkpoints:
         self.damaged = []
         for step in reversed([step for step in self.steps() if step < before]):
             try:
-                self._check(self.path(step))
+                _check_intact(self.path(step))
                 content = torch.load(self.path(step), map_location=device, weights_only=True)
                 assert isinstance(content, dict)
                 assert content["step"] == step
@@ -93,21 +93,19 @@ class Checkpoints:
             )
         return None
 
-    def _check(self, path: Path) -> None:
-        """Verify the checksum of every part of a file, because torch reads changed numbers without an error."""
-        with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()
-        if broken is not None:
-            raise ValueError(f"{broken} is damaged")
-
     def _check_same_training(self, saved: dict[str, Any], path: Path) -> None:
         for name in self.settings.keys() | saved.keys():
-            if saved.get(name) != self.settings.get(name):
+            both = saved.get(name), self.settings.get(name)
+            if both[0] != both[1]:
+                theirs, ours = ("none" if value is None else value for value in both)
                 raise UsageError(
-                    f"{path} belongs to another training: {name.replace('_', '-')} {_display(saved.get(name))}, not "
-                    f"{_display(self.settings.get(name))}. Choose another folder with --checkpoints."
+                    f"{path} belongs to another training: {name.replace('_', '-')} {theirs}, not {ours}. Choose another "
+                    "folder with --checkpoints."
                 )
 
 
-def _display(value: object) -> str:
-    return "none" if value is None else str(value)
+def _check_intact(path: Path) -> None:
+    """Verify the checksum of every part of a file, because torch reads changed numbers without an error."""
+    with zipfile.ZipFile(path) as archive:
+        if broken := archive.testzip():
+            raise ValueError(f"{broken} is damaged")

@@ -9,7 +9,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record.distributed import RankStore
@@ -23,25 +23,6 @@ __all__ = ["RecordingOutput", "open_output"]
 _LONGEST_WRITE = timedelta(hours=2)
 """How long rank 0 waits for the slowest rank's file."""
 _PROGRESS_EVERY_NS = 200_000_000
-
-
-class RecordingOutput(Protocol):
-    """The folder of a recording, and how its ranks coordinate."""
-
-    folder: Path
-    rank_store: RankStore
-
-    def begin(self) -> None:
-        """Prepare the folder."""
-
-    def progress(self, done: int, total: int) -> None:
-        """Report the number of steps done."""
-
-    def report_error(self, message: str) -> None:
-        """Report why the recording is missing or incomplete."""
-
-    def end(self, failure: str | None) -> None:
-        """Finish after this rank's files are written; *failure* is the error that ended its training, if any."""
 
 
 _opened = 0
@@ -142,3 +123,7 @@ class StandaloneOutput:
             print(f"Wrote {path}. Next: dptrace analyze {path}", file=sys.stderr)
         else:
             print(f"Kept the incomplete recording in {self._run.keep_failed()}.", file=sys.stderr)
+
+
+RecordingOutput = LauncherOutput | StandaloneOutput
+"""The folder of a recording, and how its ranks coordinate."""

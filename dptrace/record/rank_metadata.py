@@ -46,14 +46,11 @@ def ddp_logging(model: nn.Module | None) -> dict[str, Any] | None:
     Args:
         model: the trained model; None to search this process for a DDP model, as for an unchanged script.
     """
-    ddp = _ddp_in_this_process() if model is None else model
+    ddp = model
+    if ddp is None:
+        ddp = next((thing for thing in gc.get_objects() if type(thing) is DistributedDataParallel), None)
     if not isinstance(ddp, DistributedDataParallel):
         return None
     data = ddp._get_ddp_logging_data()  # torch has no public function for it
     plain = (int, float, str, bool)
     return {key: value if isinstance(value, plain) else str(value) for key, value in sorted(data.items())}
-
-
-def _ddp_in_this_process() -> DistributedDataParallel | None:
-    models = (thing for thing in gc.get_objects() if type(thing) is DistributedDataParallel)
-    return next(models, None)

@@ -145,13 +145,9 @@ def _fail(steps: OptimizerSteps, error: BaseException, code: int) -> NoReturn:
 def _without_runner_frames(trace: TracebackType | None, script: str) -> TracebackType | None:
     """Drop the frames of this module and runpy, so that the traceback is the one that Python would show."""
     first = trace
-    while first is not None and not _same_file(first.tb_frame.f_code.co_filename, script):
+    while first is not None and os.path.abspath(first.tb_frame.f_code.co_filename) != os.path.abspath(script):
         first = first.tb_next
     return first or trace
-
-
-def _same_file(path: str, other: str) -> bool:
-    return os.path.abspath(path) == os.path.abspath(other)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ gathers the messages of all ranks.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -17,16 +15,6 @@ from torch.futures import Future
 from dptrace.trainers.parts.collectives import all_gather
 
 __all__ = ["Compressor", "ErrorFeedback", "Int8", "TopK"]
-
-
-class Compressor(Protocol):
-    """A way to encode numbers in fewer bytes."""
-
-    def pack(self, numbers: Tensor) -> Tensor:
-        """Encode the numbers; the number of bytes depends only on how many they are."""
-
-    def unpack(self, message: Tensor, into: Tensor) -> None:
-        """Decode a message and add its numbers to *into*."""
 
 
 class TopK:
@@ -54,6 +42,11 @@ class Int8:
 
     def unpack(self, message: Tensor, into: Tensor) -> None:
         into += message[4:] * message[:4].view(torch.float32)
+
+
+Compressor = TopK | Int8
+"""A way to encode numbers in fewer bytes: ``pack`` encodes them, in a number of bytes that depends only on how many
+they are; ``unpack`` decodes a message and adds its numbers to a tensor."""
 
 
 class ErrorFeedback:

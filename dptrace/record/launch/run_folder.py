@@ -36,11 +36,9 @@ def is_run_folder(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     is_run = isinstance(manifest, dict) and {"schema", "status", "world_size"} <= manifest.keys()
-    return is_run and all(_RUN_FILE_NAMES.fullmatch(file.name) and _is_plain(file) for file in path.iterdir())
-
-
-def _is_plain(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink()
+    return is_run and all(
+        _RUN_FILE_NAMES.fullmatch(file.name) and file.is_file() and not file.is_symlink() for file in path.iterdir()
+    )
 
 
 class RunFolder:

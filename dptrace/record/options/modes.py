@@ -34,6 +34,7 @@ Trait = Literal[
     "mesh",  # splits layers over some of the ranks, --tp of them; without this trait over all ranks
     "stages",  # has --pp stages
     "schedule",  # chooses the order of the pipeline's forwards and backwards
+    "whole batch",  # every rank sees the whole batch, which need not be divisible by the number of ranks
     "experts",  # splits the experts of each block over the ranks
 ]
 """A property that decides which options a mode takes (``Option.trait``) and which checks it must pass."""
@@ -49,12 +50,8 @@ class Mode:
     traits: tuple[Trait, ...] = ()
     models: tuple[str, ...] = tuple(MODELS)
     """The models that it can train. Its default is ``medium`` if that is one of them, else the first."""
-    file: str = ""
-    """Name of the trainer's file, if it is not the mode's name with underscores."""
     single_gpu: bool = False
     """Whether it runs on one rank only."""
-    whole_batch: bool = False
-    """Whether every rank sees the whole batch, so that the batch need not be divisible by the number of ranks."""
 
 
 _DECODERS = ("gpt-tiny", "gpt-small")
@@ -98,22 +95,19 @@ MODES = {
     "tp": Mode(
         "every layer is split: each rank computes its part, and the activations are all-reduced",
         "tensor",
-        ("tensor",),
+        ("tensor", "whole batch"),
         models=_IN_PAIRS,
-        whole_batch=True,
     ),
     "tp-sp": Mode(
         "tp, with the tokens split over the ranks wherever layers are not (sequence parallelism)",
         "tensor",
-        ("tensor", "sequence"),
+        ("tensor", "sequence", "whole batch"),
         models=_DECODERS,
-        whole_batch=True,
     ),
     "pp": Mode(
         "each rank holds some of the layers, and micro-batches pass through them",
         "pipeline",
-        ("schedule", "micro-batches"),
-        whole_batch=True,
+        ("schedule", "micro-batches", "whole batch"),
     ),
     "moe": Mode(
         "each rank holds some of the experts; tokens travel to them and back",
@@ -124,17 +118,14 @@ MODES = {
     "dp-tp": Mode(
         "a mesh: each row splits the model as tp does, each column the batch as ddp does",
         "combined",
-        ("tensor", "mesh"),
+        ("tensor", "mesh", "whole batch"),
         models=_IN_PAIRS,
-        whole_batch=True,
     ),
     "3d": Mode(
         "a mesh with three dimensions: data, pipeline and tensor parallel",
         "combined",
-        ("tensor", "mesh", "stages", "micro-batches"),
+        ("tensor", "mesh", "stages", "micro-batches", "whole batch"),
         models=_IN_PAIRS,
-        file="mesh_3d",
-        whole_batch=True,
     ),
 }
 """One entry for each trainer in trainers/, in the order in which to read them."""
@@ -164,5 +155,5 @@ def trainer(mode: str) -> Path:
         width = max(map(len, MODES))
         lines = "".join(f"\n  {name:{width}}  {known.description}" for name, known in MODES.items())
         raise UsageError(f"Unknown mode {mode!r}; choose from:{lines}")
-    name = MODES[mode].file or mode.replace("-", "_")
+    name = "mesh_3d" if mode == "3d" else mode.replace("-", "_")  # a module's name cannot begin with a digit
     return Path(__file__).parents[2] / "trainers" / f"{name}.py"

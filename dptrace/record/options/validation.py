@@ -71,7 +71,7 @@ def check_ranks(mode: str, options: MutableMapping[str, Any], ranks: int) -> Non
     traits = MODES[mode].traits
     if MODES[mode].single_gpu and ranks > 1:
         raise UsageError(f"{mode} trains on one GPU: start one process.")
-    check_batch(options["batch_size"], 1 if MODES[mode].whole_batch else ranks)
+    check_batch(options["batch_size"], 1 if "whole batch" in traits else ranks)
     check_replicas(mode, options, ranks)
     if "experts" in traits:
         check_experts(options, ranks)
