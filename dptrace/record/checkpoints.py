@@ -99,8 +99,8 @@ class Checkpoints:
             if both[0] != both[1]:
                 theirs, ours = ("none" if value is None else value for value in both)
                 raise UsageError(
-                    f"{path} belongs to another training: {name.replace('_', '-')} {theirs}, not {ours}. Choose another "
-                    "folder with --checkpoints."
+                    f"{path} belongs to another training: {name.replace('_', '-')} {theirs}, not {ours}. Choose "
+                    "another folder with --checkpoints."
                 )
 
 

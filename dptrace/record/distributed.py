@@ -223,8 +223,8 @@ def save_parameters(
     tensors = dict(model.named_parameters()) if full_parameters is None else full_parameters
     # NumPy has no bfloat16; float32 represents every value of the smaller formats.
     arrays = {
-        unwrapped_name(name): at_least_float32(_full_tensor(tensor.detach())).cpu().numpy()
-        for name, tensor in tensors.items()
+        unwrapped_name(name): at_least_float32(tensor.full_tensor() if _is_sharded(tensor) else tensor).cpu().numpy()
+        for name, tensor in ((name, tensor.detach()) for name, tensor in tensors.items())
     }
     if messages.rank() != 0:
         return
@@ -257,11 +257,6 @@ def unwrapped_name(name: str) -> str:
     return name.removeprefix("module.")
 
 
-def _full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Gather a sharded tensor; return any other unchanged."""
-    return tensor.full_tensor() if _is_sharded(tensor) else tensor
-
-
 def _store() -> Any:
     """Return the key-value store that the ranks used to find each other.
 
@@ -284,7 +279,7 @@ class RankStore:
     def __init__(self, name: str) -> None:
         # Stored here, because a script may leave its process group before its recording ends.
         self.rank, self.size = messages.rank(), messages.world_size()
-        self._prefix = f"dptrace/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{name}"
+        self._prefix = f"dptrace/{messages.restart_count()}/{name}"
         self._store: Any = None
         if self.size > 1:
             self._store = _store()

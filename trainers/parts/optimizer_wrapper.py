@@ -20,9 +20,8 @@ __all__ = ["OptimizerWrapper", "build_optimizer", "checkpoints_of"]
 
 def build_optimizer(parameters: Iterable[Tensor], options: Options) -> torch.optim.Optimizer:
     """Build the optimizer that the options name."""
-    if options.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, lr=options.lr, weight_decay=options.weight_decay)
-    return torch.optim.SGD(parameters, lr=options.lr, weight_decay=options.weight_decay)
+    kind = torch.optim.AdamW if options.optimizer == "adamw" else torch.optim.SGD
+    return kind(parameters, lr=options.lr, weight_decay=options.weight_decay)
 
 
 class OptimizerWrapper:

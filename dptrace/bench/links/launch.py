@@ -102,8 +102,7 @@ def _raise_failure(folder: Path, code: int, request: LinksRequest) -> None:
         raise UsageError(failure.message) if failure.exit_code == _USAGE_EXIT_CODE else RecordingError(failure.message)
     collect_logs(folder, request.processes)
     lines = last_lines(folder / f"rank{failure.rank}.log")
-    text = f"rank {failure.rank} died: {failure.message}. Nothing was measured."
-    raise RecordingError(text + ("\nIts last lines:\n" + "\n".join(f"    {line}" for line in lines) if lines else ""))
+    raise RecordingError(f"rank {failure.rank} died: {failure.message}. Nothing was measured.{lines}")
 
 
 def check_endpoint(endpoint: str) -> None:

@@ -32,8 +32,8 @@ def cost_s(point: Point, per_sample: bool) -> float | None:
 
 def best(points: Sequence[Point], per_sample: bool) -> Point | None:
     """Return the fastest point; None where all failed."""
-    costs = {id(point): cost for point in points if (cost := cost_s(point, per_sample)) is not None}
-    return min((point for point in points if id(point) in costs), key=lambda point: costs[id(point)], default=None)
+    ran = [point for point in points if point.step_p50_s is not None]
+    return min(ran, key=lambda point: cost_s(point, per_sample) or 0.0, default=None)
 
 
 def equally_good(points: Sequence[Point], per_sample: bool) -> list[Point]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -21,7 +21,6 @@ __all__ = [
     "BUCKET_CAP",
     "SWEPT",
     "Point",
-    "as_dict",
     "buckets",
     "configs",
     "epochs",
@@ -34,6 +33,7 @@ __all__ = [
 BUCKET_CAP = "bucket-cap-mb"
 SWEPT = (BUCKET_CAP, "micro-batches", "batch-size", "compress")
 """Options that can be swept; the first swept one is the x axis of the charts."""
+_OPTIONS = {option.name: option for option in OPTIONS}
 LAST = 20
 """Number of steps at the end of each timed run that count."""
 FEWEST = 8
@@ -46,7 +46,7 @@ def values(name: str, text: str) -> tuple[str, ...]:
     Raises:
         UsageError: the option does not take a value, or the list is empty.
     """
-    option = next(option for option in OPTIONS if option.name == name)
+    option = _OPTIONS[name]
     found = []
     for part in filter(None, map(str.strip, text.split(","))):
         if option.choices and part not in option.choices:
@@ -72,9 +72,9 @@ def configs(mode: str, model: str, gpus: int, chosen: Mapping[str, Sequence[str]
     """
     check_model(mode, model)
     for name in chosen:
-        option = next(option for option in OPTIONS if option.name == name)
-        if option.modes and mode not in option.modes:
-            others = " or ".join(f"--mode {other}" for other in option.modes if other in ("ddp", "accumulate"))
+        modes = _OPTIONS[name].modes
+        if modes and mode not in modes:
+            others = " or ".join(f"--mode {other}" for other in modes if other in ("ddp", "accumulate"))
             raise UsageError(f"--{name}: mode {mode} does not have this option; use {others}.")
     if not swept_options(chosen):
         raise UsageError(f"Nothing to compare: give one option several values, such as --{BUCKET_CAP} 0.5,1,2,4,8")
@@ -230,8 +230,3 @@ def buckets(
         if config in recordings
         for row in recordings[config].buckets
     ]
-
-
-def as_dict(point: Point) -> dict[str, Any]:
-    """Return a point as a dictionary for JSON."""
-    return asdict(point)

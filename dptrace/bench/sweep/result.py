@@ -11,7 +11,7 @@ from dptrace.bench.schedule import Job, results
 from dptrace.bench.store import Store
 from dptrace.bench.sweep.bucket_cap import BucketCapChoice, FittedLine, choose, fit_recorded
 from dptrace.bench.sweep.conclusions import best, conclusions, cost_s, equally_good
-from dptrace.bench.sweep.points import Point, as_dict, buckets, epochs, label, points, swept_options
+from dptrace.bench.sweep.points import Point, buckets, epochs, label, points, swept_options
 from dptrace.bench.sweep.recorded import RecordedFigures, recorded_figures
 from dptrace.errors import DptraceError
 
@@ -139,7 +139,7 @@ def _points(sweep_points: Sequence[Point], names: Sequence[str]) -> list[dict[st
     per_sample = "batch-size" in names
     fastest, alike = best(sweep_points, per_sample), equally_good(sweep_points, per_sample)
     return [
-        as_dict(point)
+        asdict(point)
         | {
             "x": point.options[names[0]],
             "series": ", ".join(label(name, point.options[name]) for name in names[1:]),

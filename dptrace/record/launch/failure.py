@@ -118,10 +118,11 @@ def remove_launcher_files(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def last_lines(log: Path) -> list[str]:
-    """Return the last lines of a rank's output."""
+def last_lines(log: Path) -> str:
+    """Return the last lines of a rank's output under a heading, to add to a message; "" if there are none."""
     if not log.exists():
-        return []
+        return ""
     lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
     # Kineto of torch 2.13 prints a line each time that it starts or stops.
-    return [line for line in lines if not line.startswith("USDT:")][-_LAST_LINES:]
+    last = [f"\n    {line}" for line in lines if not line.startswith("USDT:")][-_LAST_LINES:]
+    return "\nIts last lines:" + "".join(last) if last else ""

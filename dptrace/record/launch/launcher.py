@@ -258,7 +258,6 @@ def _failure_error(
 ) -> RecordingError | UsageError:
     """Keep traces and logs, and return an error that says what happened and what was kept."""
     traces = sorted(path.name for path in run.staging.glob("rank*.gz"))
-    lines = [] if failure.rank is None else last_lines(run.staging / f"rank{failure.rank}.log")
     logs = sorted(path.name for path in run.staging.glob("rank*.log"))
     if failure.is_user_error and not traces:
         run.discard()
@@ -266,9 +265,9 @@ def _failure_error(
     what = "The recording failed" if failure.rank is None else f"Rank {failure.rank} died"
     restarts = len(run_metadata["restarts"])
     what += f" after {plural(restarts, 'restart')}" if restarts else ""
-    text = failure.message if failure.is_user_error else f"{what}: {failure.message}."
-    if lines and not failure.is_user_error:
-        text += "\nIts last lines:\n" + "\n".join(f"    {line}" for line in lines)
+    text = f"{what}: {failure.message}." + last_lines(run.staging / f"rank{failure.rank}.log")
+    if failure.is_user_error:
+        text = failure.message
     if traces or logs:
         write_manifest(run.staging, run_metadata)
         text += f"\nKept in {run.keep_failed()}: {', '.join([*traces, *logs])}; the run is incomplete."

@@ -103,9 +103,7 @@ def check_experts(options: Mapping[str, Any], ranks: int) -> None:
         UsageError: they cannot; the message suggests a number.
     """
     experts, top_k = options["experts"] or EXPERTS, options["top_k"] or TOP_K
-    if experts % ranks:
-        above = (experts // ranks + 1) * ranks
-        raise UsageError(f"--experts {experts} must be divisible by {ranks} ranks; try {above}.")
+    _check_divisible("experts", experts, ranks, f"{ranks} ranks")
     if top_k > experts:
         raise UsageError(f"--top-k {top_k} is more than the {experts} experts of a block; raise --experts.")
 
@@ -136,7 +134,9 @@ def check_mesh(options: MutableMapping[str, Any], ranks: int) -> None:
         if parts < stages:
             raise UsageError(f"--micro-batches {parts}: 1F1B needs at least one for each of the {stages} stages.")
         options["micro_batches"] = parts
-    _check_mesh_batch(options["batch_size"], ranks // row, parts)
+    replicas = ranks // row
+    splits = f"{replicas} replicas" + f" with {parts} micro-batches each" * (parts > 1)
+    _check_divisible("batch-size", options["batch_size"], replicas * parts, f"{replicas * parts} ({splits})")
 
 
 def _check_tensor_ranks(mode: str, model: str, tensor: int) -> None:
@@ -149,12 +149,10 @@ def _check_tensor_ranks(mode: str, model: str, tensor: int) -> None:
         raise UsageError(f"--model {model} cannot be split over {tensor} ranks; try {option} {' or '.join(fitting)}.")
 
 
-def _check_mesh_batch(batch: int, replicas: int, parts: int) -> None:
-    least = replicas * parts
-    if batch % least:
-        splits = f"{replicas} replicas" + f" with {parts} micro-batches each" * (parts > 1)
-        above = -(-batch // least) * least
-        raise UsageError(f"--batch-size {batch} must be divisible by {least} ({splits}); try {above}.")
+def _check_divisible(option: str, number: int, divisor: int, parts: str) -> None:
+    if number % divisor:
+        above = -(-number // divisor) * divisor
+        raise UsageError(f"--{option} {number} must be divisible by {parts}; try {above}.")
 
 
 def check_pipeline(options: MutableMapping[str, Any], ranks: int) -> None:
@@ -188,9 +186,7 @@ def check_pipeline(options: MutableMapping[str, Any], ranks: int) -> None:
 def _check_pipeline_micro_batches(schedule: str, parts: int, ranks: int, batch: int) -> None:
     if parts < 1:
         raise UsageError(f"--micro-batches {parts}: must be at least 1.")
-    if batch % parts:
-        above = -(-batch // parts) * parts
-        raise UsageError(f"--batch-size {batch} must be divisible by {parts} micro-batches; try {above}.")
+    _check_divisible("batch-size", batch, parts, f"{parts} micro-batches")
     if schedule == "1f1b" and parts < ranks:
         raise UsageError(f"--micro-batches {parts}: --schedule 1f1b needs at least one for each of {ranks} ranks.")
     rounds = max(1, parts // ranks)

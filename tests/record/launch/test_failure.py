@@ -65,8 +65,8 @@ def test_outputs_become_one_log_for_each_rank(tmp_path: Path) -> None:
     remove_launcher_files(tmp_path)
 
     assert {"rank0.log", "rank3.log"} == {path.name for path in tmp_path.iterdir()}
-    assert ["said", "cried"] == last_lines(tmp_path / "rank3.log")
-    assert [] == last_lines(tmp_path / "rank2.log")
+    assert ["said", "cried"] == last_lines(tmp_path / "rank3.log").split()[-2:]
+    assert "" == last_lines(tmp_path / "rank2.log")
 
 
 @pytest.mark.parametrize(
