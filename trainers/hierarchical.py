@@ -14,8 +14,10 @@ their nodes. A flat ring of the same ranks would run at the speed of its slowest
 
 from __future__ import annotations
 
+import torch.distributed as dist
+
 from dptrace.record import Options, World
-from dptrace.trainers.parts.collectives import Nodes, flat_gradients
+from dptrace.trainers.parts.collectives import flat_gradients, mesh_of_nodes
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task, main
 
@@ -24,7 +26,9 @@ def train(options: Options, world: World) -> None:
     task = build_task(options, world)
     model = task.model
     optimizer_wrapper = OptimizerWrapper(model, options)
-    nodes = Nodes(world, options.ranks_per_node)
+    mesh = mesh_of_nodes(world, options.ranks_per_node)
+    inside, across = mesh.get_group("inside"), mesh.get_group("across")
+    leader = world.rank - mesh.get_local_rank("inside")
 
     with task.record(model) as recording:
         for x, y in task.batches(recording.total_steps):
@@ -32,9 +36,10 @@ def train(options: Options, world: World) -> None:
             optimizer_wrapper.backward(loss, over=world.size)  # so that the sum over the ranks is the average
 
             with flat_gradients(model) as gradients:
-                nodes.reduce_within_node(gradients)
-                nodes.all_reduce_across_nodes(gradients)
-                nodes.broadcast_within_node(gradients)
+                dist.reduce(gradients, leader, group=inside)
+                if world.rank == leader:
+                    dist.all_reduce(gradients, group=across)
+                dist.broadcast(gradients, leader, group=inside)
 
             optimizer_wrapper.step()
             recording.step(loss)

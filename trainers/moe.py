@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from dptrace.record import Options, World, assert_in_sync, phase
-from dptrace.trainers.parts.experts import Experts, full_parameters, local_parameter_names
+from dptrace.trainers.parts.experts import Experts, full_parameters
 from dptrace.trainers.parts.gpt import Block
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.task import build_task, main
@@ -38,7 +38,7 @@ def train(options: Options, world: World) -> None:
             mixture = Experts(width, options.experts, options.top_k, world, f"{number}.mlp")
             block.mlp = mixture.to(world.device, getattr(torch, options.dtype))
     mixtures = [module for module in model.modules() if isinstance(module, Experts)]
-    local_names = local_parameter_names(model)
+    local_names = {name for name, _ in model.named_parameters() if ".experts." in name}
     load = torch.zeros(len(mixtures), options.experts, dtype=torch.int64, device=world.device)
     for row, mixture in zip(load, mixtures, strict=True):
         mixture.load = row  # a view: its counts appear in the table

@@ -1,4 +1,4 @@
-"""Collectives of the trainers: all gradients as one message, the ring all-reduce, and collectives within nodes."""
+"""Collectives of the trainers: all gradients as one message, the ring all-reduce, and the mesh of nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from dptrace.record.options.validation import check_nodes
 
 __all__ = [
     "Exchange",
-    "Nodes",
     "all_gather",
     "exchange",
     "flat_gradients",
@@ -108,27 +107,3 @@ def mesh_of_nodes(world: World, per_node: int | None) -> DeviceMesh:
     check_nodes(world.size, per_node)
     shape = (world.size // per_node, per_node)
     return init_device_mesh(world.device.type, shape, mesh_dim_names=("across", "inside"))
-
-
-class Nodes:
-    """The ranks in nodes of equal size, see :func:`mesh_of_nodes`; the first rank of each node is its leader."""
-
-    def __init__(self, world: World, per_node: int | None) -> None:
-        # The mesh has a group across nodes for every position in a node; only that of the leaders is used.
-        mesh = mesh_of_nodes(world, per_node)
-        self.leader = world.rank // mesh.size(1) * mesh.size(1)
-        self.leads = world.rank == self.leader
-        self.across, self.inside = mesh.get_group("across"), mesh.get_group("inside")
-
-    def reduce_within_node(self, tensor: Tensor) -> None:
-        """Sum over the node, on its leader; on the other ranks *tensor* is undefined afterwards."""
-        dist.reduce(tensor, self.leader, group=self.inside)
-
-    def all_reduce_across_nodes(self, tensor: Tensor) -> None:
-        """Sum over the leaders; the other ranks do nothing."""
-        if self.leads:
-            dist.all_reduce(tensor, group=self.across)
-
-    def broadcast_within_node(self, tensor: Tensor) -> None:
-        """Copy the leader's tensor to all ranks of the node."""
-        dist.broadcast(tensor, self.leader, group=self.inside)

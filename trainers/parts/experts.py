@@ -22,7 +22,7 @@ from dptrace.record.distributed import at_least_float32, check_finite
 from dptrace.trainers.parts.gpt import FeedForward
 from dptrace.trainers.parts.regions import custom_gradient
 
-__all__ = ["Experts", "full_parameters", "local_parameter_names"]
+__all__ = ["Experts", "full_parameters"]
 
 
 def _all_to_all(rows: Tensor, sent: list[int], received: list[int], name: str) -> Tensor:
@@ -110,11 +110,6 @@ class Experts(nn.Module):
         if torch.is_grad_enabled():
             self.load += total
         self.balance = self.count * (total / total.sum() * probability.mean(0)).sum()
-
-
-def local_parameter_names(model: nn.Module) -> set[str]:
-    """Return the names of the parameters that only this rank holds: those of its experts."""
-    return {name for name, _ in model.named_parameters() if ".experts." in name}
 
 
 def full_parameters(model: nn.Module) -> dict[str, Tensor]:

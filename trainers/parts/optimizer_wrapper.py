@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,6 +48,7 @@ class OptimizerWrapper:
         self.optimizer = build_optimizer(model.parameters(), options) if optimizer is None else optimizer
         device = next(model.parameters()).device.type
         self.scaler = torch.amp.GradScaler(device, enabled=options.amp == "fp16")
+        self._parts: dict[str, Any] = {"model": model, "optimizer": self.optimizer, "scaler": self.scaler}
         self.steps_done = 0
         self._checkpoints = checkpoints_of(options)
         if self._checkpoints is not None:
@@ -102,12 +104,7 @@ class OptimizerWrapper:
     def _save(self, checkpoints: Checkpoints) -> None:
         """Write a checkpoint; one rank is enough, because all hold the same."""
         if rank() == 0:
-            content = {
-                "model": self.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "scaler": self.scaler.state_dict(),
-            }
-            checkpoints.save(self.steps_done, content)
+            checkpoints.save(self.steps_done, {name: part.state_dict() for name, part in self._parts.items()})
 
     def _resume(self, checkpoints: Checkpoints) -> None:
         """Continue from the newest checkpoint, after a restart or with --resume."""
@@ -116,9 +113,8 @@ class OptimizerWrapper:
         self.options.damaged_checkpoints = tuple(checkpoints.damaged)
         if content is None:
             return
-        self.model.load_state_dict(content["model"])
-        self.optimizer.load_state_dict(content["optimizer"])
-        self.scaler.load_state_dict(content["scaler"])
+        for name, part in self._parts.items():
+            part.load_state_dict(content[name])
         # Batches and recording start with the next step.
         self.steps_done = self.options.first_step = int(content["step"])
 
@@ -134,12 +130,13 @@ def checkpoints_of(options: Options) -> Checkpoints | None:
         return None
     checkpoints = Checkpoints(checkpoint_folder(options.mode, options.checkpoints), options.checkpoint_settings)
     steps = checkpoints.steps()
-    if restart_count() == 0 and not options.resume and steps:
+    begins = restart_count() == 0
+    if begins and not options.resume and steps:
         raise UsageError(
             f"{checkpoints.folder} holds checkpoints up to step {steps[-1]}. Continue from the last one with --resume; "
             "to train from the start, remove the folder or choose another with --checkpoints."
         )
-    if restart_count() == 0 and options.resume and not steps:
+    if begins and options.resume and not steps:
         raise UsageError(f"{checkpoints.folder} holds no checkpoint to continue from: leave --resume out.")
     if options.checkpoint_every is not None and rank() == 0:
         check_writable(checkpoints.folder)

@@ -82,30 +82,25 @@ class TensorParallel:
         self.parameters = sum(parameter.numel() for parameter in model.parameters())
         for name, block in model.named_children():
             if isinstance(block, gpt.Block):
-                self._parallelize_decoder_block(name, block)
+                self._parallelize_pair(block.attention, ["query", "key", "value"], "out", f"{name}.attention")
+                self._parallelize_pair(block.mlp, ["up"], "down", f"{name}.mlp")
             elif isinstance(block, mlp.Block):
-                self._parallelize_pair(block, ["up"], "down", name).attach(block.up)
+                self._parallelize_pair(block, ["up"], "down", name)
         layers = [name for name, layer in model.named_children() if isinstance(layer, nn.Linear)]
         for first, second in zip(layers[::2], layers[1::2], strict=False):
-            self._parallelize_pair(model, [first], second, f"{first}+{second}").attach(model.get_submodule(first))
+            self._parallelize_pair(model, [first], second, f"{first}+{second}")
         if self.region_type is SequenceRegion:
             self._split_tokens(model)
         for prefix, module in model.named_modules():
             sharded_dims = module.sharded_dims if isinstance(module, (ColumnParallelLinear, RowParallelLinear)) else {}
             self.sharded_dims |= {f"{prefix}.{name}": dimension for name, dimension in sharded_dims.items()}
 
-    def _parallelize_decoder_block(self, name: str, block: gpt.Block) -> None:
-        self._parallelize_pair(block.attention, ["query", "key", "value"], "out", f"{name}.attention").attach(
-            block.attention
-        )
-        self._parallelize_pair(block.mlp, ["up"], "down", f"{name}.mlp").attach(block.mlp)
-
-    def _parallelize_pair(self, holder: nn.Module, columns: list[str], rows: str, label: str) -> Region:
+    def _parallelize_pair(self, holder: nn.Module, columns: list[str], rows: str, label: str) -> None:
         region = self.region_type(self.group, label)
         for name in columns:
             setattr(holder, name, ColumnParallelLinear(getattr(holder, name), region))
         setattr(holder, rows, RowParallelLinear(getattr(holder, rows), region))
-        return region
+        region.attach(holder if len(columns) > 1 else holder.get_submodule(columns[0]))
 
     def _split_tokens(self, model: nn.Sequential) -> None:
         """Split the tokens over the ranks, from the embedding to the head."""
