@@ -233,7 +233,9 @@ def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: d
     if mode is not None:
         model = options["model"] or default_model(mode)
         batch = MODELS[model].batch_size if options["batch_size"] is None else options["batch_size"]
-        check_ranks(mode, {**options, "model": model, "batch_size": batch}, processes * options["nnodes"])
+        given = {name: value for name, value in options.items() if value is not None}
+        filled = {option.field: option.default for option in OPTIONS} | given
+        check_ranks(mode, filled | {"model": model, "batch_size": batch}, processes * options["nnodes"])
     arguments = [
         f"--{option.name}" if value is True else f"--{option.name}={value}"
         for option in OPTIONS

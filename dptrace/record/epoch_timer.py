@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from statistics import fmean
 from types import TracebackType
@@ -14,6 +13,7 @@ from torch import nn
 
 from dptrace.record.distributed import RankStore
 from dptrace.record.environment import device_name, versions
+from dptrace.record.launch.manifest import mean_losses
 from dptrace.record.launch.messages import RESULTS
 from dptrace.record.profiler import Stopwatch, device_of
 from dptrace.record.rank_metadata import losses_as_floats, plain_value
@@ -111,8 +111,6 @@ def results(
     ]
     epoch_s = [max(map(sum, laps)) / 1e9 for laps in by_epoch]
     samples = metadata["batch_size"] * steps_per_epoch
-    losses_by_rank = [rank["losses"] for rank in ranks if rank["losses"]]
-    means = [fmean(losses) for losses in zip(*losses_by_rank, strict=False)]
     return {
         "schema": 1,
         **metadata,
@@ -122,10 +120,6 @@ def results(
         "avg_epoch_s": fmean(epoch_s),
         "samples_per_s": samples / fmean(epoch_s),
         "step_s": steps,
-        "losses": [_finite(loss) for loss in means],
-        "local_losses": [_finite(loss) for loss in ranks[0]["losses"]],
+        "losses": mean_losses([rank["losses"] for rank in ranks]),
+        "local_losses": mean_losses([ranks[0]["losses"]]),
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None  # JSON has no NaN

@@ -13,7 +13,7 @@ from typing import Any
 from dptrace.record.launch.messages import read_messages, write_json
 from dptrace.record.launch.run_folder import RUN_FILE, SCHEMA
 
-__all__ = ["launch_metadata", "manifest", "missing_ranks_note", "overhead", "write_manifest"]
+__all__ = ["launch_metadata", "manifest", "mean_losses", "missing_ranks_note", "overhead", "write_manifest"]
 
 _RUN_FIELDS = ("model", "parameters", "options", "schedule", "world_size", "backend", "versions", "ddp")
 _RANK_FIELDS = (
@@ -78,7 +78,7 @@ def manifest(ranks_metadata: Sequence[dict[str, Any]], launch_metadata: dict[str
         "schema": SCHEMA,
         **run_metadata,
         **launch_metadata,
-        "losses": _mean_losses([rank_metadata["losses"] for rank_metadata in ranks_metadata]),
+        "losses": mean_losses([rank_metadata["losses"] for rank_metadata in ranks_metadata]),
         "profiler_overhead": overhead(ranks),
         "notes": list(dict.fromkeys(notes)),
         "ranks": ranks,
@@ -95,9 +95,12 @@ def _restart_note(restart: dict[str, Any]) -> str:
     return f"{who} failed ({restart['message']}); all ranks were restarted."
 
 
-def _mean_losses(losses_by_rank: Sequence[Sequence[float]]) -> list[float | None]:
-    # A rank's loss is the mean over its shard; the mean over ranks is that of the batch. In a pipeline only the ranks
-    # of the last stage have a loss.
+def mean_losses(losses_by_rank: Sequence[Sequence[float]]) -> list[float | None]:
+    """Return the mean over the ranks of each step's loss; None if it is not finite.
+
+    A rank's loss is the mean over its shard; the mean over ranks is that of the batch. In a pipeline only the ranks
+    of the last stage have a loss.
+    """
     means = [fmean(losses) for losses in zip(*filter(None, losses_by_rank), strict=False)]
     return [mean if math.isfinite(mean) else None for mean in means]  # JSON has no NaN
 

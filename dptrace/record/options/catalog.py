@@ -13,16 +13,7 @@ from typing import Any, Literal
 
 from dptrace.record.options.models import MODELS
 from dptrace.record.options.modes import Trait, modes_with
-from dptrace.record.options.validation import (
-    COMPRESSIONS,
-    EXPERTS,
-    PIPELINE,
-    POWERSGD_RANK,
-    SCHEDULES,
-    TENSOR,
-    TOP_K,
-    TOPK_RATIO,
-)
+from dptrace.record.options.validation import POWERSGD_RANK, TOPK_RATIO
 
 __all__ = ["OPTIONS", "Option", "TrainerOptions", "positive_int"]
 
@@ -126,7 +117,7 @@ class TrainerOptions(argparse.Namespace):
         "ddp",
         "How to compress DDP's gradients: to 16 bits, to 8 bits, to the largest values, or to low-rank matrices.",
         default="none",
-        choices=COMPRESSIONS,
+        choices=("none", "fp16", "bf16", "powersgd", "topk", "int8"),
         trait="ddp",
         same_on_resume=True,
     )
@@ -153,12 +144,12 @@ class TrainerOptions(argparse.Namespace):
         "parallel", "Ranks that share a fast link [default: those of one machine].", type=positive_int, trait="nodes"
     )
     experts: int = option(
-        "parallel", "Experts in each block, over all ranks.", type=positive_int, default=EXPERTS, trait="experts"
+        "parallel", "Experts in each block, over all ranks.", type=positive_int, default=8, trait="experts"
     )
-    tp: int = option("parallel", "Ranks that share each layer.", type=positive_int, default=TENSOR, trait="mesh")
-    pp: int = option("parallel", "Stages of the pipeline.", type=positive_int, default=PIPELINE, trait="stages")
+    tp: int = option("parallel", "Ranks that share each layer.", type=positive_int, default=2, trait="mesh")
+    pp: int = option("parallel", "Stages of the pipeline.", type=positive_int, default=2, trait="stages")
     top_k: int = option(
-        "parallel", "Experts that each token is sent to.", type=positive_int, default=TOP_K, trait="experts"
+        "parallel", "Experts that each token is sent to.", type=positive_int, default=2, trait="experts"
     )
     dtype: str = option(
         "training",
@@ -210,7 +201,11 @@ class TrainerOptions(argparse.Namespace):
         trait="fully sharded",
     )
     schedule: str = option(
-        "parallel", "Order of forwards and backwards.", default="1f1b", choices=SCHEDULES, trait="schedule"
+        "parallel",
+        "Order of forwards and backwards.",
+        default="1f1b",
+        choices=("naive", "gpipe", "1f1b", "interleaved", "zero-bubble"),
+        trait="schedule",
     )
     micro_batches: int = option(
         "parallel",

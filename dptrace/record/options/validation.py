@@ -1,7 +1,7 @@
 """Checks of the options that depend on the number of ranks, made before any process starts.
 
 ``check_ranks`` makes all checks that a mode's traits ask for; the others are its parts. Each takes the options by
-attribute name, with None for an option that was not given, and sets the defaults that depend on the number of ranks.
+attribute name, with their declared defaults, and sets the defaults that depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -15,17 +15,11 @@ from dptrace.record.options.models import MODELS
 from dptrace.record.options.modes import MODES
 
 __all__ = [
-    "COMPRESSIONS",
-    "EXPERTS",
     "MICRO_BATCHES",
-    "PIPELINE",
     "POWERSGD_RANK",
     "SAMPLES",
-    "SCHEDULES",
     "STATEFUL_COMPRESSIONS",
-    "TENSOR",
     "TOPK_RATIO",
-    "TOP_K",
     "check_batch",
     "check_compression",
     "check_experts",
@@ -39,19 +33,12 @@ __all__ = [
 
 SAMPLES = 32_768
 """Samples in the synthetic data."""
-EXPERTS, TOP_K = 8, 2
-"""Defaults: experts in each block over all ranks, and experts that each token is sent to."""
-TENSOR, PIPELINE = 2, 2
-"""Defaults: ranks that share a layer, and stages of the pipeline in a mesh."""
 MICRO_BATCHES = 4
 """Default micro-batches of each rank, or of each stage of a pipeline."""
 
-SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zero-bubble")
-"""In the order in which to read them: each wastes less time than the one before, or keeps fewer activations."""
 _MULTI_STAGE_SCHEDULES = ("interleaved", "zero-bubble")
 """Schedules that can put several stages on a rank."""
 
-COMPRESSIONS = ("none", "fp16", "bf16", "powersgd", "topk", "int8")
 STATEFUL_COMPRESSIONS = ("powersgd", "topk", "int8")
 """Those that add what a message left out to the next gradient, so that each rank has a state of its own."""
 POWERSGD_RANK = 2
@@ -102,14 +89,14 @@ def check_experts(options: Mapping[str, Any], ranks: int) -> None:
     Raises:
         UsageError: they cannot; the message suggests a number.
     """
-    experts, top_k = options["experts"] or EXPERTS, options["top_k"] or TOP_K
+    experts, top_k = options["experts"], options["top_k"]
     _check_divisible("experts", experts, ranks, f"{ranks} ranks")
     if top_k > experts:
         raise UsageError(f"--top-k {top_k} is more than the {experts} experts of a block; raise --experts.")
 
 
 def check_mesh(options: MutableMapping[str, Any], ranks: int) -> None:
-    """Set the defaults of ``tp``, ``pp`` and ``micro_batches``, and check that mesh, model and batch fit.
+    """Set ``tp`` and ``pp`` to the mesh's size, and the default of ``micro_batches``; check that model and batch fit.
 
     Args:
         options: ``mode``, ``model`` and ``batch_size`` must not be None.
@@ -120,8 +107,8 @@ def check_mesh(options: MutableMapping[str, Any], ranks: int) -> None:
     """
     mode = options["mode"]
     traits = MODES[mode].traits
-    tensor = options["tp"] or TENSOR if "mesh" in traits else ranks
-    stages = options["pp"] or PIPELINE if "stages" in traits else 1
+    tensor = options["tp"] if "mesh" in traits else ranks
+    stages = options["pp"] if "stages" in traits else 1
     row = tensor * stages
     if ranks % row:
         size = f"--tp {tensor}" + f" and --pp {stages}" * ("stages" in traits)
@@ -156,7 +143,7 @@ def _check_divisible(option: str, number: int, divisor: int, parts: str) -> None
 
 
 def check_pipeline(options: MutableMapping[str, Any], ranks: int) -> None:
-    """Set the defaults of ``schedule``, ``virtual_stages`` and ``micro_batches``, and check that they fit.
+    """Set the defaults of ``virtual_stages`` and ``micro_batches``, and check that they fit.
 
     Args:
         options: ``batch_size`` must not be None.
@@ -165,8 +152,7 @@ def check_pipeline(options: MutableMapping[str, Any], ranks: int) -> None:
     Raises:
         UsageError: they do not; the message suggests values that work.
     """
-    schedule = options["schedule"] or "1f1b"
-    stages = options["virtual_stages"]
+    schedule, stages = options["schedule"], options["virtual_stages"]
     if stages is None:
         stages = 2 if schedule == "interleaved" else 1
     elif stages < 1:
@@ -180,7 +166,7 @@ def check_pipeline(options: MutableMapping[str, Any], ranks: int) -> None:
     parts = options["micro_batches"]
     parts = MICRO_BATCHES * ranks if parts is None else parts
     _check_pipeline_micro_batches(schedule, parts, ranks, options["batch_size"])
-    options.update({"schedule": schedule, "virtual_stages": stages, "micro_batches": parts})
+    options.update({"virtual_stages": stages, "micro_batches": parts})
 
 
 def _check_pipeline_micro_batches(schedule: str, parts: int, ranks: int, batch: int) -> None:

@@ -14,6 +14,6 @@ from dptrace.record.options.validation import check_experts
 )
 def test_experts_that_cannot_be_shared_out_are_refused(experts: int, top_k: int, ranks: int, says: str) -> None:
     """The message suggests a number of experts."""
-    check_experts({"experts": None, "top_k": None}, 4)
+    check_experts({"experts": 8, "top_k": 2}, 4)
     with pytest.raises(UsageError, match=says):
         check_experts({"experts": experts, "top_k": top_k}, ranks)

@@ -14,7 +14,7 @@ from dptrace.record.options.validation import check_mesh
 
 
 def filled(mode: str, ranks: int, **given: Any) -> tuple[Any, ...]:
-    options = {"mode": mode, "model": "balanced", "tp": None, "pp": None, "micro_batches": None, "batch_size": 1024}
+    options = {"mode": mode, "model": "balanced", "tp": 2, "pp": 2, "micro_batches": None, "batch_size": 1024}
     options |= given
     check_mesh(options, ranks)
     return options["tp"], options["pp"], options["micro_batches"]

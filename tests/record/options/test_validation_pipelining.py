@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.options.validation import SCHEDULES, check_pipeline
+from dptrace.record.options.catalog import OPTIONS
+from dptrace.record.options.validation import check_pipeline
+
+(_SCHEDULES,) = (option.choices for option in OPTIONS if option.name == "schedule")
 
 
 def filled(ranks: int = 4, **given: Any) -> tuple[Any, ...]:
@@ -19,12 +22,11 @@ def filled(ranks: int = 4, **given: Any) -> tuple[Any, ...]:
 def test_what_is_not_said_is_filled_in() -> None:
     """The defaults are four micro-batches for each rank and one stage on each; interleaved has two."""
     assert ("1f1b", 16, 1) == filled()
-    assert ("1f1b", 16, 1) == filled(schedule=None)
     assert ("interleaved", 8, 2) == filled(2, schedule="interleaved")
     assert ("zero-bubble", 4, 3) == filled(schedule="zero-bubble", micro_batches=4, virtual_stages=3)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("schedule", _SCHEDULES)
 def test_one_rank_is_a_pipeline_too(schedule: str) -> None:
     """With one stage, or two of its own, nothing is refused."""
     assert 4 == filled(1, schedule=schedule)[1]
