@@ -232,10 +232,10 @@ def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: d
     processes = _processes(mode, gpus, options["quiet"])
     if mode is not None:
         model = options["model"] or default_model(mode)
-        batch = MODELS[model].batch_size if options["batch_size"] is None else options["batch_size"]
+        defaults = {option.field: option.default for option in OPTIONS}
+        defaults |= {"model": model, "batch_size": MODELS[model].batch_size}
         given = {name: value for name, value in options.items() if value is not None}
-        filled = {option.field: option.default for option in OPTIONS} | given
-        check_ranks(mode, filled | {"model": model, "batch_size": batch}, processes * options["nnodes"])
+        check_ranks(mode, defaults | given, processes * options["nnodes"])
     arguments = [
         f"--{option.name}" if value is True else f"--{option.name}={value}"
         for option in OPTIONS

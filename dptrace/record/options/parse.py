@@ -153,20 +153,13 @@ def parse_options(description: str | None, mode: str, arguments: Sequence[str] |
     for option in OPTIONS:
         if option.modes and mode not in option.modes:
             continue
-        help_text = option.help_text.replace("%", "%%")  # argparse formats its help
+        choices = MODES[mode].models if option.name == "model" else option.choices
+        kind: dict[str, Any] = {"choices": choices} if choices else {"metavar": option.metavar}
+        kind |= {"type": option.type, "default": option.default}
         if option.type is bool:
-            parser.add_argument(f"--{option.name}", action="store_true", help=help_text)
-            continue
-        choices = MODES[mode].models if option.name == "model" else option.choices or None
-        metavar = None if choices else option.metavar
-        parser.add_argument(
-            f"--{option.name}",
-            type=option.type,
-            default=option.default,
-            choices=choices,
-            metavar=metavar,
-            help=help_text,
-        )
+            kind = {"action": "store_true"}
+        # argparse formats its help
+        parser.add_argument(f"--{option.name}", help=option.help_text.replace("%", "%%"), **kind)
     parser.add_argument("--force", action="store_true", help="Replace the run folder if it exists.")
     epochs = "Time this many epochs without the profiler and print one line of results; record nothing."
     parser.add_argument("--epochs", type=positive_int, metavar="N", help=epochs)
