@@ -154,8 +154,11 @@ class Recording:
 
     def __enter__(self) -> Recording:
         global _latest
-        if _latest is not None and (_latest.is_active or messages.LauncherSettings.from_environment() is not None):
-            self._defer_to(_latest)
+        launched = messages.LauncherSettings.from_environment() is not None
+        if _latest is not None and (_latest._profile is not None or launched):
+            # A process has one profiler, and a launcher's folder holds one recording.
+            self._inactive = True
+            _latest.notes.append("The script started another recording; only the first was kept.")
             return self
         self.output.begin()
         _latest = self
@@ -182,16 +185,6 @@ class Recording:
             return True
         joined = dist.is_available() and dist.is_initialized()
         return joined and accelerator.backend_config not in dist.get_backend_config()
-
-    @property
-    def is_active(self) -> bool:
-        """Whether the recording still waits for steps."""
-        return self._profile is not None
-
-    def _defer_to(self, other: Recording) -> None:
-        """Record nothing: a process has one profiler, and a launcher's folder holds one recording."""
-        self._inactive = True
-        other.notes.append("The script started another recording; only the first was kept.")
 
     def step(self, loss: torch.Tensor | float | None = None) -> None:
         """End a step. *loss* stays on its device, so that no step waits for it; it is averaged over ranks later."""
