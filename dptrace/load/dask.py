@@ -52,7 +52,7 @@ def read_on_cluster(
 def read_on_worker(source: Source, read_options: ReadOptions) -> RankFile | DptraceError:
     """Read one file on a worker; return an error in the file instead of raising it, so that Dask does not retry."""
     try:
-        return load_rank_file(source, read_options)[0].only_communication()
+        return load_rank_file(source, read_options)[0]
     except DptraceError as error:
         return error
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +14,7 @@ from dptrace.core.subprocess_pool import available_cores, run_parallel
 from dptrace.errors import DptraceError
 from dptrace.load import cache
 from dptrace.load.options import ReadOptions
-from dptrace.load.rank_file import RankFile, load_rank_file, read_rank_file
+from dptrace.load.rank_file import RankFile, load_rank_file
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
 
@@ -37,15 +37,19 @@ def read_files(sources: Sequence[Source], read_options: ReadOptions) -> Iterator
         return
     # Only this process can read a pipe.
     jobs = 1 if any(source.single_pass for source in sources) else read_options.jobs or _process_count(sources)
-    with ExitStack() as stack:
-        # Only arrays from other processes need a folder.
-        shared = jobs > 1 and len(sources) > 1 and not read_options.figures_only
-        folder = stack.enter_context(_temporary()) if shared else ""
-        tasks = [
-            _Task(source, read_options, folder, os.getpid(), jobs if len(sources) == 1 else 1) for source in sources
-        ]
-        for index, result in run_parallel(_read_task, tasks, jobs):
-            yield index, _map_result(result, tasks[index]) if isinstance(result, Path) else result
+    if jobs == 1 or len(sources) == 1:
+        for index, source in enumerate(sources):
+            try:
+                result: RankFile | DptraceError = load_rank_file(source, read_options, jobs)[0]
+            except DptraceError as error:
+                result = error
+            yield index, result
+        return
+    # Figures are small enough to be sent; arrays go through a folder.
+    with nullcontext("") if read_options.figures_only else _temporary() as folder:
+        tasks = [_Task(source, read_options, folder, os.getpid()) for source in sources]
+        for index, answer in run_parallel(_read_task, tasks, jobs):
+            yield index, _map_result(answer, tasks[index]) if isinstance(answer, Path) else answer
 
 
 def _temporary() -> TemporaryDirectory[str]:
@@ -57,7 +61,7 @@ def _map_result(entry: Path, task: _Task) -> RankFile:
     try:
         return cache.read(entry, RankFile).with_path(task.source.address)
     except (OSError, CorruptArrayFile):  # the disk was full, or the cache was cleared meanwhile
-        return read_rank_file(task.source, task.read_options)
+        return load_rank_file(task.source, replace(task.read_options, cache=False))[0]
 
 
 def _process_count(sources: Sequence[Source]) -> int:
@@ -81,7 +85,6 @@ class _Task:
     read_options: ReadOptions
     folder: str
     parent_pid: int
-    jobs: int
 
     def __str__(self) -> str:
         return self.source.address
@@ -89,10 +92,8 @@ class _Task:
 
 def _read_task(task: _Task) -> RankFile | Path:
     """Read one file; in another process than the parent, write the arrays to a file that the parent maps."""
-    file, entry = load_rank_file(task.source, task.read_options, task.jobs)
-    if task.read_options.figures_only:
-        return file.only_communication()
-    if os.getpid() == task.parent_pid:
+    file, entry = load_rank_file(task.source, task.read_options)
+    if task.read_options.figures_only or os.getpid() == task.parent_pid:
         return file
     if entry is None:
         entry = Path(task.folder, f"{os.getpid()}.{id(task)}")

@@ -36,14 +36,37 @@ def open_run(paths: Sequence[str], read_options: ReadOptions | None = None, prog
     read_options = read_options or ReadOptions()
     communication_names((), read_options.comm_patterns)  # reports an invalid pattern before a long read
     sources = find(paths)
-    files, notes = _read_all(sources, read_options, progress)
+    names = [source.name for source in sources.files]
+    results: dict[int, RankFile | DptraceError] = {}
+    if progress is not None and names:
+        progress(0, len(names), names[0])
+    for index, result in read_files(sources.files, read_options):
+        results[index] = result
+        if isinstance(result, DptraceError) and _is_fatal(result, index, sources, read_options):
+            raise result
+        if progress is not None:
+            progress(len(results), len(names), names[index])
+    address = sanitize(" ".join(map(redact, paths)))
+    return _run(address, sources, [results[index] for index in range(len(names))], read_options.figures_only)
+
+
+def _run(address: str, sources: Sources, results: Sequence[RankFile | DptraceError], figures_only: bool) -> Run:
+    """Sort the files by rank, and collect the notes on them.
+
+    Raises:
+        DptraceError: no file could be read, or two files claim one rank.
+    """
+    files = [result for result in results if isinstance(result, RankFile)]
+    # Damage first: it affects every figure.
+    notes = [*(damage for file in files for damage in file.damage), *sources.notes]
+    notes += [f"Left out: {result}" for result in results if isinstance(result, DptraceError)]
+    if not files:
+        raise DptraceError("No file is a readable trace:\n" + "\n".join(notes))
     ranks, guesses = assign_ranks(files)
     pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
     devices = tuple(device.with_rank(rank) for rank, file in pairs for device in file.devices)
     devices = _drop_unfinished_steps(devices, sources.metadata)
     world_size = max([file.world_size for file in files] + [max(ranks) + 1])
-    # Damage first: it affects every figure.
-    notes = [damage for file in files for damage in file.damage] + notes
     notes += [
         *_contradictions(ranks, [file.world_size for file in files]),
         *_recorder_notes(sources.metadata),
@@ -55,16 +78,8 @@ def open_run(paths: Sequence[str], read_options: ReadOptions | None = None, prog
     if all(timeline.on_cpu for timeline in timelines):
         gloo = " and communication is gloo" if any(timeline.collectives for timeline in timelines) else ""
         notes.append(f"No GPU work here: compute is CPU operators{gloo}.")
-    return Run(
-        sanitize(" ".join(map(redact, paths))),
-        timelines,
-        sources.metadata,
-        tuple(_merge_notes(notes)),
-        world_size,
-        devices,
-        read_options.figures_only,
-        sources,
-    )
+    notes = _merge_notes(notes)
+    return Run(address, timelines, sources.metadata, tuple(notes), world_size, devices, figures_only, sources)
 
 
 def _drop_unfinished_steps(devices: tuple[DeviceFigures, ...], metadata: dict[str, Any]) -> tuple[DeviceFigures, ...]:
@@ -78,37 +93,10 @@ def _drop_unfinished_steps(devices: tuple[DeviceFigures, ...], metadata: dict[st
     return tuple(device.first_steps(complete_steps.get(device.timeline.rank, 0)) for device in devices)
 
 
-def _read_all(
-    sources: Sources, read_options: ReadOptions, progress: Progress | None
-) -> tuple[list[RankFile], list[str]]:
-    """Read the files; an unreadable file is an error if the user named it, otherwise a note."""
-    results: dict[int, RankFile | DptraceError] = {}
-    count = len(sources.files)
-    if progress is not None and count:
-        progress(0, count, sources.files[0].name)
-    for index, result in read_files(sources.files, read_options):
-        results[index] = result
-        if isinstance(result, DptraceError) and _is_fatal(result, index, sources, read_options):
-            raise result
-        if progress is not None:
-            progress(len(results), count, sources.files[index].name)
-    ordered = [results[index] for index in range(count)]
-    notes = [*sources.notes, *(f"Left out: {result}" for result in ordered if isinstance(result, DptraceError))]
-    files = [result for result in ordered if isinstance(result, RankFile)]
-    if not files:
-        raise DptraceError("No file is a readable trace:\n" + "\n".join(notes))
-    return files, notes
-
-
 def _is_fatal(error: DptraceError, index: int, sources: Sources, read_options: ReadOptions) -> bool:
     """Return whether an error in one file stops the whole reading."""
-    alone = len(sources.files) == 1
-    return (
-        read_options.strict
-        or alone
-        or sources.files[index] in sources.named
-        or error.exit_code != DptraceError.exit_code
-    )
+    named = len(sources.files) == 1 or sources.files[index] in sources.named
+    return read_options.strict or named or error.exit_code != DptraceError.exit_code
 
 
 def _merge_notes(notes: Sequence[str]) -> list[str]:
@@ -143,11 +131,8 @@ def _contradictions(ranks: Sequence[int], world_sizes_of_files: Sequence[int]) -
         sizes = " and ".join(map(str, world_sizes))
         return [f"The files are from different jobs, with world sizes {sizes}. Open each run on its own."]
     outside = [rank for rank in ranks if world_sizes and rank >= world_sizes[0]]
-    return (
-        [f"Rank {outside[0]} is outside world size {world_sizes[0]}: check that all files are from one run."]
-        if (outside)
-        else []
-    )
+    text = "Rank {} is outside world size {}: check that all files are from one run."
+    return [text.format(outside[0], world_sizes[0])] if outside else []
 
 
 def _missing(ranks: Sequence[int], world_size: int) -> list[str]:

@@ -15,7 +15,7 @@ from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
 from dptrace.timeline.build import build_timelines
 
-__all__ = ["RankFile", "load_rank_file", "read_rank_file"]
+__all__ = ["RankFile", "load_rank_file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,6 @@ class RankFile:
     damage: tuple[str, ...] = field(default=())
     """What was truncated, repaired or dropped while reading, a sentence each."""
 
-    def raise_if_damaged(self) -> None:
-        """Raise an error for a damaged file.
-
-        Raises:
-            TraceError: data was truncated, repaired or dropped.
-        """
-        if self.damage:
-            raise TraceError(f"{self.path}: damaged, and --strict refuses damaged files: {' '.join(self.damage)}")
-
     def with_path(self, address: str) -> RankFile:
         """Return a copy with the path that the user gave in this call."""
         path = sanitize(address)
@@ -50,35 +41,22 @@ class RankFile:
         return replace(self, devices=tuple(device.only_communication() for device in self.devices))
 
 
-def read_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> RankFile:
-    """Read a file and compute its figures.
+def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> tuple[RankFile, Path | None]:
+    """Return a file's figures, from the cache or else from the file, and the cache entry that holds them, if any.
 
     Raises:
         TraceError: what is wrong with the file, and what to do.
     """
-    trace = read_trace(source, jobs, read_options.comm_patterns)
-    file = RankFile(trace.path, trace.rank, trace.world_size or 0, (), trace.damage)
-    if read_options.strict:
-        file.raise_if_damaged()
-    timelines = build_timelines(trace, trace.rank or 0, read_options.comm_patterns)
-    devices = tuple(figures_of(timeline) for timeline in timelines)
-    return replace(file, devices=devices)
-
-
-def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> tuple[RankFile, Path | None]:
-    """Return a file's figures from the cache, else read the file and cache it; also return the cache entry, if any.
-
-    Raises:
-        TraceError: what is wrong with the file.
-    """
-    if not read_options.cache:
-        return read_rank_file(source, read_options, jobs), None
-    key, identity = (source.name, read_options.comm_patterns), file_identity(source)
-    found, entry = cache.fetch(source, key, RankFile)
-    if found is None:
-        file = read_rank_file(source, read_options, jobs)
-        return file, cache.store(source, key, file, identity)
-    file = found.with_path(source.address)
-    if read_options.strict:
-        file.raise_if_damaged()
-    return file, entry
+    patterns, cached = read_options.comm_patterns, read_options.cache
+    key, identity = (source.name, patterns), file_identity(source) if cached else None
+    file, entry = cache.fetch(source, key, RankFile) if cached else (None, None)
+    if file is not None:
+        file = file.with_path(source.address)
+    else:
+        trace = read_trace(source, jobs, patterns)
+        devices = tuple(map(figures_of, build_timelines(trace, trace.rank or 0, patterns)))
+        file = RankFile(trace.path, trace.rank, trace.world_size or 0, devices, trace.damage)
+        entry = cache.store(source, key, file, identity) if cached else None
+    if read_options.strict and file.damage:
+        raise TraceError(f"{file.path}: damaged, and --strict refuses damaged files: {' '.join(file.damage)}")
+    return file.only_communication() if read_options.figures_only else file, entry

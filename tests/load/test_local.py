@@ -50,7 +50,7 @@ def test_processes_give_what_one_gives(figures_only: bool, cached: bool, sources
 def test_a_second_look_reads_nothing(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
     """A cached file is not parsed; without the cache, or after a change of the file, it is."""
     first = totals(sources[:1], ReadOptions())
-    monkeypatch.setattr(rank_file, "read_rank_file", lambda *_: pytest.fail("was read again"))
+    monkeypatch.setattr(rank_file, "read_trace", lambda *_: pytest.fail("was read again"))
 
     assert first == totals(sources[:1], ReadOptions())
     with pytest.raises(pytest.fail.Exception):
@@ -77,6 +77,6 @@ def test_damage_is_refused_from_the_cache_too(tmp_path: Path) -> None:
 def test_an_emptied_cache_costs_a_reading(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the arrays to map are gone, the trace is read."""
     monkeypatch.setattr(cache, "read", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
-    task = local._Task(sources[2], ReadOptions(), "", 0, 1)
+    task = local._Task(sources[2], ReadOptions(), "", 0)
 
     assert 2 == local._map_result(Path("gone"), task).rank

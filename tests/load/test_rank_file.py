@@ -9,7 +9,7 @@ import pytest
 from dptrace.core.array_file import dumps, loads
 from dptrace.errors import TraceError
 from dptrace.load.options import ReadOptions
-from dptrace.load.rank_file import RankFile, read_rank_file
+from dptrace.load.rank_file import RankFile, load_rank_file
 from dptrace.readers.sources.source import Source
 from tests.support.kineto_files import KinetoFile, training_step
 
@@ -21,7 +21,7 @@ def source(tmp_path: Path) -> Source:
 
 def test_a_file_is_its_devices_rank_and_world(source: Source) -> None:
     """It has the file's devices, rank and world size, and comes back from bytes."""
-    file = read_rank_file(source, ReadOptions())
+    file = load_rank_file(source, ReadOptions(cache=False))[0]
     back = loads(b"".join(dumps(file)), RankFile)
 
     assert (3, 4, 1, ()) == (file.rank, file.world_size, len(file.devices), file.damage)
@@ -31,7 +31,7 @@ def test_a_file_is_its_devices_rank_and_world(source: Source) -> None:
 
 def test_a_file_goes_by_the_name_it_has_today(source: Source) -> None:
     """Found again under another address, messages use that."""
-    moved = read_rank_file(source, ReadOptions()).with_path("elsewhere/t.json")
+    moved = load_rank_file(source, ReadOptions(cache=False))[0].with_path("elsewhere/t.json")
 
     assert ("elsewhere/t.json", "elsewhere/t.json") == (moved.path, moved.devices[0].timeline.path)
 
@@ -41,6 +41,6 @@ def test_a_damaged_file_is_refused_when_strict(source: Source, tmp_path: Path) -
     text = (tmp_path / "t.json").read_text()
     (tmp_path / "t.json").write_text(text.replace('"dur": 20', '"dur": "x"', 1))
 
-    assert 1 == len(read_rank_file(source, ReadOptions()).damage)
+    assert 1 == len(load_rank_file(source, ReadOptions(cache=False))[0].damage)
     with pytest.raises(TraceError, match=r"t\.json: .*--strict.*1 event"):
-        read_rank_file(source, ReadOptions(strict=True))
+        load_rank_file(source, ReadOptions(strict=True, cache=False))
