@@ -9,6 +9,7 @@ import pytest
 import dptrace
 import dptrace.api
 import dptrace.errors
+from dptrace.run.run import Run
 from tests.support.paths import TRACES
 
 
@@ -72,11 +73,16 @@ def test_old_names_warn_and_give_the_same(old: str, new: str) -> None:
     assert found.equals(getattr(run, new)())
 
 
-def test_old_attributes_warn() -> None:
+@pytest.mark.parametrize(("old", "new"), [("info", "metadata"), ("together", "cross_rank")])
+def test_old_attributes_warn(old: str, new: str) -> None:
     """``info`` and ``together`` are the metadata and the analysis across ranks."""
     run = dptrace.open(TRACES / "naive_cpu_2ranks")
 
-    with pytest.warns(DeprecationWarning, match="metadata"):
-        assert run.info is run.metadata
-    with pytest.warns(DeprecationWarning, match="cross_rank"):
-        assert run.together is run.cross_rank
+    with pytest.warns(DeprecationWarning, match=new):
+        assert getattr(run, old) is getattr(run, new)
+
+
+def test_other_names_are_attribute_errors() -> None:
+    """A name that no version had warns of nothing."""
+    with pytest.raises(AttributeError, match="timeline_of"):
+        getattr(Run("x", ()), "timeline_of")  # noqa: B009 - Run has no such name

@@ -9,7 +9,6 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline, pipelines
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.analysis.per_gpu.split import Split
 from dptrace.core.units import milliseconds
@@ -20,6 +19,7 @@ from dptrace.timeline.model import Timeline
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
     from dptrace.api import Comparison, NotebookPage
     from dptrace.run.cross_rank import CrossRankAnalysis
 
@@ -85,6 +85,9 @@ class Run:
         return self._pipelines(self.cross_rank) if any(len(t.actions) for t in self.timelines) else ()
 
     def _pipelines(self, across: CrossRankAnalysis) -> tuple[Pipeline, ...]:
+        # Most runs have no pipeline.
+        from dptrace.analysis.cross_rank.pipeline_bubble import pipelines
+
         return pipelines(self.devices, across.clocks)
 
     def steps(self) -> pd.DataFrame:
@@ -188,7 +191,9 @@ class Run:
             bubble_percent, pipeline_bubble_percent (float, %): part of span_ns without compute: own, all ranks'.
             formula_percent (float or None, %): bubble that the schedule's formula predicts; None without a formula.
         """
-        return tables.pipeline_frame(self.pipelines, self.timelines)
+        from dptrace.analysis.cross_rank.pipeline_bubble import COLUMNS, rows
+
+        return tables.frame(rows(self.pipelines, self.timelines), COLUMNS)
 
     def pipeline_actions(self) -> pd.DataFrame:
         """Return each stage's forward and backward of each micro-batch, in the order of their starts: a row each.
@@ -201,7 +206,9 @@ class Run:
             start_ns, end_ns (int, ns): on the rank's own clock.
             busy_ns (int, ns): compute within the action.
         """
-        return tables.action_frame(self.pipelines, self.timelines)
+        from dptrace.analysis.cross_rank.pipeline_bubble import ACTION_COLUMNS, action_rows
+
+        return tables.frame(action_rows(self.pipelines, self.timelines), ACTION_COLUMNS)
 
     def matched_collectives(self) -> pd.DataFrame:
         """Return every collective across ranks: a row for each of its ranks.
@@ -322,9 +329,14 @@ class Run:
             "world_size": self.world_size,
             "ranks": [tables.rank_dict(*pair) for pair in zip(self.devices, across.exposed_waits, strict=True)],
             "notes": [*self.notes, *across.notes],
-            **({"pipelines": tables.pipeline_dicts(self._pipelines(across), self.timelines)} if staged else {}),
+            **({"pipelines": self._pipeline_dicts(across)} if staged else {}),
             **across.to_dict(),
         }
+
+    def _pipeline_dicts(self, across: CrossRankAnalysis) -> list[dict[str, Any]]:
+        from dptrace.analysis.cross_rank.pipeline_bubble import to_dict
+
+        return [to_dict(pipeline, self.timelines) for pipeline in self._pipelines(across)]
 
     def __repr__(self) -> str:
         steps = max((len(split.names) for split in self.splits), default=0)
@@ -338,59 +350,37 @@ class Run:
         """Return a small table for notebooks: the split of each GPU, mean per step."""
         return f"<p>{escape(repr(self))}</p>{tables.mean_split_html(self.devices)}"
 
-    # Names of version 0.1, kept for one release.
-
-    def idle(self) -> pd.DataFrame:
-        """Return :meth:`idle_causes`; deprecated."""
-        _warn("idle()", "idle_causes()")
-        return self.idle_causes()
-
-    def intervals(self) -> pd.DataFrame:
-        """Return :meth:`kernels`; deprecated."""
-        _warn("intervals()", "kernels()")
-        return self.kernels()
-
-    def matches(self) -> pd.DataFrame:
-        """Return :meth:`matched_collectives`; deprecated."""
-        _warn("matches()", "matched_collectives()")
-        return self.matched_collectives()
-
-    def clocks(self) -> pd.DataFrame:
-        """Return :meth:`clock_offsets`; deprecated."""
-        _warn("clocks()", "clock_offsets()")
-        return self.clock_offsets()
-
-    def actions(self) -> pd.DataFrame:
-        """Return :meth:`pipeline_actions`; deprecated."""
-        _warn("actions()", "pipeline_actions()")
-        return self.pipeline_actions()
-
     def diff(self, other: Run) -> Comparison:
         """Return :meth:`compare`; deprecated."""
-        _warn("diff()", "compare()")
+        _warn("diff", "compare")
         return self.compare(other)
 
     def view(self, name: str = "gantt", height: int = 640) -> NotebookPage:
         """Return :meth:`show`; deprecated."""
-        _warn("view()", "show()")
+        _warn("view", "show")
         return self.show(name, height)
 
-    def beside(self, align: bool = True) -> CrossRankAnalysis:
-        """Return :meth:`analyze_cross_rank`; deprecated."""
-        _warn("beside()", "analyze_cross_rank()")
-        return self.analyze_cross_rank(align)
+    if not TYPE_CHECKING:
 
-    @property
-    def info(self) -> dict[str, Any]:
-        """:attr:`metadata`; deprecated."""
-        _warn("info", "metadata")
-        return self.metadata
+        def __getattr__(self, name: str) -> Any:
+            """Return what a name of version 0.1 is called now; deprecated."""
+            if name not in _RENAMED:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            _warn(name, _RENAMED[name])
+            return getattr(self, _RENAMED[name])
 
-    @property
-    def together(self) -> CrossRankAnalysis:
-        """:attr:`cross_rank`; deprecated."""
-        _warn("together", "cross_rank")
-        return self.cross_rank
+
+_RENAMED = {
+    "actions": "pipeline_actions",
+    "beside": "analyze_cross_rank",
+    "clocks": "clock_offsets",
+    "idle": "idle_causes",
+    "info": "metadata",
+    "intervals": "kernels",
+    "matches": "matched_collectives",
+    "together": "cross_rank",
+}
+"""Names of version 0.1, kept for one release."""
 
 
 def _warn(old: str, new: str) -> None:

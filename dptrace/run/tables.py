@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dptrace.analysis.cross_rank.exposed_wait import WAIT_FIGURES, ExposedWait
-from dptrace.analysis.cross_rank.pipeline_bubble import ACTION_COLUMNS, COLUMNS, Pipeline, action_rows, rows, to_dict
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES, overlap_percent
@@ -19,19 +17,18 @@ from dptrace.timeline.model import Phase, Timeline
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
+
 __all__ = [
     "CLOCK_COLUMNS",
     "FINDING_COLUMNS",
     "STRAGGLER_COLUMNS",
-    "action_frame",
     "collective_frame",
     "frame",
     "idle_frame",
     "kernel_frame",
     "matched_frame",
     "mean_split_html",
-    "pipeline_dicts",
-    "pipeline_frame",
     "rank_dict",
     "step_frame",
     "total_frame",
@@ -77,6 +74,8 @@ def frame(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> pd.DataFram
 
 def step_frame(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> pd.DataFrame:
     """Return a row per rank, device and step with the figures of the split and of waiting."""
+    from dptrace.analysis.cross_rank.exposed_wait import WAIT_FIGURES
+
     rows = (
         {"rank": d.split.rank, "device": d.timeline.device, "step": name}
         | {figure: int(values[k]) for figure, values in d.split.figures.items()}
@@ -94,6 +93,8 @@ def _with_missing_waits(table: pd.DataFrame) -> pd.DataFrame:
 
 def total_frame(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> pd.DataFrame:
     """Return a row per GPU with the figures over all steps and the overlap in percent."""
+    from dptrace.analysis.cross_rank.exposed_wait import WAIT_FIGURES
+
     rows = []
     for device, wait in zip(devices, waits, strict=True):
         total = device.split.total() | wait.total()
@@ -135,21 +136,6 @@ def matched_frame(collectives: Sequence[dict[str, Any]]) -> pd.DataFrame:
         for member in row["members"]
     )
     return frame(rows, ("collective", *_MATCHED_COLUMNS, *_MEMBER_COLUMNS))
-
-
-def pipeline_frame(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline]) -> pd.DataFrame:
-    """Return a row per rank and step of a pipeline."""
-    return frame(rows(pipelines, timelines), COLUMNS)
-
-
-def action_frame(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline]) -> pd.DataFrame:
-    """Return a row per action of a pipeline."""
-    return frame(action_rows(pipelines, timelines), ACTION_COLUMNS)
-
-
-def pipeline_dicts(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
-    """Return the pipelines as plain data."""
-    return [to_dict(pipeline, timelines) for pipeline in pipelines]
 
 
 def rank_dict(device: DeviceFigures, wait: ExposedWait) -> dict[str, Any]:
