@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import Any
 
 import click
 
@@ -18,7 +17,10 @@ __all__ = [
     "RenamedOption",
     "Selection",
     "check_machines",
+    "field_of",
     "force_option",
+    "given_options",
+    "group",
     "json_option",
     "machine_options",
     "output_option",
@@ -32,7 +34,8 @@ __all__ = [
     "verbosity_options",
 ]
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Decorator = Callable[[Any], Any]
+"""Adds options to the function below it."""
 
 
 class RenamedOption(click.Option):
@@ -52,103 +55,76 @@ class RenamedOption(click.Option):
             self.opts = shown
 
 
-def _add(function: Callable[..., Any], *options: Callable[..., Any]) -> Any:
-    """Add options in the order in which --help lists them."""
-    for option in reversed(options):
-        function = option(function)
-    return function
+def group(*options: Decorator) -> Decorator:
+    """Return a decorator that adds several options, in the order in which --help lists them."""
+
+    def add(function: Any) -> Any:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
 
 
-def run_argument(function: Decorated) -> Decorated:
-    """Add the argument RUN…: a run folder, a trace, several, a folder, a glob, an archive or URLs of traces."""
-    return click.argument("paths", metavar="RUN...", nargs=-1, required=True, type=click.Path())(function)
+def field_of(argument: str, default: Any) -> dict[str, Any]:
+    """Return the attributes of an option that sets the field of its name in the dataclass *argument* of the verb."""
+
+    def set_field(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        ctx.params[argument] = replace(ctx.params.get(argument, default), **{str(param.name): value})
+
+    return {"callback": set_field, "expose_value": False}
 
 
-def strict_option(function: Decorated) -> Decorated:
-    """Add --strict."""
-    text = "Turn every warning about truncated or damaged data into an error."
-    return click.option("--strict", is_flag=True, help=text)(function)
+run_argument = click.argument("paths", metavar="RUN...", nargs=-1, required=True, type=click.Path())
+"""RUN…: a run folder, a trace, several, a folder, a glob, an archive or URLs of traces."""
+
+_STRICT = "Turn every warning about truncated or damaged data into an error."
+strict_option = click.option("--strict", is_flag=True, help=_STRICT)
+
+_PATTERN = "Also count kernels with a matching name as communication. May be given several times."
+_READ = field_of("read_options", ReadOptions())
+reading_options = group(
+    click.option("--comm-pattern", "comm_patterns", multiple=True, metavar="REGEX", help=_PATTERN, **_READ),
+    click.option("--strict", is_flag=True, help=_STRICT, **_READ),
+    click.option(
+        "--no-cache", "cache", flag_value=False, default=True, help="Neither use nor write the cache.", **_READ
+    ),
+    click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes that read. [automatic]", **_READ),
+)
+"""The options on how a run is read, as one argument *read_options*."""
+
+_QUIET = "Print only the answer: no progress, no hints."
+quiet_option = click.option("-q", "--quiet", "verbosity", flag_value=QUIET, default=NORMAL, help=_QUIET)
+"""-q alone, as the argument *verbosity*, for a verb that has no details to print."""
+
+_VERBOSE = "Print each file as it is read."
+verbosity_options = group(quiet_option, click.option("-v", "--verbose", "verbosity", flag_value=VERBOSE, help=_VERBOSE))
+"""-q and -v, as the argument *verbosity*."""
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+force_option = click.option("--force", is_flag=True, help="Overwrite existing files.")
+
+_OUTPUT = "Write to this file instead of the terminal."
+output_option = group(click.option("-o", "--output", type=OutputFile(dash=True), help=_OUTPUT), force_option)
+"""-o and --force, for a verb whose answer goes to the terminal otherwise."""
+
+_NNODES = "Machines; start this command on each."
+machine_options = group(
+    click.option("--nnodes", type=click.IntRange(1), default=1, metavar="N", help=_NNODES),
+    click.option("--node-rank", type=click.IntRange(0), metavar="N", help="Number of this machine, from 0."),
+    click.option("--rdzv-endpoint", metavar="HOST:PORT", help="Address at which machine 0 listens."),
+)
 
 
-def reading_options(function: Decorated) -> Decorated:
-    """Add the options on how a run is read, as one argument *read_options*."""
-
-    @functools.wraps(function)
-    def with_reading(
-        *args: Any, comm_patterns: tuple[str, ...], strict: bool, cache: bool, jobs: int | None, **rest: Any
-    ) -> Any:
-        return function(*args, read_options=ReadOptions(comm_patterns, strict, cache, jobs), **rest)
-
-    return cast(
-        Decorated,
-        _add(
-            with_reading,
-            click.option(
-                "--comm-pattern",
-                "comm_patterns",
-                multiple=True,
-                metavar="REGEX",
-                help="Also count kernels with a matching name as communication. May be given several times.",
-            ),
-            strict_option,
-            click.option(
-                "--no-cache", "cache", flag_value=False, default=True, help="Neither use nor write the cache."
-            ),
-            click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes that read. [automatic]"),
-        ),
-    )
-
-
-def quiet_option(function: Decorated) -> Decorated:
-    """Add -q alone, as the argument *verbosity*, to a verb that has no details to print."""
-    option = click.option(
-        "-q",
-        "--quiet",
-        "verbosity",
-        flag_value=QUIET,
-        default=NORMAL,
-        help="Print only the answer: no progress, no hints.",
-    )
-    return option(function)
-
-
-def verbosity_options(function: Decorated) -> Decorated:
-    """Add -q and -v, as the argument *verbosity*."""
-    verbose = click.option("-v", "--verbose", "verbosity", flag_value=VERBOSE, help="Print each file as it is read.")
-    return quiet_option(verbose(function))
-
-
-def json_option(function: Decorated) -> Decorated:
-    """Add --json, as the argument *as_json*."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")(function)
-
-
-def force_option(function: Decorated) -> Decorated:
-    """Add --force."""
-    return click.option("--force", is_flag=True, help="Overwrite existing files.")(function)
-
-
-def output_option(function: Decorated) -> Decorated:
-    """Add -o and --force, to a verb whose answer goes to the terminal otherwise."""
-    text = "Write to this file instead of the terminal."
-    return cast(
-        Decorated, _add(function, click.option("-o", "--output", type=OutputFile(dash=True), help=text), force_option)
-    )
-
-
-def machine_options(function: Decorated) -> Decorated:
-    """Add --nnodes, --node-rank and --rdzv-endpoint."""
-    return cast(
-        Decorated,
-        _add(
-            function,
-            click.option(
-                "--nnodes", type=click.IntRange(1), default=1, metavar="N", help="Machines; start this command on each."
-            ),
-            click.option("--node-rank", type=click.IntRange(0), metavar="N", help="Number of this machine, from 0."),
-            click.option("--rdzv-endpoint", metavar="HOST:PORT", help="Address at which machine 0 listens."),
-        ),
-    )
+def given_options() -> set[str]:
+    """Return the names of the parameters that the command line sets."""
+    context = click.get_current_context()
+    on_command_line = click.core.ParameterSource.COMMANDLINE
+    return {
+        str(param.name)
+        for param in context.command.params
+        if context.get_parameter_source(str(param.name)) is on_command_line
+    }
 
 
 def check_machines(options: dict[str, Any]) -> None:
@@ -177,26 +153,6 @@ class Selection:
         return self != Selection()
 
 
-def selection_options(function: Decorated) -> Decorated:
-    """Add --ranks and --steps, as one argument *selection*."""
-
-    @functools.wraps(function)
-    def with_selection(*args: Any, ranks: str | None, steps: str | None, **rest: Any) -> Any:
-        selection = Selection(
-            parse_ranks(ranks) if ranks is not None else None, parse_steps(steps) if steps is not None else None
-        )
-        return function(*args, selection=selection, **rest)
-
-    return cast(
-        Decorated,
-        _add(
-            with_selection,
-            click.option("--ranks", metavar="LIST", help="Only these ranks: 0,1 or 0-3."),
-            click.option("--steps", metavar="A:B", help="Only these steps, by their numbers in the trace: 4:6 or 4."),
-        ),
-    )
-
-
 def parse_ranks(text: str) -> frozenset[int]:
     """Parse ``0,2`` or ``0-3,8``.
 
@@ -223,3 +179,12 @@ def parse_steps(text: str) -> tuple[int, int]:
     if not match or int(match[2] or match[1]) < int(match[1]):
         raise UsageError(f"--steps {text}: expected the first and the last number, for example 4:6, or one, 4.")
     return int(match[1]), int(match[2] or match[1])
+
+
+_SELECTION = field_of("selection", Selection())
+_STEPS = "Only these steps, by their numbers in the trace: 4:6 or 4."
+selection_options = group(
+    click.option("--ranks", type=parse_ranks, metavar="LIST", help="Only these ranks: 0,1 or 0-3.", **_SELECTION),
+    click.option("--steps", type=parse_steps, metavar="A:B", help=_STEPS, **_SELECTION),
+)
+"""--ranks and --steps, as one argument *selection*."""

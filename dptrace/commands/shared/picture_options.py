@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.options import field_of, group
 from dptrace.commands.shared.output import OutputFile, console, print_hint, write_text
 from dptrace.commands.shared.progress import progress
 from dptrace.core.files import atomic_write, check_output
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from dptrace.run.run import Run
 
 __all__ = ["PictureOptions", "parse_size", "picture_options"]
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 GANTT = "gantt"
 _DEFAULT_WIDTH, _MIN_HEIGHT, _MAX_SIZE = 1600, 400, 16_000
@@ -171,34 +169,25 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _list(ctx: click.Context, param: click.Parameter, value: str) -> str:
+_FIELD = field_of("picture", PictureOptions())
+
+
+def _view(ctx: click.Context, param: click.Parameter, value: str) -> None:
     if value == "list" and not ctx.resilient_parsing:
         for name, about in NAMES.items():
             click.echo(f"{name:<14} {about}")
         ctx.exit()
-    return value
+    _FIELD["callback"](ctx, param, value)
 
 
-def picture_options(function: Decorated) -> Decorated:
-    """Add --view, --svg, --png and --size, as one argument *picture*."""
-
-    @functools.wraps(function)
-    def with_picture(*args: Any, view: str, svg: Path | None, png: Path | None, size: str | None, **rest: Any) -> Any:
-        return function(*args, picture=PictureOptions(view, svg, png, parse_size(size) if size else None), **rest)
-
-    options = (
-        click.option(
-            "--view",
-            type=click.Choice([*NAMES, "list"]),
-            default=GANTT,
-            is_eager=True,
-            callback=_list,
-            help="What to show, as a page, --text, --svg or --png; list describes them. [gantt]",
-        ),
-        click.option("--svg", type=OutputFile(), help="Write an SVG picture; needs no browser."),
-        click.option("--png", type=OutputFile(), help="Write a PNG picture, drawn by an installed Chromium."),
-        click.option("--size", metavar="WxH", help="Size of the PNG in pixels: 1600x900. [1600 wide, all rows]"),
-    )
-    for option in reversed(options):
-        with_picture = option(with_picture)
-    return cast(Decorated, with_picture)
+_VIEW: dict[str, Any] = {"type": click.Choice([*NAMES, "list"]), "default": GANTT, "is_eager": True}
+_VIEW_HELP = "What to show, as a page, --text, --svg or --png; list describes them. [gantt]"
+_SIZE = "Size of the PNG in pixels: 1600x900. [1600 wide, all rows]"
+_PNG = "Write a PNG picture, drawn by an installed Chromium."
+picture_options = group(
+    click.option("--view", callback=_view, expose_value=False, help=_VIEW_HELP, **_VIEW),
+    click.option("--svg", type=OutputFile(), help="Write an SVG picture; needs no browser.", **_FIELD),
+    click.option("--png", type=OutputFile(), help=_PNG, **_FIELD),
+    click.option("--size", type=parse_size, metavar="WxH", help=_SIZE, **_FIELD),
+)
+"""--view, --svg, --png and --size, as one argument *picture*."""

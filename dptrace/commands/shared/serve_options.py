@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from dptrace.commands.shared.options import field_of, group
 from dptrace.commands.shared.output import print_hint
 from dptrace.commands.shared.progress import progress
 from dptrace.errors import UsageError
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from dptrace.viewers.gantt.chart import Chart
 
 __all__ = ["ServeOptions", "open_browser", "serve_options"]
-
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,24 +102,12 @@ def open_browser(address: str) -> bool:
     return has_display and webbrowser.open(address)
 
 
-def serve_options(function: Decorated) -> Decorated:
-    """Add --serve, --port and --host, as one argument *serve*."""
-
-    @functools.wraps(function)
-    def with_serve(*args: Any, serve: bool, host: str | None, port: int | None, **rest: Any) -> Any:
-        return function(*args, serve=ServeOptions(serve, host, port), **rest)
-
-    options = (
-        click.option(
-            "--serve",
-            is_flag=True,
-            help="Serve the page from this machine until its tab is closed; always for very large runs without -o.",
-        ),
-        click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Port to serve at. [a free one]"),
-        click.option(
-            "--host", metavar="ADDRESS", help="Address of this machine to serve at. [127.0.0.1: this machine only]"
-        ),
-    )
-    for option in reversed(options):
-        with_serve = option(with_serve)
-    return cast(Decorated, with_serve)
+_SERVE = "Serve the page from this machine until its tab is closed; always for very large runs without -o."
+_HOST = "Address of this machine to serve at. [127.0.0.1: this machine only]"
+_FIELD = field_of("serve", ServeOptions())
+serve_options = group(
+    click.option("--serve", "serve_requested", is_flag=True, help=_SERVE, **_FIELD),
+    click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Port to serve at. [a free one]", **_FIELD),
+    click.option("--host", metavar="ADDRESS", help=_HOST, **_FIELD),
+)
+"""--serve, --port and --host, as one argument *serve*."""
