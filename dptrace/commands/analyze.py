@@ -17,7 +17,15 @@ from dptrace.commands.shared.options import (
     selection_options,
     verbosity_options,
 )
-from dptrace.commands.shared.output import csv_text, emit, print_hint, print_notes, print_tables, quoted_paths
+from dptrace.commands.shared.output import (
+    csv_text,
+    emit,
+    json_text,
+    print_hint,
+    print_notes,
+    print_tables,
+    quoted_paths,
+)
 from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.reading import open_with_progress
 from dptrace.core.files import check_output
@@ -118,8 +126,6 @@ class _OutputOptions:
 
 
 def _hta_compat(paths: tuple[str, ...], output_options: _OutputOptions, strict: bool, verbosity: str) -> None:
-    import json
-
     from dptrace.hta.definitions import COMPATIBLE_WITH, hta_compat
     from dptrace.readers.sources.discovery import find
     from dptrace.viewers.terminal.data_frame import print_frame
@@ -128,7 +134,7 @@ def _hta_compat(paths: tuple[str, ...], output_options: _OutputOptions, strict: 
         compat = hta_compat(find(paths), strict)
     output = output_options.output
     if output_options.as_json:
-        emit(json.dumps(compat.to_dict(), indent=1) + "\n", output)
+        emit(json_text(compat.to_dict()), output)
     elif output_options.as_csv:
         emit(compat.frame.to_csv(index=False), output)
     else:
@@ -138,12 +144,9 @@ def _hta_compat(paths: tuple[str, ...], output_options: _OutputOptions, strict: 
 
 
 def _print(run: Run, output_options: _OutputOptions) -> None:
-    import json
-
     output, every = output_options.output, output_options.every
     if output_options.as_json:
-        # json.dumps escapes all but ASCII, so no name from a trace can control the terminal.
-        emit(json.dumps(run.to_dict(output_options.align), indent=1) + "\n", output)
+        emit(json_text(run.to_dict(output_options.align)), output)
     elif output_options.as_csv:
         emit(csv_text(run.collectives() if output_options.collectives else run.steps()), output)
     if not output_options.as_tables:

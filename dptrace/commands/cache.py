@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
-
 import click
 
 from dptrace.commands.shared.options import json_option, quiet_option
-from dptrace.commands.shared.output import print_hint
+from dptrace.commands.shared.output import emit, json_text, print_hint
 from dptrace.core.units import byte_size, plural
-
-if TYPE_CHECKING:
-    from dptrace.load.cache import CacheSummary
 
 
 @click.command()
@@ -36,7 +30,9 @@ def command(clear: bool, as_json: bool, verbosity: str) -> None:
 
     summary = clear_cache() if clear else cache_summary()
     if as_json:
-        click.echo(json.dumps({"schema": 1, "cleared": clear, **_figures(summary)}, indent=1))
+        names = ("traces", "trace_bytes", "pages", "page_bytes")
+        figures = {"folder": str(summary.folder), **{name: getattr(summary, name) for name in names}}
+        emit(json_text({"schema": 1, "cleared": clear, **figures}), None)
         return
     traces = plural(summary.traces, "parsed trace")
     content = (
@@ -45,16 +41,6 @@ def command(clear: bool, as_json: bool, verbosity: str) -> None:
     click.echo(f"{'Deleted from ' if clear else ''}{summary.folder}: {content}.")
     if summary.total_bytes and not clear:
         print_hint("Next: dptrace cache --clear deletes them.", verbosity)
-
-
-def _figures(summary: CacheSummary) -> dict[str, str | int]:
-    return {
-        "folder": str(summary.folder),
-        "traces": summary.traces,
-        "trace_bytes": summary.trace_bytes,
-        "pages": summary.pages,
-        "page_bytes": summary.page_bytes,
-    }
 
 
 def _size(size: int) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from dptrace.commands.shared.options import json_option, output_option, quiet_option
-from dptrace.commands.shared.output import print_hint, write_text
+from dptrace.commands.shared.output import json_text, print_hint, write_text
 from dptrace.core.files import check_output
 from dptrace.core.units import plural
 
@@ -37,24 +38,16 @@ def command(as_json: bool, output: Path | None, force: bool, verbosity: str) -> 
     if output is not None:
         check_output(output, force)
     report = examine()
-    text = _json(report) if as_json else "\n".join(_lines(report))
+    text = json_text(asdict(report)) if as_json else "\n".join(_lines(report)) + "\n"
     if output is None:
-        click.echo(text)
+        click.echo(text, nl=False)
     else:
-        write_text(output, click.unstyle(text) + "\n")
+        write_text(output, click.unstyle(text))
         print_hint(f"Wrote {output}.", verbosity)
     if not as_json:
         print_hint(f"Next: {_next(report)}", verbosity)
     if report.broken:
         raise SystemExit(1)
-
-
-def _json(report: Report) -> str:
-    # The standard library's module: msgspec is among the packages that may be broken.
-    import json
-    from dataclasses import asdict
-
-    return json.dumps(asdict(report), indent=1)
 
 
 def _lines(report: Report) -> Iterator[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +10,23 @@ import click
 
 from dptrace.commands.shared.options import (
     RenamedOption,
+    group,
     json_option,
     output_option,
     parse_ranks,
     quiet_option,
     strict_option,
 )
-from dptrace.commands.shared.output import OutputFile, emit, print_hint, print_notes, print_tables, write_text
+from dptrace.commands.shared.output import (
+    OutputFile,
+    csv_text,
+    emit,
+    json_text,
+    print_hint,
+    print_notes,
+    print_tables,
+    write_text,
+)
 from dptrace.commands.shared.progress import progress
 from dptrace.core.files import check_output
 from dptrace.core.text import sanitize
@@ -123,12 +132,6 @@ _OPTIONS = (
 )
 
 
-def _options(function: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(_OPTIONS):
-        function = option(function)
-    return function
-
-
 @click.command()
 @click.argument("paths", metavar="RUN...", nargs=-1, type=click.Path())
 @click.argument("analysis", metavar="ANALYSIS")
@@ -140,7 +143,7 @@ def _options(function: Callable[..., None]) -> Callable[..., None]:
 @click.option("--all", "every", is_flag=True, help="Print every table in full.")
 @output_option
 @strict_option
-@_options
+@group(*_OPTIONS)
 @quiet_option
 def command(
     paths: tuple[str, ...],
@@ -183,7 +186,7 @@ def command(
     if page is not None:
         write_text(page, _html(result, analysis, paths))
     elif as_json or as_csv:
-        emit(_json(result, analysis) if as_json else _csv(result), output)
+        emit(_json(result, analysis) if as_json else csv_text(next(iter(result.tables.values()))), output)
     else:
         _print(result, analysis, every, output)
     print_notes(result.notes)
@@ -260,22 +263,10 @@ def _chosen(result: Result, analysis: str, only: str | None, one: bool) -> Resul
 
 
 def _json(result: Result, analysis: str) -> str:
-    import json
-
     from dptrace.hta.analyses import plain_records
 
     tables = {name: plain_records(frame) for name, frame in result.tables.items()}
-    return (
-        json.dumps({"schema": 1, "analysis": analysis, "tables": tables, "notes": list(result.notes)}, indent=1) + "\n"
-    )
-
-
-def _csv(result: Result) -> str:
-    (frame,) = result.tables.values()
-    texts = frame.select_dtypes(exclude="number").columns
-    return frame.assign(**{name: frame[name].map(lambda value: sanitize(str(value))) for name in texts}).to_csv(
-        index=False
-    )
+    return json_text({"schema": 1, "analysis": analysis, "tables": tables, "notes": list(result.notes)})
 
 
 def _html(result: Result, analysis: str, paths: tuple[str, ...]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import sys
@@ -11,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.options import check_machines, force_option, json_option, machine_options, quiet_option
-from dptrace.commands.shared.output import OutputFile, console, print_hint, print_notes, write_text
+from dptrace.commands.shared.options import (
+    check_machines,
+    force_option,
+    given_options,
+    json_option,
+    machine_options,
+    quiet_option,
+)
+from dptrace.commands.shared.output import OutputFile, console, emit, json_text, print_hint, print_notes, write_text
 from dptrace.commands.shared.progress import progress
 from dptrace.core.files import check_output
 from dptrace.core.text import sanitize
@@ -109,10 +115,9 @@ def command(source: Path | None, as_json: bool, verbosity: str, **options: Any) 
 
 def _refuse_measuring(options: dict[str, Any]) -> None:
     """Refuse options of a measurement when an existing result is shown."""
-    context = click.get_current_context()
-    for name in ("gpus", "collectives", "min_bytes", "max_bytes", "budget", "nnodes", "node_rank", "rdzv_endpoint"):
-        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-            raise UsageError(f"--{name.replace('_', '-')} is for measuring; --from shows an existing result.")
+    shown = {"source", "html", "as_json", "force", "verbosity", "output"}
+    for name in sorted(given_options() - shown):
+        raise UsageError(f"--{name.replace('_', '-')} is for measuring; --from shows an existing result.")
     if options["output"] is not None:
         raise UsageError("-o is for measuring; --from shows an existing result. Copy the file instead.")
 
@@ -186,7 +191,7 @@ def _measured(request: LinksRequest, verbosity: str) -> dict[str, Any] | None:
 
 def _write(content: dict[str, Any], output: Path | None, html: Path | None) -> None:
     if output is not None:
-        write_text(output, json.dumps(content, indent=1) + "\n")
+        write_text(output, json_text(content))
     if html is not None:
         from dptrace.viewers.benchmarks.links_page import document
 
@@ -195,7 +200,7 @@ def _write(content: dict[str, Any], output: Path | None, html: Path | None) -> N
 
 def _show(content: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(content, indent=1))
+        emit(json_text(content), None)
         return
     from dptrace.viewers.benchmarks.links_table import facts, nearest_link_sentence, table, topology
 

@@ -14,13 +14,11 @@ from dptrace.commands.shared.options import (
     selection_options,
     verbosity_options,
 )
-from dptrace.commands.shared.output import OutputFile, print_hint, quoted_paths, write_text
-from dptrace.commands.shared.progress import progress
+from dptrace.commands.shared.output import OutputFile, print_hint, quoted_paths
+from dptrace.commands.shared.pages import file_stem, write_page
 from dptrace.commands.shared.reading import open_with_progress
 from dptrace.core.files import check_output
-from dptrace.core.units import byte_size
 from dptrace.load.options import ReadOptions
-from dptrace.readers.sources.url import is_url, last_part, redact
 
 
 @click.command()
@@ -47,18 +45,10 @@ def command(
       dptrace report runs/interleaved
       dptrace report runs/ddp -o ddp-report.html
     """
-    path = output or Path(f"{_file_stem(paths[0])}-report.html")
+    path = output or Path(f"{file_stem(paths[0])}-report.html")
     check_output(path, force)
     run = open_with_progress(paths, read_options, verbosity, selection)
     from dptrace.viewers.pages.report import document
 
-    with progress("Writing", verbosity, measured=False):
-        page = document(run)
-    write_text(path, page)
-    print_hint(f"Wrote {path} ({byte_size(len(page.encode()))}). Next: dptrace view {quoted_paths(paths)}", verbosity)
-
-
-def _file_stem(path: str) -> str:
-    """Return the run's name in letters that are safe in file names."""
-    last = last_part(redact(path)) if is_url(path) else Path(path).absolute().name
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in last).lstrip(".")[:60] or "run"
+    write_page(path, lambda: document(run), verbosity)
+    print_hint(f"Next: dptrace view {quoted_paths(paths)}", verbosity)

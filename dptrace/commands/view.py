@@ -18,15 +18,14 @@ from dptrace.commands.shared.options import (
     selection_options,
     verbosity_options,
 )
-from dptrace.commands.shared.output import OutputFile, print_hint, quoted_paths, write_text
+from dptrace.commands.shared.output import OutputFile, quoted_paths
+from dptrace.commands.shared.pages import file_stem, write_page
 from dptrace.commands.shared.picture_options import PictureOptions, picture_options
-from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.reading import open_with_progress
 from dptrace.commands.shared.serve_options import ServeOptions, open_browser, serve_options
-from dptrace.core.units import byte_size
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.options import ReadOptions
-from dptrace.readers.sources.url import is_url, last_part, redact
+from dptrace.readers.sources.url import is_url
 
 if TYPE_CHECKING:
     from dptrace.run.run import Run
@@ -94,18 +93,11 @@ def command(
     if gantt_chart is not None and (serve.requested or _too_large(gantt_chart)):
         serve.serve(runs[0], gantt_chart, not no_browser, verbosity)
         return
-    with progress("Drawing", verbosity, measured=False):
-        page = _document(runs, by_step, picture, gantt_chart)
     path = output or _cached_page_path((*paths, "--against", against) if against is not None else paths)
-    write_text(path, page)
-    print_hint(f"Wrote {path} ({byte_size(len(page.encode()))}).", verbosity)
+    write_page(path, lambda: _document(runs, by_step, picture, gantt_chart), verbosity)
     if output is None and not no_browser:
-        _show(path, _same_runs(paths, against))
-
-
-def _same_runs(paths: tuple[str, ...], against: str | None) -> str:
-    """Return the arguments that name the same runs again."""
-    return quoted_paths(paths) + ("" if against is None else f" --against {quoted_paths((against,))}")
+        second = "" if against is None else f" --against {quoted_paths((against,))}"
+        _show(path, quoted_paths(paths) + second)
 
 
 def _print(runs: list[Run], by_step: bool, picture: PictureOptions) -> None:
@@ -163,9 +155,7 @@ def _cached_page_path(paths: tuple[str, ...]) -> Path:
     except OSError as error:
         raise DptraceError(f"{folder}: can't be created: {error.strerror}. Name a file: -o page.html.") from None
     key = "\0".join(path if is_url(path) else str(Path(path).absolute()) for path in paths)
-    name = last_part(redact(paths[0])) if is_url(paths[0]) else Path(paths[0]).absolute().name
-    stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:60]
-    return folder / f"{stem}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.html"
+    return folder / f"{file_stem(paths[0])}-{hashlib.sha256(key.encode()).hexdigest()[:8]}.html"
 
 
 def _show(page: Path, arguments: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dptrace.commands.shared.output import write_text
+from dptrace.commands.shared.pages import svg_height
 from dptrace.core.files import atomic_write
 from dptrace.core.units import plural
 
@@ -102,13 +103,5 @@ def _pictures(folder: Path, charts: Sequence[tuple[ChartText, Drawing]], png: bo
         count += 1 + png
         if png:
             with atomic_write(png_path) as temporary:
-                screenshot(framed(text), temporary, (_PNG_WIDTH, _height(text)))
+                screenshot(framed(text), temporary, (_PNG_WIDTH, svg_height(text, _PNG_WIDTH)))
     return count
-
-
-def _height(text: str) -> int:
-    """Return the height of a PNG that shows all of an SVG."""
-    import re
-
-    match = re.search(r'width="([\d.]+)" height="([\d.]+)"', text)
-    return round(float(match[2]) / float(match[1]) * _PNG_WIDTH) if match else _PNG_WIDTH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -26,6 +27,7 @@ __all__ = [
     "console",
     "csv_text",
     "emit",
+    "json_text",
     "print_hint",
     "print_notes",
     "print_tables",
@@ -89,12 +91,16 @@ def print_tables(show: Callable[[Console], None], output: Path | None) -> None:
         show(Console(file=file, width=_FILE_WIDTH, highlight=False))
 
 
+def json_text(content: object) -> str:
+    """Return JSON for a person or a program to read; all but ASCII is escaped, so no name controls the terminal."""
+    return json.dumps(content, indent=1) + "\n"
+
+
 def csv_text(frame: pd.DataFrame) -> str:
     """Return a frame as CSV, with names from a trace made harmless."""
-    texts = frame.select_dtypes(exclude="number").columns
-    return str(
-        frame.assign(**{name: frame[name].map(sanitize, na_action="ignore") for name in texts}).to_csv(index=False)
-    )
+    texts = frame.select_dtypes(exclude="number")
+    safe = {name: column.map(lambda value: sanitize(str(value)), na_action="ignore") for name, column in texts.items()}
+    return str(frame.assign(**{str(name): column for name, column in safe.items()}).to_csv(index=False))
 
 
 def print_hint(text: str, verbosity: str) -> None:

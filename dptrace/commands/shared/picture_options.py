@@ -12,6 +12,7 @@ import click
 
 from dptrace.commands.shared.options import field_of, group
 from dptrace.commands.shared.output import OutputFile, console, print_hint, write_text
+from dptrace.commands.shared.pages import svg_height
 from dptrace.commands.shared.progress import progress
 from dptrace.core.files import atomic_write, check_output
 from dptrace.core.units import byte_size
@@ -148,11 +149,8 @@ def _framed(drawn: str, size: tuple[int, int] | None) -> tuple[str, tuple[int, i
     """Return a page with the SVG as wide as the page, and the size that fits."""
     from dptrace.viewers.base.screenshot import framed
 
-    match = re.search(r'width="([\d.]+)" height="([\d.]+)"', drawn)
-    assert match
     width = size[0] if size else _DEFAULT_WIDTH
-    height = min(round(float(match[2]) * width / float(match[1])), _MAX_SIZE)
-    return framed(drawn), (width, height)
+    return framed(drawn), (width, min(svg_height(drawn, width), _MAX_SIZE))
 
 
 def parse_size(text: str) -> tuple[int, int]:

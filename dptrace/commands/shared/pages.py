@@ -1,0 +1,35 @@
+"""Pages and pictures that a command writes: their names, their sizes, and what is printed about them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from dptrace.commands.shared.output import print_hint, write_text
+from dptrace.commands.shared.progress import progress
+from dptrace.core.units import byte_size
+from dptrace.readers.sources.url import is_url, last_part, redact
+
+__all__ = ["file_stem", "svg_height", "write_page"]
+
+
+def write_page(path: Path, draw: Callable[[], str], verbosity: str) -> None:
+    """Draw a page with progress, write it, and print its size."""
+    with progress("Drawing", verbosity, measured=False):
+        page = draw()
+    write_text(path, page)
+    print_hint(f"Wrote {path} ({byte_size(len(page.encode()))}).", verbosity)
+
+
+def file_stem(path: str) -> str:
+    """Return a run's name in letters that are safe in file names."""
+    last = last_part(redact(path)) if is_url(path) else Path(path).absolute().name
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in last).lstrip(".")[:60] or "run"
+
+
+def svg_height(drawn: str, width: int) -> int:
+    """Return the height of an SVG that is shown *width* pixels wide."""
+    match = re.search(r'width="([\d.]+)" height="([\d.]+)"', drawn)
+    assert match
+    return round(float(match[2]) * width / float(match[1]))
