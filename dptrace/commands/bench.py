@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.options import RenamedOption, json_option, quiet_option
-from dptrace.commands.shared.output import NORMAL, console, print_hint, print_notes, write_text
+from dptrace.commands.shared.options import Decorator, RenamedOption, given_options, group, json_option, quiet_option
+from dptrace.commands.shared.output import NORMAL, console, emit, json_text, print_hint, print_notes, write_text
+from dptrace.commands.shared.progress import progress
 from dptrace.core.files import check_output
 from dptrace.core.subprocess_pool import available_cores
 from dptrace.core.text import sanitize
@@ -21,38 +20,40 @@ from dptrace.record.options.models import MLPS, MODELS
 from dptrace.record.options.modes import MODES, trainer
 
 if TYPE_CHECKING:
+    from dptrace.bench.execute import Settings
     from dptrace.bench.matrix import BenchConfig
     from dptrace.bench.schedule import Job
+    from dptrace.bench.store import Store
     from dptrace.commands.shared.bench_files import BenchResult
 
 _DEFAULT_MODES = ("single", "naive", "interleaved", "ddp")
+
+
+def run_options(folder: str, epochs: int, steps: int) -> Decorator:
+    """Return the options of a verb that trains many times and keeps each result in a folder."""
+    count: dict[str, Any] = {"type": click.IntRange(1), "metavar": "N", "show_default": True}
+    path: dict[str, Any] = {"type": click.Path(path_type=Path), "default": Path(folder), "show_default": True}
+    return group(
+        click.option("--epochs", default=epochs, help="Epochs of each run.", **count),
+        click.option("--repeat", default=1, help="How often to run each.", **count),
+        click.option("--steps", default=steps, help="Steps to record.", **count),
+        click.option("--timeout", type=click.FloatRange(1), metavar="SECONDS", help="Stop a run that takes longer."),
+        click.option("-o", "--output", help="Folder to write.", **path),
+        click.option("--resume", is_flag=True, help="Continue where the folder's runs stopped."),
+        click.option("--force", is_flag=True, help="Overwrite the folder's results."),
+    )
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--models", metavar="LIST", help=f"Models, separated by commas [default: {','.join(MLPS)}].")
 @click.option("--modes", metavar="LIST", help=f"Modes of dptrace record [default: {','.join(_DEFAULT_MODES)}].")
 @click.option("--gpus", metavar="LIST", help="Numbers of GPUs [default: 1,2,4 … of this machine; 1,2 on CPU].")
-@click.option(
-    "--epochs", type=click.IntRange(1), metavar="N", default=5, show_default=True, help="Epochs of 32,768 samples."
-)
-@click.option("--repeat", type=click.IntRange(1), metavar="N", default=1, show_default=True, help="Runs of each cell.")
 @click.option("--batch-size", type=click.IntRange(1), metavar="N", help="Samples per step, over all ranks.")
-@click.option("--steps", type=click.IntRange(1), metavar="N", default=5, show_default=True, help="Steps to record.")
 @click.option(
     "--no-record", is_flag=True, cls=RenamedOption, old_name="--no-split", help="Time only, without recorded runs."
 )
 @click.option("--script", type=click.Path(path_type=Path), help="Benchmark this script; its own options follow --.")
-@click.option("--timeout", type=click.FloatRange(1), metavar="SECONDS", help="Stop a run that takes longer.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("bench"),
-    show_default=True,
-    help="Folder to write.",
-)
-@click.option("--resume", is_flag=True, help="Continue the benchmark in the folder.")
-@click.option("--force", is_flag=True, help="Overwrite an existing benchmark.")
+@run_options("bench", epochs=5, steps=5)
 @click.option("--from", "source", type=click.Path(path_type=Path), help="Draw the figures of a CSV file.")
 @click.option("--local-loss", is_flag=True, help="Chart rank 0's loss instead of the mean over ranks.")
 @click.option("--png", is_flag=True, help="Write the charts as PNG in addition to SVG; needs Chromium.")
@@ -65,10 +66,10 @@ _DEFAULT_MODES = ("single", "naive", "interleaved", "ddp")
 def command(**options: Any) -> None:
     """Benchmark ways to train the same models: epoch time, speedup, communication, overlap.
 
-    Each run starts torchrun, is timed without the profiler and then recorded once for its split. Every result is
-    saved at once: --resume continues a benchmark that was stopped, and a run that fails is a row with the reason. The
-    folder gets charts.html with six charts and conclusions, charts/ with each chart as a picture, table.csv, table.md
-    and bench.json.
+    Each run starts torchrun, is timed without the profiler and then recorded once for its split. An epoch is 32,768
+    samples. Every result is saved at once: --resume continues a benchmark that was stopped, and a run that fails is a
+    row with the reason. The folder gets charts.html with six charts and conclusions, charts/ with each chart as a
+    picture, table.csv, table.md and bench.json.
 
     --script benchmarks any script that prints one line "RESULTS_JSON: {...}" with "epoch_s" (seconds of each epoch)
     and, optionally, mode, parameters, samples_per_s, comm_s and losses.
@@ -85,7 +86,7 @@ def command(**options: Any) -> None:
     if options["png"]:
         check_png()
     if options["source"] is not None:
-        _check_alone(options)
+        _check_alone()
         result = _from_file(options["source"], options["output"], options["force"])
     else:
         if options["arguments"] and options["script"] is None:
@@ -108,13 +109,11 @@ def check_png() -> None:
         )
 
 
-def _check_alone(options: dict[str, Any]) -> None:
+def _check_alone() -> None:
     """Refuse options that run something when --from is given."""
-    context = click.get_current_context()
     usable = {"source", "output", "force", "csv", "as_json", "verbosity", "local_loss", "png"}
-    for name in options.keys() - usable:
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
-            raise UsageError(f"--from draws existing figures and runs nothing; leave --{name.replace('_', '-')} out.")
+    for name in sorted(given_options() - usable):
+        raise UsageError(f"--from draws existing figures and runs nothing; leave --{name.replace('_', '-')} out.")
 
 
 def _from_file(path: Path, output: Path, force: bool) -> BenchResult:
@@ -177,11 +176,10 @@ def local_device_count() -> tuple[int, bool]:
 
 def _measured(options: dict[str, Any]) -> BenchResult:
     from dptrace.bench.execute import Settings
-    from dptrace.bench.schedule import jobs, results, run_all
+    from dptrace.bench.schedule import jobs, results
     from dptrace.bench.store import Store
     from dptrace.bench.table import rows
     from dptrace.commands.shared.bench_files import BenchResult, machine_info
-    from dptrace.record.launch.launcher import Interrupted
 
     most, on_gpus = local_device_count()
     default_most = most if on_gpus else min(most, 2)
@@ -207,13 +205,7 @@ def _measured(options: dict[str, Any]) -> BenchResult:
         notes.append(
             "No GPU found: ranks are processes with gloo on CPU that share its cores; a single rank uses all of them."
         )
-    work = jobs(configs, options["repeat"], not options["no_record"])
-    try:
-        with job_progress(work, options["verbosity"]) as show:
-            run_all(work, settings, store, show)
-    except Interrupted as stopped:
-        click.echo(f"Interrupted; the finished runs are in {options['output']}. Add --resume to continue.", err=True)
-        sys.exit(stopped.exit_code)
+    run_jobs(jobs(configs, options["repeat"], not options["no_record"]), settings, store, options["verbosity"])
     measured = results(configs, options["repeat"], store)
     plan = {"plan": store.plan()}
     return BenchResult(rows(configs, measured), _title(options), notes, machine_info(measured), plan=plan)
@@ -237,8 +229,7 @@ def _cells(options: dict[str, Any], numbers: list[int], most: int) -> tuple[list
         for mode in modes:
             trainer(mode)
         return matrix(models, modes, numbers, most, options["batch_size"])
-    given = click.get_current_context().get_parameter_source("epochs") is click.core.ParameterSource.COMMANDLINE
-    if given or options["models"] or options["modes"] or options["batch_size"]:
+    if given_options() & {"epochs", "models", "modes", "batch_size"}:
         raise UsageError(
             "--models, --modes, --batch-size and --epochs are for dptrace's trainers; a script's own follow --, as in "
             f"--script {script} -- --epochs 3."
@@ -252,45 +243,27 @@ def _cells(options: dict[str, Any], numbers: list[int], most: int) -> tuple[list
     return [BenchConfig(script.stem, "script", number) for number in fit], left_out
 
 
-@contextmanager
-def job_progress(work: list[Job], verbosity: str) -> Iterator[Callable[[Job, bool], None]]:
-    """Show the current run, the elapsed and the remaining time; a line per run where stderr is not a terminal."""
-    if verbosity != NORMAL:
-        yield lambda job, done: None
-        return
-    if not sys.stderr.isatty():
+def run_jobs(work: list[Job], settings: Settings, store: Store, verbosity: str) -> None:
+    """Run what has no result yet, with progress or a line per run; exit where a signal stops it."""
+    from dptrace.bench.schedule import run_all
+    from dptrace.record.launch.launcher import Interrupted
 
-        def line(job: Job, done: bool) -> None:
-            if not done:
-                click.echo(f"[{work.index(job) + 1}/{len(work)}] {job}", err=True)
+    def show_job(job: Job, done: bool) -> None:
+        number = work.index(job) + 1
+        show((number - 1 + done) / len(work), f"{number}/{len(work)} {job}")
+        if verbosity == NORMAL and not done and not sys.stderr.isatty():
+            click.echo(f"[{number}/{len(work)}] {job}", err=True)
 
-        yield line
-        return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    columns = (BarColumn(), MofNCompleteColumn(), *times, TextColumn("{task.description}", markup=False))
-    # Runs take minutes: the remaining time is estimated from all finished runs, not from the last half minute.
-    with Progress(*columns, console=console(stderr=True), transient=True, speed_estimate_period=86_400) as bar:
-        task = bar.add_task("", total=len(work))
-
-        def update(job: Job, done: bool) -> None:
-            bar.update(task, description=str(job), advance=int(done))
-
-        yield update
+    try:
+        with progress("Running", verbosity) as show:
+            run_all(work, settings, store, show_job)
+    except Interrupted as stopped:
+        click.echo(f"Interrupted; the finished runs are in {store.folder}. Add --resume to continue.", err=True)
+        sys.exit(stopped.exit_code)
 
 
 def _print_result(result: BenchResult, options: dict[str, Any]) -> None:
     """Write the folder's files, and print the table and its conclusions."""
-    import json
-
     from dptrace.bench.conclusions import warnings_about
     from dptrace.bench.table import as_dict, frame
     from dptrace.commands.shared.bench_files import draw_charts, write
@@ -306,9 +279,8 @@ def _print_result(result: BenchResult, options: dict[str, Any]) -> None:
     elif options["csv"] is not None:
         write_text(options["csv"], frame(result.rows).to_csv(index=False))
     if options["as_json"]:
-        click.echo(
-            json.dumps({"schema": 1, "rows": [as_dict(row) for row in result.rows], "notes": result.notes}, indent=1)
-        )
+        rows = [as_dict(row) for row in result.rows]
+        emit(json_text({"schema": 1, "rows": rows, "notes": result.notes}), None)
     elif not to_stdout:
         console().print(bench_table.table(result.rows, result.title))
         for sentence in (sentence for chart, _ in charts[:2] for sentence in chart.sentences):

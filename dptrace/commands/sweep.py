@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.bench.sweep.points import configs
-from dptrace.commands.bench import job_progress, local_device_count
+from dptrace.commands.bench import local_device_count, run_jobs, run_options
 from dptrace.commands.shared.options import json_option, quiet_option
-from dptrace.commands.shared.output import console, print_hint, print_notes, write_text
+from dptrace.commands.shared.output import console, emit, json_text, print_hint, print_notes, write_text
 from dptrace.core.text import sanitize
 from dptrace.errors import UsageError
 from dptrace.record.options.models import MODELS
@@ -43,26 +42,13 @@ Examples:
 @click.option("--model", type=click.Choice(list(MODELS)), default="resnet18", show_default=True, help="What to train.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of CIFAR-10's binary files, for resnet18.")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="Ranks [default: all GPUs; 2 on CPU].")
-@click.option("--epochs", type=click.IntRange(1), metavar="N", default=1, show_default=True, help="Epochs of each run.")
-@click.option("--repeat", type=click.IntRange(1), metavar="N", default=1, show_default=True, help="Runs of each value.")
-@click.option("--steps", type=click.IntRange(1), metavar="N", default=10, show_default=True, help="Steps to record.")
+@run_options("sweep", epochs=1, steps=10)
 @click.option(
     "--links",
     type=click.Path(path_type=Path),
     help="Predict bucket sizes from this file of dptrace links.",
 )
 @click.option("--checkpoints/--no-checkpoints", default=True, help="Keep the final parameters of each run.")
-@click.option("--timeout", type=click.FloatRange(1), metavar="SECONDS", help="Stop a run that takes longer.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    default=Path("sweep"),
-    show_default=True,
-    help="Folder to write.",
-)
-@click.option("--resume", is_flag=True, help="Continue the sweep in the folder.")
-@click.option("--force", is_flag=True, help="Overwrite an existing sweep.")
 @json_option
 @quiet_option
 def command(**options: Any) -> None:
@@ -75,16 +61,10 @@ def command(**options: Any) -> None:
     The folder gets sweep.html, sweep.json, table.csv, table.md, epochs.csv (each epoch), buckets.csv (each bucket's
     times), step.svg, exposed.svg, the recorded runs in traces/ and the final parameters in checkpoints/.
     """
-    from dptrace.record.launch.launcher import Interrupted
-
     folder: Path = options["output"]
     cells, chosen, notes = _cells(options)
     links = _links(options["links"], cells[0].gpus)
-    try:
-        result = _run(options, cells, chosen, links, notes)
-    except Interrupted as stopped:
-        click.echo(f"Interrupted; the finished runs are in {folder}. Add --resume to continue.", err=True)
-        sys.exit(stopped.exit_code)
+    result = _run(options, cells, chosen, links, notes)
     _write(folder, result)
     _show(result.content, options)
     if all(point["failed"] for point in result.content["points"]):
@@ -129,7 +109,7 @@ def _run(
     notes: list[str],
 ) -> SweepResult:
     from dptrace.bench.execute import Settings
-    from dptrace.bench.schedule import jobs, run_all
+    from dptrace.bench.schedule import jobs
     from dptrace.bench.store import Store
     from dptrace.bench.sweep.result import SweepRequest, sweep_result
 
@@ -149,8 +129,7 @@ def _run(
         verb="sweep",
     )
     work = jobs(cells, options["repeat"])
-    with job_progress(work, options["verbosity"]) as show:
-        run_all(work, settings, store, show)
+    run_jobs(work, settings, store, options["verbosity"])
     return sweep_result(SweepRequest(cells, chosen, options["epochs"], options["repeat"], links), store, notes)
 
 
@@ -167,7 +146,7 @@ def _write(folder: Path, result: SweepResult) -> None:
     hidden = ("options", "x", "series", "cost_s")
     table = [{name: value for name, value in point.items() if name not in hidden} for point in points]
     texts = {
-        "sweep.json": json.dumps(content, indent=1) + "\n",
+        "sweep.json": json_text(content),
         "sweep.html": sweep_page.document(content),
         "step.svg": svg(sweep_page.steps(content)),
         "exposed.svg": svg(sweep_page.exposed(content)),
@@ -184,7 +163,7 @@ def _show(content: dict[str, Any], options: dict[str, Any]) -> None:
     from dptrace.viewers.benchmarks import sweep_table
 
     if options["as_json"]:
-        click.echo(json.dumps(content, indent=1))
+        emit(json_text(content), None)
     else:
         console().print(sweep_table.table(content))
         for sentence in content["reading"]:

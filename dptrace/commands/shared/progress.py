@@ -32,7 +32,8 @@ def progress(verb: str, verbosity: str = NORMAL, measured: bool = True) -> Itera
     what = TextColumn("{task.description}", markup=False)
     bars = (BarColumn(), TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
     columns = (SpinnerColumn(), TextColumn(verb), *(bars if measured else (TimeElapsedColumn(),)), what)
-    bar = Progress(*columns, console=console(stderr=True), transient=True)
+    # The remaining time is estimated from all that is done: a part may take minutes.
+    bar = Progress(*columns, console=console(stderr=True), transient=True, speed_estimate_period=86_400)
     task = bar.add_task("", total=1.0)
     # On a timer: while one large file is read, nothing calls back.
     timer = threading.Timer(_DELAY_S, bar.start)
