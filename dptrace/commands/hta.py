@@ -39,16 +39,6 @@ if TYPE_CHECKING:
     from dptrace.hta.analyses import Result
 
 _COMMON_OPTIONS = ("ranks", "include_last_step", "rounding")
-_FLAGS = {
-    "include_last_step": "--include-last-step",
-    "rounding": "--no-rounding",
-    "memory_kernels": "--no-memory",
-    "streams": "--stream",
-    "against_ranks": "--against-rank",
-    "iterations": "--iteration",
-    "against_iterations": "--against-iteration",
-}
-"""The options whose name differs from the field's."""
 
 
 def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -59,13 +49,11 @@ def _list(ctx: click.Context, param: click.Parameter, value: bool) -> None:
         ctx.exit()
 
 
-def _instance(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int] | None:
+def _instance(text: str) -> tuple[int, int]:
     """Parse N or A:B, counted from 0."""
-    if value is None:
-        return None
-    first, _, last = value.partition(":")
+    first, _, last = text.partition(":")
     if not first.isdecimal() or not (last or first).isdecimal() or int(last or first) < int(first):
-        raise click.BadParameter(f"{value!r} is neither a number nor a range such as 1:3.", ctx, param)
+        raise click.BadParameter(f"{text!r} is neither a number nor a range such as 1:3.")
     return int(first), int(last or first)
 
 
@@ -99,12 +87,7 @@ _OPTIONS = (
     click.option("--device", type=click.Choice(["cpu", "gpu", "all"]), help="What to compare (trace-diff)."),
     click.option("--short-names", help="Names without arguments (trace-diff).", **_SWITCH),
     click.option("--annotation", metavar="TEXT", help="Annotation to analyze [ProfilerStep] (critical-path)."),
-    click.option(
-        "--instance",
-        metavar="N[:M]",
-        callback=_instance,
-        help="Which of them, from 0 [0] (critical-path).",
-    ),
+    click.option("--instance", metavar="N[:M]", type=_instance, help="Which of them, from 0 [0] (critical-path)."),
     click.option("--data-loading", multiple=True, metavar="REGEX", help="CPU events that load data (critical-path)."),
     click.option("--operator", metavar="NAME", help="Operator whose kernels to analyze (frequent-sequences)."),
     click.option("--min-length", help="Shortest sequence [3] (frequent-sequences).", **_NUMBER),
@@ -175,13 +158,16 @@ def command(
     """
     options = Options(**choices)
     _check(paths, analysis, options, against)
-    if as_json + as_csv + (page is not None) > 1:
-        raise UsageError("Choose one of --json, --csv and --html.")
-    if page is not None and output is not None:
-        raise UsageError("--html already names its file; leave -o out.")
-    for file in filter(None, (page, output)):
-        check_output(file, force)
-    result = _run(paths, analysis, options, against, strict, page is not None, force, verbosity)
+    if as_json + as_csv + (page is not None) > 1 or (page is not None and output is not None):
+        raise UsageError("Choose one of --json, --csv and --html; --html names its file, so leave -o out with it.")
+    if written := page or output:
+        check_output(written, force)
+    from dptrace.hta.analyses import analyze
+    from dptrace.readers.sources.discovery import find
+
+    second = find(against) if against else None
+    with progress("Analyzing", verbosity, measured=False):
+        result = analyze(analysis, find(paths), options, second, strict, page is not None, force)
     result = _chosen(result, analysis, only, as_csv)
     if page is not None:
         write_text(page, _html(result, analysis, paths))
@@ -190,10 +176,9 @@ def command(
     else:
         _print(result, analysis, every, output)
     print_notes(result.notes)
-    written = [*result.written, *(str(file) for file in (page, output) if file is not None)]
-    for name in written:
+    for name in filter(None, (*result.written, written)):
         print_hint(f"Wrote {name}.", verbosity)
-    if not written and not as_json and not as_csv and ANALYSES[analysis].has_plots:
+    if not (result.written or written) and not as_json and not as_csv and ANALYSES[analysis].has_plots:
         print_hint(f"Next: add --html {analysis}.html to draw it.", verbosity)
 
 
@@ -227,25 +212,7 @@ def _names() -> str:
 
 
 def _flag(name: str) -> str:
-    return _FLAGS.get(name, "--" + name.replace("_", "-"))
-
-
-def _run(
-    paths: tuple[str, ...],
-    analysis: str,
-    options: Options,
-    against: tuple[str, ...],
-    strict: bool,
-    draw: bool,
-    force: bool,
-    verbosity: str,
-) -> Result:
-    from dptrace.hta.analyses import analyze
-    from dptrace.readers.sources.discovery import find
-
-    other = find(against) if against else None
-    with progress("Analyzing", verbosity, measured=False):
-        return analyze(analysis, find(paths), options, other, strict, draw, force)
+    return next(param.opts[0] for param in command.params if param.name == name)
 
 
 def _chosen(result: Result, analysis: str, only: str | None, one: bool) -> Result:
@@ -262,18 +229,18 @@ def _chosen(result: Result, analysis: str, only: str | None, one: bool) -> Resul
     return result
 
 
-def _json(result: Result, analysis: str) -> str:
-    from dptrace.hta.analyses import plain_records
-
-    tables = {name: plain_records(frame) for name, frame in result.tables.items()}
-    return json_text({"schema": 1, "analysis": analysis, "tables": tables, "notes": list(result.notes)})
-
-
 def _html(result: Result, analysis: str, paths: tuple[str, ...]) -> str:
     from dptrace.viewers.pages.hta import plotly_page
 
     run = sanitize(" ".join(paths))
     return plotly_page(f"{analysis}: {run}", ANALYSES[analysis].summary, result.tables, result.figures, result.notes)
+
+
+def _json(result: Result, analysis: str) -> str:
+    from dptrace.hta.analyses import plain_records
+
+    tables = {name: plain_records(frame) for name, frame in result.tables.items()}
+    return json_text({"schema": 1, "analysis": analysis, "tables": tables, "notes": list(result.notes)})
 
 
 def _print(result: Result, analysis: str, every: bool, output: Path | None) -> None:
