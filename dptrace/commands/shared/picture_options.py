@@ -90,51 +90,44 @@ class PictureOptions:
 
     def write(self, runs: Sequence[Run], by_step: bool, verbosity: str) -> None:
         """Write the pictures of one run, or of two on one axis, aligned at each pair of steps if *by_step*."""
-        if len(runs) == 2:
-            self._write_pair(runs[0], runs[1], by_step, verbosity)
-        else:
-            self._write_one(runs[0], verbosity)
+        from dptrace.viewers.base.screenshot import screenshot
 
-    def _write_one(self, run: Run, verbosity: str) -> None:
-        from dptrace.viewers.pages.view import picture
-        from dptrace.viewers.views.registry import VIEWS
-
-        view = VIEWS[self.view]
         with progress("Drawing", verbosity, measured=False):
-            drawn = picture(view, run) if self.svg is not None or view.draw is not None else ""
+            drawn = self._drawn(runs[0]) if self.svg is not None or not self.is_gantt else ""
             if self.svg is not None:
                 write_text(self.svg, drawn)
             if self.png is not None:
-                self._write_png(drawn, run, self.png, verbosity)
+                page, fitting = self._page(runs, by_step, drawn)
+                with atomic_write(self.png) as temporary:
+                    screenshot(page, temporary, self.size or fitting)
+                # Smaller rows could not be read.
+                if self.is_gantt and self.size is not None and self.size[1] < fitting[1]:
+                    height = self.size[1]
+                    print_hint(
+                        f"! {height} pixels do not fit every row: use {fitting[1]}, or fewer --ranks.", verbosity
+                    )
         for path in filter(None, (self.svg, self.png)):
             print_hint(f"Wrote {path} ({byte_size(path.stat().st_size)}).", verbosity)
 
-    def _write_pair(self, a: Run, b: Run, by_step: bool, verbosity: str) -> None:
-        from dptrace.viewers.base.screenshot import screenshot
-        from dptrace.viewers.gantt import pair_page
+    def _drawn(self, run: Run) -> str:
+        from dptrace.viewers.pages.view import picture
+        from dptrace.viewers.views.registry import VIEWS
 
-        assert self.png is not None
-        with progress("Drawing", verbosity, measured=False):
-            page, height = pair_page.document(a, b, by_step), pair_page.rows_height(a, b)
-            fitting = _DEFAULT_WIDTH, min(height + _PAIR_HEADER_HEIGHT, _MAX_SIZE)
-            with atomic_write(self.png) as temporary:
-                screenshot(page, temporary, self.size or fitting)
-        self._warn(fitting, verbosity)
-        print_hint(f"Wrote {self.png} ({byte_size(self.png.stat().st_size)}).", verbosity)
+        return picture(VIEWS[self.view], run)
 
-    def _write_png(self, drawn: str, run: Run, path: Path, verbosity: str) -> None:
-        from dptrace.viewers.base.screenshot import screenshot
+    def _page(self, runs: Sequence[Run], by_step: bool, drawn: str) -> tuple[str, tuple[int, int]]:
+        """Return a page with the picture, and the size that fits all of it."""
+        if len(runs) == 2:
+            from dptrace.viewers.gantt import pair_page
 
-        page, fitting = (self.document(run), _gantt_size(run)) if self.is_gantt else _framed(drawn, self.size)
-        with atomic_write(path) as temporary:
-            screenshot(page, temporary, self.size or fitting)
+            height = min(pair_page.rows_height(*runs) + _PAIR_HEADER_HEIGHT, _MAX_SIZE)
+            return pair_page.document(runs[0], runs[1], by_step), (_DEFAULT_WIDTH, height)
         if self.is_gantt:
-            self._warn(fitting, verbosity)
+            return self.document(runs[0]), _gantt_size(runs[0])
+        from dptrace.viewers.base.screenshot import framed
 
-    def _warn(self, fitting: tuple[int, int], verbosity: str) -> None:
-        """Warn where rows are cut off at the lower edge; smaller rows could not be read."""
-        if self.size is not None and self.size[1] < fitting[1]:
-            print_hint(f"! {self.size[1]} pixels do not fit every row: use {fitting[1]}, or fewer --ranks.", verbosity)
+        width = self.size[0] if self.size else _DEFAULT_WIDTH
+        return framed(drawn), (width, min(svg_height(drawn, width), _MAX_SIZE))
 
 
 def _gantt_size(run: Run) -> tuple[int, int]:
@@ -143,14 +136,6 @@ def _gantt_size(run: Run) -> tuple[int, int]:
     from dptrace.viewers.gantt.page_data import layout
 
     return _DEFAULT_WIDTH, min(max(int(layout(chart(run))["height"]) + _GANTT_HEADER_HEIGHT, _MIN_HEIGHT), _MAX_SIZE)
-
-
-def _framed(drawn: str, size: tuple[int, int] | None) -> tuple[str, tuple[int, int]]:
-    """Return a page with the SVG as wide as the page, and the size that fits."""
-    from dptrace.viewers.base.screenshot import framed
-
-    width = size[0] if size else _DEFAULT_WIDTH
-    return framed(drawn), (width, min(svg_height(drawn, width), _MAX_SIZE))
 
 
 def parse_size(text: str) -> tuple[int, int]:
