@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dptrace.commands.shared.options import (
-    Selection,
-    json_option,
-    output_option,
-    reading_options,
-    run_argument,
-    selection_options,
-    verbosity_options,
-)
+from dptrace.commands.shared.options import Selection, json_option, opening_options, output_option, run_options
 from dptrace.commands.shared.output import (
     csv_text,
     emit,
@@ -37,8 +29,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@run_argument
-@selection_options
+@run_options
 @click.option("--all", "every", is_flag=True, help="Print every table in full: each step, rank and collective.")
 @click.option("--collectives", is_flag=True, help="Print a row for each collective; as a table, or with --csv.")
 @json_option
@@ -51,8 +42,7 @@ if TYPE_CHECKING:
     metavar="ADDRESS",
     help="Read on the workers of a Dask cluster (tcp://scheduler:8786), or 'local'; they return figures only.",
 )
-@reading_options
-@verbosity_options
+@opening_options
 def command(
     paths: tuple[str, ...],
     selection: Selection,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _DEFAULT_MODES = ("single", "naive", "interleaved", "ddp")
 
 
-def run_options(folder: str, epochs: int, steps: int) -> Decorator:
+def training_options(folder: str, epochs: int, steps: int) -> Decorator:
     """Return the options of a verb that trains many times and keeps each result in a folder."""
     count: dict[str, Any] = {"type": click.IntRange(1), "metavar": "N", "show_default": True}
     path: dict[str, Any] = {"type": click.Path(path_type=Path), "default": Path(folder), "show_default": True}
@@ -53,7 +53,7 @@ def run_options(folder: str, epochs: int, steps: int) -> Decorator:
     "--no-record", is_flag=True, cls=RenamedOption, old_name="--no-split", help="Time only, without recorded runs."
 )
 @click.option("--script", type=click.Path(path_type=Path), help="Benchmark this script; its own options follow --.")
-@run_options("bench", epochs=5, steps=5)
+@training_options("bench", epochs=5, steps=5)
 @click.option("--from", "source", type=click.Path(path_type=Path), help="Draw the figures of a CSV file.")
 @click.option("--local-loss", is_flag=True, help="Chart rank 0's loss instead of the mean over ranks.")
 @click.option("--png", is_flag=True, help="Write the charts as PNG in addition to SVG; needs Chromium.")

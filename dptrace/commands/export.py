@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from dptrace.commands.shared.options import (
-    Selection,
-    force_option,
-    reading_options,
-    run_argument,
-    selection_options,
-    verbosity_options,
-)
+from dptrace.commands.shared.options import Selection, force_option, opening_options, run_options
 from dptrace.commands.shared.output import OutputFile, print_hint, print_notes
 from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.reading import open_with_progress
@@ -33,8 +26,7 @@ _FORMATS = {"perfetto": ".pftrace", "chrome-gz": ".json.gz", "chrome": ".json", 
 
 
 @click.command()
-@run_argument
-@selection_options
+@run_options
 @click.option(
     "-o",
     "--output",
@@ -47,8 +39,7 @@ _FORMATS = {"perfetto": ".pftrace", "chrome-gz": ".json.gz", "chrome": ".json", 
 @force_option
 @click.option("--format", "named", type=click.Choice(list(_FORMATS)), help="Format, whatever the file's name.")
 @click.option("--align/--no-align", default=True, help="Put all ranks on one clock, or keep the recorded times.")
-@reading_options
-@verbosity_options
+@opening_options
 def command(
     paths: tuple[str, ...],
     selection: Selection,

@@ -6,14 +6,7 @@ from pathlib import Path
 
 import click
 
-from dptrace.commands.shared.options import (
-    Selection,
-    force_option,
-    reading_options,
-    run_argument,
-    selection_options,
-    verbosity_options,
-)
+from dptrace.commands.shared.options import Selection, force_option, opening_options, run_options
 from dptrace.commands.shared.output import OutputFile, print_hint, quoted_paths
 from dptrace.commands.shared.pages import file_stem, write_page
 from dptrace.commands.shared.reading import open_with_progress
@@ -22,12 +15,10 @@ from dptrace.load.options import ReadOptions
 
 
 @click.command()
-@run_argument
-@selection_options
+@run_options
 @click.option("-o", "--output", type=OutputFile(), help="Write to this file. [RUN-report.html in this folder]")
 @force_option
-@reading_options
-@verbosity_options
+@opening_options
 def command(
     paths: tuple[str, ...],
     selection: Selection,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.bench.sweep.points import configs
-from dptrace.commands.bench import local_device_count, run_jobs, run_options
+from dptrace.commands.bench import local_device_count, run_jobs, training_options
 from dptrace.commands.shared.options import json_option, quiet_option
 from dptrace.commands.shared.output import console, emit, json_text, print_hint, print_notes, write_text
 from dptrace.core.text import sanitize
@@ -42,7 +42,7 @@ Examples:
 @click.option("--model", type=click.Choice(list(MODELS)), default="resnet18", show_default=True, help="What to train.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of CIFAR-10's binary files, for resnet18.")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="Ranks [default: all GPUs; 2 on CPU].")
-@run_options("sweep", epochs=1, steps=10)
+@training_options("sweep", epochs=1, steps=10)
 @click.option(
     "--links",
     type=click.Path(path_type=Path),

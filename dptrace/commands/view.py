@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dptrace.commands.shared.options import (
-    Selection,
-    force_option,
-    reading_options,
-    run_argument,
-    selection_options,
-    verbosity_options,
-)
+from dptrace.commands.shared.options import Selection, force_option, opening_options, run_options
 from dptrace.commands.shared.output import OutputFile, quoted_paths
 from dptrace.commands.shared.pages import file_stem, write_page
 from dptrace.commands.shared.picture_options import PictureOptions, picture_options
@@ -33,8 +26,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@run_argument
-@selection_options
+@run_options
 @click.option("-o", "--output", type=OutputFile(), help="Write the page to this file.")
 @force_option
 @click.option("--no-browser", is_flag=True, help="Write the page without opening it.")
@@ -47,8 +39,7 @@ if TYPE_CHECKING:
 )
 @serve_options
 @picture_options
-@reading_options
-@verbosity_options
+@opening_options
 def command(
     paths: tuple[str, ...],
     selection: Selection,

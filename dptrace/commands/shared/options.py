@@ -23,12 +23,14 @@ __all__ = [
     "group",
     "json_option",
     "machine_options",
+    "opening_options",
     "output_option",
     "parse_ranks",
     "parse_steps",
     "quiet_option",
     "reading_options",
     "run_argument",
+    "run_options",
     "selection_options",
     "strict_option",
     "verbosity_options",
@@ -188,3 +190,6 @@ selection_options = group(
     click.option("--steps", type=parse_steps, metavar="A:B", help=_STEPS, **_SELECTION),
 )
 """--ranks and --steps, as one argument *selection*."""
+
+run_options = group(run_argument, selection_options)
+opening_options = group(reading_options, verbosity_options)
