@@ -31,8 +31,11 @@ if TYPE_CHECKING:
     from dptrace.bench.links.launch import LinksRequest
 
 _DEFAULT_OUTPUT = Path("links.json")
+_BUDGET = "Time to spend on measuring. [60]"
+_OUTPUT = f"File to write [default: {_DEFAULT_OUTPUT}; none with --json]."
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _ELEMENT_BYTES = 4
+_KIND_NAMES = ", ".join(kind.replace("_", "-") for kind in KINDS)
 _ALIASES = {"p2p": "send_recv", "point_to_point": "send_recv"}
 
 _EXAMPLES = """\b
@@ -61,22 +64,13 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # not generic in older v
 @click.option(
     "--gpus", type=click.IntRange(1), metavar="N", help="Processes, one per GPU [default: all GPUs; 2 on CPU]."
 )
-@click.option("--collectives", metavar="LIST", help=f"Of {', '.join(k.replace('_', '-') for k in KINDS)} (p2p) [all].")
+@click.option("--collectives", metavar="LIST", help=f"Of {_KIND_NAMES} (p2p) [all].")
 @click.option("--min-bytes", type=Size(), default="1KB", show_default=True, help="Smallest message.")
 @click.option(
     "--max-bytes", type=Size(), default="1GB", show_default=True, help="Largest message, if memory and time allow it."
 )
-@click.option(
-    "--budget",
-    type=click.FloatRange(min=1),
-    default=60,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time to spend on measuring.",
-)
-@click.option(
-    "-o", "--output", type=OutputFile(), help=f"File to write [default: {_DEFAULT_OUTPUT}; none with --json]."
-)
+@click.option("--budget", type=click.FloatRange(1), default=60, metavar="SECONDS", help=_BUDGET)
+@click.option("-o", "--output", type=OutputFile(), help=_OUTPUT)
 @click.option("--html", type=OutputFile(), help="Also write a page with charts.")
 @json_option
 @click.option(
@@ -108,7 +102,12 @@ def command(source: Path | None, as_json: bool, verbosity: str, **options: Any) 
     if content is None:
         click.echo("This machine's ranks are done; machine 0 prints the result.", err=True)
         return
-    _write(content, output, html)
+    if output is not None:
+        write_text(output, json_text(content))
+    if html is not None:
+        from dptrace.viewers.benchmarks.links_page import document
+
+        write_text(html, document(content))
     _show(content, as_json)
     _print_next(output, html, source, verbosity)
 
@@ -143,10 +142,9 @@ def _kinds(listed: str | None) -> tuple[str, ...]:
     if listed is None:
         return KINDS
     names = [name.strip().lower().replace("-", "_") for name in listed.split(",") if name.strip()]
-    kinds = [_ALIASES.get(name, name) for name in names]
-    if not kinds or not set(kinds) <= set(KINDS):
-        known = ", ".join(kind.replace("_", "-") for kind in KINDS)
-        raise UsageError(f"--collectives {listed}: choose from {known} (or p2p).")
+    kinds = {_ALIASES.get(name, name) for name in names}
+    if not kinds or not kinds <= set(KINDS):
+        raise UsageError(f"--collectives {listed}: choose from {_KIND_NAMES} (or p2p).")
     return tuple(kind for kind in KINDS if kind in kinds)
 
 
@@ -187,15 +185,6 @@ def _measured(request: LinksRequest, verbosity: str) -> dict[str, Any] | None:
         machine["gpu_links"] = parse_links(machine["gpu_matrix"])
     header = {"created": created, "dptrace": __version__, "command": ["dptrace", *sys.argv[1:]]}
     return link_report(header | measured)
-
-
-def _write(content: dict[str, Any], output: Path | None, html: Path | None) -> None:
-    if output is not None:
-        write_text(output, json_text(content))
-    if html is not None:
-        from dptrace.viewers.benchmarks.links_page import document
-
-        write_text(html, document(content))
 
 
 def _show(content: dict[str, Any], as_json: bool) -> None:
