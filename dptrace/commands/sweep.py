@@ -18,8 +18,8 @@ from dptrace.record.options.models import MODELS
 
 if TYPE_CHECKING:
     from dptrace.bench.matrix import BenchConfig
-    from dptrace.bench.sweep.bucket_cap import FittedLine
-    from dptrace.bench.sweep.result import SweepResult
+    from dptrace.bench.store import Store
+    from dptrace.bench.sweep.result import SweepRequest, SweepResult
 
 _SWEPT = ("bucket_cap_mb", "micro_batches", "batch_size", "compress")
 
@@ -61,11 +61,18 @@ def command(**options: Any) -> None:
     The folder gets sweep.html, sweep.json, table.csv, table.md, epochs.csv (each epoch), buckets.csv (each bucket's
     times), step.svg, exposed.svg, the recorded runs in traces/ and the final parameters in checkpoints/.
     """
-    folder: Path = options["output"]
+    from dptrace.bench.sweep.result import SweepRequest, sweep_result
+
     cells, chosen, notes = _cells(options)
-    links = _links(options["links"], cells[0].gpus)
-    result = _run(options, cells, chosen, links, notes)
-    _write(folder, result)
+    links = None
+    if options["links"] is not None:
+        from dptrace.bench.links.launch import read_links
+        from dptrace.bench.sweep.bucket_cap import fit_from_links
+
+        links = fit_from_links(read_links(options["links"]), str(options["links"]), cells[0].gpus)
+    request = SweepRequest(cells, chosen, options["epochs"], options["repeat"], links)
+    result = sweep_result(request, _measured(options, request), notes)
+    _write(options["output"], result)
     _show(result.content, options)
     if all(point["failed"] for point in result.content["points"]):
         sys.exit(1)
@@ -92,32 +99,18 @@ def _cells(options: dict[str, Any]) -> tuple[list[BenchConfig], dict[str, tuple[
     return cells, chosen, notes
 
 
-def _links(path: Path | None, gpus: int) -> FittedLine | None:
-    if path is None:
-        return None
-    from dptrace.bench.links.launch import read_links
-    from dptrace.bench.sweep.bucket_cap import fit_from_links
-
-    return fit_from_links(read_links(path), str(path), gpus)
-
-
-def _run(
-    options: dict[str, Any],
-    cells: list[BenchConfig],
-    chosen: dict[str, tuple[str, ...]],
-    links: FittedLine | None,
-    notes: list[str],
-) -> SweepResult:
+def _measured(options: dict[str, Any], request: SweepRequest) -> Store:
+    """Run what the folder has no result of; return the results."""
     from dptrace.bench.execute import Settings
     from dptrace.bench.schedule import jobs
     from dptrace.bench.store import Store
-    from dptrace.bench.sweep.result import SweepRequest, sweep_result
 
     folder: Path = options["output"]
     data = None if options["data"] is None else str(options["data"].resolve())
     store = Store(folder)
-    plan = {"cells": [config.name for config in cells], **{key: options[key] for key in ("epochs", "repeat", "steps")}}
-    store.begin({"sweep": chosen, **plan, "data": data}, options["resume"], options["force"])
+    plan = {"sweep": request.chosen, "cells": [config.name for config in request.configs], "data": data}
+    planned = {key: options[key] for key in ("epochs", "repeat", "steps")}
+    store.begin(plan | planned, options["resume"], options["force"])
     if options["checkpoints"]:
         (folder / "checkpoints").mkdir(exist_ok=True)
     settings = Settings(
@@ -128,9 +121,8 @@ def _run(
         checkpoints=folder / "checkpoints" if options["checkpoints"] else None,
         verb="sweep",
     )
-    work = jobs(cells, options["repeat"])
-    run_jobs(work, settings, store, options["verbosity"])
-    return sweep_result(SweepRequest(cells, chosen, options["epochs"], options["repeat"], links), store, notes)
+    run_jobs(jobs(request.configs, options["repeat"]), settings, store, options["verbosity"])
+    return store
 
 
 def _write(folder: Path, result: SweepResult) -> None:
