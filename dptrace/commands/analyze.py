@@ -122,24 +122,23 @@ def _hta_compat(paths: tuple[str, ...], output_options: _OutputOptions, strict: 
 
     with progress("Reading", verbosity, measured=False):
         compat = hta_compat(find(paths), strict)
-    output = output_options.output
-    if output_options.as_json:
-        emit(json_text(compat.to_dict()), output)
-    elif output_options.as_csv:
-        emit(compat.frame.to_csv(index=False), output)
+    title = f"HTA {COMPATIBLE_WITH}'s temporal breakdown and overlap"
+    if output_options.as_tables:
+        print_tables(
+            lambda console: print_frame(compat.frame, title, console, output_options.every), output_options.output
+        )
     else:
-        title = f"HTA {COMPATIBLE_WITH}'s temporal breakdown and overlap"
-        print_tables(lambda console: print_frame(compat.frame, title, console, output_options.every), output)
+        emit(json_text(compat.to_dict()) if output_options.as_json else csv_text(compat.frame), output_options.output)
     print_notes(compat.notes)
 
 
 def _print(run: Run, output_options: _OutputOptions) -> None:
     output, every = output_options.output, output_options.every
-    if output_options.as_json:
-        emit(json_text(run.to_dict(output_options.align)), output)
-    elif output_options.as_csv:
-        emit(csv_text(run.collectives() if output_options.collectives else run.steps()), output)
     if not output_options.as_tables:
+        if output_options.as_json:
+            emit(json_text(run.to_dict(output_options.align)), output)
+        else:
+            emit(csv_text(run.collectives() if output_options.collectives else run.steps()), output)
         print_notes(run.notes)
         return
     from dptrace.viewers.terminal.summary import print_collectives, print_run
