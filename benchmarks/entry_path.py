@@ -25,7 +25,7 @@ class Tracer:
     def own(self, frame: FrameType | None) -> str | None:
         name = frame.f_code.co_filename if frame is not None else ""
         real = os.path.realpath(name) if name.startswith(self.root) else ""
-        return real if real.startswith(self.root) and "/.venv/" not in real else None
+        return real if real.startswith(self.root) and not {".venv", "benchmarks"} & {*Path(real).parts} else None
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call" and (file := self.own(frame)) and frame.f_code.co_name != "<module>":
