@@ -86,7 +86,9 @@ def command(**options: Any) -> None:
     if options["png"]:
         check_png()
     if options["source"] is not None:
-        _check_alone()
+        usable = {"source", "output", "force", "csv", "as_json", "verbosity", "local_loss", "png"}
+        for name in sorted(given_options() - usable):
+            raise UsageError(f"--from draws existing figures and runs nothing; leave --{name.replace('_', '-')} out.")
         result = _from_file(options["source"], options["output"], options["force"])
     else:
         if options["arguments"] and options["script"] is None:
@@ -107,13 +109,6 @@ def check_png() -> None:
         raise UsageError(
             "--png needs Chromium or Chrome: install it (Debian: apt-get install chromium), or leave --png out."
         )
-
-
-def _check_alone() -> None:
-    """Refuse options that run something when --from is given."""
-    usable = {"source", "output", "force", "csv", "as_json", "verbosity", "local_loss", "png"}
-    for name in sorted(given_options() - usable):
-        raise UsageError(f"--from draws existing figures and runs nothing; leave --{name.replace('_', '-')} out.")
 
 
 def _from_file(path: Path, output: Path, force: bool) -> BenchResult:

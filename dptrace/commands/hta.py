@@ -65,6 +65,8 @@ _MANY: dict[str, Any] = {"multiple": True, "type": int, "metavar": "N"}
 _NUMBER: dict[str, Any] = {"type": click.IntRange(min=0), "metavar": "N"}
 _SHARE: dict[str, Any] = {"type": click.FloatRange(0, 1), "metavar": "SHARE"}
 _SWITCH: dict[str, Any] = {"flag_value": True, "default": None}
+_NO_MEMORY = "Leave copies and sets out (kernel-breakdown, launch-statistics)."
+_OFF: dict[str, Any] = {"flag_value": False, "default": None}
 # Options of the analyses. None has a default, so that HTA's own applies.
 _OPTIONS = (
     click.option(
@@ -77,9 +79,7 @@ _OPTIONS = (
         help="Only these ranks: 0,1 or 0-3.",
     ),
     click.option("--include-last-step", help="Keep the last step, which HTA drops.", **_SWITCH),
-    click.option(
-        "--no-rounding", "rounding", flag_value=False, default=None, help="Keep fractions of µs, which HTA rounds."
-    ),
+    click.option("--no-rounding", "rounding", help="Keep fractions of µs, which HTA rounds.", **_OFF),
     click.option("--against", multiple=True, type=click.Path(), metavar="RUN2", help="Second run (trace-diff)."),
     click.option("--against-rank", "against_ranks", help="Ranks of the second run (trace-diff).", **_MANY),
     click.option("--iteration", "iterations", help="Steps to compare [the first] (trace-diff).", **_MANY),
@@ -98,11 +98,7 @@ _OPTIONS = (
     click.option("--num-kernels", help="Largest number of kernels of each kind (…-breakdown).", **_NUMBER),
     click.option("--duration-ratio", help="Combine the kernels beyond this share (…-breakdown).", **_SHARE),
     click.option(
-        "--no-memory",
-        "memory_kernels",
-        flag_value=False,
-        default=None,
-        help="Leave copies and sets out (kernel-breakdown, launch-statistics).",
+        "--no-memory", "memory_kernels", help="Without copies and sets (kernel-breakdown, launch-statistics).", **_OFF
     ),
     click.option("--cpu", help="Annotations on the CPU (annotation-breakdown).", **_SWITCH),
     click.option("--stream", "streams", help="Only this stream (idle-breakdown).", **_MANY),

@@ -36,18 +36,12 @@ Examples:
 @click.option("--micro-batches", metavar="LIST", help="Numbers of micro-batches per step, with --mode accumulate.")
 @click.option("--batch-size", metavar="LIST", help="Samples per step, over all ranks.")
 @click.option("--compress", metavar="LIST", help="Gradient compressions: none,fp16,bf16,powersgd,topk,int8.")
-@click.option(
-    "--mode", type=click.Choice(["ddp", "accumulate"]), default="ddp", show_default=True, help="How to train."
-)
+@click.option("--mode", type=click.Choice(["ddp", "accumulate"]), default="ddp", help="How to train. [ddp]")
 @click.option("--model", type=click.Choice(list(MODELS)), default="resnet18", show_default=True, help="What to train.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of CIFAR-10's binary files, for resnet18.")
 @click.option("--gpus", type=click.IntRange(1), metavar="N", help="Ranks [default: all GPUs; 2 on CPU].")
 @training_options("sweep", epochs=1, steps=10)
-@click.option(
-    "--links",
-    type=click.Path(path_type=Path),
-    help="Predict bucket sizes from this file of dptrace links.",
-)
+@click.option("--links", type=click.Path(path_type=Path), help="Predict bucket sizes from this file of dptrace links.")
 @click.option("--checkpoints/--no-checkpoints", default=True, help="Keep the final parameters of each run.")
 @json_option
 @quiet_option
