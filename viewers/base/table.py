@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dptrace.core.text import sanitize
-from dptrace.viewers.terminal.split_tables import plain
+from dptrace.viewers.base.format import plain
 
 __all__ = ["MAX_ROWS", "TextTable", "escape_markdown", "markdown_lines", "print_text_table"]
 

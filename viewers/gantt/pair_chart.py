@@ -10,10 +10,10 @@ import numpy as np
 from dptrace.comparison.step_alignment import AlignedSteps, RunSteps
 from dptrace.core.intervals import Int64
 from dptrace.core.text import sanitize
+from dptrace.viewers.base.format import step_label
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.gantt.chart import Chart, Lane, Role, Strip, Track, chart
 from dptrace.viewers.gantt.page_data import scene
-from dptrace.viewers.terminal.split_tables import step_label
 
 __all__ = ["paired_chart", "paired_scene"]
 

@@ -19,6 +19,7 @@ from dptrace.core.units import byte_size, milliseconds
 from dptrace.run.run import Run
 from dptrace.timeline.steps import select_steps
 from dptrace.viewers.base import theme
+from dptrace.viewers.base.format import step_label
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.marks import message, time_axis
 from dptrace.viewers.base.svg_canvas import Canvas, shortened, text_width
@@ -26,7 +27,6 @@ from dptrace.viewers.base.svg_renderer import svg as message_svg
 from dptrace.viewers.gantt.chart import OVERLAPPED, Lane, Role, chart
 from dptrace.viewers.gantt.level_of_detail import Intervals, Lod
 from dptrace.viewers.gantt.svg_layout import RIGHT, STRIP, WIDTH, Row, SvgLayout, svg_layout
-from dptrace.viewers.terminal.split_tables import step_label
 from dptrace.viewers.terminal.summary import sentence
 
 __all__ = ["MAX_SHAPES", "gantt_svg", "middle_step_run"]

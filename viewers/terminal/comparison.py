@@ -15,8 +15,9 @@ from dptrace.comparison.compare import FIGURE_NAMES, Comparison
 from dptrace.comparison.samples import DeviceId, RunSample
 from dptrace.core.text import sanitize
 from dptrace.core.units import MINUS, byte_size, milliseconds, plural, signed_milliseconds
+from dptrace.viewers.base.format import plain
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.terminal.split_tables import HEADINGS, plain, titled_table
+from dptrace.viewers.terminal.split_tables import HEADINGS, titled_table
 
 __all__ = [
     "ROWS",

@@ -11,7 +11,8 @@ from dptrace.analysis.findings.detect import Finding
 from dptrace.analysis.matching.match import Matches
 from dptrace.core.units import byte_size, milliseconds, share
 from dptrace.run.cross_rank import CrossRankAnalysis
-from dptrace.viewers.terminal.split_tables import plain, titled_table
+from dptrace.viewers.base.format import plain
+from dptrace.viewers.terminal.split_tables import titled_table
 
 __all__ = ["MAX_ROWS", "findings_list", "timing_table"]
 

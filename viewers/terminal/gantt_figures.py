@@ -12,9 +12,9 @@ from dptrace.analysis.per_gpu.split import FIGURES, Split, by_kind, overlap_perc
 from dptrace.comparison.step_alignment import AlignedSteps
 from dptrace.core.units import byte_size, duration
 from dptrace.run.run import Run
+from dptrace.viewers.base.format import step_label
 from dptrace.viewers.base.time_saved import time_saved_text
 from dptrace.viewers.terminal.pen import Pen
-from dptrace.viewers.terminal.split_tables import step_label
 
 __all__ = ["MIN_TABLE_WIDTH", "causes", "kinds", "saved_by_step", "shares", "split_figures"]
 

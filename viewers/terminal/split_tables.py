@@ -11,21 +11,16 @@ from rich.text import Text
 from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES, Split, by_kind, overlap_percent
-from dptrace.core.text import sanitize
 from dptrace.core.units import byte_size, milliseconds
 from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
+from dptrace.viewers.base.format import plain, rank_label, step_label
 
 __all__ = [
     "MAX_RANKS",
     "MAX_STEPS",
     "collective_table",
     "idle_table",
-    "milliseconds",
-    "plain",
-    "quantity",
-    "rank_label",
-    "step_label",
     "step_tables",
     "titled_table",
 ]
@@ -49,18 +44,6 @@ Figures = Mapping[str, int | None]
 MAX_STEPS = 12
 MAX_RANKS = 16
 """Rows of a table of steps or ranks, unless every row is requested."""
-
-quantity = byte_size
-
-
-def plain(text: str) -> Text:
-    """Return a text from a trace without markup and control characters that a terminal would obey."""
-    return Text(sanitize(text))
-
-
-def step_label(name: str) -> str:
-    """Shorten the profiler's step names to their number; return other names unchanged."""
-    return name.removeprefix("ProfilerStep#")
 
 
 def _overlap(figures: Figures) -> str:
@@ -128,12 +111,6 @@ def _rank_table(timeline: Timeline, figures: Split, waits: ExposedWait, every: b
 
 def _share(ns: int | None, wall: int) -> str:
     return "?" if ns is None else f"{100 * ns / wall:.1f}%".replace("100.0", "100")
-
-
-def rank_label(run: Run, timeline: Timeline) -> str:
-    """Return a GPU's rank, with its device index where the rank has several."""
-    several = sum(other.rank == timeline.rank for other in run.timelines) > 1
-    return f"{timeline.rank} GPU {timeline.device}" if several else str(timeline.rank)
 
 
 def _ranks_table(run: Run, every: bool) -> Table:

@@ -14,19 +14,11 @@ from dptrace.analysis.per_gpu.split import FIGURES, overlap_percent
 from dptrace.core.units import byte_size, duration, milliseconds, share
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.run.run import Run
+from dptrace.viewers.base.format import plain, rank_label, step_label
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.terminal.cross_rank_tables import findings_list, timing_table
 from dptrace.viewers.terminal.run_facts import expert_lines, memory_sentence, profiler_sentence
-from dptrace.viewers.terminal.split_tables import (
-    MAX_STEPS,
-    collective_table,
-    idle_table,
-    plain,
-    rank_label,
-    step_label,
-    step_tables,
-    titled_table,
-)
+from dptrace.viewers.terminal.split_tables import MAX_STEPS, collective_table, idle_table, step_tables, titled_table
 from dptrace.viewers.views.pipeline import bubble_table
 
 __all__ = ["notes", "print_collectives", "print_run", "sentence"]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
+from dptrace.viewers.base.format import rank_label
 from dptrace.viewers.base.marks import HEAD, Axis, Box
-from dptrace.viewers.terminal.split_tables import rank_label
 
 __all__ = ["NO_COMMUNICATION", "NO_STEP", "RowLayout", "rank_labels", "share", "stack", "with_steps"]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dptrace.run.run import Run
+from dptrace.viewers.base.format import step_label
 from dptrace.viewers.base.marks import Box, Drawing, Label, message, time_axis
 from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.terminal.split_tables import step_label
 from dptrace.viewers.views.bars import DENSE, FLAT, NO_STEP, TALL, RowLayout, rank_labels, with_steps
 from dptrace.viewers.views.step_bars import COLUMNS, part_legend, step_bar, step_cells
 from dptrace.viewers.views.summary import summary

@@ -6,9 +6,9 @@ from dptrace.analysis.findings.finding import Finding
 from dptrace.core.text import sanitize
 from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
+from dptrace.viewers.base.format import step_label
 from dptrace.viewers.base.marks import Box, Drawing, Label, message, time_axis
 from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.terminal.split_tables import step_label
 from dptrace.viewers.views.bars import NO_STEP, TALL, RowLayout, with_steps
 from dptrace.viewers.views.view import View
 

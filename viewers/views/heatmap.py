@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from dptrace.analysis.per_gpu.step_grid import StepGrid, step_grid
 from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
+from dptrace.viewers.base.format import step_label
 from dptrace.viewers.base.marks import Axis, Box, Drawing, Label, message
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.base.theme import dark_color
-from dptrace.viewers.terminal.split_tables import step_label
 from dptrace.viewers.views.bars import NO_STEP, rank_labels, with_steps
 from dptrace.viewers.views.view import View
 

@@ -15,9 +15,9 @@ from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
 from dptrace.timeline.model import Action, Actions
 from dptrace.viewers.base import theme
+from dptrace.viewers.base.format import rank_label, step_label
 from dptrace.viewers.base.marks import Box, Drawing, Entry, Label, message, time_axis
 from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.terminal.split_tables import rank_label, step_label
 from dptrace.viewers.views.bars import TALL, RowLayout
 from dptrace.viewers.views.view import View
 

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from dptrace.errors import UsageError
 from dptrace.run.run import Run
+from dptrace.viewers.base.format import plain
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.table import print_text_table
-from dptrace.viewers.terminal.split_tables import plain
 from dptrace.viewers.views.names import NAMES
 from dptrace.viewers.views.view import View
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dptrace.comparison.compare import Comparison, compare
+from dptrace.core.units import milliseconds
 from dptrace.errors import DptraceError
 from dptrace.timeline.model import Timeline
 from dptrace.viewers.gantt import pair_page
 from dptrace.viewers.pages import comparison
-from dptrace.viewers.terminal.split_tables import milliseconds
 from tests.support.browser import browser_test, chromium, open_page
 from tests.support.gantt_page import settle
 from tests.support.jobs import job, run_of

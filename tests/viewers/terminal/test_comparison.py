@@ -10,6 +10,7 @@ from rich.console import Console
 
 from dptrace.comparison.changes import PARTS
 from dptrace.comparison.compare import Comparison, compare
+from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
 from dptrace.viewers.terminal.comparison import (
     percent,
@@ -19,7 +20,6 @@ from dptrace.viewers.terminal.comparison import (
     side_line,
     signed,
 )
-from dptrace.viewers.terminal.split_tables import milliseconds
 from tests.support.jobs import job, run_of
 
 
