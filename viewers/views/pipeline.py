@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from statistics import median
 
-import numpy as np
 from rich.table import Table
 from rich.text import Text
 
@@ -21,12 +20,11 @@ from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.views.bars import TALL, RowLayout
 from dptrace.viewers.views.view import View
 
-__all__ = ["TITLE", "VIEW", "bubble_table", "labels", "schedule", "schedule_table", "schedule_text"]
+__all__ = ["TITLE", "VIEW", "bubble_table", "labels", "schedule", "schedule_table"]
 
 TITLE = "Pipeline schedule"
 NO_PIPELINE = "This run has no pipeline: its traces have no labels such as PP:0F1 or Forward 1."
 _FORWARD, _BACKWARD = theme.PART_COLORS[Part.FORWARD], theme.PART_COLORS[Part.BACKWARD]
-_GAP = "·"
 
 
 def labels(actions: Actions, stages: int = 1) -> list[str]:
@@ -95,35 +93,6 @@ def schedule_table(run: Run) -> TextTable:
                 rows.append((name, text, f"{left / 1e6:.3f}", f"{(right - left) / 1e6:.3f}"))
     note = "A typical step; times in ms from the start of its schedule." if rows else NO_PIPELINE
     return TextTable(("rank", "action", "start ms", "ms"), tuple(rows), 2, note)
-
-
-def schedule_text(run: Run, width: int = 100) -> list[str]:
-    """Draw a typical step of each pipeline in *width* characters: a sentence, then a line for each rank.
-
-    ``F0---F1---·····B0------``; of an action too short for its name only the letter is written.
-    """
-    lines = []
-    for pipeline in run.pipelines:
-        pipeline_step = _typical(pipeline)
-        lines.append(_caption(pipeline, pipeline_step))
-        rows = [_row(run, pipeline, pipeline_step, place) for place in range(len(pipeline.devices))]
-        left = max(len(name) for name, *_ in rows)
-        room = max(width - left - 1, 20)
-        for name, start, end, texts, _ in rows:
-            lines.append(f"{name:{left}} {_drawn(start, end, texts, pipeline_step.span_ns, room)}".rstrip())
-    return lines
-
-
-def _drawn(start: Int64, end: Int64, texts: list[str], span: int, room: int) -> str:
-    scale = room / max(span, 1)
-    first = np.floor(start * scale).astype(int).tolist()
-    last = np.floor(end * scale).astype(int).tolist()
-    cells = [_GAP] * room
-    for text, low, high in zip(texts, first, last, strict=True):
-        high = min(max(high, low + 1), room)
-        cell_text = text if len(text) <= high - low else text.lstrip("0123456789")[0]
-        cells[low:high] = list(cell_text.ljust(high - low, "-"))
-    return "".join(cells)
 
 
 def bubble_table(run: Run) -> Table | None:

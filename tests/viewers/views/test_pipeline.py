@@ -10,8 +10,8 @@ from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Box
 from dptrace.viewers.terminal.summary import print_run
-from dptrace.viewers.views.pipeline import NO_PIPELINE, bubble_table, labels, schedule, schedule_table, schedule_text
-from tests.analysis.cross_rank.test_pipeline_bubble import gpipe, one_forward_one_backward, run_of
+from dptrace.viewers.views.pipeline import NO_PIPELINE, bubble_table, labels, schedule, schedule_table
+from tests.analysis.cross_rank.test_pipeline_bubble import gpipe, run_of
 from tests.support.builders import TimelineBuilder
 
 NONE = Run("r", (TimelineBuilder().compute(0, 50).build(),))
@@ -22,23 +22,6 @@ def printed(run: Run) -> list[str]:
     out = io.StringIO()
     Console(file=out, width=100).print(table)
     return out.getvalue().splitlines()
-
-
-def test_the_schedule_in_characters() -> None:
-    """As the textbooks draw it: a line for each rank, each action as wide as it took, dots between them."""
-    told, first, second = schedule_text(run_of(gpipe(2, 3), 2_000, 4_000), 16 + 1 + 48)
-
-    assert told == ("gpipe, 3 micro-batches, step 0: bubble 25.0 %; the formula for equal stages gives 25.0 %")
-    assert first == "rank 0 · stage 0 F0--F1--F2--············B0------B1------B2------"
-    assert second == "rank 1 · stage 1 ····F0--F1--F2--B0------B1------B2------········"
-
-
-def test_actions_too_short_for_their_names_have_their_letter() -> None:
-    """Never a part of a number, which would name another action."""
-    *_, first, second = schedule_text(run_of(one_forward_one_backward(2, 12), 1_000, 2_000), 17 + 39)
-
-    assert first == "rank 0 · stage 0 FF··B0FB1FB2FB3FB4FB5FB6FB7FB8FB9FB-·B-"
-    assert second == "rank 1 · stage 1 ·FB0FB1FB2FB3FB4FB5FB6FB7FB8FB9FB-FB-··"
 
 
 def test_labels_name_the_stage_where_a_rank_has_several() -> None:
@@ -86,6 +69,6 @@ def test_analyze_prints_it_where_there_is_a_pipeline() -> None:
 
 
 def test_a_run_without_a_pipeline_says_so() -> None:
-    """Picture, table and text."""
+    """Picture and tables."""
     assert (NO_PIPELINE, NO_PIPELINE) == (schedule(NONE).message, schedule_table(NONE).note)
-    assert ([], None) == (schedule_text(NONE), bubble_table(NONE))
+    assert bubble_table(NONE) is None
