@@ -10,6 +10,7 @@ from dptrace.timeline.model import Timeline
 
 __all__ = ["plain", "rank_label", "step_label"]
 
+
 def plain(text: str) -> Text:
     """Return a text from a trace without markup and control characters that a terminal would obey."""
     return Text(sanitize(text))

@@ -1,16 +1,19 @@
-"""Helpers for views of bars: rows from the top, stacked parts from zero, shares as text."""
+"""Charts of bars: rows from the top, stacked parts from zero, shares as text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.analysis.per_gpu.labels import OVERLAPPED_LABEL
 from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
+from dptrace.viewers.base import theme
 from dptrace.viewers.base.format import rank_label
-from dptrace.viewers.base.marks import HEAD, Axis, Box
+from dptrace.viewers.base.marks import HEAD, Axis, Box, Drawing, Entry, Label, time_axis
 
-__all__ = ["NO_COMMUNICATION", "NO_STEP", "RowLayout", "rank_labels", "share", "stack", "with_steps"]
+__all__ = ["NO_COMMUNICATION", "NO_STEP", "Bar", "RowLayout", "bar_chart", "rank_labels", "share", "with_steps"]
 
 NO_STEP = "This run has no steps."
 NO_COMMUNICATION = "This run has no communication."
@@ -20,6 +23,8 @@ TALL, FLAT = 20.0, 9.0
 DENSE = 48
 """Number of bars from which they are drawn flat."""
 _GAP = 6.0
+_UNDER = 4.0
+"""Height in pixels of the line for overlapped communication."""
 
 
 def share(part: float, whole: float) -> str:
@@ -69,14 +74,56 @@ class RowLayout:
         return Axis(0, self.y, tuple(self.ticks), strong=frozenset(self.strong), grid=False)
 
 
-def stack(parts: Sequence[tuple[str, float, str, str]], top: float, height: float, of: str, whole: float) -> list[Box]:
-    """Stack parts (name, ns, color, text color) from zero."""
-    boxes, at = [], 0.0
-    for name, ns, color, ink in parts:
-        if ns <= 0:
-            continue
-        tip = f"{name} {milliseconds(ns)} ms, {share(ns, whole)}"
-        texts = (f"{milliseconds(ns)} ms · {share(ns, whole)}", share(ns, whole))
-        boxes.append(Box(at, at + ns, top, top + height, color, f"{of}: {tip}", texts, ink))
-        at += ns
-    return boxes
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A row of a bar chart: parts stacked from zero, with their sum at the end."""
+
+    tick: str
+    """Written left of the bar; empty where there is no room."""
+    name: str
+    """In tooltips."""
+    parts: Sequence[tuple[str, float, str]]
+    """Name, ns and color of each part, a color of the palette."""
+    after: str = ""
+    """Written after the sum."""
+    under: float = 0
+    """Overlapped communication in ns, drawn as a line below the bar."""
+    head: str = ""
+    """A bold name above this bar and those that follow."""
+
+
+def bar_chart(title: str, subtitle: str, bars: Sequence[Bar], height: float, right: float = 76) -> Drawing:
+    """Draw bars below each other.
+
+    Args:
+        height: of a bar, in pixels.
+        right: space right of the longest bar for its text, in pixels.
+    """
+    rows, longest = RowLayout(height), 0.0
+    marks: list[Box | Label] = []
+    for bar in bars:
+        if bar.head:
+            rows.head(bar.head)
+        top, whole = rows.row(bar.tick), sum(ns for _, ns, _ in bar.parts)
+        marks += _parts(bar, top, height, whole)
+        marks.append(Label(whole, top + height / 2, f"{milliseconds(whole)} ms{bar.after}"))
+        longest = max(longest, whole)
+    drawn = {mark.color for mark in marks if isinstance(mark, Box)}
+    legend = [Entry(color, name) for name, _, color in bars[0].parts if color in drawn]
+    if any(bar.under for bar in bars):
+        legend.append(Entry(theme.OVERLAPPED, f"{OVERLAPPED_LABEL}: under compute, drawn below the bar"))
+    return Drawing(title, subtitle, time_axis(longest), rows.axis(), rows.y, tuple(marks), tuple(legend), right=right)
+
+
+def _parts(bar: Bar, top: float, height: float, whole: float) -> Iterator[Box]:
+    """Draw the parts of a bar end to end, and overlapped communication below them."""
+    at = 0.0
+    for name, ns, color in bar.parts:
+        if ns > 0:
+            time, part = f"{milliseconds(ns)} ms", share(ns, whole)
+            tip = f"{bar.name}: {name} {time}, {part}"
+            yield Box(at, at + ns, top, top + height, color, tip, (f"{time} · {part}", part), theme.ink_on(color))
+            at += ns
+    if bar.under > 0:
+        tip = f"{bar.name}: {OVERLAPPED_LABEL} {milliseconds(bar.under)} ms"
+        yield Box(0, bar.under, top + height, top + height + _UNDER, theme.OVERLAPPED, tip)

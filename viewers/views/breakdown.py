@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.run.run import Run
 from dptrace.viewers.base.format import step_label
-from dptrace.viewers.base.marks import Box, Drawing, Label, message, time_axis
+from dptrace.viewers.base.marks import Drawing, message
 from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.views.bars import DENSE, FLAT, NO_STEP, TALL, RowLayout, rank_labels, with_steps
-from dptrace.viewers.views.step_bars import COLUMNS, part_legend, step_bar, step_cells
+from dptrace.viewers.views.bars import DENSE, FLAT, NO_STEP, TALL, bar_chart, rank_labels, with_steps
+from dptrace.viewers.views.step_bars import COLUMNS, step_bar, step_cells
 from dptrace.viewers.views.summary import summary
 from dptrace.viewers.views.view import View
 
@@ -26,32 +29,34 @@ def breakdown(run: Run) -> Drawing:
     bars = sum(len(device.split.names) for device in devices)
     if bars > MAX_BARS:
         return summary(run, f"{bars} steps of all ranks are too many for a bar each: a bar is the mean of a rank's.")
-    rows, longest = RowLayout(TALL if bars <= DENSE else FLAT + 3), 0.0
-    marks: list[Box | Label] = []
-    for label, device in zip(rank_labels(run, devices), devices, strict=True):
-        split = device.split
-        if len(split.names) > 1:
-            rows.head(label)
-        for k, name in enumerate(split.names):
-            step = f"step {step_label(name)}"
-            top = rows.row(step if len(split.names) > 1 else label)
-            figures = {key: float(values[k]) for key, values in split.figures.items()}
-            marks += step_bar(figures, f"{label}, {step}", top, rows.height)
-            longest = max(longest, figures["wall_ns"])
+    drawn = []
+    for rank, device in zip(rank_labels(run, devices), devices, strict=True):
+        several = len(device.split.names) > 1
+        for k, (name, figures) in enumerate(_steps(device)):
+            step = f"step {name}"
+            drawn.append(
+                step_bar(figures, step if several else rank, f"{rank}, {step}", rank if several and not k else "")
+            )
     subtitle = "The parts of each step add up to its wall time."
-    return Drawing(TITLE, subtitle, time_axis(longest), rows.axis(), rows.y, tuple(marks), part_legend(marks), right=76)
+    return bar_chart(TITLE, subtitle, drawn, TALL if bars <= DENSE else FLAT + 3)
 
 
 def breakdown_table(run: Run) -> TextTable:
     """Return the nine figures of each rank and step, in ms."""
     devices = with_steps(run)
-    rows = [
-        (label, step_label(name), *step_cells({key: float(v[k]) for key, v in device.split.figures.items()}))
-        for label, device in zip(rank_labels(run, devices), devices, strict=True)
-        for k, name in enumerate(device.split.names)
-    ]
-    columns = ("rank", "step", *COLUMNS)
-    return TextTable(columns, tuple(rows), 2, "In ms. The parts up to idle add up to wall." if rows else NO_STEP)
+    rows = tuple(
+        (rank, name, *step_cells(figures))
+        for rank, device in zip(rank_labels(run, devices), devices, strict=True)
+        for name, figures in _steps(device)
+    )
+    note = "In ms. The parts up to idle add up to wall." if rows else NO_STEP
+    return TextTable(("rank", "step", *COLUMNS), rows, 2, note)
+
+
+def _steps(device: DeviceFigures) -> Iterator[tuple[str, dict[str, float]]]:
+    """Yield the name of each step, and its figures in ns."""
+    for k, name in enumerate(device.split.names):
+        yield step_label(name), {key: float(values[k]) for key, values in device.split.figures.items()}
 
 
 VIEW = View("breakdown", TITLE, breakdown_table, breakdown, in_report=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dptrace.viewers.views.bars import RowLayout, rank_labels, share, stack, with_steps
+from dptrace.viewers.base import theme
+from dptrace.viewers.base.marks import Box
+from dptrace.viewers.views.bars import Bar, RowLayout, bar_chart, rank_labels, share, with_steps
 from tests.support.view_cases import CASES
 
 
@@ -13,12 +15,14 @@ def test_shares_never_hide_what_is_there() -> None:
 
 def test_parts_stand_end_to_end() -> None:
     """They start at zero, skip parts without time, and have tooltips with time and share."""
-    boxes = stack(
-        [("a", 30, "#111111", "#fff"), ("b", 0, "#222222", "#fff"), ("c", 70, "#333333", "#fff")], 5, 10, "x", 100
-    )
+    colors = list(theme.PART_COLORS.values())
+    bar = Bar("", "x", [("a", 30, colors[0]), ("b", 0, colors[1]), ("c", 70, colors[2])])
+    drawing = bar_chart("title", "", [bar], 10)
+    boxes = [mark for mark in drawing.marks if isinstance(mark, Box)]
 
     assert [(0, 30), (30, 100)] == [(box.left, box.right) for box in boxes]
     assert "x: c 0.00 ms, 70.0 %" == boxes[1].tip
+    assert ["a", "c"] == [entry.name for entry in drawing.legend]
 
 
 def test_rows_stand_below_each_other() -> None:
