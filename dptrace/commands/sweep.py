@@ -151,7 +151,7 @@ def _show(content: dict[str, Any], options: dict[str, Any]) -> None:
     if options["as_json"]:
         emit(json_text(content), None)
     else:
-        console().print(sweep_table.table(content))
+        sweep_table.print_table(content, console())
         for sentence in content["reading"]:
             click.echo(sanitize(sentence))
     print_notes(content["notes"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 from rich.console import Console
 from rich.table import Table
@@ -11,7 +13,7 @@ from rich.text import Text
 from dptrace.core.text import sanitize
 from dptrace.viewers.base.format import plain
 
-__all__ = ["MAX_ROWS", "TextTable", "escape_markdown", "markdown_lines", "print_text_table"]
+__all__ = ["MAX_ROWS", "TextTable", "escape_markdown", "markdown_lines", "print_text_table", "rich_table"]
 
 MAX_ROWS = 40
 """Most rows of a table in the terminal or in a report, without --all."""
@@ -37,9 +39,12 @@ class TextTable:
         return TextTable(self.columns, self.rows[:count], self.text_columns, note)
 
 
-def print_text_table(cells: TextTable, title: str, console: Console) -> None:
-    """Print a table, its title above and its note below it."""
-    console.print(Text(title, style="bold"))
+def rich_table(cells: TextTable, styles: Sequence[str] = ()) -> Table:
+    """Return a table for the terminal, without its note.
+
+    Args:
+        styles: of each row; without, they have none.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, 1))
     for index, heading in enumerate(cells.columns):
         word = index < cells.text_columns
@@ -49,10 +54,16 @@ def print_text_table(cells: TextTable, title: str, console: Console) -> None:
             table.add_column(plain(heading), overflow="fold")
         else:
             table.add_column(plain(heading), justify="right", min_width=width)
-    for row in cells.rows:
-        table.add_row(*map(plain, row))
+    for row, style in zip(cells.rows, styles or repeat(""), strict=False):
+        table.add_row(*map(plain, row), style=style)
+    return table
+
+
+def print_text_table(cells: TextTable, title: str, console: Console) -> None:
+    """Print a table, its title above and its note below it."""
+    console.print(Text(title, style="bold"))
     if cells.rows:
-        console.print(table)
+        console.print(rich_table(cells))
     if cells.note:
         console.print(plain(cells.note), style="dim")
 

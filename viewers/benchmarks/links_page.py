@@ -18,7 +18,7 @@ from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Label, Line, log_axis, message
 from dptrace.viewers.base.section_page import Section, chart_plots, live_charts, section_page, sections
 from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.benchmarks.links_table import COLUMNS, LABELS, facts, nearest_link_sentence, rows, size, topology
+from dptrace.viewers.benchmarks.links_table import facts, fits_table, label, nearest_link_sentence, size, topology
 
 __all__ = ["document", "rate_chart", "time_chart"]
 
@@ -117,18 +117,14 @@ def _tip(kind: str, row: Mapping[str, Any]) -> str:
     middle = f"{duration(1e9 * row['quarter_s'])} to {duration(1e9 * row['three_quarters_s'])}"
     fitted = f", fit {duration(1e9 * row['fitted_s'])}" if "fitted_s" in row else ""
     return (
-        f"{_label(kind)}, {size(row['bytes'])}: median {duration(1e9 * row['median_s'])} (middle half {middle})"
+        f"{label(kind)}, {size(row['bytes'])}: median {duration(1e9 * row['median_s'])} (middle half {middle})"
         f"{fitted}, busbw {row['busbw_gbps']:.3g} GB/s, {row['count']} timings"
     )
 
 
-def _label(kind: str) -> str:
-    return LABELS.get(kind, sanitize(kind))
-
-
 def _legend(content: Mapping[str, Any]) -> tuple[Entry, ...]:
     looks = ((kind, *_STYLE.get(kind, _OTHER)) for kind in content["collectives"])
-    return tuple(Entry(color, _label(kind), shape) for kind, color, shape in looks)
+    return tuple(Entry(color, label(kind), shape) for kind, color, shape in looks)
 
 
 def document(content: Mapping[str, Any]) -> str:
@@ -139,7 +135,7 @@ def document(content: Mapping[str, Any]) -> str:
         for name, chart in zip(("time", "rate"), charts, strict=True)
     ]
     parts += [
-        Section("fits", "Fits", cells=_fits(content), open=True),
+        Section("fits", "Fits", cells=fits_table(content), open=True),
         Section("formulas", "How the alpha and beta of one link follow", cells=_formulas(content), open=True),
         Section("machines", "Machines", about=" ".join(topology(content))),
     ]
@@ -151,16 +147,11 @@ def document(content: Mapping[str, Any]) -> str:
     return section_page(head, answer + sections(parts), plots)
 
 
-def _fits(content: Mapping[str, Any]) -> TextTable:
-    headings = tuple(heading.replace("\n", " ") for heading in COLUMNS.values())
-    return TextTable(headings, tuple(tuple(row.values()) for row in rows(content)))
-
-
 def _formulas(content: Mapping[str, Any]) -> TextTable:
     """List for each collective with a fit what n counts, the algorithm, and its time by alpha and beta."""
     lines = []
     for kind, found in content["collectives"].items():
         if link := found["link"]:
             assumed = " (assumed: NCCL chooses the algorithm)" if link["assumed"] else ""
-            lines.append((_label(kind), str(found["counted"]), f"{link['algorithm']}{assumed}", str(link["formula"])))
+            lines.append((label(kind), str(found["counted"]), f"{link['algorithm']}{assumed}", str(link["formula"])))
     return TextTable(("collective", "n is", "algorithm", "time"), tuple(lines), 4)

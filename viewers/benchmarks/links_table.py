@@ -8,10 +8,11 @@ from typing import Any
 from rich.table import Table
 
 from dptrace.core.text import sanitize
+from dptrace.viewers.base.table import TextTable
 
-__all__ = ["LABELS", "facts", "nearest_link_sentence", "rows", "size", "table", "topology"]
+__all__ = ["facts", "fits_table", "label", "nearest_link_sentence", "size", "table", "topology"]
 
-LABELS = {
+_LABELS = {
     "all_reduce": "all-reduce",
     "all_gather": "all-gather",
     "reduce_scatter": "reduce-scatter",
@@ -20,21 +21,15 @@ LABELS = {
     "send_recv": "point-to-point",
 }
 
-COLUMNS = {
-    "collective": "",
-    "alpha": "α µs\n(95 %)",
-    "beta": "β ps/byte\n(95 %)",
-    "crossover": "n* =\nα/β",
-    "r2": "R²\nabove n*",
-    "deviation": "off the\nline",
-    "largest": "up to",
-    "algbw": "algbw\nGB/s",
-    "busbw": "busbw\nGB/s",
-    "at": "at",
-    "link_alpha": "per link\nα µs",
-    "link_rate": "per link\nGB/s",
-}
-"""Keys of a row and their headings."""
+_COLUMNS = (
+    *("", "α µs\n(95 %)", "β ps/byte\n(95 %)", "n* =\nα/β", "R²\nabove n*", "off the\nline", "up to"),
+    *("algbw\nGB/s", "busbw\nGB/s", "at", "per link\nα µs", "per link\nGB/s"),
+)
+
+
+def label(kind: str) -> str:
+    """Return the name of a kind of collective."""
+    return _LABELS.get(kind, sanitize(kind))
 
 
 def size(count: float) -> str:
@@ -65,24 +60,36 @@ def facts(content: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def rows(content: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """Yield the cells of each collective, by the keys of COLUMNS."""
+def fits_table(content: Mapping[str, Any]) -> TextTable:
+    """Return the fit of each collective, its highest bandwidth, and the latency and bandwidth of one link."""
+    rows = []
     for kind, found in content["collectives"].items():
-        fit, link, measured = found["fit"], found["link"], found["measured"]
-        cells = {"collective": LABELS.get(kind, sanitize(kind)), "largest": size(measured[-1]["bytes"])}
-        cells |= {"algbw": f"{found['algbw_gbps']:.3g}", "busbw": f"{found['busbw_gbps']:.3g}"}
-        cells["at"] = size(found["busbw_at_bytes"])
-        if fit is not None:
-            cells |= {
-                "alpha": _between(fit["alpha_s"], fit["alpha_range_s"], 1e6),
-                "beta": _between(fit["beta_s_per_byte"], fit["beta_range_s_per_byte"], 1e12),
-                "crossover": "–" if fit["crossover_bytes"] is None else size(fit["crossover_bytes"]),
-                "r2": _r2(fit),
-                "deviation": f"{100 * fit['deviation']:.0f} %",
-                "link_alpha": f"{link['alpha_s'] * 1e6:.3g}",
-                "link_rate": "–" if link["bandwidth_gbps"] is None else f"{link['bandwidth_gbps']:.3g}",
-            }
-        yield {key: cells.get(key, "–") for key in COLUMNS}
+        fit, link, largest = found["fit"], found["link"], size(found["measured"][-1]["bytes"])
+        rates = f"{found['algbw_gbps']:.3g}", f"{found['busbw_gbps']:.3g}", size(found["busbw_at_bytes"])
+        if fit is None:
+            rows.append((label(kind), *["–"] * 5, largest, *rates, "–", "–"))
+            continue
+        line = (
+            _between(fit["alpha_s"], fit["alpha_range_s"], 1e6),
+            _between(fit["beta_s_per_byte"], fit["beta_range_s_per_byte"], 1e12),
+            "–" if fit["crossover_bytes"] is None else size(fit["crossover_bytes"]),
+            _r2(fit),
+            f"{100 * fit['deviation']:.0f} %",
+        )
+        link_rate = "–" if link["bandwidth_gbps"] is None else f"{link['bandwidth_gbps']:.3g}"
+        rows.append((label(kind), *line, largest, *rates, f"{link['alpha_s'] * 1e6:.3g}", link_rate))
+    return TextTable(_COLUMNS, tuple(rows))
+
+
+def table(content: Mapping[str, Any]) -> Table:
+    """Make the table for the terminal."""
+    cells = fits_table(content)
+    made = Table(title=None, box=None, pad_edge=False, header_style="bold")
+    for at, heading in enumerate(cells.columns):
+        made.add_column(heading, justify="right" if at else "left", no_wrap=not at)
+    for row in cells.rows:
+        made.add_row(*row)
+    return made
 
 
 def _between(value: float, ends: tuple[float, float], unit: float) -> str:
@@ -107,7 +114,7 @@ def nearest_link_sentence(content: Mapping[str, Any]) -> str:
         return ""
     rate = near["bytes_per_s"] * near["bandwidth_ratio"] / 1e9
     text = (
-        f"By {LABELS[near['by']]}, one link carries {rate:.3g} GB/s: most like {near['name']} "
+        f"By {label(near['by'])}, one link carries {rate:.3g} GB/s: most like {near['name']} "
         f"({near['bytes_per_s'] / 1e9:g} GB/s), {near['bandwidth_ratio']:.2f} times its bandwidth"
     )
     text += "." if near["latency_ratio"] is None else f" and {near['latency_ratio']:.1f} times its typical latency."
@@ -128,13 +135,3 @@ def topology(content: Mapping[str, Any]) -> Iterator[str]:
     gpus = [name for name in content["gpus"] if name]
     if gpus:
         yield sanitize("GPUs by rank: " + ", ".join(gpus) + ".")
-
-
-def table(content: Mapping[str, Any]) -> Table:
-    """Make the table for the terminal."""
-    made = Table(title=None, box=None, pad_edge=False, header_style="bold")
-    for key, heading in COLUMNS.items():
-        made.add_column(heading, justify="left" if key == "collective" else "right", no_wrap=key == "collective")
-    for row in rows(content):
-        made.add_row(*row.values())
-    return made

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
-from dptrace.core.text import sanitize
 from dptrace.core.units import byte_size, plural
-from dptrace.viewers.base.table import TextTable, escape_markdown, markdown_lines
+from dptrace.viewers.base.format import plain
+from dptrace.viewers.base.table import TextTable, escape_markdown, markdown_lines, rich_table
 
-__all__ = ["best_label", "cells", "headline", "markdown", "table"]
+__all__ = ["best_label", "cells", "headline", "markdown", "print_table"]
 
 _COLUMNS = (
     *("", "step p50 ms", "p95 ms", "samples/s", "s %", "exposed ms", "by the fit ms"),
@@ -75,18 +74,11 @@ def cells(content: Mapping[str, Any]) -> TextTable:
     return TextTable(tuple(_COLUMNS[at] for at in kept), tuple(tuple(row[at] for at in kept) for row in rows), 1, note)
 
 
-def table(content: Mapping[str, Any]) -> Table:
-    """Return the table for a terminal."""
-    cells_table = cells(content)
-    made = Table(title=Text(sanitize(headline(content))), title_justify="left", title_style="bold", box=None)
-    for at, column in enumerate(cells_table.columns):
-        made.add_column(
-            column, justify="left" if at < cells_table.text_columns else "right", no_wrap=at < cells_table.text_columns
-        )
-    for row, point in zip(cells_table.rows, content["points"], strict=True):
-        style = "bold" if point["best"] else "dim" if point["failed"] else None
-        made.add_row(*(Text(sanitize(text)) for text in row), style=style)
-    return made
+def print_table(content: Mapping[str, Any], console: Console) -> None:
+    """Print the table; the best run is bold, those that failed are dim."""
+    styles = ["bold" if point["best"] else "dim" if point["failed"] else "" for point in content["points"]]
+    console.print(plain(headline(content)), style="bold")
+    console.print(rich_table(cells(content), styles))
 
 
 def markdown(content: Mapping[str, Any]) -> str:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from dptrace.model.link_report import link_report
-from dptrace.viewers.benchmarks.links_table import COLUMNS, facts, nearest_link_sentence, rows, size, table, topology
+from dptrace.viewers.benchmarks.links_table import facts, fits_table, nearest_link_sentence, size, table, topology
 from tests.support.links_samples import measured
+
+
+def only_row(content: dict[str, Any]) -> dict[str, str]:
+    cells = fits_table(content)
+    (row,) = cells.rows
+    return dict(zip(cells.columns, row, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -23,22 +30,21 @@ def test_sizes_are_told_in_powers_of_1024(count: int, text: str) -> None:
 
 def test_a_row_tells_fit_bandwidth_and_one_link() -> None:
     """The row of four ranks over links of 30 µs and 4 GB/s."""
-    (row,) = rows(link_report(measured(kinds=("all_reduce",))))
+    row = only_row(link_report(measured(kinds=("all_reduce",))))
 
-    assert list(COLUMNS) == list(row)
-    assert "all-reduce" == row["collective"]
-    assert row["alpha"].startswith("180 (")  # six hops
-    assert row["beta"].startswith("375 (")  # 1.5 times the bytes
-    assert ("30", "4", "64 MiB") == (row["link_alpha"], row["link_rate"], row["largest"])
+    assert "all-reduce" == row[""]
+    assert row["α µs\n(95 %)"].startswith("180 (")  # six hops
+    assert row["β ps/byte\n(95 %)"].startswith("375 (")  # 1.5 times the bytes
+    assert ("30", "4", "64 MiB") == (row["per link\nα µs"], row["per link\nGB/s"], row["up to"])
 
 
 def test_what_has_no_fit_has_dashes() -> None:
     """Its bandwidth is still shown."""
     raw = measured(kinds=("broadcast",))
-    (row,) = rows(link_report(raw | {"samples": raw["samples"][:1]}))
+    row = only_row(link_report(raw | {"samples": raw["samples"][:1]}))
 
-    assert "–" == row["alpha"] == row["crossover"] == row["r2"] == row["link_rate"]
-    assert "–" != row["busbw"]
+    assert "–" == row["α µs\n(95 %)"] == row["n* =\nα/β"] == row["R²\nabove n*"] == row["per link\nGB/s"]
+    assert "–" != row["busbw\nGB/s"]
     assert "" == nearest_link_sentence(link_report(raw | {"samples": raw["samples"][:1]}))
 
 

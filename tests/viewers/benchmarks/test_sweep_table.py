@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +42,11 @@ def test_columns_of_nothing_are_left_out(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_terminal_and_markdown_tell_the_same(content: dict[str, Any]) -> None:
     """The message of a failed run is not markup in either."""
-    console = Console(width=160, record=True, file=None, quiet=True)
-    with console.capture() as captured:
-        Console(width=160, file=console.file)
-        console.quiet = False
-        console.print(sweep_table.table(content))
+    out = io.StringIO()
+    sweep_table.print_table(content, Console(width=160, file=out))
     text = sweep_table.markdown(content)
 
-    assert "4 MiB ◀ best" in captured.get()
-    assert "Sweep of bucket cap: resnet18, ddp, 2 ranks" in captured.get()
+    assert "4 MiB ◀ best" in out.getvalue()
+    assert "Sweep of bucket cap: resnet18, ddp, 2 ranks" in out.getvalue()
     assert "| 4 MiB ◀ best | 100.00 |" in text
     assert "broke \\| &lt;b>\\[x]" in text
