@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from bokeh.resources import Resources
-from jinja2 import Environment
+from jinja2 import Environment, FunctionLoader
 from markupsafe import Markup
 
 from dptrace.core.text import sanitize
@@ -22,10 +22,9 @@ from dptrace.version import __version__
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.theme import css
 
-__all__ = ["bundle", "policy", "render", "static"]
+__all__ = ["bokeh_scripts", "bundle", "environment", "page", "policy", "static"]
 
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "(?:\./|\.\./\.\./(\w+)/static/)([\w.]+)";\n', re.MULTILINE)
-_NOTHING = Markup("")
 _EXPORT_WORD = re.compile(r"^export (?=(?:async )?(?:function\*?|class|const)\b)", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?:async )?(?:function\*?|class|const) (\w+)", re.MULTILINE)
 
@@ -69,11 +68,13 @@ def _variable(name: str) -> str:
 
 
 def policy(scripts: list[str], served: bool = False) -> str:
-    """Return the content security policy that allows these scripts and no others, without eval.
+    """Return the content security policy that allows these scripts and no others, without eval; without any, no script.
 
     Args:
         served: allow requests to the page's own server; no page may contact any other.
     """
+    if not scripts:
+        return "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii") for script in scripts]
     allowed = " ".join(f"'sha256-{value}'" for value in hashes)
     reached = "'self'" if served else "data:"
@@ -83,39 +84,52 @@ def policy(scripts: list[str], served: bool = False) -> str:
     )
 
 
-def render(
+@cache
+def environment() -> Environment:
+    """Return a Jinja environment that escapes all values, and keeps Bokeh's order of keys in JSON islands.
+
+    Templates are named by room and file: ``base/page.html``.
+    """
+    made = Environment(
+        autoescape=True,
+        loader=FunctionLoader(lambda name: static(*name.split("/"))),
+        # Characters that reverse the direction of text are spelled out; islands and HTML are left as they are.
+        finalize=lambda value: sanitize(value) if type(value) is str else value,
+    )
+    # Bokeh's document defines a model at its first use and refers to it later: the order of keys matters.
+    made.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
+    return made
+
+
+def bokeh_scripts() -> list[str]:
+    """Return Bokeh's scripts."""
+    return list(Resources(mode="inline", components=["bokeh"], minified=True, log_level="error").js_raw)
+
+
+def page(
     head: Headline,
-    scene: dict[str, Any],
-    plot: Any,
-    above: Markup = _NOTHING,
-    below: Markup = _NOTHING,
+    styles: str,
+    scripts: list[str],
+    template: str = "base/page.html",
     served: bool = False,
+    **content: Any,
 ) -> str:
-    """Fill the template: *scene* and *plot* become JSON islands, *plot* being Bokeh's ``json_item``.
+    """Return a page: the shell that all pages share, filled with the content of its template.
 
     Args:
-        above, below: content over and under the picture; HTML, escaped already.
+        styles: style sheets, added to the palette and those of the shell.
         served: the page fetches its columns from its own server.
+        content: what the template shows; HTML must be escaped already.
     """
-    scripts = [
-        *Resources(mode="inline", components=["bokeh"], minified=True, log_level="error").js_raw,
-        bundle("gantt", "gantt.js"),
-    ]
-    # Characters that reverse the direction of text are spelled out; islands and HTML are left as they are.
-    environment = Environment(autoescape=True, finalize=lambda value: sanitize(value) if type(value) is str else value)
-    # Bokeh's document defines a model at its first use and refers to it later: the order of keys matters.
-    environment.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
-    template = environment.from_string(static("gantt", "gantt.html"))
-    return template.render(
-        head=head,
-        scene=scene,
-        plot=plot,
-        above=above,
-        below=below,
-        version=__version__,
-        policy=policy(scripts, served),
-        styles=Markup(
-            css() + static("gantt", "gantt.css") + static("gantt", "stage.css") + static("gantt", "interactions.css")
-        ),
-        scripts=[Markup(script) for script in scripts],
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            head=head,
+            version=__version__,
+            policy=policy(scripts, served),
+            styles=Markup(css() + static("base", "page.css") + styles),
+            scripts=[Markup(script) for script in scripts],
+            **content,
+        )
     )

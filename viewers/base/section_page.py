@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 from bokeh.core.types import ID
 from bokeh.embed import json_item
 from bokeh.layouts import column
-from bokeh.resources import Resources
-from jinja2 import Environment
 from markupsafe import Markup
 
-from dptrace.core.text import sanitize
-from dptrace.version import __version__
 from dptrace.viewers.base.bokeh_renderer import bokeh_figure
 from dptrace.viewers.base.headline import Headline
 from dptrace.viewers.base.marks import Drawing, without_tips
-from dptrace.viewers.base.page import bundle, policy, static
+from dptrace.viewers.base.page import bokeh_scripts, bundle, environment, page, static
 from dptrace.viewers.base.svg_renderer import legend_svg, svg
 from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.base.theme import CHROME, css
 
-__all__ = ["Section", "bokeh_script", "chart_plots", "environment", "live_charts", "section_page", "sections"]
+__all__ = ["Section", "chart_plots", "live_charts", "section_page", "sections"]
 
 _NOTHING = Markup("")
 FEW_ROWS = 12
@@ -50,17 +44,9 @@ class Section:
         return bool(self.cells and self.picture and len(self.cells.rows) > FEW_ROWS and not self.open)
 
 
-@cache
-def environment() -> Environment:
-    """Return a Jinja environment that escapes all values, and keeps Bokeh's order of keys in JSON islands."""
-    made = Environment(autoescape=True, finalize=lambda value: sanitize(value) if type(value) is str else value)
-    made.policies["json.dumps_kwargs"] = {"sort_keys": False, "separators": (",", ":")}
-    return made
-
-
 def sections(parts: Sequence[Section]) -> Markup:
     """Render sections as HTML."""
-    return Markup(environment().from_string(static("base", "sections.html")).render(sections=parts))
+    return Markup(environment().get_template("base/sections.html").render(sections=parts))
 
 
 def live_charts(drawings: Drawing | Sequence[Drawing], place: str = "figure") -> Markup:
@@ -98,18 +84,6 @@ def chart_plots(
     return plots
 
 
-def bokeh_script() -> list[str]:
-    """Return Bokeh's script."""
-    return list(Resources(mode="inline", components=["bokeh"], minified=True, log_level="error").js_raw)
-
-
-def _dark_rule() -> str:
-    """Return the CSS rule for a dark page where the system asks for one, not for print."""
-    colors = "".join(f"--{key}:{value};" for key, value in CHROME["dark"].items())
-    rule = f"@media screen and (prefers-color-scheme:dark){{:root:not([data-theme]){{color-scheme:dark;{colors}}}}}"
-    return f"{rule}\n"
-
-
 def section_page(head: Headline, content: Markup, plots: Mapping[str, Any] | None = None, script: str = "") -> str:
     """Render the page; it is dark where the system asks for it.
 
@@ -118,17 +92,5 @@ def section_page(head: Headline, content: Markup, plots: Mapping[str, Any] | Non
         plots: what :func:`chart_plots` returns; a page without plots runs no script at all.
         script: further JavaScript; it can listen to the event "drawn", whose detail is the list of Bokeh views.
     """
-    scripts = [*bokeh_script(), *([script] if script else []), bundle("base", "figure.js")] if plots else []
-    return (
-        environment()
-        .from_string(static("base", "plain.html"))
-        .render(
-            head=head,
-            content=content,
-            plots=plots or {},
-            version=__version__,
-            policy=policy(scripts) if scripts else "default-src 'none'; style-src 'unsafe-inline'; img-src data:",
-            styles=Markup(css() + _dark_rule() + static("base", "plain.css")),
-            scripts=[Markup(script) for script in scripts],
-        )
-    )
+    scripts = [*bokeh_scripts(), *([script] if script else []), bundle("base", "figure.js")] if plots else []
+    return page(head, static("base", "plain.css"), scripts, content=content, plots=plots or {})

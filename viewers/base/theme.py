@@ -104,12 +104,13 @@ def ink_on(color: str) -> str:
 
 
 def css() -> str:
-    """Return the page's colors as CSS custom properties: light, and dark where the page or the system asks for it."""
+    """Return the page's colors as CSS custom properties: dark where the page, or else the system asks for it."""
     light, dark = (
         f"color-scheme: {name}; " + " ".join(f"--{key}: {value};" for key, value in colors.items())
         for name, colors in CHROME.items()
     )
-    return f":root {{ {light} }}\n:root[data-theme=dark] {{ {dark} }}\n"
+    by_system = f"@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme]) {{ {dark} }} }}"
+    return f":root {{ {light} }}\n:root[data-theme=dark] {{ {dark} }}\n{by_system}\n"
 
 
 _LIGHT, _DARK = CHROME["light"], CHROME["dark"]

@@ -25,17 +25,18 @@ from bokeh.models import (
     WheelZoomTool,
 )
 from bokeh.plotting import figure
+from markupsafe import Markup
 
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
-from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.page import render
+from dptrace.viewers.base.headline import Headline, headline
+from dptrace.viewers.base.page import bokeh_scripts, bundle, page, static
 from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.column_packing import ColumnStore
 from dptrace.viewers.gantt.interval_details import details
 from dptrace.viewers.gantt.page_data import scene
 
-__all__ = ["MAX_INTERVALS", "MAX_SERVED", "document", "figures", "served"]
+__all__ = ["MAX_INTERVALS", "MAX_SERVED", "document", "gantt_page", "served"]
 
 MAX_INTERVALS = 3_000_000
 """Intervals of a single-file page at most: a file of about 30 MB, which a browser opens in about a second."""
@@ -43,6 +44,7 @@ MAX_SERVED = 35_000_000
 """Intervals of a served page at most: about 1.4 GB in the browser, as 19 million took 0.8 GB."""
 
 FONT = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif"
+_NOTHING = Markup("")
 _RIGHT = 44
 """Right margin in pixels, for half of the last tick's label."""
 _MAX_SPAN = 3
@@ -65,21 +67,7 @@ def document(run: Run, gantt_chart: Chart | None = None) -> str:
         DptraceError: the run has no step, or more intervals than a page can hold.
     """
     gantt_chart = _checked(run, gantt_chart, MAX_INTERVALS)
-    page_data = scene(gantt_chart, details(run, gantt_chart))
-    head = headline(run)
-    return render(
-        replace(head, notes=(*head.notes, *_clocks(gantt_chart))),
-        page_data,
-        json_item(figures(page_data), ID("figure")),
-    )
-
-
-def _clocks(gantt_chart: Chart) -> list[str]:
-    """Return a note for ranks whose times are far apart, which leaves the chart mostly empty."""
-    longest = max(int(track.bounds_ns[-1] - track.bounds_ns[0]) for track in gantt_chart.tracks)
-    if gantt_chart.end_ns < _MAX_SPAN * longest:
-        return []
-    return ["The ranks' times are far apart and drawn as recorded; press [ and ] to go from step to step."]
+    return gantt_page(_headline(run, gantt_chart), scene(gantt_chart, details(run, gantt_chart)))
 
 
 def served(run: Run, gantt_chart: Chart | None = None) -> tuple[str, ColumnStore]:
@@ -94,11 +82,46 @@ def served(run: Run, gantt_chart: Chart | None = None) -> tuple[str, ColumnStore
     gantt_chart = _checked(run, gantt_chart, MAX_SERVED)
     store: ColumnStore = {}
     page_data = scene(gantt_chart, details(run, gantt_chart), store) | {"served": True}
+    return gantt_page(_headline(run, gantt_chart), page_data), store
+
+
+def gantt_page(
+    head: Headline,
+    page_data: dict[str, Any],
+    above: Markup = _NOTHING,
+    below: Markup = _NOTHING,
+    styles: str = "",
+    zoom_key: str = "",
+) -> str:
+    """Render the page of a scene.
+
+    Args:
+        above, below: content over and under the picture; HTML, escaped already.
+        styles: a style sheet for it.
+        zoom_key: key to hold while the wheel zooms; without, it always does.
+    """
+    plot = json_item(_figures(page_data, zoom_key), ID("figure"))
+    return page(
+        head,
+        "".join(static("gantt", f"{sheet}.css") for sheet in ("gantt", "stage", "interactions")) + styles,
+        [*bokeh_scripts(), bundle("gantt", "gantt.js")],
+        "gantt/gantt.html",
+        page_data.get("served", False),
+        scene=page_data,
+        plot=plot,
+        above=above,
+        below=below,
+    )
+
+
+def _headline(run: Run, gantt_chart: Chart) -> Headline:
+    """Return the run's headline, with a note where ranks are far apart, which leaves the chart mostly empty."""
     head = headline(run)
-    notes = (*head.notes, *_clocks(gantt_chart))
-    return render(
-        replace(head, notes=notes), page_data, json_item(figures(page_data), ID("figure")), served=True
-    ), store
+    longest = max(int(track.bounds_ns[-1] - track.bounds_ns[0]) for track in gantt_chart.tracks)
+    if gantt_chart.end_ns < _MAX_SPAN * longest:
+        return head
+    note = "The ranks' times are far apart and drawn as recorded; press [ and ] to go from step to step."
+    return replace(head, notes=(*head.notes, note))
 
 
 def _checked(run: Run, gantt_chart: Chart | None, limit: int) -> Chart:
@@ -121,14 +144,13 @@ def _too_many(run: Run, gantt_chart: Chart, limit: int) -> str:
     )
 
 
-def figures(page_data: dict[str, Any]) -> Model:
+def _figures(page_data: dict[str, Any], zoom_key: str) -> Model:
     """Build the Bokeh figures for a scene: the chart's frame with its axes, and the minimap above it."""
     pad = max(page_data["end"] // 250, _SHORTEST_VIEW)
     low, high = -pad, page_data["end"] + pad
     shared = Range1d(start=low, end=high, bounds=(low, high), min_interval=_SHORTEST_VIEW)
-    return column(
-        _minimap(page_data, shared, low, high), _main(page_data, shared), sizing_mode="stretch_width", spacing=2
-    )
+    main = _main(page_data, shared, zoom_key)
+    return column(_minimap(page_data, shared, low, high), main, sizing_mode="stretch_width", spacing=2)
 
 
 def _frame(name: str, height: int, left: int, x_range: Range1d, **options: Any) -> figure:
@@ -153,11 +175,12 @@ def _frame(name: str, height: int, left: int, x_range: Range1d, **options: Any) 
     return plot
 
 
-def _main(page_data: dict[str, Any], shared: Range1d) -> figure:
+def _main(page_data: dict[str, Any], shared: Range1d, zoom_key: str) -> figure:
     layout = page_data["layout"]
     height = min(layout["height"], _MAX_HEIGHT)
     plot = _frame("main", height, layout["left"], shared, x_axis_location="above")
-    wheel, pan = WheelZoomTool(dimensions="width", speed=1 / 450), PanTool(dimensions="width")
+    wheel = WheelZoomTool(dimensions="width", speed=1 / 450, modifiers=zoom_key or {})
+    pan = PanTool(dimensions="width")
     plot.add_tools(wheel, pan)
     plot.toolbar.active_scroll, plot.toolbar.active_drag = wheel, pan
     plot.xgrid.grid_line_color, plot.ygrid.grid_line_color = "#E3E7EC", None

@@ -8,8 +8,6 @@ Example::
 
 from __future__ import annotations
 
-from bokeh.core.types import ID
-from bokeh.embed import json_item
 from markupsafe import Markup
 
 from dptrace.comparison.differences import drawn_differences
@@ -18,9 +16,9 @@ from dptrace.core.text import sanitize
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import Headline, headline
-from dptrace.viewers.base.page import render, static
+from dptrace.viewers.base.page import static
 from dptrace.viewers.base.time_saved import notes_of_both, time_saved_sentence, titles
-from dptrace.viewers.gantt.page import MAX_INTERVALS, figures
+from dptrace.viewers.gantt.page import MAX_INTERVALS, gantt_page
 from dptrace.viewers.gantt.page_data import layout
 from dptrace.viewers.gantt.pair_chart import paired_chart, paired_scene
 
@@ -40,8 +38,7 @@ def document(a: Run, b: Run, by_step: bool = True) -> str:
     """
     aligned = align_steps(run_steps(a), run_steps(b), by_step)
     notes = (*notes_of_both(a, b), *aligned.notes)
-    above = Markup("<style>{}</style>\n{}").format(Markup(static("base", "compare.css")), _above(aligned))
-    return picture(aligned, notes, above)
+    return picture(aligned, notes, _above(aligned))
 
 
 def rows_height(a: Run, b: Run) -> int:
@@ -63,7 +60,7 @@ def picture(aligned: AlignedSteps, notes: tuple[str, ...], above: Markup, below:
         )
     paths = " → ".join(one.run.path for one in aligned.runs)
     head = Headline(" → ".join(titles(aligned)), paths, (), tuple(map(sanitize, notes)))
-    return render(head, page_data, json_item(figures(page_data), ID("figure")), above, below)
+    return gantt_page(head, page_data, above, below, static("base", "compare.css"))
 
 
 def _above(aligned: AlignedSteps) -> Markup:

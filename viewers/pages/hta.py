@@ -8,11 +8,10 @@ from typing import Any
 
 import msgspec
 import pandas as pd
-from jinja2 import Environment
 from markupsafe import Markup, escape
 
-from dptrace.version import __version__
-from dptrace.viewers.base.page import policy
+from dptrace.viewers.base.headline import Headline
+from dptrace.viewers.base.page import environment, page
 from dptrace.viewers.terminal.data_frame import cell
 
 __all__ = ["plotly_page"]
@@ -32,25 +31,18 @@ for (const island of document.querySelectorAll("script.figure")) {
 }
 """
 
-_TEMPLATE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{{ policy }}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ title }}</title>
-<style>
-body {font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; color: #1b1f24}
-h1 {font-size: 1.5rem} h2 {font-size: 1.15rem; margin-top: 2.5rem; overflow-wrap: anywhere}
-.scroll {overflow: auto; max-height: 32rem} table {border-collapse: collapse; font-size: .9em}
-th, td {padding: .25rem .7rem; border-bottom: 1px solid #d8dee4; text-align: left; max-width: 40rem;
- vertical-align: top; overflow-wrap: anywhere}
-th {border-bottom-color: #57606a} td.number {text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap}
-.text {min-width: 9rem} th {overflow-wrap: normal; position: sticky; top: 0; background: #fff}
-.note {color: #57606a}
-</style></head><body>
-<h1>{{ title }}</h1>
-<p class="note">{{ subtitle }}</p>
-{% for note in notes %}<p class="note">! {{ note }}</p>{% endfor %}
-{% for heading, island in figures %}
+_STYLES = """
+body > :not(header) { margin-right: 20px; margin-left: 20px }
+h2 { overflow-wrap: anywhere }
+.scroll { overflow: auto; max-height: 32rem }
+table { border-collapse: collapse }
+th, td { border-bottom: 1px solid var(--line); padding: 3px 10px; max-width: 40rem; text-align: left;
+ vertical-align: top; overflow-wrap: anywhere }
+th { position: sticky; top: 0; background: var(--paper); overflow-wrap: normal }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+.text { min-width: 9rem }
+"""
+_CONTENT = """{% for heading, island in figures %}
 <h2>{{ heading }}</h2>
 <script type="application/json" class="figure">{{ island }}</script><div></div>
 {% endfor %}
@@ -60,11 +52,8 @@ th {border-bottom-color: #57606a} td.number {text-align: right; font-variant-num
 {% for row in rows %}<tr>{% for value in row %}
 <td class="{{ 'number' if numbers[loop.index0] else 'text' }}">{{ value }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div>
-{% if more %}<p class="note">… and {{ more }} more rows.</p>{% endif %}
+{% if more %}<p>… and {{ more }} more rows.</p>{% endif %}
 {% endfor %}
-{% for script in scripts %}<script>{{ script }}</script>
-{% endfor %}<p class="note">Made with dptrace {{ version }}.</p>
-</body></html>
 """
 
 
@@ -72,21 +61,18 @@ def plotly_page(
     title: str, subtitle: str, tables: Mapping[str, pd.DataFrame], figures: Sequence[Any], notes: Sequence[str] = ()
 ) -> str:
     """Return the page; it needs no network and runs no script but plotly.js and its own."""
-    scripts = [_plotly_js(), _DRAW] if figures else []
-    return (
-        Environment(autoescape=True)
-        .from_string(_TEMPLATE)
+    content = (
+        environment()
+        .from_string(_CONTENT)
         .render(
-            title=title,
-            subtitle=subtitle,
-            notes=notes,
             tables=[_table(name, frame) for name, frame in tables.items()],
             figures=[_island(figure) for figure in figures],
-            scripts=[Markup(script) for script in scripts],
-            policy=policy(scripts),
-            version=__version__,
         )
     )
+    scripts = [_plotly_js(), _DRAW] if figures else []
+    # Plotly draws on white, also where the system asks for dark pages.
+    head = Headline(title, "", (subtitle,), tuple(notes))
+    return page(head, _STYLES, scripts, content=Markup(content), plots={}, theme="light")
 
 
 def _plotly_js() -> str:

@@ -7,9 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from bokeh.core.types import ID
-from bokeh.embed import json_item
-from bokeh.models import WheelZoomTool
 from markupsafe import Markup
 
 from dptrace.core.text import sanitize
@@ -17,13 +14,13 @@ from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.marks import split_by_height
-from dptrace.viewers.base.page import render, static
-from dptrace.viewers.base.section_page import Section, environment, section_page, sections
+from dptrace.viewers.base.page import environment, static
+from dptrace.viewers.base.section_page import Section, section_page, sections
 from dptrace.viewers.base.svg_renderer import svg
 from dptrace.viewers.base.table import MAX_ROWS
 from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.interval_details import details
-from dptrace.viewers.gantt.page import figures
+from dptrace.viewers.gantt.page import gantt_page
 from dptrace.viewers.gantt.page_data import scene
 from dptrace.viewers.gantt.svg import gantt_svg, middle_step_run
 from dptrace.viewers.terminal.summary import sentence
@@ -72,7 +69,6 @@ def document(run: Run) -> str:
     """
     gantt_chart = chart(run)
     parts = [_section(run, view) for view in VIEWS.values() if view.in_report]
-    styles = Markup("<style>{}</style>\n").format(Markup(static("base", "plain.css")))
     above = Markup('<p class="answer">{}</p>\n').format(sanitize(sentence(run).plain)) + _findings(run)
     below = sections(parts) + _facts(run) + _definitions()
     # On paper these are on the first page, so that the chart and its legend start on the second.
@@ -80,7 +76,8 @@ def document(run: Run) -> str:
     head = headline(run)
     head = replace(head, notes=(*head.notes, *(run.cross_rank.notes if gantt_chart.tracks else ())))
     if gantt_chart.tracks and len(gantt_chart) <= MAX_REPORT_INTERVALS:
-        page = render(head, *_chart(run, gantt_chart), styles + above + _HINT, below)
+        styles = static("base", "plain.css")
+        page = gantt_page(head, _chart(run, gantt_chart), above + _HINT, below, styles, zoom_key="ctrl")
         if len(page) <= MAX_CHARACTERS:
             return page
     picture = sections([_still(run, len(gantt_chart))] if gantt_chart.tracks else [])
@@ -90,14 +87,11 @@ def document(run: Run) -> str:
 _HINT = Markup('<p class="hint">The wheel scrolls the page; with Ctrl it zooms the chart.</p>\n')
 
 
-def _chart(run: Run, gantt_chart: Chart) -> tuple[dict[str, Any], Any]:
-    """Return the Gantt chart for the page: all rows are shown, since the page scrolls; zooming needs Ctrl."""
+def _chart(run: Run, gantt_chart: Chart) -> dict[str, Any]:
+    """Return the Gantt chart for the page: all rows are shown, since the page scrolls."""
     page_data = scene(gantt_chart, details(run, gantt_chart))
     page_data["layout"]["whole"] = page_data["layout"]["height"] <= TALLEST
-    drawn = figures(page_data)
-    for wheel in drawn.select({"type": WheelZoomTool}):
-        wheel.update(modifiers={"ctrl": True})
-    return page_data, json_item(drawn, ID("figure"))
+    return page_data
 
 
 def _section(run: Run, view: View) -> Section:

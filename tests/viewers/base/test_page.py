@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dptrace.viewers.base.headline import Headline
-from dptrace.viewers.base.page import bundle, render, static
+from dptrace.viewers.base.page import bokeh_scripts, bundle, page, static
 
 ROOT = Path(__file__).resolve().parents[3]
 NODE = shutil.which("node")
@@ -48,16 +48,17 @@ class Scripts(HTMLParser):
             self.scripts[-1] = (attributes, text + data)
 
 
-def page(text: str = "x") -> str:
+def rendered(text: str = "x") -> str:
     """Render a page with *text* in every place that shows text of a trace."""
-    return render(
-        Headline(text, text, (text,), (text, text)), {"names": [text], "layout": {"left": 200}}, {"b": 1, "a": 2}
-    )
+    scene = {"names": [text], "layout": {"left": 200}}
+    head = Headline(text, text, (text,), (text, text))
+    scripts = [*bokeh_scripts(), bundle("gantt", "gantt.js")]
+    return page(head, "", scripts, "gantt/gantt.html", scene=scene, plot={"b": 1, "a": 2}, above="", below="")
 
 
 def test_names_stay_data() -> None:
     """A hostile name adds no tag, and comes back unchanged from its island."""
-    plain, hostile = Scripts(page()), Scripts(page(HOSTILE))
+    plain, hostile = Scripts(rendered()), Scripts(rendered(HOSTILE))
 
     assert plain.tags == hostile.tags
     island = next(text for attributes, text in hostile.scripts if attributes.get("id") == "scene")
@@ -66,7 +67,7 @@ def test_names_stay_data() -> None:
 
 def test_text_keeps_its_direction() -> None:
     """Characters that change its direction or control a terminal are spelled out."""
-    shown = page(HOSTILE + "\x1b").split('<script type="application/json"', 1)[0]
+    shown = rendered(HOSTILE + "\x1b").split('<script type="application/json"', 1)[0]
 
     assert not {"\u202e", "\x1b"} & set(shown)
     assert "\\u202e" in shown
@@ -74,14 +75,14 @@ def test_text_keeps_its_direction() -> None:
 
 def test_islands_keep_the_order_of_keys() -> None:
     """Bokeh's document refers back to models: sorted keys would break it."""
-    island = next(text for attributes, text in Scripts(page()).scripts if attributes.get("id") == "plot")
+    island = next(text for attributes, text in Scripts(rendered()).scripts if attributes.get("id") == "plot")
 
     assert ["b", "a"] == list(json.loads(island))
 
 
 def test_the_policy_allows_our_scripts_only() -> None:
     """Each script's hash is in the policy, and neither eval nor inline scripts nor the network are."""
-    text = page()
+    text = rendered()
     allowed = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
     assert allowed
     rules = allowed[1].replace("&#39;", "'")
@@ -97,7 +98,7 @@ def test_the_policy_allows_our_scripts_only() -> None:
 
 def test_the_page_loads_nothing() -> None:
     """No tag that fetches, and no address in our own files."""
-    assert not {"link", "iframe", "object", "embed", "base"} & set(Scripts(page()).tags)
+    assert not {"link", "iframe", "object", "embed", "base"} & set(Scripts(rendered()).tags)
     for path in (ROOT / "viewers").glob("*/static/*"):
         assert not re.search(r"https?://|//cdn", path.read_text(encoding="utf-8")), path.name
 
