@@ -1,5 +1,7 @@
 /** The rows of a scene with their lanes: the lane that fills a row, the one the pointer searches, the one that labels it. */
 
+import { above } from "./lod.js";
+
 const FOUND_LANE = { exposure: "collectives" };
 const LABEL_LANE = { phases: "stretches", exposure: "collectives" };
 const SEPARATED_LANE = { compute: "compute", exposure: "collectives" };
@@ -70,13 +72,8 @@ export function stripSteps(scene, strip) {
 /** Return the index of a track's step at a time, or -1. */
 export function stepAt({ bounds, ends }, time) {
   if (!(time >= bounds[0] && time < bounds.at(-1))) return -1;
-  let low = 0, high = bounds.length - 1;
-  while (high - low > 1) {
-    const middle = (low + high) >>> 1;
-    if (bounds[middle] <= time) low = middle;
-    else high = middle;
-  }
-  return ends && time >= ends[low] ? -1 : low;
+  const step = above(bounds, 0, bounds.length, time) - 1;
+  return ends && time >= ends[step] ? -1 : step;
 }
 
 /** Return the time from the earliest start to the latest end of a strip's step over its tracks, or over both runs. */
