@@ -6,7 +6,7 @@ any intervals.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ def union(starts: Int64, ends: Int64) -> IntervalSet:
     return starts[first], reach[last]
 
 
-def covered(intervals: IntervalSet, times: Int64) -> Int64:
+def covered(intervals: IntervalSet, times: NDArray[Any]) -> NDArray[Any]:
     """Compute for each time how many nanoseconds of the set are before it.
 
     The part of the set inside ``[a, b)`` is ``covered(s, b) - covered(s, a)``: a prefix sum and a binary search

@@ -143,8 +143,8 @@ def _lods(layout: SvgLayout) -> list[Lod]:
     empty = np.zeros(0, np.int64)
     none = Intervals(empty, empty, empty)
     lanes = [layout.lane(row.track, row.role) for row in layout.rows]
-    intervals = [Intervals(lane.start_ns, lane.duration_ns, lane.category) if lane else none for lane in lanes]
-    return [Lod([columns], len(_COLORS)) for columns in intervals]
+    intervals = (Intervals(lane.start_ns, lane.duration_ns, lane.category) if lane else none for lane in lanes)
+    return [Lod(lane, len(_COLORS)) for lane in intervals]
 
 
 def _short(canvas: Canvas, layout: SvgLayout, lods: list[Lod]) -> None:
@@ -152,9 +152,8 @@ def _short(canvas: Canvas, layout: SvgLayout, lods: list[Lod]) -> None:
     longest = _WHOLE * layout.gantt_chart.end_ns / layout.width
     brief = []
     for lod in lods:
-        (lane,) = lod.lanes
-        kept = lane.duration_ns < longest
-        brief.append(Lod([Intervals(lane.start_ns[kept], lane.duration_ns[kept], lane.category[kept])], lod.categories))
+        lane, kept = lod.lane, lod.lane.duration_ns < longest
+        brief.append(Lod(Intervals(lane.start_ns[kept], lane.duration_ns[kept], lane.category[kept]), len(_COLORS)))
     for wide in _COLUMNS:
         drawn = [_stacks(layout, row, lod, wide) for row, lod in zip(layout.rows, brief, strict=True)]
         if sum(len(boxes) for row in drawn for boxes in row.values()) <= MAX_SHAPES:
@@ -166,7 +165,7 @@ def _short(canvas: Canvas, layout: SvgLayout, lods: list[Lod]) -> None:
 
 def _stacks(layout: SvgLayout, row: Row, lod: Lod, wide: int) -> dict[int, list[_Box]]:
     columns = max(layout.width // wide, 1)
-    (share,) = lod.density(0, layout.gantt_chart.end_ns, columns, [0])
+    share = lod.density(0, layout.gantt_chart.end_ns, columns)
     fit = row.height / np.maximum(1, share.sum(axis=0))
     finest = 0.5 if row.height >= _FINE else row.height / 6
     total = np.zeros(columns)
@@ -197,11 +196,11 @@ def _runs(low: NDArray[np.float64], high: NDArray[np.float64], layout: SvgLayout
 
 
 def _whole(canvas: Canvas, layout: SvgLayout, row: Row, lod: Lod) -> None:
-    (lane,) = lod.lanes
+    lane = lod.lane
     end = layout.gantt_chart.end_ns
     boxes: dict[int, list[_Box]] = {}
     apart = row.role in (Role.COMPUTE, Role.EXPOSURE)
-    for index in lod.long(0, 0, end, _WHOLE * end / layout.width).tolist():
+    for index in lod.long(0, end, _WHOLE * end / layout.width).tolist():
         start = int(lane.start_ns[index])
         left, right = layout.x(start), layout.x(start + int(lane.duration_ns[index]))
         line = 0.8 if apart and right - left > _SEPARATED else 0.0
