@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from io import BufferedReader
@@ -20,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["glob_files", "identity", "is_folder", "list_files", "open_seekable", "open_stream"]
 
-_PREFETCH_BYTES = 4 << 20
-"""Bytes fetched while earlier ones are decoded."""
+_AHEAD: dict[str, Any] = {"block_size": 4 << 20, "cache_type": "background", "cache_options": {"maxblocks": 2}}
+"""fsspec fetches the next block while this one is decoded."""
 _BUFFER = 1 << 20
 _CONNECT, _SILENCE = 30, 60
 """Timeouts in seconds: until a server answers, and between two bytes."""
@@ -46,12 +45,11 @@ def open_stream(source: Source) -> BinaryIO:
     with _translate_errors(source):
         system, path = _file_system(source.place)
         # Over HTTP, one response read as a stream needs no server with range requests.
-        stream = system.open(path, "rb", block_size=0) if _on_web(system) else system.open(path, "rb", **_WHOLE_BLOCKS)
-    return BufferedReader(_PrefetchStream(stream, source), _BUFFER)
+        stream = system.open(path, "rb", **({"block_size": 0} if "http" in system.protocol else _AHEAD))
+    return BufferedReader(_RemoteStream(stream, source), _BUFFER)
 
 
 _WHOLE_ONLY = "its server sends whole files only, and an archive needs random access; download it first."
-_WHOLE_BLOCKS: dict[str, Any] = {"block_size": _PREFETCH_BYTES, "cache_type": "readahead"}
 
 
 def open_seekable(source: Source) -> BinaryIO:
@@ -67,7 +65,7 @@ def open_seekable(source: Source) -> BinaryIO:
         if not stream.seekable():
             stream.close()
             raise TraceError(f"{source.address}: can't be read: {_WHOLE_ONLY}")
-    return BufferedReader(_SeekableStream(stream, source), _BUFFER)
+    return BufferedReader(_RemoteStream(stream, source), _BUFFER)
 
 
 def identity(source: Source) -> tuple[str | int, ...] | None:
@@ -188,10 +186,6 @@ def _timeout() -> Any:
     return ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENCE)
 
 
-def _on_web(system: Any) -> bool:
-    return "http" in (system.protocol if isinstance(system.protocol, tuple) else (system.protocol,))
-
-
 @contextmanager
 def _translate_errors(source: Source) -> Iterator[None]:
     """Turn the exceptions of any file system into a TraceError without the secrets in their messages."""
@@ -236,73 +230,38 @@ def _redact_urls(text: str) -> str:
     return _URLS.sub(lambda match: redact(match.group()), text).replace("\n", " ").strip().rstrip(".")[:300]
 
 
-class _PrefetchStream(io.RawIOBase):
-    """A stream whose next bytes are fetched while earlier ones are used."""
+class _RemoteStream(io.RawIOBase):
+    """A file of any file system as a raw stream, whose failed reads are TraceErrors."""
 
-    def __init__(self, stream: IO[bytes], source: Source) -> None:
-        self._stream, self._source = stream, source
-        self._pool = ThreadPoolExecutor(1, "dptrace-fetch")
-        self._next: Future[bytes] = self._pool.submit(self._stream.read, _BUFFER)
-        self._data = memoryview(b"")
-        self._delivered = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
-        if not self._data:
-            self._data = memoryview(self._fetched())
-            if self._data:
-                self._next = self._pool.submit(self._stream.read, _PREFETCH_BYTES)
-        view = memoryview(buffer).cast("B")
-        count = min(len(view), len(self._data))
-        view[:count], self._data = self._data[:count], self._data[count:]
-        self._delivered += count
-        return count
-
-    def _fetched(self) -> bytes:
-        try:
-            return self._next.result()
-        except Exception as error:
-            # Not an OSError, which would count as the end of the file.
-            why = _why(error)
-            raise TraceError(f"{self._source.address}: transfer ended after {self._delivered:,} bytes: {why}") from None
-
-    def close(self) -> None:
-        if not self.closed:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            with suppress(Exception):
-                self._stream.close()
-        super().close()
-
-
-class _SeekableStream(io.RawIOBase):
-    """A stream that can seek, and raises TraceErrors."""
-
-    def __init__(self, stream: IO[bytes], source: Source) -> None:
-        self._stream, self._source = stream, source
+    def __init__(self, file: IO[bytes], source: Source) -> None:
+        self._file, self._source, self._received = file, source, 0
 
     def readable(self) -> bool:
         return True
 
     def seekable(self) -> bool:
-        return True
+        return self._file.seekable()
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        return self._stream.seek(offset, whence)
+        return self._file.seek(offset, whence)
 
     def tell(self) -> int:
-        return self._stream.tell()
+        return self._file.tell()
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         view = memoryview(buffer).cast("B")
-        with _translate_errors(self._source):
-            data = self._stream.read(len(view))
+        try:
+            data = self._file.read(len(view))
+        except Exception as error:
+            # Not an OSError, which would count as the end of the file.
+            why = f"transfer ended after {self._received:,} bytes: {_why(error)}"
+            raise TraceError(f"{self._source.address}: {why}") from None
         view[: len(data)] = data
+        self._received += len(data)
         return len(data)
 
     def close(self) -> None:
         if not self.closed:
             with suppress(Exception):
-                self._stream.close()
+                self._file.close()
         super().close()
