@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -89,7 +90,7 @@ def _write(
     aligned_run: AlignedRun,
     output: Path,
     suffix: str,
-    opener: Callable[[str], BinaryIO] | None,
+    opener: Callable[[str], AbstractContextManager[Any]] | None,
     verbosity: str,
 ) -> str:
     """Write the file and return what it holds."""
@@ -109,7 +110,7 @@ def _write(
         return f"{plural(len(names), 'file')} as recorded (unpacked, else unmodified)"
 
 
-def _opener(paths: Sequence[str]) -> Callable[[str], BinaryIO]:
+def _opener(paths: Sequence[str]) -> Callable[[str], AbstractContextManager[Any]]:
     """Return a function that opens the file of a timeline's path again.
 
     A timeline names its file as it is shown, without secrets and with control characters spelled out; the paths that
@@ -125,7 +126,7 @@ def _opener(paths: Sequence[str]) -> Callable[[str], BinaryIO]:
     if len(known) < len(files):
         raise DptraceError("Two files of RUN differ only in characters that can't be shown; rename one of them.")
 
-    def open_again(path: str) -> BinaryIO:
+    def open_again(path: str) -> AbstractContextManager[Any]:
         if path not in known:
             raise DptraceError(f"{path}: can't be found to put it into the zip; was it moved or renamed meanwhile?")
         return open_source(known[path])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, cast
 
 from dptrace.errors import DptraceError
 from dptrace.export.aligned_run import AlignedRun
@@ -20,7 +21,7 @@ from dptrace.run.run import Run
 __all__ = ["MANIFEST", "write_bundle"]
 
 MANIFEST = "perfetto_manifest.json"
-Opener = Callable[[str], BinaryIO]
+Opener = Callable[[str], AbstractContextManager[Any]]
 
 _CHUNK = 1 << 20
 _LARGEST = (1 << 31) - 1
@@ -117,13 +118,13 @@ def _detect_format(member: _Member, open_file: Opener) -> None:
 def _chunks(member: _Member, open_file: Opener) -> Iterator[bytes]:
     """Yield the file in chunks, decompressed."""
     with ExitStack() as stack:
-        stream: Any = stack.enter_context(open_file(member.address))
+        stream = stack.enter_context(open_file(member.address))
         try:
             if stream.peek(2)[:2] == b"\x1f\x8b":
                 stream = stack.enter_context(gzip.GzipFile(fileobj=stream))
             while chunk := stream.read(_CHUNK):
                 yield cast(bytes, chunk)
-        except (OSError, EOFError, zlib.error) as error:
+        except (OSError, EOFError, zlib.error, zipfile.BadZipFile, tarfile.TarError) as error:
             raise DptraceError(
                 f"{member.address}: cannot be read to its end ({error}), and Perfetto needs complete files. Export a "
                 "merged trace instead, which contains everything that could be read: -o NAME.pftrace."

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import tarfile
+import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +16,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from dptrace.errors import TraceError, UsageError
-from dptrace.readers.sources.open import open_source, peek
+from dptrace.readers.sources.open import open_source
 from dptrace.readers.sources.source import Source
 
 try:  # isal decompresses about twice as fast as zlib; it has wheels for the common machines only
@@ -52,8 +54,8 @@ def open_decompressed(source: Source) -> Iterator[ByteStream]:
     """
     with open_source(source) as stream:
         try:
-            magic = peek(stream, 4)
-        except OSError as error:
+            magic = stream.peek(4)[:4]
+        except _DAMAGE as error:
             raise TraceError(f"{source.address}: can't be read: {error}.") from None
         if not magic:
             raise TraceError(f"{source.address}: is empty; the job may have ended before it wrote its trace.")
@@ -63,9 +65,9 @@ def open_decompressed(source: Source) -> Iterator[ByteStream]:
 
 
 class ByteStream(Protocol):
-    """Anything that bytes can be read from."""
+    """Anything that bytes can be read from, at most *size* at a time, without a second try after an error."""
 
-    def read(self, size: int, /) -> bytes: ...
+    def read1(self, size: int, /) -> bytes: ...
 
 
 class _Gunzip:
@@ -82,7 +84,7 @@ class _Gunzip:
         self.bytes_in = self.bytes_out = 0
         self.max_ratio = _most_expansion()
 
-    def read(self, size: int, /) -> bytes:
+    def read1(self, size: int, /) -> bytes:
         """Return up to *size* bytes; empty at the end.
 
         Raises:
@@ -119,7 +121,7 @@ class _Gunzip:
         assert self.reopen is not None
         saved, produced, member = bytearray(), 0, zlib.decompressobj(wbits=_GZIP)
         with self.reopen() as stream, suppress(zlib.error):
-            while data := stream.read(_INPUT if produced < self.bytes_out - _INPUT * 200 else 1):
+            while data := stream.read(_AT_ONCE if produced < self.bytes_out - _AT_ONCE * 200 else 1):
                 while data:
                     output = member.decompress(data)
                     produced += len(output)
@@ -129,12 +131,12 @@ class _Gunzip:
                     data = member.unused_data
                     if member.eof:
                         member = zlib.decompressobj(wbits=_GZIP)
-                if len(saved) > _INPUT * 200:
+                if len(saved) > _AT_ONCE * 200:
                     break
         return bytes(saved)
 
     def _more(self) -> bytes:
-        data = self.stream.read(_INPUT)
+        data = self.stream.read1(_AT_ONCE)
         self.bytes_in += len(data)
         return data
 
@@ -159,15 +161,15 @@ def _most_expansion() -> float:
 
 _GZIP = 31
 """zlib's window size for a gzip header."""
-_INPUT = 1 << 18
-"""Compressed bytes read at a time."""
+_AT_ONCE = 1 << 16
+"""Bytes read at a time; this many are lost if the checksum at the end of a file in a zip is wrong."""
 _HARMLESS = 1 << 30
 """Bytes that any file may expand to."""
 _EXPANSION = "DPTRACE_GZIP_LIMIT"
 """Environment variable: how many times its compressed size a file may expand to."""
 
 
-_DAMAGE: Any = (EOFError, OSError, zlib.error, _zlib.error)
+_DAMAGE: Any = (EOFError, OSError, zlib.error, _zlib.error, zipfile.BadZipFile, tarfile.TarError)
 
 
 class ChunkedStream:
@@ -183,7 +185,7 @@ class ChunkedStream:
         size = 0
         while size < CHUNK and not self.ended:
             try:
-                part = self.stream.read(CHUNK - size)
+                part = self.stream.read1(min(_AT_ONCE, CHUNK - size))
             except _DAMAGE as error:
                 self.damage = f"the compressed data is truncated or damaged ({error})".replace("\n", " ")
                 part = b""

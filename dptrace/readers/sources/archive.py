@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import tarfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from io import BufferedReader
-from typing import IO, TYPE_CHECKING, BinaryIO
+from typing import IO
 
 from dptrace.errors import TraceError
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import open_seekable
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
-
 
 __all__ = ["is_archive", "members", "open_member"]
 
@@ -30,8 +24,6 @@ _HARMLESS = 1 << 30
 """Bytes that any member may expand to."""
 _EXPANSION = 200
 """How many times its compressed size a larger member may expand to; traces expand about 20 times."""
-_AT_ONCE = 1 << 16
-"""Bytes read at a time; this many are lost if the checksum at a file's end is wrong."""
 
 
 def is_archive(name: str) -> bool:
@@ -53,18 +45,18 @@ def members(archive: Source) -> list[str]:
     return names
 
 
-def open_member(file: Source) -> BinaryIO:
-    """Open a file in an archive; closing it closes the archive.
+@contextmanager
+def open_member(file: Source) -> Iterator[IO[bytes]]:
+    """Open a file in an archive; the stream can ``peek``.
 
     Raises:
         TraceError: the archive or the file in it is missing, damaged, encrypted or a bomb.
     """
-    with ExitStack() as stack:
-        contents = stack.enter_context(_opened(file))
+    with _opened(file) as contents:
         with _translate_errors(file):
             stream = contents.open(file)
-        stack.callback(stream.close)
-        return _DelayedErrorStream(_Member(stream, stack.pop_all().close), _AT_ONCE)
+        with stream:
+            yield stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,53 +124,3 @@ def _translate_errors(file: Source, where: str = "") -> Iterator[None]:
         raise TraceError(
             f"{where or file.address}: is not a readable archive ({error}); was it copied completely?"
         ) from None
-
-
-class _DelayedErrorStream(BufferedReader):
-    """A stream that returns all readable data before it raises the error of damage."""
-
-    _error: OSError | None = None
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        if size is None or size < 0:
-            return super().read()
-        if self._error is not None:
-            raise self._error
-        parts: list[bytes] = []
-        while size > 0:
-            try:
-                part = self.read1(size)
-            except OSError as error:
-                if not parts:
-                    raise
-                self._error = error
-                break
-            if not part:
-                break
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
-
-
-class _Member(io.RawIOBase):
-    """A file in an archive, whose damage raises an OSError as any file's does."""
-
-    def __init__(self, stream: IO[bytes], close: Callable[[], object]) -> None:
-        self._stream, self._close = stream, close
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
-        view = memoryview(buffer).cast("B")
-        try:
-            data = self._stream.read(min(len(view), _AT_ONCE))
-        except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError) as error:
-            raise OSError(f"in the archive: {error}") from None
-        view[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._close()
-        super().close()

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from io import BufferedReader
-from typing import BinaryIO
+from contextlib import AbstractContextManager
+from typing import Any
 
 from dptrace.readers.sources.archive import open_member
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import open_stored
 
-__all__ = ["open_source", "peek"]
+__all__ = ["open_source"]
 
 
-def open_source(source: Source) -> BinaryIO:
-    """Open the stored bytes, which may be compressed; the stream can ``peek``.
+def open_source(source: Source) -> AbstractContextManager[Any]:
+    """Open the stored bytes, which may be compressed; the stream can ``peek`` and ``read1``.
 
     Raises:
         TraceError: the file is missing, a folder, or can't be read.
         MissingExtraError: the package for such URLs is not installed.
     """
     return open_member(source) if source.member else open_stored(source)
-
-
-def peek(stream: BinaryIO, count: int) -> bytes:
-    """Return the first *count* bytes of a stream without consuming them, since a pipe can't seek."""
-    assert isinstance(stream, BufferedReader)
-    return stream.peek(count)[:count]

@@ -64,8 +64,11 @@ def test_a_compressed_tar_is_refused_with_advice(trace: Path) -> None:
 @pytest.mark.parametrize(("member", "message"), [("none.json", "no such file in the archive")])
 def test_a_missing_member_is_named(trace: Path, member: str, message: str) -> None:
     """The message holds archive and name."""
-    with pytest.raises(TraceError, match=rf"all\.zip!{member}: .*{message}"):
-        open_source(Source.of(zipped(trace)).archive_member(member))
+    with (
+        pytest.raises(TraceError, match=rf"all\.zip!{member}: .*{message}"),
+        open_source(Source.of(zipped(trace)).archive_member(member)),
+    ):
+        pass
 
 
 def test_damage_in_an_archive_is_that_of_its_file(trace: Path) -> None:
@@ -93,14 +96,17 @@ def test_encrypted_members_and_bombs_are_refused(trace: Path) -> None:
     central = data.index(b"PK\x01\x02")
     data[central + 8] |= 1
     archive.write_bytes(data)
-    with pytest.raises(TraceError, match="is encrypted; unpack the archive with its password"):
-        open_source(Source.of(archive).archive_member("run/rank3.json"))
+    with (
+        pytest.raises(TraceError, match="is encrypted; unpack the archive with its password"),
+        open_source(Source.of(archive).archive_member("run/rank3.json")),
+    ):
+        pass
 
     data[central + 8] &= 0xFE
     data[central + 24 : central + 28] = (3 << 30).to_bytes(4, "little")
     archive.write_bytes(data)
-    with pytest.raises(TraceError, match="zip bomb"):
-        open_source(Source.of(archive).archive_member("run/rank3.json"))
+    with pytest.raises(TraceError, match="zip bomb"), open_source(Source.of(archive).archive_member("run/rank3.json")):
+        pass
 
 
 def test_a_member_has_the_identity_of_its_archive(trace: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dptrace.errors import DptraceError, TraceError
-from dptrace.readers.sources.open import open_source, peek
+from dptrace.readers.sources.open import open_source
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
 
@@ -21,15 +21,18 @@ def test_bytes_are_those_of_the_file_and_peeking_takes_none(tmp_path: Path) -> N
     path.write_bytes(b"0123456789")
 
     with open_source(Source.of(path)) as stream:
-        assert peek(stream, 4) == b"0123"
+        assert stream.peek(4)[:4] == b"0123"
         assert stream.read() == b"0123456789"
 
 
 @pytest.mark.parametrize("name", ["missing.json", ".", "a\0b"])
 def test_what_cannot_be_opened_is_named(name: str, tmp_path: Path) -> None:
     """Errors of the operating system become TraceErrors."""
-    with pytest.raises(TraceError, match=r"missing\.json|folder|can't be read"):
-        open_source(Source.of(tmp_path / name))
+    with (
+        pytest.raises(TraceError, match=r"missing\.json|folder|can't be read"),
+        open_source(Source.of(tmp_path / name)),
+    ):
+        pass
 
 
 def test_identity_changes_with_the_file(tmp_path: Path) -> None:
@@ -78,11 +81,11 @@ def test_standard_input_is_read_once_and_left_open(tmp_path: Path, monkeypatch: 
     with (tmp_path / "in").open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         with open_source(Source.of("-")) as stream:
-            assert (b"01", b"0123") == (peek(stream, 2), stream.read())
+            assert (b"01", b"0123") == (stream.peek(2)[:2], stream.read())
         assert not stdin.closed
         assert file_identity(Source.of("-")) is None
-    with pytest.raises(TraceError, match="standard input: is closed"):
-        open_source(Source.of("-"))
+    with pytest.raises(TraceError, match="standard input: is closed"), open_source(Source.of("-")):
+        pass
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"9")))
     with open_source(Source.of("-")) as stream:
         assert b"9" == stream.read()
