@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import mmap
 import os
-import pickle
-import select
-import struct
 import tempfile
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from multiprocessing.connection import wait
+from typing import IO
 
-from dptrace.core.subprocess_pool import close_pipes, detach_output, start_python, stop_process
+from dptrace.core.subprocess_pool import PythonProcess, serve
 from dptrace.errors import DptraceError
 from dptrace.readers import stream as byte_stream
 from dptrace.readers.kineto.columns import Columns, DecodedPart, IdMap
@@ -86,19 +84,19 @@ class ParallelDecoder:
             self._wait()
         worker = min(self.workers, key=lambda worker: len(worker.pending))
         slot: int | None = None
+        place: slice | bytes = text
         if len(text) <= self.slot:
             slot = self.free.popleft()
-            self.memory[slot * self.slot : slot * self.slot + len(text)] = text
-            place: Any = (slot * self.slot, len(text))
+            place = slice(slot * self.slot, slot * self.slot + len(text))
+            self.memory[place] = text
         else:
-            # Through the pipe, which is free once the process has sent all its results.
+            # Through the connection, which is free once the process has sent all its results.
             while worker.pending:
                 self._wait()
-            place = text
         worker.pending.append((self.sent, slot))
         self.sent += 1
         with self._report_loss(worker):
-            _send(worker.questions, (place, between))
+            worker.connection.send((place, between))
 
     def finish(self) -> None:
         """Wait until all pieces are decoded."""
@@ -108,14 +106,14 @@ class ParallelDecoder:
     def _wait(self) -> None:
         """Receive the results of at least one process."""
         busy = [worker for worker in self.workers if worker.pending]
-        ready, _, _ = select.select([worker.answers for worker in busy], [], [])
+        ready = wait([worker.connection for worker in busy])
         for worker in busy:
-            if worker.answers in ready:
+            if worker.connection in ready:
                 self._take(worker)
 
     def _take(self, worker: _DecoderProcess) -> None:
         with self._report_loss(worker):
-            answer = _received(worker.answers.fileno())
+            answer = worker.connection.recv()
         if isinstance(answer, BaseException):
             raise DptraceError(
                 f"{self.source.address}: a process that read a part of it failed ({answer!r}); try --jobs 1."
@@ -134,7 +132,7 @@ class ParallelDecoder:
         """Turn the death of a process into a DptraceError."""
         try:
             yield
-        except (EOFError, OSError, pickle.UnpicklingError):
+        except (EOFError, OSError):
             code = worker.process.wait()
             why = f"was killed by signal {-code} (out of memory?)" if code < 0 else f"ended with exit code {code}"
             raise DptraceError(
@@ -142,24 +140,14 @@ class ParallelDecoder:
             ) from None
 
 
-class _DecoderProcess:
+class _DecoderProcess(PythonProcess):
     """One process, with the pieces that it has not answered yet."""
 
     def __init__(self, memory: int) -> None:
-        self.process = start_python(
-            f"from dptrace.readers.kineto.parallel_decode import serve; serve({memory})", (memory,)
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.questions, self.answers = self.process.stdin, self.process.stdout
+        super().__init__("dptrace.readers.kineto.parallel_decode:serve_pieces", memory)
         self.pending: deque[tuple[int, int | None]] = deque()
         """Index and slot of each piece."""
         self.ids = IdMap()
-
-    def stop(self) -> None:
-        """End the process, whatever it is doing."""
-        stop_process(self.process)
-        close_pipes(self.process)
 
 
 def _anonymous_file() -> IO[bytes]:
@@ -168,57 +156,20 @@ def _anonymous_file() -> IO[bytes]:
     return tempfile.TemporaryFile()
 
 
-def _send(stream: IO[bytes], message: object) -> None:
-    data = pickle.dumps(message, protocol=5)
-    stream.write(_LENGTH.pack(len(data)))
-    stream.write(data)
-    stream.flush()
-
-
-def _received(descriptor: int) -> Any:
-    # Not through a buffered stream, which would hold the start of the next message where select() can't see it.
-    (length,) = _LENGTH.unpack(_bytes(descriptor, _LENGTH.size))
-    return pickle.loads(_bytes(descriptor, length))
-
-
-def _bytes(descriptor: int, count: int) -> bytearray:
-    data = bytearray(count)
-    filled = 0
-    while filled < count:
-        got = os.readv(descriptor, [memoryview(data)[filled:]])
-        if not got:
-            raise EOFError
-        filled += got
-    return data
-
-
-_LENGTH = struct.Struct("<Q")
-
-
-def serve(memory: int) -> None:
-    """Read positions of pieces from stdin and write their columns to stdout, until stdin ends.
+def serve_pieces(connection: int, memory: int) -> None:
+    """Receive positions of pieces and send their columns, until the parent process has gone.
 
     Args:
         memory: descriptor of the memory that holds the pieces.
     """
     from dptrace.readers.kineto.decode import add_piece
 
-    answers = detach_output()
     columns = Columns()
     with mmap.mmap(memory, 0, access=mmap.ACCESS_READ) as texts:
-        while True:
-            try:
-                place, between = _received(0)
-            except EOFError:
-                return
-            answer: DecodedPart | BaseException
-            try:
-                text = place if isinstance(place, bytes) else texts[place[0] : place[0] + place[1]]
-                add_piece(text, between, columns)
-                answer = columns.part()
-            except Exception as error:
-                answer = RuntimeError(repr(error))
-            try:
-                _send(answers, answer)
-            except OSError:
-                return  # the parent process has gone
+
+        def decode(message: tuple[slice | bytes, bytes]) -> DecodedPart:
+            place, between = message
+            add_piece(texts[place] if isinstance(place, slice) else place, between, columns)
+            return columns.part()
+
+        serve(connection, decode)

@@ -92,7 +92,7 @@ def test_processes_end_when_the_one_that_asks_is_gone(tmp_path: Path) -> None:
         (worker,) = decoder.workers
         decoder.add(EVENT, b"")
         decoder.finish()
-        worker.questions.close()
+        worker.connection.close()
         until = time.monotonic() + 60
         while worker.process.poll() is None and time.monotonic() < until:
             time.sleep(0.01)
