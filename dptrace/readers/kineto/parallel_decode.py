@@ -2,25 +2,19 @@
 
 ::
 
-    this process    gunzip, split ─► pieces in shared memory          columns joined, in the order of the file
-                                        │                                        ▲
-    the others                          └──► decode, reduce to arrays ──► pipe ──┘
+    this process    gunzip, split ─► pieces               columns joined, in the order of the file
+                                        │                            ▲
+    the others                          └──► decode, reduce to arrays ┘
 """
 
 from __future__ import annotations
 
-import mmap
 import os
-import tempfile
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing.connection import wait
-from typing import IO
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from dptrace.core.subprocess_pool import PythonProcess, serve
 from dptrace.errors import DptraceError
-from dptrace.readers import stream as byte_stream
 from dptrace.readers.kineto.columns import Columns, DecodedPart, IdMap
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
@@ -52,124 +46,82 @@ class ParallelDecoder:
         self.source, self.columns = source, columns
         self.count = max(1, min(jobs, _MAX_PROCESSES))
         self.workers: list[_DecoderProcess] = []
-        self.slot = 2 * byte_stream.CHUNK
-        self.free = deque(range(_PIECES_PER_PROCESS * self.count))
-        self.sent = self.joined = 0
-        self.early: dict[int, tuple[DecodedPart, _DecoderProcess]] = {}
-        """Parts that arrived before earlier ones, by index."""
+        self.sent = 0
+        self.pending: deque[tuple[_DecoderProcess, Future[object]]] = deque()
+        """The pieces whose columns are not joined yet, in the order of the file."""
 
     def __enter__(self) -> ParallelDecoder:
-        # Shared by its descriptor and without a name, so that nothing is left behind.
-        with _anonymous_file() as file:
-            os.truncate(file.fileno(), self.slot * len(self.free))
-            self.memory = mmap.mmap(file.fileno(), 0)
-            try:
-                for _ in range(self.count):
-                    self.workers.append(_DecoderProcess(file.fileno()))
-            except BaseException as error:
-                self.__exit__()
-                if isinstance(error, OSError):
-                    raise DptraceError(f"can't start another process: {error}; use --jobs 1.") from None
-                raise
+        try:
+            for _ in range(self.count):
+                self.workers.append(_DecoderProcess())
+        except BaseException as error:
+            self.__exit__()
+            if isinstance(error, OSError):
+                raise DptraceError(f"can't start another process: {error}; use --jobs 1.") from None
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         for worker in self.workers:
             worker.stop()
-        self.memory.close()
 
     def add(self, text: bytes, between: bytes) -> None:
         """Queue a piece; pieces come in the order of the file."""
-        while not self.free:
-            self._wait()
-        worker = min(self.workers, key=lambda worker: len(worker.pending))
-        slot: int | None = None
-        place: slice | bytes = text
-        if len(text) <= self.slot:
-            slot = self.free.popleft()
-            place = slice(slot * self.slot, slot * self.slot + len(text))
-            self.memory[place] = text
-        else:
-            # Through the connection, which is free once the process has sent all its results.
-            while worker.pending:
-                self._wait()
-        worker.pending.append((self.sent, slot))
+        worker = self.workers[self.sent % self.count]
         self.sent += 1
-        with self._report_loss(worker):
-            worker.connection.send((place, between))
+        self.pending.append((worker, worker.thread.submit(worker.ask, (text, between))))
+        if len(self.pending) > _PIECES_PER_PROCESS * self.count:
+            self._join()
 
     def finish(self) -> None:
         """Wait until all pieces are decoded."""
-        while self.joined < self.sent:
-            self._wait()
+        while self.pending:
+            self._join()
 
-    def _wait(self) -> None:
-        """Receive the results of at least one process."""
-        busy = [worker for worker in self.workers if worker.pending]
-        ready = wait([worker.connection for worker in busy])
-        for worker in busy:
-            if worker.connection in ready:
-                self._take(worker)
-
-    def _take(self, worker: _DecoderProcess) -> None:
-        with self._report_loss(worker):
-            answer = worker.connection.recv()
-        if isinstance(answer, BaseException):
-            raise DptraceError(
-                f"{self.source.address}: a process that read a part of it failed ({answer!r}); try --jobs 1."
-            )
-        place, slot = worker.pending.popleft()
-        if slot is not None:
-            self.free.append(slot)
-        self.early[place] = (answer, worker)
-        while self.joined in self.early:
-            part, sender = self.early.pop(self.joined)
-            self.columns.add(part, sender.ids)
-            self.joined += 1
-
-    @contextmanager
-    def _report_loss(self, worker: _DecoderProcess) -> Iterator[None]:
-        """Turn the death of a process into a DptraceError."""
+    def _join(self) -> None:
+        """Append the columns of the next piece."""
+        worker, future = self.pending.popleft()
         try:
-            yield
+            part = future.result()
         except (EOFError, OSError):
             code = worker.process.wait()
             why = f"was killed by signal {-code} (out of memory?)" if code < 0 else f"ended with exit code {code}"
-            raise DptraceError(
-                f"{self.source.address}: a process that read a part of it {why}; try --jobs 1."
-            ) from None
+        else:
+            if isinstance(part, DecodedPart):
+                self.columns.add(part, worker.ids)
+                return
+            why = f"failed ({part!r})"
+        raise DptraceError(f"{self.source.address}: a process that read a part of it {why}; try --jobs 1.")
 
 
 class _DecoderProcess(PythonProcess):
-    """One process, with the pieces that it has not answered yet."""
+    """One process, and the thread that sends it pieces and receives their columns."""
 
-    def __init__(self, memory: int) -> None:
-        super().__init__("dptrace.readers.kineto.parallel_decode:serve_pieces", memory)
-        self.pending: deque[tuple[int, int | None]] = deque()
-        """Index and slot of each piece."""
+    def __init__(self) -> None:
+        super().__init__("dptrace.readers.kineto.parallel_decode:serve_pieces")
+        self.thread = ThreadPoolExecutor(1)
         self.ids = IdMap()
 
+    def ask(self, piece: tuple[bytes, bytes]) -> object:
+        """Return the columns of a piece, or the error that decoding it raised."""
+        self.connection.send(piece)
+        return self.connection.recv()
 
-def _anonymous_file() -> IO[bytes]:
-    if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("dptrace"), "r+b")
-    return tempfile.TemporaryFile()
+    def stop(self) -> None:
+        """End the process, whatever it is doing, and the thread with it."""
+        self.process.kill()
+        self.thread.shutdown(cancel_futures=True)
+        super().stop()
 
 
-def serve_pieces(connection: int, memory: int) -> None:
-    """Receive positions of pieces and send their columns, until the parent process has gone.
-
-    Args:
-        memory: descriptor of the memory that holds the pieces.
-    """
+def serve_pieces(connection: int) -> None:
+    """Receive pieces and send their columns, until the parent process has gone."""
     from dptrace.readers.kineto.decode import add_piece
 
     columns = Columns()
-    with mmap.mmap(memory, 0, access=mmap.ACCESS_READ) as texts:
 
-        def decode(message: tuple[slice | bytes, bytes]) -> DecodedPart:
-            place, between = message
-            add_piece(texts[place] if isinstance(place, slice) else place, between, columns)
-            return columns.part()
+    def decode(piece: tuple[bytes, bytes]) -> DecodedPart:
+        add_piece(*piece, columns)
+        return columns.part()
 
-        serve(connection, decode)
+    serve(connection, decode)
