@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from uuid import uuid4
 
 from dptrace.core.array_file import CorruptArrayFile
 from dptrace.core.subprocess_pool import available_cores, run_parallel
@@ -47,21 +49,21 @@ def read_files(sources: Sequence[Source], read_options: ReadOptions) -> Iterator
         return
     # Figures are small enough to be sent; arrays go through a folder.
     with nullcontext("") if read_options.figures_only else _temporary() as folder:
-        tasks = [_Task(source, read_options, folder, os.getpid()) for source in sources]
-        for index, answer in run_parallel(_read_task, tasks, jobs):
-            yield index, _map_result(answer, tasks[index]) if isinstance(answer, Path) else answer
+        read = partial(_read, read_options=read_options, folder=folder, parent_pid=os.getpid())
+        for index, answer in run_parallel(read, sources, jobs):
+            yield index, _map_result(answer, sources[index], read_options) if isinstance(answer, Path) else answer
 
 
 def _temporary() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="dptrace.", ignore_cleanup_errors=True)
 
 
-def _map_result(entry: Path, task: _Task) -> RankFile:
+def _map_result(entry: Path, source: Source, read_options: ReadOptions) -> RankFile:
     """Map the arrays that another process wrote."""
     try:
-        return cache.read(entry, RankFile).with_path(task.source.address)
+        return cache.read(entry, RankFile).with_path(source.address)
     except (OSError, CorruptArrayFile):  # the disk was full, or the cache was cleared meanwhile
-        return load_rank_file(task.source, replace(task.read_options, cache=False))[0]
+        return load_rank_file(source, replace(read_options, cache=False))[0]
 
 
 def _process_count(sources: Sequence[Source]) -> int:
@@ -79,23 +81,12 @@ def _weight(source: Source) -> int:
     return size if source.name.endswith(".gz") else size // 12
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    source: Source
-    read_options: ReadOptions
-    folder: str
-    parent_pid: int
-
-    def __str__(self) -> str:
-        return self.source.address
-
-
-def _read_task(task: _Task) -> RankFile | Path:
+def _read(source: Source, read_options: ReadOptions, folder: str, parent_pid: int) -> RankFile | Path:
     """Read one file; in another process than the parent, write the arrays to a file that the parent maps."""
-    file, entry = load_rank_file(task.source, task.read_options)
-    if task.read_options.figures_only or os.getpid() == task.parent_pid:
+    file, entry = load_rank_file(source, read_options)
+    if read_options.figures_only or os.getpid() == parent_pid:
         return file
     if entry is None:
-        entry = Path(task.folder, f"{os.getpid()}.{id(task)}")
+        entry = Path(folder, uuid4().hex)
         cache.write(file, entry)
     return entry

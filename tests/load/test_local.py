@@ -77,6 +77,5 @@ def test_damage_is_refused_from_the_cache_too(tmp_path: Path) -> None:
 def test_an_emptied_cache_costs_a_reading(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the arrays to map are gone, the trace is read."""
     monkeypatch.setattr(cache, "read", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
-    task = local._Task(sources[2], ReadOptions(), "", 0)
 
-    assert 2 == local._map_result(Path("gone"), task).rank
+    assert 2 == local._map_result(Path("gone"), sources[2], ReadOptions()).rank
