@@ -8,25 +8,21 @@ import importlib.util
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import warnings
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
-from dptrace.core.subprocess_pool import available_cores
+from dptrace.core.subprocess_pool import available_cores, command_output
 from dptrace.version import __version__
 
 __all__ = ["Capability", "Gpu", "Report", "Torch", "examine", "judge", "parse_links"]
 
 OLDEST_TORCH = (2, 4)
 CORE = ("numpy", "pandas", "bokeh", "jinja2", "click", "rich", "msgspec", "perfetto", "google.protobuf")
-DISTRIBUTIONS = (
-    *("numpy", "pandas", "bokeh", "jinja2", "click", "rich", "msgspec", "isal", "perfetto", "protobuf"),
-    *("traceinsight", "HolisticTraceAnalysis"),
-)
+DISTRIBUTIONS = (*CORE[:-1], "protobuf", "isal", "traceinsight", "HolisticTraceAnalysis")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-INSTALL_TORCH = "pip install 'dptrace[record]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,48 +81,36 @@ class Report:
     broken: dict[str, str]
     """Core packages that cannot be imported, with the error of the import."""
     browser: str
-    verdicts: tuple[Capability, ...] = field(default=())
+    verdicts: tuple[Capability, ...] = ()
 
 
 def examine() -> Report:
     """Examine this machine; imports torch if it is installed."""
     torch, torch_problem = _torch()
-    driver = _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split()
-    facts: dict[str, Any] = {
-        "dptrace": __version__,
-        "python": platform.python_version(),
-        "executable": sys.executable,
-        "platform": platform.platform(),
-        "cpus": available_cores(),
-        "torch": torch,
-        "torch_problem": torch_problem,
-        "driver": driver[0] if driver else "",
-        "driver_gpus": len(driver),
-        "links": parse_links(_output("nvidia-smi", "topo", "-m")) if len(driver) > 1 else {},
-        "versions": _versions(),
-        "broken": _broken(),
-        "browser": next(filter(None, map(shutil.which, BROWSERS)), ""),
-    }
-    report = Report(**facts)
+    driver = command_output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split()
+    report = Report(
+        dptrace=__version__,
+        python=platform.python_version(),
+        executable=sys.executable,
+        platform=platform.platform(),
+        cpus=available_cores(),
+        torch=torch,
+        torch_problem=torch_problem,
+        driver=driver[0] if driver else "",
+        driver_gpus=len(driver),
+        links=parse_links(command_output("nvidia-smi", "topo", "-m")) if len(driver) > 1 else {},
+        versions=_versions(),
+        broken=_broken(),
+        browser=next(filter(None, map(shutil.which, BROWSERS)), ""),
+    )
     return replace(report, verdicts=judge(report))
-
-
-def _output(*command: str) -> str:
-    """Return what a command prints; nothing if it is missing, fails or hangs, as nvidia-smi does on a broken GPU."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True, errors="replace")
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout
 
 
 def _versions() -> dict[str, str]:
     versions = {}
     for name in DISTRIBUTIONS:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return versions
 
 
@@ -205,13 +189,12 @@ def _analysis(report: Report) -> Capability:
 def _recording(report: Report) -> list[Capability]:
     torch = report.torch
     if torch is None:
-        return [Capability(False, "dptrace record", f"torch: {report.torch_problem}. Install it with: {INSTALL_TORCH}")]
+        why = f"torch: {report.torch_problem}. Install it with: pip install 'dptrace[record]'"
+        return [Capability(False, "dptrace record", why)]
     numbers = tuple(map(int, re.findall(r"\d+", torch.version)[:2]))
     if numbers < OLDEST_TORCH:
-        wanted = ".".join(map(str, OLDEST_TORCH))
-        return [
-            Capability(False, "dptrace record", f"torch {torch.version} is older than {wanted}: pip install -U torch")
-        ]
+        why = f"torch {torch.version} is older than {'.'.join(map(str, OLDEST_TORCH))}: pip install -U torch"
+        return [Capability(False, "dptrace record", why)]
     if torch.gpus:
         return [_on_gpus(torch)]
     return [_without_gpu(report, torch), _on_cpu(report, torch)]
@@ -221,19 +204,14 @@ def _on_gpus(torch: Torch) -> Capability:
     count = len(torch.gpus)
     what = f"dptrace record --gpus {count}"
     if not torch.nccl:
-        return Capability(
-            False, what, f"{count} GPUs, but torch {torch.version} has no NCCL, which training on GPUs needs"
-        )
-    if "CUDA" not in torch.activities:
-        return Capability(
-            False, what, f"torch {torch.version} cannot record GPU kernels: its profiler was built without CUPTI"
-        )
-    if count == 1:
+        why = f"{count} GPUs, but torch {torch.version} has no NCCL, which training on GPUs needs"
+    elif "CUDA" not in torch.activities:
+        why = f"torch {torch.version} cannot record GPU kernels: its profiler was built without CUPTI"
+    elif count == 1:
         why = "1 GPU, with --mode single; to record several ranks on CPU, set CUDA_VISIBLE_DEVICES= to hide the GPU"
-        return Capability(True, what, why)
-    return Capability(
-        True, what, f"{count} GPUs with NCCL {torch.nccl}, one process per GPU; --gpus sets a smaller number"
-    )
+    else:
+        why = f"{count} GPUs with NCCL {torch.nccl}, one process per GPU; --gpus sets a smaller number"
+    return Capability(bool(torch.nccl) and "CUDA" in torch.activities, what, why)
 
 
 def _without_gpu(report: Report, torch: Torch) -> Capability:
@@ -256,8 +234,5 @@ def _on_cpu(report: Report, torch: Torch) -> Capability:
 
 
 def _page(report: Report) -> Capability:
-    if report.browser:
-        return Capability(True, "make test's browser tests", f"with {report.browser}")
-    return Capability(
-        False, "make test's browser tests", "skipped: no chromium found. Pages open in any browser all the same"
-    )
+    why = f"with {report.browser}" if report.browser else "skipped: no chromium found. Pages open in any browser"
+    return Capability(bool(report.browser), "make test's browser tests", why)

@@ -20,12 +20,21 @@ from typing import Any, TypeVar
 
 from dptrace.errors import DptraceError
 
-__all__ = ["PythonProcess", "available_cores", "run_parallel", "serve"]
+__all__ = ["PythonProcess", "available_cores", "command_output", "run_parallel", "serve"]
 
 
 def available_cores() -> int:
     """Count the cores that this process may use, which a container may limit; on macOS, all cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def command_output(*command: str) -> str:
+    """Return what a command prints; nothing if it is missing, fails or hangs, as nvidia-smi does on a broken GPU."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True, errors="replace")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout
 
 
 class PythonProcess:
