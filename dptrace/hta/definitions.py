@@ -73,19 +73,19 @@ def hta_compat(found: Sources, strict: bool = False) -> HtaCompat:
         DptraceError: a file cannot be read, two files have the same rank, or no file has GPU work.
     """
     rounded = os.environ.get("HTA_DISABLE_NS_ROUNDING") != "1"
-    ranks = read_ranks(found, _ARGUMENTS, rounded, strict)
-    for file in ranks.files.values():
+    files, notes = read_ranks(found, _ARGUMENTS, rounded, strict)
+    for file in files.values():
         _refuse_mtia(file)
-    origin = min(file.frame["ts"].min() for file in ranks.files.values())
+    origin = min(file.frame["ts"].min() for file in files.values())
     # HTA counts the names of steps over all ranks: with at most one step, none is left out.
-    steps = len({symbol for file in ranks.files.values() for symbol in file.symbols if _STEP.match(symbol)})
-    figures = {rank: _figures(file, origin, steps > 1) for rank, file in ranks.files.items()}
+    steps = len({symbol for file in files.values() for symbol in file.symbols if _STEP.match(symbol)})
+    figures = {rank: _figures(file, origin, steps > 1) for rank, file in files.items()}
     rows = [{"rank": rank, **row} for rank, row in figures.items() if row is not None]
     if not rows:
         raise DptraceError("HTA has no figures for this run: no file contains GPU work. Use a trace of a GPU.")
-    idle = [ranks.files[rank].path for rank, row in figures.items() if row is None]
-    notes = [f"{path}: contains no GPU work that HTA counts; HTA itself fails on it." for path in idle]
-    return HtaCompat(_with_percents(pd.DataFrame(rows)), rounded, (*ranks.notes, *notes))
+    idle = [files[rank].path for rank, row in figures.items() if row is None]
+    notes += [f"{path}: contains no GPU work that HTA counts; HTA itself fails on it." for path in idle]
+    return HtaCompat(_with_percents(pd.DataFrame(rows)), rounded, tuple(notes))
 
 
 def _refuse_mtia(file: EventFrame) -> None:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.text import sanitize
 from dptrace.errors import TraceError
+from dptrace.readers.kineto.columns import EventSink
 from dptrace.readers.kineto.reader import Metadata, damage_of, read_into
 from dptrace.readers.sources.source import Source
 
@@ -41,7 +42,7 @@ class ArgColumn(NamedTuple):
 class EventFrame:
     """One rank's events, in the order of the file."""
 
-    path: str
+    source: Source
     rank: int | None
     """From ``distributedInfo``; None where the file does not contain it."""
     frame: pd.DataFrame
@@ -52,6 +53,11 @@ class EventFrame:
     """The file's metadata, as far as dptrace reads it."""
     damage: tuple[str, ...]
     """What was truncated, repaired or dropped while reading, a sentence each."""
+
+    @property
+    def path(self) -> str:
+        """The file's address, to be shown."""
+        return sanitize(self.source.address)
 
 
 class _Event(msgspec.Struct, frozen=True, gc=False):
@@ -88,13 +94,10 @@ class _Numbered(dict[Any, int]):
         return self.setdefault(key, len(self))
 
 
-class EventFrameColumns:
+class EventFrameColumns(EventSink):
     """The columns of a file while it is read; ``reader.read_into`` fills them."""
 
     def __init__(self, arguments: Sequence[ArgColumn]) -> None:
-        self.events = self.kept = self.dropped = self.repaired = 0
-        self.saw_last_event = False
-        """Whether Kineto's last event was read, so that no event is missing."""
         fields = [(f"a{i}", Any, msgspec.field(default=a.default, name=a.key)) for i, a in enumerate(arguments)]
         kind = msgspec.defstruct("Args", fields, frozen=True, gc=False)
         event = msgspec.defstruct("Event", [("args", kind | None, None)], bases=(_Event,), frozen=True, gc=False)
@@ -192,7 +195,7 @@ def read_event_frame(file: Source | Path, arguments: Sequence[ArgColumn], round_
     info = metadata.distributed
     rank = info.get("rank") if isinstance(info, dict) else None
     return EventFrame(
-        path=sanitize(source.address),
+        source=source,
         rank=rank if type(rank) is int and 0 <= rank < 1 << 31 else None,
         frame=frame,
         symbols=symbols,

@@ -3,58 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from dptrace.errors import DptraceError, TraceError
+from dptrace.core.subprocess_pool import run_parallel
 from dptrace.hta.event_frame import ArgColumn, EventFrame, read_event_frame
-from dptrace.readers.sources.discovery import Sources, assign_ranks
+from dptrace.readers.sources.discovery import Sources, assign_ranks, collect, refuse_damage
 from dptrace.readers.sources.source import Source
 
-__all__ = ["RankFrames", "read_ranks"]
+__all__ = ["read_ranks"]
 
 
-@dataclass(frozen=True, slots=True)
-class RankFrames:
-    """Frames and their sources, in rank order."""
-
-    files: dict[int, EventFrame]
-    sources: dict[int, Source]
-    notes: tuple[str, ...]
-    """What was missing, left out, dropped or inferred, a sentence each."""
-
-
-def read_ranks(found: Sources, arguments: Sequence[ArgColumn], round_out: bool, strict: bool = False) -> RankFrames:
+def read_ranks(
+    found: Sources, arguments: Sequence[ArgColumn], round_out: bool, strict: bool = False
+) -> tuple[dict[int, EventFrame], list[str]]:
     """Read the files that ``discovery.find`` found.
 
     Args:
         strict: treat damage, and a file that is not a trace, as an error instead of a note.
 
+    Returns:
+        The frames by rank, in order, and a sentence on what was missing, left out, dropped or inferred.
+
     Raises:
         DptraceError: a file that the user named cannot be read, no file can, or two files have the same rank.
     """
-    files: list[tuple[Source, EventFrame]] = []
-    notes = list(found.notes)
-    for file in found.files:
-        try:
-            files.append((file, _read(file, arguments, round_out, strict)))
-        except DptraceError as error:
-            if strict or file in found.named or len(found.files) == 1 or error.exit_code != DptraceError.exit_code:
-                raise
-            notes.append(f"Left out: {error}")
-    if not files:
-        raise DptraceError("No file is a readable trace:\n" + "\n".join(notes))
-    ranks, guesses = assign_ranks([frames for _, frames in files])
-    notes += [note for _, frames in files for note in frames.damage]
-    pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
-    return RankFrames(
-        {rank: frames for rank, (_, frames) in pairs},
-        {rank: source for rank, (source, _) in pairs},
-        (*notes, *guesses),
-    )
 
+    def read(file: Source) -> EventFrame:
+        frames = read_event_frame(file, arguments, round_out)
+        if strict:
+            refuse_damage(frames.path, frames.damage)
+        return frames
 
-def _read(source: Source, arguments: Sequence[ArgColumn], round_out: bool, strict: bool) -> EventFrame:
-    frames = read_event_frame(source, arguments, round_out)
-    if strict and frames.damage:
-        raise TraceError(f"{frames.path}: damaged, and --strict refuses damaged files: {' '.join(frames.damage)}")
-    return frames
+    files, notes = collect(found, run_parallel(read, found.files, jobs=1), strict)
+    ranks, guesses = assign_ranks(files)
+    notes += [*(note for file in files for note in file.damage), *guesses]
+    return dict(sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])), notes

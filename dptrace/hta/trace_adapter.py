@@ -35,13 +35,13 @@ _STEP = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 class DptraceTrace(Trace):  # type: ignore[misc] # HTA has no types
     """A Trace that has its frames from the start, in the state that HTA calls parsed."""
 
-    def __init__(self, sources: dict[int, Source]) -> None:
+    def __init__(self, sources: dict[int, Source], notes: tuple[str, ...]) -> None:
         super().__init__(trace_files={}, trace_dir="")
         self.sources = sources
         # HTA uses these only to name overlaid files; it does not read them.
         self.trace_files = {rank: source.address for rank, source in sources.items()}
         self.is_parsed = True
-        self.notes: tuple[str, ...] = ()
+        self.notes = notes
         """What was missing, dropped or inferred while reading, a sentence each."""
 
     def parse_traces(self, *args: object, **kwargs: object) -> None:
@@ -90,10 +90,9 @@ def trace_of(found: Sources, strict: bool = False, round_out: bool | None = None
         raise DptraceError("HTA's parse_all_args is set, which only HTA's own loader supports: use that, or unset it.")
     arguments = [ArgColumn(a.name, a.raw_name, a.default_value) for a in config.get_args()]
     round_out = not options.disable_ns_rounding() if round_out is None else round_out
-    ranks = read_ranks(found, arguments, round_out, strict)
-    trace = DptraceTrace(ranks.sources)
-    trace.notes = ranks.notes
-    for rank, file in ranks.files.items():
+    files, notes = read_ranks(found, arguments, round_out, strict)
+    trace = DptraceTrace({rank: file.source for rank, file in files.items()}, tuple(notes))
+    for rank, file in files.items():
         _add(trace, rank, file)
     return trace
 

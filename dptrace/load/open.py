@@ -10,12 +10,10 @@ from typing import Any
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.text import sanitize
 from dptrace.core.units import plural
-from dptrace.errors import DptraceError
 from dptrace.load.local import read_files
 from dptrace.load.options import ReadOptions
-from dptrace.load.rank_file import RankFile
 from dptrace.readers.communication import communication_names
-from dptrace.readers.sources.discovery import Sources, assign_ranks, find
+from dptrace.readers.sources.discovery import assign_ranks, collect, find
 from dptrace.readers.sources.url import redact
 from dptrace.run.run import Run
 
@@ -26,7 +24,9 @@ _ELSEWHERE = re.compile(r"\d+ of \d+ ranks\b.*")
 """The recorder's note on a machine that shares no folder with the others; see dptrace.record.launch.manifest."""
 
 
-def open_run(paths: Sequence[str], read_options: ReadOptions | None = None, progress: Progress | None = None) -> Run:
+def open_run(
+    paths: Sequence[str], read_options: ReadOptions | None = None, progress: Progress = lambda done, count, name: None
+) -> Run:
     """Read a run; see :func:`dptrace.open`.
 
     Args:
@@ -36,32 +36,7 @@ def open_run(paths: Sequence[str], read_options: ReadOptions | None = None, prog
     read_options = read_options or ReadOptions()
     communication_names((), read_options.comm_patterns)  # reports an invalid pattern before a long read
     sources = find(paths)
-    names = [source.name for source in sources.files]
-    results: dict[int, RankFile | DptraceError] = {}
-    if progress is not None and names:
-        progress(0, len(names), names[0])
-    for index, result in read_files(sources.files, read_options):
-        results[index] = result
-        if isinstance(result, DptraceError) and _is_fatal(result, index, sources, read_options):
-            raise result
-        if progress is not None:
-            progress(len(results), len(names), names[index])
-    address = sanitize(" ".join(map(redact, paths)))
-    return _run(address, sources, [results[index] for index in range(len(names))], read_options.figures_only)
-
-
-def _run(address: str, sources: Sources, results: Sequence[RankFile | DptraceError], figures_only: bool) -> Run:
-    """Sort the files by rank, and collect the notes on them.
-
-    Raises:
-        DptraceError: no file could be read, or two files claim one rank.
-    """
-    files = [result for result in results if isinstance(result, RankFile)]
-    # Damage first: it affects every figure.
-    notes = [*(damage for file in files for damage in file.damage), *sources.notes]
-    notes += [f"Left out: {result}" for result in results if isinstance(result, DptraceError)]
-    if not files:
-        raise DptraceError("No file is a readable trace:\n" + "\n".join(notes))
+    files, notes = collect(sources, read_files(sources.files, read_options), read_options.strict, progress)
     ranks, guesses = assign_ranks(files)
     pairs = sorted(zip(ranks, files, strict=True), key=lambda pair: pair[0])
     devices = tuple(device.with_rank(rank) for rank, file in pairs for device in file.devices)
@@ -91,12 +66,6 @@ def _drop_unfinished_steps(devices: tuple[DeviceFigures, ...], metadata: dict[st
         if isinstance(entry, dict) and type(entry.get("rank")) is int and type(entry.get("recorded_steps")) is int
     }
     return tuple(device.first_steps(complete_steps.get(device.timeline.rank, 0)) for device in devices)
-
-
-def _is_fatal(error: DptraceError, index: int, sources: Sources, read_options: ReadOptions) -> bool:
-    """Return whether an error in one file stops the whole reading."""
-    named = len(sources.files) == 1 or sources.files[index] in sources.named
-    return read_options.strict or named or error.exit_code != DptraceError.exit_code
 
 
 def _merge_notes(notes: Sequence[str]) -> list[str]:

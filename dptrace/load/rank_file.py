@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.core.text import sanitize
-from dptrace.errors import TraceError
 from dptrace.load import cache
 from dptrace.load.options import ReadOptions
 from dptrace.readers.kineto.reader import read_trace
+from dptrace.readers.sources.discovery import refuse_damage
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
 from dptrace.timeline.build import build_timelines
@@ -27,7 +27,7 @@ class RankFile:
     """From the file itself; None where the file does not contain it."""
     world_size: int
     devices: tuple[DeviceFigures, ...]
-    damage: tuple[str, ...] = field(default=())
+    damage: tuple[str, ...] = ()
     """What was truncated, repaired or dropped while reading, a sentence each."""
 
     def with_path(self, address: str) -> RankFile:
@@ -57,6 +57,6 @@ def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
         devices = tuple(map(figures_of, build_timelines(trace, trace.rank or 0, patterns)))
         file = RankFile(trace.path, trace.rank, trace.world_size or 0, devices, trace.damage)
         entry = cache.store(source, key, file, identity) if cached else None
-    if read_options.strict and file.damage:
-        raise TraceError(f"{file.path}: damaged, and --strict refuses damaged files: {' '.join(file.damage)}")
+    if read_options.strict:
+        refuse_damage(file.path, file.damage)
     return file.only_communication() if read_options.figures_only else file, entry

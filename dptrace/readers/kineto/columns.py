@@ -31,7 +31,7 @@ from dptrace.readers.kineto.event_schema import (
 from dptrace.readers.kineto.timestamps import NeedsDecimal, fast_nanoseconds, nanoseconds
 from dptrace.readers.trace import Category, CommArgs
 
-__all__ = ["DAMAGE", "Columns", "DecodedPart", "IdMap"]
+__all__ = ["DAMAGE", "Columns", "DecodedPart", "EventSink", "IdMap"]
 
 _LAUNCHED = int(Category.LAUNCH)
 """First category whose events have a correlation."""
@@ -130,7 +130,30 @@ class DecodedPart:
 _COUNTS = ("events", "kept", "dropped", "repaired", "missing_start", "missing_duration")
 
 
-class Columns:
+class EventSink:
+    """Columns of some kind that :func:`~dptrace.readers.kineto.reader.read_into` fills, with counts."""
+
+    events = 0
+    """Events decoded, of any kind."""
+    kept = 0
+    """Events kept: with the fields and the categories that the columns need."""
+    dropped = 0
+    """Events that could not be decoded."""
+    repaired = 0
+    """Events whose text was damaged and repaired."""
+    saw_last_event = False
+    """Whether Kineto's last event was read, so that no event is missing."""
+
+    def decode(self, text: bytes) -> None:
+        """Add the events of a JSON list.
+
+        Raises:
+            DAMAGE: the text is not a list of events; none was added.
+        """
+        raise NotImplementedError
+
+
+class Columns(EventSink):
     """The columns of a file while it is read, collected chunk by chunk."""
 
     def __init__(self) -> None:
@@ -139,16 +162,6 @@ class Columns:
         for device events only: device and stream. Each in the smallest type that holds it."""
         self.comm: dict[int, CommArgs] = {}
         """Collective metadata, by index among the kept events."""
-        self.events = 0
-        """Events decoded, of any kind."""
-        self.kept = 0
-        """Events kept: complete events of the known categories."""
-        self.dropped = 0
-        """Events that could not be decoded."""
-        self.saw_last_event = False
-        """Whether Kineto's last event was read, so that no event is missing."""
-        self.repaired = 0
-        """Events whose text was damaged and repaired."""
         self.missing_start = 0
         """Events dropped because they have no start time."""
         self.missing_duration = 0

@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from dptrace.readers.kineto.columns import DAMAGE
+from dptrace.readers.kineto.columns import DAMAGE, EventSink
 from dptrace.readers.kineto.envelope import BLANK, is_complete_list
 from dptrace.readers.kineto.json_stream import LIST
 from dptrace.readers.kineto.repair import clean, escape_quotes, salvage, split_at_braces, split_events
 
-__all__ = ["EventSink", "add_piece", "add_stretch", "take_events"]
-
-
-class EventSink(Protocol):
-    """Columns of some kind that :func:`~dptrace.readers.kineto.reader.read_into` fills, with counts."""
-
-    events: int
-    """Events decoded, of any kind."""
-    kept: int
-    """Events kept."""
-    repaired: int
-    """Events whose text was damaged and repaired."""
-    dropped: int
-    """Events that could not be decoded."""
-    saw_last_event: bool
-    """Whether Kineto's last event was read, so that no event is missing."""
-
-    def decode(self, text: bytes) -> None:
-        """Add the events of a JSON list.
-
-        Raises:
-            DAMAGE: the text is not a list of events; none was added.
-        """
+__all__ = ["add_piece", "add_stretch", "take_events"]
 
 
 def add_piece(text: bytes, between: bytes, columns: EventSink) -> None:

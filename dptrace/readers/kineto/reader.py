@@ -17,9 +17,9 @@ from dptrace.core.units import plural
 from dptrace.errors import TraceError
 from dptrace.readers.communication import GLOO_PREFIX, communication_names
 from dptrace.readers.formats import pieces
-from dptrace.readers.kineto.columns import DAMAGE, Columns
+from dptrace.readers.kineto.columns import DAMAGE, Columns, EventSink
 from dptrace.readers.kineto.comm_metadata import with_global_ranks, with_gloo_groups
-from dptrace.readers.kineto.decode import EventSink, add_piece, add_stretch, take_events
+from dptrace.readers.kineto.decode import add_piece, add_stretch, take_events
 from dptrace.readers.kineto.envelope import BLANK, Metadata, decode_document, end_of, recover_metadata
 from dptrace.readers.kineto.json_stream import LIST
 from dptrace.readers.kineto.parallel_decode import ParallelDecoder, is_worthwhile

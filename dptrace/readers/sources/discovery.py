@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -18,7 +18,9 @@ from dptrace.readers.sources.open import open_source
 from dptrace.readers.sources.source import STDIN, Source
 from dptrace.readers.sources.url import from_file_url, is_url, last_part, redact
 
-__all__ = ["RUN_FILE", "HasRank", "Sources", "assign_ranks", "find"]
+__all__ = ["RUN_FILE", "HasRank", "Sources", "assign_ranks", "collect", "find", "refuse_damage"]
+
+Value = TypeVar("Value")
 
 RUN_FILE = "run.json"
 _ARCHIVES = (".zip", ".tar")
@@ -38,14 +40,14 @@ class Sources:
     notes: tuple[str, ...]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _ArgumentFiles:
     """The files that one argument names."""
 
     files: list[Source]
     named_individually: bool = False
     run_file: Source | None = None
-    notes: list[str] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
 
 
 def find(paths: Sequence[str]) -> Sources:
@@ -98,11 +100,11 @@ def _files_of_argument(text: str) -> _ArgumentFiles:
         return _in_archive(Source(str(path)))
     if path.exists() or not glob.has_magic(text):
         return _member(text) or _ArgumentFiles([Source(str(path))], named_individually=True)
-    found = _ArgumentFiles([])
     matches = sorted(Path(match) for match in glob.glob(str(path), recursive=True))
     if not matches:
         raise DptraceError(f"{text}: nothing matches this pattern.")
-    return _expanded(found, [Source(str(file)) for file in _plain(matches, found.notes) if file.name != RUN_FILE])
+    notes: list[str] = []
+    return _expanded([Source(str(file)) for file in _plain(matches, notes) if file.name != RUN_FILE], notes=notes)
 
 
 def _is_archive(path: Path) -> bool:
@@ -133,7 +135,7 @@ def _at_url(url: str) -> _ArgumentFiles:
         matches = [Source.of(match) for match in remote.glob_files(url)]
         if not matches:
             raise DptraceError(f"{where}: nothing matches this pattern.")
-        return _expanded(_ArgumentFiles([]), [file for file in matches if file.name != RUN_FILE])
+        return _expanded([file for file in matches if file.name != RUN_FILE])
     if is_archive(name):
         return _in_archive(Source.of(url))
     # The request costs time, and a server may refuse to list files that it lets you read.
@@ -150,9 +152,7 @@ def _in_remote_folder(url: str) -> _ArgumentFiles:
         files = [Source.of(child) for child in remote.list_files(url, deeper)]
         listed = listed or files
         if chosen := _select_traces(files):
-            found = _expanded(_ArgumentFiles([]), chosen)
-            found.run_file = found.run_file or next((file for file in listed if file.name == RUN_FILE), None)
-            return found
+            return _expanded(chosen, next((file for file in listed if file.name == RUN_FILE), None))
     raise _no_traces(redact(url))
 
 
@@ -163,9 +163,7 @@ def _in_folder(folder: Path) -> _ArgumentFiles:
     for pattern in ("*", "*/*"):
         files = [Source(str(file)) for file in _plain(sorted(folder.glob(pattern)), notes)]
         if chosen := _select_traces(files):
-            found = _expanded(_ArgumentFiles([], run_file=Source(str(run_file)) if run_file.exists() else None), chosen)
-            found.notes = [*notes, *found.notes]
-            return found
+            return _expanded(chosen, Source(str(run_file)) if run_file.exists() else None, notes)
     raise _no_traces(str(folder), notes)
 
 
@@ -206,13 +204,14 @@ def _select_traces(files: Sequence[Source]) -> list[Source]:
     return next(filter(None, chosen), [])
 
 
-def _expanded(found: _ArgumentFiles, files: Sequence[Source]) -> _ArgumentFiles:
+def _expanded(files: Sequence[Source], run_file: Source | None = None, notes: Sequence[str] = ()) -> _ArgumentFiles:
     """Replace archives by the traces in them."""
+    found: list[Source] = []
     for file in files:
         inner = _in_archive(file) if not file.member and is_archive(file.name) else _ArgumentFiles([file])
-        found.files += inner.files
-        found.run_file = found.run_file or inner.run_file
-    return found
+        found += inner.files
+        run_file = run_file or inner.run_file
+    return _ArgumentFiles(found, run_file=run_file, notes=tuple(notes))
 
 
 def _no_traces(where: str, notes: Sequence[str] = ()) -> DptraceError:
@@ -235,6 +234,52 @@ def _run_info(file: Source | None, notes: list[str]) -> dict[str, Any]:
     return metadata if isinstance(metadata, dict) else {}
 
 
+def collect(
+    sources: Sources,
+    results: Iterable[tuple[int, Value | DptraceError]],
+    strict: bool = False,
+    progress: Callable[[int, int, str], None] = lambda done, count, name: None,
+) -> tuple[list[Value], list[str]]:
+    """Return what was read, in the order of the files, and the notes on them.
+
+    Args:
+        results: each file's index, with what it holds or why it can't be read, as they arrive.
+        strict: an unreadable file is an error, as it is if the user named it, not a note.
+        progress: see :func:`dptrace.load.open.open_run`.
+
+    Raises:
+        DptraceError: a file can't be read, and is not left out; or no file can be read.
+    """
+    found: dict[int, Value | DptraceError] = {}
+    count = len(sources.files)
+    if count:
+        progress(0, count, sources.files[0].name)
+    for index, result in results:
+        file = sources.files[index]
+        if isinstance(result, DptraceError) and (
+            strict or count == 1 or file in sources.named or result.exit_code != DptraceError.exit_code
+        ):
+            raise result
+        found[index] = result
+        progress(len(found), count, file.name)
+    ordered = [found[index] for index in range(count)]
+    notes = [*sources.notes, *(f"Left out: {result}" for result in ordered if isinstance(result, DptraceError))]
+    values = [result for result in ordered if not isinstance(result, DptraceError)]
+    if not values:
+        raise DptraceError("No file is a readable trace:\n" + "\n".join(notes))
+    return values, notes
+
+
+def refuse_damage(path: str, damage: Sequence[str]) -> None:
+    """Raise an error for a damaged file, as ``--strict`` demands.
+
+    Raises:
+        TraceError: data was truncated, repaired or dropped.
+    """
+    if damage:
+        raise TraceError(f"{path}: damaged, and --strict refuses damaged files: {' '.join(damage)}")
+
+
 class HasRank(Protocol):
     """A trace file that may know its rank."""
 
@@ -254,23 +299,24 @@ def assign_ranks(traces: Sequence[HasRank]) -> tuple[list[int], list[str]]:
     Raises:
         DptraceError: two files claim one rank.
     """
-    ranks: dict[int, int] = {}
+    known = [trace.rank if trace.rank is not None else _rank_in_name(trace.path) for trace in traces]
     owner: dict[int, HasRank] = {}
-    notes: list[str] = []
-    for index, trace in enumerate(traces):
-        rank = trace.rank if trace.rank is not None else _rank_in_name(trace.path)
-        if rank is not None:
-            ranks[index] = _claim(rank, trace, owner)
-    rest = [index for index in range(len(traces)) if index not in ranks]
-    free = (rank for rank in range(len(traces)) if rank not in owner)
-    for index in rest:
-        rank = next(free)
-        ranks[index] = _claim(rank, traces[index], owner)
-        if len(traces) > 1:
-            notes.append(
-                f"{_name_of(traces[index].path)}: neither the file nor its name has a rank: assumed rank {rank}."
+    for rank, trace in zip(known, traces, strict=True):
+        if rank is None:
+            continue
+        if rank in owner:
+            raise DptraceError(
+                f"{owner[rank].path} and {trace.path} both claim rank {rank}. Name the files of one run, one per "
+                "rank; two captures of one rank are two runs."
             )
-    return [ranks[index] for index in range(len(traces))], notes
+        owner[rank] = trace
+    free = (rank for rank in range(len(traces)) if rank not in owner)
+    ranks = [next(free) if rank is None else rank for rank in known]
+    return ranks, [
+        f"{_name_of(trace.path)}: neither the file nor its name has a rank: assumed rank {rank}."
+        for trace, rank, of_file in zip(traces, ranks, known, strict=True)
+        if of_file is None and len(traces) > 1
+    ]
 
 
 def _rank_in_name(path: str) -> int | None:
@@ -281,13 +327,3 @@ def _rank_in_name(path: str) -> int | None:
 def _name_of(path: str) -> str:
     """Return the last part of a trace's address, or of its name in an archive."""
     return last_part(path).rpartition("!")[2]
-
-
-def _claim(rank: int, trace: HasRank, owner: dict[int, HasRank]) -> int:
-    if rank in owner:
-        raise DptraceError(
-            f"{owner[rank].path} and {trace.path} both claim rank {rank}. Name the files of one run, one per "
-            "rank; two captures of one rank are two runs."
-        )
-    owner[rank] = trace
-    return rank
