@@ -26,9 +26,9 @@ def command(clear: bool, as_json: bool, verbosity: str) -> None:
       dptrace cache --clear
       dptrace cache --json | jq .trace_bytes
     """
-    from dptrace.load.cache import cache_summary, clear_cache
+    from dptrace.load.cache import cache_summary
 
-    summary = clear_cache() if clear else cache_summary()
+    summary = cache_summary(remove=clear)
     if as_json:
         names = ("traces", "trace_bytes", "pages", "page_bytes")
         figures = {"folder": str(summary.folder), **{name: getattr(summary, name) for name in names}}

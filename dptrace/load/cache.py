@@ -23,7 +23,7 @@ from dptrace.errors import DptraceError
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
 
-__all__ = ["CacheSummary", "cache_summary", "clear_cache", "fetch", "read", "store", "write"]
+__all__ = ["CacheSummary", "cache_summary", "fetch", "read", "store", "write"]
 
 Value = TypeVar("Value")
 
@@ -58,27 +58,16 @@ class CacheSummary:
         return self.trace_bytes + self.page_bytes
 
 
-def cache_summary() -> CacheSummary:
+def cache_summary(remove: bool = False) -> CacheSummary:
     """Count the cached traces and pages.
 
-    Raises:
-        DptraceError: there is no home folder, and ``DPTRACE_CACHE`` is not set.
-    """
-    return _summary(remove=False)
-
-
-def clear_cache() -> CacheSummary:
-    """Remove the cached traces and pages, and abandoned partial files; return what was removed.
-
-    Files of other programs in the folder stay, and so do files that cannot be removed.
+    Args:
+        remove: also remove them, and abandoned partial files, and count what was removed. Files of other programs in
+            the folder stay, and so do files that cannot be removed.
 
     Raises:
         DptraceError: there is no home folder, and ``DPTRACE_CACHE`` is not set.
     """
-    return _summary(remove=True)
-
-
-def _summary(remove: bool) -> CacheSummary:
     try:
         folder = cache_folder()
     except RuntimeError:

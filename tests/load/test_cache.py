@@ -137,7 +137,7 @@ def test_clearing_removes_only_dptraces_files(source: Source, folder: Path) -> N
     link = folder / ("0" * 32 + ".rank")
     link.symlink_to(folder / "notes.txt")
 
-    removed = cache.clear_cache()
+    removed = cache.cache_summary(remove=True)
 
     assert (1, 1, folder) == (removed.traces, removed.pages, removed.folder)
     assert not any(path.exists() for path in (entry, page, *parts))
