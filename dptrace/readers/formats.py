@@ -34,14 +34,10 @@ class Format(NamedTuple):
         return tuple(extension + packed for extension in self.extensions for packed in ("", ".gz"))
 
 
-def _is_anything(start: bytes) -> bool:
-    # The JSON reader names what a file holds that is not a trace.
-    return True
-
-
 # In a folder, files of the first format that is found are read; a file is read by the last format that recognizes it.
 FORMATS = (
-    Format((".json",), _is_anything, "dptrace.readers.kineto.json_stream"),
+    # This reader takes any file: it names what a file holds that is not a trace.
+    Format((".json",), lambda start: True, "dptrace.readers.kineto.json_stream"),
     Format((".pftrace", ".perfetto-trace", ".perfetto"), begins_with_packets, "dptrace.readers.perfetto.pftrace"),
 )
 TRACE_SUFFIXES = tuple(suffix for known in FORMATS for suffix in known.suffixes)

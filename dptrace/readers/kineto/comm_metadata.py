@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -157,15 +157,6 @@ _PAIRS = frozenset({"send", "recv"})
 """Collectives that run on the calling thread, which does not show the group."""
 
 
-class _Group(NamedTuple):
-    name: str
-    ranks: tuple[int, ...]
-    description: str
-
-
-_UNKNOWN = _Group(UNKNOWN_GROUP, (), "")
-
-
 def with_gloo_groups(
     comm: Mapping[int, CommArgs], thread_of: Mapping[int, object], groups: Any, threads: Any = None
 ) -> dict[int, CommArgs]:
@@ -181,38 +172,23 @@ def with_gloo_groups(
         threads: ids of all of gloo's threads, as dptrace's recorder lists them; else anything.
     """
     known = list(filter(None, map(_group, groups))) if isinstance(groups, list) else []
-    if len({group.ranks for group in known}) < 2:
+    if len({group["ranks"] for group in known}) < 2:
         return dict(comm)
     gloo_events = {event: thread for event, thread in thread_of.items() if comm[event].collective not in _PAIRS}
-    owners = _owners(known, _thread_ids(threads) or sorted({t for t in gloo_events.values() if type(t) is int}))
-    named = dict(comm)
-    for event, thread in gloo_events.items():
-        group = owners.get(thread, _UNKNOWN)
-        named[event] = replace(
-            comm[event],
-            group=group.name,
-            group_size=len(group.ranks),
-            ranks=group.ranks,
-            description=group.description,
-        )
-    return named
+    listed = isinstance(threads, list) and threads and all(type(thread) is int for thread in threads)
+    ids = threads if listed else sorted({thread for thread in gloo_events.values() if type(thread) is int})
+    owners = {thread: known[i // THREADS] for i, thread in enumerate(ids)} if len(ids) == THREADS * len(known) else {}
+    unknown = {"group": UNKNOWN_GROUP, "group_size": 0, "ranks": (), "description": ""}
+    named = {event: replace(comm[event], **owners.get(thread, unknown)) for event, thread in gloo_events.items()}
+    return {**comm, **named}
 
 
-def _owners(groups: Sequence[_Group], threads: Sequence[int]) -> dict[object, _Group]:
-    if len(threads) != THREADS * len(groups):
-        return {}
-    return {thread: groups[i // THREADS] for i, thread in enumerate(threads)}
-
-
-def _thread_ids(threads: Any) -> list[int]:
-    return threads if isinstance(threads, list) and all(type(thread) is int for thread in threads) else []
-
-
-def _group(entry: Any) -> _Group | None:
-    """Parse one entry of ``pg_config``; return None for a group without gloo."""
+def _group(entry: Any) -> dict[str, Any] | None:
+    """Return the fields of CommArgs in one entry of ``pg_config``; None for a group without gloo."""
     if not isinstance(entry, dict) or "gloo" not in str(entry.get("backend_config", "gloo")):
         return None
     ranks = entry.get("ranks")
     if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks):
         return None
-    return _Group(str(entry.get("pg_name", "")), tuple(ranks), str(entry.get("pg_desc", "")))
+    name, description = str(entry.get("pg_name", "")), str(entry.get("pg_desc", ""))
+    return {"group": name, "group_size": len(ranks), "ranks": tuple(ranks), "description": description}

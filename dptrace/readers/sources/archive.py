@@ -94,18 +94,18 @@ class _Tar:
 
 @contextmanager
 def _opened(file: Source) -> Iterator[_Zip | _Tar]:
-    name = (file.place if file.member else file.address).lower()
-    where = file.address.removesuffix(f"!{file.member}") if file.member else file.address
-    if name.split("?")[0].endswith(_COMPRESSED_TAR):
+    archive = file.outer()
+    name = archive.address.lower().split("?")[0]
+    if name.endswith(_COMPRESSED_TAR):
         raise TraceError(
-            f"{where}: is a compressed tar archive, which has no random access; unpack it (tar xf) and name the "
-            "folder, or pack the compressed traces with tar cf or zip -0."
+            f"{archive.address}: is a compressed tar archive, which has no random access; unpack it (tar xf) and "
+            "name the folder, or pack the compressed traces with tar cf or zip -0."
         )
     with ExitStack() as stack:
         whole = stack.enter_context(open_seekable(file))
         contents: _Zip | _Tar
-        with _translate_errors(file, where):
-            if name.split("?")[0].endswith(_TAR):
+        with _translate_errors(archive):
+            if name.endswith(_TAR):
                 contents = _Tar(stack.enter_context(tarfile.open(fileobj=whole, mode="r:")))
             else:
                 contents = _Zip(stack.enter_context(zipfile.ZipFile(whole)))
@@ -113,7 +113,7 @@ def _opened(file: Source) -> Iterator[_Zip | _Tar]:
 
 
 @contextmanager
-def _translate_errors(file: Source, where: str = "") -> Iterator[None]:
+def _translate_errors(file: Source) -> Iterator[None]:
     try:
         yield
     except KeyError:
@@ -121,6 +121,4 @@ def _translate_errors(file: Source, where: str = "") -> Iterator[None]:
     except NotImplementedError as error:
         raise TraceError(f"{file.address}: uses an unsupported compression ({error}); unpack it.") from None
     except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
-        raise TraceError(
-            f"{where or file.address}: is not a readable archive ({error}); was it copied completely?"
-        ) from None
+        raise TraceError(f"{file.address}: is not a readable archive ({error}); was it copied completely?") from None
