@@ -28,10 +28,6 @@ BUNDLE = ".zip"
 """Suffix of a zip with the run's original files."""
 
 
-def _silent(done: float) -> None:
-    """Ignore the progress."""
-
-
 def format_of(path: Path) -> str:
     """Return the suffix of *path* that selects the format to write.
 
@@ -50,7 +46,7 @@ def write_trace(
     run: Run,
     path: Path,
     suffix: str,
-    progress: Callable[[float], None] = _silent,
+    progress: Callable[[float], None] = lambda done: None,
     aligned_run: AlignedRun | None = None,
 ) -> int:
     """Write the whole run as one trace in the format of *suffix*, a key of FORMATS.

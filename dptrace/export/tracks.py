@@ -226,20 +226,14 @@ def _collective_arguments(
         matched_seq: the sequence numbers from matching, for files that have none.
     """
     collectives, which = timeline.collectives, timeline.collective[index]
-    for name, texts in (
-        ("collective", [collective.kind for collective in collectives]),
-        ("dtype", [collective.dtype for collective in collectives]),
-        ("group", [collective.group for collective in collectives]),
-        ("label", [collective.label for collective in collectives]),
-    ):
+    for name, field in (("collective", "kind"), ("dtype", "dtype"), ("group", "group"), ("label", "label")):
+        texts = [getattr(collective, field) for collective in collectives]
         table = tuple(dict.fromkeys(filter(None, texts)))
         code = {text: number for number, text in enumerate(table)}
         values = np.array([*(code.get(text, -1) for text in texts), -1], np.int64)
         yield Argument(name, values[which], tuple(map(encodable, table)))
-    for name, numbers in (
-        ("bytes", [collective.bytes or -1 for collective in collectives]),
-        ("group_size", [collective.group_size or -1 for collective in collectives]),
-    ):
+    for name in ("bytes", "group_size"):
+        numbers = [getattr(collective, name) or -1 for collective in collectives]
         yield Argument(name, np.array([*numbers, -1], np.int64)[which])
     seq = np.array([*(collective.seq for collective in collectives), -1], np.int64)[which]
     yield Argument("seq", seq if matched_seq is None else np.where(seq < 0, matched_seq, seq))
