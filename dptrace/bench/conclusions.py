@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from dptrace.bench.scaling import models_by_size, savings, shares, superlinear_row, usable
@@ -63,18 +63,13 @@ def conclusions(
         _loss(good, local_loss),
         _throughput(good, on_cpu),
     ]
-    charts = []
-    for (name, title), content in zip(CHARTS.items(), contents, strict=True):
-        if on_cpu:
-            title, content = (
-                _of_cpu(title),
-                _of_cpu(content) if isinstance(content, str) else tuple(map(_of_cpu, content)),
-            )
-        chart = ChartText(name, title)
-        charts.append(
-            replace(chart, missing=content) if isinstance(content, str) else replace(chart, sentences=content)
-        )
-    return charts
+    say = _of_cpu if on_cpu else str
+    return [
+        ChartText(name, say(title), missing=say(content))
+        if isinstance(content, str)
+        else ChartText(name, say(title), tuple(map(say, content)))
+        for (name, title), content in zip(CHARTS.items(), contents, strict=True)
+    ]
 
 
 def _of_cpu(text: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dptrace.core.files import atomic_write
 from dptrace.errors import DptraceError, UsageError
 
 __all__ = ["PLAN", "Store"]
@@ -115,6 +115,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file atomically."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")
-    os.replace(temporary, path)
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1) + b"\n")

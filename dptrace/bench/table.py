@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from dptrace.model import scaling
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["COLUMNS", "Row", "as_dict", "frame", "rows", "rows_from_csv", "with_speedup"]
+__all__ = ["COLUMNS", "Row", "frame", "rows", "rows_from_csv", "with_speedup"]
 
 _NEEDED = ("model", "mode", "gpus", "avg_epoch_s")
 
@@ -164,7 +164,9 @@ def rows_from_csv(path: Path) -> list[Row]:
         table = pd.read_csv(path)
     except (OSError, ValueError, pd.errors.ParserError) as error:
         raise DptraceError(f"{path}: cannot be read as CSV: {error}.") from None
-    missing = [column for column in _NEEDED if column not in table.columns and not _has_alias(column, table)]
+    if "avg_epoch_s" not in table.columns:
+        table = table.rename(columns={"epoch_s": "avg_epoch_s"})
+    missing = [column for column in _NEEDED if column not in table.columns]
     if missing:
         raise DptraceError(f"{path}: missing column {', '.join(missing)}. Its columns: {', '.join(table.columns)}.")
     try:
@@ -200,16 +202,12 @@ def _median_row(repetitions: Sequence[Row]) -> Row:
     )
 
 
-def _has_alias(column: str, table: pd.DataFrame) -> bool:
-    return column == "avg_epoch_s" and "epoch_s" in table.columns
-
-
 def _row_from_csv(line: dict[Any, Any]) -> Row:
-    def number(*names: str) -> float | None:
-        value = next((line[name] for name in names if name in line), None)
+    def number(name: str) -> float | None:
+        value = line.get(name)
         return None if value is None or value != value else float(value)
 
-    gpus, epoch = number("gpus"), number("avg_epoch_s", "epoch_s")
+    gpus, epoch = number("gpus"), number("avg_epoch_s")
     failed = line.get("failed")
     if gpus is not None and (gpus < 1 or gpus != int(gpus)):
         raise ValueError(
@@ -232,8 +230,3 @@ def _row_from_csv(line: dict[Any, Any]) -> Row:
         spread=number("spread"),
         failed=failed if isinstance(failed, str) else None,
     )
-
-
-def as_dict(row: Row) -> dict[str, Any]:
-    """Return a row as a dictionary for JSON."""
-    return asdict(row)

@@ -259,8 +259,10 @@ def run_jobs(work: list[Job], settings: Settings, store: Store, verbosity: str) 
 
 def _print_result(result: BenchResult, options: dict[str, Any]) -> None:
     """Write the folder's files, and print the table and its conclusions."""
+    from dataclasses import asdict
+
     from dptrace.bench.conclusions import warnings_about
-    from dptrace.bench.table import as_dict, frame
+    from dptrace.bench.table import frame
     from dptrace.commands.shared.bench_files import draw_charts, write
     from dptrace.viewers.benchmarks import bench_table
 
@@ -274,7 +276,7 @@ def _print_result(result: BenchResult, options: dict[str, Any]) -> None:
     elif options["csv"] is not None:
         write_text(options["csv"], frame(result.rows).to_csv(index=False))
     if options["as_json"]:
-        rows = [as_dict(row) for row in result.rows]
+        rows = [asdict(row) for row in result.rows]
         emit(json_text({"schema": 1, "rows": rows, "notes": result.notes}), None)
     elif not to_stdout:
         console().print(bench_table.table(result.rows, result.title))

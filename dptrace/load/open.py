@@ -42,6 +42,8 @@ def open_run(
     devices = tuple(device.with_rank(rank) for rank, file in pairs for device in file.devices)
     devices = _drop_unfinished_steps(devices, sources.metadata)
     world_size = max([file.world_size for file in files] + [max(ranks) + 1])
+    # Damage first: it affects every figure.
+    notes = [damage for file in files for damage in file.damage] + notes
     notes += [
         *_contradictions(ranks, [file.world_size for file in files]),
         *_recorder_notes(sources.metadata),
@@ -53,8 +55,16 @@ def open_run(
     if all(timeline.on_cpu for timeline in timelines):
         gloo = " and communication is gloo" if any(timeline.collectives for timeline in timelines) else ""
         notes.append(f"No GPU work here: compute is CPU operators{gloo}.")
-    notes = _merge_notes(notes)
-    return Run(address, timelines, sources.metadata, tuple(notes), world_size, devices, figures_only, sources)
+    return Run(
+        sanitize(" ".join(map(redact, paths))),
+        timelines,
+        sources.metadata,
+        tuple(_merge_notes(notes)),
+        world_size,
+        devices,
+        read_options.figures_only,
+        sources,
+    )
 
 
 def _drop_unfinished_steps(devices: tuple[DeviceFigures, ...], metadata: dict[str, Any]) -> tuple[DeviceFigures, ...]:

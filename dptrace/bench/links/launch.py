@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dptrace.bench.store import read_json
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record.launch.failure import collect_logs, find_failure, last_lines
 from dptrace.record.launch.launcher import Launch, raise_on_signals, run_torchrun
@@ -145,21 +146,15 @@ def read_links(path: Path) -> dict[str, Any]:
     Raises:
         DptraceError: it can't be read, or is another kind of file.
     """
-    try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DptraceError(f"{path}: cannot be read: {error.strerror or error}.") from None
-    except ValueError:
-        content = None
-    whole = isinstance(content, dict) and isinstance(content.get("collectives"), dict) and "busbw_gbps" in content
+    content = read_json(path)
+    whole = isinstance(content.get("collectives"), dict) and "busbw_gbps" in content
     if not whole or content.get("kind") != "links":
         raise DptraceError(f"{path}: contains no measurement of links; write one with: dptrace links -o {path}")
     if content.get("schema") != 1:
         raise DptraceError(
             f"{path}: has schema {content.get('schema')!r}, but this dptrace reads schema 1. Measure again."
         )
-    measurement: dict[str, Any] = content
-    return measurement
+    return content
 
 
 def links_summary(content: dict[str, Any]) -> dict[str, Any]:

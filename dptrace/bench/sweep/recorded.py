@@ -60,21 +60,20 @@ def recorded_figures(run: Run) -> RecordedFigures:
 
     kinds = splits[0].comm.values()
     cross_rank = run.cross_rank
-    bucket_analysis = cross_rank.buckets
+    found = cross_rank.buckets
+    buckets = found.buckets if found else ()
     return RecordedFigures(
         compute_s=mean(*_COMPUTE),
         comm_s=mean(*_COMMUNICATION),
         exposed_s=mean("exposed_comm_ns"),
         collectives=float(sum(kind.count.mean() for kind in kinds)),
         bytes=float(sum(kind.bytes.mean() for kind in kinds)),
-        order=tuple(place for bucket in bucket_analysis.buckets for place in bucket.parameters)
-        if bucket_analysis
-        else (),
-        bucket_bytes=tuple(bucket.bytes for bucket in bucket_analysis.buckets) if bucket_analysis else (),
+        order=tuple(place for bucket in buckets for place in bucket.parameters),
+        bucket_bytes=tuple(bucket.bytes for bucket in buckets),
         ready_s=ready_before_last(cross_rank),
         sent=gradient_transfers(cross_rank),
         buckets=tuple(_rows(cross_rank)),
-        notes=bucket_analysis.notes if bucket_analysis else (),
+        notes=found.notes if found else (),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,7 @@ def draw_charts(result: BenchResult, local_loss: bool) -> list[tuple[ChartText, 
 def write(folder: Path, result: BenchResult, charts: Sequence[tuple[ChartText, Drawing]], png: bool) -> list[str]:
     """Write all files; return their names within the folder."""
     from dptrace.bench.store import PLAN, write_json
-    from dptrace.bench.table import as_dict, frame
+    from dptrace.bench.table import frame
     from dptrace.viewers.benchmarks import bench_page, bench_table
 
     sentences = [sentence for chart, _ in charts for sentence in chart.sentences]
@@ -79,7 +79,7 @@ def write(folder: Path, result: BenchResult, charts: Sequence[tuple[ChartText, D
         "machine": result.machine,
         "notes": result.notes,
         "reading": reading,
-        "rows": [as_dict(r) for r in result.rows],
+        "rows": [asdict(r) for r in result.rows],
     }
     write_json(folder / PLAN, {"schema": 1, **result.plan, **tables})
     return ["charts.html", *([f"charts/ ({drawn} pictures)"] if drawn else []), "table.csv", "table.md", PLAN]
