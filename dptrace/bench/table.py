@@ -81,8 +81,7 @@ def _row(config: BenchConfig, repetitions: Sequence[dict[str, Any]]) -> Row:
     first = good[0]
     if config.mode == "script" and isinstance(first.get("mode"), str):
         named = replace(named, mode=first["mode"])
-    epochs = np.array([seconds for one in good for seconds in one["epoch_s"]], float)
-    low, middle, high = np.percentile(epochs, [25, 50, 75])
+    timing = _timing([seconds for one in good for seconds in one["epoch_s"]])
     split: dict[str, Any] = next((one["profiled"] for one in good if one.get("profiled")), {})
     steps = first.get("steps_per_epoch")
     comm = split["comm_s"] * steps if split.get("comm_s") is not None and steps else first.get("comm_s")
@@ -91,11 +90,9 @@ def _row(config: BenchConfig, repetitions: Sequence[dict[str, Any]]) -> Row:
     return replace(
         named,
         parameters=first.get("parameters"),
-        epoch_s=float(middle),
-        spread=float((high - low) / 2 / middle),
-        epochs=len(epochs),
+        **timing,
         # The results hold the throughput of their mean epoch; this is that of the median epoch.
-        samples_per_s=samples * mean / float(middle) if samples else None,
+        samples_per_s=samples * mean / timing["epoch_s"] if samples else None,
         comm_s=comm,
         overlap_percent=split.get("overlap_percent"),
         exposed_share=split.get("exposed_share"),
@@ -103,6 +100,12 @@ def _row(config: BenchConfig, repetitions: Sequence[dict[str, Any]]) -> Row:
         losses=tuple(first.get("losses", ())),
         local_losses=tuple(first.get("local_losses", ())),
     )
+
+
+def _timing(epochs: Sequence[float]) -> dict[str, Any]:
+    """Return the median of the epochs, their spread and their number."""
+    low, middle, high = np.percentile(epochs, [25, 50, 75]).tolist()
+    return {"epoch_s": middle, "spread": (high - low) / 2 / middle, "epochs": len(epochs)}
 
 
 def _last(value: Any) -> float | None:
@@ -190,15 +193,13 @@ def _median_row(repetitions: Sequence[Row]) -> Row:
     good = sorted((row for row in repetitions if row.epoch_s is not None), key=lambda row: row.epoch_s or 0.0)
     if len(good) < 2:
         return (good or repetitions)[0]
-    low, middle, high = np.percentile([row.epoch_s for row in good if row.epoch_s is not None], [25, 50, 75])
+    timing = _timing([row.epoch_s for row in good if row.epoch_s is not None])
     nearest = good[(len(good) - 1) // 2]
     samples = nearest.samples_per_s
     return replace(
         nearest,
-        epoch_s=float(middle),
-        spread=float((high - low) / 2 / middle),
-        epochs=len(good),
-        samples_per_s=samples * (nearest.epoch_s or 0.0) / float(middle) if samples else None,
+        **timing,
+        samples_per_s=samples * (nearest.epoch_s or 0.0) / timing["epoch_s"] if samples else None,
     )
 
 
