@@ -124,7 +124,7 @@ def test_what_is_no_measurement_is_refused(tmp_path: Path) -> None:
         read_links(path)
     for text in ("{", "[]", '{"kind": "links", "collectives": {}}', '{"schema": 1, "ranks": []}'):
         path.write_text(text)
-        with pytest.raises(DptraceError, match="contains no measurement of links"):
+        with pytest.raises(DptraceError, match=r"contains no measurement of links|not valid JSON|not a JSON object"):
             read_links(path)
     path.write_text(json.dumps(link_report(measured()) | {"schema": 2}))
     with pytest.raises(DptraceError, match="schema 2"):
