@@ -6,6 +6,7 @@ the reader must stay close to the speed of the JSON decoding. See benchmarks/.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ _LAUNCHED = int(Category.LAUNCH)
 """First category whose events have a correlation."""
 _ON_DEVICE = int(Category.KERNEL)
 """First category whose events have a device and a stream."""
+_DIGITS = re.compile(r"\d{1,19}", re.ASCII)
 
 
 class _Names:
@@ -334,8 +336,17 @@ def _smallest(column: NDArray[Any]) -> NDArray[Any]:
 
 
 def _integers(values: list[Any]) -> NDArray[np.int64]:
-    """Make a column; values that are not 64-bit integers become -1."""
+    """Make a column; whole numbers may be written as 5.0 or "5", and what is no 64-bit integer becomes -1."""
     try:
         return np.frombuffer(array("q", values), np.int64)
     except (TypeError, OverflowError):
-        return np.array([value if is_count(value) else -1 for value in values], np.int64)
+        return np.array([_integer(value) for value in values], np.int64)
+
+
+def _integer(value: object) -> int:
+    number: object = value
+    if type(value) is float and value.is_integer():
+        number = int(value)
+    elif type(value) is str:
+        number = int(value) if _DIGITS.fullmatch(value) else -1
+    return number if is_count(number) else -1

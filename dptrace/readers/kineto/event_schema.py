@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from functools import cache
-from typing import Any, Union
+from typing import Any, TypeGuard, Union
 
 import msgspec
 
@@ -174,6 +174,6 @@ def code_of(category: str | None) -> int:
     return _CATEGORIES.get(category.lower(), _UNUSED) if category is not None else _UNUSED
 
 
-def is_count(value: object) -> bool:
+def is_count(value: object) -> TypeGuard[int]:
     """Return whether a value is an integer from 0 to below 2**62."""
     return type(value) is int and 0 <= value < 1 << 62

@@ -143,6 +143,16 @@ def test_odd_devices_and_streams_are_unknown() -> None:
     assert [[-1] * 4, [0, -1, -1, -1]] == lists(columns)[-2:]
 
 
+@pytest.mark.parametrize("spelling", [5, 5.0, "5"])
+def test_a_correlation_is_a_number_however_written(spelling: object) -> None:
+    """Alone in its chunk or beside others; what is no whole number from 0 to below 2**62 is none."""
+    args = [{"correlation": value} for value in (spelling, 7, 5.5, "x", "5.0", 2.0**70, "9" * 25, -1.0, True, None)]
+    alone, among = reduced(event(cat="kernel", args=args[0])), reduced(*(event(cat="kernel", args=a) for a in args))
+
+    assert [5] == lists(alone)[PLACES["correlation"]]
+    assert [5, 7, *[-1] * 8] == lists(among)[PLACES["correlation"]]
+
+
 def test_an_odd_argument_does_not_cost_its_event() -> None:
     """An argument of another type counts as absent; the event and its other arguments are kept."""
     odd: dict[str, object] = {
