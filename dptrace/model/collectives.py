@@ -28,7 +28,7 @@ class CollectiveKind:
     nccl_kernel: str = ""
     """Kind of the NCCL kernel that carries it out, if several kinds share one."""
     bus_factor: str = "1"
-    """Key of the formula of busbw / algbw."""
+    """Key of the formula of busbw / algbw; empty where nccl-tests defines none."""
     counted: str = ""
     """What its message size n counts; empty for kinds that ``dptrace links`` does not measure."""
     algorithm: str = ""
@@ -82,9 +82,9 @@ COLLECTIVES = {
             gloo_algorithm="binomial-tree broadcast",
         ),
         CollectiveKind("reduce", equal_bytes=True),
-        CollectiveKind("gather", nccl_kernel="send_recv"),
-        CollectiveKind("scatter", nccl_kernel="send_recv"),
-        CollectiveKind("barrier", synchronizing=True),
+        CollectiveKind("gather", nccl_kernel="send_recv", bus_factor="(P-1)/P"),
+        CollectiveKind("scatter", nccl_kernel="send_recv", bus_factor="(P-1)/P"),
+        CollectiveKind("barrier", synchronizing=True, bus_factor=""),
         CollectiveKind("send", equal_bytes=True, point_to_point=True, nccl_kernel="send_recv"),
         CollectiveKind("recv", equal_bytes=True, point_to_point=True, nccl_kernel="send_recv"),
         CollectiveKind(
@@ -94,10 +94,17 @@ COLLECTIVES = {
             counted="bytes of the tensor, one way",
             algorithm="send and receive",
         ),
+        # Of libraries for experts: tokens to the ranks of their experts, and the results back. How much a rank sends
+        # depends on the routing.
+        CollectiveKind("dispatch", bus_factor=""),
+        CollectiveKind("combine", bus_factor=""),
+        # One-sided: a copy to or from a peer's memory, and a flag that is set for a peer or waited for.
+        CollectiveKind("put_get", bus_factor=""),
+        CollectiveKind("signal", bus_factor=""),
     )
 }
 """All known kinds by name. Bus factors and counted bytes are those of nccl-tests (NVIDIA/nccl-tests,
-doc/PERFORMANCE.md)."""
+doc/PERFORMANCE.md, and for gather and scatter src/gather.cu and src/scatter.cu)."""
 
 COUNTED = {kind.name: kind.counted for kind in COLLECTIVES.values() if kind.counted}
 """What the message size n counts, for each kind that ``dptrace links`` measures."""
@@ -106,12 +113,14 @@ KINDS = tuple(COUNTED)
 
 
 def bus_factor(kind: str, ranks: int) -> float:
-    """Return busbw / algbw, where algbw = n/t; 1 for an unknown kind.
+    """Return busbw / algbw, where algbw = n/t; 1 for an unknown kind, NaN for one that nccl-tests does not have.
 
     >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
     (1.5, 0.75, 1.0)
     """
     formula = COLLECTIVES[kind].bus_factor if kind in COLLECTIVES else "1"
+    if not formula:
+        return math.nan
     return 1.0 if formula == "1" else _count(formula, ranks)
 
 

@@ -72,6 +72,14 @@ def test_busbw_is_one_links_where_the_algorithm_is_optimal(kind: str, ranks: int
     assert 1e9 / seconds * bus_factor(kind, ranks) == pytest.approx(1e9)
 
 
+@given(RANKS)
+def test_bus_factors_of_kinds_that_links_does_not_measure(ranks: int) -> None:
+    """nccl-tests gives gather and scatter (n-1)/n and reduce 1, and has no bus bandwidth of an expert's dispatch."""
+    assert bus_factor("gather", ranks) == bus_factor("scatter", ranks) == pytest.approx(1 - 1 / ranks)
+    assert 1 == bus_factor("reduce", ranks)
+    assert all(math.isnan(bus_factor(kind, ranks)) for kind in ("dispatch", "combine", "put_get", "signal", "barrier"))
+
+
 def test_every_kind_says_what_is_counted_and_has_an_algorithm() -> None:
     """For gloo and NCCL; a single rank pays nothing."""
     for kind in COUNTED:
