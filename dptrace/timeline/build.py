@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64, IntervalSet, subtract, union
 from dptrace.errors import TraceError
-from dptrace.readers.communication import GLOO_PREFIX, communication_names
+from dptrace.readers.communication import GLOO_PREFIX, communicating
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.collectives import collectives_of, labels_of
 from dptrace.timeline.gloo import enqueuing_operator, requested_collective
@@ -80,9 +80,9 @@ def _on_gpus(
     )
     phase = np.where(known, phases(trace, steps, thread, time), Phase.OTHER).astype(np.uint8)
     again = known & recomputed(trace, thread, time)
-    communicates = communication_names(trace.names, patterns)
     kernel = trace.category[events] == Category.KERNEL
-    comm = kernel & (trace.events_named(communicates)[events] | np.isin(events, list(trace.comm)))
+    comm = communicating(trace.names, trace.name[events], kernel, patterns)
+    comm |= kernel & np.isin(events, list(trace.comm))
     kind = np.where(comm, Kind.COMMUNICATION, np.where(kernel, Kind.COMPUTE, Kind.MEMORY)).astype(np.uint8)
     notes += [*_no_operators_note(trace, known), *_orphan_notes(trace, known)]
     timelines: list[Timeline] = []

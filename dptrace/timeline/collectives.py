@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dptrace.core.intervals import Int64
-from dptrace.readers.communication import CALLERS, kind_of
+from dptrace.readers.communication import CALLERS, kind_of, synchronizes
 from dptrace.readers.trace import Category, CommArgs, Trace
 from dptrace.timeline.launches import enclosing
 from dptrace.timeline.model import Collective
@@ -39,13 +39,14 @@ def collectives_of(trace: Trace, events: Int64, launch: Int64) -> tuple[Collecti
     for nearest, names, label in zip(sources, names_of, labels_of(trace, launch), strict=True):
         # Shapes alone are not metadata: they serve gloo, whose events carry nothing else.
         args = next((a for i in nearest if (a := trace.comm.get(i)) and not a.elements), None) if trace.comm else None
+        together = synchronizes(trace.names[names[-1]])
         if args is not None:
             kind = kind_of(args.collective) or _kind(trace, names)
-            collectives.append(described(kind, args, label))
+            collectives.append(described(kind, args, label, together))
             continue
         # Most have only names, of which there are few.
         if (names, label) not in plain:
-            plain[names, label] = Collective(_kind(trace, names), label=label)
+            plain[names, label] = Collective(_kind(trace, names), label=label, synchronizes=together)
         collectives.append(plain[names, label])
     return tuple(collectives)
 
@@ -65,7 +66,7 @@ def labels_of(trace: Trace, launch: Int64) -> list[str]:
     return labels
 
 
-def described(kind: str, args: CommArgs, label: str = "") -> Collective:
-    """Build the collective that metadata describes."""
+def described(kind: str, args: CommArgs, label: str = "", together: bool | None = None) -> Collective:
+    """Build the collective that metadata describes; *together* is whether its kernel synchronizes, where known."""
     known = (args.bytes, args.dtype, args.group, args.group_size, args.seq, args.ranks, args.description, args.peer)
-    return Collective(kind, *known, label)
+    return Collective(kind, *known, label, together)

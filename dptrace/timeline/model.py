@@ -61,7 +61,7 @@ class Collective:
     """One collective on one rank: a DDP bucket, an FSDP all-gather."""
 
     kind: str
-    """``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast``, ``send`` … or ``other``."""
+    """``all_reduce``, ``all_gather``, ``all_to_all``, ``broadcast``, ``send``, ``dispatch`` … or ``other``."""
     bytes: int = 0
     """Message bytes as nccl-tests counts them; 0 if the trace does not say."""
     dtype: str = ""
@@ -77,6 +77,8 @@ class Collective:
     """Global rank at the other end of a send or receive."""
     label: str = ""
     """The trainer's label around the launch: ``FSDP::all_gather (layers.3)``, ``PP:0SEND_F1`` …"""
+    synchronizes: bool | None = None
+    """Whether no rank leaves its kernel before all have entered; None: as its kind does."""
 
 
 class Action(IntEnum):

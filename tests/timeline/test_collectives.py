@@ -128,3 +128,16 @@ def test_gloo_has_labels_too(tmp_path: Path) -> None:
     file.label("gloo:send", 3, 7, tid=9).op("aten::add", 20, 30)
 
     assert "PP:0SEND_F1" == collective(file, tmp_path).label
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("void deep_ep::intranode::dispatch<8>(int4*)", Collective("dispatch", synchronizes=True)),
+        ("void deep_ep::internode_ll::combine<7168>(void*)", Collective("combine")),
+        ("c10d::nvshmem_extension::allToAllV(void*)", Collective("all_to_all", synchronizes=False)),
+    ],
+)
+def test_a_kernel_without_metadata_is_named_for_what_it_does(name: str, expected: Collective, tmp_path: Path) -> None:
+    """Kind, and whether all ranks wait in it for all others, where that differs from others of its kind."""
+    assert expected == collective(KinetoFile().kernel(name, 10, 20, 5), tmp_path)

@@ -63,7 +63,7 @@ class Calls:
     described: NDArray[np.bool_]
     """Whether the trace describes more than the kernel."""
     synchronizing: NDArray[np.bool_]
-    """Whether its kind ends on all ranks at about the same time."""
+    """Whether it ends on all ranks at about the same time, by its kernel or else its kind."""
     seq: Int64
     """Sequence number in its group, or -1; sends and receives have -1, since each rank numbers its own."""
     phase: NDArray[np.uint8]
@@ -93,7 +93,9 @@ class _Ids(dict[tuple[Any, ...], int]):
         return self.setdefault(key, len(self))
 
 
-_PROPERTIES = attrgetter("kind", "bytes", "dtype", "group", "group_size", "ranks", "description", "peer")
+_PROPERTIES = attrgetter(
+    "kind", "bytes", "dtype", "group", "group_size", "ranks", "description", "peer", "synchronizes"
+)
 
 
 def calls_of(devices: Sequence[DeviceFigures]) -> Calls:
@@ -211,7 +213,7 @@ _NO_GROUP = ("", 0, (), "")
 def _numbered(
     call: tuple[Any, ...], lane_group: tuple[Any, ...], rank: int, numbers: tuple[_Ids, _Ids, _Ids]
 ) -> tuple[int, ...]:
-    kind, size, dtype, *group, peer = call
+    kind, size, dtype, *group, peer, synchronizes = call
     signatures, families, groups = numbers
     described = bool(size or dtype or group[0] or group[2])
     name, members, ranks, description = group if described else lane_group
@@ -232,7 +234,7 @@ def _numbered(
         families[family],
         groups[key],
         described,
-        properties.synchronizing,
+        properties.synchronizing if synchronizes is None else synchronizes,
         blind,
         endpoints[0],
         endpoints[1],

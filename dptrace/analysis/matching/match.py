@@ -45,7 +45,7 @@ class Matches:
     """Name of the step that launched it (``ProfilerStep#5``); empty if no member was launched in a step."""
     phase: NDArray[np.uint8]
     synchronizing: NDArray[np.bool_]
-    """Whether all ranks leave it at about the same time, by its kind."""
+    """Whether all ranks leave it at about the same time, by its kernel or else its kind."""
     size: NDArray[np.int32]
     """Number of ranks that take part, as far as known."""
     complete: NDArray[np.bool_]

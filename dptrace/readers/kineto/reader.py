@@ -15,7 +15,7 @@ from dptrace.core.intervals import Int64
 from dptrace.core.text import sanitize
 from dptrace.core.units import plural
 from dptrace.errors import TraceError
-from dptrace.readers.communication import GLOO_PREFIX, communication_names
+from dptrace.readers.communication import GLOO_PREFIX, communicating
 from dptrace.readers.formats import pieces
 from dptrace.readers.kineto.columns import DAMAGE, Columns, EventSink
 from dptrace.readers.kineto.comm_metadata import with_global_ranks, with_gloo_groups
@@ -27,7 +27,7 @@ from dptrace.readers.kineto.repair import recover_metadata_fields
 from dptrace.readers.kineto.validation import EventColumns, validate_events
 from dptrace.readers.sources.source import Source
 from dptrace.readers.stream import Piece
-from dptrace.readers.trace import CommArgs, Trace
+from dptrace.readers.trace import Category, CommArgs, Trace
 
 __all__ = ["Metadata", "damage_of", "read_into", "read_trace"]
 
@@ -148,7 +148,7 @@ def _assemble(
     names = columns.names
     has_comm_args = np.zeros(len(rows.start), np.bool_)
     has_comm_args[list(columns.comm)] = True
-    waits = communication_names(names, comm_patterns)[rows.name]
+    waits = communicating(names, rows.name, rows.category == Category.KERNEL, comm_patterns)
     good, end, impossible = validate_events(rows, has_comm_args, waits)
     damage = [*metadata.damage, *_implausible_metadata(metadata), *_timeless(columns), *impossible]
     order = _ordered(rows.start, end)
