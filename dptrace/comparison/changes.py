@@ -126,8 +126,9 @@ class CollectiveChange:
         """Return the change as a row of JSON; times are whole ns."""
         key = self.collective
         row: dict[str, Any] = {"kind": key.kind, "group": key.group, "group_size": key.group_size}
-        row |= {"bytes": key.bytes, "dtype": key.dtype}
-        row |= {"a_bytes_per_step": self.a_count * key.bytes, "b_bytes_per_step": self.b_count * key.bytes}
+        row |= {"bytes": key.bytes or None, "dtype": key.dtype}
+        for side, count in (("a", self.a_count), ("b", self.b_count)):
+            row[f"{side}_bytes_per_step"] = count * key.bytes if key.bytes or not count else None
         for word, change in (("exposed", self.exposed), ("overlapped", self.overlapped), ("duration", self.duration)):
             row |= {f"{side}_{word}_ns": round(getattr(change, side)) for side in ("a", "b", "delta")}
         row |= {"exposed_verdict": self.exposed.verdict, "overlapped_verdict": self.overlapped.verdict}

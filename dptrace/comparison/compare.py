@@ -157,9 +157,9 @@ class Comparison:
         Columns:
             kind, group (str): kind of collective, and process group; the group is empty if the runs do not share it.
             group_size (int): number of ranks in the group; 0 where unknown.
-            bytes (int, bytes): message size.
+            bytes (int or None, bytes): message size; <NA> where unknown.
             dtype (str): data type.
-            a_bytes_per_step, b_bytes_per_step (float, bytes): bytes times count.
+            a_bytes_per_step, b_bytes_per_step (float or None, bytes): bytes times count; missing where unknown.
             a_exposed_ns, b_exposed_ns, delta_exposed_ns (int, ns): time without compute, and B minus A.
             a_overlapped_ns, b_overlapped_ns, delta_overlapped_ns (int, ns): time under compute.
             a_duration_ns, b_duration_ns, delta_duration_ns (int, ns): whole time.
@@ -169,7 +169,8 @@ class Comparison:
         """
         import pandas as pd
 
-        return pd.DataFrame([row.to_dict() for row in self.collective_changes], columns=list(COLLECTIVE_COLUMNS))
+        rows = [row.to_dict() for row in self.collective_changes]
+        return pd.DataFrame(rows, columns=list(COLLECTIVE_COLUMNS)).astype({"bytes": "Int64"})
 
     def kernels(self) -> pd.DataFrame:
         """Return the kernels, copies and sets of a step, largest change first: a row per name.

@@ -144,7 +144,7 @@ class Run:
             rank, device (int): as in :meth:`steps`.
             step (str or None): name of the step; None outside all steps.
             kind (str): ``all_reduce``, ``all_gather`` …
-            bytes (int, bytes): message size; 0 where unknown.
+            bytes (int or None, bytes): message size; <NA> where unknown.
             dtype, group (str): data type and process group; empty where unknown.
             group_size (int): number of ranks in the group; 0 where unknown.
             seq (int): sequence number in the group; -1 where unknown.
@@ -219,7 +219,7 @@ class Run:
             name (str): ``bucket 0``, ``FSDP::all_gather (layers.3)`` …; empty without a name.
             group (str): process group; empty where unknown.
             seq (int): sequence number in the group; -1 where unknown.
-            bytes (int, bytes): message size; 0 where unknown.
+            bytes (int or None, bytes): message size; <NA> where unknown.
             dtype (str): data type; empty where unknown.
             step (str or None): name of the step; None outside all steps.
             phase (str): phase that launched it.

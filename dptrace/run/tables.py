@@ -118,7 +118,8 @@ def idle_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
 
 def collective_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
     """Return a row per collective and GPU."""
-    return frame((row for device in devices for row in _collective_rows(device)), _COLLECTIVE_COLUMNS)
+    rows = (row for device in devices for row in _collective_rows(device))
+    return frame(rows, _COLLECTIVE_COLUMNS).astype({"bytes": "Int64"})
 
 
 def kernel_frame(timelines: Sequence[Timeline]) -> pd.DataFrame:
@@ -135,7 +136,7 @@ def matched_frame(collectives: Sequence[dict[str, Any]]) -> pd.DataFrame:
         for number, row in enumerate(collectives)
         for member in row["members"]
     )
-    return frame(rows, ("collective", *_MATCHED_COLUMNS, *_MEMBER_COLUMNS))
+    return frame(rows, ("collective", *_MATCHED_COLUMNS, *_MEMBER_COLUMNS)).astype({"bytes": "Int64"})
 
 
 def rank_dict(device: DeviceFigures, wait: ExposedWait) -> dict[str, Any]:
@@ -174,7 +175,7 @@ def _step_dict(device: DeviceFigures, wait: ExposedWait, k: int, name: str) -> d
     comm = {
         kind: {
             "count": int(figures.count[k]),
-            "bytes": int(figures.bytes[k]),
+            "bytes": None if figures.count[k] and not figures.bytes[k] else int(figures.bytes[k]),
             "exposed_ns": int(figures.exposed_ns[k]),
             "overlapped_ns": int(figures.overlapped_ns[k]),
             **_kind_waits(wait, kind, k),
@@ -204,7 +205,14 @@ def _collective_rows(device: DeviceFigures) -> list[dict[str, Any]]:
         comm, step = timeline.collectives[timeline.collective[i]], int(timeline.step[i])
         values = (
             *(timeline.rank, timeline.device, timeline.windows.names[step] if step >= 0 else None, comm.kind),
-            *(comm.bytes, comm.dtype, comm.group, comm.group_size, comm.seq, Phase(timeline.phase[i]).name.lower()),
+            *(
+                comm.bytes or None,
+                comm.dtype,
+                comm.group,
+                comm.group_size,
+                comm.seq,
+                Phase(timeline.phase[i]).name.lower(),
+            ),
             *(int(timeline.start_ns[i]), int(timeline.end_ns[i]), int(exposed[i]), int(overlapped[i])),
             *(timeline.names[timeline.name[i]], comm.label),
         )

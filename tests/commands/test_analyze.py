@@ -98,6 +98,30 @@ def test_a_pattern_of_the_user_counts(folder: Path) -> None:
     assert 0 == data["ranks"][0]["steps"][0]["backward_ns"]
 
 
+def test_a_kernel_of_symmetric_memory_communicates(tmp_path: Path) -> None:
+    """It has no metadata: its kind and that it synchronizes are known from its name, its bytes are unknown, not 0."""
+    name = "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*, unsigned long)"
+    for rank in (0, 1):
+        file = KinetoFile(rank=rank, world_size=2).label("ProfilerStep#0", 0, 100)
+        file.kernel("gemm", 10, 30, 5).kernel(name, 20 + 10 * rank, 50, 6, stream=8)
+        file.kernel("void deep_ep::layout::get_dispatch_layout<256>(int*)", 60, 70, 7).write(tmp_path / f"r{rank}.json")
+    result = run(tmp_path, "--json")
+    data = json.loads(result.stdout)
+    (first, second), (matched,) = (rank["steps"][0] for rank in data["ranks"]), data["collectives"]
+    kinds = [rank["collectives"][0] for rank in data["ranks"]]
+
+    assert [(20_000, 10_000), (20_000, 0)] == [(s["exposed_comm_ns"], s["overlapped_comm_ns"]) for s in (first, second)]
+    assert 30_000 == first["forward_ns"]  # the layout is computed
+    assert {"count": 1, "bytes": None} == {key: first["comm"]["all_reduce"][key] for key in ("count", "bytes")}
+    assert [("all_reduce", None)] * 2 == [(c["kind"], c["bytes"]) for c in kinds]
+    assert ("all_reduce", None, None, 20_000) == tuple(
+        matched[k] for k in ("kind", "bytes", "busbw_gbps", "transfer_ns")
+    )
+    assert [10_000, 0] == [member["wait_ns"] for member in matched["members"]]
+    assert "0 B" not in run(tmp_path).stdout
+    assert "0 B" not in run(tmp_path, "--collectives").stdout
+
+
 def test_htas_figures_are_given_by_our_own_code(tmp_path: Path) -> None:
     """--hta-compat is a table, CSV or JSON; with options that would change nothing it is wrong use."""
     path = str(training_step(training_step(KinetoFile(), 1, 0), 2, 100).write(tmp_path / "r0.json"))

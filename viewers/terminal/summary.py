@@ -136,7 +136,7 @@ def _print_collective_rows(run: Run, rows: list[dict[Any, Any]], console: Consol
             plain(step_label(row["step"])) if isinstance(row["step"], str) else "–",
             row["kind"],
             row["phase"],
-            byte_size(row["bytes"]),
+            byte_size(row["bytes"] if isinstance(row["bytes"], int) else 0),
             f"{(row['start_ns'] - origin) / 1e6:,.3f}",
             *(f"{ns / 1e6:.3f}" for ns in (row["end_ns"] - row["start_ns"], row["exposed_ns"], row["overlapped_ns"])),
         )

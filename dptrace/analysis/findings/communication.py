@@ -22,6 +22,7 @@ def exposed(context: FindingContext) -> list[Finding]:
     found = []
     for kind in sorted({kind for device in devices for kind in device.split.comm}):
         exposed_ns = waited = tail = hidden = count = size = 0
+        sized = True
         worst: tuple[int, str | None, int] = (0, None, 0)
         for number, device in enumerate(devices):
             if kind not in device.split.comm:
@@ -31,6 +32,7 @@ def exposed(context: FindingContext) -> list[Finding]:
             hidden += int(figures.overlapped_ns.sum())
             count += int(figures.count.sum())
             size += int(figures.bytes.sum())
+            sized = sized and not figures.has_unknown_size()
             gradient_rows, after = _of_kind(device, kind)
             waited += int(waits[number][gradient_rows].sum())
             own = exposures(device)[gradient_rows]
@@ -42,14 +44,18 @@ def exposed(context: FindingContext) -> list[Finding]:
         if not exposed_ns:
             continue
         late = min(tail / exposed_ns, 1.0)  # concurrent collectives each have the same exposed time
-        text, advice = for_exposed(context, kind, late, hidden, exposed_ns, count / steps, size / max(count, 1))
+        text, advice = for_exposed(context, kind, late, hidden, exposed_ns, count / steps, sized * size / max(count, 1))
         evidence: dict[str, Any] = {"collective": kind, "step": worst[1], "rank": worst[2], "exposed_ns": worst[0]}
-        evidence |= {"after_backward_share": round(late, 3), "count": count / steps, "bytes": size / steps}
+        evidence |= {
+            "after_backward_share": round(late, 3),
+            "count": count / steps,
+            "bytes": size / steps if sized else None,
+        }
         last = _last_gradients(context, kind)
         if tail and last:
             evidence["last"] = last
             called = f"{last['name']}, " if last["name"] else ""
-            text += f" The last one of a step is {called}{byte_size(last['bytes'])}."
+            text += f" The last one of a step is {called}{byte_size(last['bytes'] or 0)}."
         text += _missing_ranks_text(context, kind)
         found.append(context.finding("exposed_comm", text, advice, cost, evidence))
     return found
@@ -88,7 +94,7 @@ def _last_gradients(context: FindingContext, kind: str) -> dict[str, Any]:
             last = int(np.flatnonzero(timeline.step[comm] == timeline.step[comm[-1]])[-1])
             size = timeline.collectives[timeline.collective[comm[last]]].bytes
             name = context.name(int(context.instances(number)[gradient_rows[last]]))
-            return {"name": name, "bytes": size, "step": timeline.windows.names[timeline.step[comm[last]]]}
+            return {"name": name, "bytes": size or None, "step": timeline.windows.names[timeline.step[comm[last]]]}
     return {}
 
 

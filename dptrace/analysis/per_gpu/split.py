@@ -94,8 +94,13 @@ class CommFigures:
 
     count: Int64
     bytes: Int64
+    """0 in a step that has one of unknown size."""
     exposed_ns: Int64
     overlapped_ns: Int64
+
+    def has_unknown_size(self) -> bool:
+        """Return whether the size of one of its collectives is unknown."""
+        return bool(((self.count > 0) & (self.bytes == 0)).any())
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +189,12 @@ def _by_kind(timeline: Timeline, compute: IntervalSet) -> dict[str, CommFigures]
     """Split each kind of collective on its own; a collective counts in the step that launched it."""
     names = np.array([collective.kind for collective in timeline.collectives], dtype=object)
     sizes = np.array([collective.bytes for collective in timeline.collectives], dtype=np.int64)
+    # An empty message has a type.
+    unsized = np.array([not collective.bytes and not collective.dtype for collective in timeline.collectives], np.bool_)
     kinds, code = np.unique(names, return_inverse=True)
     comm = np.flatnonzero(timeline.collective >= 0)
-    code, sizes = code[timeline.collective[comm]], sizes[timeline.collective[comm]]
+    which = timeline.collective[comm]
+    code, sizes, unknown = code[which], sizes[which], unsized[which]
     start, end, step = timeline.start_ns[comm], timeline.end_ns[comm], timeline.step[comm]
     bounds, steps = timeline.windows.bounds, len(timeline.windows)
     figures = {}
@@ -196,6 +204,7 @@ def _by_kind(timeline: Timeline, compute: IntervalSet) -> dict[str, CommFigures]
         count, moved = np.zeros(steps, np.int64), np.zeros(steps, np.int64)
         np.add.at(count, step[inside], 1)
         np.add.at(moved, step[inside], sizes[inside])
+        moved[step[inside & unknown]] = 0
         busy = union(start[of_kind], end[of_kind])
         hidden = np.diff(covered(intersect(busy, compute), bounds))
         figures[str(kind)] = CommFigures(count, moved, np.diff(covered(busy, bounds)) - hidden, hidden)
@@ -278,6 +287,7 @@ class KindFigures:
     kind: str
     count: float
     bytes: float
+    """0 where the size of one is unknown."""
     exposed_ns: float
     overlapped_ns: float
     overlap_percent: float | None
@@ -302,5 +312,6 @@ def by_kind(splits: Sequence[Split]) -> tuple[KindFigures, ...]:
             for name in ("count", "bytes", "exposed_ns", "overlapped_ns")
         )
         percent = overlap_percent(overlapped, exposed)
+        size = 0 if any(part.has_unknown_size() for part in parts) else size
         found.append(KindFigures(kind, count / steps, size / steps, exposed / steps, overlapped / steps, percent))
     return tuple(found)
