@@ -60,6 +60,7 @@ def test_every_command_runs(folder: Path) -> None:
     assert {"interleaved.html", "all.pftrace", "runs"} <= {path.name for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_every_example_runs(folder: Path) -> None:
     """With a tiny loader and model where an example has yours."""

@@ -149,6 +149,7 @@ def started(folder: Path, *more: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_a_benchmark_that_is_broken_off_goes_on(tmp_path: Path) -> None:
     """SIGTERM in the second of three runs: the first stays as it was, --resume runs the others, and all are rows."""

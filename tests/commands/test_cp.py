@@ -57,6 +57,7 @@ def test_a_wrong_name_is_told(arguments: list[str], says: str, tmp_path: Path) -
     assert [] == list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_a_copy_is_recorded_with_its_own_recorder(tmp_path: Path) -> None:
     """Its record() counts, dptrace record decides on the folder and on the steps, and none is counted twice."""

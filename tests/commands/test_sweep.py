@@ -140,6 +140,7 @@ def test_a_measured_line_chooses(here: Path, ran: list[str]) -> None:
     assert not (here / "sweep" / "checkpoints").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_two_caps_are_swept_on_two_processes(here: Path) -> None:
     """A small MLP: as many all-reduces as the model of buckets says; the parameters are kept."""

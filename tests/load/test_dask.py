@@ -70,6 +70,7 @@ def test_figures_come_back_from_the_cluster(address: str, folder: Path, monkeypa
     assert "r2.json: is empty" in there.stderr
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_costs_a_retry(address: str, folder: Path) -> None:
     """Killed in the middle, one worker's files are read by the other."""
     sources = [Source.of(path) for path in sorted(folder.glob("*.json"))] * 25

@@ -15,6 +15,7 @@ SECONDS = 25
 """Maximum duration of each of the two runs."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, random.SystemRandom().randrange(1 << 30)], ids=["fixed", "random"])
 def test_no_damage_breaks_the_reader(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any damaged trace leads to figures that are a partition, or to a DptraceError."""
@@ -29,6 +30,7 @@ def test_no_damage_breaks_the_reader(seed: int, monkeypatch: pytest.MonkeyPatch)
     assert {"read", "read with damage", "refused"} <= set(fuzzer.results)
 
 
+@pytest.mark.slow
 def test_files_are_made_again_from_seed_and_number() -> None:
     """A finding can be reproduced."""
     assert [Fuzzer(5).make(n) for n in range(20)] == [Fuzzer(5).make(n) for n in range(20)]

@@ -88,6 +88,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         Checkpoints(tmp_path / "file", {}).save(1, {})
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_a_training_goes_on_after_kills_and_ends_as_if_undisturbed(tmp_path: Path) -> None:
     """Ranks are killed at random moments: training continues from the last checkpoint, and run.json lists the restarts.
@@ -107,6 +108,7 @@ def test_a_training_goes_on_after_kills_and_ends_as_if_undisturbed(tmp_path: Pat
     assert "complete" == disturbed["run"]["status"]
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_a_training_is_resumed_where_it_ended(tmp_path: Path) -> None:
     """Six steps and then four more equal ten; without --resume old checkpoints are neither used nor replaced."""
@@ -131,6 +133,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_two_machines_record_one_run(tmp_path: Path) -> None:
     """Two launchers with two ranks each, as on two machines that share a folder, write one run with nodes and ranks."""

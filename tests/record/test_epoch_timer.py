@@ -81,6 +81,7 @@ def test_accuracy_is_among_the_results_where_there_is_validation() -> None:
     assert 0.75 == timing.metadata()["accuracy"]
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_every_trainer_prints_one_line_of_results() -> None:
     """Started by torchrun with --epochs, rank 0 prints it, and nothing is recorded."""

@@ -139,6 +139,7 @@ fork()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_a_child_that_the_script_forks_leaves_the_recording_alone(tmp_path: Path) -> None:
     """The end of the child is not the end of the script: the recording is complete."""

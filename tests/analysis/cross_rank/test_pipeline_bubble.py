@@ -226,6 +226,7 @@ def napped(ranks: int) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 @pytest.mark.parametrize(
     ("schedule", "ranks", "within"),

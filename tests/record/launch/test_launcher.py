@@ -108,6 +108,7 @@ def test_a_rank_that_dies_ends_the_run_within_seconds(script: Path, how: str, sa
     assert [] == _ranks(script.parent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_launcher_leaves_no_process(script: Path, number: signal.Signals) -> None:
     """Ctrl-C and SIGTERM leave neither processes nor files; even after SIGKILL no process stays."""
@@ -127,6 +128,7 @@ def test_a_stopped_launcher_leaves_no_process(script: Path, number: signal.Signa
         assert [] == os.listdir(script.parent / "runs")
 
 
+@pytest.mark.slow
 def test_replicas_that_drift_apart_are_told(script: Path) -> None:
     """assert_in_sync names the parameter and how far apart it is; the recording made before it is kept."""
     done = dptrace(

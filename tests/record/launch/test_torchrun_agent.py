@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="recording needs torch")
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 @pytest.mark.parametrize(
     ("body", "code", "failures"), [("", 0, None), ("raise SystemExit(7)", 1, [{"rank": 0, "exit_code": 7}])]

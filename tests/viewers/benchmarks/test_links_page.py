@@ -37,6 +37,7 @@ def test_the_crossover_lies_on_the_line() -> None:
     assert ring.y == pytest.approx(2e9 * fit["alpha_s"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["<script>alert(1)</script>", "</script><b>"])
 def test_names_are_no_markup(host: str) -> None:
     """A machine's name enters the page as text."""

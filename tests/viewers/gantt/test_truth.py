@@ -138,6 +138,7 @@ def check(page: Page, drawn: Chart, role: Role, track: int) -> float:
     return float(comparable.mean())
 
 
+@pytest.mark.slow
 @browser_test
 @pytest.mark.parametrize("scale", [1, 2])
 def test_columns_are_shares_at_every_zoom(browser: Browser, file: Path, run: Run, scale: float) -> None:
@@ -208,6 +209,7 @@ def test_a_row_that_is_cut_by_the_frame_shows_its_part(browser: Browser, tmp_pat
         assert plain[2] == plain[3]
 
 
+@pytest.mark.slow
 @browser_test
 def test_more_than_four_seconds_and_more_names_than_fit_16_bits(browser: Browser, tmp_path: Path) -> None:
     """Gaps and durations beyond 32 bits of ns are exact, and the tooltip shows the last of 70,000 names."""
@@ -235,6 +237,7 @@ def test_more_than_four_seconds_and_more_names_than_fit_16_bits(browser: Browser
         assert [] == errors
 
 
+@pytest.mark.slow
 @browser_test
 def test_kernels_of_several_streams_at_once_count_once(browser: Browser, tmp_path: Path) -> None:
     """Three concurrent kernels fill the lane once; the figures are the split's."""
@@ -251,6 +254,7 @@ def test_kernels_of_several_streams_at_once_count_once(browser: Browser, tmp_pat
         assert expected_figures(run) == shown_figures(page)
 
 
+@pytest.mark.slow
 @browser_test
 def test_two_thousand_gpus_open_in_seconds(browser: Browser, tmp_path: Path) -> None:
     """Only rows in the frame are drawn and named; the heatmap leads to any GPU."""
