@@ -7,6 +7,7 @@ import gzip
 import json
 import math
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,18 @@ from tests.support.recordings import STEPS, WAIT, WARMUP, recorded
 torch = pytest.importorskip("torch")
 
 FOUR = ("single", "naive", "interleaved", "ddp")
-each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+def each_of(cases: Iterable[ModeCase]) -> pytest.MarkDecorator:
+    """Parametrize by cases; those on more than two ranks are slow."""
+    return pytest.mark.parametrize(
+        "case",
+        [pytest.param(case, marks=[pytest.mark.slow] if case.ranks > 2 else []) for case in cases],
+        ids=lambda case: case.name,
+    )
+
+
+each_case = each_of(CASES)
 
 
 def test_every_mode_is_tried_at_several_world_sizes() -> None:
@@ -97,7 +109,7 @@ def _numbers(case: ModeCase) -> ModelSizes:
 
 
 @pytest.mark.spawn
-@pytest.mark.parametrize("case", [case for case in CASES if case.loss_tolerance is None], ids=lambda case: case.name)
+@each_of(case for case in CASES if case.loss_tolerance is None)
 def test_a_mode_ends_with_the_parameters_of_a_single_process(case: ModeCase) -> None:
     """Parallelism changes how the gradient of the batch is computed, not its value."""
     single, parallel = (np.load(parameters_of(run)) for run in (reference(case), run_of(case)))
@@ -168,7 +180,7 @@ def test_the_split_of_every_mode_adds_up(case: ModeCase) -> None:
 
 
 @pytest.mark.spawn
-@pytest.mark.parametrize("case", [case for case in CASES if case.expected_traffic], ids=lambda case: case.name)
+@each_of(case for case in CASES if case.expected_traffic)
 def test_every_mode_moves_the_bytes_of_its_formula(case: ModeCase) -> None:
     """Kinds, counts and bytes of a step's collectives follow the formula of the mode."""
     assert case.expected_traffic is not None
