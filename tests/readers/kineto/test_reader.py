@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import dptrace.readers.stream
 from dptrace.errors import DptraceError, TraceError
+from dptrace.readers.kineto.columns import EventSink
 from dptrace.readers.kineto.reader import damage_of, read_into, read_trace
 from dptrace.readers.sources.source import Source
 from dptrace.readers.trace import Category, CommArgs
@@ -130,10 +131,8 @@ def test_the_unit_to_show_is_not_the_unit_of_the_file(unit: str, tmp_path: Path)
 def test_any_columns_can_be_filled_from_a_file(tmp_path: Path) -> None:
     """Any event sink receives all events, damaged ones repaired, and the metadata is returned."""
 
-    class Taker:
+    class Taker(EventSink):
         def __init__(self) -> None:
-            self.events = self.kept = self.repaired = self.dropped = 0
-            self.saw_last_event = False
             self.names: list[str] = []
 
         def decode(self, text: bytes) -> None:
