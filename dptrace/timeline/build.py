@@ -15,7 +15,7 @@ from dptrace.errors import TraceError
 from dptrace.readers.communication import GLOO_PREFIX, communicating
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.collectives import collectives_of, labels_of
-from dptrace.timeline.gloo import enqueuing_operator, requested_collective
+from dptrace.timeline.gloo import WAITS, enqueuing_operator, requested_collective
 from dptrace.timeline.host import HostActivity
 from dptrace.timeline.host_events import host_activity
 from dptrace.timeline.launches import holding, launches, outermost
@@ -27,8 +27,12 @@ from dptrace.timeline.steps import CpuSteps, cpu_steps, device_windows
 
 __all__ = ["build_timelines"]
 
-# Events that only wrap operators or enqueue a collective, and labels that older torch records as operators.
-_NO_COMPUTE = (WRAPPER, "c10d::", "_c10d_functional::", "ProfilerStep#", "Optimizer.", "DistributedDataParallel.")
+# Events that only wrap operators, enqueue a collective or wait for one, and labels that older torch records as
+# operators.
+_NO_COMPUTE = (
+    *(WRAPPER, "c10d::", "c10d_functional::", "_c10d_functional::", "_c10d_functional_autograd::", *WAITS),
+    *("ProfilerStep#", "Optimizer.", "DistributedDataParallel."),
+)
 CPU = -1
 """Device index of a run without a GPU."""
 
@@ -176,15 +180,27 @@ def _host_intervals(trace: Trace, prefix: str) -> IntervalSet:
     return union(trace.start_ns[named], trace.end_ns[named])
 
 
+def _waiting(trace: Trace, ops: Int64, comm: Int64, operator: Int64) -> NDArray[np.bool_]:
+    """Return which operators wait for a collective: those inside them may be compute, but they are not.
+
+    They request one and end after it, such as a user's autograd function, or they contain an event that waits.
+
+    Args:
+        ops: indices of operators.
+        comm, operator: gloo's events, and the operator that requested each, or the event itself.
+    """
+    known = operator != comm
+    waits = np.flatnonzero((trace.category == Category.CPU_OP) & trace.named(*WAITS))
+    inner = np.concatenate((operator[known], waits))
+    return holding(trace, ops, inner, np.concatenate((trace.end_ns[comm[known]], trace.end_ns[waits])))
+
+
 def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timeline:
     """Build the timeline of a run on CPU: operators are compute, gloo's annotations communication."""
     comm = np.flatnonzero((trace.category == Category.ANNOTATION) & trace.named(GLOO_PREFIX))
     operator = enqueuing_operator(trace, comm)
     ops = np.flatnonzero((trace.category == Category.CPU_OP) & ~trace.named(*_NO_COMPUTE))
-    # An operator that requests a collective and ends after it, such as a user's autograd function, waits for it: the
-    # operators inside it are compute, and it is not.
-    known = operator != comm
-    compute = outermost(trace, ops[~holding(trace, ops, operator[known], trace.end_ns[comm[known]])])
+    compute = outermost(trace, ops[~_waiting(trace, ops, comm, operator)])
     events = np.sort(np.concatenate((compute, comm)))
     if not len(events):
         raise TraceError(f"{trace.path}: has neither GPU work nor operators: there is nothing to split.")

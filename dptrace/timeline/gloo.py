@@ -15,7 +15,10 @@ from dptrace.readers.trace import Category, CommArgs, Trace
 from dptrace.timeline.collectives import described
 from dptrace.timeline.model import Collective
 
-__all__ = ["enqueuing_operator", "requested_collective"]
+__all__ = ["WAITS", "enqueuing_operator", "requested_collective"]
+
+WAITS = ("_c10d_functional::wait_tensor", "c10d_functional::wait_tensor", "Work.wait", "c10d::Work::wait")
+"""Starts of the names of the operators in which a thread waits for a collective."""
 
 _CARRIED_OUT_AS = {"reduce_scatter": "all_reduce"}
 """Gloo has no reduce-scatter: it all-reduces, and each rank copies its share."""

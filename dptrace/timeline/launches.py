@@ -93,8 +93,9 @@ def holding(trace: Trace, events: Int64, inner: Int64, ended: Int64) -> NDArray[
 def enclosing(trace: Trace, mask: NDArray[np.bool_], thread: NDArray[np.int32], time: Int64) -> Int64:
     """Return for each (thread, time) the index of the last event of *mask* to start that encloses it, or -1.
 
-    An event encloses its start but not its end. Events may overlap partly (pytorch#174555); where they nest, the last
-    to start is the innermost. The cost does not depend on the depth: see :func:`last_above`.
+    An event encloses its start and its end: traces rounded to microseconds let a call begin when its event ends. Where
+    one event ends as the next starts, the next counts. Events may overlap partly (pytorch#174555); where they nest,
+    the last to start is the innermost. The cost does not depend on the depth: see :func:`last_above`.
     """
     events = np.flatnonzero(mask)
     if not len(events) or not len(time):
@@ -102,12 +103,12 @@ def enclosing(trace: Trace, mask: NDArray[np.bool_], thread: NDArray[np.int32], 
     events = events[np.argsort(trace.thread[events], kind="stable")]
     group = np.append(trace.thread[events], thread).astype(np.int64)
     place = _last_place(group, np.append(trace.start_ns[events], time), len(events))
-    candidate = events[last_above(trace.end_ns[events], place, time)]
+    candidate = events[last_above(trace.end_ns[events], place, time - 1)]
     encloses = (
         (place >= 0)
         & (trace.thread[candidate] == thread)
         & (trace.start_ns[candidate] <= time)
-        & (time < trace.end_ns[candidate])
+        & (time <= trace.end_ns[candidate])
     )
     return np.where(encloses, candidate, -1)
 

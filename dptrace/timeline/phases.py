@@ -26,29 +26,66 @@ _SHARDS_BACKWARD = (
     *("FSDP::pre_backward", "FSDP::post_backward", "FSDP::root_post_backward"),
     *("FullyShardedDataParallel._pre_backward", "FullyShardedDataParallel._post_backward"),
 )
+_OPTIMIZER, _OPTIMIZER_STEP = "Optimizer.", "Optimizer.step"
+"""Starts of the labels that torch puts around all that an optimizer does, and around its step."""
+_MARKED = {f"{MARK}{phase.name.lower()}": phase for phase in Phase} | {f"{MARK}evaluation": Phase.OTHER}
 _NODE = re.compile(r"(?:Backward\d*|^torch::autograd::AccumulateGrad)$")
 
 
 def phases(trace: Trace, steps: CpuSteps, thread: NDArray[np.int32], time: Int64) -> NDArray[np.uint8]:
     """Return the phase of the work launched at each (thread, time).
 
-    The first match counts: a mark of dptrace's recorder; ``Optimizer.*``; a node of the autograd engine, a pipeline's
-    backward label, or a label of FSDP's backward hooks; else, in a step with backward work, forward if launched before
-    the step's last backward function ended and other after it; forward in a trace without backward.
+    The first match counts:
+
+    1. a mark of dptrace's recorder;
+    2. of a node of the autograd engine, a pipeline's or FSDP's backward label, and ``Optimizer.*``, the innermost;
+    3. inside ``Optimizer.step``, but before the end of the last backward function that began within it: forward, by
+       the closure that the step calls;
+    4. in a step with backward work: forward if launched before the step's last backward function ended, else other;
+    5. in a trace without backward: forward.
     """
-    backward = _backward_functions(trace)
-    phase = _by_order(trace, steps, np.flatnonzero(backward), time)
+    functions = _backward_functions(trace)
+    phase = _by_order(trace, steps, np.flatnonzero(functions), time)
     on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
-    backward |= backward_actions(trace) | (on_cpu & trace.named(*_SHARDS_BACKWARD))
-    phase[enclosing(trace, backward, thread, time) >= 0] = Phase.BACKWARD
-    phase[enclosing(trace, on_cpu & trace.named("Optimizer."), thread, time) >= 0] = Phase.OPTIMIZER
-    labels = {f"{MARK}{phase.name.lower()}": phase for phase in Phase}
-    marks = on_cpu & trace.events_named(np.array([name in labels for name in trace.names], np.bool_))
+    backward = functions | backward_actions(trace) | (on_cpu & trace.named(*_SHARDS_BACKWARD))
+    optimizer = on_cpu & trace.named(_OPTIMIZER)
+    innermost = enclosing(trace, backward | optimizer, thread, time)
+    found = innermost >= 0
+    in_optimizer = found & optimizer[innermost]
+    in_closure = in_optimizer & (time < _closure_end(trace, functions, backward, optimizer)[innermost])
+    phase[found & ~in_optimizer] = Phase.BACKWARD
+    phase[in_optimizer] = Phase.OPTIMIZER
+    phase[in_closure] = Phase.FORWARD
+    marks = on_cpu & trace.events_named(np.array([name in _MARKED for name in trace.names], np.bool_))
     mark = enclosing(trace, marks, thread, time)
     marked = np.flatnonzero(mark >= 0)
-    meaning = np.array([labels.get(name, Phase.OTHER) for name in trace.names], np.uint8)
+    meaning = np.array([_MARKED.get(name, Phase.OTHER) for name in trace.names], np.uint8)
     phase[marked] = meaning[trace.name[mark[marked]]]
     return phase
+
+
+def _closure_end(
+    trace: Trace, functions: NDArray[np.bool_], backward: NDArray[np.bool_], optimizer: NDArray[np.bool_]
+) -> Int64:
+    """Return for each event when the closure that it calls ends its last backward function, in ns.
+
+    The functions may run on the engine's own threads, so time alone shows which began within an ``Optimizer.step``.
+    Events that are no ``Optimizer.step``, or call no closure, have the smallest time. So do the steps that run inside
+    backward: they are in a gradient hook, and other threads of the engine go on meanwhile.
+    """
+    until = np.full(len(trace), np.iinfo(np.int64).min)
+    begun = np.flatnonzero(functions)
+    steps = np.flatnonzero(optimizer & trace.named(_OPTIMIZER_STEP))
+    if not len(begun) or not len(steps):
+        return until
+    steps = steps[enclosing(trace, backward, trace.thread[steps], trace.start_ns[steps]) < 0]
+    first = np.searchsorted(trace.start_ns[begun], trace.start_ns[steps])
+    last = np.searchsorted(trace.start_ns[begun], trace.end_ns[steps], side="right")
+    # The latest end of those within; one entry beyond all for reduceat, which returns it where there is none.
+    ends = np.append(trace.end_ns[begun], until[:1])
+    latest = np.maximum.reduceat(ends, np.stack((first, last), axis=1).reshape(-1))[::2]
+    until[steps[last > first]] = latest[last > first]
+    return until
 
 
 def _backward_functions(trace: Trace) -> NDArray[np.bool_]:

@@ -58,4 +58,4 @@ def recomputed(trace: Trace, thread: NDArray[np.int32], time: Int64) -> NDArray[
     until[checkpoint] = trace.end_ns[checkpoint]
     np.maximum.at(until, inside[shown], trace.end_ns[again[shown]])
     node = enclosing(trace, nodes, thread, time)
-    return (node >= 0) & (time < until[node])
+    return (node >= 0) & (time <= until[node])

@@ -100,6 +100,20 @@ def test_an_operator_that_waits_for_a_collective_in_it_does_not_compute_meanwhil
     assert (8_000, 70_000, 0) == (total["forward_ns"], total["exposed_comm_ns"], total["overlapped_comm_ns"])
 
 
+@pytest.mark.parametrize("wait", ["_c10d_functional::wait_tensor", "c10d_functional::wait_tensor", "Work.wait"])
+def test_waiting_for_a_collective_is_not_compute(wait: str, tmp_path: Path) -> None:
+    """What a functional all-reduce waits in is exposed, with the wrappers around the wait; what they run is compute."""
+    file = KinetoFile(backend="gloo").label("ProfilerStep#1", 0, 100)
+    file.op("_c10d_functional::all_reduce", 1, 9).op("c10d::allreduce_", 2, 8)
+    file.op("PythonSubclass", 10, 90).op(wait, 12, 80).op("aten::add", 82, 88)
+    file.label("gloo:all_reduce", 5, 79, tid=9)
+    (timeline,) = build(file, tmp_path)
+
+    total = split(timeline).total()
+    assert ["gloo:all_reduce", "aten::add"] == [timeline.names[i] for i in timeline.name]
+    assert (6_000, 74_000, 0) == (total["forward_ns"], total["exposed_comm_ns"], total["overlapped_comm_ns"])
+
+
 def test_gpu_calls_without_kernels_are_a_failed_recording(tmp_path: Path) -> None:
     """Figures of the CPU are not shown for a GPU."""
     file = KinetoFile().op("aten::mm", 0, 9).event("cuda_runtime", "cudaLaunchKernel", 1, 2, correlation=5)

@@ -86,7 +86,7 @@ def test_enclosing_finds_the_shortest_event_around(
     found = enclosing(trace, np.ones(len(trace), np.bool_), thread, time)
 
     for (on, at), index in zip(queries, found, strict=True):
-        around = [b - a for t, a, b in events if t == on and a <= at < b]
+        around = [b - a for t, a, b in events if t == on and a <= at <= b]
         if around:
             assert min(around) == trace.end_ns[index] - trace.start_ns[index]
             assert on == trace.thread[index]
@@ -112,7 +112,7 @@ def test_enclosing_takes_the_last_to_begin_where_events_overlap_in_part(
     found = enclosing(trace, np.ones(len(trace), np.bool_), thread, time)
 
     for (on, at), index in zip(queries, found, strict=True):
-        around = [i for i in range(len(trace)) if trace.thread[i] == on and trace.start_ns[i] <= at < trace.end_ns[i]]
+        around = [i for i in range(len(trace)) if trace.thread[i] == on and trace.start_ns[i] <= at <= trace.end_ns[i]]
         starts = [int(trace.start_ns[i]) for i in around]
         assert (max(starts) if starts else None) == (int(trace.start_ns[index]) if index >= 0 else None)
         assert index == -1 or index in around
@@ -142,7 +142,7 @@ def test_a_stack_ten_thousand_deep_costs_no_more_than_a_flat_one() -> None:
     found = enclosing(trace, np.ones(count, np.bool_), np.zeros(count, np.int32), time)
 
     assert process_time() - begin < 0.5
-    assert [min(3 * count - at, count) - 1 for at in time.tolist()] == found.tolist()
+    assert [min(3 * count - at, count - 1) for at in time.tolist()] == found.tolist()
 
 
 def test_launch_is_the_call_with_the_same_correlation(tmp_path: Path) -> None:

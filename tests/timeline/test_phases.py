@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import Category
@@ -82,3 +83,78 @@ def test_fsdps_hooks_after_autograds_last_node_are_backward(tmp_path: Path) -> N
     file.kernel("a", 50, 60, launch=35, tid=2).kernel("b", 60, 70, launch=48, tid=2).kernel("c", 70, 80, launch=55)
 
     assert ["backward", "backward", "other"] == phase_of(file, tmp_path)
+
+
+OPTIMIZER = "Optimizer.step#AdamW.step"
+
+
+def test_a_closure_in_the_optimizers_step_is_forward_and_backward(tmp_path: Path) -> None:
+    """Lightning's steps: what the closure runs before its backward ends is forward, and only the rest is optimizer."""
+    file = step().label(OPTIMIZER, 5, 90).label("Optimizer.zero_grad#AdamW.zero_grad", 20, 24)
+    file.op(WRAPPER, 30, 40, tid=2).op(WRAPPER, 42, 50, tid=2)
+    file.kernel("gemm", 11, 14, launch=10).kernel("zero", 24, 25, launch=22).kernel("loss", 29, 30, launch=26)
+    file.kernel("gemm_backward", 44, 60, launch=35, tid=2).kernel("clip", 66, 70, launch=55)
+    file.kernel("adamw", 70, 80, launch=60).kernel("ema", 95, 96, launch=92)
+
+    expected = ["forward", "optimizer", "forward", "backward", "optimizer", "optimizer", "other"]
+    assert expected == phase_of(file, tmp_path)
+
+
+def test_autograd_on_the_thread_of_the_optimizers_step_is_backward(tmp_path: Path) -> None:
+    """On CPU the engine runs nodes on the thread that calls backward, so they lie inside the closure."""
+    file = step().label(OPTIMIZER, 5, 90).op(WRAPPER, 30, 40)
+    file.kernel("a", 11, 12, launch=10).kernel("b", 36, 37, launch=35).kernel("c", 61, 62, launch=60)
+
+    assert ["forward", "backward", "optimizer"] == phase_of(file, tmp_path)
+
+
+def test_each_call_of_a_closure_is_forward_and_backward(tmp_path: Path) -> None:
+    """L-BFGS evaluates its closure several times; only what follows the last backward is optimizer."""
+    file = step().label("Optimizer.step#LBFGS.step", 5, 90).op(WRAPPER, 20, 30, tid=2).op(WRAPPER, 50, 60, tid=2)
+    file.kernel("a", 11, 12, launch=10).kernel("b", 41, 42, launch=40).kernel("c", 71, 72, launch=70)
+
+    assert ["forward", "forward", "optimizer"] == phase_of(file, tmp_path)
+
+
+def test_an_optimizer_in_a_gradient_hook_calls_no_closure(tmp_path: Path) -> None:
+    """It stays optimizer while another thread of the engine begins its next backward function."""
+    file = step().op(WRAPPER, 10, 40, tid=2).label(OPTIMIZER, 12, 30, tid=2).op(WRAPPER, 15, 35, tid=3)
+    file.kernel("adamw", 40, 50, launch=20, tid=2).kernel("own", 50, 60, launch=35, tid=2)
+
+    assert ["optimizer", "backward"] == phase_of(file, tmp_path)
+
+
+def test_backward_before_and_after_the_optimizers_step_is_no_closures(tmp_path: Path) -> None:
+    """Two optimizers in turn, as of a GAN: each step without a closure is optimizer throughout."""
+    file = step().op(WRAPPER, 10, 20, tid=2).label(OPTIMIZER, 25, 35)
+    file.op(WRAPPER, 50, 60, tid=2).label(OPTIMIZER, 65, 75)
+    file.kernel("a", 31, 32, launch=30).kernel("b", 71, 72, launch=70).kernel("c", 41, 42, launch=40)
+
+    assert ["optimizer", "forward", "optimizer"] == phase_of(file, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"), [(WRAPPER, "backward"), ("dptrace::backward", "backward"), (OPTIMIZER, "optimizer")]
+)
+def test_a_launch_in_the_microsecond_in_which_its_event_ends_belongs_to_it(
+    label: str, expected: str, tmp_path: Path
+) -> None:
+    """Traces of 2021 to 2024 are rounded to microseconds: both ends of an interval belong to it."""
+    file = step().op(label, 10, 30).kernel("a", 31, 40, launch=30).kernel("b", 41, 50, launch=31)
+
+    assert expected == phase_of(file, tmp_path)[0]
+    assert expected != phase_of(file, tmp_path)[1]
+
+
+def test_where_two_intervals_touch_the_later_has_the_launch(tmp_path: Path) -> None:
+    """A launch where backward ends and the optimizer starts is the optimizer's, and the other way round."""
+    file = step().op(WRAPPER, 10, 30).label(OPTIMIZER, 30, 50).op(WRAPPER, 50, 60).kernel("a", 31, 40, launch=30)
+
+    assert ["optimizer", "backward"] == phase_of(file.kernel("b", 51, 55, launch=50), tmp_path)
+
+
+def test_an_evaluation_is_other(tmp_path: Path) -> None:
+    """The recorder's mark around an evaluation counts, though it follows no backward and looks like forward."""
+    file = step().label("dptrace::evaluation", 5, 50).op("aten::linear", 10, 20).kernel("gemm", 20, 30, launch=15)
+
+    assert ["other"] == phase_of(file.op(WRAPPER, 60, 70), tmp_path)
