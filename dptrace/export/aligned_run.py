@@ -57,8 +57,6 @@ class Members:
     wait_ns: Int64
     transfer_ns: Int64
     busbw_gbps: NDArray[np.float64]
-    is_upper_bound: NDArray[np.bool_]
-    """Whether ranks of the group are missing: the wait is then a lower bound, and the transfer an upper bound."""
 
     def row_of_interval(self, count: int) -> Int64:
         """Return, for each of the timeline's *count* intervals, its row in the columns; their length for no row."""
@@ -108,7 +106,7 @@ def without_alignment(run: Run) -> AlignedRun:
 
 
 _NONE = np.empty(0, np.int64)
-_NO_MEMBERS = Members(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE.astype(np.float64), _NONE.astype(np.bool_))
+_NO_MEMBERS = Members(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE.astype(np.float64))
 
 
 def align_run(run: Run, align: bool = True) -> AlignedRun:
@@ -174,7 +172,6 @@ def members_of(run: Run, matches: Matches, timing: Timing) -> tuple[Members, ...
                 wait_ns=np.where(several[instance], timing.wait_ns[rows], -1),
                 transfer_ns=transfer[instance],
                 busbw_gbps=busbw[instance],
-                is_upper_bound=timing.upper_bound[instance],
             )
         )
     return tuple(members)

@@ -201,13 +201,9 @@ def _streams(device: DeviceFigures, members: Members) -> Iterator[Track]:
 def _member_arguments(members: Members, row: Int64) -> Iterator[Argument]:
     """Yield what matching across ranks shows about a collective: its number, wait, transfer and bandwidth."""
     yield Argument("instance", np.append(np.where(members.instance > 0, members.instance, -1), -1)[row])
-    for name, at_bound, values in (
-        ("wait_ns", "wait_at_least_ns", members.wait_ns),
-        ("transfer_ns", "transfer_at_most_ns", members.transfer_ns),
-        ("busbw_gbps", "busbw_at_least_gbps", members.busbw_gbps),
-    ):
-        yield Argument(name, np.append(np.where(members.is_upper_bound, -1, values), -1)[row])
-        yield Argument(at_bound, np.append(np.where(members.is_upper_bound, values, -1), -1)[row])
+    columns = ("wait_ns", members.wait_ns), ("transfer_ns", members.transfer_ns), ("busbw_gbps", members.busbw_gbps)
+    for name, values in columns:
+        yield Argument(name, np.append(values, -1)[row])
 
 
 def _step_argument(timeline: Timeline, index: NDArray[np.integer]) -> Argument:

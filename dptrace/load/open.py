@@ -16,6 +16,8 @@ from dptrace.readers.communication import communication_names
 from dptrace.readers.sources.discovery import assign_ranks, collect, find
 from dptrace.readers.sources.url import redact
 from dptrace.run.run import Run
+from dptrace.timeline.build import NO_GPU_EVENTS
+from dptrace.timeline.model import Timeline
 
 __all__ = ["open_run"]
 
@@ -42,19 +44,15 @@ def open_run(
     devices = tuple(device.with_rank(rank) for rank, file in pairs for device in file.devices)
     devices = _drop_unfinished_steps(devices, sources.metadata)
     world_size = max([file.world_size for file in files] + [max(ranks) + 1])
+    contradictions = _contradictions(ranks, [file.world_size for file in files])
     # Damage first: it affects every figure.
     notes = [damage for file in files for damage in file.damage] + notes
-    notes += [
-        *_contradictions(ranks, [file.world_size for file in files]),
-        *_recorder_notes(sources.metadata),
-        *guesses,
-        *_missing(ranks, world_size),
-    ]
+    notes += [*contradictions, *_recorder_notes(sources.metadata), *guesses]
+    # Files of several jobs have no ranks that are missing from the job.
+    notes += [] if contradictions else _missing(ranks, world_size)
     timelines = tuple(device.timeline for device in devices)
     notes += [note for timeline in timelines for note in timeline.notes]
-    if all(timeline.on_cpu for timeline in timelines):
-        gloo = " and communication is gloo" if any(timeline.collectives for timeline in timelines) else ""
-        notes.append(f"No GPU work here: compute is CPU operators{gloo}.")
+    notes += _no_gpu_work(timelines)
     return Run(
         sanitize(" ".join(map(redact, paths))),
         timelines,
@@ -65,6 +63,16 @@ def open_run(
         read_options.figures_only,
         sources,
     )
+
+
+def _no_gpu_work(timelines: Sequence[Timeline]) -> list[str]:
+    """Return a note if the figures are those of CPUs; none if the files' own notes say so."""
+    if not all(timeline.on_cpu for timeline in timelines):
+        return []
+    if all(any(NO_GPU_EVENTS in note for note in timeline.notes) for timeline in timelines):
+        return []
+    gloo = " and communication is gloo" if any(timeline.collectives for timeline in timelines) else ""
+    return [f"No GPU work here: compute is CPU operators{gloo}."]
 
 
 def _drop_unfinished_steps(devices: tuple[DeviceFigures, ...], metadata: dict[str, Any]) -> tuple[DeviceFigures, ...]:

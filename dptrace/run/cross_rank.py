@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta, alpha_beta
-from dptrace.analysis.cross_rank.clocks import Clocks, estimate
+from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks, estimate, exclude_misfits
 from dptrace.analysis.cross_rank.ddp_buckets import Buckets, buckets, instance_names
 from dptrace.analysis.cross_rank.exposed_wait import ExposedWait, exposed_waits
 from dptrace.analysis.cross_rank.latency import Latency, latencies
@@ -66,7 +66,7 @@ class CrossRankAnalysis:
                     "step": matches.step[row] or None,
                     "phase": Phase(matches.phase[row]).name.lower(),
                     "complete": bool(matches.complete[row]),
-                    "transfer_ns": int(timing.transfer_ns[row]),
+                    "transfer_ns": _known_ns(int(timing.transfer_ns[row])),
                     "algbw_gbps": algbw,
                     "busbw_gbps": busbw,
                     "last_rank": matches.device_ids[last][0] if last >= 0 else None,
@@ -99,7 +99,7 @@ class CrossRankAnalysis:
                 "end_ns": end,
                 "exposed_ns": int(exposures[device][0][index]),
                 "overlapped_ns": int(exposures[device][1][index]),
-                "wait_ns": wait,
+                "wait_ns": _known_ns(wait),
                 "late_ns": late if known else None,
             }
             for device, index, start, end, wait, late, known in columns
@@ -180,6 +180,7 @@ def analyze_cross_rank(
     """
     matches = match(devices, world_size)
     clocks = estimate(matches, devices, metadata)
+    matches = exclude_misfits(matches, clocks)
     if not align:
         clocks = replace(clocks, corrected=np.zeros_like(clocks.corrected), notes=(*clocks.notes, _RAW))
     transfer_timing = timing(matches, clocks)
@@ -206,6 +207,10 @@ def analyze_cross_rank(
             *(ddp_buckets.notes if ddp_buckets else ()),
         ),
     )
+
+
+def _known_ns(time: int) -> int | None:
+    return None if time == UNKNOWN_NS else time
 
 
 def _gigabytes(rate: float) -> float | None:

@@ -224,16 +224,16 @@ class Run:
             step (str or None): name of the step; None outside all steps.
             phase (str): phase that launched it.
             complete (bool): whether all ranks of the group are in the run.
-            transfer_ns (int, ns): the shortest duration among the ranks.
+            transfer_ns (int or None, ns): the shortest duration among the ranks; missing if not complete.
             algbw_gbps, busbw_gbps (float or None, GB/s): algorithm and bus bandwidth; missing where unknown.
             last_rank (int or None): rank that arrived last; missing where unknown.
             rank, device (int): as in :meth:`steps`.
             start_ns, end_ns (int, ns): on the rank's own clock.
             exposed_ns, overlapped_ns (int, ns): its time without and under compute on this rank.
-            wait_ns (int, ns): its duration on this rank beyond transfer_ns.
+            wait_ns (int or None, ns): its duration on this rank beyond transfer_ns; missing for broadcasts and messages.
             late_ns (int or None, ns): how much later than the first rank it arrived; missing within clock uncertainty.
 
-        Missing numbers are NaN; a column with any is float.
+        Transfer, wait, lateness and bandwidth are missing if not complete. Missing numbers are NaN in a float column.
         """
         return tables.matched_frame(self.cross_rank.collectives())
 

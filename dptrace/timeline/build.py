@@ -25,7 +25,10 @@ from dptrace.timeline.pipeline_actions import with_actions
 from dptrace.timeline.recompute import recomputed
 from dptrace.timeline.steps import CpuSteps, cpu_steps, device_windows
 
-__all__ = ["build_timelines"]
+__all__ = ["NO_GPU_EVENTS", "build_timelines"]
+
+NO_GPU_EVENTS = "the trace has no GPU events"
+"""Words of the note on a trace of a machine with a GPU that shows none of its work."""
 
 # Events that only wrap operators, enqueue a collective or wait for one, and labels that older torch records as
 # operators.
@@ -210,8 +213,8 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timel
     time, thread = trace.start_ns[launch], trace.thread[launch]
     if trace.device_names:
         notes.append(
-            f"{Path(trace.path).name}: the machine has a GPU ({next(iter(trace.device_names.values()))}) but the trace "
-            "has no GPU events (recorded without CUDA activity?): the figures are the CPU's."
+            f"{Path(trace.path).name}: the machine has a GPU ({next(iter(trace.device_names.values()))}) but "
+            f"{NO_GPU_EVENTS} (recorded without CUDA activity?): the figures are the CPU's."
         )
     timeline = _timeline(
         trace,

@@ -6,11 +6,14 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 import dptrace
-from dptrace.run.cross_rank import analyze_cross_rank
+from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.run.cross_rank import CrossRankAnalysis, analyze_cross_rank
 from dptrace.run.run import Run
 from tests.support.builders import two_rank_timelines
+from tests.support.rank_cases import cut, of_trace, real_ranks, real_traces
 from tests.support.real_traces import needs_real_traces, real
 
 
@@ -75,3 +78,77 @@ def test_raw_times_make_nobody_late() -> None:
 
     assert all(row["late_ns"] < 10**6 for row in raw.straggler_rows())
     assert any("--no-align" in note for note in raw.notes)
+
+
+UNKNOWN_IN_COLLECTIVES = ("transfer_ns", "algbw_gbps", "busbw_gbps", "last_rank")
+UNKNOWN_IN_MEMBERS = ("wait_ns", "late_ns")
+
+
+def analysis_of(*devices: DeviceFigures) -> CrossRankAnalysis:
+    return analyze_cross_rank(devices, len(devices))
+
+
+def check_incomplete(across: CrossRankAnalysis) -> None:
+    """Hold that no figure that needs all ranks is given for a collective that lacks some."""
+    rows = across.collectives()
+    for row in rows:
+        if not row["complete"]:
+            assert {None} == {row[key] for key in UNKNOWN_IN_COLLECTIVES}
+            assert {None} == {member[key] for member in row["members"] for key in UNKNOWN_IN_MEMBERS}
+        else:
+            shortest = min(member["end_ns"] - member["start_ns"] for member in row["members"])
+            assert shortest == row["transfer_ns"]
+    assert all(rows[row["collective"]]["complete"] for row in across.straggler_rows())
+    assert all(rows[i]["complete"] for latency in across.latencies for i in latency.instances.tolist())
+    complete = sum(row["complete"] for row in rows)
+    assert sum(fit.count for fit in across.fits) <= complete
+
+
+@needs_real_traces
+@pytest.mark.parametrize(("job", "missing"), [("sharded_h100_8ranks", 5), ("dlrm_v100_4ranks", 2)])
+def test_where_part_of_a_rank_is_missing_its_collectives_are_incomplete(job: str, missing: int) -> None:
+    """Cut away the first third of one rank: what is left of it matches as before, the rest gives no figure."""
+    whole = list(real_ranks(job))
+    part = [*whole]
+    part[missing] = of_trace(cut(real_traces(job)[missing], 1 / 3, 1))
+    before, after = analysis_of(*whole), analysis_of(*part)
+
+    check_incomplete(after)
+    starts = {(m["rank"], m["start_ns"]) for row in after.collectives() for m in row["members"] if m["rank"] == missing}
+    known = {(m["rank"], m["start_ns"]): row for row in before.collectives() for m in row["members"]}
+    for row in after.collectives():
+        same = known[row["members"][0]["rank"], row["members"][0]["start_ns"]]
+        gone = {(m["rank"], m["start_ns"]) for m in same["members"] if m["rank"] == missing} - starts
+        assert row["complete"] == (same["complete"] and not gone)
+        if row["complete"]:
+            assert same["transfer_ns"] == row["transfer_ns"]
+            assert [m["wait_ns"] for m in same["members"]] == [m["wait_ns"] for m in row["members"]]
+    incomplete = sum(not row["complete"] for row in after.collectives())
+    assert incomplete > sum(not row["complete"] for row in before.collectives())
+
+
+@needs_real_traces
+def test_files_of_two_jobs_share_no_figure() -> None:
+    """Ranks 0 and 1 of one job beside 2 and 3 of another: no collective across them is complete."""
+    run = dptrace.open(
+        *(real(f"dlrm_v100_4ranks/{pid}.pt.trace.json.gz") for pid in (44237, 44238)),
+        *(real(f"straggler_v100_4ranks/{pid}.pt.trace.json.gz") for pid in (21149, 21150)),
+    )
+    across = run.cross_rank
+
+    check_incomplete(across)
+    mixed = [row for row in across.collectives() if {m["rank"] for m in row["members"]} & {2, 3}]
+    assert mixed
+    assert not any(row["complete"] for row in mixed)
+    assert not across.straggler_rows()
+    assert 1 == sum("do not match" in note for note in across.notes)
+
+
+@needs_real_traces
+def test_missing_ranks_are_named_in_one_note() -> None:
+    """The run names them; what is unknown for it is another note."""
+    run = dptrace.open(*(real(f"dlrm_v100_4ranks/{pid}.pt.trace.json.gz") for pid in (44237, 44238)))
+
+    notes = [*run.notes, *run.cross_rank.notes]
+    assert 1 == sum("2, 3" in note for note in notes)
+    assert 1 == sum("30 collectives are incomplete" in note for note in notes)

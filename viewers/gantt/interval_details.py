@@ -49,7 +49,7 @@ def _launch_delays(run: Run, chart: Chart) -> Int64:
 
 
 def _members(cross_rank: CrossRankAnalysis, run: Run, chart: Chart) -> dict[str, Any]:
-    """Return each collective's instance plus 1 (0: unmatched), its wait, and its lateness plus 1 (0: unknown)."""
+    """Return each collective's instance plus 1 (0: unmatched), its wait and its lateness plus 1 (0: unknown)."""
     matches, timing = cross_rank.matches, cross_rank.timing
     known = [np.zeros((3, 0), np.int64)]
     for device, (timeline, shown) in enumerate(zip(run.timelines, _shown(run, chart, Kind.COMMUNICATION), strict=True)):
@@ -57,7 +57,7 @@ def _members(cross_rank: CrossRankAnalysis, run: Run, chart: Chart) -> dict[str,
         mask = matches.device == device
         columns = np.zeros((3, len(comm)), np.int64)
         late = np.where(timing.late_known[mask], timing.late_ns[mask] + 1, 0)
-        columns[:, matches.index[mask]] = matches.instance[mask] + 1, timing.wait_ns[mask], late
+        columns[:, matches.index[mask]] = matches.instance[mask] + 1, timing.wait_ns[mask] + 1, late
         known.append(columns[:, np.searchsorted(comm, shown)])
     instance, wait, late = np.concatenate(known, axis=1)
     return {
@@ -74,8 +74,7 @@ def _instances(cross_rank: CrossRankAnalysis) -> dict[str, Any]:
     names = sorted(set(cross_rank.names))
     place = {name: i for i, name in enumerate(names)}
     columns = {
-        "transfer": timing.transfer_ns,
-        "upper": timing.upper_bound.astype(np.int64),
+        "transfer": timing.transfer_ns + 1,
         "algbw": _rate(timing.algbw),
         "busbw": _rate(timing.busbw),
         "last": timing.last.astype(np.int64) + 1,

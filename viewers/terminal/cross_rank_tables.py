@@ -73,7 +73,7 @@ def timing_table(analysis: CrossRankAnalysis, every: bool = False) -> Table | No
             f"{len(latency.instances):,}",
             byte_size(latency.bytes),
             *(f"{latency.quantile(quantile) / 1e6:.3f}" for quantile in (0.5, 0.9, 1)),
-            milliseconds(latency.wait_ns),
+            "–" if latency.wait_ns is None else milliseconds(latency.wait_ns),
             "–" if latency.busbw is None else f"{latency.busbw / 1e9:.1f}",
             str(slow) if slow else "",
         )

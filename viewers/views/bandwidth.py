@@ -44,11 +44,6 @@ def bandwidth(run: Run) -> Drawing:
     legend = tuple(Entry(looks[kind][0], kind, looks[kind][1]) for kind in kinds)
     text = "As nccl-tests defines it, from the transfer time."
     text += " Dashed: the fit, latency + time per byte." if lines else ""
-    text += (
-        " Rings: some ranks are missing, so the true bandwidth may be higher."
-        if timing.upper_bound[known].any()
-        else ""
-    )
     return Drawing(TITLE, text, x, y, 340, (*lines, *_dots(run, known, looks)), legend)
 
 
@@ -58,14 +53,14 @@ def _dots(run: Run, known: Int64, looks: dict[str, tuple[str, str]]) -> Iterator
     size, rate = matches.bytes[known].astype(np.float64), timing.busbw[known] / 1e9
     kinds, code = np.unique(matches.kind[known].astype(str), return_inverse=True)
     places = [np.rint(np.log10(values) * _FINEST / 3) for values in (size, rate)]
-    cells = np.stack((code, *places, timing.upper_bound[known]))
+    cells = np.stack((code, *places))
     _, first, count = np.unique(cells, axis=1, return_index=True, return_counts=True)
     for at, many in zip(first.tolist(), count.tolist(), strict=True):
         kind, row = str(kinds[code[at]]), int(known[at])
         color, shape = looks[kind]
         about = f"{kind}, {byte_size(size[at])}: {rate[at]:.3g} GB/s, {milliseconds(float(timing.transfer_ns[row]))} ms"
         about += f", {matches.step[row]}" if matches.step[row] and many == 1 else f" ({many} like it)"
-        yield Dot(float(size[at]), float(rate[at]), color, about, bool(timing.upper_bound[row]), shape)
+        yield Dot(float(size[at]), float(rate[at]), color, about, shape=shape)
 
 
 def _line(fit: AlphaBeta, matches: Matches, looks: dict[str, tuple[str, str]]) -> Iterator[Line]:

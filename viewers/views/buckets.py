@@ -85,7 +85,7 @@ def buckets_table(run: Run) -> TextTable:
             str(len(latency.instances)),
             byte_size(latency.bytes),
             *(f"{latency.quantile(share) / 1e6:.3f}" for share in (0, 0.5, 0.9, 1)),
-            milliseconds(latency.wait_ns),
+            "–" if latency.wait_ns is None else milliseconds(latency.wait_ns),
             "–" if latency.busbw is None else f"{latency.busbw / 1e9:.3g}",
             str(int(latency.slow.sum())),
         )

@@ -17,10 +17,10 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64
 from dptrace.core.units import duration, plural
 
-__all__ = ["UNKNOWN_NS", "Clocks", "estimate"]
+__all__ = ["UNKNOWN_NS", "Clocks", "estimate", "exclude_misfits"]
 
 UNKNOWN_NS = -1
-"""Uncertainty between two clocks that nothing compares."""
+"""A time that the traces do not tell, such as the uncertainty between two clocks that nothing compares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,9 @@ def estimate(matches: Matches, devices: Sequence[DeviceFigures], metadata: Mappi
         len(devices),
     )
     shared = shared_clock_devices(devices, metadata or {})
+    misfits = _misfits(offsets, reference, shared)
+    shared = [i if i in misfits else other for i, other in enumerate(shared)]
     unify_shared_clocks(offsets, reference, shared)
-    misfits = [i for i, other in enumerate(reference) if other != i and _misfit(offsets[i]) and shared[i] == i]
     for i in misfits:
         offsets[i], reference[i] = replace(offsets[i], ahead_ns=0.0, drift=0.0, uncertainty_ns=0.0, count=0), i
     by_messages = connect_by_messages(matches, devices, offsets, reference, misfits)
@@ -117,6 +118,7 @@ def _shared_note(shared: Sequence[int]) -> tuple[str, ...]:
     return ()
 
 
+_MOST_LISTED = 8
 _DRIFT = 1e-3
 """Drift that no computer clock reaches: real clocks drift by less than 1e-4."""
 _APART_NS = 20e6
@@ -124,9 +126,37 @@ _ENOUGH = 8
 """From this many collectives on, ends of the same collectives scatter by less than 20 ms."""
 
 
+_SHARED_APART_NS = 1e9
+"""On one clock, ends of the same collectives are never this far apart; those of two recordings are."""
+
+
+def _misfits(offsets: Sequence[Offset], reference: Sequence[int], shared: Sequence[int]) -> list[int]:
+    """Return the devices whose collectives cannot be those of their references, whatever their clocks show."""
+    misfits = []
+    for i, (other, first) in enumerate(zip(reference, shared, strict=True)):
+        if first == i and other != i and _misfit(offsets[i]):
+            misfits.append(i)
+        elif first != i and other in (first, reference[first]):
+            ahead_ns = offsets[i].ahead_ns - (offsets[first].ahead_ns if other != first else 0)
+            misfits += [i] if abs(ahead_ns) > _SHARED_APART_NS else []
+    return misfits
+
+
 def _misfit(offset: Offset) -> bool:
     scattered = offset.uncertainty_ns > _APART_NS and offset.count >= _ENOUGH
     return abs(offset.drift) > _DRIFT or scattered
+
+
+def exclude_misfits(matches: Matches, clocks: Clocks) -> Matches:
+    """Return the matches where no collective of a misfit with other devices is complete: it is not one collective.
+
+    What matching reports about a misfit is left out: the note on its clock says that nothing of it matches.
+    """
+    if not clocks.misfit.any() or not len(matches):
+        return matches
+    mixed = np.logical_or.reduceat(clocks.misfit[matches.device], matches.first[:-1]) & (np.diff(matches.first) > 1)
+    notes = tuple((device, note) for device, note in matches.device_notes if not clocks.misfit[device])
+    return replace(matches, complete=matches.complete & ~mixed, device_notes=notes)
 
 
 def _notes(
@@ -155,16 +185,21 @@ def _notes(
             f"Rank {ranks[i]}'s clock is {duration(abs(offsets[i].ahead_ns))} {word} rank {ranks[reference[i]]}'s "
             f"(± {duration(offsets[i].uncertainty_ns)}, from {source}{drifts})."
         )
-    notes += [
-        f"Rank {ranks[i]}'s collectives do not match the other ranks': their ends differ by more than any clock offset "
-        "explains. Check that its trace is from the same job and numbers its steps the same way. Its clock is not "
-        "compared."
-        for i in misfits
-    ]
-    if alone:
-        listed = ", ".join(str(ranks[i]) for i in alone[:8]) + (f" and {len(alone) - 8} more" if len(alone) > 8 else "")
+    if misfits:
         notes.append(
-            f"No collective connects {'rank' if len(alone) == 1 else 'ranks'} {listed} with rank {ranks[0]}: "
-            "the offset of their clocks is unknown."
+            f"The collectives of {_listed(ranks, misfits)} do not match the other ranks': their ends differ by more "
+            "than any clock offset explains, so their waits, transfers and clocks are not compared. Check that all "
+            "traces are from one recording and number their steps the same way."
+        )
+    if alone:
+        notes.append(
+            f"No collective connects {_listed(ranks, alone)} with rank {ranks[0]}: the offset of their clocks is "
+            "unknown."
         )
     return tuple(notes)
+
+
+def _listed(ranks: Sequence[int], devices: Sequence[int]) -> str:
+    shown = ", ".join(str(ranks[i]) for i in devices[:_MOST_LISTED])
+    more = f" and {len(devices) - _MOST_LISTED} more" if len(devices) > _MOST_LISTED else ""
+    return f"{'rank' if len(devices) == 1 else 'ranks'} {shown}{more}"

@@ -37,8 +37,8 @@ class Latency:
     """Indices into the matches, in order of time."""
     transfer_ns: Int64
     """Of each instance."""
-    wait_ns: float
-    """Mean wait of a rank in one of them."""
+    wait_ns: float | None
+    """Mean wait of a rank in one of them; None for a kind in which ranks do not wait for each other."""
     busbw: float | None
     """Median bus bandwidth in bytes per second; None if the bytes are unknown."""
     slow: NDArray[np.bool_]
@@ -135,7 +135,7 @@ def _latency(matches: Matches, timing: Timing, part: Int64, name: str) -> Latenc
     comparable = len(part) >= _FEWEST and (sizes.min() > 0 or bool(name)) and sizes.max() <= _ALIKE * sizes.min()
     slow = (transfer > middle + 5 * deviation) & (transfer > 1.5 * middle) & comparable
     size = np.diff(matches.first)[part]
-    waited = np.add.reduceat(timing.wait_ns, matches.first[:-1])[part] / size
+    waited = (np.add.reduceat(timing.wait_ns, matches.first[:-1])[part] / size)[matches.synchronizing[part]]
     rates = timing.busbw[part][~np.isnan(timing.busbw[part])]
     return Latency(
         name=name,
@@ -144,7 +144,7 @@ def _latency(matches: Matches, timing: Timing, part: Int64, name: str) -> Latenc
         bytes=int(np.median(sizes)),
         instances=part,
         transfer_ns=transfer,
-        wait_ns=float(waited.mean()),
+        wait_ns=float(waited.mean()) if len(waited) else None,
         busbw=float(np.median(rates)) if len(rates) else None,
         slow=slow,
         phase=int(matches.phase[one]) if name else UNKNOWN_PHASE,

@@ -17,18 +17,20 @@ __all__ = ["Timing", "aligned_starts", "timing"]
 
 @dataclass(frozen=True)
 class Timing:
-    """One entry per instance of the matches, or per member of one."""
+    """One entry per instance of the matches, or per member of one.
+
+    Only complete instances have figures: where ranks are missing, all others may have waited for them.
+    """
 
     transfer_ns: Int64
-    """Per instance: the shortest duration among its members, since the last to arrive does not wait."""
-    upper_bound: NDArray[np.bool_]
-    """Per instance: whether ranks are missing, so that the transfer may be shorter and the waits longer."""
+    """Per instance: the shortest duration among its members, since the last to arrive does not wait; UNKNOWN_NS if it
+    is not complete."""
     wait_ns: Int64
-    """Per member: its duration minus the transfer."""
+    """Per member: its duration minus the transfer; UNKNOWN_NS if the instance is not complete or not synchronizing."""
     late_ns: Int64
     """Per member: its start after the first member's, on aligned clocks."""
     late_known: NDArray[np.bool_]
-    """Per member: whether the lateness exceeds the uncertainty of the clocks."""
+    """Per member: whether the instance is complete and the lateness exceeds the uncertainty of the clocks."""
     last: NDArray[np.int32]
     """Per instance: the device that arrived last; -1 if unknown."""
     algbw: NDArray[np.float64]
@@ -44,12 +46,15 @@ class Timing:
 def timing(matches: Matches, clocks: Clocks) -> Timing:
     """Separate wait from transfer, which needs no common clock, and find the last to arrive, which does.
 
-    The last to arrive has the shortest duration in a synchronizing collective, and otherwise the latest start. It is
+    Both are given for complete instances only, and waits for kinds in which ranks wait for each other. The last to
+    arrive has the shortest duration in a synchronizing collective, and otherwise the latest start. It is
     known only if it differs from the next by more than the uncertainty of the two clocks.
     """
     length = matches.end_ns - matches.start_ns
     low = matches.first[:-1]
-    transfer = np.minimum.reduceat(length, low) if len(matches) else np.empty(0, np.int64)
+    shortest = np.minimum.reduceat(length, low) if len(matches) else np.empty(0, np.int64)
+    transfer = np.where(matches.complete, shortest, UNKNOWN_NS)
+    waits = (matches.complete & matches.synchronizing)[matches.instance]
     start = aligned_starts(matches, clocks)
     by_start = np.lexsort((start, matches.instance))
     earliest = by_start[low][matches.instance]
@@ -61,10 +66,11 @@ def timing(matches: Matches, clocks: Clocks) -> Timing:
         algbw = np.where(sent, matches.bytes / (transfer * 1e-9), np.nan)
     return Timing(
         transfer_ns=transfer,
-        upper_bound=~matches.complete,
-        wait_ns=length - transfer[matches.instance],
+        wait_ns=np.where(waits, length - transfer[matches.instance], UNKNOWN_NS),
         late_ns=late,
-        late_known=(unsure != UNKNOWN_NS) & ((late > unsure) | (matches.device == matches.device[earliest])),
+        late_known=matches.complete[matches.instance]
+        & (unsure != UNKNOWN_NS)
+        & ((late > unsure) | (matches.device == matches.device[earliest])),
         last=_last(matches, clocks, np.where(matches.synchronizing[matches.instance], length, -start)),
         algbw=algbw,
         busbw=algbw * _factors(matches),
@@ -83,9 +89,9 @@ def aligned_starts(matches: Matches, clocks: Clocks) -> Int64:
 
 
 def _last(matches: Matches, clocks: Clocks, values: Int64) -> NDArray[np.int32]:
-    """Return each instance's device with the smallest value; -1 if the next value is within the uncertainty."""
+    """Return each complete instance's device with the smallest value; -1 if the next is within the uncertainty."""
     last = np.full(len(matches), -1, np.int32)
-    several = np.diff(matches.first) > 1
+    several = matches.complete & (np.diff(matches.first) > 1)
     order = np.lexsort((values, matches.instance))
     low = matches.first[:-1][several]
     smallest, second = order[low], order[low + 1]

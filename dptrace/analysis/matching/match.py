@@ -61,8 +61,15 @@ class Matches:
     """Start and end of each member, on its own clock."""
     unmatched: tuple[NDArray[np.int32], ...]
     """For each device, its communication intervals without a counterpart on another rank that should have one."""
-    notes: tuple[str, ...]
-    """What could not be matched, one sentence each."""
+    run_notes: tuple[str, ...]
+    """What could not be matched or compared in the whole run, one sentence each."""
+    device_notes: tuple[tuple[int, str], ...]
+    """What could not be matched of one device: its index and a sentence."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be matched, one sentence each."""
+        return (*self.run_notes, *(note for _, note in self.device_notes))
 
     def __len__(self) -> int:
         return len(self.collectives)
@@ -122,7 +129,7 @@ def _matches(
     size = np.where(share, size * wanted, size)
     labels = np.array([*calls.step_names, ""], object)
     places = tuple((device.timeline.rank, device.timeline.device) for device in devices)
-    notes, unmatched = report_unmatched(calls, order, first, time, [rank for rank, _ in places], world_size)
+    report = report_unmatched(calls, order, first, time, [rank for rank, _ in places], world_size)
     return Matches(
         device_ids=places,
         collectives=tuple(collectives),
@@ -136,15 +143,30 @@ def _matches(
         if len(collectives)
         else np.empty(0, np.bool_),
         size=np.maximum(wanted, np.diff(first)).astype(np.int32),
-        complete=np.diff(first) >= wanted,
+        complete=(np.diff(first) >= wanted) & _sizes_known(calls, order, first),
         first=first,
         device=calls.device[order],
         index=calls.index[order],
         start_ns=calls.start_ns[order],
         end_ns=calls.end_ns[order],
-        unmatched=unmatched,
-        notes=notes,
+        unmatched=report.unmatched,
+        run_notes=report.run_notes,
+        device_notes=report.device_notes,
     )
+
+
+def _sizes_known(calls: Calls, order: Int64, first: Int64) -> NDArray[np.bool_]:
+    """Return whether the members of each instance agree on its size, as those of different jobs may not.
+
+    A single member must say that its group has one rank. Several whose size is not recorded are taken for all.
+    """
+    if len(first) == 1:
+        return np.empty(0, np.bool_)
+    size = np.array([group.size for group in calls.groups], np.int64)[calls.group[order]]
+    largest = np.maximum.reduceat(size, first[:-1])
+    smallest = np.minimum.reduceat(np.where(size > 0, size, np.iinfo(np.int64).max), first[:-1])
+    known: NDArray[np.bool_] = np.where(np.diff(first) > 1, (largest == 0) | (smallest == largest), largest == 1)
+    return known
 
 
 def _best_described_member(calls: Calls, order: Int64, instance: Int64) -> Int64:

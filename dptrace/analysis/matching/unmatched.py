@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,17 @@ from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
 from dptrace.timeline.model import UNKNOWN_GROUP
 
-__all__ = ["instance_sizes", "report_unmatched"]
+__all__ = ["MatchingReport", "instance_sizes", "report_unmatched"]
+
+
+class MatchingReport(NamedTuple):
+    """What a matching left over."""
+
+    unmatched: tuple[NDArray[np.int32], ...]
+    """For each device, its communication intervals without a counterpart on another rank that should have one."""
+    run_notes: tuple[str, ...]
+    device_notes: tuple[tuple[int, str], ...]
+    """Index of the device, and a sentence."""
 
 
 def instance_sizes(calls: Calls, order: Int64, first: Int64, world_size: int) -> Int64:
@@ -43,8 +53,8 @@ def _devices_by_group(calls: Calls) -> Counter[int]:
 
 def report_unmatched(
     calls: Calls, order: Int64, first: Int64, time: Int64, ranks: Sequence[int], world_size: int
-) -> tuple[tuple[str, ...], tuple[NDArray[np.int32], ...]]:
-    """Return notes on what could not be matched, and the unmatched calls of each device.
+) -> MatchingReport:
+    """Report what could not be matched, and the unmatched calls of each device.
 
     Args:
         order, first: as for :func:`instance_sizes`.
@@ -55,19 +65,21 @@ def report_unmatched(
     single = order[(size == 1) & _has_recorded_partner(calls, ranks)[order]]
     alone = by_device(calls.device[single], len(ranks))
     unmatched = tuple(calls.index[np.sort(single[at])] for at in alone)
-    notes = [*_absent(calls, order, first, ranks, world_size), *_ambiguous(calls)]
+    run_notes = (*_absent(calls, order, first, ranks, world_size), *_ambiguous(calls))
+    notes: list[tuple[int, str]] = []
     calls_of, taken = by_device(calls.device, len(ranks)), by_device(calls.device[order], len(ranks))
     number = np.repeat(np.arange(len(first) - 1), np.diff(first))
     step_index = np.maximum.reduceat(calls.step_index[order], first[:-1]) if len(order) else np.empty(0, np.int64)
     for device, rank in enumerate(ranks):
-        notes += _unmatched(calls, single[alone[device]], rank)
+        found = _unmatched(calls, single[alone[device]], rank)
         if len(calls_of[device]):
             in_instance = np.zeros(len(first) - 1, np.bool_)
             in_instance[number[taken[device]]] = True
-            notes += _lacking(
+            found += _lacking(
                 calls, order[first[:-1]], np.diff(first), step_index, time, calls_of[device], in_instance, rank
             )
-    return tuple(notes), unmatched
+        notes += [(device, note) for note in found]
+    return MatchingReport(unmatched, run_notes, tuple(notes))
 
 
 def by_device(device: NDArray[Any], count: int) -> list[NDArray[np.intp]]:
@@ -88,11 +100,14 @@ def _has_recorded_partner(calls: Calls, ranks: Sequence[int]) -> NDArray[np.bool
 def _listed(values: Iterable[int]) -> str:
     shown = sorted(values)
     text = ", ".join(map(str, shown[:8])) + (f" and {len(shown) - 8:,} more" if len(shown) > 8 else "")
-    return f"rank {text} has" if len(shown) == 1 else f"ranks {text} have"
+    return f"rank {text}" if len(shown) == 1 else f"ranks {text}"
 
 
 def _absent(calls: Calls, order: Int64, first: Int64, ranks: Sequence[int], world_size: int) -> list[str]:
-    """Note the ranks of the groups that have no trace."""
+    """Note how many collectives lack ranks that have no trace.
+
+    The run's own notes name the missing ranks of the job; only others, which a group lists beyond them, are named here.
+    """
     recorded, lacking, count, uncertain = set(ranks), set[int](), 0, 0
     devices = _devices_by_group(calls)
     instances = Counter(calls.group[order[first[:-1]]].tolist())
@@ -104,18 +119,14 @@ def _absent(calls: Calls, order: Int64, first: Int64, ranks: Sequence[int], worl
             count += instances[i]
         elif not listed and devices[i] < group.size:
             uncertain += instances[i]
-    notes = []
-    if count:
-        whose = "its" if len(lacking) == 1 else "their"
-        notes.append(
-            f"{_listed(lacking).capitalize()} no trace in this run: {whose} part in "
-            f"{plural(count, 'collective')} is unknown."
-        )
-    if uncertain:
-        notes.append(
-            f"{plural(uncertain, 'collective')} had ranks without a trace in this run; which ones is not recorded."
-        )
-    return notes
+    if not count + uncertain:
+        return []
+    unnamed = lacking - set(range(world_size))
+    missing = f" ({_listed(unnamed)})" if unnamed else ""
+    which = f" Which ranks take part in {uncertain:,} of them is not recorded." if uncertain else ""
+    total = count + uncertain
+    incomplete = f"{plural(total, 'collective')} {'is' if total == 1 else 'are'} incomplete"
+    return [f"{incomplete}, because ranks not in this run{missing} take part: wait and transfer are unknown.{which}"]
 
 
 def _ambiguous(calls: Calls) -> list[str]:

@@ -83,7 +83,7 @@ def _rows(cross_rank: CrossRankAnalysis) -> list[dict[str, Any]]:
     rows = []
     for row, bucket in zip(cross_rank.collectives(), cross_rank.buckets.bucket.tolist(), strict=True):
         members: Sequence[dict[str, Any]] = row["members"]
-        if bucket >= 0:
+        if bucket >= 0 and row["complete"]:
             rows.append(
                 {
                     "step": row["step"],

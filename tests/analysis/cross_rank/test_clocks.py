@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks, estimate
+from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks, estimate, exclude_misfits
 from dptrace.analysis.cross_rank.stragglers import stragglers
 from dptrace.analysis.cross_rank.transfers import timing
 from dptrace.analysis.matching.match import Matches, match
@@ -139,8 +139,10 @@ def test_collectives_that_cannot_be_the_same_are_told() -> None:
 
     assert [False, True] == clocks.misfit.tolist()
     assert not clocks.corrected.any()
-    assert any("Rank 1's collectives do not match" in note for note in clocks.notes)
+    assert any("rank 1 do not match" in note for note in clocks.notes)
     assert 0 == len(stragglers(matches, devices, clocks))
+    assert matches.complete.all()
+    assert not exclude_misfits(matches, clocks).complete.any()
 
 
 def hosts(*named: tuple[int, str]) -> dict[str, object]:
@@ -165,6 +167,33 @@ def test_ranks_on_the_cpus_of_one_machine_have_one_clock() -> None:
     assert "share one clock" in note
     gpus = [plain(0), shifted(plain(1), 5 * MS)]
     assert estimate(match(gpus), gpus, hosts((0, "here"), (0, "here"))).corrected[1]
+
+
+def test_two_recordings_on_one_machine_are_not_one_job() -> None:
+    """On one clock, ends a minute apart are not those of one collective; what the other ranks share stays."""
+    devices = [on_cpu(0, ends()), on_cpu(1, ends()), shifted(on_cpu(2, ends()), 60_000 * MS)]
+    devices += [on_cpu(number, ends(), group="b", group_size=2) for number in (3, 4)]
+    matches = match(devices)
+    clocks = estimate(matches, devices, hosts(*[(0, "here")] * 5))
+    excluded = exclude_misfits(matches, clocks)
+
+    assert [False, False, True, False, False] == clocks.misfit.tolist()
+    assert [0, 0, 2, 0, 0] == clocks.reference.tolist()
+    groups = np.array([matches.groups[i].name for i in matches.group])
+    assert {"0": False, "b": True} == dict(zip(groups.tolist(), excluded.complete.tolist(), strict=True))
+    assert matches.complete.all()
+
+
+def test_a_misfits_other_notes_are_left_out() -> None:
+    """That nothing of it matches says more than how many of its collectives have no counterpart."""
+    strange = shifted(on_cpu(1, [*ends(), 10_000 * MS, 10_100 * MS], bytes=4_000), 60_000 * MS)
+    devices = [on_cpu(0, ends()), strange]
+    matches = match(devices)
+    clocks = estimate(matches, devices, hosts(*[(0, "here")] * 2))
+
+    assert any("Rank 1" in note for note in matches.notes)
+    assert not any("Rank 1" in note for note in exclude_misfits(matches, clocks).notes)
+    assert 1 == sum("rank 1" in note for note in clocks.notes)
 
 
 def test_ranks_of_one_machine_share_what_another_machine_s_clock_is_off() -> None:

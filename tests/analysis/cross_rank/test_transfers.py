@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dptrace.analysis.cross_rank.clocks import estimate
+from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, estimate
 from dptrace.analysis.cross_rank.transfers import Timing, timing
 from dptrace.analysis.matching.match import Matches, match
 from dptrace.model.collectives import bus_factor
@@ -43,7 +43,6 @@ def test_transfer_is_the_shortest_and_the_rest_is_waiting() -> None:
         assert pytest.approx(300_000, abs=1_000) == figures.late(int(matches.first[10]) + 1)
         assert -1 == figures.last[11]
         assert figures.late(int(matches.first[11]) + 1) in (None, 0)
-        assert not figures.upper_bound.any()
 
 
 @pytest.mark.parametrize(
@@ -75,11 +74,26 @@ def test_unknown_bytes_have_no_bandwidth() -> None:
     assert np.isnan(figures.busbw).all()
 
 
-def test_with_a_rank_missing_the_transfer_is_a_bound() -> None:
-    """All may have waited for the missing rank."""
+def test_with_a_rank_missing_nothing_is_known() -> None:
+    """All may have waited for the missing rank, however long."""
     _, figures = timing_of(rank(0, plain(group_size=3)), rank(1, plain(group_size=3)))
 
-    assert figures.upper_bound.all()
+    assert {UNKNOWN_NS} == {*figures.transfer_ns.tolist(), *figures.wait_ns.tolist()}
+    assert np.isnan(figures.algbw).all()
+    assert np.isnan(figures.busbw).all()
+    assert {-1} == set(figures.last.tolist())
+    assert not figures.late_known.any()
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "send_recv"])
+def test_where_ranks_do_not_wait_for_each_other_only_transfer_is_known(kind: str) -> None:
+    """The root of a broadcast leaves when it has sent: that others take longer is not waiting."""
+    what = Collective(kind, 4_000_000, "Float", "0", 2)
+    _, figures = timing_of(rank(0, [(0, 0, MS, what)]), rank(1, [(0, 0, 3 * MS, what)]))
+
+    assert [MS] == figures.transfer_ns.tolist()
+    assert [UNKNOWN_NS] * 2 == figures.wait_ns.tolist()
+    assert 4e9 == pytest.approx(figures.busbw[0])
 
 
 def test_who_is_last_at_a_broadcast_is_told_by_its_start() -> None:
@@ -178,5 +192,6 @@ def test_figures_of_what_remains_do_not_change() -> None:
     rest = np.arange(len(matches)) != row
     assert figures.transfer_ns[rest].tolist() == changed.transfer_ns[rest].tolist()
     assert np.array_equal(figures.busbw[rest], changed.busbw[rest], equal_nan=True)
-    assert [bool(changed.upper_bound[row]), False] == [True, bool(figures.upper_bound[row])]
+    assert UNKNOWN_NS == changed.transfer_ns[row]
+    assert UNKNOWN_NS != figures.transfer_ns[row]
     assert 7 == fewer.first[row + 1] - fewer.first[row]

@@ -186,18 +186,39 @@ def test_a_rank_without_a_trace_is_told() -> None:
     """For groups that list their ranks, groups of known size, and a job of known size."""
     listed = [reduce(0, MS, group_size=4, ranks=(0, 1, 2, 3)), reduce(0, 2 * MS, group="1", ranks=(0, 1), group_size=2)]
     matches = match([rank(0, listed), rank(1, listed)])
-    assert ("Ranks 2, 3 have no trace in this run: their part in 1 collective is unknown.",) == matches.notes
+    (note,) = matches.notes
+    assert "1 collective is incomplete" in note
+    assert "ranks 2, 3" in note
     assert [False, True] == matches.complete.tolist()
     assert [4, 2] == matches.size.tolist()
 
     sized = [reduce(0, MS, group_size=3)]
     matches = match([rank(0, sized), rank(1, sized)])
-    assert ("1 collective had ranks without a trace in this run; which ones is not recorded.",) == matches.notes
+    (note,) = matches.notes
+    assert "1 collective is incomplete" in note
+    assert "not recorded" in note
 
     plain = [reduce(0, MS, group="")]
     matches = match([rank(0, plain), rank(2, plain)], world_size=3)
-    assert ("Rank 1 has no trace in this run: its part in 1 collective is unknown.",) == matches.notes
+    (note,) = matches.notes
+    assert "1 collective is incomplete" in note
     assert not matches.complete.any()
+
+
+def test_files_of_two_jobs_have_no_complete_collective() -> None:
+    """Rank 0 of two and ranks 1 to 3 of four are four ranks, but their groups are not of one size."""
+    small, large = [reduce(0, MS, group_size=2)], [reduce(0, MS, group_size=4)]
+    matches = match([rank(0, small), *(rank(number, large) for number in (1, 2, 3))])
+
+    assert [4] == np.diff(matches.first).tolist()
+    assert [False] == matches.complete.tolist()
+
+
+def test_a_lone_call_is_complete_only_where_its_group_has_one_rank() -> None:
+    """Whether a single rank of a group of unknown size is all of it, nothing shows."""
+    alone, unknown = reduce(0, MS, group_size=1), reduce(0, 2 * MS, group="a")
+
+    assert [True, False] == match([rank(0, [alone, unknown])]).complete.tolist()
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])

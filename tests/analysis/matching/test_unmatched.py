@@ -44,17 +44,18 @@ def test_what_no_other_rank_has_is_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "said"),
-    [((0, 1, 2), "Rank 2 has no trace"), (tuple(range(14)), "Ranks 2, 3, 4, 5, 6, 7, 8, 9 and 4 more have")],
+    ("ranks", "named"),
+    [((0, 1, 2), "(rank 2)"), (tuple(range(14)), "(ranks 2, 3, 4, 5, 6, 7, 8, 9 and 4 more)")],
 )
-def test_absent_ranks_are_named(ranks: tuple[int, ...], said: str) -> None:
-    """One, or the first eight."""
+def test_absent_ranks_are_named_once(ranks: tuple[int, ...], named: str) -> None:
+    """One, or the first eight; those of a job of known size are named in the run's own notes."""
     calls = [reduce(0, MS, ranks=ranks, group_size=len(ranks))]
 
     (note,) = match([rank(0, calls), rank(1, calls)]).notes
-
-    assert note.startswith(said)
-    assert note.endswith("part in 1 collective is unknown.")
+    assert named in note
+    assert note.startswith("1 collective is incomplete")
+    (note,) = match([rank(0, calls), rank(1, calls)], len(ranks)).notes
+    assert named not in note
 
 
 def test_sizes_come_from_the_group_else_from_the_job_else_from_who_is_here() -> None:

@@ -15,7 +15,10 @@ from tests.support.synthetic import training_run
 
 
 def test_members_are_those_of_the_matches() -> None:
-    """Wait, lateness, transfer, bandwidth and exposed time of every collective, as in Run.matched_collectives()."""
+    """Wait, lateness, transfer, bandwidth and exposed time of every collective, as in Run.matched_collectives().
+
+    Where one may be unknown, it is packed plus 1.
+    """
     run = Run("two", two_rank_timelines())
     drawn = chart(run)
     columns = details(run, drawn)
@@ -31,12 +34,22 @@ def test_members_are_those_of_the_matches() -> None:
         [place] = np.flatnonzero((starts == row["start_ns"]) & (tracks == row["rank"]))
         number = instance[place] - 1
         assert row["collective"] == number
-        assert (row["wait_ns"], row["exposed_ns"]) == (wait[place], exposed[place])
+        assert (row["wait_ns"] + 1, row["exposed_ns"]) == (wait[place], exposed[place])
         assert (None if np.isnan(row["late_ns"]) else row["late_ns"]) == (late[place] - 1 if late[place] else None)
         one = {key: unpack(columns["instances"][key])[number] for key in ("transfer", "busbw", "bytes", "seq", "group")}
-        assert (row["transfer_ns"], row["bytes"], row["seq"]) == (one["transfer"], one["bytes"], one["seq"] - 1)
+        assert (row["transfer_ns"] + 1, row["bytes"], row["seq"]) == (one["transfer"], one["bytes"], one["seq"] - 1)
         assert one["busbw"] == pytest.approx(0 if row["busbw_gbps"] is None else row["busbw_gbps"] * 1e6, abs=1)
         assert columns["groups"][one["group"]]["name"] == row["group"]
+
+
+def test_members_of_incomplete_collectives_have_no_times() -> None:
+    """With a rank missing, wait, lateness and transfer are 0, which stands for unknown."""
+    run = Run("two", two_rank_timelines()[:1], world_size=2)
+    columns = details(run, chart(run))
+
+    assert unpack(columns["instance"]).any()
+    unknown = [columns["wait"], columns["late"], columns["instances"]["transfer"], columns["instances"]["last"]]
+    assert {0} == {value for column in unknown for value in unpack(column).tolist()}
 
 
 def test_launch_delays_are_in_the_order_of_the_lanes() -> None:

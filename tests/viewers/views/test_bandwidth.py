@@ -23,12 +23,12 @@ def test_dots_are_the_busbw_of_the_collectives() -> None:
     assert "(2 like it)" in dots[0].tip
 
 
-def test_bounds_are_rings() -> None:
-    """Where ranks are missing, a collective may have been faster."""
-    told = bandwidth(CASES["one rank"]())
+def test_with_ranks_missing_no_bandwidth_is_drawn() -> None:
+    """The transfer time, and so the bandwidth, is unknown: the ranks that are here may have waited for others."""
+    drawing = bandwidth(CASES["one rank"]())
 
-    assert "the true bandwidth may be higher" in told.subtitle
-    assert all(mark.hollow for mark in told.marks if isinstance(mark, Dot))
+    assert "a known transfer time" in drawing.message
+    assert not drawing.marks
 
 
 def test_where_there_is_nothing_it_is_said() -> None:

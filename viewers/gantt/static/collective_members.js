@@ -3,6 +3,9 @@
 import { unpack } from "./columns.js";
 import { laneOf } from "./rows.js";
 
+/** Convert a time that is packed plus 1, since 0 stands for an unknown one. */
+const known = (packed) => (packed ? packed - 1 : null);
+
 const LAUNCHED_ROLES = new Set(["compute", "collectives", "memory"]);
 
 export class CollectiveMembers {
@@ -54,22 +57,21 @@ export class CollectiveMembers {
   }
 
   /**
-   * Return the collective at an index of a track, with all its ranks: { name, group, seq, bytes, transfer, upper, algbw,
+   * Return the collective at an index of a track, with all its ranks: { name, group, seq, bytes, transfer, algbw,
    * busbw, last (its track, or -1), members: [{ track, index, wait, late, exposed }] }; null if it was not matched.
-   * Times in ns, rates in bytes per second; 0 where unknown, null for unknown lateness.
+   * Times in ns, null where unknown; rates in bytes per second, 0 where unknown.
    */
   of(track, index) {
     const number = this.memberColumns?.instance[this.#place(track, index)];
     if (!number) return null;
     const field = (key) => this.instances[key][number - 1];
     const members = Array.from(this.places.subarray(this.first[number - 1], this.first[number]), (place) => {
-      const late = this.memberColumns.late[place];
-      return { ...this.#at(place), wait: this.memberColumns.wait[place], late: late ? late - 1 : null, exposed: this.columns.exposed[place] };
+      const { wait, late } = this.memberColumns;
+      return { ...this.#at(place), wait: known(wait[place]), late: known(late[place]), exposed: this.columns.exposed[place] };
     });
     return {
-      ...{ bytes: field("bytes"), transfer: field("transfer"), algbw: 1000 * field("algbw"), busbw: 1000 * field("busbw") },
+      ...{ bytes: field("bytes"), transfer: known(field("transfer")), algbw: 1000 * field("algbw"), busbw: 1000 * field("busbw") },
       ...{ name: this.memberColumns.names[field("name")], group: this.memberColumns.groups[field("group")], seq: field("seq") - 1, last: field("last") - 1 },
-      upper: Boolean(field("upper")),
       members,
     };
   }

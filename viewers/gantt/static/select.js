@@ -5,8 +5,9 @@ import { laneAt } from "./extra_rows.js";
 import { stepAt, streamWord } from "./rows.js";
 import { bytes, collectiveWord, duration, moment, percentOf, rate, shortName, shortOperator, visible } from "./text.js";
 
-/** Shown for a lateness that is smaller than the uncertainty of the ranks' clocks. */
+/** Shown for a time that the traces do not tell: a rank is missing, or the clocks are not certain enough. */
 const UNKNOWN = "–";
+const orUnknown = (time) => (time === null ? UNKNOWN : duration(time));
 
 /** Return a table row { track, last, cells } for each rank of a collective. */
 export function memberRows(memberDetails, scene, lod) {
@@ -16,8 +17,8 @@ export function memberRows(memberDetails, scene, lod) {
     cells: [
       scene.tracks[track].label + (track === memberDetails.last ? " · last" : ""),
       late === null ? UNKNOWN : late ? `+${duration(late)}` : "first",
-      duration(wait),
-      duration(memberDetails.transfer),
+      orUnknown(wait),
+      orUnknown(memberDetails.transfer),
       duration(exposed),
       duration(lod.duration[index] - exposed),
     ],
@@ -84,7 +85,7 @@ export class Selection {
     if (!memberDetails) return [visible(title), [name, table(null, [...this.#facts(index, track), ["exposed", `${duration(exposed)} (${percentOf(exposed, time)})`]], "facts-table")]];
     const rows = memberRows(memberDetails, scene, lod).map(({ track: member, last, cells: [label, ...rest] }) => Object.assign([this.#rankButton(member, label), ...rest], { className: last ? "last" : "" }));
     const head = ["rank", "arrival", "wait", "transfer", "exposed", "overlapped"];
-    return [visible(title), [name, table(null, this.#shared(known, memberDetails), "facts-table"), this.#bars(memberDetails), table(head, rows)]];
+    return [visible(title), [name, table(null, this.#shared(known, memberDetails), "facts-table"), ...(memberDetails.transfer === null ? [] : [this.#bars(memberDetails)]), table(head, rows)]];
   }
 
   /** Return a button that scrolls to a rank. */
@@ -94,10 +95,10 @@ export class Selection {
     return button;
   }
 
-  #shared(known, { transfer, upper, busbw, algbw, seq, group, members }) {
+  #shared(known, { transfer, busbw, algbw, seq, group, members }) {
     const ranks = group.size || known.size, shown = members.length;
     return [
-      ["transfer", `${upper ? "at most " : ""}${duration(transfer)}`],
+      ["transfer", transfer === null ? "unknown: a rank is missing" : duration(transfer)],
       ...(busbw ? [["bandwidth", `busbw ${rate(busbw)} · algbw ${rate(algbw)}`]] : []),
       ["group", [group.description || group.name || known.group || "unnamed", ranks ? `${shown} of ${ranks} ranks shown` : `${shown} ranks shown`].join(" · ")],
       ...(seq >= 0 ? [["sequence", String(seq)]] : []),
@@ -108,15 +109,15 @@ export class Selection {
   /** Return a bar per rank: its lateness, its wait, and the transfer. */
   #bars({ members, transfer }) {
     const box = element("div", "members");
-    const whole = Math.max(...members.map(({ late, wait }) => (late ?? 0) + wait + transfer), 1);
+    const whole = Math.max(...members.map(({ late, wait }) => (late ?? 0) + (wait ?? 0) + transfer), 1);
     for (const { track, late, wait } of members) {
       const bar = element("div", "member");
-      for (const [className, ns] of [["late", late ?? 0], ["wait", wait], ["transfer", transfer]]) {
+      for (const [className, ns] of [["late", late ?? 0], ["wait", wait ?? 0], ["transfer", transfer]]) {
         const part = element("i", className);
         part.style.width = `${(100 * ns) / whole}%`;
         bar.append(part);
       }
-      bar.title = `${this.scene.tracks[track].label}: wait ${duration(wait)}, transfer ${duration(transfer)}`;
+      bar.title = `${this.scene.tracks[track].label}: wait ${orUnknown(wait)}, transfer ${duration(transfer)}`;
       box.append(bar);
     }
     const key = element("p", "key");
