@@ -114,6 +114,7 @@ class CrossRankAnalysis:
             reference_rank = self.matches.device_ids[reference][0]
             row: dict[str, Any] = {"rank": rank, "device": device, "reference_rank": reference_rank}
             row["offset_ns"] = int(clocks.offset_ns[number]) if known else None
+            row["at_ns"] = int(clocks.at_ns[number]) if known else None
             row["uncertainty_ns"] = int(clocks.uncertainty_ns[number]) if known else None
             row |= {"drift_ppm": float(clocks.drift_ppm[number]), "corrected": bool(clocks.corrected[number])}
             rows.append(row | {"collectives": int(clocks.collectives[number])})

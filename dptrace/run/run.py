@@ -230,7 +230,7 @@ class Run:
             rank, device (int): as in :meth:`steps`.
             start_ns, end_ns (int, ns): on the rank's own clock.
             exposed_ns, overlapped_ns (int, ns): its time without and under compute on this rank.
-            wait_ns (int or None, ns): its duration on this rank beyond transfer_ns; missing for broadcasts and messages.
+            wait_ns (int or None, ns): its duration on this rank beyond transfer_ns; missing for broadcast, messages.
             late_ns (int or None, ns): how much later than the first rank it arrived; missing within clock uncertainty.
 
         Transfer, wait, lateness and bandwidth are missing if not complete. Missing numbers are NaN in a float column.
@@ -243,9 +243,9 @@ class Run:
         Columns:
             rank, device (int): as in :meth:`steps`.
             reference_rank (int): the rank that the clock is compared with.
-            offset_ns (int or None, ns): how far its clock is ahead; NaN where no collective connects the two ranks.
+            offset_ns, at_ns (int or None, ns): how far its clock is ahead, and when; NaN where nothing connects it.
             uncertainty_ns (int or None, ns): the offset's error is at most this; NaN as for offset_ns.
-            drift_ppm (float, ppm): change of the offset over time.
+            drift_ppm (float, ppm): change of the offset from at_ns on; docs/reference/json.md has the formula.
             corrected (bool): whether comparisons across ranks correct this clock.
             collectives (int): number of collectives that the estimate uses.
         """

@@ -46,7 +46,8 @@ _MATCHED_COLUMNS = (
 _MEMBER_COLUMNS = "rank", "device", "start_ns", "end_ns", "exposed_ns", "overlapped_ns", "wait_ns", "late_ns"
 """Columns of one rank of a matched collective."""
 CLOCK_COLUMNS = (
-    *("rank", "device", "reference_rank", "offset_ns", "uncertainty_ns", "drift_ppm", "corrected", "collectives"),
+    *("rank", "device", "reference_rank", "offset_ns", "at_ns", "uncertainty_ns", "drift_ppm", "corrected"),
+    "collectives",
 )
 STRAGGLER_COLUMNS = (
     "rank",

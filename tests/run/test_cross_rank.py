@@ -13,7 +13,7 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.run.cross_rank import CrossRankAnalysis, analyze_cross_rank
 from dptrace.run.run import Run
 from tests.support.builders import two_rank_timelines
-from tests.support.rank_cases import cut, of_trace, real_ranks, real_traces
+from tests.support.rank_cases import cut, of_trace, rank, real_ranks, real_traces, reduce, shifted
 from tests.support.real_traces import needs_real_traces, real
 
 
@@ -152,3 +152,17 @@ def test_missing_ranks_are_named_in_one_note() -> None:
     notes = [*run.notes, *run.cross_rank.notes]
     assert 1 == sum("2, 3" in note for note in notes)
     assert 1 == sum("30 collectives are incomplete" in note for note in notes)
+
+
+def test_aligned_times_follow_from_the_clock_rows() -> None:
+    """t - offset_ns - drift_ppm * 1e-6 * (t - at_ns) is the time that a drifting clock is corrected to."""
+    calls = [reduce(0, 1_000_000 * k) for k in range(1, 400)]
+    run = Run("r", tuple(d.timeline for d in (rank(0, calls), shifted(rank(1, calls), 7_000_000, ppm=30.0))))
+    clocks, row = run.cross_rank.clocks, run.clock_offsets().iloc[1]
+
+    assert row["corrected"]
+    assert pytest.approx(30.0, rel=0.01) == row["drift_ppm"]
+    times = run.timelines[1].start_ns
+    aligned = times - row["offset_ns"] - row["drift_ppm"] * 1e-6 * (times - row["at_ns"])
+    assert np.abs(aligned - clocks.align(1, times)).max() <= 1
+    assert np.abs(aligned - run.timelines[0].start_ns).max() <= row["uncertainty_ns"]
