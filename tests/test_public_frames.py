@@ -21,7 +21,7 @@ RUN_FRAMES = (
     *("matched_collectives", "clock_offsets", "stragglers", "findings"),
 )
 COMPARISON_FRAMES = "figures", "ranks", "collectives", "kernels"
-KINDS = {"int": "i", "float": "f", "bool": "b", "str": "OTU", "None": "fO", "tuple": "O", "dict": "O"}
+KINDS = {"int": "i", "Int64": "i", "float": "f", "bool": "b", "str": "OTU", "None": "fO", "tuple": "O", "dict": "O"}
 """The kinds of NumPy dtypes that each documented type may have; a missing number makes a column float."""
 UNITS = {"_ns": "ns", "_percent": "%", "_gbps": "GB/s", "_ppm": "ppm", "bytes": "bytes", "bytes_per_step": "bytes"}
 

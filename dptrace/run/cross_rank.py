@@ -77,7 +77,7 @@ class CrossRankAnalysis:
 
     def _members(self) -> list[dict[str, Any]]:
         matches, timing = self.matches, self.timing
-        exposures = []
+        waits, exposures = [wait.calls for wait in self.exposed_waits], []
         for figures in self.devices:
             is_comm = figures.timeline.collective >= 0
             exposures.append((figures.exposed_ns[is_comm], figures.overlapped_ns[is_comm]))
@@ -101,9 +101,23 @@ class CrossRankAnalysis:
                 "overlapped_ns": int(exposures[device][1][index]),
                 "wait_ns": _known_ns(wait),
                 "late_ns": late if known else None,
+                **waits[device].row(index),
             }
             for device, index, start, end, wait, late, known in columns
         ]
+
+    def waits_for(self) -> int | None:
+        """Return the rank that is the origin of more than half of the run's exposed waiting; None if there is none."""
+        late, caused = self.stragglers, dict[int, int]()
+        others = np.diff(self.matches.first)[late.instance] - 1
+        costs = (late.cost_ns * others).tolist()
+        for device, cost, cause in zip(late.device.tolist(), costs, late.cause, strict=True):
+            if cause != "passed_on":
+                rank = self.matches.device_ids[device][0]
+                caused[rank] = caused.get(rank, 0) + cost
+        whole = sum(int(wait.wait_ns.sum()) for wait in self.exposed_waits)
+        rank = max(caused, key=lambda rank: caused[rank], default=-1)
+        return rank if 2 * caused.get(rank, 0) > whole else None
 
     def clock_rows(self) -> list[dict[str, Any]]:
         """Return each rank's clock offset from the first rank's; None where no collective connects them."""
@@ -195,7 +209,7 @@ def analyze_cross_rank(
         matches=matches,
         clocks=clocks,
         timing=transfer_timing,
-        exposed_waits=exposed_waits(matches, transfer_timing, devices),
+        exposed_waits=exposed_waits(matches, transfer_timing, clocks, devices),
         buckets=ddp_buckets,
         names=tuple(names),
         latencies=distributions,

@@ -152,8 +152,10 @@ class Run:
             start_ns, end_ns (int, ns): on the rank's own clock.
             exposed_ns, overlapped_ns (int, ns): its time without and under compute.
             name, label (str): the kernel's name, and the label of the bucket or layer it serves; empty for no label.
+            exposed_wait_ns (Int64, ns): part of exposed_ns spent waiting for later ranks; <NA> where unknown.
+            waits_for (Int64): rank that caused more than half of the wait; <NA> where none did.
         """
-        return tables.collective_frame(self.devices)
+        return tables.collective_frame(self.devices, self.cross_rank.exposed_waits)
 
     def kernels(self) -> pd.DataFrame:
         """Return every device interval (kernel, copy, set) of every GPU: a row each.
@@ -211,7 +213,7 @@ class Run:
         return tables.frame(action_rows(self.pipelines, self.timelines), ACTION_COLUMNS)
 
     def matched_collectives(self) -> pd.DataFrame:
-        """Return every collective across ranks: a row for each of its ranks.
+        """Return every collective across ranks: a row for each of its ranks; missing numbers are NaN.
 
         Columns:
             collective (int): number of the collective; its rows share it.
@@ -232,6 +234,7 @@ class Run:
             exposed_ns, overlapped_ns (int, ns): its time without and under compute on this rank.
             wait_ns (int or None, ns): its duration on this rank beyond transfer_ns; missing for broadcast, messages.
             late_ns (int or None, ns): how much later than the first rank it arrived; missing within clock uncertainty.
+            exposed_wait_ns … waits_for: as in :meth:`collectives`.
 
         Transfer, wait, lateness and bandwidth are missing if not complete. Missing numbers are NaN in a float column.
         """
@@ -294,8 +297,7 @@ class Run:
         from dptrace.run.select import selected_devices
 
         devices, notes = selected_devices(self.path, self.devices, ranks, steps)
-        timelines = tuple(device.timeline for device in devices)
-        return replace(self, timelines=timelines, devices=devices, notes=(*self.notes, *notes))
+        return replace(self, timelines=tuple(d.timeline for d in devices), devices=devices, notes=(*self.notes, *notes))
 
     def compare(self, after: Run) -> Comparison:
         """Compare with a later run; see :func:`dptrace.compare`."""

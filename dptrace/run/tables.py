@@ -36,14 +36,17 @@ __all__ = [
 
 _COLLECTIVE_COLUMNS = (
     *("rank", "device", "step", "kind", "bytes", "dtype", "group", "group_size", "seq", "phase"),
-    *("start_ns", "end_ns", "exposed_ns", "overlapped_ns", "name", "label"),
+    *("start_ns", "end_ns", "exposed_ns", "overlapped_ns", "name", "label", "exposed_wait_ns", "waits_for"),
 )
 _MATCHED_COLUMNS = (
     *("kind", "name", "group", "seq", "bytes", "dtype", "step", "phase", "complete"),
     *("transfer_ns", "algbw_gbps", "busbw_gbps", "last_rank"),
 )
 """Columns of a matched collective that are the same for all of its ranks."""
-_MEMBER_COLUMNS = "rank", "device", "start_ns", "end_ns", "exposed_ns", "overlapped_ns", "wait_ns", "late_ns"
+_MEMBER_COLUMNS = (
+    *("rank", "device", "start_ns", "end_ns", "exposed_ns", "overlapped_ns", "wait_ns", "late_ns"),
+    *("exposed_wait_ns", "waits_for"),
+)
 """Columns of one rank of a matched collective."""
 CLOCK_COLUMNS = (
     *("rank", "device", "reference_rank", "offset_ns", "at_ns", "uncertainty_ns", "drift_ppm", "corrected"),
@@ -84,12 +87,12 @@ def step_frame(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -
         for d, wait in zip(devices, waits, strict=True)
         for k, name in enumerate(d.split.names)
     )
-    return _with_missing_waits(frame(rows, ["rank", "device", "step", *FIGURES, *WAIT_FIGURES]))
+    return _nullable(frame(rows, ["rank", "device", "step", *FIGURES, *WAIT_FIGURES]), "exposed_wait_ns")
 
 
-def _with_missing_waits(table: pd.DataFrame) -> pd.DataFrame:
-    """Give waits pandas' nullable integers, so that one unknown wait does not turn nanoseconds into floats."""
-    return table.astype({"exposed_wait_ns": "Int64"})
+def _nullable(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """Give columns pandas' nullable integers, so that one unknown value does not turn the others into floats."""
+    return table.astype(dict.fromkeys(columns, "Int64"))
 
 
 def total_frame(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> pd.DataFrame:
@@ -102,7 +105,7 @@ def total_frame(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) 
         percent = overlap_percent(device.split.total()["overlapped_comm_ns"], device.split.total()["exposed_comm_ns"])
         overlap = float("nan") if percent is None else percent
         rows.append({"rank": device.split.rank, "device": device.split.device, **total, "overlap_percent": overlap})
-    return _with_missing_waits(frame(rows, ["rank", "device", *FIGURES, *WAIT_FIGURES, "overlap_percent"]))
+    return _nullable(frame(rows, ["rank", "device", *FIGURES, *WAIT_FIGURES, "overlap_percent"]), "exposed_wait_ns")
 
 
 def idle_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
@@ -117,10 +120,10 @@ def idle_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
     return frame(rows, ["rank", "device", "step", *CAUSES, "idle_ns"])
 
 
-def collective_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
+def collective_frame(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> pd.DataFrame:
     """Return a row per collective and GPU."""
-    rows = (row for device in devices for row in _collective_rows(device))
-    return frame(rows, _COLLECTIVE_COLUMNS).astype({"bytes": "Int64"})
+    rows = (row for pair in zip(devices, waits, strict=True) for row in _collective_rows(*pair))
+    return _nullable(frame(rows, _COLLECTIVE_COLUMNS), "bytes", "exposed_wait_ns", "waits_for")
 
 
 def kernel_frame(timelines: Sequence[Timeline]) -> pd.DataFrame:
@@ -137,7 +140,8 @@ def matched_frame(collectives: Sequence[dict[str, Any]]) -> pd.DataFrame:
         for number, row in enumerate(collectives)
         for member in row["members"]
     )
-    return frame(rows, ("collective", *_MATCHED_COLUMNS, *_MEMBER_COLUMNS)).astype({"bytes": "Int64"})
+    table = frame(rows, ("collective", *_MATCHED_COLUMNS, *_MEMBER_COLUMNS))
+    return _nullable(table, "bytes", "exposed_wait_ns", "waits_for")
 
 
 def rank_dict(device: DeviceFigures, wait: ExposedWait) -> dict[str, Any]:
@@ -153,7 +157,7 @@ def rank_dict(device: DeviceFigures, wait: ExposedWait) -> dict[str, Any]:
         "overlap_percent": overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"]),
         "collectives": [
             {key: value for key, value in row.items() if key not in ("rank", "device")}
-            for row in _collective_rows(device)
+            for row in _collective_rows(device, wait)
         ],
     }
 
@@ -199,10 +203,10 @@ def _kind_waits(wait: ExposedWait, kind: str, step: int) -> dict[str, int | None
     return figures.step(step) if figures else {"exposed_wait_ns": None, "exposed_unmatched_ns": None}
 
 
-def _collective_rows(device: DeviceFigures) -> list[dict[str, Any]]:
+def _collective_rows(device: DeviceFigures, wait: ExposedWait) -> list[dict[str, Any]]:
     timeline, exposed, overlapped = device.timeline, device.exposed_ns, device.overlapped_ns
     rows = []
-    for i in np.flatnonzero(timeline.collective >= 0):
+    for call, i in enumerate(np.flatnonzero(timeline.collective >= 0)):
         comm, step = timeline.collectives[timeline.collective[i]], int(timeline.step[i])
         values = (
             *(timeline.rank, timeline.device, timeline.windows.names[step] if step >= 0 else None, comm.kind),
@@ -215,7 +219,7 @@ def _collective_rows(device: DeviceFigures) -> list[dict[str, Any]]:
                 Phase(timeline.phase[i]).name.lower(),
             ),
             *(int(timeline.start_ns[i]), int(timeline.end_ns[i]), int(exposed[i]), int(overlapped[i])),
-            *(timeline.names[timeline.name[i]], comm.label),
+            *(timeline.names[timeline.name[i]], comm.label, *wait.calls.row(call).values()),
         )
         rows.append(dict(zip(_COLLECTIVE_COLUMNS, values, strict=True)))
     return rows

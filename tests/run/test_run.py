@@ -9,6 +9,7 @@ import pytest
 
 import dptrace
 import dptrace.run.run
+from dptrace.analysis.cross_rank.exposed_wait import WAIT_FIGURES
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES, overlap_percent
 from dptrace.errors import DptraceError
@@ -60,12 +61,11 @@ def test_to_dict_is_the_documented_schema(folder: Path) -> None:
 
     rank = data["ranks"][0]
     assert (1, 2, 0) == (data["schema"], data["world_size"], rank["rank"])
-    assert set(FIGURES) | {"step", "comm", "idle", "recompute_ns"} == set(rank["steps"][0])
+    assert {*FIGURES, *WAIT_FIGURES, "step", "comm", "idle", "recompute_ns"} == set(rank["steps"][0])
     assert rank["steps"][0]["idle_ns"] == sum(rank["steps"][0]["idle"].values())
-    assert {"count": 1, "bytes": 4000, "exposed_ns": 15_000, "overlapped_ns": 10_000} == rank["steps"][0]["comm"][
-        "all_reduce"
-    ]
-    assert set(FIGURES) == set(rank["total"])
+    figures = {"count": 1, "bytes": 4000, "exposed_ns": 15_000, "overlapped_ns": 10_000}
+    assert figures | {"exposed_wait_ns": 0, "exposed_unmatched_ns": 0} == rank["steps"][0]["comm"]["all_reduce"]
+    assert {*FIGURES, *WAIT_FIGURES} == set(rank["total"])
     assert 2 == len(rank["collectives"])
 
 

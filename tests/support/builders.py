@@ -41,6 +41,9 @@ class TimelineBuilder:
         comm = Collective("all_reduce", bytes, "float", "default_pg", 2)
         return self._add(start, end, "ncclDevKernel_AllReduce", Kind.COMMUNICATION, Phase.BACKWARD, lane, comm)
 
+    def collective(self, start: int, end: int, comm: Collective, lane: int = 20) -> TimelineBuilder:
+        return self._add(start, end, f"ncclDevKernel_{comm.kind}", Kind.COMMUNICATION, Phase.BACKWARD, lane, comm)
+
     def build(self) -> Timeline:
         rows = sorted(self.rows, key=lambda row: (row[0], row[1]))
         names = tuple(dict.fromkeys(row[2] for row in rows))

@@ -9,18 +9,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.cross_rank.clocks import Clocks
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, subtract, union
 
-__all__ = ["WAIT_FIGURES", "ExposedWait", "exposed_waits"]
+__all__ = ["WAIT_FIGURES", "CallWaits", "ExposedWait", "WaitFigures", "exposed_waits", "sum_of_waits"]
 
 WAIT_FIGURES = ("exposed_wait_ns", "exposed_unmatched_ns")
 """The figures that stand beside ``exposed_comm_ns`` in every table."""
@@ -35,7 +36,7 @@ class WaitFigures:
     known: NDArray[np.bool_]
     """Whether any collective of the step shows how long it waited."""
     unmatched_ns: Int64
-    """Exposed time of collectives that do not have all ranks of their group, so that their waiting is unknown."""
+    """Exposed time of collectives that lack a rank of their group, so that their waiting is unknown."""
 
     def step(self, number: int) -> dict[str, int | None]:
         """Return the figures of one step by the names in WAIT_FIGURES; the wait is None where it is not known."""
@@ -53,6 +54,31 @@ class WaitFigures:
         return {"exposed_wait_ns": wait, "exposed_unmatched_ns": int(self.unmatched_ns.sum())}
 
 
+def sum_of_waits(figures: Iterable[WaitFigures]) -> dict[str, int | None]:
+    """Return the sums over devices and steps by the names in WAIT_FIGURES; the wait is None if it is known nowhere."""
+    totals = [one.total() for one in figures]
+    waits = [wait for total in totals if (wait := total["exposed_wait_ns"]) is not None]
+    unmatched = sum(total["exposed_unmatched_ns"] or 0 for total in totals)
+    return {"exposed_wait_ns": sum(waits) if waits else None, "exposed_unmatched_ns": unmatched}
+
+
+@dataclass(frozen=True, slots=True)
+class CallWaits:
+    """Waiting of each collective of a device, in the order of its timeline; -1 where it is not known."""
+
+    wait_ns: Int64
+    """Duration beyond the transfer, at the start of the interval."""
+    exposed_ns: Int64
+    """The part of the wait without compute."""
+    waits_for: NDArray[np.int32]
+    """Rank that arrived last, if more than half of the wait was for it alone; else -1."""
+
+    def row(self, call: int) -> dict[str, int | None]:
+        """Return the exposed wait of a collective and the rank that it was for; None where not known."""
+        exposed, rank = int(self.exposed_ns[call]), int(self.waits_for[call])
+        return {"exposed_wait_ns": exposed if exposed >= 0 else None, "waits_for": rank if rank >= 0 else None}
+
+
 @dataclass(frozen=True, slots=True)
 class ExposedWait(WaitFigures):
     """Waiting in the exposed communication of one device."""
@@ -61,9 +87,15 @@ class ExposedWait(WaitFigures):
     """When the device waited without computing, on its own clock, in ns."""
     by_kind: dict[str, WaitFigures]
     """By kind of collective; concurrent kinds may wait at the same time."""
+    calls: CallWaits
+    """Each collective on its own; concurrent collectives may wait at the same time."""
+    waits_for: NDArray[np.int32]
+    """Of each step: the rank that more than half of its exposed wait was for; -1 where no rank stands out."""
 
 
-def exposed_waits(matches: Matches, timing: Timing, devices: Sequence[DeviceFigures]) -> tuple[ExposedWait, ...]:
+def exposed_waits(
+    matches: Matches, timing: Timing, clocks: Clocks, devices: Sequence[DeviceFigures]
+) -> tuple[ExposedWait, ...]:
     """Separate waiting from transfer in each device's exposed communication.
 
     The wait of a rank in a matched, synchronizing collective is its duration minus the transfer, and lies at the start
@@ -72,50 +104,125 @@ def exposed_waits(matches: Matches, timing: Timing, devices: Sequence[DeviceFigu
     Args:
         matches: the collectives across ranks, with one device per entry of *devices*.
         timing: their transfer times.
+        clocks: marks the devices whose collectives do not match the others'.
         devices: the figures of each GPU.
     """
     order = np.argsort(matches.device, kind="stable")
     bounds = np.searchsorted(matches.device[order], np.arange(len(devices) + 1))
-    return tuple(
-        _of_device(matches, timing, device, order[bounds[number] : bounds[number + 1]])
-        for number, device in enumerate(devices)
-    )
+    waits_for = _waits_for(matches)
+    known, lacking = _known_and_lacking(matches, clocks)
+    waits = []
+    for number, device in enumerate(devices):
+        members = order[bounds[number] : bounds[number + 1]]
+        instance = matches.instance[members]
+        rows = _Members(
+            matches.start_ns[members],
+            matches.end_ns[members],
+            np.where(known[instance], timing.wait_ns[members], 0),
+            known[instance],
+            lacking[instance],
+            matches.index[members],
+            waits_for[members],
+        )
+        waits.append(_of_device(rows, device))
+    return tuple(waits)
 
 
-def _of_device(matches: Matches, timing: Timing, device: DeviceFigures, members: Int64) -> ExposedWait:
-    start, end = matches.start_ns[members], matches.end_ns[members]
-    instance = matches.instance[members]
-    known = _wait_is_known(matches)[instance]
-    wait = np.where(known, timing.wait_ns[members], 0)
-    kinds, step = _kinds_and_steps(device, matches.index[members])
+def _known_and_lacking(matches: Matches, clocks: Clocks) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which instances show their ranks' waits, and of which not all ranks are recorded.
 
-    def of(rows: NDArray[np.bool_]) -> tuple[IntervalSet, WaitFigures]:
-        waiting = intersect(union(start[rows], (start + wait)[rows]), device.exposed)
-        lone = rows & ~known & ~matches.complete[instance]
-        unmatched = subtract(intersect(union(start[lone], end[lone]), device.exposed), waiting)
-        count = len(device.timeline.windows)
-        has_known = np.zeros(count, np.bool_)
-        has_known[step[rows & known & (step >= 0)]] = True
-        per_step = [np.diff(covered(part, device.timeline.windows.bounds)) for part in (waiting, unmatched)]
-        # A collective that was launched in the step before may wait in this one.
-        return waiting, WaitFigures(per_step[0], has_known | (per_step[0] > 0), per_step[1])
-
-    waiting, whole = of(np.ones(len(members), np.bool_))
-    by_kind = {kind: of(kinds == kind)[1] for kind in sorted(set(kinds.tolist()))}
-    return ExposedWait(whole.wait_ns, whole.known, whole.unmatched_ns, waiting, by_kind)
+    An instance shows waits if it synchronizes and all its ranks are recorded.
+    """
+    if not len(matches):
+        return np.empty(0, np.bool_), np.empty(0, np.bool_)
+    single = np.diff(matches.first) < 2
+    declared = np.array([matches.groups[group].size for group in matches.group.tolist()], np.int64)
+    # The matching takes the recorded ranks for all where the traces do not tell the size of a group.
+    undeclared = single & matches.synchronizing & (declared != 1)
+    misfit = np.logical_or.reduceat(clocks.misfit[matches.device], matches.first[:-1])
+    lacking = ~matches.complete | undeclared | misfit
+    return matches.synchronizing & ~lacking, lacking
 
 
-def _wait_is_known(matches: Matches) -> NDArray[np.bool_]:
-    """Return for each instance whether it shows its ranks' waits: it synchronizes, and all its ranks are recorded."""
-    alone = np.diff(matches.first) < 2
-    declared = np.array([collective.group_size for collective in matches.collectives], np.int64)
-    known: NDArray[np.bool_] = matches.synchronizing & matches.complete & (~alone | (declared == 1))
-    return known
+def _waits_for(matches: Matches) -> NDArray[np.int32]:
+    """Return for each member the rank that arrived last, if more than half of its wait was for that rank alone, or -1.
+
+    Once the last but one has arrived, all others wait for the last alone.
+    """
+    length = matches.end_ns - matches.start_ns
+    order = np.lexsort((length, matches.instance))
+    several = np.diff(matches.first) > 1
+    low = matches.first[:-1][several]
+    last, alone_ns = np.zeros(len(matches), np.int64), np.zeros(len(matches), np.int64)
+    last[several] = order[low]
+    alone_ns[several] = length[order[low + 1]] - length[order[low]]
+    last_member = last[matches.instance]
+    wait = length - length[last_member]
+    rank = np.array([rank for rank, _ in matches.device_ids], np.int32)[matches.device[last_member]]
+    return np.where((wait > 0) & (2 * alone_ns[matches.instance] > wait), rank, -1).astype(np.int32)
 
 
-def _kinds_and_steps(device: DeviceFigures, index: NDArray[np.int32]) -> tuple[NDArray[np.object_], NDArray[np.int32]]:
-    """Return kind and step of a device's collectives; *index* counts its communication intervals."""
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """One device's part in the matched collectives: an entry each."""
+
+    start_ns: Int64
+    end_ns: Int64
+    wait_ns: Int64
+    known: NDArray[np.bool_]
+    lacking: NDArray[np.bool_]
+    index: NDArray[np.int32]
+    waits_for: NDArray[np.int32]
+
+
+def _of_device(members: _Members, device: DeviceFigures) -> ExposedWait:
     timeline = device.timeline
-    comm = np.flatnonzero(timeline.collective >= 0)[index]
-    kinds = np.array([timeline.collectives[i].kind for i in timeline.collective[comm].tolist()], object)
-    return kinds, timeline.step[comm]
+    comm = np.flatnonzero(timeline.collective >= 0)
+    called = comm[members.index]
+    kinds = np.array([timeline.collectives[i].kind for i in timeline.collective[called].tolist()], object)
+    waiting, whole = _of_rows(members, timeline.step[called], device, np.ones(len(called), np.bool_))
+    by_kind = {
+        kind: _of_rows(members, timeline.step[called], device, kinds == kind)[1] for kind in sorted(set(kinds.tolist()))
+    }
+    calls = _calls(members, device, len(comm))
+    waits_for = _waits_for_by_step(calls, timeline.start_ns[comm], whole.wait_ns, timeline.windows.bounds)
+    return ExposedWait(whole.wait_ns, whole.known, whole.unmatched_ns, waiting, by_kind, calls, waits_for)
+
+
+def _of_rows(
+    members: _Members, step: NDArray[np.int32], device: DeviceFigures, rows: NDArray[np.bool_]
+) -> tuple[IntervalSet, WaitFigures]:
+    """Return when the collectives *rows* wait without compute, and their figures of each step."""
+    start, windows = members.start_ns[rows], device.timeline.windows
+    waiting = intersect(union(start, start + members.wait_ns[rows]), device.exposed)
+    lone = rows & members.lacking
+    unmatched = subtract(intersect(union(members.start_ns[lone], members.end_ns[lone]), device.exposed), waiting)
+    wait_ns, unmatched_ns = (np.diff(covered(part, windows.bounds)) for part in (waiting, unmatched))
+    has_known = np.zeros(len(windows), np.bool_)
+    has_known[step[rows & members.known & (step >= 0)]] = True
+    # A collective that was launched in the step before may wait in this one.
+    return waiting, WaitFigures(wait_ns, has_known | (wait_ns > 0), unmatched_ns)
+
+
+def _calls(members: _Members, device: DeviceFigures, count: int) -> CallWaits:
+    """Return the waits of the device's *count* collectives."""
+    wait_ns, exposed_ns = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    waits_for = np.full(count, -1, np.int32)
+    known = members.known
+    start, wait, index = members.start_ns[known], members.wait_ns[known], members.index[known]
+    wait_ns[index] = wait
+    exposed_ns[index] = covered(device.exposed, start + wait) - covered(device.exposed, start)
+    waits_for[index] = members.waits_for[known]
+    return CallWaits(wait_ns, exposed_ns, waits_for)
+
+
+def _waits_for_by_step(calls: CallWaits, start: Int64, wait_ns: Int64, bounds: Int64) -> NDArray[np.int32]:
+    """Return the rank that more than half of each step's exposed wait *wait_ns* was for, or -1."""
+    step = np.searchsorted(bounds, start, side="right") - 1
+    told = (calls.waits_for >= 0) & (step >= 0) & (step < len(wait_ns))
+    ranks, code = np.unique(calls.waits_for[told], return_inverse=True)
+    waits = np.zeros((len(wait_ns), len(ranks) + 1), np.int64)
+    np.add.at(waits, (step[told], code), calls.exposed_ns[told])
+    most = waits.argmax(axis=1)
+    stands_out = 2 * waits[np.arange(len(waits)), most] > wait_ns
+    return np.where(stands_out, np.append(ranks, -1)[most], -1).astype(np.int32)
