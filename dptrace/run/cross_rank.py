@@ -12,7 +12,7 @@ import numpy as np
 from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta, alpha_beta
 from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks, estimate, exclude_misfits
 from dptrace.analysis.cross_rank.ddp_buckets import Buckets, buckets, instance_names
-from dptrace.analysis.cross_rank.exposed_wait import ExposedWait, exposed_waits
+from dptrace.analysis.cross_rank.exposed_wait import ExposedWait, exposed_waits, sum_of_waits
 from dptrace.analysis.cross_rank.latency import Latency, latencies
 from dptrace.analysis.cross_rank.stragglers import Stragglers, stragglers
 from dptrace.analysis.cross_rank.transfers import Timing, timing
@@ -118,6 +118,20 @@ class CrossRankAnalysis:
         whole = sum(int(wait.wait_ns.sum()) for wait in self.exposed_waits)
         rank = max(caused, key=lambda rank: caused[rank], default=-1)
         return rank if 2 * caused.get(rank, 0) > whole else None
+
+    def mean_waits_by_kind(self) -> dict[str, dict[str, float | None]]:
+        """Return the mean waits of a GPU and step for each kind of collective, by the names in WAIT_FIGURES, in ns.
+
+        A wait is None where no collective of that kind shows any.
+        """
+        steps = max(sum(len(device.timeline.windows) for device in self.devices), 1)
+        kinds = sorted({kind for device in self.devices for kind in device.split.comm})
+        waits = self.exposed_waits
+        sums = {kind: sum_of_waits(w.by_kind[kind] for w in waits if kind in w.by_kind) for kind in kinds}
+        return {
+            kind: {name: None if ns is None else ns / steps for name, ns in total.items()}
+            for kind, total in sums.items()
+        }
 
     def clock_rows(self) -> list[dict[str, Any]]:
         """Return each rank's clock offset from the first rank's; None where no collective connects them."""

@@ -60,7 +60,7 @@ def print_gantt(run: Run, console: Console) -> None:
         scale = print_picture([block], span, pen, console)
         remarks = [*_remarks(run, chosen, notable), *_scale_remarks(scale, len(first), shared)]
         numbers = [*causes(run, pen), *kinds(run, pen)]
-        rows = {label: shares(device.split) for label, device in zip(labels, chosen, strict=True)}
+        rows = _shares(run, labels, chosen)
         _print_below(LEGEND, remarks, [*split_figures(rows, pen, console.width), *numbers], pen, console)
     _print_notes(run.notes, pen, console)
 
@@ -93,11 +93,17 @@ def print_pair(a: Run, b: Run, console: Console, by_step: bool = True) -> None:
         if most_steps > len(aligned.a.names):
             remarks.append(f"{letter}: the shares and the wall time below are of all {most_steps} steps.")
         numbers += [*causes(run, pen, f"{letter}  "), *kinds(run, pen, f"{letter}  ")]
-        figures |= {label: shares(device.split) for label, device in zip(block.labels, devices, strict=True)}
+        figures |= _shares(run, block.labels, devices)
     signs = sorted({gap.saved_ns > 0 for gap in aligned.time_saved()}, reverse=True)
     legend = (*LEGEND, *(time_saved_look("Saved by B" if saved else "Lost by B", saved) for saved in signs))
     _print_below(legend, remarks, [*split_figures(figures, pen, console.width), *numbers], pen, console)
     _print_notes(notes_of_both(a, b), pen, console)
+
+
+def _shares(run: Run, labels: Sequence[str], chosen: Sequence[DeviceFigures]) -> dict[str, dict[str, str]]:
+    """Return the figures of the chosen devices by label."""
+    waits = {id(device): wait for device, wait in zip(run.devices, run.cross_rank.exposed_waits, strict=True)}
+    return {label: shares(device.split, waits[id(device)]) for label, device in zip(labels, chosen, strict=True)}
 
 
 def _verdict_style(aligned: AlignedSteps) -> str:

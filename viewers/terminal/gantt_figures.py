@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from rich.table import Table
 from rich.text import Text
 
+from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES, Split, by_kind, overlap_percent
 from dptrace.comparison.step_alignment import AlignedSteps
@@ -22,11 +23,15 @@ MIN_TABLE_WIDTH = 80
 MAX_PAIRS = 12
 
 
-def shares(split: Split) -> dict[str, str]:
-    """Return the nine figures as text: shares of the wall time, and the wall time itself."""
-    total = split.total()
-    wall = total["wall_ns"]
-    cells = {name: f"{100 * total[name] / wall:.1f}%" if wall else "-" for name in FIGURES}
+_COLUMNS = (*FIGURES[:5], "exposed_wait_ns", *FIGURES[5:])
+"""The nine figures, with waiting after the exposed communication that it is a part of."""
+
+
+def shares(split: Split, wait: ExposedWait) -> dict[str, str]:
+    """Return the figures as text: shares of the wall time, and the wall time itself; no wait where none is known."""
+    total: dict[str, int | None] = {**split.total(), **wait.total()}
+    wall = total["wall_ns"] or 0
+    cells = {name: f"{100 * ns / wall:.1f}%" if wall else "-" for name in _COLUMNS if (ns := total[name]) is not None}
     return cells | {"wall_ns": duration(wall)}
 
 
@@ -39,13 +44,18 @@ def split_figures(rows: Mapping[str, Mapping[str, str]], pen: Pen, width: int) -
         return
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="")
     table.add_column("share\nof wall", no_wrap=True)
-    for name in FIGURES:
-        heading = name.removesuffix("_ns").replace("overlapped_comm", "over-_lapped").replace("_", "\n")
-        table.add_column(heading, justify="right", no_wrap=True)
+    shown = [name for name in _COLUMNS if any(name in cells for cells in rows.values())]
+    for name in shown:
+        table.add_column(_heading(name), justify="right", no_wrap=True)
     for label, cells in rows.items():
-        table.add_row(label, *map(pen.encodable, cells.values()))
+        table.add_row(label, *(pen.encodable(cells.get(name, "?")) for name in shown))
     yield ""
     yield table
+
+
+def _heading(name: str) -> str:
+    short = {"overlapped_comm_ns": "over-_lapped", "exposed_wait_ns": "of it_wait", "optimizer_ns": "opti-_mizer"}
+    return short.get(name, name.removesuffix("_ns")).replace("_", "\n")
 
 
 def causes(run: Run, pen: Pen, whose: str = "") -> Iterator[Text]:
@@ -65,14 +75,17 @@ def causes(run: Run, pen: Pen, whose: str = "") -> Iterator[Text]:
 
 def kinds(run: Run, pen: Pen, whose: str = "") -> Iterator[Text]:
     """Yield the collectives of each kind, as the average of a GPU and step."""
+    waits = run.cross_rank.mean_waits_by_kind()
     for kind in by_kind(run.splits):
         if not kind.count:
             continue  # launched outside the steps
+        wait = waits[kind.kind]["exposed_wait_ns"]
+        waited = "" if wait is None else f" ({_some(wait) if wait else 'none'} of it waiting)"
         percent = overlap_percent(round(kind.overlapped_ns), round(kind.exposed_ns))
         size = f", {byte_size(kind.bytes)}" if kind.bytes else ""
         hidden = "" if percent is None else f" ({percent:.1f} %)"
         yield _line(
-            f"{whose}{pen.text(kind.kind)}: {kind.count:.4g} per step{size}, {_some(kind.exposed_ns)} exposed, "
+            f"{whose}{pen.text(kind.kind)}: {kind.count:.4g} per step{size}, {_some(kind.exposed_ns)} exposed{waited}, "
             f"{_some(kind.overlapped_ns)} overlapped{hidden}",
             pen,
         )

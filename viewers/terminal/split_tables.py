@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -31,13 +31,14 @@ HEADINGS = {
     "optimizer_ns": "opti-\nmizer",
     "other_ns": "other",
     "exposed_comm_ns": "exposed\ncomm",
-    "exposed_wait_ns": "of which\nwaiting",
     "exposed_memory_ns": "exposed\nmemory",
     "idle_ns": "idle",
     "wall_ns": "wall",
     "overlapped_comm_ns": "overl.\ncomm",
 }
 """The parts in the order of the tables, their sum, and overlapped communication."""
+_WAIT_HEADINGS = {"exposed_wait_ns": "of which\nwaiting", "exposed_unmatched_ns": "ranks\nmissing"}
+"""Parts of exposed communication, which follow it."""
 
 Figures = Mapping[str, int | None]
 
@@ -51,15 +52,25 @@ def _overlap(figures: Figures) -> str:
     return "–" if percent is None else f"{percent:.1f}"
 
 
-def _columns(table: Table) -> None:
-    for name, heading in HEADINGS.items():
+def _headings(waits: Sequence[Figures]) -> dict[str, str]:
+    """Return the headings of the columns: waiting where any is known, missing ranks where any are."""
+    known = ["exposed_wait_ns"] if any(one["exposed_wait_ns"] is not None for one in waits) else []
+    known += ["exposed_unmatched_ns"] if any(one["exposed_unmatched_ns"] for one in waits) else []
+    names = list(HEADINGS)
+    after = names.index("exposed_comm_ns") + 1
+    names[after:after] = known
+    return {name: (HEADINGS | _WAIT_HEADINGS)[name] for name in names}
+
+
+def _columns(table: Table, headings: Mapping[str, str]) -> None:
+    for name, heading in headings.items():
         style = {"exposed_comm_ns": "bold red", "wall_ns": "bold", "overlapped_comm_ns": "green"}.get(name, "")
         table.add_column(heading, justify="right", style=style, no_wrap=True)
     table.add_column("over-\nlap%", justify="right", no_wrap=True)
 
 
-def _row(figures: Figures) -> list[str]:
-    return [*(_cell(figures[name]) for name in HEADINGS), _overlap(figures)]
+def _row(figures: Figures, headings: Iterable[str]) -> list[str]:
+    return [*(_cell(figures[name]) for name in headings), _overlap(figures)]
 
 
 def _cell(ns: float | None) -> str:
@@ -75,10 +86,10 @@ def titled_table(title: Text | str, collapse_padding: bool = False) -> Table:
     return table
 
 
-def _table(title: Text | str, first: str) -> Table:
+def _table(title: Text | str, first: str, headings: Mapping[str, str]) -> Table:
     table = titled_table(title)
     table.add_column(first, no_wrap=True)
-    _columns(table)
+    _columns(table, headings)
     return table
 
 
@@ -90,21 +101,22 @@ def _heading(timeline: Timeline) -> Text:
 
 def _rank_table(timeline: Timeline, figures: Split, waits: ExposedWait, every: bool) -> Table:
     """Return the table of one rank: a row for each step, the median, and each part's share of the wall time."""
-    table = _table(_heading(timeline), "step")
+    headings = _headings([waits.step(k) for k in range(len(figures.names))])
+    table = _table(_heading(timeline), "step", headings)
     shown = range(len(figures.names)) if every or len(figures.names) <= MAX_STEPS else range(MAX_STEPS // 2)
     for k in shown:
         table.add_row(
             plain(step_label(figures.names[k])),
-            *_row({name: int(figures.figures[name][k]) for name in FIGURES} | waits.step(k)),
+            *_row({name: int(figures.figures[name][k]) for name in FIGURES} | waits.step(k), headings),
         )
     if len(shown) < len(figures.names):
-        table.add_row("…", *["…"] * (len(HEADINGS) + 1))
+        table.add_row("…", *["…"] * (len(headings) + 1))
     if len(figures.names) > 1:
         table.add_section()
-        table.add_row("med.", *_row(figures.median() | waits.median()), style="bold")
+        table.add_row("med.", *_row(figures.median() | waits.median(), headings), style="bold")
     total: Figures = figures.total() | waits.total()
     wall = max(total["wall_ns"] or 0, 1)
-    shares = (_share(total[name], wall) for name in HEADINGS)
+    shares = (_share(total[name], wall) for name in headings)
     table.add_row("share", *shares, _overlap(total), style="dim")
     return table
 
@@ -115,13 +127,14 @@ def _share(ns: int | None, wall: int) -> str:
 
 def _ranks_table(run: Run, every: bool) -> Table:
     """Return a table with a row for each rank: its medians over the steps."""
-    table = _table("median of the steps, ms", "rank")
-    shown = len(run.splits) if every else min(len(run.splits), MAX_RANKS)
     waits = run.cross_rank.exposed_waits
+    headings = _headings([wait.median() for wait in waits])
+    table = _table("median of the steps, ms", "rank", headings)
+    shown = len(run.splits) if every else min(len(run.splits), MAX_RANKS)
     for timeline, figures, wait in list(zip(run.timelines, run.splits, waits, strict=True))[:shown]:
-        table.add_row(rank_label(run, timeline), *_row(figures.median() | wait.median()))
+        table.add_row(rank_label(run, timeline), *_row(figures.median() | wait.median(), headings))
     if shown < len(run.splits):
-        table.add_row("…", *["…"] * (len(HEADINGS) + 1))
+        table.add_row("…", *["…"] * (len(headings) + 1))
     return table
 
 
@@ -138,14 +151,19 @@ def step_tables(run: Run, every: bool = False) -> Iterator[RenderableType]:
             yield _rank_table(timeline, figures, wait, every)
 
 
+_KIND_HEADINGS = {"exposed_wait_ns": "waiting ms", "exposed_unmatched_ns": "ranks missing ms"}
+
+
 def collective_table(run: Run) -> Table | None:
     """Return a table with a row for each kind of collective: the average of a GPU and step; None without any."""
     kinds = by_kind(run.splits)
     if not kinds:
         return None
     table = titled_table(f"collectives, per {'rank' if run.on_cpu else 'GPU'} and step, mean")
+    waits = run.cross_rank.mean_waits_by_kind()
+    columns = {name: heading for name, heading in _KIND_HEADINGS.items() if any(one[name] for one in waits.values())}
     table.add_column("kind", no_wrap=True)
-    for heading in ("count", "bytes", "exposed ms", "overlapped ms", "overlap"):
+    for heading in ("count", "bytes", "exposed ms", *columns.values(), "overlapped ms", "overlap"):
         table.add_column(heading, justify="right", no_wrap=True)
     for kind_figures in kinds:
         percent = kind_figures.overlap_percent
@@ -154,6 +172,7 @@ def collective_table(run: Run) -> Table | None:
             f"{kind_figures.count:.4g}",
             byte_size(kind_figures.bytes),
             milliseconds(kind_figures.exposed_ns),
+            *(_cell(waits[kind_figures.kind][name]) for name in columns),
             milliseconds(kind_figures.overlapped_ns),
             "–" if percent is None else f"{percent:.1f} %",
         )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from dptrace.analysis.per_gpu.labels import PART_LABELS
-from dptrace.analysis.per_gpu.split import FIGURES, overlap_percent
+from dptrace.analysis.cross_rank.exposed_wait import exposed_parts, sum_of_waits
+from dptrace.analysis.per_gpu.labels import EXPOSED_LABELS, PART_LABELS, waiting_label
+from dptrace.analysis.per_gpu.split import FIGURES, Part, overlap_percent
 from dptrace.core.units import byte_size, duration, milliseconds, share
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.run.run import Run
@@ -36,13 +37,32 @@ def sentence(run: Run) -> Text:
     wall = max(total["wall_ns"], 1)
     step = np.median(np.concatenate([figures.figures["wall_ns"] for figures in run.splits]))
     text = Text(f"A step takes {milliseconds(float(step))} ms (median): ", style="bold")
-    text.append(f"{100 * total['exposed_comm_ns'] / wall:.1f} % exposed communication", style="bold red")
+    text.append(_exposed(run, total), style="bold red")
     percent = overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"])
     hidden = "no communication" if percent is None else f"{percent:.1f} % of communication overlapped"
     text.append(f", {100 * total['idle_ns'] / wall:.1f} % idle; {hidden}.")
     if (recomputed := run.recompute_percent()) is not None:
         text.append(f" {recomputed:.1f} % of backward recomputes forward (activation checkpointing).")
     return text
+
+
+def _exposed(run: Run, total: Mapping[str, int]) -> str:
+    """Return the shares of waiting and of transfer in exposed communication, with the rank that is waited for."""
+    waits, wall = sum_of_waits(run.cross_rank.exposed_waits), max(total["wall_ns"], 1)
+    if waits["exposed_wait_ns"] is None:
+        why = " (waiting unknown: ranks missing)" if waits["exposed_unmatched_ns"] else ""
+        return f"{100 * total['exposed_comm_ns'] / wall:.1f} % exposed communication{why}"
+    parts = exposed_parts(total["exposed_comm_ns"], waits)
+    shares = {label.lower(): 100 * ns / wall for label, ns in _labeled(run, parts)}
+    missing = EXPOSED_LABELS["exposed_unmatched_ns"].lower()
+    return ", ".join(f"{part:.1f} % {label}" for label, part in shares.items() if label != missing or part >= 0.05)
+
+
+def _labeled(run: Run, parts: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """Yield the label and ns of each part of exposed communication; that of waiting has the rank."""
+    for name, ns in parts.items():
+        waits = name == "exposed_wait_ns"
+        yield waiting_label(run.cross_rank.waits_for()) if waits else EXPOSED_LABELS[name], ns
 
 
 def _totals(run: Run) -> dict[str, int]:
@@ -56,12 +76,13 @@ def _mean_split(run: Run) -> str:
     wall = total["wall_ns"]
     if not wall:
         return ""
-    parts = (
-        f"{label.lower()} {duration(ns / steps)} ({share(ns / wall)})"
-        for part, label in PART_LABELS.items()
-        if (ns := total[f"{part.name.lower()}_ns"])
-    )
-    return f"Mean step, {duration(wall / steps)}: {', '.join(parts)}."
+    exposed = exposed_parts(total["exposed_comm_ns"], sum_of_waits(run.cross_rank.exposed_waits))
+    parts = list[tuple[str, float]]()
+    for part, label in PART_LABELS.items():
+        one = (label, total[f"{part.name.lower()}_ns"])
+        parts += _labeled(run, exposed) if part is Part.EXPOSED_COMM else [one]
+    listed = (f"{label.lower()} {duration(ns / steps)} ({share(ns / wall)})" for label, ns in parts if ns)
+    return f"Mean step, {duration(wall / steps)}: {', '.join(listed)}."
 
 
 def _description(run: Run) -> Text:
@@ -126,7 +147,10 @@ def print_collectives(run: Run, console: Console, every: bool = False) -> None:
 
 def _print_collective_rows(run: Run, rows: list[dict[Any, Any]], console: Console) -> None:
     table = titled_table("collectives of each GPU")
-    for heading in ("rank", "step", "kind", "phase", "bytes", "start\nms", "ms", "exposed\nms", "overl.\nms"):
+    headings = ["rank", "step", "kind", "phase", "bytes", "start\nms", "ms", "exposed\nms", "overl.\nms"]
+    has_waits = any(isinstance(row["exposed_wait_ns"], int) for row in rows)
+    headings[-1:-1] = ["waiting\nms", "for\nrank"] if has_waits else []
+    for heading in headings:
         table.add_column(heading, justify="left" if heading in ("step", "kind", "phase") else "right", no_wrap=True)
     origin = min(int(timeline.windows.bounds[0]) for timeline in run.timelines)
     labels = {(timeline.rank, timeline.device): rank_label(run, timeline) for timeline in run.timelines}
@@ -138,6 +162,15 @@ def _print_collective_rows(run: Run, rows: list[dict[Any, Any]], console: Consol
             row["phase"],
             byte_size(row["bytes"] if isinstance(row["bytes"], int) else 0),
             f"{(row['start_ns'] - origin) / 1e6:,.3f}",
-            *(f"{ns / 1e6:.3f}" for ns in (row["end_ns"] - row["start_ns"], row["exposed_ns"], row["overlapped_ns"])),
+            *(f"{ns / 1e6:.3f}" for ns in (row["end_ns"] - row["start_ns"], row["exposed_ns"])),
+            *(_waiting(row) if has_waits else ()),
+            f"{row['overlapped_ns'] / 1e6:.3f}",
         )
     console.print(table)
+
+
+def _waiting(row: Mapping[Any, Any]) -> tuple[str, str]:
+    """Return a collective's exposed wait and the rank that it was for; empty where there is none."""
+    wait, rank = row["exposed_wait_ns"], row["waits_for"]
+    known = isinstance(wait, int)
+    return f"{wait / 1e6:.3f}" if known else "?", str(rank) if known and wait and isinstance(rank, int) else ""

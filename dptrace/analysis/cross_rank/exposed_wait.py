@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, subtract, union
 
-__all__ = ["WAIT_FIGURES", "CallWaits", "ExposedWait", "WaitFigures", "exposed_waits", "sum_of_waits"]
+__all__ = ["WAIT_FIGURES", "CallWaits", "ExposedWait", "WaitFigures", "exposed_parts", "exposed_waits", "sum_of_waits"]
 
 WAIT_FIGURES = ("exposed_wait_ns", "exposed_unmatched_ns")
 """The figures that stand beside ``exposed_comm_ns`` in every table."""
@@ -60,6 +60,28 @@ def sum_of_waits(figures: Iterable[WaitFigures]) -> dict[str, int | None]:
     waits = [wait for total in totals if (wait := total["exposed_wait_ns"]) is not None]
     unmatched = sum(total["exposed_unmatched_ns"] or 0 for total in totals)
     return {"exposed_wait_ns": sum(waits) if waits else None, "exposed_unmatched_ns": unmatched}
+
+
+def exposed_parts(exposed_ns: float, waits: Mapping[str, float | None]) -> dict[str, float]:
+    """Divide exposed communication into waiting, transfer and what lacks a rank.
+
+    Args:
+        exposed_ns: the exposed communication.
+        waits: its figures by the names in WAIT_FIGURES.
+
+    Returns:
+        The parts, which add up to *exposed_ns*; the whole of it where no wait is known.
+
+    >>> exposed_parts(10, {"exposed_wait_ns": 7, "exposed_unmatched_ns": 1})
+    {'exposed_wait_ns': 7, 'exposed_transfer_ns': 2, 'exposed_unmatched_ns': 1}
+    >>> exposed_parts(10, {"exposed_wait_ns": None, "exposed_unmatched_ns": 10})
+    {'exposed_comm_ns': 10}
+    """
+    wait, unmatched = waits["exposed_wait_ns"], waits["exposed_unmatched_ns"] or 0
+    if wait is None:
+        return {"exposed_comm_ns": exposed_ns}
+    transfer = exposed_ns - wait - unmatched
+    return {"exposed_wait_ns": wait, "exposed_transfer_ns": transfer, "exposed_unmatched_ns": unmatched}
 
 
 @dataclass(frozen=True, slots=True)

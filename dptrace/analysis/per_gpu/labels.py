@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dptrace.analysis.per_gpu.split import Part
 
-__all__ = ["CAUSE_LABELS", "OVERLAPPED_LABEL", "PART_LABELS"]
+__all__ = ["CAUSE_LABELS", "EXPOSED_LABELS", "OVERLAPPED_LABEL", "PART_LABELS", "waiting_label"]
 
 PART_LABELS: dict[Part, str] = {
     Part.FORWARD: "Forward",
@@ -17,6 +17,14 @@ PART_LABELS: dict[Part, str] = {
 }
 OVERLAPPED_LABEL = "Overlapped communication"
 
+EXPOSED_LABELS: dict[str, str] = {
+    "exposed_wait_ns": "Waiting for other ranks",
+    "exposed_transfer_ns": "Exposed transfer",
+    "exposed_unmatched_ns": "Exposed with ranks missing",
+    "exposed_comm_ns": PART_LABELS[Part.EXPOSED_COMM],
+}
+"""Parts of exposed communication by the names in ``exposed_wait.exposed_parts``."""
+
 CAUSE_LABELS: dict[str, str] = {
     "data_loading_ns": "Idle: data loading",
     "allocator_ns": "Idle: allocator",
@@ -27,3 +35,8 @@ CAUSE_LABELS: dict[str, str] = {
     "bubble_ns": "Idle: pipeline bubble",
 }
 """By the names in ``idle.CAUSES``."""
+
+
+def waiting_label(rank: int | None) -> str:
+    """Return the label of waiting for a rank; None stands for several or unknown ranks."""
+    return EXPOSED_LABELS["exposed_wait_ns"] if rank is None or rank < 0 else f"Waiting for rank {rank}"

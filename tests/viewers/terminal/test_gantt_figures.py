@@ -9,14 +9,16 @@ from tests.support.terminal_text import drawn, paired, run_of, training
 
 
 def test_the_figures_are_the_splits() -> None:
-    """Below the picture stand the nine figures of each rank, as shares and the wall time."""
+    """Below the picture stand the figures of each rank, as shares and the wall time, with what of it is waiting."""
     run = run_of(*two_rank_timelines())
+    waits = run.cross_rank.exposed_waits
 
     rows = [line.split() for line in drawn(run) if line.startswith("rank ") and "%" in line]
 
     for split, row in zip(run.splits, rows, strict=True):
-        total = split.total()
-        shares = [f"{100 * total[name] / total['wall_ns']:.1f}%" for name in FIGURES[:-1]]
+        total = split.total() | waits[split.rank].total()
+        names = [*FIGURES[:5], "exposed_wait_ns", *FIGURES[5:-1]]
+        shares = [f"{100 * (total[name] or 0) / (total['wall_ns'] or 1):.1f}%" for name in names]
         assert ["rank", str(split.rank), *shares, "200", "µs"] == row
 
 
@@ -50,6 +52,17 @@ def test_causes_and_kinds_are_told() -> None:
     lines = drawn(run_of(*two_rank_timelines()), 108)
 
     assert any(
-        line.startswith("all_reduce: 1 per step, 4.1 kB, 10.5 µs exposed, 20.0 µs overlapped (65.6") for line in lines
+        line.startswith(
+            "all_reduce: 1 per step, 4.1 kB, 10.5 µs exposed (none of it waiting), 20.0 µs overlapped (65.6"
+        )
+        for line in lines
     )
     assert any(line.startswith("Idle 11.5 µs per step: ") for line in lines)
+
+
+def test_a_wait_that_is_not_known_has_no_column() -> None:
+    """One of two ranks does not show how long it waited."""
+    alone, both = (drawn(run_of(*two_rank_timelines()[:count]), 108) for count in (1, 2))
+
+    assert not any("waiting)" in line or " wait " in line for line in alone)
+    assert any("waiting)" in line for line in both)

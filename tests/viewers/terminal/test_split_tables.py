@@ -43,3 +43,22 @@ def test_many_ranks_and_steps_are_summed_up_unless_all_is_asked() -> None:
 def test_names_from_a_trace_are_shown_not_obeyed() -> None:
     """Markup stays text; escape sequences and text-direction marks become visible."""
     assert "[red]a\\x1b[31mb\\u202ec" == plain("[red]a\x1b[31mb\u202ec").plain
+
+
+def test_waiting_stands_beside_the_communication_it_is_part_of() -> None:
+    """In ms, for each rank; without a known wait there is no column."""
+    run = Run("r", two_rank_timelines())
+    heading, row = printed(run).splitlines()[2:4]
+    wait = run.cross_rank.exposed_waits[0].median()["exposed_wait_ns"] or 0
+
+    assert ["comm", "waiting", "memory"] == heading.split()[5:8]
+    assert milliseconds(wait) == row.split()[6]
+    assert "waiting" not in printed(Run("r", two_rank_timelines()[:1]))
+
+
+def test_ranks_missing_have_a_column_only_where_there_are_any() -> None:
+    """A rank on its own shows no waits, so that all of its exposed communication stands there."""
+    alone = printed(Run("r", two_rank_timelines()[:1], world_size=2))
+
+    assert "missing" in alone
+    assert "missing" not in printed(Run("r", two_rank_timelines()))

@@ -7,8 +7,13 @@ import io
 from rich.console import Console
 
 from dptrace.run.run import Run
-from dptrace.viewers.terminal.summary import print_collectives, print_run
+from dptrace.timeline.model import Collective
+from dptrace.viewers.terminal.summary import print_collectives, print_run, sentence
 from tests.support.builders import TimelineBuilder, two_rank_timelines
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
 
 
 def printed(run: Run, every: bool = False) -> str:
@@ -71,3 +76,71 @@ def test_a_run_without_communication_says_so() -> None:
 
     assert "no communication" in printed(run)
     assert "No communication in this run." in out.getvalue()
+
+
+MS = 1_000_000
+
+
+def late(*starts: int, size: int = 0) -> Run:
+    """Ranks of one step of 100 ms that arrive at *starts* ms at an all-reduce that ends at 80 ms."""
+    comm = Collective("all_reduce", 4_096, "float", "0", size or len(starts))
+    builders = [
+        TimelineBuilder(rank, bounds=(0, 100 * MS)).compute(0, start * MS).collective(start * MS, 80 * MS, comm)
+        for rank, start in enumerate(starts)
+    ]
+    return Run("runs/late", tuple(build.build() for build in builders), world_size=size or len(starts))
+
+
+def test_the_headline_divides_exposed_communication() -> None:
+    """Waiting, with the rank that is waited for, and transfer; the mean step has the same parts."""
+    text = printed(late(30, 30, 70))
+
+    assert "26.7 % waiting for rank 2, 10.0 % exposed transfer, 20.0 % idle" in sentence(late(30, 30, 70)).plain
+    assert "waiting for rank 2 26.7 ms (27 %), exposed transfer 10.0 ms (10 %), idle 20.0 ms (20 %)" in flat(text)
+    assert "exposed communication" not in text[: text.index("Findings")]
+
+
+def test_ranks_that_share_a_wait_are_not_named() -> None:
+    """Two ranks are late, at a collective with another one each."""
+    comm = [Collective("all_reduce", 4_096, "float", str(pair), 2, ranks=(pair, pair + 1)) for pair in (0, 2)]
+    starts = (20, 70, 20, 70)
+    builders = [
+        TimelineBuilder(rank, bounds=(0, 100 * MS)).collective(start * MS, 80 * MS, comm[rank // 2])
+        for rank, start in enumerate(starts)
+    ]
+
+    assert " waiting for other ranks," in sentence(Run("r", tuple(build.build() for build in builders))).plain
+
+
+def test_an_unknown_wait_is_told_once() -> None:
+    """Ranks are missing: exposed communication is not divided, and no table has a column of question marks."""
+    run = late(30, size=2)
+    text = printed(run)
+
+    assert "50.0 % exposed communication (waiting unknown: ranks missing), 20.0 % idle" in sentence(run).plain
+    assert 1 == text.count("waiting unknown")
+    assert "?" not in text
+
+
+def test_collectives_of_missing_ranks_have_their_own_share() -> None:
+    """Beside waiting and transfer in the headline, the mean step and the tables."""
+    whole, lone = late(30, 70), Collective("all_reduce", 64, "float", "1", 2, ranks=(0, 9))
+    first = TimelineBuilder(0, bounds=(0, 100 * MS)).compute(0, 30 * MS)
+    first.collective(30 * MS, 80 * MS, Collective("all_reduce", 4_096, "float", "0", 2))
+    run = Run("r", (first.collective(80 * MS, 100 * MS, lone).build(), whole.timelines[1]), world_size=10)
+    text = flat(printed(run))
+
+    assert "20.0 % waiting for rank 1, 10.0 % exposed transfer, 10.0 % exposed with ranks missing" in text
+    assert "exposed with ranks missing 10.0 ms (10 %)" in text
+    assert "ranks missing ms" in text
+    assert "missing" not in flat(printed(whole))
+
+
+def test_each_collective_has_its_wait_and_its_rank() -> None:
+    """In milliseconds; the rank that arrived last has none."""
+    out = io.StringIO()
+    print_collectives(late(30, 70), Console(file=out, width=100))
+    rows = [line.split() for line in out.getvalue().splitlines() if "all_reduce" in line]
+
+    assert ["50.000", "40.000", "1", "0.000"] == rows[0][-4:]
+    assert ["10.000", "0.000", "0.000"] == rows[1][-3:]
