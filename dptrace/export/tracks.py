@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.cross_rank.exposed_wait import CallWaits, ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.labels import PART_LABELS
 from dptrace.analysis.per_gpu.split import FIGURES, Part, Segments, Split, exposure, partition
@@ -102,12 +103,13 @@ class Process:
 
 def processes(run: Run, aligned_run: AlignedRun) -> Iterator[Process]:
     """Yield the tracks of each timeline of *run*; times in ns, on the clocks of *aligned_run*."""
-    for device, members, shift in zip(run.devices, aligned_run.members, aligned_run.shifts, strict=True):
+    waits = run.cross_rank.exposed_waits
+    for device, wait, members, shift in zip(run.devices, waits, aligned_run.members, aligned_run.shifts, strict=True):
         timeline, pieces = device.timeline, exposure(device.timeline)
         rows = [
-            *(_steps(timeline, device.split), _parts(timeline)),
+            *(_steps(timeline, device.split, wait), _parts(timeline)),
             *_communication(timeline, pieces),
-            *_streams(device, members),
+            *_streams(device, wait.calls, members),
         ]
         yield Process(
             _name(timeline),
@@ -133,12 +135,16 @@ def _name(timeline: Timeline) -> str:
     return encodable(f"{timeline.label} ({timeline.device_name})")
 
 
-def _steps(timeline: Timeline, split: Split) -> Track:
-    """Return the track of steps, each with its nine figures."""
+def _steps(timeline: Timeline, split: Split, wait: ExposedWait) -> Track:
+    """Return the track of steps, each with its nine figures and the parts of exposed communication."""
     bounds = timeline.windows.bounds
     names = tuple(map(encodable, timeline.windows.names))
     figures = tuple(Argument(name, split.figures[name]) for name in FIGURES)
-    return Track("steps", bounds[:-1], bounds[1:], np.arange(len(names), dtype=np.int32), names, figures)
+    waits = (
+        Argument("exposed_wait_ns", np.where(wait.known, wait.wait_ns, -1)),
+        Argument("exposed_unmatched_ns", wait.unmatched_ns),
+    )
+    return Track("steps", bounds[:-1], bounds[1:], np.arange(len(names), dtype=np.int32), names, (*figures, *waits))
 
 
 def _parts(timeline: Timeline) -> Track:
@@ -165,13 +171,15 @@ def _communication(timeline: Timeline, pieces: Segments) -> Iterator[Track]:
         )
 
 
-def _streams(device: DeviceFigures, members: Members) -> Iterator[Track]:
+def _streams(device: DeviceFigures, calls: CallWaits, members: Members) -> Iterator[Track]:
     """Yield a track per stream of a GPU, or per thread of a CPU."""
     timeline = device.timeline
     rows = members.row_of_interval(len(timeline))
     # -1 means "no value" for intervals that are not communication.
     is_comm = timeline.kind == Kind.COMMUNICATION
     exposed, overlapped = (np.where(is_comm, values, -1) for values in (device.exposed_ns, device.overlapped_ns))
+    waiting, waits_for = np.full((2, len(timeline)), -1, np.int64)
+    waiting[is_comm], waits_for[is_comm] = calls.exposed_ns, calls.waits_for
     names = tuple(map(encodable, timeline.names))
     phases = tuple(phase.name.lower() for phase in Phase)
     for lane in np.unique(timeline.lane).tolist():
@@ -183,7 +191,9 @@ def _streams(device: DeviceFigures, members: Members) -> Iterator[Track]:
             _step_argument(timeline, index),
             *_collective_arguments(timeline, index, np.append(members.seq, -1)[rows[index]]),
             Argument("exposed_ns", exposed[index]),
+            Argument("exposed_wait_ns", waiting[index]),
             Argument("overlapped_ns", overlapped[index]),
+            Argument("waits_for_rank", waits_for[index]),
             *_member_arguments(members, rows[index]),
         )
         yield Track(

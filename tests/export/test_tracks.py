@@ -14,7 +14,7 @@ from dptrace.export.aligned_run import AlignedRun, Members, Shift, without_align
 from dptrace.export.counters import counters
 from dptrace.export.formats import FORMATS, write_trace
 from dptrace.run.run import Run
-from dptrace.timeline.model import Kind
+from dptrace.timeline.model import Collective, Kind
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.exported import read_back, read_counters
 
@@ -131,3 +131,26 @@ def test_drift_keeps_slices_apart(tmp_path: Path, suffix: str) -> None:
 
     for track in read_back(tmp_path / f"x{suffix}"):
         assert all(one.end_ns == other.start_ns for one, other in zip(track.slices, track.slices[1:], strict=False))
+
+
+def test_waiting_is_told_of_each_step_and_collective(tmp_path: Path, suffix: str) -> None:
+    """Steps have what of their exposed communication is waiting, collectives for whom; nothing where it is unknown."""
+    ms = 1_000_000
+    comm = Collective("all_reduce", 4_096, "float", "0", 2)
+    ranks = [
+        TimelineBuilder(rank, bounds=(0, 100 * ms, 200 * ms)).collective(start * ms, 80 * ms, comm)
+        for rank, start in enumerate((20, 70))
+    ]
+    timelines = tuple(build.compute(110 * ms, 150 * ms).build() for build in ranks)
+    for count in (2, 1):
+        path = tmp_path / f"{count}{suffix}"
+        write_trace(Run("made", timelines[:count], world_size=2), path, suffix)
+        tracks = read_back(path)
+        steps = next(track for track in tracks if track.name == "steps").slices
+        stream = next(track for track in tracks if track.name.startswith("stream 20")).slices[0].args
+        if count == 2:
+            assert [50 * ms, None] == [step.args.get("exposed_wait_ns") for step in steps]
+            assert (50 * ms, 1) == (stream["exposed_wait_ns"], stream["waits_for_rank"])
+        else:
+            assert [60 * ms, 0] == [step.args["exposed_unmatched_ns"] for step in steps]
+            assert not {"exposed_wait_ns", "waits_for_rank"} & {*steps[0].args, *stream}
