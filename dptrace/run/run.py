@@ -350,7 +350,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Return a small table for notebooks: the split of each GPU, mean per step."""
-        return f"<p>{escape(repr(self))}</p>{tables.mean_split_html(self.devices)}"
+        return f"<p>{escape(repr(self))}</p>{tables.mean_split_html(self.devices, self.cross_rank.exposed_waits)}"
 
     def diff(self, other: Run) -> Comparison:
         """Return :meth:`compare`; deprecated."""

@@ -162,14 +162,14 @@ def rank_dict(device: DeviceFigures, wait: ExposedWait) -> dict[str, Any]:
     }
 
 
-def mean_split_html(devices: Sequence[DeviceFigures]) -> str:
-    """Return a small HTML table: the mean split of a step for each of the first GPUs."""
-    names = [name.removesuffix("_ns").replace("_", " ") for name in FIGURES]
+def mean_split_html(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> str:
+    """Return a small HTML table: the mean split of a step for each of the first GPUs, and their waiting."""
+    names = [name.removesuffix("_ns").replace("_", " ") for name in (*FIGURES, *WAIT_FIGURES)]
     head = "".join(f"<th>{name}</th>" for name in ["rank", *names])
     body = []
-    for device in devices[:_MAX_HTML_ROWS]:
-        steps, total = max(len(device.split.names), 1), device.split.total()
-        cells = "".join(f"<td>{milliseconds(total[figure] / steps)}</td>" for figure in FIGURES)
+    for device, wait in list(zip(devices, waits, strict=True))[:_MAX_HTML_ROWS]:
+        steps, total = max(len(device.split.names), 1), [*device.split.total().values(), *wait.total().values()]
+        cells = "".join(f"<td>{'?' if ns is None else milliseconds(ns / steps)}</td>" for ns in total)
         body.append(f"<tr><th>{escape(device.timeline.label)}</th>{cells}</tr>")
     more = len(devices) - len(body)
     rest = f"<p>and {more:,} more; run.totals() has all.</p>" if more > 0 else ""

@@ -46,7 +46,9 @@ DEFINITIONS = (
     ("Step", "from where the profiler marks its begin to the next mark, on each GPU by the work launched in it"),
     ("Forward, backward, optimizer", "time in which a GPU computed, by what launched the work, not by its name"),
     ("Other compute", "compute in none of the three: clipping, metrics, work launched before the recording began"),
-    ("Exposed communication", "time in which a collective ran and no compute did"),
+    ("Exposed communication", "time in which a collective ran and no compute did: waiting or transfer"),
+    ("Waiting", "exposed communication in which a rank waited for a later one; unknown where ranks are missing"),
+    ("Exposed transfer", "the rest of exposed communication"),
     (
         "Overlapped communication",
         "time in which a collective ran under compute; it counts as compute and is listed in addition",
