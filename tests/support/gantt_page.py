@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dptrace.analysis.cross_rank.exposed_wait import sum_of_waits
 from dptrace.analysis.per_gpu.split import FIGURES, Part
 from dptrace.run.run import Run
+from dptrace.viewers.gantt.chart import WAITING
 from tests.support.browser import rest
 
 if TYPE_CHECKING:
@@ -109,19 +111,24 @@ def shown_figures(page: Page) -> dict[str, float]:
     """Read the summary in ns: parts by the names of their figures, and the indicators."""
     parts = page.eval_on_selector_all(".segment", "all => all.map((one) => [one.dataset.category, one.dataset.ns])")
     keys = page.eval_on_selector_all(".indicator", "all => all.map((one) => [one.dataset.key, one.dataset.ns])")
-    figures = {SHARE_FIGURES[Part(int(part))]: float(ns) for part, ns in parts}
+    names = {int(part): name for part, name in SHARE_FIGURES.items()} | {WAITING: "exposed_wait_ns"}
+    figures = {names[int(part)]: float(ns) for part, ns in parts}
     return figures | {key: float(ns) for key, ns in keys}
 
 
 def expected_figures(run: Run) -> dict[str, float]:
-    """Sum the split over the ranks, with the keys of shown_figures."""
+    """Sum the split over the ranks, with the keys of shown_figures; waiting is apart from exposed communication."""
     totals = [split.total() for split in run.splits]
     total = {figure: sum(rank[figure] for rank in totals) for figure in FIGURES}
+    wait = sum_of_waits(run.cross_rank.exposed_waits)["exposed_wait_ns"] or 0
+    total["exposed_comm_ns"] -= wait
     figures = {figure: total[figure] for figure in SHARE_FIGURES.values() if total[figure] >= 0.0005 * total["wall_ns"]}
     walls = np.concatenate([split.figures["wall_ns"] for split in run.splits])
+    if wait:
+        figures |= {"exposed_wait_ns": wait, "waiting": wait}
     return figures | {
         "step": float(np.median(walls)),
-        "exposed": total["exposed_comm_ns"],
+        "exposed": total["exposed_comm_ns"] + wait,
         "overlapped": total["overlapped_comm_ns"],
         "idle": total["idle_ns"],
     }

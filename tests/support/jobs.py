@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from dptrace.run.run import Run
-from dptrace.timeline.model import Phase, Timeline
+from dptrace.timeline.model import Collective, Phase, Timeline
 from tests.support.builders import TimelineBuilder
 
-__all__ = ["LENGTHS", "job", "run_of"]
+__all__ = ["LENGTHS", "MS", "job", "late_run", "run_of"]
+
+MS = 1_000_000
 
 LENGTHS = {
     "forward": 30_000_000,
@@ -48,6 +50,20 @@ def job(
     base = np.array([length * (factors or {}).get(part, 1) for part, length in LENGTHS.items()])
     lengths = (base * jitter * own).astype(np.int64)
     return run_of([_timeline(rank, lengths[rank]) for rank in range(ranks)], **more)
+
+
+def late_run(*starts: int, size: int = 0) -> Run:
+    """Make ranks of one step of 100 ms that compute until *starts* ms, then join an all-reduce that ends at 80 ms.
+
+    Args:
+        size: ranks of the job, if more than are recorded.
+    """
+    comm = Collective("all_reduce", 4_096, "float", "0", size or len(starts))
+    builders = [
+        TimelineBuilder(rank, bounds=(0, 100 * MS)).compute(0, start * MS).collective(start * MS, 80 * MS, comm)
+        for rank, start in enumerate(starts)
+    ]
+    return Run("runs/late", tuple(build.build() for build in builders), world_size=size or len(starts))
 
 
 def run_of(timelines: list[Timeline], **more: Any) -> Run:

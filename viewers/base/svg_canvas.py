@@ -18,9 +18,11 @@ _UNFIT = re.compile("[\ufffe\uffff\u2028\u2029]")
 """Characters that XML forbids, or that break a line."""
 _NARROW = frozenset("iljtfrI.,:;|!'()[]· ")
 _HATCH = (
-    '<pattern id="hatch" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<pattern id="{name}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
     '<rect width="7" height="7" fill="{color}"/><rect width="1.6" height="7" fill="#000" fill-opacity=".34"/></pattern>'
 )
+_HATCHES = {theme.EXPOSED: "hatch", theme.WAITING: "hatch-waiting"}
+"""Names of the patterns by color."""
 _ATTRIBUTES = 'xmlns="http://www.w3.org/2000/svg" role="img" font-size="12"'
 _SHAPES = {
     "square": ((-3.6, -3.6), (3.6, -3.6), (3.6, 3.6), (-3.6, 3.6)),
@@ -75,8 +77,8 @@ def shortened(text: str, room: float, size: float = 12) -> str:
 
 
 def hatched(color: str) -> bool:
-    """Return whether a color comes with a hatch: exposed communication does."""
-    return color == theme.EXPOSED
+    """Return whether a color comes with a hatch: exposed communication does, waiting or not."""
+    return color in _HATCHES
 
 
 class Canvas:
@@ -91,7 +93,7 @@ class Canvas:
         self._parts = [
             f'<svg {_ATTRIBUTES} viewBox="0 0 {number(width)} {number(height)}" {size} font-family="{escape(FONT)}">',
             f"<title>{escape(title)}</title>",
-            f"<defs>{_HATCH.format(color=theme.EXPOSED)}</defs>",
+            f"<defs>{''.join(_HATCH.format(name=name, color=color) for color, name in _HATCHES.items())}</defs>",
             f'<rect width="{number(width)}" height="{number(height)}" fill="#FFFFFF"{self._dark_style("#FFFFFF")}/>',
         ]
         self.shapes = 0
@@ -109,7 +111,9 @@ class Canvas:
         return f' style="{escape(properties)}"' if self.dark and properties else ""
 
     def _fill(self, color: str, dark: str = "") -> str:
-        return 'fill="url(#hatch)"' if hatched(color) else f'fill="{escape(color)}"{self._dark_style(color, dark=dark)}'
+        if name := _HATCHES.get(color):
+            return f'fill="url(#{name})"'
+        return f'fill="{escape(color)}"{self._dark_style(color, dark=dark)}'
 
     def rect(
         self,

@@ -21,6 +21,7 @@ __all__ = [
     "OVERLAPPED",
     "PART_COLORS",
     "PART_ORDER",
+    "WAITING",
     "css",
     "dark_color",
     "dark_ink",
@@ -36,6 +37,7 @@ _LOOKS: dict[Part | str, tuple[str, ...]] = {
     Part.EXPOSED_MEMORY: ("#602047", "#FFFFFF", "#A8487F", "#FFFFFF"),
     Part.IDLE: ("#ECEFF1", "#4B5563", "#262C35", "#B6BFCC"),
     "overlapped": ("#3ECF8E", "#06351F"),
+    "waiting": ("#B3BAC5", "#10141A"),
     "data_loading_ns": ("#6A4C93", "#FFFFFF", "#7E5CB5", "#FFFFFF"),
     "allocator_ns": ("#B08968", "#1E1206"),
     "synchronizing_ns": ("#8A9A3A", "#10140A"),
@@ -55,6 +57,8 @@ PART_ORDER: tuple[Part, ...] = tuple(PART_COLORS)
 EXPOSED = PART_COLORS[Part.EXPOSED_COMM]
 OVERLAPPED = _LOOKS["overlapped"][0]
 """Communication under compute."""
+WAITING = _LOOKS["waiting"][0]
+"""Exposed communication that is waiting for later ranks; hatched as well."""
 MEMORY = PART_COLORS[Part.EXPOSED_MEMORY]
 """Copies and sets, exposed or not."""
 IDLE = PART_COLORS[Part.IDLE]

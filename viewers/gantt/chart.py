@@ -3,9 +3,9 @@
 Each GPU is a track of up to five rows. The intervals that fill a row come from ``per_gpu.split``, so that their times
 add up to the split's figures; the intervals that the pointer finds are the recorded ones::
 
-    phases          Role.PHASES       the partition: backward, forward, optimizer, other, exposed, memory
+    phases          Role.PHASES       the partition: backward, forward, optimizer, other, exposed, waiting, memory
     compute         Role.COMPUTE      kernels, coloured by phase
-    communication   Role.EXPOSURE     the exposed and overlapped pieces of collectives
+    communication   Role.EXPOSURE     the exposed, waiting and overlapped pieces of collectives
                     Role.COLLECTIVES  the collectives that these pieces belong to
     memory          Role.MEMORY       copies and sets
     idle            Role.IDLE         idle time by cause
@@ -16,26 +16,41 @@ pipeline schedule on a micro-batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.cross_rank.exposed_wait import CallWaits, ExposedWait
 from dptrace.analysis.per_gpu.idle import CAUSES, idle
 from dptrace.analysis.per_gpu.split import Part, Segments, exposure, part_intervals_of, partition
 from dptrace.core.intervals import Int64, IntervalSet
 from dptrace.run.run import Run
 from dptrace.timeline.model import Action, Collective, Kind, Phase, Timeline
+from dptrace.viewers.gantt.waiting import ranks_waited_for, with_waiting_parts, with_waiting_pieces
 
-__all__ = ["OVERLAPPED", "Chart", "Lane", "Role", "Strip", "Track", "cause_category", "chart", "drawn_intervals"]
+__all__ = [
+    "OVERLAPPED",
+    "WAITING",
+    "Chart",
+    "Lane",
+    "Role",
+    "Strip",
+    "Track",
+    "cause_category",
+    "chart",
+    "drawn_intervals",
+]
 
 _NamedCollective: TypeAlias = tuple[str, Collective]
 """A collective's kernel name and its metadata."""
 
 OVERLAPPED = len(Part)
 """The category of overlapped communication. The parts are before it, the idle causes after it."""
+WAITING = OVERLAPPED + 1 + len(CAUSES)
+"""The category of exposed communication that is waiting for later ranks; that of the rest is Part.EXPOSED_COMM."""
 
 _PART_OF = np.zeros(len(Phase), np.uint8)
 for _phase, _part in {
@@ -50,6 +65,10 @@ _INTERRUPTIONS = (1 / 20_000, 1 / 2_000, 1 / 200)
 """Shares of a step up to which another part does not end a label; ascending, so that short pieces are joined first."""
 _SAME_STEPS = 0.25
 """Share of a step by which the steps of two GPUs may differ and still share a step strip."""
+
+
+def _none() -> Int64:
+    return np.zeros(0, np.int64)
 
 
 class Role(str, Enum):
@@ -74,14 +93,18 @@ class Lane:
     """Since the chart's origin."""
     duration_ns: Int64
     category: NDArray[np.uint8]
-    """A :class:`~dptrace.analysis.per_gpu.split.Part`, OVERLAPPED, or a result of cause_category()."""
+    """A :class:`~dptrace.analysis.per_gpu.split.Part`, OVERLAPPED, WAITING, or a result of cause_category()."""
     name: Int64
     """Index into the chart's names; for collectives and their pieces, into its collectives; for Role.PHASE_LABELS, the
-    index of the label plus 1, or 0 without label."""
+    index of the label plus 1, or 0 without label; for Role.PHASES, the rank that is waited for plus 1, or 0."""
     stream: Int64
     """Stream id on a GPU, thread index on a CPU; 0 for pieces that belong to no single stream."""
     exposed_ns: Int64
     """Exposed time of each collective; empty for the other roles."""
+    wait_ns: Int64 = field(default_factory=_none)
+    """Wait of each collective plus 1, or 0 where it is not known; empty for the other roles."""
+    waits_for: Int64 = field(default_factory=_none)
+    """Rank that each collective's wait is for plus 1, or 0 where no rank stands out; empty for the other roles."""
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -171,42 +194,56 @@ def chart(run: Run) -> Chart:
     names: _Table[str] = _Table()
     collectives: _Table[_NamedCollective] = _Table()
     tracks, lanes = [], []
+    waits = run.cross_rank.exposed_waits
     for index, timeline in enumerate(timelines):
         windows = timeline.windows
         tracks.append(
             Track(timeline.rank, timeline.device, timeline.device_name, windows.names, windows.bounds - origin)
         )
-        lanes += _lanes(timeline, index, origin, end, names, collectives)
+        lanes += _lanes(timeline, waits[index], index, origin, end, names, collectives)
     return Chart(origin, end - origin, tuple(tracks), _strips(tracks), tuple(lanes), tuple(names), tuple(collectives))
 
 
 def _lanes(
-    timeline: Timeline, track: int, origin: int, end: int, names: _Table[str], collectives: _Table[_NamedCollective]
+    timeline: Timeline,
+    wait: ExposedWait,
+    track: int,
+    origin: int,
+    end: int,
+    names: _Table[str],
+    collectives: _Table[_NamedCollective],
 ) -> list[Lane]:
     """Build one GPU's lanes; adds new entries to *names* and *collectives*."""
     name_of = np.array([names[name] for name in timeline.names], np.int64)
     part_intervals = part_intervals_of(timeline)
-    parts, exposed = partition(timeline, part_intervals), exposure(timeline)
+    parts, exposed = with_waiting_parts(partition(timeline, part_intervals), wait, WAITING), exposure(timeline)
+    pieces = with_waiting_pieces(_as_categories(exposed), timeline, wait.calls, WAITING)
     kinds = {kind: drawn_intervals(timeline, origin, end, kind) for kind in Kind}
 
     def recorded(role: Role, kind: Kind, category: NDArray[np.uint8]) -> Lane:
         index = kinds[kind]
         starts, ends = timeline.start_ns[index], timeline.end_ns[index]
         name = name_of[timeline.name[index]] if len(name_of) else np.zeros(0, np.int64)
-        empty = np.zeros(0, np.int64)
-        return Lane(track, role, starts - origin, ends - starts, category[index], name, timeline.lane[index], empty)
+        return Lane(track, role, starts - origin, ends - starts, category[index], name, timeline.lane[index], _none())
 
     memory = np.full(len(timeline), Part.EXPOSED_MEMORY, np.uint8)
     entry = _entries(timeline, kinds[Kind.COMMUNICATION], collectives)
     return [
-        _drawn(track, Role.PHASES, _busy(parts), origin, end),
+        _phases(track, _busy(parts), timeline, wait.calls, origin, end),
         _drawn(track, Role.PHASE_LABELS, *_label_lane(timeline, parts, names, origin, end)),
         recorded(Role.COMPUTE, Kind.COMPUTE, _PART_OF[timeline.phase]),
-        _drawn(track, Role.EXPOSURE, _as_categories(exposed), origin, end, entry),
-        _collectives(timeline, track, kinds[Kind.COMMUNICATION], exposed, origin, entry),
+        _drawn(track, Role.EXPOSURE, pieces, origin, end, entry),
+        _collectives(timeline, wait.calls, track, kinds[Kind.COMMUNICATION], exposed, origin, entry),
         recorded(Role.MEMORY, Kind.MEMORY, memory),
         _drawn(track, Role.IDLE, _idle(timeline, part_intervals), origin, end),
     ]
+
+
+def _phases(track: int, busy: Segments, timeline: Timeline, calls: CallWaits, origin: int, end: int) -> Lane:
+    """Build the lane of parts, each waiting with the rank that it is for."""
+    lane = _drawn(track, Role.PHASES, busy, origin, end)
+    ranks = ranks_waited_for(lane.start_ns + origin, timeline, calls)
+    return replace(lane, name=np.where(lane.category == WAITING, ranks + 1, 0))
 
 
 def _drawn(track: int, role: Role, pieces: Segments, origin: int, end: int, entry: Int64 | None = None) -> Lane:
@@ -251,9 +288,16 @@ def _entries(timeline: Timeline, index: NDArray[np.intp], table: _Table[_NamedCo
 
 
 def _collectives(
-    timeline: Timeline, track: int, index: NDArray[np.intp], exposed: Segments, origin: int, entry: Int64
+    timeline: Timeline,
+    calls: CallWaits,
+    track: int,
+    index: NDArray[np.intp],
+    exposed: Segments,
+    origin: int,
+    entry: Int64,
 ) -> Lane:
-    """Build the lane of whole collectives, each with its exposed time."""
+    """Build the lane of whole collectives, each with its exposed time and its wait."""
+    call = np.cumsum(timeline.collective >= 0) - 1
     per_interval = np.zeros(len(timeline), np.int64)
     np.add.at(per_interval, exposed.source, np.where(exposed.part == 1, exposed.end_ns - exposed.start_ns, 0))
     starts, ends = timeline.start_ns[index], timeline.end_ns[index]
@@ -268,6 +312,8 @@ def _collectives(
         entry[index],
         timeline.lane[index],
         per_interval[index],
+        calls.wait_ns[call[index]] + 1,
+        calls.waits_for[call[index]].astype(np.int64) + 1,
     )
 
 

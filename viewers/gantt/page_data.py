@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.analysis.per_gpu.labels import CAUSE_LABELS, OVERLAPPED_LABEL, PART_LABELS
+from dptrace.analysis.per_gpu.labels import CAUSE_LABELS, EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.timeline.model import Collective
 from dptrace.viewers.base import theme
-from dptrace.viewers.gantt.chart import OVERLAPPED, Chart, Lane, Role, cause_category
+from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, cause_category
 from dptrace.viewers.gantt.column_packing import ColumnStore, pack, pack_to_store
 
 __all__ = ["MANY_TRACKS", "categories", "layout", "scene"]
@@ -39,12 +39,12 @@ _ROW_LABELS = {
     Role.MEMORY: "memory",
 }
 
-_ORDER = (*theme.PART_ORDER[:5], OVERLAPPED, *theme.PART_ORDER[5:], *map(cause_category, CAUSES))
+_ORDER = (*theme.PART_ORDER[:5], WAITING, OVERLAPPED, *theme.PART_ORDER[5:], *map(cause_category, CAUSES))
 """Order of the legend and of stacked bars: overlapped next to exposed, idle before its causes."""
 
 
 def categories() -> list[dict[str, Any]]:
-    """Return names and colours by category: parts of a step, overlapped communication, idle causes."""
+    """Return names and colours by category: parts of a step, overlapped communication, idle causes, waiting."""
     short = {Part.OTHER: "Other", Part.EXPOSED_COMM: "Exposed", Part.EXPOSED_MEMORY: "Memory"}
     parts = [
         {"label": PART_LABELS[part], "short": short.get(part, PART_LABELS[part]), "color": color}
@@ -55,7 +55,8 @@ def categories() -> list[dict[str, Any]]:
         {"label": label, "short": label.removeprefix("Idle: ").capitalize(), "color": theme.CAUSE_COLORS[cause]}
         for cause, label in CAUSE_LABELS.items()
     ]
-    return [_with_inks(entry) for entry in (*parts, overlapped, *causes)]
+    waiting = {"label": EXPOSED_LABELS["exposed_wait_ns"], "short": "Waiting", "color": theme.WAITING}
+    return [_with_inks(entry) for entry in (*parts, overlapped, *causes, waiting)]
 
 
 def _with_inks(entry: dict[str, Any]) -> dict[str, Any]:
@@ -121,6 +122,7 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, store: ColumnStor
             "overlapped": OVERLAPPED,
             "memory": int(Part.EXPOSED_MEMORY),
             "idle": int(Part.IDLE),
+            "waiting": WAITING,
             "causes": [cause_category(cause) for cause in CAUSES],
         },
         "names": chart.names,
@@ -159,6 +161,8 @@ def _columns(chart: Chart, store: ColumnStore | None) -> dict[str, Any]:
         "category": [lane.category for lane in lanes],
         "name": [lane.name for lane in lanes],
         "exposed": [lane.exposed_ns for lane in lanes],
+        "wait": [lane.wait_ns for lane in lanes],
+        "waitsFor": [lane.waits_for for lane in lanes],
         "stream": streams,
     }
     if store is not None:

@@ -103,6 +103,8 @@ def _moved(lane: Lane, begin: Int64, end: Int64, by: Int64) -> Lane:
         name=lane.name[source],
         stream=lane.stream[source],
         exposed_ns=lane.exposed_ns[source] if len(lane.exposed_ns) else lane.exposed_ns,
+        wait_ns=lane.wait_ns[source] if len(lane.wait_ns) else lane.wait_ns,
+        waits_for=lane.waits_for[source] if len(lane.waits_for) else lane.waits_for,
     )
 
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.per_gpu.labels import OVERLAPPED_LABEL, PART_LABELS
+from dptrace.analysis.per_gpu.labels import EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.analysis.per_gpu.step_grid import middle_step
 from dptrace.core.intervals import Int64
@@ -24,7 +24,7 @@ from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.marks import message, time_axis
 from dptrace.viewers.base.svg_canvas import Canvas, shortened, text_width
 from dptrace.viewers.base.svg_renderer import svg as message_svg
-from dptrace.viewers.gantt.chart import OVERLAPPED, Lane, Role, chart
+from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Lane, Role, chart
 from dptrace.viewers.gantt.level_of_detail import Intervals, Lod
 from dptrace.viewers.gantt.svg_layout import RIGHT, STRIP, WIDTH, Row, SvgLayout, svg_layout
 from dptrace.viewers.terminal.summary import sentence
@@ -45,9 +45,11 @@ _MIXED = 0.03
 _ROW_NAMES = {Role.PHASES: "phases", Role.COMPUTE: "compute", Role.EXPOSURE: "communication", Role.MEMORY: "memory"}
 _LABELS = {Role.PHASES: Role.PHASE_LABELS, Role.EXPOSURE: Role.COLLECTIVES}
 _QUIET, _EDGE = "#5B6472", "#8593A8"
-_ORDER = (*theme.PART_ORDER[:5], OVERLAPPED, *theme.PART_ORDER[5:])
-_COLORS = {**{int(part): color for part, color in theme.PART_COLORS.items()}, OVERLAPPED: theme.OVERLAPPED}
-_NAMES = {**{int(part): name for part, name in PART_LABELS.items()}, OVERLAPPED: OVERLAPPED_LABEL}
+_ORDER = (*theme.PART_ORDER[:5], WAITING, OVERLAPPED, *theme.PART_ORDER[5:])
+_COLORS = {int(part): color for part, color in theme.PART_COLORS.items()}
+_COLORS |= {OVERLAPPED: theme.OVERLAPPED, WAITING: theme.WAITING}
+_NAMES = {int(part): name for part, name in PART_LABELS.items()}
+_NAMES |= {OVERLAPPED: OVERLAPPED_LABEL, WAITING: EXPOSED_LABELS["exposed_wait_ns"]}
 
 _Box: TypeAlias = tuple[float, float, float, float]
 
@@ -144,7 +146,7 @@ def _lods(layout: SvgLayout) -> list[Lod]:
     none = Intervals(empty, empty, empty)
     lanes = [layout.lane(row.track, row.role) for row in layout.rows]
     intervals = (Intervals(lane.start_ns, lane.duration_ns, lane.category) if lane else none for lane in lanes)
-    return [Lod(lane, len(_COLORS)) for lane in intervals]
+    return [Lod(lane, WAITING + 1) for lane in intervals]
 
 
 def _short(canvas: Canvas, layout: SvgLayout, lods: list[Lod]) -> None:
@@ -241,11 +243,13 @@ def _on_one_color(layout: SvgLayout, row: Row, left: float, right: float, width:
     to_ns = layout.gantt_chart.end_ns / layout.width
     for x in (left, right - width):
         low, high = round((x - layout.left) * to_ns), round((x + width - layout.left) * to_ns)
-        share = _covered(lane, int(Part.EXPOSED_COMM), low, high) / max(high - low, 1)
-        if share > 1 - _MIXED:
-            return x, theme.EXPOSED
-        if share < _MIXED and _covered(lane, OVERLAPPED, low, high) > (1 - _MIXED) * (high - low):
-            return x, theme.OVERLAPPED
+        shares = {
+            category: _covered(lane, category, low, high) / max(high - low, 1)
+            for category in (int(Part.EXPOSED_COMM), WAITING, OVERLAPPED)
+        }
+        category = max(shares, key=lambda category: shares[category])
+        if shares[category] > 1 - _MIXED and sum(shares.values()) - shares[category] < _MIXED:
+            return x, _COLORS[category]
     return None
 
 

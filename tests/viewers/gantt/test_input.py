@@ -21,6 +21,7 @@ from dptrace.viewers.gantt.chart import chart
 from tests.support.browser import browser_test, chromium, open_page
 from tests.support.builders import two_rank_timelines
 from tests.support.gantt_page import at, expected_figures, row_box, settle, shown_figures, tip, visible_range
+from tests.support.jobs import MS, late_run
 from tests.support.synthetic import training_run
 
 if TYPE_CHECKING:
@@ -130,6 +131,27 @@ def test_the_tooltip_describes_what_is_under_the_pointer(browser: Browser, tmp_p
         settle(page)
         start, end = visible_range(page)
         assert 40_000 < end - start < 60_000
+        assert [] == errors
+
+
+@browser_test
+def test_waiting_is_drawn_apart_and_names_the_rank(browser: Browser, tmp_path: Path) -> None:
+    """In the rows of phases and of communication, in the summary, and in both tooltips."""
+    run, path = late_run(30, 70), tmp_path / "late.html"
+    path.write_text(gantt.document(run), encoding="utf-8")
+    with open_page(browser, path) as (page, errors):
+        settle(page)
+        assert expected_figures(run) == shown_figures(page)
+        assert 40 * MS == shown_figures(page)["waiting"]
+
+        page.mouse.move(*at(page, "phases", 50 * MS))
+        assert tip(page).startswith("Waiting for rank 1\nProfilerStep#0: 40.0 ms")
+        page.mouse.move(*at(page, "phases", 75 * MS))
+        assert tip(page).startswith("Exposed communication\nProfilerStep#0: 10.0 ms")
+        page.mouse.move(*at(page, "exposure", 50 * MS))
+        assert "waiting for rank 1: 40.0 ms" in tip(page)
+        page.mouse.move(*at(page, "exposure", 75 * MS, track=1))
+        assert "waiting" not in tip(page)
         assert [] == errors
 
 

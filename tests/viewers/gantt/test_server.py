@@ -225,5 +225,5 @@ def test_a_served_page_fetches_its_columns() -> None:
 
     assert len(page) < 1_700_000
     assert "connect-src &#39;self&#39;;" in page
-    assert {"delta", "duration", "category", "name", "stream", "exposed"} == set(columns)
+    assert {"delta", "duration", "category", "name", "stream", "exposed", "wait", "waitsFor"} == set(columns)
     assert sum(map(len, columns.values())) < 13 * 200_000 * 2

@@ -10,6 +10,7 @@ from dptrace.run.run import Run
 from dptrace.timeline.model import Collective
 from dptrace.viewers.terminal.summary import print_collectives, print_run, sentence
 from tests.support.builders import TimelineBuilder, two_rank_timelines
+from tests.support.jobs import MS, late_run
 
 
 def flat(text: str) -> str:
@@ -78,24 +79,11 @@ def test_a_run_without_communication_says_so() -> None:
     assert "No communication in this run." in out.getvalue()
 
 
-MS = 1_000_000
-
-
-def late(*starts: int, size: int = 0) -> Run:
-    """Ranks of one step of 100 ms that arrive at *starts* ms at an all-reduce that ends at 80 ms."""
-    comm = Collective("all_reduce", 4_096, "float", "0", size or len(starts))
-    builders = [
-        TimelineBuilder(rank, bounds=(0, 100 * MS)).compute(0, start * MS).collective(start * MS, 80 * MS, comm)
-        for rank, start in enumerate(starts)
-    ]
-    return Run("runs/late", tuple(build.build() for build in builders), world_size=size or len(starts))
-
-
 def test_the_headline_divides_exposed_communication() -> None:
     """Waiting, with the rank that is waited for, and transfer; the mean step has the same parts."""
-    text = printed(late(30, 30, 70))
+    text = printed(late_run(30, 30, 70))
 
-    assert "26.7 % waiting for rank 2, 10.0 % exposed transfer, 20.0 % idle" in sentence(late(30, 30, 70)).plain
+    assert "26.7 % waiting for rank 2, 10.0 % exposed transfer, 20.0 % idle" in sentence(late_run(30, 30, 70)).plain
     assert "waiting for rank 2 26.7 ms (27 %), exposed transfer 10.0 ms (10 %), idle 20.0 ms (20 %)" in flat(text)
     assert "exposed communication" not in text[: text.index("Findings")]
 
@@ -114,7 +102,7 @@ def test_ranks_that_share_a_wait_are_not_named() -> None:
 
 def test_an_unknown_wait_is_told_once() -> None:
     """Ranks are missing: exposed communication is not divided, and no table has a column of question marks."""
-    run = late(30, size=2)
+    run = late_run(30, size=2)
     text = printed(run)
 
     assert "50.0 % exposed communication (waiting unknown: ranks missing), 20.0 % idle" in sentence(run).plain
@@ -124,7 +112,7 @@ def test_an_unknown_wait_is_told_once() -> None:
 
 def test_collectives_of_missing_ranks_have_their_own_share() -> None:
     """Beside waiting and transfer in the headline, the mean step and the tables."""
-    whole, lone = late(30, 70), Collective("all_reduce", 64, "float", "1", 2, ranks=(0, 9))
+    whole, lone = late_run(30, 70), Collective("all_reduce", 64, "float", "1", 2, ranks=(0, 9))
     first = TimelineBuilder(0, bounds=(0, 100 * MS)).compute(0, 30 * MS)
     first.collective(30 * MS, 80 * MS, Collective("all_reduce", 4_096, "float", "0", 2))
     run = Run("r", (first.collective(80 * MS, 100 * MS, lone).build(), whole.timelines[1]), world_size=10)
@@ -139,7 +127,7 @@ def test_collectives_of_missing_ranks_have_their_own_share() -> None:
 def test_each_collective_has_its_wait_and_its_rank() -> None:
     """In milliseconds; the rank that arrived last has none."""
     out = io.StringIO()
-    print_collectives(late(30, 70), Console(file=out, width=100))
+    print_collectives(late_run(30, 70), Console(file=out, width=100))
     rows = [line.split() for line in out.getvalue().splitlines() if "all_reduce" in line]
 
     assert ["50.000", "40.000", "1", "0.000"] == rows[0][-4:]

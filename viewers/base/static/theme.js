@@ -12,8 +12,8 @@ export function looks(scene, name) {
 }
 
 /** Return the names of the raster's patterns by category, for exposed communication and the idle causes. */
-export function patternsOf({ special: { exposed, causes = [] } }) {
-  const patterns = { [exposed]: "hatch" };
+export function patternsOf({ special: { exposed, waiting, causes = [] } }) {
+  const patterns = { [exposed]: "hatch", [waiting]: "hatch" };
   causes.forEach((category, i) => (patterns[category] = ["back", "dots", "bars", undefined, "rails"][i]));
   return patterns;
 }

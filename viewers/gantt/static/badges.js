@@ -1,6 +1,7 @@
 /** The legend: a button per category that hides or shows it. */
 
 import { element } from "../../base/static/dom.js";
+import { isExposed } from "./rows.js";
 
 /**
  * Fill `root` with the buttons of all categories but the idle causes, and `causes` with those; `hidden` by category,
@@ -11,7 +12,7 @@ export function categoryButtons(root, causes, scene, hidden, redraw) {
     if (!scene.used.includes(category)) continue;
     const { label } = scene.categories[category], cause = scene.special.causes?.indexOf(category) ?? -1;
     const chip = element("button", cause >= 0 ? "chip cause" : "chip");
-    const swatch = element("i", category === scene.special.exposed ? "hatched" : cause >= 0 ? `cause${cause}` : "");
+    const swatch = element("i", isExposed(scene, category) ? "hatched" : cause >= 0 ? `cause${cause}` : "");
     chip.type = "button";
     chip.setAttribute("aria-pressed", "true");
     chip.title = "click to hide or show";

@@ -10,7 +10,7 @@ export class CollectiveKinds {
     this.kinds = [...new Set(scene.collectives.map(({ kind }) => kind || "other"))];
     const place = new Map(this.kinds.map((kind, i) => [kind, i]));
     const kindOf = scene.collectives.map(({ kind }) => place.get(kind || "other"));
-    const { exposed } = scene.special;
+    const { overlapped } = scene.special;
     const lanes = scene.tracks.map((_, track) => laneOf(scene, track, "exposure"));
     const bounds = lanes.map((lane) => (lane < 0 ? [0, 0] : [lod.offsets[lane], lod.offsets[lane + 1]]));
     const offsets = new Int32Array(lanes.length + 1);
@@ -21,7 +21,7 @@ export class CollectiveKinds {
       for (let i = from; i < to; i++, next++) {
         start[next] = lod.start[i];
         duration[next] = lod.duration[i];
-        category[next] = 2 * kindOf[columns.name[i]] + (lod.category[i] === exposed ? 0 : 1);
+        category[next] = 2 * kindOf[columns.name[i]] + (lod.category[i] === overlapped ? 1 : 0);
       }
     this.lod = new Lod({ start, duration, category, offsets, categories: 2 * this.kinds.length });
   }

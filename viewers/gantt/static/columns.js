@@ -44,7 +44,7 @@ export async function unpack(column) {
 
 /** Unpack all columns of a scene; start times are the running sums of `delta`. */
 export async function columnsOf(scene) {
-  const keys = ["delta", "duration", "category", "name", "stream", "exposed"];
+  const keys = ["delta", "duration", "category", "name", "stream", "exposed", "wait", "waitsFor"];
   const unpacked = await Promise.all(keys.map((key) => unpack(scene.columns[key])));
   const { delta, ...columns } = Object.fromEntries(keys.map((key, i) => [key, unpacked[i]]));
   const offsets = new Int32Array(scene.lanes.length + 1);
@@ -54,7 +54,7 @@ export async function columnsOf(scene) {
     let time = lane.first;
     for (let j = offsets[i]; j < offsets[i + 1]; j++) start[j] = time += delta[j];
   });
-  // The column "exposed" holds collectives only: collective i of a track is entry i - exposedFrom[track].
+  // The columns "exposed", "wait" and "waitsFor" hold collectives only: collective i of a track is entry i - exposedFrom[track].
   const exposedFrom = [];
   let before = 0;
   scene.lanes.forEach((lane, i) => {

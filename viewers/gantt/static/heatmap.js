@@ -2,7 +2,7 @@
 
 import { element } from "../../base/static/dom.js";
 import { FONT_FAMILY } from "../../base/static/theme.js";
-import { laneOf, stepEnd } from "./rows.js";
+import { isExposed, laneOf, stepEnd } from "./rows.js";
 import { duration, percent, visible } from "./text.js";
 
 /** The measures: label, formatter, colors from the smallest to the largest value. */
@@ -18,6 +18,10 @@ const MIN_SPAN = 0.1;
  */
 const MAX_HEIGHT = 150, CELL = 16, GAP_FROM = 5, AXIS_HEIGHT = 16, LABEL_DISTANCE = 70, SIDE_HEIGHT = 12;
 
+function exposedTime(lod, scene, lane, from, to) {
+  return scene.order.reduce((sum, category) => sum + (isExposed(scene, category) ? lod.busy(lane, category, from, to) : 0), 0);
+}
+
 /** Return the values of a measure by GPU and step: `at(track, step)`, NaN where a GPU does not have the step. */
 export function heatOf(lod, scene, measure) {
   const steps = Math.max(...scene.tracks.map(({ steps: names }) => names.length));
@@ -27,7 +31,7 @@ export function heatOf(lod, scene, measure) {
     const phases = laneOf(scene, t, "phases");
     for (let step = 0; step < track.steps.length; step++) {
       const from = track.bounds[step], to = stepEnd(track, step), wall = to - from;
-      const value = measure === "time" ? wall : wall ? lod.busy(phases, scene.special.exposed, from, to) / wall : 0;
+      const value = measure === "time" ? wall : wall ? exposedTime(lod, scene, phases, from, to) / wall : 0;
       values[t * steps + step] = value;
       least = Math.min(least, value);
       most = Math.max(most, value);

@@ -2,7 +2,7 @@
 
 import { element } from "../../base/static/dom.js";
 import { laneAt } from "./extra_rows.js";
-import { laneOf, stepAt, stepEnd, streamWord, stripSteps } from "./rows.js";
+import { busyCategories, laneOf, stepAt, stepEnd, streamWord, stripSteps } from "./rows.js";
 import { bytes, duration, integer, moment, percent, percentOf, shortName, visible } from "./text.js";
 
 /** Distance from the pointer, in pixels, within which a narrow interval is still found. */
@@ -193,7 +193,14 @@ export class Hover {
     if (facts.length) lines.push(line(visible(facts.join(" · "))));
     lines.push(line(this.#span(index)));
     lines.push(line(`exposed ${duration(exposed)} (${percentOf(exposed, time)}) · overlapped ${duration(time - exposed)}`));
-    return lines;
+    return [...lines, ...this.#waited(index)];
+  }
+
+  /** How long a collective waited, and for which rank; nothing where that is unknown or it did not. */
+  #waited(index) {
+    const place = index - this.columns.exposedFrom[this.row.track];
+    const wait = this.columns.wait[place] - 1, rank = this.columns.waitsFor[place] - 1;
+    return wait > 0 ? [line(`waiting for ${rank < 0 ? "other ranks" : `rank ${rank}`}: ${duration(wait)}`)] : [];
   }
 
   /** A part of a step: its time in the step, and the interval under the pointer. */
@@ -203,10 +210,12 @@ export class Hover {
     const category = index < 0 ? scene.special.idle : lod.category[index];
     const from = track.bounds[step], to = stepEnd(track, step);
     const busy = (k) => lod.busy(laneOf(scene, row.track, "phases"), k, from, to);
-    const parts = scene.categories.map((_, k) => (k < scene.special.overlapped && k !== scene.special.idle ? busy(k) : 0));
-    const ns = category === scene.special.idle ? to - from - parts.reduce((a, b) => a + b, 0) : parts[category];
+    const parts = busyCategories(scene);
+    const ns = category === scene.special.idle ? to - from - parts.reduce((sum, k) => sum + busy(k), 0) : busy(category);
     const inStep = line(`${visible(track.steps[step])}: ${duration(ns)}, ${percent(ns / (to - from))} of its ${duration(to - from)}`);
     const detail = index < 0 ? this.#why(point) : [line(`this interval: ${this.#span(index)}`)];
-    return [line(scene.categories[category].label, "head"), inStep, ...detail, line(track.label, "dim")];
+    const rank = category === scene.special.waiting ? this.columns.name[index] : 0;
+    const label = rank ? `Waiting for rank ${rank - 1}` : scene.categories[category].label;
+    return [line(label, "head"), inStep, ...detail, line(track.label, "dim")];
   }
 }

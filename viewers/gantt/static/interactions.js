@@ -8,6 +8,7 @@ import { Link, stepNamed } from "./hash.js";
 import { CollectiveKinds } from "./collective_kinds.js";
 import { Measure } from "./measure.js";
 import { CollectiveMembers } from "./collective_members.js";
+import { isExposed } from "./rows.js";
 import { SearchIndex } from "./search.js";
 import { Selection } from "./select.js";
 import { figures } from "./summary.js";
@@ -133,11 +134,11 @@ export class Interactions {
 
   #measured(span) {
     if (!span) return this.card.hide("measure");
-    const { from, to } = span, { idle, exposed } = this.scene.special, sum = figures(this.lod, this.scene, from, to);
+    const { from, to } = span, { idle } = this.scene.special, sum = figures(this.lod, this.scene, from, to);
     const share = (ns) => percentOf(ns, sum.wall);
     const rows = this.scene.order.flatMap((category) => {
       const ns = sum.parts[category] ?? 0;
-      return ns > 0 || category === idle ? [[named(category, this.scene.categories[category].label, category === exposed), duration(ns), share(ns)]] : [];
+      return ns > 0 || category === idle ? [[named(category, this.scene.categories[category].label, isExposed(this.scene, category)), duration(ns), share(ns)]] : [];
     });
     rows.push(Object.assign(["total", duration(sum.wall), share(sum.wall)], { className: "total" }));
     const kinds = this.kinds.figures(from, to).map(({ kind, ...time }) => [collectiveWord({ kind }) || "other", duration(time.exposed), duration(time.overlapped)]);

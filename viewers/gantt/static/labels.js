@@ -1,6 +1,6 @@
 /** Draws text and lines over the raster: step strips, step edges, and labels of intervals where they fit. */
 
-import { stepAt, stepEnd, stripSteps } from "./rows.js";
+import { busyCategories, stepAt, stepEnd, stripSteps } from "./rows.js";
 import { laneAt } from "./extra_rows.js";
 import { FONT_FAMILY, looks } from "../../base/static/theme.js";
 import { bytes, collectiveWord, duration, shortName, shortOperator, truncateMiddle, visible } from "./text.js";
@@ -124,12 +124,13 @@ export class Labels {
 
   /** Label a collective at its left or right end, if one color fills the place of the text. */
   #onOneColor(text, left, right, row, view) {
-    const { exposed, overlapped } = this.scene.special, width = this.#width(text);
+    const { exposed, waiting, overlapped } = this.scene.special, width = this.#width(text);
     for (const x of [left, right - width]) {
       const from = view.from + x * view.px, to = from + width * view.px;
-      const share = this.lod.busy(row.lane, exposed, from, to) / (to - from);
-      if (share > MIXED && share < 1 - MIXED) continue;
-      if (this.#text(text, x, row, share > 0.5 ? exposed : overlapped, view)) return;
+      const shares = [exposed, waiting].map((k) => (k === undefined ? 0 : this.lod.busy(row.lane, k, from, to) / (to - from)));
+      if (shares.some((share) => share > MIXED && share < 1 - MIXED)) continue;
+      const category = shares[0] > 0.5 ? exposed : shares[1] > 0.5 ? waiting : overlapped;
+      if (this.#text(text, x, row, category, view)) return;
     }
   }
 
@@ -160,8 +161,7 @@ export class Labels {
 
   /** The categories that can fill a row of phases, without idle. */
   get #phaseCategories() {
-    const { idle, overlapped } = this.scene.special;
-    return this.scene.order.filter((k) => k < overlapped && k !== idle);
+    return busyCategories(this.scene);
   }
 
   /** Return the candidate texts for an interval, best first. */

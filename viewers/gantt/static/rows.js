@@ -15,6 +15,16 @@ function tableOf(scene) {
   return LANES.get(scene);
 }
 
+/** Whether a category is exposed communication: waiting for other ranks, or the rest of it. */
+export function isExposed({ special: { exposed, waiting } }, category) {
+  return category === exposed || category === waiting;
+}
+
+/** Return the categories that can fill a row of phases, without idle. */
+export function busyCategories({ categories, special: { idle, overlapped, waiting } }) {
+  return categories.map((_, k) => k).filter((k) => (k < overlapped && k !== idle) || k === waiting);
+}
+
 /** Return the lane of a role on a track, or -1. */
 export function laneOf(scene, track, role) {
   return (LANES.get(scene) ?? tableOf(scene)).get(`${track} ${role}`) ?? -1;

@@ -1,7 +1,7 @@
 /** The bar and the figures above the chart: exact sums over the visible time inside the steps. */
 
 import { element } from "../../base/static/dom.js";
-import { insideSteps, laneOf, stepEnd } from "./rows.js";
+import { busyCategories, insideSteps, isExposed, laneOf, stepEnd } from "./rows.js";
 import { collectiveWord, duration, moment, percent, percentOf } from "./text.js";
 
 function median(values) {
@@ -15,7 +15,7 @@ function median(values) {
  * idle is the rest), overlapped, steps (durations of the steps in view) }. In full view these are the split's totals.
  */
 export function figures(lod, scene, from, to, chosen = null) {
-  const { idle, overlapped } = scene.special;
+  const { idle, overlapped } = scene.special, busyOnes = busyCategories(scene);
   const sum = { wall: 0, parts: scene.categories.map(() => 0), overlapped: 0, steps: [] };
   scene.tracks.forEach((steps, track) => {
     if (chosen && !chosen.includes(track)) return;
@@ -24,8 +24,7 @@ export function figures(lod, scene, from, to, chosen = null) {
     if (end <= begin) return;
     const phases = laneOf(scene, track, "phases"), exposure = laneOf(scene, track, "exposure");
     let busy = 0;
-    for (let category = 0; category < overlapped; category++) {
-      if (category === idle) continue;
+    for (const category of busyOnes) {
       const time = lod.busy(phases, category, begin, end);
       sum.parts[category] += time;
       busy += time;
@@ -82,13 +81,13 @@ export class Summary {
   }
 
   #bar(sum) {
-    const bar = element("div", "bar");
+    const bar = element("div", "bar"), drawn = busyCategories(this.scene);
     for (const category of this.scene.order) {
-      if (category > this.scene.special.overlapped) continue;
+      if (category !== this.scene.special.idle && !drawn.includes(category)) continue;
       const share = sum.wall ? sum.parts[category] / sum.wall : 0;
-      if (share < 0.0005 || category === this.scene.special.overlapped) continue;
+      if (share < 0.0005) continue;
       const { label, short } = this.scene.categories[category];
-      const segment = element("div", category === this.scene.special.exposed ? "segment hatched" : "segment");
+      const segment = element("div", isExposed(this.scene, category) ? "segment hatched" : "segment");
       Object.assign(segment.style, { flexGrow: share, backgroundColor: `var(--c${category})`, color: `var(--i${category})` });
       segment.dataset.category = category;
       segment.dataset.ns = sum.parts[category];
@@ -106,8 +105,8 @@ export class Summary {
   }
 
   #indicators(sum, chosen, from, to) {
-    const { exposed, idle } = this.scene.special;
-    const communication = sum.overlapped + sum.parts[exposed];
+    const { exposed, waiting, idle } = this.scene.special;
+    const waited = sum.parts[waiting] ?? 0, whole = sum.parts[exposed] + waited, communication = sum.overlapped + whole;
     const steps = sum.steps.length;
     const box = element("div", "indicators");
     const add = (key, value, label, ns, alarming) => {
@@ -117,7 +116,8 @@ export class Summary {
       box.append(indicator);
     };
     add("step", steps ? duration(median(sum.steps)) : "–", steps > 1 ? "median step" : "step", median(sum.steps));
-    add("exposed", percentOf(sum.parts[exposed], sum.wall), "exposed communication", sum.parts[exposed], sum.parts[exposed] > 0.03 * sum.wall);
+    add("exposed", percentOf(whole, sum.wall), "exposed communication", whole, whole > 0.03 * sum.wall);
+    if (waited) add("waiting", percentOf(waited, sum.wall), "waiting for other ranks", waited);
     add("overlapped", percentOf(sum.overlapped, communication), "of communication overlapped", sum.overlapped);
     this.#titleByKind(box.lastChild, chosen, from, to);
     add("idle", percentOf(sum.parts[idle], sum.wall), "idle", sum.parts[idle]);
