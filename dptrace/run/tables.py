@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dptrace.analysis.cross_rank.exposed_wait import WAIT_FIGURES, ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES, overlap_percent
@@ -17,7 +18,6 @@ from dptrace.timeline.model import Phase, Timeline
 if TYPE_CHECKING:
     import pandas as pd
 
-    from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
 
 __all__ = [
     "CLOCK_COLUMNS",
@@ -78,8 +78,6 @@ def frame(rows: Iterable[dict[str, Any]], columns: Sequence[str]) -> pd.DataFram
 
 def step_frame(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> pd.DataFrame:
     """Return a row per rank, device and step with the figures of the split and of waiting."""
-    from dptrace.analysis.cross_rank.exposed_wait import WAIT_FIGURES
-
     rows = (
         {"rank": d.split.rank, "device": d.timeline.device, "step": name}
         | {figure: int(values[k]) for figure, values in d.split.figures.items()}
@@ -97,8 +95,6 @@ def _nullable(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
 
 def total_frame(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> pd.DataFrame:
     """Return a row per GPU with the figures over all steps and the overlap in percent."""
-    from dptrace.analysis.cross_rank.exposed_wait import WAIT_FIGURES
-
     rows = []
     for device, wait in zip(devices, waits, strict=True):
         total = device.split.total() | wait.total()
