@@ -36,6 +36,12 @@ _NO_COMPUTE = (
     *(WRAPPER, "c10d::", "c10d_functional::", "_c10d_functional::", "_c10d_functional_autograd::", *WAITS),
     *("ProfilerStep#", "Optimizer.", "DistributedDataParallel."),
 )
+_DDP_LABELS = (
+    "DistributedDataParallel.",
+    "torch::distributed::reducer",
+    "torch.distributed.ddp",
+    "torch::distributed::ddp",
+)
 CPU = -1
 """Device index of a run without a GPU."""
 
@@ -164,6 +170,7 @@ def _timeline(
         notes=tuple(notes),
         launch_ns=launch,
         data_loading=_host_intervals(trace, "enumerate(DataLoader)"),
+        uses_ddp=any(name.startswith(_DDP_LABELS) for name in trace.names),
         parameter_search=_host_intervals(trace, "torch.distributed.ddp.reducer::search_unused_parameters"),
     )
 

@@ -178,6 +178,8 @@ class Timeline:
     """What the host did at each instant."""
     data_loading: IntervalSet = EMPTY
     """When the host waited for a DataLoader's next batch, in ns."""
+    uses_ddp: bool = False
+    """Whether the trace has labels of DistributedDataParallel."""
     parameter_search: IntervalSet = EMPTY
     """When the host searched for unused parameters (DDP's find_unused_parameters), in ns."""
     recompute: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))

@@ -68,6 +68,8 @@ def for_exposed(
         return text, "Reduce gradients in buckets, as DistributedDataParallel does (bucket_cap_mb=25)."
     if gradients and tail >= _TAIL and hidden < 0.05 * exposed:
         return text, "Start it during backward: use gradient hooks, DistributedDataParallel, or smaller buckets."
+    if gradients and tail >= _TAIL and not _ddp_may_be(context):
+        return text, "Only the last message is exposed: send it in smaller parts as gradients become ready, or in bf16."
     if gradients and tail >= _TAIL:
         return text, "Only the last bucket is exposed: try a smaller bucket_cap_mb, or send fewer bytes (bf16)."
     if kind == "all_gather":
@@ -102,8 +104,10 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 def _ddp_may_be(context: FindingContext) -> bool:
-    """Return whether DDP may be in use: dptrace's recorder saves its logging data."""
-    return not context.metadata or bool(ddp_logging_data(context.metadata))
+    """Return whether DDP is in use: its labels are in the trace, or dptrace's recorder saved its logging data."""
+    if ddp_logging_data(context.metadata):
+        return True
+    return not context.metadata and any(device.timeline.uses_ddp for device in context.devices)
 
 
 def _mostly_in_forward(context: FindingContext, kind: str) -> bool:

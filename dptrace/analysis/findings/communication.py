@@ -16,6 +16,9 @@ from dptrace.timeline.model import Phase
 __all__ = ["exposed", "first_bucket", "small_messages"]
 
 
+_NOTABLE_WAIT = 0.05
+
+
 def exposed(context: FindingContext) -> list[Finding]:
     """Find exposed communication of each kind of collective, without the wait for late ranks."""
     devices, steps, waits = context.devices, context.steps, context.waits
@@ -56,6 +59,9 @@ def exposed(context: FindingContext) -> list[Finding]:
             evidence["last"] = last
             called = f"{last['name']}, " if last["name"] else ""
             text += f" The last one of a step is {called}{byte_size(last['bytes'] or 0)}."
+        if waited > _NOTABLE_WAIT * exposed_ns:
+            share = 100 * min(waited / exposed_ns, 1.0)
+            text += f" {share:.0f} % of the exposed time is waiting for late ranks and not counted here."
         text += _missing_ranks_text(context, kind)
         found.append(context.finding("exposed_comm", text, advice, cost, evidence))
     return found

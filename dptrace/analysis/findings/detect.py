@@ -1,8 +1,8 @@
 """The findings of a run: what each costs per step, where to look, and what to do about it.
 
-Every finding has a cost of at least one percent of the step. Costs overlap and must not be added up:
-``small_messages``, ``first_bucket``, ``low_bandwidth`` and ``slow_collectives`` explain parts of ``exposed_comm``,
-``unused_parameters`` a part of ``host_bound``, and ``bubble`` parts of ``exposed_comm`` and of idle time.
+Every finding has a cost of at least one percent of the step. No time counts in two findings: waiting for late ranks is
+the stragglers', together with their own idle time meanwhile, and what a detailed finding explains (small messages, a
+large first bucket, low bandwidth, a pipeline's bubble) is not part of the general one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dptrace.analysis.findings.bandwidth import low_bandwidth, slow_collectives
 from dptrace.analysis.findings.communication import exposed, first_bucket, small_messages
 from dptrace.analysis.findings.finding import Finding, FindingContext
 from dptrace.analysis.findings.host import idle, recompute, unused_parameters
+from dptrace.analysis.findings.overlap import without_overlap
 from dptrace.analysis.findings.pipeline import bubbles
 from dptrace.analysis.findings.stragglers import stragglers
 from dptrace.analysis.matching.match import Matches
@@ -63,4 +64,5 @@ def findings(
     formed = pipelines(devices, clocks) if clocks and any(len(d.timeline.actions) for d in devices) else ()
     context = FindingContext(known, matches, late, timing, tuple(fits), tuple(latencies), names, metadata or {}, formed)
     found = [finding for finder in (*_CROSS_RANK_DETECTORS, *_PER_GPU_DETECTORS) for finding in finder(context)]
+    found = without_overlap(found)
     return tuple(sorted((f for f in found if f.share >= _MIN_SHARE), key=lambda finding: -finding.cost_ns))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import compress, islice
 from typing import Any
@@ -132,6 +133,19 @@ class DecodedPart:
 _COUNTS = ("events", "kept", "dropped", "repaired", "missing_start", "missing_duration")
 
 
+_SHORTEST_PYTHON_US = 20
+"""Shorter Python functions are dropped: with_stack=True records millions of them, and none explains a delay."""
+
+
+def _long_or_not_python(events: list[Complete], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return which events are not Python functions, or long ones."""
+    wanted: NDArray[np.bool_] = category != Category.PYTHON
+    for i in np.flatnonzero(~wanted).tolist():
+        with suppress(TypeError, ValueError, ArithmeticError):
+            wanted[i] = float(events[i].dur or 0) >= _SHORTEST_PYTHON_US
+    return wanted
+
+
 class EventSink:
     """Columns of some kind that :func:`~dptrace.readers.kineto.reader.read_into` fills, with counts."""
 
@@ -206,7 +220,7 @@ class Columns(EventSink):
         codes = self._codes
         category = np.frombuffer(bytes([codes[event.cat] for event in complete]), np.uint8)
         whole = bool((category == SPAN).any())
-        wanted = category < SPAN
+        wanted = (category < SPAN) & _long_or_not_python(complete, category)
         kept = complete if wanted.all() else list(compress(complete, wanted.tolist()))
         category = category if kept is complete else category[wanted]
         starts: list[Any] = [event.ts for event in kept]

@@ -25,6 +25,7 @@ DAMAGE = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
 """Exceptions that decoding and reducing raise on text that is not an event."""
 
 _CATEGORIES = {
+    "python_function": Category.PYTHON,
     # Categories of schema version 1 as torch writes them since 2022, then the spellings of 2021.
     "cpu_op": Category.CPU_OP,
     "user_annotation": Category.ANNOTATION,

@@ -29,7 +29,7 @@ def exposed(collective: Collective, phase: Phase = Phase.FORWARD, **info: object
         timeline = build.compute(90 * MS, 100 * MS).build()
         phases = timeline.phase.copy()
         phases[1] = phase
-        devices.append(figures_of(replace(timeline, collectives=(collective,), phase=phases)))
+        devices.append(figures_of(replace(timeline, collectives=(collective,), phase=phases, uses_ddp=True)))
     (finding,) = analyze_cross_rank(devices, 2, info).findings
     assert "exposed_comm" == finding.kind
     return finding
@@ -75,7 +75,7 @@ def test_messages_of_no_pipeline_are_to_be_hidden() -> None:
 @pytest.mark.parametrize(
     ("info", "said"),
     [
-        ({}, "leave bucket_cap_mb unset"),
+        ({}, "Make the first message smaller"),
         ({"options": {"bucket_cap_mb": 100}, "ddp": {"bucket_cap_bytes": 104_857_600}}, "leave bucket_cap_mb unset"),
         ({"options": {"bucket_cap_mb": None}, **DDP}, "lower bucket_cap_mb."),
         ({"options": {}, **DDP}, "lower bucket_cap_mb."),

@@ -77,7 +77,7 @@ def test_one_rank_that_waits_for_all_others_is_said_to_wait(tmp_path: Path) -> N
     assert finding.cost_ns == pytest.approx(2.2 * MS, rel=0.1)
 
 
-@pytest.mark.parametrize("spoil", ["missing", "third"])
+@pytest.mark.parametrize("spoil", ["missing", "third", "mixed"])
 def test_without_all_ranks_no_cost_is_claimed(tmp_path: Path, spoil: str) -> None:
     """A rank missing, a third of a rank missing, or ranks of two jobs: nothing is known of what lacks a rank."""
     plant = Plant(2, "kernel", 1.5, steps=[0])

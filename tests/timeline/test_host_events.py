@@ -1,0 +1,109 @@
+"""What the host did at each instant, from the events of the threads that launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from dptrace.readers.kineto.reader import read_trace
+from dptrace.timeline.build import build_timelines
+from dptrace.timeline.host import HostActivity, HostCause, HostLabel
+from tests.support.planted import Plant, planted_job
+from tests.support.real_traces import needs_real_traces, real
+
+MS = 1_000_000
+
+
+def activity(path: Path) -> HostActivity:
+    (timeline,) = build_timelines(read_trace(path), 0)
+    return timeline.host
+
+
+def total(host: HostActivity) -> dict[HostLabel, int]:
+    return host.spent(int(host.start_ns[0]), host.end_ns)
+
+
+def spent(host: HostActivity, cause: HostCause) -> dict[str, int]:
+    """Return the ns of a cause by what the host did."""
+    found: dict[str, int] = {}
+    for label, ns in total(host).items():
+        if label.cause == cause:
+            found[label.what] = found.get(label.what, 0) + ns
+    return found
+
+
+def near(ns: int, ms: float) -> bool:
+    return abs(ns - ms * MS) < 0.1 * ms * MS
+
+
+def test_each_planted_activity_has_its_cause_and_name(tmp_path: Path) -> None:
+    """An allocation, a loader, Python code, an operator and a pause, of 2 to 6 ms in one step of one rank each."""
+    kinds = ("allocator", "loader", "python", "operator", "pause")
+    plants = [Plant(0, kind, 2 + k, steps=[1], layer=k) for k, kind in enumerate(kinds)]
+    host = activity(planted_job(tmp_path, plants, ranks=2) / "rank0.json")
+
+    assert near(spent(host, HostCause.ALLOCATOR)["cudaMalloc"], 2)
+    (loading,) = spent(host, HostCause.DATA_LOADING).values()
+    assert near(loading, 3 + 4 * 0.08)
+    assert near(spent(host, HostCause.PYTHON)["## layer 2 ##"], 4)
+    assert spent(host, HostCause.OPERATOR)["aten::linear"] > 5 * MS
+    assert spent(host, HostCause.NOTHING_RECORDED)[""] > 6 * MS
+
+
+def test_pieces_cover_the_recording_without_gap(tmp_path: Path) -> None:
+    """The times of all labels add up, whatever part is asked for."""
+    host = activity(planted_job(tmp_path, [Plant(0, "operator", 3)], ranks=2) / "rank0.json")
+    first = int(host.start_ns[0])
+
+    assert host.end_ns - first == sum(total(host).values())
+    for since, until in (
+        (first - 10, first + 5),
+        (first + 123_456, first + 2 * MS),
+        (host.end_ns - 7, host.end_ns + 50),
+    ):
+        assert until - since == sum(host.spent(since, until).values())
+
+
+def test_waiting_for_another_rank_is_passive(tmp_path: Path) -> None:
+    """A synchronizing call while the device waits in a collective is not what keeps its own host busy."""
+    folder = planted_job(tmp_path, [Plant(1, "pause", 5, layer=7)], ranks=2)
+
+    assert sum(spent(activity(folder / "rank0.json"), HostCause.PASSIVE).values()) > 10 * MS
+    assert sum(spent(activity(folder / "rank1.json"), HostCause.PASSIVE).values()) < MS
+
+
+def names(labels: Iterable[HostLabel]) -> set[str]:
+    return {label.what for label in labels}
+
+
+def test_long_python_functions_name_what_the_host_did(tmp_path: Path) -> None:
+    """With stacks, the function that slept is named; functions of a few microseconds are dropped."""
+    import json
+
+    path = planted_job(tmp_path, [Plant(0, "pause", 4, steps=[1], layer=4)], ranks=1) / "rank0.json"
+    content = json.loads(path.read_text())
+    events = content["traceEvents"]
+    step = next(event for event in events if event["name"] == "ProfilerStep#1")
+    thread = {"ph": "X", "cat": "python_function", "pid": step["pid"], "tid": step["tid"], "args": {}}
+    events.append(thread | {"name": "train.py(7): loop", "ts": step["ts"] + 1, "dur": step["dur"] - 2})
+    annotation = [event for event in events if event["name"] == "## layer 4 ##"][1]
+    events.append(thread | {"name": "gc.py(3): collect", "ts": annotation["ts"] - 4000, "dur": 3990})
+    events.append(thread | {"name": "short.py(1): f", "ts": annotation["ts"] - 3000, "dur": 5})
+    path.write_text(json.dumps(content))
+
+    host = activity(path)
+
+    assert near(spent(host, HostCause.PYTHON)["gc.py(3): collect"], 4)
+    assert "short.py(1): f" not in read_trace(path).names
+    assert "gc.py(3): collect" in names(host.labels)
+
+
+@needs_real_traces
+def test_the_pieces_of_a_real_recording_are_few() -> None:
+    """A rank with 216 thousand events has at most a hundred thousand pieces, and its allocations are named."""
+    (folder,) = (Path(real("perparam_v100_rank1of2")),)
+    (path,) = [path for path in folder.iterdir() if "json" in path.name]
+    host = activity(path)
+
+    assert 1000 < len(host.start_ns) < 100_000
+    assert spent(host, HostCause.OPERATOR)["CompiledFunctionBackward"] > 100 * MS
