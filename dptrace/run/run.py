@@ -123,7 +123,8 @@ class Run:
         Columns:
             rank, device (int): as in :meth:`steps`.
             step (str): name of the step.
-            data_loading_ns … bubble_ns (int, ns): idle time by cause, one column each; see docs/definitions.md.
+            data_loading_ns, allocator_ns, synchronizing_ns, host_bound_ns (int, ns): the host launched late, by cause.
+            launch_latency_ns, waiting_ns, bubble_ns (int, ns): idle although work was launched in time, by cause.
             idle_ns (int, ns): idle time of the step, the sum of the causes.
         """
         return tables.idle_frame(self.devices)

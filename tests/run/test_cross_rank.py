@@ -64,12 +64,12 @@ def test_clocks_are_left_alone_when_asked() -> None:
 
 @needs_real_traces
 def test_lateness_of_the_recommenders_rank_is_that_of_its_catalogue() -> None:
-    """dlrm_v100_4ranks: rank 2, at four all-to-alls 19 to 28 ms late."""
+    """dlrm_v100_4ranks: rank 2, after the median of the others 16 to 19 ms late at its latest all-to-alls."""
     rows = dptrace.open(real("dlrm_v100_4ranks")).cross_rank.straggler_rows()
     late = sorted(row["late_ns"] / 1e6 for row in rows if row["rank"] == 2 and row["kind"] == "all_to_all")[-4:]
 
-    assert all(18.8 < ms < 28.6 for ms in late)
-    assert late[-1] > 28
+    assert all(16 < ms < 19.1 for ms in late)
+    assert late[-1] > 19
 
 
 def test_raw_times_make_nobody_late() -> None:

@@ -1,8 +1,8 @@
 """How late each rank arrived at each collective, and what that cost the ranks that were early.
 
 A rank's lateness is the lesser of two measures: how long it started after the first, on aligned clocks, and how much
-less it waited than the rank that waited longest. The second needs no common clock; the first does not count that some
-collectives, such as all-to-alls, do not end on all ranks together.
+less it waited than the rank that waited longest. The second needs no common clock; the first, with the uncertainty of
+the clocks added, corrects it where a collective, such as an all-to-all, does not end on all ranks together.
 
 The widest gap in the sorted latenesses divides early from late ranks: usually one is late, but if all ranks but one are
 late, that one waits.
@@ -64,12 +64,11 @@ def latenesses(
         length = matches.end_ns[members] - matches.start_ns[members]
         wait = length - length.min(axis=1, keepdims=True)
         after_first = wait.max(axis=1, keepdims=True) - wait
-        least = _MIN_LATE_NS
         if clocks is not None and align:
             by_clock = start[members] - start[members].min(axis=1, keepdims=True)
-            after_first = np.minimum(after_first, by_clock)
-            least = max(least, *(int(clocks.uncertainty_ns[device]) for device in own))
-        early, late = _divide(after_first, least)
+            uncertainty = max(int(clocks.uncertainty_ns[device]) for device in own)
+            after_first = np.minimum(after_first, by_clock + uncertainty)
+        early, late = _divide(after_first, _MIN_LATE_NS)
         cost = _shares(late) * _scale(late, early, _exposed_wait(matches, devices, own, members, wait))[:, None]
         yield Lateness(own, rows, members, start[members], wait, early, late, cost)
 
