@@ -7,7 +7,7 @@
     pieces   P │ operator     │ P    │ allocator  │   P: Python code in the annotation
 
 Events shorter than a threshold (20 µs, more in long recordings) have no piece of their own, so that a recording has at
-most about a hundred thousand pieces, however many events it has.
+most some ten thousand pieces, however many events it has.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _SYNCHRONIZING = re.compile(r"\w*Synchronize(_ptsz)?$|(cuda|hip)Memcpy(2D|3D)?$|
 _HASH = re.compile(r"\b(?=\w*\d)[a-z0-9]{16,}\b|0x[0-9a-f]+")
 """Hashes and addresses in names: the same code has others on another rank."""
 _SHORTEST_NS = 20_000
-_MOST_PIECES = 50_000
+_RESOLUTION = 20_000
+"""Least ratio of the recording's length to the shortest event that has a piece of its own."""
 _STANDS_STILL_NS = 500_000
 """An operator without an inner event for longer than this is blocked."""
 _AFTER_NS = 100_000
@@ -60,7 +61,7 @@ def host_activity(
     host = (trace.category != Category.KERNEL) & (trace.category != Category.MEMORY)
     if not host.any():
         return NO_ACTIVITY
-    shortest = max(_SHORTEST_NS, int(trace.end_ns[host].max() - trace.start_ns[host].min()) // _MOST_PIECES)
+    shortest = max(_SHORTEST_NS, int(trace.end_ns[host].max() - trace.start_ns[host].min()) // _RESOLUTION)
     kinds = _NameKinds.of(trace)
     events = [_ThreadEvents.of(trace, thread, shortest, kinds) for thread in _launching_threads(trace, launch)]
     if not events:
@@ -198,12 +199,20 @@ def _first_of(tables: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
 
 
 def _labels(names: tuple[str, ...], columns: NDArray[np.int64]) -> tuple[list[HostLabel], NDArray[np.int64]]:
-    distinct, label = np.unique(columns[:, [_CAUSE, _WHAT, _WHERE]], axis=0, return_inverse=True)
+    # One number per row, so that rows are sorted as numbers: cause, what and where, each counted from 0.
+    size = len(names) + 1
+    codes = (columns[:, _CAUSE] * size + columns[:, _WHAT] + 1) * size + columns[:, _WHERE] + 1
+    distinct, label = np.unique(codes, return_inverse=True)
     labels = [
         HostLabel(cause, _common_name(names, what), _common_name(names, where))
-        for cause, what, where in distinct.tolist()
+        for cause, what, where in zip(
+            (distinct // size**2).tolist(),
+            (distinct // size % size - 1).tolist(),
+            (distinct % size - 1).tolist(),
+            strict=True,
+        )
     ]
-    return labels, label.reshape(-1)
+    return labels, label
 
 
 def _common_name(names: tuple[str, ...], name: int) -> str:
