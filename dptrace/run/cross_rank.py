@@ -43,6 +43,8 @@ class CrossRankAnalysis:
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     """What could not be matched, compared or named, a sentence each."""
+    offsets: tuple[dict[str, Any], ...] | None = None
+    """The clock rows of some of a run's ranks, whose reference may not be among them; None for those of ``clocks``."""
 
     def collectives(self) -> list[dict[str, Any]]:
         """Return each collective across ranks, with an entry per rank under ``members``; times in ns, rates in GB/s."""
@@ -135,6 +137,8 @@ class CrossRankAnalysis:
 
     def clock_rows(self) -> list[dict[str, Any]]:
         """Return each rank's clock offset from the first rank's; None where no collective connects them."""
+        if self.offsets is not None:
+            return list(self.offsets)
         clocks, rows = self.clocks, []
         for number, (rank, device) in enumerate(self.matches.device_ids):
             reference = int(clocks.reference[number])

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.analysis.per_gpu.split import Split
-from dptrace.core.units import milliseconds
 from dptrace.errors import DptraceError
 from dptrace.run import tables
 from dptrace.timeline.model import Timeline
@@ -48,6 +47,8 @@ class Run:
     """Whether the timelines hold only communication; the figures are those of all intervals."""
     sources: Any = field(default=None, compare=False)
     """The files that the run was read from (``readers.sources.discovery.Sources``); None for a run built in memory."""
+    selected_from: tuple[Run, tuple[int, ...]] | None = field(default=None, compare=False)
+    """The run with all ranks, and the indices of these devices in it; None with all ranks."""
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -77,6 +78,11 @@ class Run:
         """Compute :attr:`cross_rank`; without *align*, clocks that are off are not corrected."""
         from dptrace.run.cross_rank import analyze_cross_rank
 
+        if self.selected_from is not None:
+            from dptrace.run.restrict import restricted
+
+            whole, numbers = self.selected_from
+            return restricted(whole.cross_rank if align else whole.analyze_cross_rank(align), numbers)
         return analyze_cross_rank(self.devices, self.world_size, self.metadata, align)
 
     @cached_property
@@ -295,10 +301,22 @@ class Run:
         """
         if ranks is None and steps is None:
             return self
-        from dptrace.run.select import selected_devices
+        from dptrace.run.select import numbers_of_ranks, with_steps
 
-        devices, notes = selected_devices(self.path, self.devices, ranks, steps)
-        return replace(self, timelines=tuple(d.timeline for d in devices), devices=devices, notes=(*self.notes, *notes))
+        run, notes = self, (*self.notes, *([f"Only steps {steps[0]} to {steps[1]} are selected."] if steps else []))
+        if steps is not None:
+            run = run._having(with_steps(run.path, run.devices, steps), notes, None)
+        if ranks is not None:
+            # Who waits for whom does not depend on who is looked at: the run with all ranks stays the source.
+            numbers = numbers_of_ranks(run.path, run.devices, ranks)
+            run = run._having(tuple(run.devices[i] for i in numbers), notes, (run, numbers))
+        return run
+
+    def _having(
+        self, devices: tuple[DeviceFigures, ...], notes: tuple[str, ...], source: tuple[Run, tuple[int, ...]] | None
+    ) -> Run:
+        timelines = tuple(device.timeline for device in devices)
+        return replace(self, timelines=timelines, devices=devices, notes=notes, selected_from=source)
 
     def compare(self, after: Run) -> Comparison:
         """Compare with a later run; see :func:`dptrace.compare`."""
@@ -332,22 +350,12 @@ class Run:
             "world_size": self.world_size,
             "ranks": [tables.rank_dict(*pair) for pair in zip(self.devices, across.exposed_waits, strict=True)],
             "notes": [*self.notes, *across.notes],
-            **({"pipelines": self._pipeline_dicts(across)} if staged else {}),
+            **({"pipelines": tables.pipeline_dicts(self._pipelines(across), self.timelines)} if staged else {}),
             **across.to_dict(),
         }
 
-    def _pipeline_dicts(self, across: CrossRankAnalysis) -> list[dict[str, Any]]:
-        from dptrace.analysis.cross_rank.pipeline_bubble import to_dict
-
-        return [to_dict(pipeline, self.timelines) for pipeline in self._pipelines(across)]
-
     def __repr__(self) -> str:
-        steps = max((len(split.names) for split in self.splits), default=0)
-        ranks = f"{len(self.ranks)} of {self.world_size}" if self.world_size > len(self.ranks) else f"{len(self.ranks)}"
-        wall = sum(int(split.figures["wall_ns"].sum()) for split in self.splits)
-        count = sum(len(split.names) for split in self.splits)
-        mean = f", {milliseconds(wall / count)} ms a step" if count else ""
-        return f"<dptrace.Run {self.path!r}: ranks {ranks}, steps {steps}{mean}>"
+        return tables.one_line(self.path, self.ranks, self.world_size, self.splits)
 
     def _repr_html_(self) -> str:
         """Return a small table for notebooks: the split of each GPU, mean per step."""

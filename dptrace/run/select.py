@@ -10,31 +10,33 @@ from dptrace.errors import DptraceError
 from dptrace.timeline.model import Timeline
 from dptrace.timeline.steps import select_steps
 
-__all__ = ["selected_devices"]
+__all__ = ["numbers_of_ranks", "with_steps"]
 
 
-def selected_devices(
-    path: str, devices: Sequence[DeviceFigures], ranks: Collection[int] | None, steps: tuple[int, int] | None
-) -> tuple[tuple[DeviceFigures, ...], tuple[str, ...]]:
-    """Keep the GPUs of the given ranks and the steps with the given numbers; also return notes on the selection.
+def numbers_of_ranks(path: str, devices: Sequence[DeviceFigures], ranks: Collection[int]) -> tuple[int, ...]:
+    """Return the indices of the devices of these ranks.
 
     Raises:
-        DptraceError: no rank or step matches; the message lists those of the run.
+        DptraceError: none of the ranks is there; the message lists those of the run.
     """
-    kept, notes = tuple(devices), list[str]()
-    if ranks is not None:
-        kept = tuple(device for device in kept if device.timeline.rank in ranks)
-        if not kept:
-            known = ", ".join(str(rank) for rank in sorted({device.timeline.rank for device in devices}))
-            raise DptraceError(f"{path}: none of the selected ranks is in the run. Choose from {known}.")
-    if steps is not None:
-        timelines = [timeline for device in kept if (timeline := _selected_steps(device.timeline, *steps))]
-        if not timelines:
-            known = _known_steps(devices[0].timeline)
-            raise DptraceError(f"{path}: no step has a number from {steps[0]} to {steps[1]}. {known}")
-        kept = tuple(map(figures_of, timelines))
-        notes.append(f"Only steps {steps[0]} to {steps[1]} are selected.")
-    return kept, tuple(notes)
+    numbers = tuple(number for number, device in enumerate(devices) if device.timeline.rank in ranks)
+    if not numbers:
+        known = ", ".join(str(rank) for rank in sorted({device.timeline.rank for device in devices}))
+        raise DptraceError(f"{path}: none of the selected ranks is in the run. Choose from {known}.")
+    return numbers
+
+
+def with_steps(path: str, devices: Sequence[DeviceFigures], steps: tuple[int, int]) -> tuple[DeviceFigures, ...]:
+    """Cut the devices to the steps with these numbers; devices without any of them are left out.
+
+    Raises:
+        DptraceError: no step has such a number; the message names those of the run.
+    """
+    timelines = [cut for device in devices if (cut := _selected_steps(device.timeline, *steps))]
+    if not timelines:
+        known = _known_steps(devices[0].timeline)
+        raise DptraceError(f"{path}: no step has a number from {steps[0]} to {steps[1]}. {known}")
+    return tuple(map(figures_of, timelines))
 
 
 def _number(name: str) -> int | None:

@@ -11,12 +11,14 @@ import numpy as np
 from dptrace.analysis.cross_rank.exposed_wait import WAIT_FIGURES, ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.analysis.per_gpu.split import FIGURES, overlap_percent
+from dptrace.analysis.per_gpu.split import FIGURES, Split, overlap_percent
 from dptrace.core.units import milliseconds
 from dptrace.timeline.model import Phase, Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
 
 
 __all__ = [
@@ -29,6 +31,8 @@ __all__ = [
     "kernel_frame",
     "matched_frame",
     "mean_split_html",
+    "one_line",
+    "pipeline_dicts",
     "rank_dict",
     "step_frame",
     "total_frame",
@@ -170,6 +174,22 @@ def mean_split_html(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWai
     more = len(devices) - len(body)
     rest = f"<p>and {more:,} more; run.totals() has all.</p>" if more > 0 else ""
     return f"<table><caption>ms per step</caption><tr>{head}</tr>{''.join(body)}</table>{rest}"
+
+
+def one_line(path: str, ranks: Sequence[int], world_size: int, splits: Sequence[Split]) -> str:
+    """Return a run in one line: its path, ranks, steps and mean step."""
+    count, steps = sum(len(split.names) for split in splits), max((len(split.names) for split in splits), default=0)
+    shown = f"{len(ranks)} of {world_size}" if world_size > len(ranks) else f"{len(ranks)}"
+    wall = sum(int(split.figures["wall_ns"].sum()) for split in splits)
+    mean = f", {milliseconds(wall / count)} ms a step" if count else ""
+    return f"<dptrace.Run {path!r}: ranks {shown}, steps {steps}{mean}>"
+
+
+def pipeline_dicts(pipelines: Sequence[Pipeline], timelines: Sequence[Timeline]) -> list[dict[str, Any]]:
+    """Return the pipelines as plain data."""
+    from dptrace.analysis.cross_rank.pipeline_bubble import to_dict
+
+    return [to_dict(pipeline, timelines) for pipeline in pipelines]
 
 
 def _step_dict(device: DeviceFigures, wait: ExposedWait, k: int, name: str) -> dict[str, Any]:
