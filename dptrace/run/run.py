@@ -220,7 +220,7 @@ class Run:
         return tables.frame(action_rows(self.pipelines, self.timelines), ACTION_COLUMNS)
 
     def matched_collectives(self) -> pd.DataFrame:
-        """Return every collective across ranks: a row for each of its ranks; missing numbers are NaN.
+        """Return every collective across ranks: a row for each of its ranks.
 
         Columns:
             collective (int): number of the collective; its rows share it.
