@@ -19,10 +19,13 @@ _UNFIT = re.compile("[\ufffe\uffff\u2028\u2029]")
 _NARROW = frozenset("iljtfrI.,:;|!'()[]· ")
 _HATCH = (
     '<pattern id="{name}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-    '<rect width="7" height="7" fill="{color}"/><rect width="1.6" height="7" fill="#000" fill-opacity=".34"/></pattern>'
+    '<rect width="7" height="7" fill="{color}"/>'
+    '<rect width="1.6" height="7" fill="#000" fill-opacity="{opacity}"/></pattern>'
 )
 _HATCHES = {theme.EXPOSED: "hatch", theme.WAITING: "hatch-waiting"}
 """Names of the patterns by color."""
+_OPACITIES = {theme.EXPOSED: ".34", theme.WAITING: ".2"}
+"""How dark the lines of each pattern are."""
 _ATTRIBUTES = 'xmlns="http://www.w3.org/2000/svg" role="img" font-size="12"'
 _SHAPES = {
     "square": ((-3.6, -3.6), (3.6, -3.6), (3.6, 3.6), (-3.6, 3.6)),
@@ -81,6 +84,10 @@ def hatched(color: str) -> bool:
     return color in _HATCHES
 
 
+def _hatch(color: str) -> str:
+    return _HATCH.format(name=_HATCHES[color], color=color, opacity=_OPACITIES[color])
+
+
 class Canvas:
     """Collect shapes, then :meth:`finish`.
 
@@ -93,7 +100,7 @@ class Canvas:
         self._parts = [
             f'<svg {_ATTRIBUTES} viewBox="0 0 {number(width)} {number(height)}" {size} font-family="{escape(FONT)}">',
             f"<title>{escape(title)}</title>",
-            f"<defs>{''.join(_HATCH.format(name=name, color=color) for color, name in _HATCHES.items())}</defs>",
+            f"<defs>{''.join(map(_hatch, _HATCHES))}</defs>",
             f'<rect width="{number(width)}" height="{number(height)}" fill="#FFFFFF"{self._dark_style("#FFFFFF")}/>',
         ]
         self.shapes = 0

@@ -155,7 +155,7 @@ def _short(canvas: Canvas, layout: SvgLayout, lods: list[Lod]) -> None:
     brief = []
     for lod in lods:
         lane, kept = lod.lane, lod.lane.duration_ns < longest
-        brief.append(Lod(Intervals(lane.start_ns[kept], lane.duration_ns[kept], lane.category[kept]), len(_COLORS)))
+        brief.append(Lod(Intervals(lane.start_ns[kept], lane.duration_ns[kept], lane.category[kept]), WAITING + 1))
     for wide in _COLUMNS:
         drawn = [_stacks(layout, row, lod, wide) for row, lod in zip(layout.rows, brief, strict=True)]
         if sum(len(boxes) for row in drawn for boxes in row.values()) <= MAX_SHAPES:

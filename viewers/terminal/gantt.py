@@ -11,6 +11,7 @@ from dataclasses import replace
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.comparison.differences import drawn_differences
 from dptrace.comparison.step_alignment import AlignedSteps, align_steps, run_steps
@@ -23,7 +24,7 @@ from dptrace.viewers.base.time_saved import notes_of_both, time_saved_sentence
 from dptrace.viewers.terminal.gantt_figures import causes, kinds, saved_by_step, shares, split_figures
 from dptrace.viewers.terminal.gantt_picture import MIN_CELLS_PER_STEP, Block, Scale, legend_lines, print_picture
 from dptrace.viewers.terminal.gantt_rows import Row, paired_rows, row_of
-from dptrace.viewers.terminal.pen import LEGEND, Look, Pen, pen_for, time_saved_look
+from dptrace.viewers.terminal.pen import EXPOSED, LEGEND, WAITS, Look, Pen, pen_for, time_saved_look
 
 __all__ = ["DEFAULT_WIDTH", "MAX_RANKS", "print_gantt", "print_pair"]
 
@@ -46,14 +47,14 @@ def print_gantt(run: Run, console: Console) -> None:
     else:
         labels = _labels([device.timeline for device in chosen])
         origins, span, shared = _origins(chosen)
-        first = chosen[0].timeline.windows
+        first, waits = chosen[0].timeline.windows, _waits(run)
         block = Block(
             "steps",
             first.names,
             [int(bound) - origins[0] for bound in first.bounds[:-1]],
             int(first.bounds[-1]) - origins[0],
             labels,
-            [row_of(device.timeline) for device in chosen],
+            [row_of(device.timeline, waits[id(device)]) for device in chosen],
             origins,
             any(len(device.timeline.collectives) for device in chosen),
         )
@@ -61,7 +62,7 @@ def print_gantt(run: Run, console: Console) -> None:
         remarks = [*_remarks(run, chosen, notable), *_scale_remarks(scale, len(first), shared)]
         numbers = [*causes(run, pen), *kinds(run, pen)]
         rows = _shares(run, labels, chosen)
-        _print_below(LEGEND, remarks, [*split_figures(rows, pen, console.width), *numbers], pen, console)
+        _print_below(_legend(block.rows), remarks, [*split_figures(rows, pen, console.width), *numbers], pen, console)
     _print_notes(run.notes, pen, console)
 
 
@@ -86,24 +87,40 @@ def print_pair(a: Run, b: Run, console: Console, by_step: bool = True) -> None:
     scale = print_picture(blocks, int(aligned.slots_ns[-1]), pen, console)
     remarks = [*aligned.notes, *_scale_remarks(scale, len(aligned.a.names), True)]
     numbers: list[RenderableType] = ["", *saved_by_step(aligned, pen, console.width)]
-    figures: dict[str, dict[str, str]] = {}
+    figures, shown_rows = dict[str, dict[str, str]](), list[Row]()
     for letter, run, block, (devices, notable) in zip("AB", (a, b), blocks, chosen, strict=True):
         remarks += [f"{letter}: {remark}" for remark in _remarks(run, devices, notable)]
         most_steps = max(len(device.timeline.windows) for device in devices)
         if most_steps > len(aligned.a.names):
             remarks.append(f"{letter}: the shares and the wall time below are of all {most_steps} steps.")
         numbers += [*causes(run, pen, f"{letter}  "), *kinds(run, pen, f"{letter}  ")]
+        shown_rows += block.rows
         figures |= _shares(run, block.labels, devices)
     signs = sorted({gap.saved_ns > 0 for gap in aligned.time_saved()}, reverse=True)
-    legend = (*LEGEND, *(time_saved_look("Saved by B" if saved else "Lost by B", saved) for saved in signs))
+    legend = (
+        *_legend(shown_rows),
+        *(time_saved_look("Saved by B" if saved else "Lost by B", saved) for saved in signs),
+    )
     _print_below(legend, remarks, [*split_figures(figures, pen, console.width), *numbers], pen, console)
     _print_notes(notes_of_both(a, b), pen, console)
 
 
 def _shares(run: Run, labels: Sequence[str], chosen: Sequence[DeviceFigures]) -> dict[str, dict[str, str]]:
     """Return the figures of the chosen devices by label."""
-    waits = {id(device): wait for device, wait in zip(run.devices, run.cross_rank.exposed_waits, strict=True)}
+    waits = _waits(run)
     return {label: shares(device.split, waits[id(device)]) for label, device in zip(labels, chosen, strict=True)}
+
+
+def _waits(run: Run) -> dict[int, ExposedWait]:
+    """Return the waits of each of the run's devices by its id()."""
+    return {id(device): wait for device, wait in zip(run.devices, run.cross_rank.exposed_waits, strict=True)}
+
+
+def _legend(rows: Sequence[Row]) -> tuple[Look, ...]:
+    """Return the legend, with waiting after exposed communication where any rank waits."""
+    after = LEGEND.index(EXPOSED) + 1
+    waits = (WAITS,) if any(len(row.waiting[0]) for row in rows) else ()
+    return (*LEGEND[:after], *waits, *LEGEND[after:])
 
 
 def _verdict_style(aligned: AlignedSteps) -> str:

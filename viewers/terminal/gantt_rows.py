@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from dptrace.analysis.per_gpu.split import Part, exposure, partition
+from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
+from dptrace.analysis.per_gpu.split import Part, exposure, partition, union_all
 from dptrace.comparison.step_alignment import AlignedSteps
-from dptrace.core.intervals import Int64, IntervalSet, covered, subtract, union
+from dptrace.core.intervals import EMPTY, Int64, IntervalSet, covered, intersect, subtract, union
 from dptrace.timeline.model import Timeline
 from dptrace.viewers.base.time_saved import time_saved_text
-from dptrace.viewers.gantt.chart import OVERLAPPED, Chart, Lane, Role
+from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role
 from dptrace.viewers.gantt.pair_chart import paired_chart
-from dptrace.viewers.terminal.pen import EXPOSED, FAINT, IDLE, LOOKS, NOTHING, OVERLAP, Look, time_saved_look
+from dptrace.viewers.terminal.pen import EXPOSED, FAINT, IDLE, LOOKS, NOTHING, OVERLAP, WAITS, Look, time_saved_look
 
 __all__ = ["Row", "paired_rows", "row_of"]
 
@@ -32,12 +33,17 @@ class Row:
     """Exposed, overlapped."""
     time_saved: tuple[tuple[IntervalSet, Look], ...] = ()
     """Time in which this run is done with a step and the other is not."""
+    waiting: IntervalSet = field(default_factory=lambda: EMPTY)
+    """The part of the exposed time in which the GPU waited for later ranks."""
 
     def phases(self, edges: Int64) -> list[Look]:
         """Return for each cell between two edges the part that takes most of it."""
         time_saved = [interval for interval, _ in self.time_saved]
-        looks = [*(LOOKS[part] for part in Part), *(look for _, look in self.time_saved)]
-        cells = _largest([*self.parts, *time_saved], looks, edges)
+        looks = [*(LOOKS[part] for part in Part), WAITS, *(look for _, look in self.time_saved)]
+        parts = list(self.parts)
+        waiting = intersect(self.waiting, parts[Part.EXPOSED_COMM])
+        parts[Part.EXPOSED_COMM] = subtract(parts[Part.EXPOSED_COMM], waiting)
+        cells = _largest([*parts, waiting, *time_saved], looks, edges)
         time = np.array([np.diff(covered(part, edges)) for part in self.parts[: Part.IDLE]])
         seen = time.max(axis=0) >= MIN_VISIBLE_SHARE * np.diff(edges)
         # Otherwise a GPU that idles most of the time would show nothing of its work.
@@ -48,8 +54,9 @@ class Row:
         ]
 
     def exposure(self, edges: Int64) -> list[Look]:
-        """Return for each cell whether most of it is communication, exposed or overlapped."""
-        return _largest(list(self.communication), [EXPOSED, OVERLAP], edges)
+        """Return for each cell whether most of it is communication: exposed, overlapped or waiting."""
+        exposed, overlapped = self.communication
+        return _largest([subtract(exposed, self.waiting), overlapped, self.waiting], [EXPOSED, OVERLAP, WAITS], edges)
 
 
 def _largest(sets: Sequence[IntervalSet], looks: Sequence[Look], edges: Int64) -> list[Look]:
@@ -59,14 +66,14 @@ def _largest(sets: Sequence[IntervalSet], looks: Sequence[Look], edges: Int64) -
     return [[*looks, NOTHING][largest] for largest in np.argmax(time, axis=0)]
 
 
-def row_of(timeline: Timeline) -> Row:
+def row_of(timeline: Timeline, wait: ExposedWait) -> Row:
     """Return a GPU's row, on its own clock."""
     pieces, exposures = partition(timeline), exposure(timeline)
     parts = [union(pieces.start_ns[pieces.part == part], pieces.end_ns[pieces.part == part]) for part in Part]
     exposed, overlapped = (
         union(exposures.start_ns[exposures.part == x], exposures.end_ns[exposures.part == x]) for x in (1, 0)
     )
-    return Row(tuple(parts), (exposed, overlapped))
+    return Row(tuple(parts), (exposed, overlapped), waiting=wait.intervals)
 
 
 def paired_rows(aligned: AlignedSteps) -> tuple[list[Row], list[Row]]:
@@ -93,13 +100,18 @@ def _row(drawn: Chart, track: int, spans: IntervalSet, time_saved: tuple[tuple[I
         next(lane for lane in drawn.lanes if lane.track == track and lane.role is role)
         for role in (Role.PHASES, Role.EXPOSURE)
     )
-    parts = [_spans(phases, part) for part in Part]
+    parts, waiting = [_spans(phases, part) for part in Part], _spans(phases, WAITING)
+    parts[Part.EXPOSED_COMM] = union_all([parts[Part.EXPOSED_COMM], waiting])
     busy = union(phases.start_ns, phases.start_ns + phases.duration_ns)
     parts[Part.IDLE] = subtract(spans, busy)
     return Row(
         tuple(parts),
-        (_spans(exposure_lane, Part.EXPOSED_COMM), _spans(exposure_lane, OVERLAPPED)),
+        (
+            union_all([_spans(exposure_lane, Part.EXPOSED_COMM), _spans(exposure_lane, WAITING)]),
+            _spans(exposure_lane, OVERLAPPED),
+        ),
         time_saved,
+        waiting,
     )
 
 

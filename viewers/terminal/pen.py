@@ -11,10 +11,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from dptrace.analysis.per_gpu.labels import OVERLAPPED_LABEL, PART_LABELS
+from dptrace.analysis.per_gpu.labels import EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.text import sanitize
-from dptrace.viewers.base.theme import OVERLAPPED, PART_COLORS, PART_ORDER, ink_on
+from dptrace.viewers.base.theme import OVERLAPPED, PART_COLORS, PART_ORDER, WAITING, ink_on
 
 __all__ = [
     "EXPOSED",
@@ -24,6 +24,7 @@ __all__ = [
     "LOOKS",
     "NOTHING",
     "OVERLAP",
+    "WAITS",
     "Look",
     "Pen",
     "pen_for",
@@ -58,6 +59,7 @@ LOOKS = {
     for part, (glyph, ansi_16) in _GLYPHS.items()
 }
 EXPOSED = LOOKS[Part.EXPOSED_COMM]
+WAITS = Look("W", EXPOSED_LABELS["exposed_wait_ns"], WAITING, "black on bright_black", fill="/")
 OVERLAP = Look("=", OVERLAPPED_LABEL, OVERLAPPED, "black on green")
 # Idle keeps the terminal's background: a bar as bright as work would draw attention to nothing.
 IDLE = LOOKS[Part.IDLE] = Look("·", PART_LABELS[Part.IDLE], fill="·")

@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.analysis.per_gpu.labels import OVERLAPPED_LABEL
+from dptrace.analysis.per_gpu.labels import OVERLAPPED_LABEL, waiting_label
 from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.format import rank_label
 from dptrace.viewers.base.marks import HEAD, Axis, Box, Drawing, Entry, Label, time_axis
 
-__all__ = ["NO_COMMUNICATION", "NO_STEP", "Bar", "RowLayout", "bar_chart", "rank_labels", "share", "with_steps"]
+__all__ = [
+    "NO_COMMUNICATION",
+    "NO_STEP",
+    "Bar",
+    "RowLayout",
+    "bar_chart",
+    "rank_labels",
+    "share",
+    "step_waits",
+    "with_steps",
+]
 
 NO_STEP = "This run has no steps."
 NO_COMMUNICATION = "This run has no communication."
@@ -45,6 +56,12 @@ def rank_labels(run: Run, devices: Sequence[DeviceFigures]) -> list[str]:
 def with_steps(run: Run) -> list[DeviceFigures]:
     """Return the GPUs that have steps."""
     return [device for device in run.devices if len(device.timeline.windows)]
+
+
+def step_waits(run: Run) -> list[ExposedWait]:
+    """Return the waits of the GPUs that have steps, in the order of :func:`with_steps`."""
+    both = zip(run.devices, run.cross_rank.exposed_waits, strict=True)
+    return [wait for device, wait in both if len(device.timeline.windows)]
 
 
 class RowLayout:
@@ -108,11 +125,20 @@ def bar_chart(title: str, subtitle: str, bars: Sequence[Bar], height: float, rig
         marks += _parts(bar, top, height, whole)
         marks.append(Label(whole, top + height / 2, f"{milliseconds(whole)} ms{bar.after}"))
         longest = max(longest, whole)
-    drawn = {mark.color for mark in marks if isinstance(mark, Box)}
-    legend = [Entry(color, name) for name, _, color in bars[0].parts if color in drawn]
+    legend = [Entry(color, name) for color, name in _legend(bars).items()]
     if any(bar.under for bar in bars):
         legend.append(Entry(theme.OVERLAPPED, f"{OVERLAPPED_LABEL}: under compute, drawn below the bar"))
     return Drawing(title, subtitle, time_axis(longest), rows.axis(), rows.y, tuple(marks), tuple(legend), right=right)
+
+
+def _legend(bars: Sequence[Bar]) -> dict[str, str]:
+    """Return the names of the parts that are drawn, by color; waiting without the rank of any one bar."""
+    names: dict[str, list[str]] = {color: [] for bar in bars for _, _, color in bar.parts}
+    for name, ns, color in (part for bar in bars for part in bar.parts):
+        general = waiting_label(None) if color == theme.WAITING else name
+        if ns > 0 and general not in names[color]:
+            names[color].append(general)
+    return {color: " · ".join(found) for color, found in names.items() if found}
 
 
 def _parts(bar: Bar, top: float, height: float, whole: float) -> Iterator[Box]:

@@ -114,6 +114,14 @@ class ExposedWait(WaitFigures):
     waits_for: NDArray[np.int32]
     """Of each step: the rank that more than half of its exposed wait was for; -1 where no rank stands out."""
 
+    def waits_for_most(self) -> int | None:
+        """Return the rank that more than half of the exposed wait of all steps was for; None if there is none."""
+        ranks, code = np.unique(self.waits_for, return_inverse=True)
+        waits = np.zeros(len(ranks), np.int64)
+        np.add.at(waits, code, np.where(self.waits_for >= 0, self.wait_ns, 0))
+        stands_out = ranks[2 * waits > self.wait_ns.sum()]
+        return int(stands_out[0]) if len(stands_out) else None
+
 
 def exposed_waits(
     matches: Matches, timing: Timing, clocks: Clocks, devices: Sequence[DeviceFigures]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dptrace.analysis.per_gpu.split import Part, partition
 from dptrace.timeline.model import Phase, Timeline
 from tests.support.builders import TimelineBuilder
+from tests.support.jobs import late_run
 from tests.support.jobs import run_of as job_of
 from tests.support.terminal_text import GLYPHS, drawn, paired, run_of
 
@@ -86,3 +87,21 @@ def test_runs_that_only_begin_together_go_on_as_they_ran() -> None:
     row = paired(a, b, 90, by_step=False)[6][10:]
 
     assert 40 * "F" + " 100 ns saved (50 %) ".center(40, "-") == row
+
+
+def test_waiting_has_a_letter_of_its_own() -> None:
+    """In both rows of the rank that waits, and in the legend; none where waits are not known."""
+    late, alone = (drawn(run, 108) for run in (late_run(30, 70), late_run(30, size=2)))
+    phases, comm = (next(line for line in late if line.startswith(start)) for start in ("rank 0", "  comm"))
+
+    assert 30 * "F" + 40 * "W" + 10 * "X" + 20 * "·" == phases[8:]
+    assert 40 * "W" + 10 * "X" == comm[8:].strip()
+    assert any("Waiting for other ranks" in line for line in late)
+    assert not any("W" in line for line in alone)
+
+
+def test_waiting_is_drawn_in_a_pair_of_runs() -> None:
+    """In the row of either run."""
+    lines = paired(late_run(30, 70), late_run(30, 70), 110)
+
+    assert 2 == sum(40 * "W" + 10 * "X" in line for line in lines if line[2:].startswith("rank 0"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dptrace.viewers.base.marks import Box
 from dptrace.viewers.views.heatmap import heatmap, heatmap_table
+from tests.support.jobs import late_run
 from tests.support.view_cases import CASES
 from tests.viewers.base.test_theme import contrast
 
@@ -48,3 +49,15 @@ def test_more_is_brighter_on_a_dark_page() -> None:
     for box in boxes:
         assert box.dark
         assert min(contrast(box.color, box.ink), contrast(*box.dark)) >= 3.5
+
+
+def test_waiting_has_a_map_where_it_is_known() -> None:
+    """With the rank that is waited for; a run that does not show waits has one map less."""
+    tips = [mark.tip for mark in heatmap(late_run(30, 70)).marks if isinstance(mark, Box)]
+    alone = [mark.tip for mark in heatmap(late_run(30, size=2)).marks if isinstance(mark, Box)]
+
+    assert "rank 0, step 0: Waiting 40.0 %, for rank 1" in tips
+    assert "rank 1, step 0: Waiting 0.0 %" in tips
+    assert not any("Waiting" in tip for tip in alone)
+    table = heatmap_table(late_run(30, 70))
+    assert ("40.0 %", "0.0 %") == tuple(row[table.columns.index("waiting")] for row in table.rows)

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
 
+import numpy as np
+import pytest
+
+from dptrace.run.run import Run
+from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Box
+from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.views.breakdown import breakdown, breakdown_table
+from dptrace.viewers.views.communication import communication, communication_table
 from dptrace.viewers.views.summary import summary, summary_table
+from tests.support.jobs import MS, late_run
 from tests.support.view_cases import CASES
 
 
@@ -67,3 +75,50 @@ def test_tables_hold_all_nine_figures() -> None:
     assert ("rank 0", "0") == breakdown_table(run).rows[0][:2]
     assert 3 == len(summary_table(run).rows)
     assert {"forward", "wall", "overlapped comm", "overlap"} <= set(summary_table(run).columns)
+
+
+def test_a_bar_divides_exposed_communication() -> None:
+    """Into transfer and waiting, which names its rank; the parts still add up to the wall time."""
+    drawing = breakdown(late_run(30, 70))
+    boxes = [mark for mark in drawing.marks if isinstance(mark, Box)]
+    (waiting,) = (box for box in boxes if box.color == theme.WAITING)
+
+    assert "rank 0, step 0: Waiting for rank 1 40.00 ms, 40.0 %" == waiting.tip
+    assert "Waiting for other ranks" in [entry.name for entry in drawing.legend]
+    assert any("rank 0, step 0: Exposed transfer 10.00 ms" in box.tip for box in boxes)
+    assert 100 * MS == max(box.right for box in boxes)
+
+
+def test_the_mean_step_divides_it_as_well() -> None:
+    """It names the rank that most of the waiting of all steps was for."""
+    tips = [mark.tip for mark in summary(late_run(30, 70)).marks if isinstance(mark, Box)]
+
+    assert "rank 0: Waiting for rank 1 40.00 ms, 40.0 %" in tips
+
+
+@pytest.mark.parametrize("table", [breakdown_table, summary_table])
+def test_tables_of_steps_have_waiting_only_where_it_is_known(table: Callable[[Run], TextTable]) -> None:
+    """A rank on its own has a column for what lacks ranks instead."""
+    both, alone = table(late_run(30, 70)), table(late_run(30, size=2))
+
+    assert "40.00" == both.rows[0][both.columns.index("waiting")]
+    assert "ranks missing" not in both.columns
+    assert "waiting" not in alone.columns
+    assert "50.00" == alone.rows[0][alone.columns.index("ranks missing")]
+
+
+def test_an_unknown_wait_is_one_part() -> None:
+    """Exposed communication, as a whole."""
+    tips = [mark.tip for mark in breakdown(late_run(30, size=2)).marks if isinstance(mark, Box)]
+
+    assert "rank 0, step 0: Exposed communication 50.00 ms, 50.0 %" in tips
+
+
+def test_each_kind_of_communication_is_divided() -> None:
+    """Mean per rank and step, as a picture and a table."""
+    run = late_run(30, 70)
+    tips = [mark.tip for mark in communication(run).marks if isinstance(mark, Box)]
+    cells = communication_table(run)
+
+    assert any(tip.startswith("all_reduce: Waiting for other ranks 20.00 ms") for tip in tips)
+    assert "20.00" == cells.rows[0][cells.columns.index("waiting ms")]
