@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -109,17 +110,33 @@ class CrossRankAnalysis:
         ]
 
     def waits_for(self) -> int | None:
-        """Return the rank that is the origin of more than half of the run's exposed waiting; None if there is none."""
-        late, caused = self.stragglers, dict[int, int]()
-        others = np.diff(self.matches.first)[late.instance] - 1
-        costs = (late.cost_ns * others).tolist()
-        for device, cost, cause in zip(late.device.tolist(), costs, late.cause, strict=True):
-            if cause != "passed_on":
-                rank = self.matches.device_ids[device][0]
-                caused[rank] = caused.get(rank, 0) + cost
+        """Return the rank that more than half of the run's exposed waiting is for; None if there is none.
+
+        It is the origin of the delays where that is known, otherwise the rank that arrived last.
+        """
         whole = sum(int(wait.wait_ns.sum()) for wait in self.exposed_waits)
-        rank = max(caused, key=lambda rank: caused[rank], default=-1)
-        return rank if 2 * caused.get(rank, 0) > whole else None
+        for caused in (self._waits_by_origin(), self._waits_by_last_rank()):
+            rank = max(caused, key=lambda rank: caused[rank], default=-1)
+            if 2 * caused.get(rank, 0) > whole:
+                return rank
+        return None
+
+    def _waits_by_origin(self) -> Counter[int]:
+        """Return the exposed wait of all ranks that each straggler caused, in ns."""
+        late, caused = self.stragglers, Counter[int]()
+        others = np.diff(self.matches.first)[late.instance] - 1
+        for device, cost, cause in zip(late.device.tolist(), (late.cost_ns * others).tolist(), late.cause, strict=True):
+            if cause != "passed_on":
+                caused[self.matches.device_ids[device][0]] += cost
+        return caused
+
+    def _waits_by_last_rank(self) -> Counter[int]:
+        """Return the exposed wait of all ranks for each rank that arrived last, in ns."""
+        caused = Counter[int]()
+        for calls in (wait.calls for wait in self.exposed_waits):
+            for rank, ns in zip(calls.waits_for.tolist(), calls.exposed_ns.tolist(), strict=True):
+                caused[rank] += ns if rank >= 0 else 0
+        return caused
 
     def mean_waits_by_kind(self) -> dict[str, dict[str, float | None]]:
         """Return the mean waits of a GPU and step for each kind of collective, by the names in WAIT_FIGURES, in ns.

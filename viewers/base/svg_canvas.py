@@ -19,7 +19,7 @@ _UNFIT = re.compile("[\ufffe\uffff\u2028\u2029]")
 _NARROW = frozenset("iljtfrI.,:;|!'()[]· ")
 _HATCH = (
     '<pattern id="{name}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-    '<rect width="7" height="7" fill="{color}"/>'
+    '<rect width="7" height="7" fill="{color}"{style}/>'
     '<rect width="1.6" height="7" fill="#000" fill-opacity="{opacity}"/></pattern>'
 )
 _HATCHES = {theme.EXPOSED: "hatch", theme.WAITING: "hatch-waiting"}
@@ -84,10 +84,6 @@ def hatched(color: str) -> bool:
     return color in _HATCHES
 
 
-def _hatch(color: str) -> str:
-    return _HATCH.format(name=_HATCHES[color], color=color, opacity=_OPACITIES[color])
-
-
 class Canvas:
     """Collect shapes, then :meth:`finish`.
 
@@ -100,7 +96,7 @@ class Canvas:
         self._parts = [
             f'<svg {_ATTRIBUTES} viewBox="0 0 {number(width)} {number(height)}" {size} font-family="{escape(FONT)}">',
             f"<title>{escape(title)}</title>",
-            f"<defs>{''.join(map(_hatch, _HATCHES))}</defs>",
+            f"<defs>{''.join(map(self._hatch, _HATCHES))}</defs>",
             f'<rect width="{number(width)}" height="{number(height)}" fill="#FFFFFF"{self._dark_style("#FFFFFF")}/>',
         ]
         self.shapes = 0
@@ -116,6 +112,10 @@ class Canvas:
         shades = ("--n", fill, dark or dark_color(fill)), ("--s", stroke, dark_color(stroke))
         properties = ";".join(f"{name}:{dark}" for name, light, dark in shades if dark != light)
         return f' style="{escape(properties)}"' if self.dark and properties else ""
+
+    def _hatch(self, color: str) -> str:
+        style = self._dark_style(color)
+        return _HATCH.format(name=_HATCHES[color], color=color, style=style, opacity=_OPACITIES[color])
 
     def _fill(self, color: str, dark: str = "") -> str:
         if name := _HATCHES.get(color):

@@ -37,7 +37,7 @@ _LOOKS: dict[Part | str, tuple[str, ...]] = {
     Part.EXPOSED_MEMORY: ("#602047", "#FFFFFF", "#A8487F", "#FFFFFF"),
     Part.IDLE: ("#ECEFF1", "#4B5563", "#262C35", "#B6BFCC"),
     "overlapped": ("#3ECF8E", "#06351F"),
-    "waiting": ("#B3BAC5", "#10141A"),
+    "waiting": ("#B3BAC5", "#10141A", "#7C8798", "#0B0E13"),
     "data_loading_ns": ("#6A4C93", "#FFFFFF", "#7E5CB5", "#FFFFFF"),
     "allocator_ns": ("#B08968", "#1E1206"),
     "synchronizing_ns": ("#8A9A3A", "#10140A"),

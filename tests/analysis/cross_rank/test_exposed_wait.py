@@ -305,12 +305,15 @@ def test_each_collective_tells_its_wait_and_the_rank_that_caused_it() -> None:
 
 def test_the_run_waits_for_the_rank_that_causes_most() -> None:
     """The origin of more than half of all exposed waiting; nobody without a wait, or when two share it."""
-    two = Run("r", tuple(_late(rank, start, size=3).build() for rank, start in enumerate((20, 50, 70))))
+    two, shared = (
+        Run("r", tuple(_late(rank, start, size=3).build() for rank, start in enumerate(starts)))
+        for starts in ((20, 30, 70), (20, 68, 70))
+    )
     none = Run("r", tuple(_late(rank, 20).build() for rank in range(2)))
 
     assert 1 == _run().cross_rank.waits_for()
     assert 2 == two.cross_rank.waits_for()
-    assert none.cross_rank.waits_for() is None
+    assert none.cross_rank.waits_for() is shared.cross_rank.waits_for() is None
     assert _run().select(ranks={0}).cross_rank.waits_for() is None
 
 

@@ -32,17 +32,21 @@ def test_every_part_has_a_colour_and_a_name() -> None:
 
 
 def test_no_two_things_share_a_colour() -> None:
-    """Seven parts and overlapped communication make eight colours."""
-    assert len({*theme.PART_COLORS.values(), theme.OVERLAPPED}) == len(Part) + 1
+    """Seven parts, overlapped communication and waiting make nine colours."""
+    assert len({*theme.PART_COLORS.values(), theme.OVERLAPPED, theme.WAITING}) == len(Part) + 2
 
 
-@pytest.mark.parametrize("color", [*theme.PART_COLORS.values(), theme.OVERLAPPED, *theme.CAUSE_COLORS.values()])
+@pytest.mark.parametrize(
+    "color", [*theme.PART_COLORS.values(), theme.OVERLAPPED, theme.WAITING, *theme.CAUSE_COLORS.values()]
+)
 def test_text_on_every_colour_can_be_read(color: str) -> None:
     """The ink of each colour reaches the 4.5:1 of WCAG 2."""
     assert contrast(color, theme.ink_on(color)) >= 4.5
 
 
-@pytest.mark.parametrize("color", [*theme.PART_COLORS.values(), theme.OVERLAPPED, *theme.CAUSE_COLORS.values()])
+@pytest.mark.parametrize(
+    "color", [*theme.PART_COLORS.values(), theme.OVERLAPPED, theme.WAITING, *theme.CAUSE_COLORS.values()]
+)
 def test_a_dark_page_can_be_read(color: str) -> None:
     """Every colour has a dark twin or is its own; its ink can be read on it, and it stands out of the page."""
     shown, ink = theme.DARK.get(color, (color, theme.ink_on(color)))
