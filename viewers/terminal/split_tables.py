@@ -87,7 +87,8 @@ def titled_table(title: Text | str, collapse_padding: bool = False) -> Table:
 
 
 def _table(title: Text | str, first: str, headings: Mapping[str, str]) -> Table:
-    table = titled_table(title)
+    # Narrow gaps, so that a table with further columns still fits 80 characters.
+    table = titled_table(title, collapse_padding=len(headings) > len(HEADINGS))
     table.add_column(first, no_wrap=True)
     _columns(table, headings)
     return table

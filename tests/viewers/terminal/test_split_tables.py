@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -62,3 +63,12 @@ def test_ranks_missing_have_a_column_only_where_there_are_any() -> None:
 
     assert "missing" in alone
     assert "missing" not in printed(Run("r", two_rank_timelines()))
+
+
+def test_figures_are_whole_in_a_terminal_of_80_columns() -> None:
+    """Waiting is one column more, and no digit may be cut for it."""
+    run = Run("r", tuple(two_rank_timelines()))
+    long = Run("r", tuple(replace(t, start_ns=t.start_ns * 5_000, end_ns=t.end_ns * 5_000) for t in run.timelines))
+
+    assert "…" not in printed(run, width=80)
+    assert "…" not in printed(long, width=80)
