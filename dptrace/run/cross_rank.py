@@ -124,8 +124,9 @@ class CrossRankAnalysis:
     def _waits_by_origin(self) -> Counter[int]:
         """Return the exposed wait of all ranks that each straggler caused, in ns."""
         late, caused = self.stragglers, Counter[int]()
-        others = np.diff(self.matches.first)[late.instance] - 1
-        for device, cost, cause in zip(late.device.tolist(), (late.cost_ns * others).tolist(), late.cause, strict=True):
+        early = np.diff(self.matches.first) - np.bincount(late.instance, minlength=len(self.matches))
+        costs = (late.cost_ns * early[late.instance]).tolist()
+        for device, cost, cause in zip(late.device.tolist(), costs, late.cause, strict=True):
             if cause != "passed_on":
                 caused[self.matches.device_ids[device][0]] += cost
         return caused

@@ -26,12 +26,12 @@ test("starts are the running sums of the deltas, lane by lane", async () => {
   const scene = {
     categories: [{}],
     lanes: [{ track: 0, role: "phases", first: -5, count: 2 }, { track: 0, role: "collectives", first: 7, count: 1 }],
-    columns: { delta: bytes(0, 3, 0), duration: bytes(1, 2, 3), category: bytes(0, 0, 0), name: bytes(0, 0, 0), stream: bytes(0, 0, 0), exposed: bytes(9) },
+    columns: { delta: bytes(0, 3, 0), duration: bytes(1, 2, 3), category: bytes(0, 0, 0), name: bytes(0, 0, 0), stream: bytes(0, 0, 0), exposed: bytes(9), wait: bytes(5), waitsFor: bytes(3) },
   };
-  const { start, offsets, exposedFrom, exposed } = await columnsOf(scene);
+  const { start, offsets, exposedFrom, exposed, wait, waitsFor } = await columnsOf(scene);
   assert.deepEqual([...start], [-5, -2, 7]);
   assert.deepEqual([...offsets], [0, 2, 3]);
-  assert.equal(exposed[2 - exposedFrom[0]], 9);
+  assert.deepEqual([exposed, wait, waitsFor].map((column) => column[2 - exposedFrom[0]]), [9, 5, 3]);
 });
 
 test("figures count the visible time inside the steps, and idle is the rest", () => {

@@ -13,7 +13,8 @@ export function looks(scene, name) {
 
 /** Return the names of the raster's patterns by category, for exposed communication and the idle causes. */
 export function patternsOf({ special: { exposed, waiting, causes = [] } }) {
-  const patterns = { [exposed]: "hatch", [waiting]: "hatch" };
+  const patterns = { [exposed]: "hatch" };
+  if (waiting !== undefined) patterns[waiting] = "hatch";
   causes.forEach((category, i) => (patterns[category] = ["back", "dots", "bars", undefined, "rails"][i]));
   return patterns;
 }

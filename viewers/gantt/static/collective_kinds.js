@@ -1,7 +1,7 @@
 /** Exact exposed and overlapped time per kind of collective in any time range. */
 
 import { Lod } from "./lod.js";
-import { laneOf } from "./rows.js";
+import { isExposed, laneOf } from "./rows.js";
 
 export class CollectiveKinds {
   /** Index the communication intervals by kind: one lane per track, two categories (exposed, overlapped) per kind. */
@@ -10,7 +10,6 @@ export class CollectiveKinds {
     this.kinds = [...new Set(scene.collectives.map(({ kind }) => kind || "other"))];
     const place = new Map(this.kinds.map((kind, i) => [kind, i]));
     const kindOf = scene.collectives.map(({ kind }) => place.get(kind || "other"));
-    const { overlapped } = scene.special;
     const lanes = scene.tracks.map((_, track) => laneOf(scene, track, "exposure"));
     const bounds = lanes.map((lane) => (lane < 0 ? [0, 0] : [lod.offsets[lane], lod.offsets[lane + 1]]));
     const offsets = new Int32Array(lanes.length + 1);
@@ -21,7 +20,7 @@ export class CollectiveKinds {
       for (let i = from; i < to; i++, next++) {
         start[next] = lod.start[i];
         duration[next] = lod.duration[i];
-        category[next] = 2 * kindOf[columns.name[i]] + (lod.category[i] === overlapped ? 1 : 0);
+        category[next] = 2 * kindOf[columns.name[i]] + (isExposed(scene, lod.category[i]) ? 0 : 1);
       }
     this.lod = new Lod({ start, duration, category, offsets, categories: 2 * this.kinds.length });
   }

@@ -2,7 +2,7 @@
 
 import { element } from "../../base/static/dom.js";
 import { FONT_FAMILY } from "../../base/static/theme.js";
-import { isExposed, laneOf, stepEnd } from "./rows.js";
+import { laneOf, stepEnd } from "./rows.js";
 import { duration, percent, visible } from "./text.js";
 
 /** The measures: label, formatter, colors from the smallest to the largest value. */
@@ -19,7 +19,8 @@ const MIN_SPAN = 0.1;
 const MAX_HEIGHT = 150, CELL = 16, GAP_FROM = 5, AXIS_HEIGHT = 16, LABEL_DISTANCE = 70, SIDE_HEIGHT = 12;
 
 function exposedTime(lod, scene, lane, from, to) {
-  return scene.order.reduce((sum, category) => sum + (isExposed(scene, category) ? lod.busy(lane, category, from, to) : 0), 0);
+  const { exposed, waiting } = scene.special;
+  return lod.busy(lane, exposed, from, to) + (waiting === undefined ? 0 : lod.busy(lane, waiting, from, to));
 }
 
 /** Return the values of a measure by GPU and step: `at(track, step)`, NaN where a GPU does not have the step. */
