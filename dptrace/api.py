@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,8 +52,18 @@ def open(
     return open_run([str(path) for path in paths], read_options)
 
 
-def compare(before: Run, after: Run) -> Comparison:
-    """Compare two runs: what changed from *before* (A) to *after* (B), and whether each change is beyond noise."""
+def compare(before: Run | Sequence[Run], after: Run | Sequence[Run]) -> Comparison:
+    """Compare two runs: what changed from *before* (A) to *after* (B), and whether each change is beyond noise.
+
+    Args:
+        before: the run before the change, or several recordings of it. Several show how much recordings of one job
+            differ; without, a change of the machine can't be told from one of the code.
+        after: the run after the change, or several recordings of it.
+
+    Raises:
+        UsageError: a side has no recording, or one recording is given twice among several.
+        DptraceError: the recordings of a side have no rank in common.
+    """
     from dptrace.comparison.compare import compare
 
     return compare(before, after)

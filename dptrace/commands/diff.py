@@ -13,11 +13,9 @@ import click
 
 from dptrace.commands.shared.options import (
     RenamedOption,
-    Selection,
     json_option,
     output_option,
     reading_options,
-    selection_options,
     verbosity_options,
 )
 from dptrace.commands.shared.output import (
@@ -32,6 +30,7 @@ from dptrace.commands.shared.output import (
 )
 from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.reading import open_with_progress
+from dptrace.commands.shared.sides import SideOptions, SidesCommand, side_options
 from dptrace.core.files import check_output
 from dptrace.core.text import sanitize
 from dptrace.core.units import byte_size
@@ -48,10 +47,8 @@ CROSSED = 3
 _TABLES = ("figures", "ranks", "collectives", "kernels")
 
 
-@click.command()
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="B")
-@selection_options
+@click.command(cls=SidesCommand)
+@side_options
 @click.option("--per-rank", is_flag=True, help="Also show each rank that both runs have.")
 @click.option("--all", "every", is_flag=True, help="Print every table in full: each collective and kernel.")
 @json_option
@@ -92,9 +89,7 @@ _TABLES = ("figures", "ranks", "collectives", "kernels")
 @reading_options
 @verbosity_options
 def command(
-    a: str,
-    b: str,
-    selection: Selection,
+    sides: SideOptions,
     include_outliers: bool,
     limits: tuple[str, ...],
     fail_within_noise: bool,
@@ -105,13 +100,15 @@ def command(
     """Compare two runs: how much longer or shorter a step of B is than one of A, what changed, and whether it is noise.
 
     A and B are each what dptrace analyze reads: a run folder, a trace file, a glob in quotes. A change is reported if
-    it is larger than the differences among the steps of each run; three steps per run are too few to tell.
+    it is larger than the noise of the steps, which depend on each other; where that can't be told, the answer is
+    "cannot tell". Record 10 steps or more. One recording per side can't tell the code from the machine: give several,
+    recorded alternately, with --before and --after.
 
     A LIMIT of --fail-if is 'FIGURE > +5%' or '> +2ms' (grew by more), '< -10%' (fell by more), '> 20ms' (in B),
     '> 30%' (of B's step). FIGURE is forward, backward, optimizer, other, exposed_comm, overlapped_comm,
-    exposed_memory, idle, wall, data_loading, host_bound, launch_latency, waiting, or overlap. A limit on a change
-    fails only where the change is beyond noise, so that a CI job does not fail by chance; --fail-within-noise lifts
-    that.
+    exposed_memory, idle, wall, data_loading, allocator, synchronizing, host_bound, launch_latency, waiting, bubble,
+    exposed_wait, transfer, wait, or overlap. A limit on a change fails only where the change is beyond noise, so that a
+    CI job does not fail by chance; --fail-within-noise lifts that.
 
     Exit codes: 0, 1 bad input, 2 wrong use, 3 a limit is exceeded.
 
@@ -119,6 +116,8 @@ def command(
     Examples:
       dptrace diff runs/naive runs/interleaved
       dptrace diff runs/yesterday runs/today --html diff.html
+      dptrace diff --before runs/main-* --after runs/branch-*
+      dptrace diff runs/long runs/long --before-steps 4:33 --after-steps 34:63
       dptrace diff runs/main runs/branch --fail-if 'wall > +3%' --fail-if 'overlap < 60%'
       dptrace diff runs/main runs/branch --csv kernels > kernels.csv
     """
@@ -128,12 +127,15 @@ def command(
     from dptrace.comparison.thresholds import parse
 
     parsed = [parse(limit) for limit in limits]
-    runs = [open_with_progress((path,), read_options, verbosity, selection) for path in (a, b)]
-    comparison = compare(runs[0], runs[1], include_outliers)
+    before, after = (
+        [open_with_progress((path,), read_options, verbosity, selection) for path in paths]
+        for paths, selection in zip((sides.before, sides.after), sides.selections, strict=True)
+    )
+    comparison = compare(before, after, include_outliers)
     crossings = [limit.check(comparison, fail_within_noise) for limit in parsed]
     _show(comparison, crossings, output_options, verbosity)
     if output_options.as_tables and output_options.output is None and output_options.html is None:
-        print_hint(f"Next: dptrace diff {quoted_paths((a, b))} --html diff.html", verbosity)
+        print_hint(f"Next: dptrace diff {quoted_paths(sides.arguments)} --html diff.html", verbosity)
     for crossing in crossings:
         click.echo(sanitize(crossing.text), err=True)
     click.get_current_context().exit(CROSSED if any(crossing.failed for crossing in crossings) else 0)

@@ -8,55 +8,34 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from dptrace.comparison.changes import (
+from dptrace.comparison.changes import Change, KindChanges, figure_changes, kind_changes, overlap_change
+from dptrace.comparison.differences import differences
+from dptrace.comparison.samples import DeviceId, RunSample, devices_by_id
+from dptrace.comparison.sides import Side, Sides, make_sides
+from dptrace.comparison.significance import FEWEST_STEPS
+from dptrace.comparison.summary import FIGURE_NAMES, notes_on, summarize
+from dptrace.comparison.table_changes import (
     COLLECTIVE_COLUMNS,
     KERNEL_COLUMNS,
-    PARTS,
-    Change,
     CollectiveChange,
     KernelChange,
     collective_changes,
-    figure_changes,
     kernel_changes,
-    overlap_change,
+    wait_and_transfer,
 )
-from dptrace.comparison.differences import differences
-from dptrace.comparison.samples import DeviceId, RunSample, devices_by_id, sample_run
-from dptrace.comparison.significance import has_enough_steps
-from dptrace.core.units import duration, milliseconds, plural, signed_duration, signed_milliseconds
+from dptrace.core.units import milliseconds, plural, signed_milliseconds
+from dptrace.errors import UsageError
 from dptrace.run.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dptrace.comparison.thresholds import Crossing
+
 __all__ = ["FIGURE_NAMES", "SCHEMA", "Comparison", "compare"]
 
 SCHEMA = 1
 """Version of the JSON that :meth:`Comparison.to_dict` returns: the meaning of a name in it never changes."""
-
-FIGURE_NAMES = {
-    "forward_ns": "forward",
-    "backward_ns": "backward",
-    "optimizer_ns": "optimizer",
-    "other_ns": "other compute",
-    "exposed_comm_ns": "exposed communication",
-    "overlapped_comm_ns": "overlapped communication",
-    "exposed_memory_ns": "exposed memory",
-    "idle_ns": "idle",
-    "wall_ns": "wall",
-    "data_loading_ns": "data loading",
-    "allocator_ns": "allocator",
-    "synchronizing_ns": "synchronizing",
-    "host_bound_ns": "host-bound",
-    "launch_latency_ns": "launch latency",
-    "waiting_ns": "waiting",
-    "bubble_ns": "pipeline bubble",
-}
-
-_RESOLUTION_NS, _RESOLUTION_SHARE = 1_000, 0.001
-"""Differences below 1 µs, or below a thousandth of a step, are within the resolution of a profiler."""
-_MAX_LISTED, _MAX_LISTED_STEPS = 3, 4
-"""Parts that the summary names; left-out steps that a note names."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,6 +43,7 @@ class Comparison:
     """The result of :func:`dptrace.compare`: the changes from A to B; a negative difference is a gain in speed."""
 
     a: RunSample
+    """The recording that stands for A in pictures: the only one, or the one with the median wall time."""
     b: RunSample
     changes: tuple[Change, ...]
     """The nine figures and the causes of idle time."""
@@ -77,37 +57,59 @@ class Comparison:
     """How the two recordings differ in setup, a sentence each."""
     notes: tuple[str, ...]
     """What limits the figures, a sentence each."""
+    before: tuple[RunSample, ...] = ()
+    """The recordings of A."""
+    after: tuple[RunSample, ...] = ()
+    """The recordings of B."""
+    kinds: tuple[KindChanges, ...] = ()
+    """The changes of each kind of step; empty where all steps are of one kind."""
+    wait_and_transfer: tuple[Change, ...] = ()
+    """Exposed waiting, and transfer and wait of the matched collectives of a step, as far as both sides show them."""
+    unlike: str = ""
+    """Why no step of A is comparable to one of B; empty where some are."""
 
     def change(self, name: str) -> Change:
-        """Return the change of a figure by its name, such as ``wall_ns``."""
-        return next(change for change in self.changes if change.name == name)
+        """Return the change of a figure by its name, such as ``wall_ns``.
+
+        Raises:
+            KeyError: there is no such figure, or it is unknown in these runs.
+        """
+        for change in (*self.changes, *self.wait_and_transfer):
+            if change.name == name:
+                return change
+        raise KeyError(name)
+
+    def check(self, limit: str, fail_within_noise: bool = False) -> Crossing:
+        """Check a limit such as ``exposed_comm > +5%``, as ``dptrace diff --fail-if`` does.
+
+        Args:
+            limit: in the grammar of ``--fail-if``.
+            fail_within_noise: let a limit on a change fail also where the change may be noise.
+
+        Raises:
+            UsageError: *limit* is not a limit; the message has the grammar.
+        """
+        from dptrace.comparison.thresholds import parse
+
+        return parse(limit).check(self, fail_within_noise)
+
+    @property
+    def several(self) -> bool:
+        """Whether a side has several recordings, so that noise is that between recordings."""
+        return len(self.before) + len(self.after) > 2
 
     @property
     def too_few_steps(self) -> str | None:
         """The number of steps where it is too small to separate a difference from noise; otherwise None."""
-        steps_a, steps_b = len(self.a.steps), len(self.b.steps)
-        if has_enough_steps(steps_a, steps_b):
+        steps_a, steps_b = (sum(len(sample.steps) for sample in side) for side in (self.before, self.after))
+        if min(steps_a, steps_b) >= FEWEST_STEPS:
             return None
-        return f"{plural(steps_a, 'step')} per run" if steps_a == steps_b else f"{steps_a} and {steps_b} steps"
+        where = "side" if self.several else "run"
+        return f"{plural(steps_a, 'step')} per {where}" if steps_a == steps_b else f"{steps_a} and {steps_b} steps"
 
     def summary(self) -> str:
         """Return the result in one sentence."""
-        wall = self.change("wall_ns")
-        parts = sorted((c for c in self.changes if c.beyond and c.name in PARTS), key=lambda c: -abs(c.delta))
-        overlapped = [c for c in self.changes if c.beyond and c.name == "overlapped_comm_ns"]
-        if not any(change.delta for change in self.changes):
-            return "No difference beyond noise: every figure is the same to the nanosecond."
-        if wall.beyond:
-            return f"B is {_faster(wall)} per step{_list(parts)}."
-        if parts or overlapped:
-            delta = signed_duration(wall.delta)
-            moved = _list([*parts, *overlapped])
-            return f"The step time shows no difference beyond noise ({delta}), but its parts do{moved}."
-        unclear = [c for c in self.changes if c.verdict == "cannot tell" and c.name in (*PARTS, "wall_ns")]
-        if not unclear:
-            return f"No difference beyond noise (B's step: {signed_duration(wall.delta)})."
-        parts = sorted((c for c in unclear if c.name in PARTS), key=lambda c: -abs(c.delta))
-        return f"Cannot tell, with {self.too_few_steps}: B was {_faster(wall)} per step{_list(parts)}."
+        return summarize(self)
 
     def __repr__(self) -> str:
         return f"<dptrace.Comparison: {self.summary()}>"
@@ -133,8 +135,10 @@ class Comparison:
             a_step_spread_ns, b_step_spread_ns (int or None, ns): standard deviation of the steps; missing for one step.
             a_rank_spread_ns, b_rank_spread_ns (int or None, ns): the same of the ranks; missing for one rank.
             delta_percent (float or None, %): delta_ns in percent of a_ns; missing where a_ns is 0.
-            p (float or None): how often swapped steps differ as much; missing with too few steps.
+            p (float or None): rate at which noise alone differs as much, corrected for the number of figures.
             verdict (str): ``same``, ``within noise``, ``beyond noise`` or ``cannot tell``.
+            low_ns, high_ns (int or None, ns): 95 % interval of delta_ns; missing with too few steps.
+            detectable_ns (int or None, ns): change that would be found in 80 % of such comparisons.
         """
         import pandas as pd
 
@@ -145,7 +149,7 @@ class Comparison:
 
         Columns:
             rank, gpu (int): rank number, and index among the rank's GPUs.
-            figure … verdict: as in :meth:`figures`.
+            figure … detectable_ns: as in :meth:`figures`.
         """
         import pandas as pd
 
@@ -163,7 +167,11 @@ class Comparison:
             a_exposed_ns, b_exposed_ns, delta_exposed_ns (int, ns): time without compute, and B minus A.
             a_overlapped_ns, b_overlapped_ns, delta_overlapped_ns (int, ns): time under compute.
             a_duration_ns, b_duration_ns, delta_duration_ns (int, ns): whole time.
+            a_transfer_ns, b_transfer_ns, delta_transfer_ns (int or None, ns): shortest duration among the ranks;
+                missing where a rank of the group was not recorded.
+            a_wait_ns, b_wait_ns, delta_wait_ns (int or None, ns): duration minus transfer; missing as transfer.
             exposed_verdict, overlapped_verdict, duration_verdict (str): as in :meth:`figures`.
+            transfer_verdict, wait_verdict (str or None): as in :meth:`figures`; missing as transfer.
             a_count, b_count (float): calls per step.
             only_in (str or None): ``A`` or ``B`` where only one run has it.
         """
@@ -177,7 +185,7 @@ class Comparison:
 
         Columns:
             name, kind (str): name, and ``compute`` or ``memory``.
-            a_ns … verdict: as in :meth:`figures`.
+            a_ns … detectable_ns: as in :meth:`figures`.
             a_count, b_count (float): calls per step.
             only_in (str or None): ``A`` or ``B`` where only one run has it.
         """
@@ -202,9 +210,13 @@ class Comparison:
             "summary": self.summary(),
             "a": _sample_dict(self.a),
             "b": _sample_dict(self.b),
+            "before": [_sample_dict(sample) for sample in self.before],
+            "after": [_sample_dict(sample) for sample in self.after],
             "differs": list(self.differences),
             "figures": self._figure_rows(),
             "overlap": None if self.overlap is None else self.overlap.to_dict("percent"),
+            "wait_and_transfer": [{"figure": change.name, **change.to_dict()} for change in self.wait_and_transfer],
+            "kinds": [kind.to_dict() for kind in self.kinds],
             "ranks": self._rank_rows(),
             "collectives": [row.to_dict() for row in self.collective_changes],
             "kernels": [row.to_dict() for row in self.kernel_changes],
@@ -231,53 +243,79 @@ def _warn(old: str, new: str) -> None:
     warnings.warn(message, DeprecationWarning, stacklevel=3)
 
 
-def compare(a: Run, b: Run, every_step: bool = False) -> Comparison:
-    """Compare the steps of run B with those of run A.
+def compare(
+    a: Run | Sequence[Run], b: Run | Sequence[Run], every_step: bool = False, with_kernels: bool = True
+) -> Comparison:
+    """Compare the steps of B with those of A, each one recording or several.
 
-    For equal world sizes, the ranks in both runs are compared; otherwise all ranks of each, as means per rank.
+    For equal world sizes, the ranks in all recordings are compared; otherwise all ranks of each side, as means per
+    rank.
 
     Args:
         every_step: keep outlier steps.
+        with_kernels: compare kernels, which takes longest.
+
+    Raises:
+        UsageError: a side has no recording, or one recording is on both sides with others.
     """
-    ids_a, ids_b = devices_by_id(a), devices_by_id(b)
-    shared = [device_id for device_id in ids_a if device_id in ids_b]
-    matching = a.world_size == b.world_size and bool(shared)
-    sample_a = sample_run(a, shared if matching else ids_a, every_step)
-    sample_b = sample_run(b, shared if matching else ids_b, every_step)
-    # The longer of the two, so that the verdicts do not depend on the order of A and B.
-    wall = max(float(sample.figures["wall_ns"].mean()) for sample in (sample_a, sample_b))
-    floor = max(_RESOLUTION_NS, _RESOLUTION_SHARE * wall)
-    by_rank = tuple(
-        (device_id, figure_changes(sample_a, sample_b, floor, (sample_a.index(device_id), sample_b.index(device_id))))
-        for device_id in shared
-    )
-    changes = figure_changes(sample_a, sample_b, floor)
-    alike = not any(change.beyond for change in changes)
-    without_kernels = a.figures_only or b.figures_only
+    before, after = ((side,) if isinstance(side, Run) else tuple(side) for side in (a, b))
+    _check(before, after)
+    sides = make_sides(before, after, every_step)
+    changes = figure_changes(sides)
+    kinds = kind_changes(sides)
+    alike = not any(change.beyond for change in (*changes, *(c for kind in kinds for c in kind.changes)))
+    rows = collective_changes(sides, alike)
+    without_kernels = any(run.figures_only for run in (*before, *after))
+    unmatched = any(row.transfer is None for row in rows)
+    first, last = sides.a.shown, sides.b.shown
     return Comparison(
-        a=sample_a,
-        b=sample_b,
+        a=first,
+        b=last,
         changes=changes,
-        overlap=overlap_change(sample_a, sample_b),
-        by_rank=by_rank,
-        collective_changes=collective_changes(sample_a, sample_b, floor, alike),
-        kernel_changes=() if without_kernels else kernel_changes(sample_a, sample_b, floor, alike),
-        differences=tuple(differences(a, b, shared if matching else None)),
-        notes=tuple(_notes(sample_a, sample_b, without_kernels)),
+        overlap=overlap_change(sides, alike),
+        by_rank=_by_rank(sides),
+        collective_changes=rows,
+        kernel_changes=kernel_changes(sides, alike) if with_kernels and not without_kernels else (),
+        differences=tuple(_differences(sides, before, after)),
+        notes=tuple(notes_on(sides, without_kernels, unmatched)),
+        before=sides.a.samples,
+        after=sides.b.samples,
+        kinds=kinds,
+        wait_and_transfer=wait_and_transfer(sides, rows),
+        unlike=sides.kinds.unlike,
     )
 
 
-def _faster(wall: Change) -> str:
-    if abs(wall.delta) < _RESOLUTION_NS:
-        return "neither faster nor slower"
-    percent = wall.delta_percent
-    share = "" if percent is None else f" ({abs(percent):.1f} %)"
-    return f"{duration(abs(wall.delta))}{share} {'slower' if wall.delta > 0 else 'faster'}"
+def _check(before: Sequence[Run], after: Sequence[Run]) -> None:
+    if not before or not after:
+        raise UsageError("A comparison needs at least one recording before and one after.")
+    if len(before) + len(after) > 2:
+        for side in (before, after):
+            if len({id(run) for run in side}) < len(side):
+                raise UsageError("A recording may be given once: its copies are no further evidence.")
+        if {id(run) for run in before} & {id(run) for run in after}:
+            raise UsageError("A recording is on both sides: leave it out of one.")
 
 
-def _list(changes: Sequence[Change]) -> str:
-    listed = ", ".join(f"{FIGURE_NAMES[c.name]} {signed_duration(c.delta)}" for c in changes[:_MAX_LISTED])
-    return f": {listed}" if listed else ""
+def _by_rank(sides: Sides) -> tuple[tuple[DeviceId, tuple[Change, ...]], ...]:
+    def index(side: Side, device_id: DeviceId) -> int:
+        return side.samples[0].index(device_id)
+
+    return tuple(
+        (device_id, figure_changes(sides, (index(sides.a, device_id), index(sides.b, device_id))))
+        for device_id in sides.shared
+    )
+
+
+def _differences(sides: Sides, before: Sequence[Run], after: Sequence[Run]) -> list[str]:
+    """List how the recordings differ: B's first from A's first, and, within a side, the others from the first."""
+    compared = sides.shared if sides.matching else None
+    texts = differences(before[0], after[0], compared)
+    for letter, side in (("A", before), ("B", after)):
+        for number, run in enumerate(side[1:], 2):
+            within = differences(side[0], run, tuple(devices_by_id(run)))
+            texts += [f"Within {letter}, recording {number} differs from the first: {text}" for text in within]
+    return texts
 
 
 def _sample_dict(sample: RunSample) -> dict[str, Any]:
@@ -292,19 +330,3 @@ def _sample_dict(sample: RunSample) -> dict[str, Any]:
         "left_out": [{"step": name, "wall_ns": wall} for name, wall in sample.left_out],
         "notes": list(run.notes),
     }
-
-
-def _notes(a: RunSample, b: RunSample, without_kernels: bool) -> list[str]:
-    notes = []
-    for letter, sample in (("A", a), ("B", b)):
-        notes += [f"{letter}: {note}" for note in sample.notes]
-        if sample.left_out:
-            usual = duration(float(sample.figures["wall_ns"].mean()))
-            listed = ", ".join(f"{name} ({duration(wall)})" for name, wall in sample.left_out[:_MAX_LISTED_STEPS])
-            rest = len(sample.left_out) - _MAX_LISTED_STEPS
-            more = f" and {rest} more" if rest > 0 else ""
-            notes.append(f"{letter}: outlier steps left out (the other steps take {usual}): {listed}{more}.")
-    if without_kernels:
-        notes.append("Kernels are not compared: a run was opened with figures_only.")
-    notes.append("Noise is estimated from the steps of one recording per run; two starts of a job may differ by more.")
-    return notes

@@ -1,48 +1,63 @@
-"""Decide whether two runs differ by more than the noise of their steps, or whether that cannot be decided.
+"""Decide whether two sides of a comparison differ by more than noise, or whether that cannot be decided.
 
-The samples are steps, each the mean of its ranks, since the ranks of a step wait for each other. Two recordings of the
-same job could have swapped any of their steps, so a difference is judged by how often such a swap produces one at least
-as large (a permutation test). Docs: docs/diff.md.
+The noise is that of :mod:`dptrace.comparison.step_noise`. Many figures are judged at once: Holm's correction
+(Scandinavian Journal of Statistics, 1979), weighted, so that the wall time gets half of the false alarms and all other
+figures the other half. A figure is called unchanged only where its interval lies within a margin (two one-sided tests,
+Schuirmann 1987).
+docs/guides/compare.md has the rates of false alarms and of changes found; benchmarks/diff_noise.py measures them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import combinations
-from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.comparison.step_noise import FEWEST_FREE, Float, Noise, Steps, drifts, noises
+from dptrace.core.intervals import Int64
+
 __all__ = [
     "ALPHA",
+    "EQUIVALENT",
+    "FEWEST_FOR_OUTLIERS",
     "FEWEST_STEPS",
+    "FIGURES_ALPHA",
+    "TRANSFERS_ALPHA",
+    "WAITS_ALPHA",
     "Float",
     "Judgement",
     "Verdict",
     "has_enough_steps",
+    "holm",
     "judge",
     "standard_deviation",
     "steady",
 ]
 
-Float = NDArray[np.float64]
 Verdict = str
 """``same``, ``within noise``, ``beyond noise`` or ``cannot tell``."""
 
 ALPHA = 0.05
-"""Rate at which two recordings of the same job may be called different."""
-FEWEST_STEPS = 3
-"""Steps that each run needs for any claim."""
-_MAX_EXACT_SWAPS, _DRAWN_SWAPS = 20_000, 4_999
-"""Swaps that are all evaluated; beyond that number, a sample of swaps is drawn."""
+"""Rate at which two recordings of the same job may be called different, in any figure."""
+EQUIVALENT, EQUIVALENT_SHARE = 0.03, 0.1
+"""A figure is called unchanged only if its 95 % interval excludes a change by more than 3 % of the step, and by more
+than a tenth of itself."""
+FEWEST_STEPS = 4
+"""Steps that each side needs for any claim."""
+FIGURES_ALPHA, TRANSFERS_ALPHA, WAITS_ALPHA = 0.03, 0.015, 0.005
+"""The parts of ALPHA for the figures of a step, for the transfers of collectives and for waiting, each on its own."""
+_ROUNDING = 1e-12
+"""Share of a figure that sums of floats lose."""
+_POWER_Z = 0.8416
+"""Quantile of the normal distribution at 80 %: the power that :attr:`Judgement.detectable` refers to."""
 
 _MAD_TO_STANDARD_DEVIATION = 1.4826
 """Ratio of the standard deviation to the median absolute deviation of a normal distribution."""
-_UNCORRECTED = 2
-"""Standard deviations of steps that a difference must exceed where too few swaps allow no correction."""
-_OUTLIER_DEVIATIONS, _OUTLIER_SHARE, _FEWEST_FOR_OUTLIERS = 5.0, 0.05, 5
+_OUTLIER_DEVIATIONS, _OUTLIER_SHARE = 5.0, 0.05
+FEWEST_FOR_OUTLIERS = 5
+"""Steps below which none is an outlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +66,14 @@ class Judgement:
 
     verdict: Verdict
     p: float | None
-    """How often swapped steps differ as much; None with too few steps."""
+    """Rate at which noise alone makes as large a difference, corrected for the number of figures; None if unknown."""
+    low: float | None = None
+    high: float | None = None
+    """95 % interval of the difference; None with too few steps."""
+    detectable: float | None = None
+    """Difference that would be called beyond noise in 80 % of such comparisons; None with too few steps."""
+    drifts: bool = False
+    """Whether the steps of a recording drift by more than the difference, so that it can't be attributed."""
 
 
 def steady(walls: Float) -> NDArray[np.bool_]:
@@ -61,7 +83,7 @@ def steady(walls: Float) -> NDArray[np.bool_]:
     than 5 %, such as a first step that warms up or a step that writes a checkpoint. All steps are kept where more than
     a quarter would be outliers, since that is a pattern, and where there are fewer than 5 steps.
     """
-    if len(walls) < _FEWEST_FOR_OUTLIERS:
+    if len(walls) < FEWEST_FOR_OUTLIERS:
         return np.ones(len(walls), np.bool_)
     median = float(np.median(walls))
     deviation = np.abs(walls - median)
@@ -76,95 +98,108 @@ def standard_deviation(values: Float) -> float | None:
 
 
 def has_enough_steps(steps_a: int, steps_b: int) -> bool:
-    """Return whether any difference could be significant: with 3 steps each, one swap in ten is the most extreme.
+    """Return whether a claim is allowed at all.
 
-    >>> has_enough_steps(3, 3), has_enough_steps(3, 4), has_enough_steps(4, 4), has_enough_steps(1, 100)
-    (False, True, True, False)
+    >>> has_enough_steps(3, 3), has_enough_steps(4, 4), has_enough_steps(1, 100)
+    (False, True, False)
     """
-    most_extreme = 2 if steps_a == steps_b else 1
-    swaps = comb(steps_a + steps_b, steps_a)
-    return min(steps_a, steps_b) >= FEWEST_STEPS and most_extreme <= ALPHA * swaps
+    return min(steps_a, steps_b) >= FEWEST_STEPS
 
 
-def judge(a: Float, b: Float, floor: float) -> list[Judgement]:
-    """Judge the differences of a family of figures, which may be correlated.
+def holm(p: Float, weights: Float) -> Float:
+    """Correct p-values for the number of figures (weighted Holm): each p is compared with ALPHA times its share.
 
-    A difference is ``same`` below *floor*. It is ``beyond noise`` when all of these hold: the runs as a whole differ
-    (so that no figure among many is named by chance), it is rarer than ALPHA among swaps of steps, corrected for the
-    number of figures, and it is larger than the steps' standard deviation, an estimate of how two starts vary.
-    With few steps there are too few swaps for the correction (a dozen figures need 6 steps each): then the difference
-    must be larger than two standard deviations instead.
-
-    Args:
-        a, b: a row for each figure, a column for each step; the two may have different numbers of steps.
-        floor: resolution of the measurement, in the figures' unit.
+    Sorted by p / weight, the k-th is multiplied by the weights from k on, over its own; then made ascending.
     """
-    delta = np.abs(b.mean(axis=1) - a.mean(axis=1))
-    noise = _pooled(a, b)
-    resolved = delta > floor
-    if not has_enough_steps(a.shape[1], b.shape[1]):
-        few = [
-            "same" if not above else "within noise" if deviation is not None and size <= deviation else "cannot tell"
-            for above, size, deviation in zip(resolved, delta, noise, strict=True)
-        ]
-        return [Judgement(verdict, None) for verdict in few]
-    overall, each, rarest = _permuted(a, b, floor)
-    correctable = rarest * max(int(resolved.sum()), 1) <= ALPHA
-    each = _corrected(each, resolved) if correctable else each
-    least = np.array(noise, np.float64) * (1 if correctable else _UNCORRECTED)
-    beyond = resolved & (overall <= ALPHA) & (each <= ALPHA) & (delta > least)
-    verdicts = np.where(beyond, "beyond noise", np.where(resolved, "within noise", "same"))
-    return [Judgement(str(verdict), float(p)) for verdict, p in zip(verdicts, each, strict=True)]
-
-
-def _pooled(a: Float, b: Float) -> list[float | None]:
-    """Return the standard deviation of steps within their run, for each figure; None for single steps."""
-    free = a.shape[1] + b.shape[1] - 2
-    if free < 1:
-        return [None] * len(a)
-    squares = sum(((x - x.mean(axis=1, keepdims=True)) ** 2).sum(axis=1) for x in (a, b))
-    return [float(value) for value in np.sqrt(squares / free)]
-
-
-def _permuted(a: Float, b: Float, floor: float) -> tuple[float, Float, float]:
-    """Return how often a swap makes the whole runs differ as much, how often each figure, and the lowest possible rate.
-
-    Whole runs are compared by the likelihood ratio of "two means" against "one mean", summed over the figures.
-    """
-    both = np.concatenate((a, b), axis=1)
-    rounding = 1e-12 * np.abs(both).sum(axis=1)
-    both = both - both.mean(axis=1, keepdims=True)
-    members = _memberships(a.shape[1], both.shape[1])
-    weight = 1 / a.shape[1] + 1 / b.shape[1]
-    sums = members @ both.T
-    whole = (both**2).sum(axis=1) + both.shape[1] * floor**2
-    explained = sums**2 * weight / np.where(whole > 0, whole, 1)
-    ratio = -np.log1p(-np.minimum(explained, 1 - 1e-12)).sum(axis=1)
-    # The first membership is the recorded one.
-    overall = float((ratio >= ratio[0] - 1e-9).mean())
-    size = np.abs(sums)
-    rarest = (2 if a.shape[1] == b.shape[1] and len(members) != _DRAWN_SWAPS + 1 else 1) / len(members)
-    return overall, (size >= size[0] - rounding).mean(axis=0), rarest
-
-
-def _corrected(each: Float, resolved: NDArray[np.bool_]) -> Float:
-    """Correct for the number of figures that are judged (Holm)."""
-    order = np.argsort(np.where(resolved, each, 2), kind="stable")
-    factors = np.maximum(int(resolved.sum()) - np.arange(len(each)), 1)
-    corrected = np.empty_like(each)
-    corrected[order] = np.minimum(np.maximum.accumulate(each[order] * factors), 1)
+    order = np.argsort(p / weights, kind="stable")
+    left = np.cumsum(weights[order][::-1])[::-1]
+    corrected = np.empty_like(p)
+    corrected[order] = np.minimum(np.maximum.accumulate(p[order] * left / weights[order]), 1)
     return corrected
 
 
-@lru_cache(maxsize=8)
-def _memberships(first: int, count: int) -> Float:
-    """Return the ways of choosing *first* of *count* steps as rows of 0 and 1, the recorded one at the top."""
-    if comb(count, first) <= _MAX_EXACT_SWAPS:
-        chosen = np.array(list(combinations(range(count), first)))
-    else:
-        draw = np.random.default_rng(0)
-        drawn = np.argsort(draw.random((_DRAWN_SWAPS, count)), axis=1)[:, :first]
-        chosen = np.concatenate((np.arange(first)[None], drawn))
-    members = np.zeros((len(chosen), count))
-    members[np.arange(len(chosen))[:, None], chosen] = 1
-    return members
+def judge(
+    values: Float,
+    steps: Steps,
+    floor: float,
+    margin: float,
+    alpha: float = ALPHA,
+    shares: Float | None = None,
+    kinds: Sequence[Float] | None = None,
+) -> list[list[Judgement]]:
+    """Judge the differences of a family of figures, which may be correlated.
+
+    A difference is ``same`` up to *floor*, ``beyond noise`` where its corrected p-value is at most *alpha*,
+    ``within noise`` where its 95 % interval excludes a change that matters, and otherwise ``cannot tell``. What
+    one side has in every step and the other in none is ``beyond noise`` without a test; its p-value is None.
+
+    Args:
+        values: figures by steps.
+        steps: what each step is.
+        floor: resolution of the measurement, in the figures' unit.
+        margin: difference that does not matter, in the figures' unit; nor does EQUIVALENT_SHARE of a figure, if less.
+        alpha: rate at which noise alone may have any figure of the family called different.
+        shares: part of *alpha* that each figure gets; by default the same.
+        kinds: weights of the kinds of steps, one contrast each; by default their shares of the steps.
+
+    Returns:
+        For each contrast, a judgement per figure.
+    """
+    weights = [steps.kind_weights()] if kinds is None else kinds
+    contrasts = np.stack([steps.step_weights(one) * np.where(steps.side, 1, -1) for one in weights])
+    deltas = contrasts @ values.T
+    larger = _larger_mean(values, steps.side, contrasts)
+    deltas[np.abs(deltas) <= _ROUNDING * larger] = 0
+    if not steps.enough or steps.free < FEWEST_FREE:
+        return [[Judgement("same" if abs(d) <= floor else "cannot tell", None) for d in row] for row in deltas.tolist()]
+    estimates = noises(values, steps, contrasts)
+    tails = np.stack([noise.tail(np.abs(delta)) for noise, delta in zip(estimates, deltas, strict=True)])
+    present = np.broadcast_to(values.any(axis=1), tails.shape)
+    given = np.broadcast_to(np.ones(len(values)) if shares is None else shares, tails.shape)[present]
+    corrected = np.ones_like(tails)
+    corrected[present] = np.minimum(holm(tails[present], given) * ALPHA / alpha, 1)
+    level = np.full(tails.shape, alpha)
+    level[present] = alpha * given / given.sum()
+    drifting = drifts(values, steps, deltas)
+    new = np.stack([_new(values, steps.side, contrast, floor) for contrast in contrasts])
+    margins = np.maximum(np.minimum(margin, EQUIVALENT_SHARE * larger), floor)
+    return [
+        _judgements(deltas[k], estimates[k], corrected[k], level[k], (drifting & ~new)[k], new[k], margins[k], floor)
+        for k in range(len(contrasts))
+    ]
+
+
+def _new(values: Float, side: Int64, contrast: Float, floor: float) -> NDArray[np.bool_]:
+    """Return which figures one side has in every step, above the floor, and the other in none."""
+    sides = [values[:, (side == one) & (contrast != 0)] for one in (0, 1)]
+    none = [~one.any(axis=1) for one in sides]
+    every = [(one > floor).all(axis=1) for one in sides]
+    new: NDArray[np.bool_] = np.logical_or(none[0] & every[1], none[1] & every[0])
+    return new
+
+
+def _larger_mean(values: Float, side: Int64, contrasts: Float) -> Float:
+    """Return the larger of the means of A and of B: contrasts by figures."""
+    larger: Float = np.maximum(np.abs((contrasts * (side == 0)) @ values.T), np.abs((contrasts * side) @ values.T))
+    return larger
+
+
+def _judgements(
+    delta: Float,
+    noise: Noise,
+    p: Float,
+    level: Float,
+    drifting: NDArray[np.bool_],
+    new: NDArray[np.bool_],
+    margin: Float,
+    floor: float,
+) -> list[Judgement]:
+    half = noise.half_width(np.full(len(delta), ALPHA))
+    detectable = noise.half_width(level) + _POWER_Z * (noise.weight * noise.error).sum(axis=0)
+    moved = ((p <= ALPHA) | new) & (np.abs(delta) > floor)
+    verdicts = np.where(np.abs(delta) + half <= margin, "within noise", "cannot tell")
+    verdicts = np.where(moved & ~drifting, "beyond noise", np.where(moved, "cannot tell", verdicts))
+    verdicts = np.where(np.abs(delta) <= floor, np.where((delta == 0) | (half <= margin), "same", verdicts), verdicts)
+    columns = (p, delta - half, delta + half, np.maximum(detectable, floor), moved & drifting)
+    rows = zip(verdicts.tolist(), *(column.tolist() for column in columns), strict=True)
+    return [Judgement(row[0], None) if is_new else Judgement(*row) for row, is_new in zip(rows, new, strict=True)]

@@ -12,16 +12,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.comparison.differences import incomparable
-from dptrace.comparison.samples import devices_by_id, sample_run
+from dptrace.comparison.samples import Signature, devices_by_id, sample_run
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
+
+if TYPE_CHECKING:
+    from dptrace.comparison.compare import Comparison
 
 __all__ = ["AlignedSteps", "RunSteps", "TimeSaved", "align_steps", "run_steps"]
 
@@ -41,6 +46,8 @@ class RunSteps:
     start_ns: Int64
     """Start of each step on each device, on that device's own clock: devices by steps."""
     end_ns: Int64
+    signatures: tuple[Signature, ...]
+    """What each step does."""
     clocks_apart: bool
     """Whether the clocks differ so much that each rank is assumed to start every step together with the others."""
 
@@ -59,7 +66,7 @@ class RunSteps:
     def first(self, count: int) -> RunSteps:
         """Keep the first *count* steps."""
         kept = {name: getattr(self, name)[:, :count] for name in ("step_index", "start_ns", "end_ns")}
-        return replace(self, names=self.names[:count], **kept)
+        return replace(self, names=self.names[:count], signatures=self.signatures[:count], **kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +81,8 @@ class TimeSaved:
     """A's time minus B's; negative where B takes longer."""
     share: float
     """``saved_ns`` as a share of A's time."""
+    certain: bool = False
+    """Whether the difference is beyond noise."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +100,34 @@ class AlignedSteps:
     notes: tuple[str, ...]
     incomparable: str = ""
     """Why the times of the runs cannot be compared; empty where they can."""
+    comparison: Comparison | None = None
+    """The comparison of the runs, which says whether the drawn difference is more than noise."""
+
+    def certain(self, saved_ns: int, pair: int | None = None) -> bool:
+        """Return whether time that B saves (or loses, if negative) is a difference beyond noise, not chance.
+
+        Args:
+            pair: number of the pair of steps; None for all together.
+        """
+        if self.comparison is None or not (self.alike.all() if pair is None else self.alike[pair]):
+            return False
+        wall = self.comparison.change("wall_ns")
+        return wall.beyond and saved_ns * wall.delta < 0
 
     @property
     def runs(self) -> tuple[RunSteps, RunSteps]:
         """A and B."""
         return self.a, self.b
+
+    @property
+    def alike(self) -> NDArray[np.bool_]:
+        """Whether each pair's steps do the same, as far as the runs' steps are of the same kinds."""
+        a, b = self.a.signatures, self.b.signatures
+        one_kind = self.comparison is None or not self.comparison.kinds
+        if one_kind and len(set(a)) == len(set(b)) == 1:
+            return np.ones(len(a), np.bool_)
+        by_optimizer = set(a) != set(b)
+        return np.array([x.optimizer == y.optimizer if by_optimizer else x == y for x, y in zip(a, b, strict=True)])
 
     def shifts(self, which: int) -> Int64:
         """Return the ns to add to a device's times to place them on the axis: devices by steps."""
@@ -122,14 +154,19 @@ class AlignedSteps:
             ends = ends[0][-1:], ends[1][-1:]
         starts = self.slots_ns[:-1]
         stretches = []
-        for start, a, b in zip(starts.tolist(), ends[0].tolist(), ends[1].tolist(), strict=True):
+        rows = zip(starts.tolist(), ends[0].tolist(), ends[1].tolist(), strict=True)
+        for pair, (start, a, b) in enumerate(rows):
             if a != b:
                 share = (a - b) / (a - start) if a > start else 0.0
-                stretches.append(TimeSaved(1 if a > b else 0, min(a, b), max(a, b), a - b, share))
+                certain = self.certain(a - b, pair if self.by_step else None)
+                stretches.append(TimeSaved(1 if a > b else 0, min(a, b), max(a, b), a - b, share, certain))
         return tuple(stretches)
 
     def _ends(self, which: int) -> Int64:
         return self.place_ns[which] + self.runs[which].length_ns
+
+
+_UNLIKE = "Some pairs of steps do different work: their difference is not time saved or lost."
 
 
 def run_steps(
@@ -164,14 +201,16 @@ def run_steps(
     end = np.stack([device_bounds[steps + 1] for device_bounds, steps in zip(bounds, index, strict=True)])
     apart = bool((np.ptp(start, axis=0) > _MAX_START_SPREAD * (end - start).max(axis=0)).any())
     names = tuple(name for name, keep in zip(sample.steps, kept, strict=True) if keep)
-    return RunSteps(part, sample.devices, names, index, start, end, apart)
+    signatures = tuple(one for one, keep in zip(sample.signatures, kept, strict=True) if keep)
+    return RunSteps(part, sample.devices, names, index, start, end, signatures, apart)
 
 
-def align_steps(a: RunSteps, b: RunSteps, by_step: bool = True) -> AlignedSteps:
+def align_steps(a: RunSteps, b: RunSteps, by_step: bool = True, comparison: Comparison | None = None) -> AlignedSteps:
     """Place two runs on one axis, their steps paired in order, as many as both have.
 
     Args:
         by_step: start each pair of steps at the same place; otherwise only the first pair.
+        comparison: the comparison of the runs; without, no time counts as saved or lost beyond noise.
     """
     count = min(len(a.names), len(b.names))
     runs = a.first(count), b.first(count)
@@ -182,7 +221,9 @@ def align_steps(a: RunSteps, b: RunSteps, by_step: bool = True) -> AlignedSteps:
     else:
         place = _starts_as_run(runs[0]), _starts_as_run(runs[1])
         slots = np.array([0, max(int((p + n).max()) for p, n in zip(place, lengths, strict=True))], np.int64)
-    return AlignedSteps(*runs, by_step, slots, place, tuple(_notes(a, b, count)), incomparable(a.run, b.run))
+    notes = tuple(_notes(a, b, count))
+    aligned = AlignedSteps(*runs, by_step, slots, place, notes, incomparable(a.run, b.run), comparison)
+    return aligned if aligned.alike.all() else replace(aligned, notes=(*notes, _UNLIKE))
 
 
 def _starts_as_run(steps: RunSteps) -> Int64:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dptrace.comparison.changes import Change
-from dptrace.comparison.compare import FIGURE_NAMES, Comparison
+from dptrace.comparison.compare import Comparison
+from dptrace.comparison.summary import FIGURE_NAMES
 from dptrace.core.units import duration
 from dptrace.errors import UsageError
 
@@ -68,19 +69,27 @@ class Threshold:
         Args:
             even_noise: let a limit on a change fail also where the change may be noise.
         """
-        change = comparison.overlap if self.figure == "overlap" else comparison.change(self.figure)
+        change = self._change(comparison)
         if change is None:
-            return Crossing(self.text, False, False, f"{self.text}: not checked; a run has no communication.")
+            why = (
+                "a run has no communication" if self.figure == "overlap" else "no collective has all its ranks recorded"
+            )
+            return Crossing(self.text, False, False, f"{self.text}: not checked; {why}.")
         crossed, value = self._beyond(change, comparison.change("wall_ns").b)
         # "> -5%" requires a gain, so a gain that may be noise fails.
         guarded = self.signed and (self.value > 0) == self.above and not even_noise
         if not crossed:
             return Crossing(self.text, False, False, f"{self.text}: kept; {value}.")
         if guarded and not change.beyond:
-            few = comparison.too_few_steps
-            why = f"{few} are too few to separate that from noise" if few else "that is within noise"
-            return Crossing(self.text, True, False, f"{self.text}: {value}, but {why}.")
+            return Crossing(self.text, True, False, f"{self.text}: {value}, but {_why_not(change, comparison)}.")
         return Crossing(self.text, True, True, f"{self.text}: crossed; {value}.")
+
+    def _change(self, comparison: Comparison) -> Change | None:
+        """Return the change that the limit is on; None where these runs do not have it."""
+        if self.figure == "overlap":
+            return comparison.overlap
+        known = {change.name: change for change in (*comparison.changes, *comparison.wait_and_transfer)}
+        return known.get(self.figure)
 
     def _beyond(self, change: Change, wall: float) -> tuple[bool, str]:
         """Return whether the value is beyond the limit, and the value as text."""
@@ -96,6 +105,17 @@ class Threshold:
             relative = "" if share is None else f" ({share:+.1f} %)"
             text = f"it went from {duration(change.a)} to {duration(change.b)}{relative}"
         return (number > self.value if self.above else number < self.value), text
+
+
+def _why_not(change: Change, comparison: Comparison) -> str:
+    """Return why a crossing does not count."""
+    if few := comparison.too_few_steps:
+        return f"{few} are too few to separate that from noise"
+    if comparison.unlike:
+        return f"that cannot be told: {comparison.unlike}"
+    if change.verdict == "cannot tell":
+        return "these recordings cannot tell that from noise"
+    return "that is within noise"
 
 
 def parse(text: str) -> Threshold:

@@ -8,45 +8,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.comparison.changes import (
-    PARTS,
-    collective_changes,
-    figure_changes,
-    kernel_changes,
-    overlap_change,
-    percent_of,
-)
-from dptrace.comparison.samples import RunSample, devices_by_id, sample_run
+from dptrace.comparison.changes import PARTS, figure_changes, overlap_change, percent_of
+from dptrace.comparison.sides import Sides, make_sides
+from dptrace.comparison.table_changes import collective_changes, kernel_changes
 from dptrace.run.run import Run
 from tests.support.builders import TimelineBuilder
 from tests.support.jobs import job, run_of
 
 
-def whole(run: Run) -> RunSample:
-    return sample_run(run, devices_by_id(run))
+def sides(a: Run, b: Run) -> Sides:
+    return make_sides([a], [b], every_step=True)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(1, 3), st.floats(0, 0.3), st.integers(0, 999))
 def test_parts_add_up_to_the_wall(steps_a: int, steps_b: int, ranks: int, noise: float, seed: int) -> None:
     """In A, in B and in the difference, to the nanosecond, and the causes to the idle time; each is a rounded mean."""
-    a, b = whole(job(steps_a, ranks, seed, noise)), whole(job(steps_b, ranks, seed + 1, noise))
-    changes = {change.name: change for change in figure_changes(a, b, 1000)}
+    found = sides(job(steps_a, ranks, seed, noise), job(steps_b, ranks, seed + 1, noise))
+    changes = {change.name: change for change in figure_changes(found)}
 
     for field in ("a", "b", "delta"):
         value = {name: getattr(change, field) for name, change in changes.items()}
         assert value["wall_ns"] == sum(value[name] for name in PARTS)
         assert value["idle_ns"] == sum(value[name] for name in CAUSES)
     for name, change in changes.items():
-        assert change.a == pytest.approx(a.figures[name].mean(), abs=8)
-        assert change.b_median == np.median(b.figures[name])
+        assert change.a == pytest.approx(found.a.figures[name].mean(), abs=8)
+        assert change.b_median == np.median(found.b.figures[name])
 
 
 def test_spreads_are_standard_deviations() -> None:
     """Over steps, of the ranks' means; over ranks, of the steps' means; nothing of one."""
-    a, b = whole(job(steps=5, ranks=3)), whole(job(steps=1, ranks=1))
-    wall = a.figures["wall_ns"]
-    change = figure_changes(a, b, 1000)[-6]
+    found = sides(job(steps=5, ranks=3), job(steps=1, ranks=1))
+    wall = found.a.figures["wall_ns"]
+    change = figure_changes(found)[-6]
 
     assert "wall_ns" == change.name
     assert change.a_step_spread == pytest.approx(np.std(wall.mean(axis=0), ddof=1))
@@ -57,30 +51,30 @@ def test_spreads_are_standard_deviations() -> None:
 
 def test_one_gpu_is_compared_with_one() -> None:
     """By their places on either side."""
-    a, b = whole(job(noise=0.1)), whole(job(noise=0.1, seed=1))
-    change = figure_changes(a, b, 1000, (1, 0))[0]
+    found = sides(job(noise=0.1), job(noise=0.1, seed=1))
+    change = figure_changes(found, (1, 0))[0]
 
-    assert change.a == round(a.figures["forward_ns"][1].mean())
-    assert change.b == round(b.figures["forward_ns"][0].mean())
+    assert change.a == round(found.a.figures["forward_ns"][1].mean())
+    assert change.b == round(found.b.figures["forward_ns"][0].mean())
 
 
 def test_overlap_is_that_of_all_time() -> None:
     """Not a mean of percentages; and nothing where there is no communication."""
-    a, b = whole(job()), whole(job(factors={"exposed": 2}))
-    none = whole(run_of([TimelineBuilder().compute(0, 100).build()]))
-    found = overlap_change(a, b)
-    hidden, exposed = (a.figures[name].sum() for name in ("overlapped_comm_ns", "exposed_comm_ns"))
+    both = sides(job(), job(factors={"exposed": 2}))
+    none = run_of([TimelineBuilder().compute(0, 100).build()])
+    found = overlap_change(both)
+    hidden, exposed = (both.a.figures[name].sum() for name in ("overlapped_comm_ns", "exposed_comm_ns"))
 
     assert found is not None
     assert found.a == pytest.approx(100 * hidden / (hidden + exposed))
-    assert overlap_change(a, none) is None
+    assert overlap_change(sides(job(), none)) is None
 
 
 def test_kernels_that_only_one_run_has_are_rows() -> None:
     """With no time on the other side, and said to be only there; the largest change comes first."""
     a = TimelineBuilder().compute(0, 50, name="old").compute(50, 60, name="both").memory(60, 61)
     b = TimelineBuilder().compute(0, 20, name="new").compute(20, 33, name="both").memory(60, 61)
-    rows = kernel_changes(whole(run_of([a.build()])), whole(run_of([b.build()])), 0)
+    rows = kernel_changes(sides(run_of([a.build()]), run_of([b.build()])))
 
     assert ["old", "new", "both", "Memcpy HtoD"] == [row.time.name for row in rows]
     assert ["A", "B", None, None] == [row.to_dict()["only_in"] for row in rows]
@@ -92,7 +86,7 @@ def test_collectives_are_compared_by_kind_group_and_size() -> None:
     """Count, bytes and times in a step; where the groups' names differ they are left out."""
     a = TimelineBuilder().all_reduce(0, 10, bytes=100).all_reduce(20, 30, bytes=100).build()
     b = TimelineBuilder().all_reduce(0, 15, bytes=100).all_reduce(20, 26, bytes=700).compute(0, 5).build()
-    rows = {r.collective.bytes: r for r in collective_changes(whole(run_of([a])), whole(run_of([b])), 0)}
+    rows = {r.collective.bytes: r for r in collective_changes(sides(run_of([a]), run_of([b])))}
 
     assert (2, 1, "default_pg") == (rows[100].a_count, rows[100].b_count, rows[100].collective.group)
     told = rows[100].to_dict()

@@ -8,7 +8,7 @@ import numpy as np
 
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES
-from dptrace.comparison.samples import devices_by_id, kernel_name, sample_run
+from dptrace.comparison.samples import COLLECTIVE_VALUES, devices_by_id, kernel_name, sample_run
 from dptrace.timeline.model import Windows
 from tests.support.jobs import job, run_of
 
@@ -45,7 +45,9 @@ def test_collectives_add_up_to_the_communication() -> None:
     assert np.allclose(values[1], one.figures["exposed_comm_ns"].mean(axis=0))
     assert np.allclose(values[2], one.figures["overlapped_comm_ns"].mean(axis=0))
     assert np.allclose(values[0], values[1] + values[2])
-    assert [1.0] * 4 == values[3].tolist()
+    named = dict(zip(COLLECTIVE_VALUES, values, strict=True))
+    assert [1.0] * 4 == named["count"].tolist() == named["matched"].tolist()
+    assert np.allclose(named["transfer"] + named["wait"], named["duration"])
 
 
 def test_only_the_steps_that_all_ranks_have_are_taken() -> None:

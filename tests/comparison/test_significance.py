@@ -8,86 +8,185 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from dptrace.comparison.significance import Float, has_enough_steps, judge, standard_deviation, steady
+from dptrace.comparison.significance import ALPHA, has_enough_steps, holm, judge, standard_deviation, steady
+from dptrace.comparison.step_noise import Float, Steps
+from tests.comparison.test_step_noise import steps_of
 
 FIGURES = 8
 
 
-def family(draw: np.random.Generator, steps: int, moved: float = 0.0) -> Float:
-    """Figures of 100 with a standard deviation of 1, the first of which is moved."""
-    values = 100 + draw.standard_normal((FIGURES, steps))
-    values[0] += moved
-    return values
+def family(draw: np.random.Generator, steps: int, phi: float = 0.0, moved: float = 0.0) -> Float:
+    """Figures of 100 with a standard deviation of 1 and a lag-1 autocorrelation, the first of which is moved."""
+    noise = draw.standard_normal((FIGURES, steps))
+    for k in range(1, steps):
+        noise[:, k] = phi * noise[:, k - 1] + np.sqrt(1 - phi**2) * noise[:, k]
+    noise[0] += moved
+    return 100 + noise
 
 
-@pytest.mark.parametrize("steps", [4, 6, 20])
-def test_two_recordings_of_the_same_thing_are_rarely_called_different(steps: int) -> None:
-    """In at most a tenth of 200 comparisons is any of eight figures named; the aim is one in twenty."""
+def verdicts(a: Float, b: Float, kinds: int = 1, floor: float = 0.01) -> list[str]:
+    steps = steps_of((0, a.shape[1]), (1, b.shape[1]), kinds=kinds)
+    return [one.verdict for one in judge(np.concatenate((a, b), axis=1), steps, floor, 3.0)[0]]
+
+
+@pytest.mark.parametrize("steps", [4, 10])
+@pytest.mark.parametrize("phi", [0.0, 0.5])
+def test_two_recordings_of_the_same_thing_are_rarely_called_different(steps: int, phi: float) -> None:
+    """In at most a twentieth of 100 comparisons is any figure named, also where steps depend on each other."""
     draw = np.random.default_rng(steps)
-    named = sum(
-        any(one.verdict == "beyond noise" for one in judge(family(draw, steps), family(draw, steps), 0.01))
-        for _ in range(200)
-    )
+    named = sum("beyond noise" in verdicts(family(draw, steps, phi), family(draw, steps, phi)) for _ in range(100))
 
-    assert named <= 20
+    assert named <= 5
 
 
-@pytest.mark.parametrize(("steps", "least"), [(4, 80), (6, 95), (20, 100)])
-def test_what_is_large_is_found(steps: int, least: int) -> None:
+def test_what_is_large_is_found() -> None:
     """A move of eight standard deviations is named, and of the seven other figures few are."""
-    draw = np.random.default_rng(steps)
-    verdicts = [[j.verdict for j in judge(family(draw, steps), family(draw, steps, 8), 0.01)] for _ in range(100)]
+    draw = np.random.default_rng(10)
+    found = [verdicts(family(draw, 10, 0.5), family(draw, 10, 0.5, 8)) for _ in range(60)]
 
-    assert sum(one[0] == "beyond noise" for one in verdicts) >= least
-    assert sum("beyond noise" in one[1:] for one in verdicts) <= 30
+    assert sum(one[0] == "beyond noise" for one in found) >= 54
+    assert sum("beyond noise" in one[1:] for one in found) <= 6
 
 
-def test_three_steps_each_tell_nothing() -> None:
-    """One of ten swaps is always as extreme: a large difference can't be told, a small one is noise."""
-    a = np.array([[100.0, 101, 102], [100, 101, 102], [100, 101, 102]])
-    b = np.array([[200.0, 201, 202], [100.5, 101.5, 102.5], [100, 101, 102]])
+def test_kinds_of_steps_are_no_noise() -> None:
+    """A move that is small beside the distance of two alternating kinds is named; as one kind, it cannot be told."""
+    draw = np.random.default_rng(3)
+    zigzag = 30.0 * (np.arange(12) % 2)
+    a, b = (family(draw, 12) + zigzag for _ in range(2))
+    b[0] += 6
 
-    assert ["cannot tell", "within noise", "same"] == [one.verdict for one in judge(a, b, 0.1)]
-    assert [None] * 3 == [one.p for one in judge(a, b, 0.1)]
-    assert not has_enough_steps(3, 3)
+    assert "beyond noise" == verdicts(a, b, kinds=2)[0]
+    assert "cannot tell" == verdicts(a, b, kinds=1)[0]
+
+
+def test_unequal_numbers_of_a_kind_are_no_difference() -> None:
+    """A side that happens to have more of the longer steps is not slower."""
+    draw = np.random.default_rng(4)
+    place = np.arange(15)
+    steps = Steps(
+        np.repeat([0, 1], [8, 7]), np.repeat([0, 1], [8, 7]), np.r_[place[:8] % 2, (place[:7] + 1) % 2], place
+    )
+    values = draw.standard_normal((1, 15)) * 0.01 + 100 + 50 * steps.kind
+
+    assert "same" == judge(values, steps, 0.1, 3)[0][0].verdict
+
+
+def test_too_few_steps_tell_nothing() -> None:
+    """However large the difference; none at all is the same."""
+    steps = Steps(np.repeat([0, 1], 3), np.repeat([0, 1], 3), np.zeros(6, np.int64), np.tile(np.arange(3), 2), False)
+    found = judge(np.array([[100.0, 101, 102, 200, 201, 202], [5, 5, 5, 5, 5, 5]]), steps, 0.1, 3)[0]
+
+    assert ["cannot tell", "same"] == [one.verdict for one in found]
+    assert [None] * 2 == [one.p for one in found]
+    assert not has_enough_steps(3, 30)
+
+
+def test_what_is_not_found_is_unchanged_only_where_a_change_would_have_been_found() -> None:
+    """Quiet steps show that nothing changed by 3 %; noisy ones cannot tell."""
+    draw = np.random.default_rng(5)
+    quiet = 100 + 0.3 * draw.standard_normal((1, 20))
+    noisy = 100 + 20 * draw.standard_normal((1, 20))
+    steps = steps_of((0, 10), (1, 10))
+    (one,), (other,) = (judge(values, steps, 0.001, 3)[0] for values in (quiet, noisy))
+
+    assert "within noise" == one.verdict
+    assert "cannot tell" == other.verdict
+    assert one.detectable is not None
+    assert one.detectable < 3 < (other.detectable or 0)
+
+
+def test_what_only_one_side_has_needs_no_test() -> None:
+    """Communication that is overlapped in every step of B and in none of A."""
+    steps = steps_of((0, 4), (1, 4))
+    (found,) = judge(np.array([[0.0, 0, 0, 0, 48, 22, 20, 28]]), steps, 0.2, 3)[0]
+
+    assert ("beyond noise", None) == (found.verdict, found.p)
+
+
+def test_steps_that_drift_cannot_tell() -> None:
+    """A difference smaller than what each recording drifts by is not attributed."""
+    steps = steps_of((0, 40), (1, 40))
+    ramp = np.linspace(0, 4, 40)
+    draw = np.random.default_rng(0)
+    values = np.concatenate((100 + ramp, 103.9 + ramp)) + 0.01 * draw.standard_normal(80)
+    still = np.concatenate((np.full(40, 100.0), np.full(40, 103.9))) + 0.01 * draw.standard_normal(80)
+
+    assert "cannot tell" == judge(values[None], steps, 0.1, 3)[0][0].verdict
+    assert "beyond noise" == judge(still[None], steps, 0.1, 3)[0][0].verdict
+
+
+def test_recordings_that_differ_among_themselves_make_no_claim() -> None:
+    """Three recordings each, quiet in themselves, on a machine that changes from one to the next."""
+    levels = [100.0, 130.0, 110.0, 125.0, 105.0, 135.0]
+    draw = np.random.default_rng(0)
+    steps = steps_of(*[(side, 10) for side in (0, 0, 0, 1, 1, 1)])
+    wander = np.repeat(levels, 10) + 0.1 * draw.standard_normal(60)
+    slower = np.repeat([100.0, 100.2, 100.1, 110.0, 110.1, 110.2], 10) + 0.1 * draw.standard_normal(60)
+
+    assert "cannot tell" == judge(wander[None], steps, 0.1, 3)[0][0].verdict
+    assert "beyond noise" == judge(slower[None], steps, 0.1, 3)[0][0].verdict
+
+
+values = npst.arrays(np.float64, (3, 10), elements=st.integers(0, 50).map(float))
+
+
+@settings(max_examples=30, deadline=None)
+@given(values)
+def test_there_is_no_before_and_after(both: Float) -> None:
+    """A against B and B against A get the same verdicts, p-values and, mirrored, intervals."""
+    steps = steps_of((0, 5), (1, 5))
+    forth = judge(both, steps, 0.5, 3)[0]
+    back = judge(np.roll(both, 5, axis=1), steps, 0.5, 3)[0]
+
+    assert [one.verdict for one in forth] == [one.verdict for one in back]
+    for one, other in zip(forth, back, strict=True):
+        assert (one.p or 0) == pytest.approx(other.p or 0)
+        assert one.low == pytest.approx(other.high and -other.high, abs=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(values)
+def test_verdicts_agree_with_p_values_and_intervals(both: Float) -> None:
+    """Beyond noise: a p-value of at most 5 %, an interval without 0; within noise: an interval inside the margin."""
+    for one in judge(both, steps_of((0, 5), (1, 5)), 0.5, 3)[0]:
+        if one.p is None or one.low is None or one.high is None:
+            continue
+        if one.verdict == "beyond noise":
+            assert one.p <= ALPHA
+            assert not one.low <= 0 <= one.high
+        if one.verdict == "within noise":
+            assert -3.001 <= one.low <= one.high <= 3.001
+
+
+@settings(max_examples=40, deadline=None)
+@given(npst.arrays(np.float64, (3, 5), elements=st.integers(0, 50).map(float)))
+def test_a_run_is_like_itself(a: Float) -> None:
+    """No difference, whatever the noise."""
+    assert {"same"} == set(verdicts(a, a, floor=0.5))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=12), st.integers(0, 99))
+def test_holm_is_between_no_correction_and_bonferroni(p: list[float], seed: int) -> None:
+    """With any weights; and it keeps the order of p over weight."""
+    given_p = np.array(p)
+    weights = np.random.default_rng(seed).random(len(p)) + 0.1
+    corrected = holm(given_p, weights)
+
+    assert (corrected >= given_p - 1e-12).all()
+    assert (corrected <= np.minimum(given_p * weights.sum() / weights, 1) + 1e-12).all()
+    assert (np.diff(corrected[np.argsort(given_p / weights, kind="stable")]) >= 0).all()
+
+
+def test_holm_is_that_of_a_textbook() -> None:
+    """Four p-values, equal weights."""
+    assert holm(np.array([0.01, 0.04, 0.03, 0.005]), np.ones(4)) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
 def test_one_step_has_no_spread() -> None:
-    """So that any difference but none can't be told."""
-    one = np.array([[100.0], [100.0]])
-
-    assert ["cannot tell", "same"] == [j.verdict for j in judge(one, np.array([[101.0], [100.0]]), 0.1)]
-    assert standard_deviation(one[0]) is None
-
-
-def test_what_the_steps_themselves_differ_by_is_not_named() -> None:
-    """However many steps there are: two starts differ by no less than two steps."""
-    draw = np.random.default_rng(0)
-    a, b = 100 + draw.standard_normal((1, 200)), 100.6 + draw.standard_normal((1, 200))
-    found = judge(a, b, 0.01)[0]
-
-    assert found.p is not None
-    assert found.p < 0.01
-    assert "within noise" == found.verdict
-
-
-values = npst.arrays(np.float64, (3, 5), elements=st.integers(0, 50).map(float))
-
-
-@settings(max_examples=50, deadline=None)
-@given(values, values)
-def test_there_is_no_before_and_after(a: Float, b: Float) -> None:
-    """A against B and B against A get the same verdicts, and the order of steps does not matter."""
-    forth = judge(a, b, 0.5)
-
-    assert forth == judge(b, a, 0.5)
-    assert forth == judge(a[:, ::-1], b, 0.5)
-
-
-@given(values)
-def test_a_run_is_like_itself(a: Float) -> None:
-    """No difference, whatever the noise."""
-    assert {"same"} == {one.verdict for one in judge(a, a, 0.5)}
+    """A standard deviation needs two."""
+    assert standard_deviation(np.array([1.0])) is None
+    assert standard_deviation(np.array([1.0, 3.0])) == pytest.approx(2**0.5)
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,13 @@ test("paired steps are shown whole, with both runs", () => {
 });
 
 test("saved time is labelled with its share, widest label first", () => {
-  assert.deepEqual(timeSavedTexts({ ns: 31.5e6, share: 0.202 })[0], ["31.5 ms saved (20 %)"]);
-  assert.deepEqual(timeSavedTexts({ ns: -12e6, share: -0.08 }).at(-1), ["12.0 ms", "lost", "(8.0 %)"]);
+  assert.deepEqual(timeSavedTexts({ ns: 31.5e6, share: 0.202, certain: true })[0], ["31.5 ms saved (20 %)"]);
+  assert.deepEqual(timeSavedTexts({ ns: -12e6, share: -0.08, certain: true }).at(-1), ["12.0 ms", "lost", "(8.0 %)"]);
   const widths = timeSavedTexts({ ns: 5, share: 0.5 }).map((lines) => Math.max(...lines.map((text) => text.length)));
   assert.deepEqual(widths, [...widths].sort((a, b) => b - a));
+});
+
+test("what may be noise is neither saved nor lost", () => {
+  assert.deepEqual(timeSavedTexts({ ns: 31.5e6, share: 0.202, certain: false })[0], ["31.5 ms shorter (20 %)"]);
+  assert.deepEqual(timeSavedTexts({ ns: -12e6, share: -0.08, certain: false })[0], ["12.0 ms longer (8.0 %)"]);
 });

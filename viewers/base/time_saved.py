@@ -10,11 +10,21 @@ from dptrace.viewers.base.headline import headline
 __all__ = ["notes_of_both", "time_saved_sentence", "time_saved_text", "titles"]
 
 
-def time_saved_text(ns: int, of: float) -> str:
-    """Write what B saves or loses: ``31.5 ms saved (20 %)``."""
+def time_saved_text(ns: int, of: float, certain: bool) -> str:
+    """Write what B saves or loses: ``31.5 ms saved (20 %)``; ``shorter`` or ``longer`` where that may be noise.
+
+    Args:
+        certain: whether the comparison of the runs calls such a difference beyond noise.
+    """
     if ns == 0:
         return "the same"
-    return f"{duration(abs(ns))} {'saved' if ns > 0 else 'lost'} ({share(abs(of))})"
+    return f"{duration(abs(ns))} {_verb(ns, certain)} ({share(abs(of))})"
+
+
+def _verb(ns: int, certain: bool) -> str:
+    if certain:
+        return "saved" if ns > 0 else "lost"
+    return "shorter" if ns > 0 else "longer"
 
 
 def notes_of_both(a: Run, b: Run) -> list[str]:
@@ -30,7 +40,10 @@ def titles(aligned: AlignedSteps) -> tuple[str, str]:
 
 
 def time_saved_sentence(aligned: AlignedSteps) -> str:
-    """Write a sentence on what both runs took and what B saves, or why they can't be compared."""
+    """Write a sentence on what both runs took and what B saves, or why they can't be compared.
+
+    Where the difference may be noise, B takes less or more in the steps drawn; it saves and loses nothing.
+    """
     count, (a, b) = len(aligned.a.names), aligned.total_ns()
     steps = "its step" if count == 1 else f"{count} steps"
     if aligned.incomparable:
@@ -41,6 +54,10 @@ def time_saved_sentence(aligned: AlignedSteps) -> str:
     saved = aligned.saved_ns()
     if saved == 0:
         return f"A and B take {duration(a)} each for {steps}."
-    verb = "saves" if saved > 0 else "loses"
     of = share(abs(saved) / a) if a else "–"
+    if not aligned.certain(saved):
+        less = "less" if saved > 0 else "more"
+        drawn = "the step drawn" if count == 1 else f"the {steps} drawn"
+        return f"In {drawn}, B takes {duration(abs(saved))} ({of}) {less}: {duration(b)} against A's {duration(a)}."
+    verb = "saves" if saved > 0 else "loses"
     return f"B {verb} {duration(abs(saved))} ({of}) in {steps}: {duration(b)} against A's {duration(a)}."

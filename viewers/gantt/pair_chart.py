@@ -136,7 +136,7 @@ def paired_scene(aligned: AlignedSteps) -> tuple[Chart, dict[str, Any]]:
     if aligned.by_step:
         page_data["slots"] = aligned.slots_ns.tolist()
     page_data["freed"] = [
-        {"strip": f.run, "from": f.from_ns, "to": f.to_ns, "ns": f.saved_ns, "share": f.share}
+        {"strip": f.run, "from": f.from_ns, "to": f.to_ns, "ns": f.saved_ns, "share": f.share} | {"certain": f.certain}
         for f in aligned.time_saved()
     ]
     return gantt_chart, page_data

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from dptrace.comparison.differences import drawn_differences
+from dptrace.comparison.compare import compare
+from dptrace.comparison.differences import drawn_differences, incomparable
 from dptrace.comparison.step_alignment import AlignedSteps, align_steps, run_steps
 from dptrace.core.text import sanitize
 from dptrace.errors import DptraceError
@@ -36,8 +37,10 @@ def document(a: Run, b: Run, by_step: bool = True) -> str:
     Raises:
         DptraceError: a run has no step, or there are more intervals than a page can hold.
     """
-    aligned = align_steps(run_steps(a), run_steps(b), by_step)
-    notes = (*notes_of_both(a, b), *aligned.notes)
+    steps = run_steps(a), run_steps(b)
+    comparison = None if incomparable(a, b) else compare(a, b, with_kernels=False)
+    aligned = align_steps(*steps, by_step, comparison)
+    notes = (*notes_of_both(a, b), *aligned.notes, *(comparison.notes if comparison else ()))
     return picture(aligned, notes, _above(aligned))
 
 
@@ -68,10 +71,17 @@ def _above(aligned: AlignedSteps) -> Markup:
         Markup('<p class="runs"><b>{}</b> {}</p>').format(letter, sanitize(" · ".join((head.title, *head.facts))))
         for letter, head in (("A", headline(aligned.a.run)), ("B", headline(aligned.b.run)))
     ]
-    answer = Markup('<p class="answer{}">{}</p>').format(
-        " quiet" * bool(aligned.incomparable), time_saved_sentence(aligned)
+    answer = Markup("\n").join(
+        Markup('<p class="answer{}">{}</p>').format(" quiet" * quiet, text) for text, quiet in _answers(aligned)
     )
     differences = drawn_differences(aligned.a.run, aligned.b.run)
     items = Markup("").join(Markup("<li>{}</li>").format(sanitize(text)) for text in differences)
     listed = Markup('<ul class="differs">{}</ul>').format(items) if items else Markup("")
     return Markup("\n").join([*lines, listed, answer, Markup("")])
+
+
+def _answers(aligned: AlignedSteps) -> list[tuple[str, bool]]:
+    """Return the sentences above the chart, and whether each is quiet: the verdict, and what the drawn steps take."""
+    if aligned.comparison is None:
+        return [(time_saved_sentence(aligned), bool(aligned.incomparable))]
+    return [(aligned.comparison.summary(), False), (time_saved_sentence(aligned), True)]

@@ -18,10 +18,11 @@ from markupsafe import Markup
 
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import Part
-from dptrace.comparison.changes import CollectiveChange, KernelChange
+from dptrace.comparison.changes import Change
 from dptrace.comparison.compare import FIGURE_NAMES, Comparison
 from dptrace.comparison.samples import RunSample
 from dptrace.comparison.step_alignment import align_steps, run_steps
+from dptrace.comparison.table_changes import CollectiveChange, KernelChange
 from dptrace.core.text import sanitize
 from dptrace.core.units import byte_size, milliseconds
 from dptrace.errors import DptraceError
@@ -29,13 +30,14 @@ from dptrace.viewers.base import theme
 from dptrace.viewers.base.page import static
 from dptrace.viewers.gantt.pair_page import picture
 from dptrace.viewers.terminal.comparison import (
+    change_cells,
     count,
+    kind_changes_shown,
     overlap_cells,
-    percent,
     row_verdict,
     short_kernel,
     shown_changes,
-    side_line,
+    side_lines,
     signed,
     sort_name,
     texts_below,
@@ -73,16 +75,29 @@ def document(found: Comparison, steps: tuple[int, int] | None = None) -> str:
     """
     sides = found.a, found.b
     wanted = [_step(one, None if steps is None else steps[i]) for i, one in enumerate(sides)]
+    if steps is None and found.kinds:
+        wanted[1] = _counterpart(found, wanted[0])
     a, b = (run_steps(one.run, {step}, one.devices) for one, step in zip(sides, wanted, strict=True))
-    aligned = align_steps(a, b)
+    aligned = align_steps(a, b, comparison=found)
     return picture(aligned, (*aligned.notes, *texts_below(found)), _above(found), _below(found))
+
+
+def _counterpart(found: Comparison, step: str) -> str:
+    """Return the step of B that does the same as a step of A, and is as long among its like."""
+    a, b = found.a, found.b
+    signature = a.signatures[a.steps.index(step)]
+    like_a, like_b = ([k for k, other in enumerate(one.signatures) if other == signature] for one in (a, b))
+    if not like_b:
+        return _step(b, None)
+    rank = int((a.wall[like_a] < a.wall[a.steps.index(step)]).sum()) / max(len(like_a) - 1, 1)
+    order = np.argsort(b.wall[like_b], kind="stable")
+    return b.steps[like_b[int(order[round(rank * (len(like_b) - 1))])]]
 
 
 def _step(one: RunSample, number: int | None) -> str:
     """Return the step whose length is closest to the median, or the one with that number."""
     if number is None:
-        wall = one.figures["wall_ns"].mean(axis=0)
-        return one.steps[int(np.abs(wall - np.median(wall)).argmin())]
+        return one.steps[int(np.abs(one.wall - np.median(one.wall)).argmin())]
     names = [
         name for name in (*one.steps, *(name for name, _ in one.left_out)) if re.search(rf"(?<!\d){number}$", name)
     ]
@@ -93,9 +108,7 @@ def _step(one: RunSample, number: int | None) -> str:
 
 
 def _above(found: Comparison) -> Markup:
-    lines = [
-        Markup('<p class="runs"><b>{}</b> {}</p>').format(x, side_line(s)) for x, s in (("A", found.a), ("B", found.b))
-    ]
+    lines = [Markup('<p class="runs"><b>{}</b> {}</p>').format(name, line) for name, line in side_lines(found)]
     differs = Markup("").join(Markup("<li>{}</li>").format(sanitize(text)) for text in found.differences)
     listed = Markup('<ul class="differs">{}</ul>').format(differs) if differs else Markup("")
     answer = Markup('<p class="answer">{}</p>').format(found.summary())
@@ -104,7 +117,13 @@ def _above(found: Comparison) -> Markup:
 
 
 def _below(found: Comparison) -> Markup:
-    tables = [_figure_table(found), _median_table(found), _collective_table(found), _kernel_table(found)]
+    tables = [
+        _figure_table(found),
+        *_kind_tables(found),
+        _median_table(found),
+        _collective_table(found),
+        _kernel_table(found),
+    ]
     template = Environment(autoescape=True).from_string(static("pages", "compare.html"))
     return Markup(template.render(tables=[table for table in tables if table["rows"]]))
 
@@ -124,7 +143,7 @@ def _moved(verdict: str) -> str:
 def _figure_table(found: Comparison) -> dict[str, Any]:
     rows = []
     for change in shown_changes(found):
-        cells = milliseconds(change.a), milliseconds(change.b), signed(change.delta), percent(change)
+        cells = _cells(change)
         place = (
             "cause" if change.name in CAUSES else "total" if change.name in ("wall_ns", "overlapped_comm_ns") else ""
         )
@@ -132,9 +151,44 @@ def _figure_table(found: Comparison) -> dict[str, Any]:
         color = _COLORS.get(change.name, "")
         rows.append(_row(FIGURE_NAMES[change.name], (*cells, verdict_word(change.verdict)), style, color))
     if (overlap := found.overlap) is not None:
-        rows.append(_row("overlap", (*overlap_cells(overlap), verdict_word(overlap.verdict)), _moved(overlap.verdict)))
-    note = "ms, mean of the steps and the ranks: the parts add up to the wall"
-    return _table("Where a step's time goes", note, ("A", "B", "B − A", "%", "verdict"), rows)
+        found_points = "–" if overlap.detectable is None else f"{overlap.detectable:.1f}"
+        rows.append(
+            _row(
+                "overlap",
+                (*overlap_cells(overlap), found_points, verdict_word(overlap.verdict)),
+                _moved(overlap.verdict),
+            )
+        )
+    note = (
+        "ms, mean of steps and ranks: the parts add up to the wall. “± 95 %” is the interval of the difference; "
+        "a change as large as “finds” is found in 4 of 5 such comparisons"
+    )
+    return _table("Where a step's time goes", note, _COLUMNS, rows)
+
+
+def _cells(change: Change) -> tuple[str, ...]:
+    return *change_cells(change), "–" if change.detectable is None else milliseconds(change.detectable)
+
+
+_COLUMNS = ("A", "B", "B − A", "± 95 %", "%", "finds", "verdict")
+
+
+def _kind_tables(found: Comparison) -> list[dict[str, Any]]:
+    """Return a table for each kind of step, where there are several."""
+    tables = []
+    for kind in found.kinds:
+        rows = [
+            _row(
+                FIGURE_NAMES[change.name],
+                (*_cells(change), verdict_word(change.verdict)),
+                _moved(change.verdict),
+                _COLORS.get(change.name, ""),
+            )
+            for change in kind_changes_shown(kind)
+        ]
+        note = f"ms, mean of {kind.a_steps} steps of A and {kind.b_steps} of B, and of the ranks"
+        tables.append(_table(f"Steps of kind “{sanitize(kind.kind)}”", note, _COLUMNS, rows))
+    return tables
 
 
 def _median_table(found: Comparison) -> dict[str, Any]:
@@ -158,11 +212,23 @@ def _collective_table(found: Comparison) -> dict[str, Any]:
             *(byte_size(row.collective.bytes), count(row.a_count, row.b_count)),
             *(milliseconds(row.duration.a), milliseconds(row.duration.b)),
             *(milliseconds(row.exposed.a), milliseconds(row.exposed.b), signed(row.exposed.delta)),
-            *(signed(row.overlapped.delta), row_verdict(row)),
+            signed(row.overlapped.delta),
+            *_wait_and_transfer(row),
+            row_verdict(row),
         )
         rows.append(_row(sort_name(row), shown, _moved(worst_verdict(row))))
-    columns = ("bytes", "count", "A", "B", "exposed A", "exposed B", "B − A", "overlapped B − A", "verdict")
+    columns = ("bytes", "count", "A", "B", "exposed A", "exposed B", "B − A", "overlapped B − A", *_MATCHED, "verdict")
     return _table("Collectives", f"ms per rank and step{_most(found.collective_changes)}", columns, rows)
+
+
+_MATCHED = ("wait B − A", "transfer A", "transfer B", "B − A")
+
+
+def _wait_and_transfer(row: CollectiveChange) -> tuple[str, str, str, str]:
+    wait, transfer = row.wait, row.transfer
+    if wait is None or transfer is None:
+        return "–", "–", "–", "–"
+    return signed(wait.delta), milliseconds(transfer.a), milliseconds(transfer.b), signed(transfer.delta)
 
 
 def _kernel_table(found: Comparison) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.comparison.changes import PARTS, Change, CollectiveChange, KernelChange
+from dptrace.comparison.changes import PARTS, Change, KindChanges
 from dptrace.comparison.compare import FIGURE_NAMES, Comparison
 from dptrace.comparison.samples import DeviceId, RunSample
+from dptrace.comparison.table_changes import CollectiveChange, KernelChange
 from dptrace.core.text import sanitize
 from dptrace.core.units import MINUS, byte_size, milliseconds, plural, signed_milliseconds
 from dptrace.viewers.base.format import plain
@@ -21,14 +22,16 @@ from dptrace.viewers.terminal.split_tables import HEADINGS, titled_table
 
 __all__ = [
     "ROWS",
+    "change_cells",
     "count",
+    "kind_changes_shown",
     "overlap_cells",
     "percent",
     "print_comparison",
     "row_verdict",
     "short_kernel",
     "shown_changes",
-    "side_line",
+    "side_lines",
     "signed",
     "sort_name",
     "texts_below",
@@ -38,6 +41,8 @@ __all__ = [
 
 ROWS = (*PARTS, *CAUSES, "wall_ns", "overlapped_comm_ns")
 """The figures in the order of the tables: the parts, the causes of idle time, their sum, overlapped communication."""
+
+_HEADS = ("A", "B", "B − A", "± 95 %", "%", "verdict")
 
 MAX_ROWS = 5
 _NARROWEST_NAME = 12
@@ -62,8 +67,16 @@ def verdict_word(verdict: str) -> str:
     return {"same": "=", "within noise": "in noise", "beyond noise": "moved", "cannot tell": "can't tell"}[verdict]
 
 
-def side_line(sample: RunSample) -> str:
-    """Return a run's name, how it was recorded, and the number of steps that are compared."""
+def side_lines(comparison: Comparison) -> list[tuple[str, str]]:
+    """Return for each recording its letter, and its name, how it was recorded, and how many steps are compared."""
+    lines = []
+    for letter, samples in (("A", comparison.before), ("B", comparison.after)):
+        for number, sample in enumerate(samples, 1):
+            lines.append((f"{letter}{number}" if comparison.several else letter, _side_line(sample)))
+    return lines
+
+
+def _side_line(sample: RunSample) -> str:
     head = headline(sample.run)
     return " · ".join((head.title, *head.facts[:-1], plural(len(sample.steps), "step")))
 
@@ -100,7 +113,8 @@ def row_verdict(row: KernelChange | CollectiveChange) -> str:
         return f"only in {'A' if row.a_count else 'B'}"
     if isinstance(row, KernelChange):
         return verdict_word(row.time.verdict)
-    moved = [name for name, change in (("exp.", row.exposed), ("overl.", row.overlapped)) if change.beyond]
+    parts = ("exp.", row.exposed), ("overl.", row.overlapped), ("transf.", row.transfer), ("wait", row.wait)
+    moved = [name for name, change in parts if change is not None and change.beyond]
     return f"{moved[0]} moved" if len(moved) == 1 else verdict_word(worst_verdict(row))
 
 
@@ -108,7 +122,7 @@ def _style(verdict: str) -> str:
     return {"beyond noise": "bold", "cannot tell": "yellow"}.get(verdict, "dim")
 
 
-def _table(title: str, first: str, *headings: str) -> Table:
+def _table(title: str | Text, first: str, *headings: str) -> Table:
     table = titled_table(title)
     table.add_column(first, no_wrap=True)
     for heading in headings:
@@ -121,18 +135,24 @@ def _label(name: str) -> str:
 
 
 def shown_changes(comparison: Comparison) -> list[Change]:
-    """Return the changes of figures that at least one run has."""
-    return [change for change in map(comparison.change, ROWS) if change.a or change.b]
+    """Return the changes of figures that at least one run has, then those of waiting and transfer."""
+    changes = [*map(comparison.change, ROWS), *comparison.wait_and_transfer]
+    return [change for change in changes if change.a or change.b]
+
+
+def change_cells(change: Change) -> tuple[str, str, str, str, str]:
+    """Return A, B, their difference, the half width of its 95 % interval, and the difference in percent."""
+    values = milliseconds(change.a), milliseconds(change.b), signed_milliseconds(change.delta)
+    return *values, "–" if change.half_width is None else milliseconds(change.half_width), percent(change)
 
 
 def _figures(comparison: Comparison) -> Table:
-    table = _table("ms per step, mean of steps and ranks", "", "A", "B", "B − A", "%", "verdict")
+    table = _table("ms per step, mean of steps and ranks", "", *_HEADS)
     for change in shown_changes(comparison):
         style = "bold" if change.beyond else _style(change.verdict) if change.verdict == "cannot tell" else ""
         if change.name in ("wall_ns", "overlapped_comm_ns"):
             table.add_section()
-        cells = milliseconds(change.a), milliseconds(change.b), signed_milliseconds(change.delta), percent(change)
-        table.add_row(_label(change.name), *cells, verdict_word(change.verdict), style=style)
+        table.add_row(_label(change.name), *change_cells(change), verdict_word(change.verdict), style=style)
     if (overlap := comparison.overlap) is not None:
         table.add_row(
             "overlap", *overlap_cells(overlap), verdict_word(overlap.verdict), style="bold" if overlap.beyond else ""
@@ -140,9 +160,31 @@ def _figures(comparison: Comparison) -> Table:
     return table
 
 
-def overlap_cells(overlap: Change) -> tuple[str, str, str, str]:
+def overlap_cells(overlap: Change) -> tuple[str, str, str, str, str]:
     """Return A's and B's share of overlapped communication, and the difference in percentage points."""
-    return f"{overlap.a:.1f} %", f"{overlap.b:.1f} %", f"{overlap.delta:+.1f}".replace("-", MINUS), ""
+    half = "–" if overlap.half_width is None else f"{overlap.half_width:.1f}"
+    return f"{overlap.a:.1f} %", f"{overlap.b:.1f} %", f"{overlap.delta:+.1f}".replace("-", MINUS), half, ""
+
+
+def kind_changes_shown(kind: KindChanges) -> list[Change]:
+    """Return the figures of a kind of step to show: the wall time, communication, and what moved."""
+    always = ("wall_ns", "exposed_comm_ns", "overlapped_comm_ns")
+    known = {change.name: change for change in kind.changes}
+    return [known[name] for name in ROWS if (name in always or known[name].beyond) and (known[name].a or known[name].b)]
+
+
+def _kinds(comparison: Comparison) -> Iterator[RenderableType]:
+    for kind in comparison.kinds:
+        table = _table(plain(f"{kind.kind}: {_steps_of(kind)}, ms per step"), "", *_HEADS)
+        for change in kind_changes_shown(kind):
+            style = "bold" if change.beyond else _style(change.verdict)
+            table.add_row(FIGURE_NAMES[change.name], *change_cells(change), verdict_word(change.verdict), style=style)
+        yield table
+        yield ""
+
+
+def _steps_of(kind: KindChanges) -> str:
+    return f"{plural(kind.a_steps, 'step')} in A, {kind.b_steps} in B"
 
 
 def _medians(comparison: Comparison) -> Table:
@@ -158,11 +200,13 @@ def _medians(comparison: Comparison) -> Table:
 
 
 def _ranks(by_rank: Sequence[tuple[DeviceId, tuple[Change, ...]]]) -> Table:
-    table = _table("B − A of each rank, ms per step (bold: moved)", "rank", *HEADINGS.values())
+    compared = {change.name for change in by_rank[0][1]}
+    headings = {name: heading for name, heading in HEADINGS.items() if name in compared}
+    table = _table("B − A of each rank, ms per step (bold: moved)", "rank", *headings.values())
     for (rank, gpu), changes in by_rank:
         known = {change.name: change for change in changes}
         cells = (
-            Text(signed_milliseconds(known[name].delta), "bold" if known[name].beyond else "") for name in HEADINGS
+            Text(signed_milliseconds(known[name].delta), "bold" if known[name].beyond else "") for name in headings
         )
         table.add_row(f"{rank} ({gpu})" if gpu else str(rank), *cells)
     return table
@@ -186,21 +230,22 @@ def _collectives(comparison: Comparison, every: bool) -> Iterator[RenderableType
     shown, more = _top(rows, [worst_verdict(row) for row in rows], every)
     if not shown:
         return
-    heads = ("bytes", "count", "exposed A", "B", "B − A", "overl.\nB − A", "verdict")
+    heads = ("bytes", "count", "exposed\nB − A", "overl.\nB − A", "wait\nB − A", "transf.\nB − A", "verdict")
     table = _table("collectives, per rank and step, ms", "kind", *heads)
     for row in shown:
-        exposed = milliseconds(row.exposed.a), milliseconds(row.exposed.b), signed_milliseconds(row.exposed.delta)
-        size, overlapped = byte_size(row.collective.bytes), signed_milliseconds(row.overlapped.delta)
-        cells = size, count(row.a_count, row.b_count), *exposed, overlapped
+        changes = (row.exposed, row.overlapped, row.wait, row.transfer)
+        deltas = ["–" if change is None else signed_milliseconds(change.delta) for change in changes]
+        cells = byte_size(row.collective.bytes), count(row.a_count, row.b_count), *deltas
         table.add_row(plain(sort_name(row)), *cells, row_verdict(row), style=_style(worst_verdict(row)))
     yield table
     yield Text(more, style="dim")
 
 
 def worst_verdict(row: CollectiveChange) -> str:
-    """Return the verdict on a row of collectives: the stronger of those on exposed and overlapped time."""
+    """Return the verdict on a row of collectives: the strongest of those on its times."""
     order = ("beyond noise", "cannot tell", "within noise", "same")
-    return min((row.exposed.verdict, row.overlapped.verdict), key=order.index)
+    changes = (row.exposed, row.overlapped, row.transfer, row.wait)
+    return min((change.verdict for change in changes if change is not None), key=order.index)
 
 
 def _kernels(comparison: Comparison, width: int, every: bool) -> Iterator[RenderableType]:
@@ -223,8 +268,10 @@ def _kernels(comparison: Comparison, width: int, every: bool) -> Iterator[Render
 
 
 def texts_below(comparison: Comparison) -> list[str]:
-    """Return the notes that limit the figures: of A, of B, and of the comparison."""
-    run_notes = [*(f"A: {note}" for note in comparison.a.run.notes), *(f"B: {note}" for note in comparison.b.run.notes)]
+    """Return the notes that limit the figures: of each recording, and of the comparison."""
+    samples = [*comparison.before, *comparison.after]
+    names = [name for name, _ in side_lines(comparison)]
+    run_notes = [f"{name}: {note}" for name, sample in zip(names, samples, strict=True) for note in sample.run.notes]
     return [*run_notes, *comparison.notes]
 
 
@@ -236,13 +283,13 @@ def print_comparison(comparison: Comparison, console: Console, every: bool = Fal
         per_rank: add a row for each rank that both runs have.
     """
     parts: list[RenderableType] = [
-        Text("A  ", style="bold").append_text(plain(side_line(comparison.a))),
-        Text("B  ", style="bold").append_text(plain(side_line(comparison.b))),
+        *(Text(f"{name}  ", style="bold").append_text(plain(line)) for name, line in side_lines(comparison)),
         *(Text("≠ ", style="yellow").append_text(plain(text)) for text in comparison.differences),
         Text(comparison.summary(), style="bold"),
         "",
         _figures(comparison),
         "",
+        *_kinds(comparison),
         _medians(comparison),
         "",
     ]

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.comparison.differences import drawn_differences
+from dptrace.comparison.compare import compare
+from dptrace.comparison.differences import drawn_differences, incomparable
 from dptrace.comparison.step_alignment import AlignedSteps, align_steps, run_steps
 from dptrace.core.units import plural
 from dptrace.run.notable_ranks import NotableRank, notable_ranks
@@ -76,9 +77,13 @@ def print_pair(a: Run, b: Run, console: Console, by_step: bool = True) -> None:
         DptraceError: one of the runs has no step.
     """
     pen, most = pen_for(console), _most_ranks(console, 2)
-    aligned = align_steps(run_steps(a), run_steps(b), by_step)
+    steps = run_steps(a), run_steps(b)
+    comparison = None if incomparable(a, b) else compare(a, b, with_kernels=False)
+    aligned = align_steps(*steps, by_step, comparison)
     for letter, run in (("A", a), ("B", b)):
         _print_title(run, pen, console, f"{letter}  ")
+    if comparison is not None:
+        console.print(Text(pen.text(comparison.summary()), style="bold"), highlight=False)
     console.print(Text(pen.text(time_saved_sentence(aligned)), style=_verdict_style(aligned)), highlight=False)
     _print_notes(drawn_differences(a, b), pen, console)
     chosen = [_chosen(run, most) for run in (a, b)]
@@ -96,11 +101,7 @@ def print_pair(a: Run, b: Run, console: Console, by_step: bool = True) -> None:
         numbers += [*causes(run, pen, f"{letter}  "), *kinds(run, pen, f"{letter}  ")]
         shown_rows += block.rows
         figures |= _shares(run, block.labels, devices)
-    signs = sorted({gap.saved_ns > 0 for gap in aligned.time_saved()}, reverse=True)
-    legend = (
-        *_legend(shown_rows),
-        *(time_saved_look("Saved by B" if saved else "Lost by B", saved) for saved in signs),
-    )
+    legend = (*_legend(shown_rows), *_time_saved_legend(aligned))
     _print_below(legend, remarks, [*split_figures(figures, pen, console.width), *numbers], pen, console)
     _print_notes(notes_of_both(a, b), pen, console)
 
@@ -123,10 +124,17 @@ def _legend(rows: Sequence[Row]) -> tuple[Look, ...]:
     return (*LEGEND[:after], *waits, *LEGEND[after:])
 
 
+def _time_saved_legend(aligned: AlignedSteps) -> list[Look]:
+    """Return the looks of the gaps: saved or lost beyond noise, or shorter and longer steps that may be chance."""
+    words = {(1, True): "Saved by B", (-1, True): "Lost by B", (1, False): "B shorter", (-1, False): "B longer"}
+    gaps = {(1 if gap.saved_ns > 0 else -1, gap.certain) for gap in aligned.time_saved()}
+    return [time_saved_look(words[gap], gap[0] > 0 if gap[1] else None) for gap in words if gap in gaps]
+
+
 def _verdict_style(aligned: AlignedSteps) -> str:
-    if aligned.incomparable:
-        return ""
     saved = aligned.saved_ns()
+    if aligned.incomparable or not aligned.certain(saved):
+        return ""
     return "bold green" if saved > 0 else "bold red" if saved else "bold"
 
 

@@ -82,9 +82,9 @@ def paired_rows(aligned: AlignedSteps) -> tuple[list[Row], list[Row]]:
     time_saved: tuple[list[tuple[IntervalSet, Look]], ...] = ([], [])
     for gap in aligned.time_saved():
         interval = np.array([gap.from_ns], np.int64), np.array([gap.to_ns], np.int64)
-        time_saved[gap.run].append(
-            (interval, time_saved_look(time_saved_text(gap.saved_ns, gap.share), gap.saved_ns > 0))
-        )
+        certain = gap.certain
+        look = time_saved_look(time_saved_text(gap.saved_ns, gap.share, certain), gap.saved_ns > 0 if certain else None)
+        time_saved[gap.run].append((interval, look))
     rows: tuple[list[Row], list[Row]] = ([], [])
     for which, run in enumerate(aligned.runs):
         shifts = aligned.shifts(which)

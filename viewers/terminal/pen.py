@@ -71,9 +71,13 @@ LEGEND = (*(LOOKS[part] for part in PART_ORDER), OVERLAP)
 _IN_ASCII = str.maketrans({"·": ".", "µ": "u", "×": "x", "–": "-", "−": "-", "…": "...", "→": "->"})
 
 
-def time_saved_look(label: str, saved: bool) -> Look:
-    """Return the look of time that one of two runs saves; it shows *label* where that fits."""
-    return Look("-", label, fill="-", ink="bold green" if saved else "bold red")
+def time_saved_look(label: str, saved: bool | None) -> Look:
+    """Return the look of time that one of two runs saves; it shows *label* where that fits.
+
+    Args:
+        saved: whether B saves it; None where the difference may be noise.
+    """
+    return Look("-", label, fill="-", ink={True: "bold green", False: "bold red", None: "dim"}[saved])
 
 
 @dataclass(frozen=True, slots=True)

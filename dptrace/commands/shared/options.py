@@ -171,7 +171,7 @@ def parse_ranks(text: str) -> frozenset[int]:
     return frozenset(ranks)
 
 
-def parse_steps(text: str) -> tuple[int, int]:
+def parse_steps(text: str, option: str = "--steps") -> tuple[int, int]:
     """Parse ``4`` or ``4:6``: the first and the last step, both included, by their numbers in the trace.
 
     Raises:
@@ -179,7 +179,7 @@ def parse_steps(text: str) -> tuple[int, int]:
     """
     match = re.fullmatch(r"\s*(\d{1,12})(?::(\d{1,12}))?\s*", text)
     if not match or int(match[2] or match[1]) < int(match[1]):
-        raise UsageError(f"--steps {text}: expected the first and the last number, for example 4:6, or one, 4.")
+        raise UsageError(f"{option} {text}: expected the first and the last number, for example 4:6, or one, 4.")
     return int(match[1]), int(match[2] or match[1])
 
 

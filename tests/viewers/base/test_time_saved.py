@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from dptrace.comparison.compare import compare
 from dptrace.comparison.step_alignment import align_steps, run_steps
 from dptrace.viewers.base import time_saved
 from tests.support.builders import TimelineBuilder
-from tests.support.jobs import run_of
+from tests.support.jobs import job, run_of
 
 
 def of_lengths(a: int, b: int, steps: int = 2) -> str:
@@ -15,17 +16,36 @@ def of_lengths(a: int, b: int, steps: int = 2) -> str:
     return time_saved.time_saved_sentence(align_steps(run_steps(runs[0]), run_steps(runs[1])))
 
 
+def of_jobs(factor: float, other: float) -> str:
+    """Compare a job with one whose backward takes longer, or less, but draw other steps than the verdict's."""
+    compared = compare(job(), job(seed=1, factors={"backward": factor}))
+    drawn = run_steps(job()), run_steps(job(seed=1, factors={"backward": other}))
+    return time_saved.time_saved_sentence(align_steps(*drawn, comparison=compared))
+
+
 @pytest.mark.parametrize(
     ("a", "b", "steps", "told"),
     [
-        (52_000_000, 41_600_000, 3, "B saves 31.2 ms (20 %) in 3 steps: 125 ms against A's 156 ms."),
-        (10_000_000, 11_200_000, 1, "B loses 1.20 ms (12 %) in its step: 11.2 ms against A's 10.0 ms."),
+        (52_000_000, 41_600_000, 3, "In the 3 steps drawn, B takes 31.2 ms (20 %) less: 125 ms against A's 156 ms."),
+        (10_000_000, 11_200_000, 1, "In the step drawn, B takes 1.20 ms (12 %) more: 11.2 ms against A's 10.0 ms."),
         (7, 7, 2, "A and B take 14 ns each for 2 steps."),
     ],
 )
 def test_the_sentence_says_who_is_faster(a: int, b: int, steps: int, told: str) -> None:
     """It has the difference, its share, and both totals."""
     assert told == of_lengths(a, b, steps)
+
+
+@pytest.mark.parametrize(
+    ("factor", "other", "verb"),
+    [(0.8, 0.8, "B saves "), (1.2, 1.2, "B loses "), (1.0, 0.9, " less: "), (0.8, 1.2, " more: ")],
+)
+def test_time_is_saved_only_where_the_comparison_says_so(factor: float, other: float, verb: str) -> None:
+    """Beyond noise, and in the direction of the drawn steps; otherwise B takes less or more in the steps drawn."""
+    sentence = of_jobs(factor, other)
+
+    assert verb in sentence
+    assert ("saves" in sentence or "loses" in sentence) == (factor == other != 1)
 
 
 def test_nothing_is_saved_against_another_work() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dptrace.comparison.compare import compare
 from dptrace.comparison.step_alignment import align_steps, run_steps
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
@@ -99,14 +100,15 @@ _SUMS = "bars => bars.map((bar) => [...bar.children].reduce((sum, one) => sum + 
 @browser_test
 def test_saved_time_is_drawn_and_reported(browser: Browser, file: Path, runs: tuple[Run, Run]) -> None:
     """It is green in B's rows, not in A's, and the sentence is above the chart."""
-    aligned = align_steps(run_steps(runs[0]), run_steps(runs[1]))
+    found = compare(*runs)
+    aligned = align_steps(run_steps(runs[0]), run_steps(runs[1]), comparison=found)
     gap = aligned.time_saved()[0]
     with open_page(browser, file) as (page, _):
         settle(page)
         show(page, gap.from_ns, gap.to_ns)
         pixels = page.evaluate(_TINTS)
 
-        assert time_saved_sentence(aligned) == page.locator(".answer").text_content()
+        assert [found.summary(), time_saved_sentence(aligned)] == page.locator(".answer").all_text_contents()
         assert 0 == pixels["A"]
         assert pixels["B"] > 0.95
         assert "paired by order" in (page.locator("#notes").text_content() or "")
@@ -165,9 +167,8 @@ def test_both_alignments_draw(runs: tuple[Run, Run], by_step: bool) -> None:
     """Each has its own sentence about the saved time."""
     page: Any = pair_page.document(*runs, by_step)
 
-    assert (
-        time_saved_sentence(align_steps(run_steps(runs[0]), run_steps(runs[1]), by_step)).replace("'", "&#39;") in page
-    )
+    aligned = align_steps(run_steps(runs[0]), run_steps(runs[1]), by_step, compare(*runs))
+    assert time_saved_sentence(aligned).replace("'", "&#39;") in page
     assert by_step == ('"slots":' in page)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dptrace.comparison.compare import compare
 from dptrace.comparison.step_alignment import align_steps, run_steps
 from dptrace.viewers.base.time_saved import time_saved_sentence
 from tests.support.builders import two_rank_timelines
@@ -65,5 +66,8 @@ def test_two_runs_fit_any_width(width: int) -> None:
     lines = paired(a, b, width)
 
     assert max(map(len, lines)) <= width
-    assert time_saved_sentence(align_steps(run_steps(a), run_steps(b))) in " ".join(" ".join(lines).split())
+    found = compare(a, b)
+    text = " ".join(" ".join(lines).split())
+    assert time_saved_sentence(align_steps(run_steps(a), run_steps(b), comparison=found)) in text
+    assert found.summary() in text
     assert 5 == sum("comm  " in line[:8] for line in lines)

@@ -3,8 +3,8 @@
 import { FONT_FAMILY } from "../../base/static/theme.js";
 import { duration, percent } from "./text.js";
 
-/** Default colors for time saved or lost by the second run; a theme can replace them. */
-const TIME_SAVED_INKS = { saved: "#0B7A50", lost: "#B3261E" };
+/** Default colors for time saved or lost by the second run, and for a difference that may be noise; a theme can replace them. */
+const TIME_SAVED_INKS = { saved: "#0B7A50", lost: "#B3261E", quiet: "#5B6472" };
 /** Opacity of the background in the same color. */
 const TIME_SAVED_SHADE = 0.09;
 const TIME_SAVED_FONT = `600 13px ${FONT_FAMILY}`;
@@ -13,9 +13,15 @@ const TIME_SAVED_LINE = 17;
 const TIME_SAVED_MARGIN = 6;
 const TIME_SAVED_MIN_WIDTH = 16;
 
+/** Return what the second run does: it saves or loses time only if the comparison says that this is more than noise. */
+function timeSavedVerb({ ns, certain }) {
+  if (!certain) return ns > 0 ? "shorter" : "longer";
+  return ns > 0 ? "saved" : "lost";
+}
+
 /** Return the candidate labels of a saved time, each as lines, widest first. */
-export function timeSavedTexts({ ns, share }) {
-  const verb = ns > 0 ? "saved" : "lost", time = duration(Math.abs(ns)), part = `(${percent(Math.abs(share))})`;
+export function timeSavedTexts({ ns, share, certain }) {
+  const verb = timeSavedVerb({ ns, certain }), time = duration(Math.abs(ns)), part = `(${percent(Math.abs(share))})`;
   return [[`${time} ${verb} ${part}`], [`${time} ${verb}`, part], [time, verb, part]];
 }
 
@@ -45,8 +51,8 @@ export class TimeSaved {
       const box = timeSavedArea(this, range.strip);
       if (!box) continue;
       const left = Math.max(0, (range.from - from) / px), right = Math.min(width, (range.to - from) / px);
-      const verb = range.ns > 0 ? "saved" : "lost";
-      context.fillStyle = this.looks?.chrome[verb] ?? TIME_SAVED_INKS[verb];
+      const ink = range.certain ? timeSavedVerb(range) : "quiet";
+      context.fillStyle = this.looks?.chrome[ink] ?? TIME_SAVED_INKS[ink];
       this.#background(context, box, left, right);
       if (right - left >= TIME_SAVED_MIN_WIDTH) this.#label(context, box, left, right, timeSavedTexts(range));
     }

@@ -1,0 +1,188 @@
+"""The headline and the notes of a comparison: what every view of it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from dptrace.comparison.changes import PARTS, Change
+from dptrace.comparison.samples import RunSample
+from dptrace.comparison.sides import Sides
+from dptrace.core.units import MINUS, duration, plural, signed_duration
+
+if TYPE_CHECKING:
+    from dptrace.comparison.compare import Comparison
+
+__all__ = ["FIGURE_NAMES", "notes_on", "summarize"]
+
+FIGURE_NAMES = {
+    "forward_ns": "forward",
+    "backward_ns": "backward",
+    "optimizer_ns": "optimizer",
+    "other_ns": "other compute",
+    "exposed_comm_ns": "exposed communication",
+    "overlapped_comm_ns": "overlapped communication",
+    "exposed_memory_ns": "exposed memory",
+    "idle_ns": "idle",
+    "wall_ns": "wall",
+    "data_loading_ns": "data loading",
+    "allocator_ns": "allocator",
+    "synchronizing_ns": "synchronizing",
+    "host_bound_ns": "host-bound",
+    "launch_latency_ns": "launch latency",
+    "waiting_ns": "waiting",
+    "bubble_ns": "pipeline bubble",
+    "exposed_wait_ns": "exposed waiting for ranks",
+    "transfer_ns": "transfer",
+    "wait_ns": "wait for ranks",
+}
+"""The figures in words. ``transfer_ns`` and ``wait_ns`` are of matched collectives, exposed or not."""
+
+_MAX_LISTED, _MAX_LISTED_STEPS = 3, 4
+"""Parts that the summary names; left-out steps that a note names."""
+_LEAST_NS = 1_000
+_ONE_EACH = (
+    "One recording per side can't tell a change of the code from one of the machine: two starts of a job differ by "
+    "more than their steps show. Record three of each, alternating, and compare them with --before and --after."
+)
+
+
+def summarize(comparison: Comparison) -> str:
+    """Return the result in one sentence."""
+    wall = comparison.change("wall_ns")
+    every = [*comparison.changes, *comparison.wait_and_transfer]
+    if not any(change.delta for change in every):
+        return "No difference beyond noise: every figure is the same to the nanosecond."
+    if comparison.unlike:
+        return f"Cannot tell: {comparison.unlike}."
+    moved = _moved(comparison)
+    if wall.beyond:
+        where = "B is" if comparison.several else "In these two recordings, B is"
+        return f"{where} {_faster(wall)} per step{_list(moved)}."
+    if moved:
+        return f"{_undecided_wall(wall)}, but its parts differ{_list(moved)}."
+    if wall.verdict == "cannot tell":
+        return _cannot_tell(comparison, wall)
+    unclear = [change for change in comparison.changes if change.verdict == "cannot tell" and change.name in PARTS]
+    if unclear and wall.high is None:
+        return _cannot_tell(comparison, wall)
+    names = ", ".join(FIGURE_NAMES[change.name] for change in unclear[:_MAX_LISTED])
+    but = f" Cannot tell for {names}." if unclear else ""
+    return f"No difference beyond noise in the step time ({_interval(wall)}{_power(wall)}).{but}"
+
+
+def _moved(comparison: Comparison) -> list[str]:
+    """Return the changes beyond noise: parts, overlapped communication and transfer, in words, largest first."""
+    names = (*PARTS, "overlapped_comm_ns", "exposed_wait_ns", "transfer_ns", "wait_ns")
+    every = [*comparison.changes, *comparison.wait_and_transfer]
+    overall = [change for change in every if change.beyond and change.name in names]
+    named = {change.name for change in overall}
+    texts = [(change, FIGURE_NAMES[change.name], "") for change in overall]
+    for kind in comparison.kinds:
+        found = [c for c in kind.changes if c.beyond and c.name in names and c.name not in named]
+        texts += [(change, FIGURE_NAMES[change.name], f" in steps of kind “{kind.kind}”") for change in found]
+    if "transfer_ns" not in named:
+        rows = [(row.label, row.transfer) for row in comparison.collective_changes if row.transfer is not None]
+        texts += [(change, f"transfer of {label}", _share(change)) for label, change in rows if change.beyond]
+    texts.sort(key=lambda one: (one[0].name not in PARTS, -abs(one[0].delta)))
+    return [f"{name} {signed_duration(change.delta)}{where}" for change, name, where in texts]
+
+
+def _share(change: Change) -> str:
+    share = change.delta_percent
+    return "" if share is None else f" ({share:+.0f} %)".replace("-", MINUS)
+
+
+def _undecided_wall(wall: Change) -> str:
+    if wall.verdict == "cannot tell":
+        return f"Cannot tell whether the step time differs ({_interval(wall)})"
+    return f"The step time shows no difference beyond noise ({_interval(wall)})"
+
+
+def _cannot_tell(comparison: Comparison, wall: Change) -> str:
+    if few := comparison.too_few_steps:
+        parts = [c for c in comparison.changes if c.verdict == "cannot tell" and c.name in PARTS]
+        listed = [
+            f"{FIGURE_NAMES[c.name]} {signed_duration(c.delta)}" for c in sorted(parts, key=lambda c: -abs(c.delta))
+        ]
+        return f"Cannot tell, with {few}: B was {_faster(wall)} per step{_list(listed)}."
+    if wall.drifts:
+        return f"Cannot tell: the steps of a recording drift by more than B's difference ({_interval(wall)})."
+    return f"Cannot tell whether the step time differs ({_interval(wall)}{_power(wall)})."
+
+
+def _interval(change: Change) -> str:
+    """Return a difference with its interval: ``+2.94 ms, 95 % interval −1 ms to +7 ms``."""
+    if change.low is None or change.high is None:
+        return f"B {signed_duration(change.delta)}"
+    low, high = signed_duration(change.low), signed_duration(change.high)
+    return f"B {signed_duration(change.delta)}, 95 % interval {low} to {high}"
+
+
+def _power(change: Change) -> str:
+    """Return the smallest change that these recordings show in 80 % of cases."""
+    if change.detectable is None:
+        return ""
+    share = f" ({100 * change.detectable / change.a:.1f} %)" if change.a else ""
+    return f"; a change of {duration(change.detectable)}{share} would be found"
+
+
+def _faster(wall: Change) -> str:
+    if abs(wall.delta) < _LEAST_NS:
+        return "neither faster nor slower"
+    percent = wall.delta_percent
+    share = "" if percent is None else f" ({abs(percent):.1f} %)"
+    return f"{duration(abs(wall.delta))}{share} {'slower' if wall.delta > 0 else 'faster'}"
+
+
+def _list(texts: Sequence[str]) -> str:
+    return f": {', '.join(texts[:_MAX_LISTED])}" if texts else ""
+
+
+def notes_on(sides: Sides, without_kernels: bool, unmatched: bool) -> list[str]:
+    """Return what limits the figures, a sentence each.
+
+    Args:
+        without_kernels: whether kernels are not compared.
+        unmatched: whether transfer and wait of some collectives are unknown.
+    """
+    notes = []
+    several = sides.several
+    for letter, side in (("A", sides.a), ("B", sides.b)):
+        for number, sample in enumerate(side.samples, 1):
+            name = f"{letter}{number}" if several else letter
+            notes += [f"{name}: {note}" for note in (*sample.notes, *_left_out(sample))]
+    notes += sides.kinds.only
+    if len(sides.kinds.labels) > 1:
+        kinds = " and ".join(f"“{label}”" for label in sides.kinds.labels)
+        notes.append(f"Steps are compared kind by kind, each with the same weight on both sides: {kinds}.")
+    if without_kernels:
+        notes.append("Kernels are not compared: a run was opened with figures_only.")
+    if unmatched:
+        notes.append("Transfer and wait are given only for collectives that every rank of their group recorded.")
+    return [*notes, *_on_recordings(sides)]
+
+
+def _left_out(sample: RunSample) -> list[str]:
+    if not sample.left_out:
+        return []
+    listed = ", ".join(f"{name} ({duration(wall)})" for name, wall in sample.left_out[:_MAX_LISTED_STEPS])
+    rest = len(sample.left_out) - _MAX_LISTED_STEPS
+    more = f" and {rest} more" if rest > 0 else ""
+    usual = duration(float(sample.wall.mean()))
+    return [f"outlier steps left out (the other steps take {usual}): {listed}{more}."]
+
+
+def _on_recordings(sides: Sides) -> list[str]:
+    if not sides.several:
+        return [_ONE_EACH]
+    counts = f"{len(sides.a.samples)} and {plural(len(sides.b.samples), 'recording')}"
+    notes = [f"Noise is estimated from {counts}: how much recordings of one side differ."]
+    when = [[str(s.run.metadata.get("created") or "") for s in side.samples] for side in (sides.a, sides.b)]
+    if all(chain(*when)) and (max(when[0]) < min(when[1]) or max(when[1]) < min(when[0])):
+        notes.append(
+            "All recordings of one side were made before those of the other: a machine that gets slower or faster in "
+            "the meantime looks like a change. Alternate the recordings."
+        )
+    return notes
