@@ -23,14 +23,13 @@ from dptrace.comparison.table_changes import (
     kernel_changes,
     wait_and_transfer,
 )
+from dptrace.comparison.thresholds import Crossing, parse
 from dptrace.core.units import milliseconds, plural, signed_milliseconds
 from dptrace.errors import UsageError
 from dptrace.run.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from dptrace.comparison.thresholds import Crossing
 
 __all__ = ["FIGURE_NAMES", "SCHEMA", "Comparison", "compare"]
 
@@ -89,8 +88,6 @@ class Comparison:
         Raises:
             UsageError: *limit* is not a limit; the message has the grammar.
         """
-        from dptrace.comparison.thresholds import parse
-
         return parse(limit).check(self, fail_within_noise)
 
     @property

@@ -4,17 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from dptrace.comparison.changes import PARTS, Change
+from dptrace.comparison.changes import PARTS, Change, KindChanges
 from dptrace.comparison.samples import RunSample
 from dptrace.comparison.sides import Sides
+from dptrace.comparison.table_changes import CollectiveChange
 from dptrace.core.units import MINUS, duration, plural, signed_duration
 
-if TYPE_CHECKING:
-    from dptrace.comparison.compare import Comparison
+__all__ = ["FIGURE_NAMES", "Compared", "notes_on", "summarize"]
 
-__all__ = ["FIGURE_NAMES", "notes_on", "summarize"]
+
+class Compared(Protocol):
+    """What the headline and limits need of a comparison; see :class:`dptrace.comparison.compare.Comparison`."""
+
+    @property
+    def changes(self) -> tuple[Change, ...]: ...
+    @property
+    def wait_and_transfer(self) -> tuple[Change, ...]: ...
+    @property
+    def overlap(self) -> Change | None: ...
+    @property
+    def kinds(self) -> tuple[KindChanges, ...]: ...
+    @property
+    def collective_changes(self) -> tuple[CollectiveChange, ...]: ...
+    @property
+    def unlike(self) -> str: ...
+    @property
+    def several(self) -> bool: ...
+    @property
+    def too_few_steps(self) -> str | None: ...
+    def change(self, name: str) -> Change: ...
+
 
 FIGURE_NAMES = {
     "forward_ns": "forward",
@@ -48,7 +69,7 @@ _ONE_EACH = (
 )
 
 
-def summarize(comparison: Comparison) -> str:
+def summarize(comparison: Compared) -> str:
     """Return the result in one sentence."""
     wall = comparison.change("wall_ns")
     every = [*comparison.changes, *comparison.wait_and_transfer]
@@ -72,7 +93,7 @@ def summarize(comparison: Comparison) -> str:
     return f"No difference beyond noise in the step time ({_interval(wall)}{_power(wall)}).{but}"
 
 
-def _moved(comparison: Comparison) -> list[str]:
+def _moved(comparison: Compared) -> list[str]:
     """Return the changes beyond noise: parts, overlapped communication and transfer, in words, largest first."""
     names = (*PARTS, "overlapped_comm_ns", "exposed_wait_ns", "transfer_ns", "wait_ns")
     every = [*comparison.changes, *comparison.wait_and_transfer]
@@ -100,7 +121,7 @@ def _undecided_wall(wall: Change) -> str:
     return f"The step time shows no difference beyond noise ({_interval(wall)})"
 
 
-def _cannot_tell(comparison: Comparison, wall: Change) -> str:
+def _cannot_tell(comparison: Compared, wall: Change) -> str:
     if few := comparison.too_few_steps:
         parts = [c for c in comparison.changes if c.verdict == "cannot tell" and c.name in PARTS]
         listed = [

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dptrace.comparison.changes import Change
-from dptrace.comparison.compare import Comparison
-from dptrace.comparison.summary import FIGURE_NAMES
+from dptrace.comparison.summary import FIGURE_NAMES, Compared
 from dptrace.core.units import duration
 from dptrace.errors import UsageError
 
@@ -63,7 +62,7 @@ class Threshold:
     """In ns or percent; for ``overlap``, in percentage points."""
     percent: bool
 
-    def check(self, comparison: Comparison, even_noise: bool = False) -> Crossing:
+    def check(self, comparison: Compared, even_noise: bool = False) -> Crossing:
         """Check a comparison against the limit.
 
         Args:
@@ -84,7 +83,7 @@ class Threshold:
             return Crossing(self.text, True, False, f"{self.text}: {value}, but {_why_not(change, comparison)}.")
         return Crossing(self.text, True, True, f"{self.text}: crossed; {value}.")
 
-    def _change(self, comparison: Comparison) -> Change | None:
+    def _change(self, comparison: Compared) -> Change | None:
         """Return the change that the limit is on; None where these runs do not have it."""
         if self.figure == "overlap":
             return comparison.overlap
@@ -107,7 +106,7 @@ class Threshold:
         return (number > self.value if self.above else number < self.value), text
 
 
-def _why_not(change: Change, comparison: Comparison) -> str:
+def _why_not(change: Change, comparison: Compared) -> str:
     """Return why a crossing does not count."""
     if few := comparison.too_few_steps:
         return f"{few} are too few to separate that from noise"

@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.commands.shared.main import cli
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
 NAIVE, INTERLEAVED = str(TRACES / "naive_cpu_2ranks"), str(TRACES / "interleaved_cpu_2ranks")
+
+ROWS = len(FIGURES) + len(CAUSES)
 
 
 def run(*arguments: object, columns: int = 80) -> Result:
@@ -41,9 +44,7 @@ def test_json_is_the_schema_and_nothing_else_on_stdout() -> None:
     data = json.loads(result.stdout)
 
     assert 1 == data["schema"]
-    assert [*FIGURES, "data_loading_ns", "host_bound_ns", "launch_latency_ns", "waiting_ns", "bubble_ns"] == [
-        row["figure"] for row in data["figures"]
-    ]
+    assert [*FIGURES, *CAUSES] == [row["figure"] for row in data["figures"]]
     assert [{"limit": "wall > 1s", "crossed": False, "failed": False}] == [
         {key: row[key] for key in ("limit", "crossed", "failed")} for row in data["limits"]
     ]
@@ -54,9 +55,9 @@ def test_json_is_the_schema_and_nothing_else_on_stdout() -> None:
 @pytest.mark.parametrize(
     ("what", "first", "rows"),
     [
-        ([], "figure", 14),
-        (["figures"], "figure", 14),
-        (["ranks"], "rank", 28),
+        ([], "figure", ROWS),
+        (["figures"], "figure", ROWS),
+        (["ranks"], "rank", 2 * ROWS),
         (["collectives"], "kind", 9),
         (["kernels"], "name", 17),
     ],

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from dptrace.analysis.per_gpu.idle import CAUSES
+from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.comparison.changes import PARTS
 from dptrace.comparison.compare import Comparison, compare
-from dptrace.errors import DptraceError, UsageError
+from dptrace.errors import DptraceError
 from dptrace.load.open import open_run
 from dptrace.load.options import ReadOptions
 from dptrace.run.run import Run
-from dptrace.timeline.model import COLUMNS, Phase, Timeline, Windows
-from dptrace.timeline.steps import select_steps
-from tests.support.builders import TimelineBuilder
-from tests.support.jobs import LENGTHS, job, run_of
+from tests.comparison.test_step_kinds import half
+from tests.support.jobs import job, run_of
 from tests.support.real_traces import needs_real_traces, real
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
@@ -34,25 +32,6 @@ def recorded(name: str) -> Run:
 def named(found: Comparison) -> dict[str, float]:
     """Return the changes beyond noise, in percent of A."""
     return {change.name: change.delta_percent or 0 for change in found.changes if change.beyond}
-
-
-def half(timeline: Timeline, odd: int) -> Timeline:
-    """Keep every second step, without the gaps."""
-    bounds: list[int] = [0]
-    names: list[str] = []
-    parts: list[Timeline] = []
-    for k in range(odd, len(timeline.windows), 2):
-        selected = select_steps(timeline, k, k)
-        part = selected.filter(selected.step >= 0)
-        by = bounds[-1] - int(part.windows.bounds[0])
-        step = np.full(len(part), len(names), np.int32)
-        parts.append(replace(part, start_ns=part.start_ns + by, end_ns=part.end_ns + by, step=step))
-        bounds.append(bounds[-1] + int(np.diff(part.windows.bounds)[0]))
-        names.append(part.windows.names[0])
-    whole = replace(timeline, windows=Windows(tuple(names), np.array(bounds)))
-    for column in COLUMNS:
-        object.__setattr__(whole, column, np.concatenate([getattr(part, column) for part in parts]))
-    return whole
 
 
 def halves(run: Run) -> Comparison:
@@ -211,8 +190,9 @@ def test_frames_hold_the_same() -> None:
     """A row for each figure, rank, collective and kernel."""
     found = compare(job(), job(seed=1))
 
-    assert 14 == len(found.figures())
-    assert 28 == len(found.ranks())
+    figures = len(FIGURES) + len(CAUSES)
+    assert figures == len(found.figures())
+    assert 2 * figures == len(found.ranks())
     assert ["all_reduce"] == found.collectives()["kind"].tolist()
     assert {"gemm<float>(int)", "gemm_backward", "relu", "adam"} == set(found.kernels()["name"])
 
@@ -256,190 +236,3 @@ def test_old_names_warn_and_give_the_same(old: str, new: str) -> None:
 
     with pytest.warns(DeprecationWarning, match=new):
         assert getattr(found, new) == getattr(found, old)
-
-
-def alternating(steps: int = 12, seed: int = 0, start: int = 0, exposed: float = 1.0, extra: int = 40_000_000) -> Run:
-    """Make a run in which every second step is longer and has the optimizer and a further collective."""
-    draw = np.random.default_rng(seed)
-    timelines = []
-    for rank in (0, 1):
-        bounds, build = [1_000_000_000], TimelineBuilder(rank)
-        for k in range(start, start + steps):
-            length = int(60_000_000 * (1 + 0.002 * draw.standard_normal()))
-            at, end = bounds[-1], bounds[-1] + length + extra * (k % 2)
-            build.compute(at, at + length - 20_000_000, Phase.BACKWARD)
-            build.all_reduce(at + length - 20_000_000, at + length)
-            if k % 2:
-                comm = int(10_000_000 * exposed)
-                build.all_reduce(at + length, at + length + comm)
-                build.compute(at + length + comm, end, Phase.OPTIMIZER, "adam")
-            bounds.append(end)
-        build.bounds = tuple(bounds)
-        timelines.append(build.build())
-    return run_of(timelines)
-
-
-def test_alternating_steps_are_compared_with_their_like() -> None:
-    """A change in every second step, smaller than the distance of the kinds, is named, with its kind."""
-    found = compare(alternating(), alternating(seed=1, exposed=1.5))
-
-    assert found.change("exposed_comm_ns").beyond
-    assert 2 == len(found.kinds)
-    without, with_optimizer = sorted(found.kinds, key=lambda kind: "with optimizer" in kind.kind)
-    moved = {change.name for change in with_optimizer.changes if change.beyond}
-    assert "exposed_comm_ns" in moved
-    assert not any(change.beyond for change in without.changes)
-    assert (6, 6) == (without.a_steps, without.b_steps)
-    assert found.change("exposed_comm_ns").delta == pytest.approx(2.5e6, rel=0.2)
-
-
-def test_another_mix_of_kinds_is_no_difference() -> None:
-    """A has one more of the longer steps, B one more of the shorter ones."""
-    found = compare(alternating(steps=9, start=1), alternating(steps=9, seed=1))
-
-    assert {} == named(found)
-    assert abs(found.change("wall_ns").delta) < 0.5e6
-
-
-def test_a_kind_that_one_side_lacks_cannot_be_told() -> None:
-    """Its steps are left out, and a note names the kind and the side."""
-    both = alternating()
-    only_short = halves_of(both, 0)
-    found = compare(both, only_short)
-
-    assert 6 == len(found.a.steps)
-    assert {} == named(found)
-    assert any("only in A" in note and "6 steps" in note for note in found.notes)
-
-
-def test_sides_without_a_common_kind_cannot_be_compared() -> None:
-    """However large the difference."""
-    run = alternating()
-    found = compare(halves_of(run, 0), halves_of(run, 1))
-
-    assert {} == named(found)
-    assert found.summary().startswith("Cannot tell")
-    assert "only B's run the optimizer" in found.summary()
-
-
-def halves_of(run: Run, odd: int) -> Run:
-    return run_of([half(timeline, odd) for timeline in run.timelines])
-
-
-def several(seeds: range, scale: float = 1.0, wander: float = 0.0) -> list[Run]:
-    """Make recordings of one job on a machine whose speed changes from recording to recording."""
-    draw = np.random.default_rng(seeds.start)
-    runs = []
-    for seed in seeds:
-        speed = scale * (1 + wander * draw.standard_normal())
-        runs.append(job(seed=seed, path=f"runs/{seed}", factors=dict.fromkeys(LENGTHS, speed)))
-    return runs
-
-
-def test_recordings_that_differ_among_themselves_make_no_claim() -> None:
-    """Two of them would be called different; three of each side show that starts differ as much."""
-    a, b = several(range(3), wander=0.1), several(range(3, 6), wander=0.1)
-    found = compare(a, b)
-
-    assert compare(a[0], b[0]).change("wall_ns").beyond
-    assert {} == named(found)
-    assert found.several
-    assert (3, 3) == (len(found.before), len(found.after))
-    assert "cannot tell" == found.change("wall_ns").verdict
-
-
-def test_recordings_that_agree_show_a_change() -> None:
-    """A job that is 5 % slower in three recordings than in three others; the means are those of the recordings."""
-    a, b = several(range(3), wander=0.002), several(range(3, 6), 1.05, 0.002)
-    found = compare(a, b)
-    walls = [run.splits[0].figures["wall_ns"].mean() / 2 + run.splits[1].figures["wall_ns"].mean() / 2 for run in a]
-
-    assert found.change("wall_ns").beyond
-    assert found.change("wall_ns").a == pytest.approx(np.mean(walls), rel=1e-6)
-    assert found.summary().startswith("B is ")
-    data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
-    assert [f"runs/{k}" for k in range(3)] == [side["run"] for side in data["before"]]
-    assert data["figures"][-6]["detectable_ns"] > 0
-
-
-def test_recordings_made_one_side_after_the_other_are_noted() -> None:
-    """A drifting machine looks like a change; alternating recordings have no such note."""
-
-    def made(seed: int, hour: int) -> Run:
-        return job(seed=seed, metadata={"created": f"2026-01-01T{hour:02}:00:00+00:00"})
-
-    apart = compare([made(0, 1), made(1, 2)], [made(2, 3), made(3, 4)])
-    mixed = compare([made(0, 1), made(1, 3)], [made(2, 2), made(3, 4)])
-
-    assert any("Alternate" in note for note in apart.notes)
-    assert not any("Alternate" in note for note in mixed.notes)
-
-
-def test_a_recording_counts_once() -> None:
-    """A copy is no further evidence, and a recording on both sides no difference."""
-    a, b = job(), job(seed=1)
-    for before, after in (([a, a], [b]), ([a, b], [b]), ([], [b])):
-        with pytest.raises(UsageError):
-            compare(before, after)
-
-
-def test_limits_are_checked_in_python() -> None:
-    """By the grammar of --fail-if."""
-    found = compare(job(), job(seed=1, factors={"backward": 1.1}))
-
-    assert found.check("backward > +5%").failed
-    assert not found.check("forward > +5%").failed
-    assert not found.check("transfer > +5%").crossed
-    with pytest.raises(UsageError):
-        found.check("backward")
-
-
-def test_a_longer_transfer_is_named_apart_from_waiting() -> None:
-    """Each rank's all-reduce takes longer by as much: the transfer does, the wait does not."""
-    found = compare(job(ranks=2), job(ranks=2, seed=1, factors={"exposed": 1.5}))
-    transfer, wait = (found.change(name) for name in ("transfer_ns", "wait_ns"))
-    (row,) = found.collective_changes
-
-    assert transfer.beyond
-    assert transfer.delta_percent == pytest.approx(50, abs=3)
-    assert not wait.beyond
-    assert row.transfer is not None
-    assert row.transfer.delta == pytest.approx(transfer.delta)
-    assert row.to_dict()["transfer_verdict"] == "beyond noise"
-
-
-def test_what_lacks_a_rank_has_no_transfer() -> None:
-    """One rank's trace of a job of two: nothing shows how long it waited."""
-    a, b = (job(seed=seed, world_size=2) for seed in (0, 1))
-    one_rank = [replace(run, timelines=run.timelines[:1], devices=()) for run in (a, b)]
-    found = compare(one_rank[0], one_rank[1])
-
-    assert () == found.wait_and_transfer
-    assert {None} == {row.transfer for row in found.collective_changes}
-    assert "no collective" in found.check("transfer > +5%").text
-
-
-@needs_real_traces
-@pytest.mark.slow
-def test_a_longer_all_gather_is_found(tmp_path: Path) -> None:
-    """Durations stretched by a fifth in copies of eight ranks' traces of four steps of two kinds."""
-    stretch(Path(real("sharded_h100_8ranks")), tmp_path)
-    found = compare(open_run([real("sharded_h100_8ranks")]), open_run([str(tmp_path)]))
-    moved = [row for row in found.collective_changes if row.transfer is not None and row.transfer.beyond]
-
-    assert {"all_gather"} == {row.collective.kind for row in moved}
-    assert [row.transfer.delta_percent for row in moved if row.transfer] == pytest.approx([20], abs=1)
-    assert "all_gather" in found.summary()
-    assert 2 == len(found.kinds)
-
-
-def stretch(folder: Path, target: Path) -> None:
-    """Copy traces with every all-gather 20 % longer."""
-    for path in folder.iterdir():
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            trace = json.load(file)
-        for event in trace["traceEvents"]:
-            if event.get("cat") == "kernel" and "AllGather" in event["name"]:
-                event["dur"] *= 1.2
-        with gzip.open(target / path.name, "wt", compresslevel=1, encoding="utf-8") as file:
-            json.dump(trace, file)

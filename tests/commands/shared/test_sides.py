@@ -1,0 +1,72 @@
+"""The arguments of two sides."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from dptrace.commands.shared.sides import SideOptions, SidesCommand, side_options
+from dptrace.errors import UsageError
+
+
+@click.command(cls=SidesCommand)
+@side_options
+@click.option("--flag", is_flag=True)
+def command(sides: SideOptions, flag: bool) -> None:
+    chosen = [selection.steps for selection in sides.selections]
+    click.echo(json.dumps([sides.before, sides.after, sides.arguments, chosen, flag]))
+
+
+def parsed(*arguments: str) -> Any:
+    result = CliRunner().invoke(command, arguments)
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "before", "after"),
+    [
+        (("a", "b"), ["a"], ["b"]),
+        (("--before", "a", "--after", "b"), ["a"], ["b"]),
+        (("--before", "a", "b", "--flag", "--after", "c", "d", "e"), ["a", "b"], ["c", "d", "e"]),
+        (("--after", "c", "--before", "a", "b"), ["a", "b"], ["c"]),
+        (("--before", "a", "--before", "b", "--after", "c"), ["a", "b"], ["c"]),
+    ],
+)
+def test_sides_are_what_the_options_list(arguments: tuple[str, ...], before: list[str], after: list[str]) -> None:
+    """All arguments up to the next option; the order of the options does not matter."""
+    found = parsed(*arguments)
+
+    assert [before, after] == found[:2]
+    assert ("--flag" in arguments) == found[4]
+    assert found[:2] == parsed(*found[2])[:2]
+
+
+def test_steps_are_chosen_for_each_side() -> None:
+    """Or with --steps for both."""
+    assert [[4, 9], [10, 15]] == parsed("a", "a", "--before-steps", "4:9", "--after-steps", "10:15")[3]
+    assert [[4, 9], None] == parsed("a", "b", "--before-steps", "4:9")[3]
+    assert [[3, 3], [3, 3]] == parsed("a", "b", "--steps", "3")[3]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("a",),
+        ("--before", "a"),
+        ("a", "--before", "b", "--after", "c"),
+        ("--before", "a", "./a", "--after", "b"),
+        ("--before", "a", "b", "--after", "b"),
+        ("a", "a", "--before-steps", "4:9"),
+        ("a", "a", "--before-steps", "4:9", "--after-steps", "9:12"),
+    ],
+)
+def test_sides_that_make_no_comparison_are_refused(arguments: tuple[str, ...]) -> None:
+    """A missing side, a recording given twice, and the same steps on both sides."""
+    with pytest.raises(UsageError):
+        parsed(*arguments)
