@@ -21,8 +21,9 @@ __all__ = ["StepKinds", "step_kinds", "two_lengths"]
 
 _FEWEST = 2
 """Steps of a kind that each recording needs for the kind to be compared."""
-_LEAST_COVERED = 0.25
-"""Share of each recording's steps that the shared kinds must cover; otherwise kinds are told by the optimizer only."""
+_MOST_KINDS, _LEAST_COVERED = 4, 0.25
+"""With more signatures, as of experts that are called irregularly, the shared ones must cover this share of each
+recording's steps; otherwise kinds are told by the optimizer only."""
 _EXPLAINED, _FEWEST_OF_LENGTH, _FEWEST_SWITCHES = 0.95, 3, 3
 """Two lengths are kinds if they explain this share of the variance, have this many steps each, and alternate."""
 
@@ -52,8 +53,11 @@ def step_kinds(before: Sequence[RunSample], after: Sequence[RunSample]) -> StepK
         # A recording of a single step has one step of its kind.
         shared = [k for k in counts[0] if all(c[k] >= min(_FEWEST, c.total()) for c in counts)]
         covered = min(sum(c[k] for k in shared) / c.total() for c in counts)
-        if covered >= _LEAST_COVERED:
+        regular = len(set().union(*counts)) <= _MOST_KINDS
+        if shared and (regular or covered >= _LEAST_COVERED):
             return _by_signature(samples, len(before), key, shared)
+        if regular and any(all(c[k] for c in counts) for k in counts[0]):
+            return _one_kind(samples, "too few steps of any kind that every recording has")
     return _one_kind(samples, "A's and B's steps are of different kinds: " + _sides_in_words(before, after))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from click.testing import CliRunner, Result
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.commands.shared.main import cli
+from tests.support.real_traces import needs_real_traces, real
 
 TRACES = Path(__file__).resolve().parents[2] / "traces"
 NAIVE, INTERLEAVED = str(TRACES / "naive_cpu_2ranks"), str(TRACES / "interleaved_cpu_2ranks")
@@ -240,3 +242,16 @@ def test_bad_sides_are_answered_with_advice(arguments: tuple[str, ...], code: in
     assert code == result.exit_code, result.output
     assert words in " ".join(result.stderr.split())
     assert "Traceback" not in result.output
+
+
+@needs_real_traces
+def test_a_kind_that_one_side_lacks_is_told(tmp_path: Path) -> None:
+    """Steps of two kinds against a step of one of them; and against too few steps of either."""
+    path, copied = real("sharded_h100_8ranks"), tmp_path / "copied"
+    shutil.copytree(path, copied)
+    one_kind = run(path, copied, "--after-steps", "10:10", columns=200)
+    too_few = run(path, path, "--before-steps", "11:13", "--after-steps", "10:10", columns=200)
+
+    assert (0, 0) == (one_kind.exit_code, too_few.exit_code), one_kind.output
+    assert "Cannot tell: steps of kind “10 all_gather, 10 reduce_scatter” are only in A" in one_kind.stdout
+    assert "Cannot tell: too few steps of any kind" in too_few.stdout

@@ -105,6 +105,16 @@ def test_sides_without_a_common_kind_cannot_be_compared() -> None:
     assert "only B's run the optimizer" in found.summary()
 
 
+def test_too_few_steps_of_a_kind_cannot_be_compared() -> None:
+    """A has one step of the kind that B has: its other steps are no substitute."""
+    run = alternating(steps=20)
+    two = run.select(steps=(0, 1))
+    found = compare(two, halves_of(run, 1))
+
+    assert [] == named(found)
+    assert "too few steps of any kind" in found.summary()
+
+
 def halves_of(run: Run, odd: int) -> Run:
     return run_of([half(timeline, odd) for timeline in run.timelines])
 
