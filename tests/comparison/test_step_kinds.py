@@ -15,7 +15,7 @@ from dptrace.timeline.steps import select_steps
 from tests.support.builders import TimelineBuilder
 from tests.support.jobs import run_of
 
-__all__ = ["half"]
+__all__ = ["alternating", "half"]
 
 
 def named(found: Comparison) -> list[str]:

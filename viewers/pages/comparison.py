@@ -79,7 +79,18 @@ def document(found: Comparison, steps: tuple[int, int] | None = None) -> str:
         wanted[1] = _counterpart(found, wanted[0])
     a, b = (run_steps(one.run, {step}, one.devices) for one, step in zip(sides, wanted, strict=True))
     aligned = align_steps(a, b, comparison=found)
-    return picture(aligned, (*aligned.notes, *texts_below(found)), _above(found), _below(found))
+    return picture(aligned, (*aligned.notes, *_drawn(found), *texts_below(found)), _above(found), _below(found))
+
+
+def _drawn(found: Comparison) -> list[str]:
+    """Return which recordings are drawn, where a side has several."""
+    if not found.several:
+        return []
+    numbers = [
+        next(k for k, one in enumerate(samples, 1) if one is shown)
+        for samples, shown in ((found.before, found.a), (found.after, found.b))
+    ]
+    return [f"Drawn are A{numbers[0]} and B{numbers[1]}, the recordings whose steps are of median length."]
 
 
 def _counterpart(found: Comparison, step: str) -> str:

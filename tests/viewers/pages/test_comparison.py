@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from dptrace.errors import DptraceError
 from dptrace.timeline.model import Timeline
 from dptrace.viewers.gantt import pair_page
 from dptrace.viewers.pages import comparison
+from tests.comparison.test_step_kinds import alternating
 from tests.support.browser import browser_test, chromium, open_page
 from tests.support.gantt_page import settle
 from tests.support.jobs import job, run_of
@@ -161,3 +163,28 @@ def test_more_than_a_page_holds_is_refused(found: Comparison, monkeypatch: pytes
 
     with pytest.raises(DptraceError, match="--ranks"):
         comparison.document(found)
+
+
+def test_the_page_of_several_recordings_names_all_and_draws_one_of_each_side() -> None:
+    """A note says which are drawn; time is saved, since the step time differs beyond noise."""
+    before = [job(seed=seed, path=f"runs/main-{seed}") for seed in range(3)]
+    after = [job(seed=seed, path=f"runs/branch-{seed}", factors={"backward": 0.8}) for seed in range(3, 6)]
+    found = compare(before, after)
+    page = comparison.document(found)
+
+    assert all(f"<b>{side}{k}</b>" in page for side in "AB" for k in (1, 2, 3))
+    assert f"Drawn are A{found.before.index(found.a) + 1} and B{found.after.index(found.b) + 1}" in page
+    assert '"certain":true' in page.replace(" ", "")
+    assert found.summary() in page
+
+
+@pytest.mark.parametrize("odd", [0, 1])
+def test_steps_of_one_kind_are_drawn(odd: int) -> None:
+    """The step of B does what the drawn step of A does, in each table of the page."""
+    a, b = alternating(start=odd), alternating(seed=1)
+    found = compare(a, b)
+    page = comparison.document(found)
+    drawn = [int(number) for number in re.findall(r"[AB] · step (\d+)", page.replace("\\u00b7", "·"))[:2]]
+
+    assert (drawn[0] + odd) % 2 == drawn[1] % 2
+    assert all(f"Steps of kind “{kind.kind}”" in page for kind in found.kinds)
