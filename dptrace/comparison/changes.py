@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -230,9 +230,12 @@ def overlap_change(sides: Sides, alike: bool = False) -> Change | None:
     return replace(change, a=shares[0][0], b=shares[1][0], a_rank_spread=None, b_rank_spread=None)
 
 
-def unclaimed(judgement: Judgement) -> Judgement:
+Judged = TypeVar("Judged", Change, Judgement)
+
+
+def unclaimed(judged: Judged) -> Judged:
     """Remove a claim, where no figure of the step differs: what may be chance cannot be told."""
-    return replace(judgement, verdict="cannot tell") if judgement.verdict == "beyond noise" else judgement
+    return replace(judged, verdict="cannot tell") if judged.verdict == "beyond noise" else judged
 
 
 def _overlap(side: Side, weight: Float) -> tuple[float, Float] | None:

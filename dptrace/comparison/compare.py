@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from dptrace.comparison.changes import Change, KindChanges, figure_changes, kind_changes, overlap_change
+from dptrace.comparison.changes import (
+    Change,
+    KindChanges,
+    figure_changes,
+    kind_changes,
+    overlap_change,
+    unclaimed,
+)
 from dptrace.comparison.differences import differences
 from dptrace.comparison.samples import DeviceId, RunSample, devices_by_id
-from dptrace.comparison.sides import Side, Sides, make_sides
+from dptrace.comparison.sides import Sides, make_sides
 from dptrace.comparison.significance import FEWEST_STEPS
 from dptrace.comparison.summary import FIGURE_NAMES, notes_on, summarize
 from dptrace.comparison.table_changes import (
@@ -270,7 +277,7 @@ def compare(
         b=last,
         changes=changes,
         overlap=overlap_change(sides, alike),
-        by_rank=_by_rank(sides),
+        by_rank=_by_rank(sides, alike),
         collective_changes=rows,
         kernel_changes=kernel_changes(sides, alike) if with_kernels and not without_kernels else (),
         differences=tuple(_differences(sides, before, after)),
@@ -294,14 +301,14 @@ def _check(before: Sequence[Run], after: Sequence[Run]) -> None:
             raise UsageError("A recording is on both sides: leave it out of one.")
 
 
-def _by_rank(sides: Sides) -> tuple[tuple[DeviceId, tuple[Change, ...]], ...]:
-    def index(side: Side, device_id: DeviceId) -> int:
-        return side.samples[0].index(device_id)
-
-    return tuple(
-        (device_id, figure_changes(sides, (index(sides.a, device_id), index(sides.b, device_id))))
-        for device_id in sides.shared
-    )
+def _by_rank(sides: Sides, alike: bool) -> tuple[tuple[DeviceId, tuple[Change, ...]], ...]:
+    """Compare each GPU; none is called different by chance where no figure of all of them differs."""
+    rows = []
+    for device_id in sides.shared:
+        gpus = sides.a.samples[0].index(device_id), sides.b.samples[0].index(device_id)
+        changes = figure_changes(sides, gpus)
+        rows.append((device_id, tuple(map(unclaimed, changes)) if alike else changes))
+    return tuple(rows)
 
 
 def _differences(sides: Sides, before: Sequence[Run], after: Sequence[Run]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Protocol
 
+from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.comparison.changes import PARTS, Change, KindChanges
 from dptrace.comparison.samples import RunSample
 from dptrace.comparison.sides import Sides
@@ -94,11 +95,14 @@ def summarize(comparison: Compared) -> str:
 
 
 def _moved(comparison: Compared) -> list[str]:
-    """Return the changes beyond noise: parts, overlapped communication and transfer, in words, largest first."""
-    names = (*PARTS, "overlapped_comm_ns", "exposed_wait_ns", "transfer_ns", "wait_ns")
-    every = [*comparison.changes, *comparison.wait_and_transfer]
-    overall = [change for change in every if change.beyond and change.name in names]
+    """Return the changes beyond noise but the wall time of all steps, in words: parts first, largest first."""
+    every = {change.name: change for change in (*comparison.changes, *comparison.wait_and_transfer)}
+    causes = () if every["idle_ns"].beyond else CAUSES
+    names = [name for name in every if name not in ("wall_ns", *CAUSES) or name in causes]
+    overall = [every[name] for name in names if every[name].beyond]
     named = {change.name for change in overall}
+    # The wall time of a kind only where that of all steps is not the headline.
+    names += () if every["wall_ns"].beyond else ("wall_ns",)
     texts = [(change, FIGURE_NAMES[change.name], "") for change in overall]
     for kind in comparison.kinds:
         found = [c for c in kind.changes if c.beyond and c.name in names and c.name not in named]

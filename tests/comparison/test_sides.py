@@ -160,3 +160,20 @@ def stretch(folder: Path, target: Path) -> None:
                 event["dur"] *= 1.2
         with gzip.open(target / path.name, "wt", compresslevel=1, encoding="utf-8") as file:
             json.dump(trace, file)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("factor", [1.0, 1.004, 1.1])
+def test_no_row_moves_under_a_headline_without_a_difference(seed: int, factor: float) -> None:
+    """Every figure beyond noise is behind the headline; without any, no rank, kernel or collective is."""
+    found = compare(job(seed=seed), job(seed=seed + 10, factors={"backward": factor}))
+    moved = [change for change in (*found.changes, *found.wait_and_transfer) if change.beyond]
+    rows = [
+        *(change for _, changes in found.by_rank for change in changes),
+        *(row.time for row in found.kernel_changes),
+    ]
+    rows += [change for row in found.collective_changes for change in (row.exposed, row.overlapped, row.duration)]
+    calm = found.summary().startswith(("No difference", "Cannot tell whether the step time differs (B"))
+
+    assert calm == (not moved) or "but its parts differ" in found.summary()
+    assert moved or not any(row.beyond for row in rows)
