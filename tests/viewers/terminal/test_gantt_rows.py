@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dptrace.analysis.per_gpu.split import Part, partition
+from dptrace.run.run import Run
 from dptrace.timeline.model import Phase, Timeline
 from tests.support.builders import TimelineBuilder
 from tests.support.jobs import late_run
@@ -52,41 +53,65 @@ def test_each_cell_shows_what_holds_most_of_it(timeline: Timeline, width: int) -
         assert held[glyph] == max(held.values())
 
 
+def row_of(lines: list[str], label: str) -> str:
+    """Return the cells of a row by its label."""
+    return next(line[10:] for line in lines if line.startswith(label.ljust(10)))
+
+
 def test_where_b_is_slower_a_has_time() -> None:
-    """It is then A's row that has a rest, and B has lost it."""
+    """It is then A's row that has a rest; of one step each, nothing shows that B has lost it."""
     a = job_of([TimelineBuilder(0, bounds=(0, 50)).compute(0, 50).build()])
     b = job_of([TimelineBuilder(0, bounds=(0, 100)).compute(0, 100).build()])
 
     lines = paired(a, b, 90)
 
-    assert "50 ns lost (100 %)" in lines[4]
-    assert 80 * "F" == lines[6][10:]
-    assert any("Lost by B" in line for line in lines)
+    assert "50 ns longer (100 %)" in row_of(lines, "A rank 0")
+    assert 80 * "F" == row_of(lines, "B rank 0")
+    assert any("B longer" in line for line in lines)
 
 
 def test_two_runs_stand_over_each_other() -> None:
-    """A's ranks over B's, each step of both beginning in one cell, and in between what B has saved."""
+    """A's ranks over B's, each step of both beginning in one cell, and in between how much shorter B's are."""
     a = job_of([TimelineBuilder(0, bounds=(0, 100, 200)).compute(0, 100).compute(100, 200).build()])
     b = job_of([TimelineBuilder(0, bounds=(0, 50, 100)).compute(0, 50).compute(50, 100).build()], path="runs/b")
 
     lines = paired(a, b, 90)
 
-    assert "A steps   " + "│ProfilerStep#0".ljust(40) + "│ProfilerStep#1" == lines[3].rstrip()
-    assert "A rank 0  " + 80 * "F" == lines[4]
-    assert "B steps   " + "│ProfilerStep#0".ljust(40) + "│ProfilerStep#1" == lines[5].rstrip()
-    time_saved = " 50 ns saved (50 %) ".center(20, "-")
-    assert "B rank 0  " + 2 * (20 * "F" + time_saved) == lines[6]
-    assert "B saves 100 ns (50 %) in 2 steps: 100 ns against A's 200 ns." in lines
+    for side in "AB":
+        steps = row_of(lines, f"{side} steps").rstrip()
+        assert "│ProfilerStep#0".ljust(40) + "│ProfilerStep#1" == steps
+    assert 80 * "F" == row_of(lines, "A rank 0")
+    cells = row_of(lines, "B rank 0")
+    assert 20 * "F" == cells[:20] == cells[40:60]
+    assert "F" not in cells[20:40] + cells[60:]
+    assert "In the 2 steps drawn, B takes 100 ns (50 %) less: 100 ns against A's 200 ns." in lines
+
+
+def test_time_is_saved_where_the_step_time_differs_beyond_noise() -> None:
+    """Ten steps each: the gaps and the sentence say so."""
+    length = 1_000_000
+
+    def steady(factor: int) -> Run:
+        bounds = tuple(factor * length * k for k in range(11))
+        build = TimelineBuilder(0, bounds=bounds)
+        for at in bounds[:-1]:
+            build.compute(at, at + factor * length)
+        return job_of([build.build()])
+
+    lines = paired(steady(2), steady(1), 90)
+
+    assert any(line.startswith("B saves 10.0 ms (50 %) in 10 steps") for line in lines)
+    assert any("Saved by B" in line for line in lines)
 
 
 def test_runs_that_only_begin_together_go_on_as_they_ran() -> None:
-    """Without alignment by step, what is saved stands once at the end."""
+    """Without alignment by step, what B takes less stands once at the end."""
     a = job_of([TimelineBuilder(0, bounds=(0, 100, 200)).compute(0, 200).build()])
     b = job_of([TimelineBuilder(0, bounds=(0, 50, 100)).compute(0, 100).build()])
 
-    row = paired(a, b, 90, by_step=False)[6][10:]
+    row = row_of(paired(a, b, 90, by_step=False), "B rank 0")
 
-    assert 40 * "F" + " 100 ns saved (50 %) ".center(40, "-") == row
+    assert 40 * "F" + " 100 ns shorter (50 %) ".center(40, "-") == row
 
 
 def test_waiting_has_a_letter_of_its_own() -> None:
