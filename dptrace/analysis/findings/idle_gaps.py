@@ -55,7 +55,7 @@ def longest_gaps(
     found = []
     for number in np.argsort(starts - ends, kind="stable")[:_EXAMINED].tolist():
         start, end = int(starts[number]), int(ends[number])
-        if any(start < last and end > first for first, last in claimed):
+        if any(2 * (min(end, last) - max(start, first)) > end - start for first, last in claimed):
             continue
         spent = device.timeline.host.spent(start, end)
         own = {label: ns for label, ns in spent.items() if label.cause in _CAUSES[cause]}
