@@ -86,8 +86,8 @@ class FindingContext:
         return [{cause: values.copy() for cause, values in device.idle_causes.items()} for device in self.devices]
 
     @cached_property
-    def claimed(self) -> list[list[tuple[int, int]]]:
-        """For each device, starts and ends of the segments whose idle time findings have claimed, in ns."""
+    def claimed(self) -> list[list[tuple[int, int, int]]]:
+        """For each device, starts and ends of segments, and how much of their idle time findings claimed, in ns."""
         return [[] for _ in self.devices]
 
     def claim_idle(self, number: int, cause: str, ns: int, step: int | None = None) -> int:

@@ -39,14 +39,14 @@ class Gap:
 
 
 def longest_gaps(
-    device: DeviceFigures, cause: str, total_ns: int, claimed: Sequence[tuple[int, int]] = ()
+    device: DeviceFigures, cause: str, total_ns: int, claimed: Sequence[tuple[int, int, int]] = ()
 ) -> list[Gap]:
     """Return the gaps of a cause that are a notable part of its idle time on a device, the longest first.
 
     Args:
         cause: one of ``idle.CAUSES``; causes without host activity have no gaps.
         total_ns: the idle time of the cause.
-        claimed: starts and ends of segments whose gaps other findings explain, in ns.
+        claimed: starts and ends of segments, and how much of their idle time other findings explain, in ns.
     """
     if cause not in _CAUSES:
         return []
@@ -55,7 +55,7 @@ def longest_gaps(
     found = []
     for number in np.argsort(starts - ends, kind="stable")[:_EXAMINED].tolist():
         start, end = int(starts[number]), int(ends[number])
-        if any(2 * (min(end, last) - max(start, first)) > end - start for first, last in claimed):
+        if any(start < last and end > first and 2 * ns > end - start for first, last, ns in claimed):
             continue
         spent = device.timeline.host.spent(start, end)
         own = {label: ns for label, ns in spent.items() if label.cause in _CAUSES[cause]}

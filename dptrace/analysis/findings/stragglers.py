@@ -119,8 +119,8 @@ def _claim_idle(context: FindingContext, delay: Delay) -> None:
     idle = intersect(device.host_gaps, device.timeline.host.intervals(*_HOST_CAUSES[delay.cause]))
     segment = np.array([delay.start_ns, delay.end_ns], np.int64)
     within = int(np.diff(covered(idle, segment))[0])
-    context.claimed[number].append((delay.start_ns, delay.end_ns))
-    context.claim_idle(number, IDLE_CAUSE[delay.cause], min(within, delay.late_ns))
+    took = context.claim_idle(number, IDLE_CAUSE[delay.cause], min(within, delay.late_ns))
+    context.claimed[number].append((delay.start_ns, delay.end_ns, took))
 
 
 def _finding(context: FindingContext, group: _Group) -> Finding:
