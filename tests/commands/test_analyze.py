@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from dptrace.analysis.cross_rank.exposed_wait import WAIT_FIGURES
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.commands.shared.main import cli
 from tests.support.kineto_files import KinetoFile, training_step
@@ -53,11 +54,11 @@ def test_json_is_the_schema_and_nothing_else_on_stdout(folder: Path) -> None:
 
 
 def test_csv_has_a_row_for_each_step(folder: Path) -> None:
-    """The nine figures in ns, with rank, device and step."""
+    """The figures in ns, with rank, device and step."""
     rows = list(csv.DictReader(io.StringIO(run(folder, "--csv").stdout)))
 
     assert 4 == len(rows)
-    assert ["rank", "device", "step", *FIGURES] == list(rows[0])
+    assert ["rank", "device", "step", *FIGURES, *WAIT_FIGURES] == list(rows[0])
 
 
 def test_collectives_are_listed_and_written(folder: Path) -> None:
