@@ -20,6 +20,7 @@ from dptrace.analysis.cross_rank.transfers import Timing, timing
 from dptrace.analysis.findings.detect import Finding, findings
 from dptrace.analysis.matching.match import Matches, match
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.units import plural
 from dptrace.timeline.model import Phase
 
 __all__ = ["CrossRankAnalysis", "analyze_cross_rank"]
@@ -46,6 +47,21 @@ class CrossRankAnalysis:
     """What could not be matched, compared or named, a sentence each."""
     offsets: tuple[dict[str, Any], ...] | None = None
     """The clock rows of some of a run's ranks, whose reference may not be among them; None for those of ``clocks``."""
+
+    def find(self, metadata: Mapping[str, Any] | None) -> tuple[Finding, ...]:
+        """Return the findings; *metadata* is the contents of ``run.json``."""
+        return findings(
+            self.devices,
+            self.matches,
+            self.stragglers,
+            self.timing,
+            self.fits,
+            self.latencies,
+            self.names,
+            metadata,
+            self.clocks,
+            self.exposed_waits,
+        )
 
     def collectives(self) -> list[dict[str, Any]]:
         """Return each collective across ranks, with an entry per rank under ``members``; times in ns, rates in GB/s."""
@@ -240,7 +256,7 @@ def analyze_cross_rank(
     fits = alpha_beta(matches, transfer_timing)
     late = stragglers(matches, devices, clocks, align)
     distributions = latencies(matches, transfer_timing, names)
-    return CrossRankAnalysis(
+    analysis = CrossRankAnalysis(
         devices=tuple(devices),
         matches=matches,
         clocks=clocks,
@@ -251,13 +267,31 @@ def analyze_cross_rank(
         latencies=distributions,
         fits=fits,
         stragglers=late,
-        findings=findings(devices, matches, late, transfer_timing, fits, distributions, names, metadata, clocks),
+        findings=(),
         notes=(
             *matches.notes,
+            *_incomplete(matches, clocks),
             *(clocks.notes if len(devices) > 1 else ()),
             *(ddp_buckets.notes if ddp_buckets else ()),
         ),
     )
+    return replace(analysis, findings=analysis.find(metadata))
+
+
+_NOTABLE = 0.01
+"""Share of a run's collectives from which incomplete ones are noted."""
+
+
+def _incomplete(matches: Matches, clocks: Clocks) -> list[str]:
+    """Note collectives that lack ranks of the run itself: recordings that are cut, or begin at different points."""
+    here = {rank for rank, _ in matches.device_ids}
+    whole = [len(group.ranks) == group.size and here.issuperset(group.ranks) for group in matches.groups]
+    lacking = ~matches.complete & np.array([*whole, False], np.bool_)[matches.group]
+    count = int(lacking.sum())
+    if clocks.misfit.any() or count <= _NOTABLE * len(matches):
+        return []
+    text = f"{count:,} of {plural(len(matches), 'collective')} lack a rank, since recordings are cut or not level"
+    return [f"{text}: how long the others waited there is unknown."]
 
 
 def _known_ns(time: int) -> int | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
     from dptrace.api import Comparison, NotebookPage
     from dptrace.run.cross_rank import CrossRankAnalysis
+    from dptrace.run.select import KeptDevice
 
 __all__ = ["SCHEMA", "Run"]
 
@@ -47,8 +48,8 @@ class Run:
     """Whether the timelines hold only communication; the figures are those of all intervals."""
     sources: Any = field(default=None, compare=False)
     """The files that the run was read from (``readers.sources.discovery.Sources``); None for a run built in memory."""
-    selected_from: tuple[Run, tuple[int, ...]] | None = field(default=None, compare=False)
-    """The run with all ranks, and the indices of these devices in it; None with all ranks."""
+    selected_from: tuple[Run, tuple[KeptDevice, ...]] | None = field(default=None, compare=False)
+    """The run that these ranks and steps are a part of; None for a whole run."""
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -81,8 +82,8 @@ class Run:
         if self.selected_from is not None:
             from dptrace.run.restrict import restricted
 
-            whole, numbers = self.selected_from
-            return restricted(whole.cross_rank if align else whole.analyze_cross_rank(align), numbers)
+            whole, kept = self.selected_from
+            return restricted(whole.cross_rank if align else whole.analyze_cross_rank(align), kept, self.metadata)
         return analyze_cross_rank(self.devices, self.world_size, self.metadata, align)
 
     @cached_property
@@ -301,22 +302,22 @@ class Run:
         """
         if ranks is None and steps is None:
             return self
-        from dptrace.run.select import numbers_of_ranks, with_steps
+        from dptrace.run.select import all_steps, numbers_of_ranks, selection_note, with_steps
 
-        run, notes = self, (*self.notes, *([f"Only steps {steps[0]} to {steps[1]} are selected."] if steps else []))
+        run, notes = self, self.notes
+        # Who waits for whom does not depend on what is looked at: the whole run stays the source.
         if steps is not None:
-            run = run._having(with_steps(run.path, run.devices, steps), notes, None)
+            notes = (*notes, selection_note(*steps))
+            run = run._part(with_steps(run.path, run.devices, steps), notes)
         if ranks is not None:
-            # Who waits for whom does not depend on who is looked at: the run with all ranks stays the source.
             numbers = numbers_of_ranks(run.path, run.devices, ranks)
-            run = run._having(tuple(run.devices[i] for i in numbers), notes, (run, numbers))
+            run = run._part(tuple(all_steps(number, run.devices[number]) for number in numbers), notes)
         return run
 
-    def _having(
-        self, devices: tuple[DeviceFigures, ...], notes: tuple[str, ...], source: tuple[Run, tuple[int, ...]] | None
-    ) -> Run:
+    def _part(self, kept: tuple[KeptDevice, ...], notes: tuple[str, ...]) -> Run:
+        devices = tuple(part.device for part in kept)
         timelines = tuple(device.timeline for device in devices)
-        return replace(self, timelines=timelines, devices=devices, notes=notes, selected_from=source)
+        return replace(self, timelines=timelines, devices=devices, notes=notes, selected_from=(self, kept))
 
     def compare(self, after: Run) -> Comparison:
         """Compare with a later run; see :func:`dptrace.compare`."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.errors import DptraceError
 from dptrace.timeline.model import Timeline
-from dptrace.timeline.steps import select_steps
+from dptrace.timeline.steps import select_steps_with_mask
 
-__all__ = ["numbers_of_ranks", "with_steps"]
+__all__ = ["KeptDevice", "all_steps", "numbers_of_ranks", "selection_note", "with_steps"]
 
 
 def numbers_of_ranks(path: str, devices: Sequence[DeviceFigures], ranks: Collection[int]) -> tuple[int, ...]:
@@ -26,17 +30,40 @@ def numbers_of_ranks(path: str, devices: Sequence[DeviceFigures], ranks: Collect
     return numbers
 
 
-def with_steps(path: str, devices: Sequence[DeviceFigures], steps: tuple[int, int]) -> tuple[DeviceFigures, ...]:
+@dataclass(frozen=True, slots=True)
+class KeptDevice:
+    """A device of a run, as far as it is selected."""
+
+    number: int
+    """Its index in the run that it was selected from."""
+    device: DeviceFigures
+    steps: slice
+    calls: NDArray[np.bool_]
+    """Which of its collectives are kept."""
+
+
+def all_steps(number: int, device: DeviceFigures) -> KeptDevice:
+    """Keep a device whole."""
+    calls = np.ones(int((device.timeline.collective >= 0).sum()), np.bool_)
+    return KeptDevice(number, device, slice(None), calls)
+
+
+def with_steps(path: str, devices: Sequence[DeviceFigures], steps: tuple[int, int]) -> tuple[KeptDevice, ...]:
     """Cut the devices to the steps with these numbers; devices without any of them are left out.
 
     Raises:
         DptraceError: no step has such a number; the message names those of the run.
     """
-    timelines = [cut for device in devices if (cut := _selected_steps(device.timeline, *steps))]
-    if not timelines:
+    kept = [cut for number, device in enumerate(devices) if (cut := _selected_steps(number, device, *steps))]
+    if not kept:
         known = _known_steps(devices[0].timeline)
         raise DptraceError(f"{path}: no step has a number from {steps[0]} to {steps[1]}. {known}")
-    return tuple(map(figures_of, timelines))
+    return tuple(kept)
+
+
+def selection_note(first: int, last: int) -> str:
+    """Return the note on the selected steps, so that a part is not mistaken for the whole run."""
+    return f"Only step {first} is selected." if first == last else f"Only steps {first} to {last} are selected."
 
 
 def _number(name: str) -> int | None:
@@ -51,8 +78,13 @@ def _known_steps(timeline: Timeline) -> str:
     return f"The run has {names[0]} to {names[-1]}." if len(names) > 1 else f"The run has one step: {names[0]}."
 
 
-def _selected_steps(timeline: Timeline, first: int, last: int) -> Timeline | None:
-    """Cut a timeline to the steps with the selected numbers; None where it has no such step."""
+def _selected_steps(number: int, device: DeviceFigures, first: int, last: int) -> KeptDevice | None:
+    """Cut a device to the steps with the selected numbers; None where it has no such step."""
+    timeline = device.timeline
     numbers = [_number(name) for name in timeline.windows.names]
-    kept = [index for index, number in enumerate(numbers) if number is not None and first <= number <= last]
-    return select_steps(timeline, kept[0], kept[-1]) if kept else None
+    kept = [index for index, own in enumerate(numbers) if own is not None and first <= own <= last]
+    if not kept:
+        return None
+    cut, intervals = select_steps_with_mask(timeline, kept[0], kept[-1])
+    calls = intervals[timeline.collective >= 0]
+    return KeptDevice(number, figures_of(cut), slice(kept[0], kept[-1] + 1), calls)

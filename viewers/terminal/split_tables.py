@@ -37,7 +37,7 @@ HEADINGS = {
     "overlapped_comm_ns": "overl.\ncomm",
 }
 """The parts in the order of the tables, their sum, and overlapped communication."""
-_WAIT_HEADINGS = {"exposed_wait_ns": "of which\nwaiting", "exposed_unmatched_ns": "ranks\nmissing"}
+_WAIT_HEADINGS = {"exposed_wait_ns": "of which\nwaiting", "exposed_unmatched_ns": "incom-\nplete"}
 """Parts of exposed communication, which follow it."""
 
 Figures = Mapping[str, int | None]
@@ -152,7 +152,7 @@ def step_tables(run: Run, every: bool = False) -> Iterator[RenderableType]:
             yield _rank_table(timeline, figures, wait, every)
 
 
-_KIND_HEADINGS = {"exposed_wait_ns": "waiting ms", "exposed_unmatched_ns": "ranks missing ms"}
+_KIND_HEADINGS = {"exposed_wait_ns": "waiting ms", "exposed_unmatched_ns": "incomplete ms"}
 
 
 def collective_table(run: Run) -> Table | None:

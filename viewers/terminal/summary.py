@@ -50,7 +50,7 @@ def _exposed(run: Run, total: Mapping[str, int]) -> str:
     """Return the shares of waiting and of transfer in exposed communication, with the rank that is waited for."""
     waits, wall = sum_of_waits(run.cross_rank.exposed_waits), max(total["wall_ns"], 1)
     if waits["exposed_wait_ns"] is None:
-        why = " (waiting unknown: ranks missing)" if waits["exposed_unmatched_ns"] else ""
+        why = " (waiting unknown: incomplete collectives)" if waits["exposed_unmatched_ns"] else ""
         return f"{100 * total['exposed_comm_ns'] / wall:.1f} % exposed communication{why}"
     parts = exposed_parts(total["exposed_comm_ns"], waits)
     shares = {label.lower(): 100 * ns / wall for label, ns in _labeled(run, parts)}

@@ -16,7 +16,7 @@ from dptrace.viewers.views.view import View
 __all__ = ["VIEW", "communication", "communication_table"]
 
 TITLE = "Communication by kind"
-_WAIT_COLUMNS = {"exposed_wait_ns": "waiting ms", "exposed_unmatched_ns": "ranks missing ms"}
+_WAIT_COLUMNS = {"exposed_wait_ns": "waiting ms", "exposed_unmatched_ns": "incomplete ms"}
 """Parts of exposed communication, where a run has them."""
 
 

@@ -18,7 +18,7 @@ StepFigures: TypeAlias = Mapping[str, float | None]
 """The nine figures of a step and those of waiting, in ns; an unknown wait is None."""
 
 _ORDER = (*FIGURES[:5], "exposed_wait_ns", "exposed_unmatched_ns", *FIGURES[6:], "overlapped_comm_ns")
-_HEADINGS = {"exposed_wait_ns": "waiting", "exposed_unmatched_ns": "ranks missing"}
+_HEADINGS = {"exposed_wait_ns": "waiting", "exposed_unmatched_ns": "incomplete"}
 
 
 def step_bar(figures: StepFigures, tick: str, name: str, head: str = "", rank: int | None = None) -> Bar:

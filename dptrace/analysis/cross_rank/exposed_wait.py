@@ -44,9 +44,13 @@ class WaitFigures:
         return {"exposed_wait_ns": wait, "exposed_unmatched_ns": int(self.unmatched_ns[number])}
 
     def median(self) -> dict[str, int | None]:
-        """Return the medians over the steps; the wait's is that of the steps in which it is known."""
-        wait = int(np.median(self.wait_ns[self.known])) if self.known.any() else None
+        """Return the medians over the steps; the wait is None unless it is known in all of them."""
+        wait = int(np.median(self.wait_ns)) if self.known.all() and len(self.known) else None
         return {"exposed_wait_ns": wait, "exposed_unmatched_ns": int(np.median(self.unmatched_ns))}
+
+    def cut(self, steps: slice) -> WaitFigures:
+        """Keep some steps."""
+        return WaitFigures(self.wait_ns[steps], self.known[steps], self.unmatched_ns[steps])
 
     def total(self) -> dict[str, int | None]:
         """Return the sums over the steps; the wait is None if it is not known in any step."""
@@ -113,6 +117,15 @@ class ExposedWait(WaitFigures):
     """Each collective on its own; concurrent collectives may wait at the same time."""
     waits_for: NDArray[np.int32]
     """Of each step: the rank that more than half of its exposed wait was for; -1 where no rank stands out."""
+
+    def select(self, steps: slice, calls: NDArray[np.bool_]) -> ExposedWait:
+        """Keep some steps, and the collectives that a mask selects."""
+        kept = CallWaits(self.calls.wait_ns[calls], self.calls.exposed_ns[calls], self.calls.waits_for[calls])
+        whole = self.cut(steps)
+        by_kind = {kind: figures.cut(steps) for kind, figures in self.by_kind.items()}
+        return ExposedWait(
+            whole.wait_ns, whole.known, whole.unmatched_ns, self.intervals, by_kind, kept, self.waits_for[steps]
+        )
 
     def waits_for_most(self) -> int | None:
         """Return the rank that more than half of the exposed wait of all steps was for; None if there is none."""

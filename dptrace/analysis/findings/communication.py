@@ -21,7 +21,7 @@ _NOTABLE_WAIT = 0.05
 
 def exposed(context: FindingContext) -> list[Finding]:
     """Find exposed communication of each kind of collective, without the wait for late ranks."""
-    devices, steps, waits = context.devices, context.steps, context.waits
+    devices, steps = context.devices, context.steps
     found = []
     for kind in sorted({kind for device in devices for kind in device.split.comm}):
         exposed_ns = waited = tail = hidden = count = size = 0
@@ -37,7 +37,7 @@ def exposed(context: FindingContext) -> list[Finding]:
             size += int(figures.bytes.sum())
             sized = sized and not figures.has_unknown_size()
             gradient_rows, after = _of_kind(device, kind)
-            waited += int(waits[number][gradient_rows].sum())
+            waited += context.waited_ns(kind, number, gradient_rows)
             own = exposures(device)[gradient_rows]
             tail += int(own[after].sum())
             top = int(figures.exposed_ns.argmax())
@@ -62,7 +62,14 @@ def exposed(context: FindingContext) -> list[Finding]:
         if waited > _NOTABLE_WAIT * exposed_ns:
             share = 100 * min(waited / exposed_ns, 1.0)
             text += f" {share:.0f} % of the exposed time is waiting for late ranks and not counted here."
-        text += _missing_ranks_text(context, kind)
+        missing = _missing_ranks_text(context, kind)
+        unmatched = context.unmatched_ns(kind)
+        if not missing and unmatched > _NOTABLE_WAIT * exposed_ns:
+            share = 100 * min(unmatched / exposed_ns, 1.0)
+            missing = f" {share:.0f} % of the exposed time is in incomplete collectives: it may be waiting, too."
+            if unmatched > exposed_ns / 2:
+                advice = "Complete the recordings first: this may be waiting for a late rank."
+        text += missing
         found.append(context.finding("exposed_comm", text, advice, cost, evidence))
     return found
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta
 from dptrace.analysis.cross_rank.clocks import Clocks
+from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
 from dptrace.analysis.cross_rank.latency import Latency
 from dptrace.analysis.cross_rank.pipeline_bubble import pipelines
 from dptrace.analysis.cross_rank.stragglers import Stragglers
@@ -44,6 +45,7 @@ def findings(
     names: Sequence[str] = (),
     metadata: Mapping[str, Any] | None = None,
     clocks: Clocks | None = None,
+    waits: Sequence[ExposedWait] = (),
 ) -> tuple[Finding, ...]:
     """Return the findings, most expensive first.
 
@@ -57,12 +59,15 @@ def findings(
         names: the name of each instance of the matches.
         metadata: the contents of ``run.json``.
         clocks: offsets of the devices' clocks; required for findings on pipelines.
+        waits: how much of each device's exposed communication is waiting; none by default.
     """
     known = tuple(device for device in devices if len(device.timeline.windows))
     if not known:
         return ()
     formed = pipelines(devices, clocks) if clocks and any(len(d.timeline.actions) for d in devices) else ()
-    context = FindingContext(known, matches, late, timing, tuple(fits), tuple(latencies), names, metadata or {}, formed)
+    context = FindingContext(
+        known, matches, late, timing, tuple(fits), tuple(latencies), names, metadata or {}, formed, tuple(waits)
+    )
     found = [finding for finder in (*_CROSS_RANK_DETECTORS, *_PER_GPU_DETECTORS) for finding in finder(context)]
     found = without_overlap(found)
     return tuple(sorted((f for f in found if f.share >= _MIN_SHARE), key=lambda finding: -finding.cost_ns))

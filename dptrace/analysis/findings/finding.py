@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta
+from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
 from dptrace.analysis.cross_rank.latency import Latency
 from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
 from dptrace.analysis.cross_rank.stragglers import Stragglers
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
-from dptrace.core.intervals import Int64
+from dptrace.core.intervals import Int64, covered
 
 __all__ = ["Finding", "FindingContext", "exposures"]
 
@@ -62,6 +63,13 @@ class FindingContext:
     """The contents of ``run.json``."""
     pipelines: tuple[Pipeline, ...] = ()
     """The pipelines, with indices into the devices of the matches."""
+    exposed_waits: tuple[ExposedWait, ...] = ()
+    """The waiting of each device of the matches; empty if not computed."""
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the run has no GPU, so that operators are its compute."""
+        return all(device.timeline.on_cpu for device in self.devices)
 
     @cached_property
     def steps(self) -> int:
@@ -125,8 +133,23 @@ class FindingContext:
             if own >= 0:
                 members = matches.device == number
                 index = matches.index[members]
-                waits[own][index] = np.minimum(wait[members], self.devices[own].shared_exposed()[index])
+                device, start = self.devices[own], matches.start_ns[members]
+                within = covered(device.exposed, start + wait[members]) - covered(device.exposed, start)
+                waits[own][index] = np.minimum(within, device.shared_exposed()[index])
         return waits
+
+    def unmatched_ns(self, kind: str) -> int:
+        """Return the exposed time of incomplete collectives of a kind, over all devices."""
+        found = (wait.by_kind.get(kind) for wait in self.exposed_waits)
+        return sum(int(figures.unmatched_ns.sum()) for figures in found if figures)
+
+    def waited_ns(self, kind: str, number: int, rows: Int64) -> int:
+        """Return how long one of ``devices`` waited in exposed communication of a kind; *rows* are its collectives."""
+        of_match = np.flatnonzero(self.device_of_match == number)
+        if not self.exposed_waits or not len(of_match):
+            return int(self.waits[number][rows].sum())
+        figures = self.exposed_waits[int(of_match[0])].by_kind.get(kind)
+        return int(figures.wait_ns.sum()) if figures else 0
 
     @cached_property
     def net_ns(self) -> Int64:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dptrace.analysis.findings.advice import ALLOCATOR_ADVICE, PYTHON_ADVICE, SYNCHRONIZING_ADVICE
 from dptrace.analysis.findings.finding import Finding, FindingContext
-from dptrace.analysis.findings.idle_gaps import gaps_text, longest_gaps
+from dptrace.analysis.findings.idle_gaps import gaps_text, longest_gaps, main_activity
 from dptrace.core.intervals import Int64
 from dptrace.core.units import duration
 from dptrace.timeline.host import HostCause
@@ -79,7 +79,7 @@ def idle(context: FindingContext) -> list[Finding]:
     return found
 
 
-def _idle_finding(context: FindingContext, cause: str, texts: tuple[str, str, str], values: list[Int64]) -> Finding:
+def _idle_finding(context: FindingContext, cause: str, texts: tuple[str, str, str], values: Sequence[Int64]) -> Finding:
     devices = context.devices
     kind, text, advice = texts
     means = [float(own.mean()) for own in values]
@@ -91,12 +91,15 @@ def _idle_finding(context: FindingContext, cause: str, texts: tuple[str, str, st
     elif len(devices) > 1 and means[most] > 1.5 * np.median(means):
         text += f", most on rank {device.timeline.rank} ({duration(means[most])} per step)"
     gaps = longest_gaps(device, cause, int(own.sum()), context.claimed[most])
-    if clause := gaps_text(gaps, device.timeline.rank if len(devices) > 1 else None):
+    if (clause := gaps_text(gaps, device.timeline.rank if len(devices) > 1 else None)) or (
+        clause := main_activity(device, cause)
+    ):
         text += f"; {clause}"
     if kind == "host_bound" and gaps and gaps[0].label.cause != HostCause.OPERATOR:
         advice = PYTHON_ADVICE
     text += "." + (_overhead(context) if kind in ("host_bound", "launch_latency") else "")
-    evidence: dict[str, Any] = {"rank": device.timeline.rank, "step": device.split.names[step], "ns": int(own[step])}
+    shown = gaps[0].step if gaps else device.split.names[step]
+    evidence: dict[str, Any] = {"rank": device.timeline.rank, "step": shown, "ns": int(own[step])}
     if gaps:
         evidence |= {"what": gaps[0].label.what, "where": gaps[0].label.where, "gaps_ns": [gap.ns for gap in gaps]}
     return context.finding(kind, text, advice, sum(int(ns.sum()) for ns in values), evidence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,12 +12,15 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.units import duration
 from dptrace.timeline.host import HostCause, HostLabel
 
-__all__ = ["Gap", "gaps_text", "longest_gaps"]
+__all__ = ["Gap", "gaps_text", "longest_gaps", "main_activity"]
 
 _EXAMINED = 20
 """Number of a device's longest gaps that are looked at."""
 _NOTABLE = 0.1
 """Share of the idle time of a cause from which a gap is named."""
+_COUNTED = 500
+"""Number of a device's longest gaps that are added up."""
+_STANDS_OUT = 0.15
 _LEAST_NS = 300_000
 _MOST_NAMED = 2
 _CAUSES = {
@@ -63,6 +67,31 @@ def longest_gaps(
             label = max(own, key=lambda label: own[label])
             found.append(Gap(sum(own.values()), start, _step_at(device, start), label))
     return sorted(found, key=lambda gap: -gap.ns)[:_MOST_NAMED]
+
+
+def main_activity(device: DeviceFigures, cause: str) -> str:
+    """Return a clause on what the host did in most of the gaps of a cause; empty if nothing stands out."""
+    if cause not in _CAUSES:
+        return ""
+    starts, ends = device.host_gaps
+    longest = np.argsort(starts - ends, kind="stable")[:_COUNTED]
+    spent = Counter[HostLabel]()
+    for start, end in zip(starts[longest].tolist(), ends[longest].tolist(), strict=True):
+        for label, ns in device.timeline.host.spent(start, end).items():
+            if label.cause in _CAUSES[cause]:
+                spent[label] += ns
+    places = Counter[str]()
+    for label, ns in spent.items():
+        places[label.where or label.what] += ns
+    if not places:
+        return ""
+    place, ns = places.most_common(1)[0]
+    share = ns / spent.total()
+    if not place or share < _STANDS_OUT:
+        return ""
+    most = next(label.what for label, _ in spent.most_common() if (label.where or label.what) == place)
+    inner = f", most in “{most}”" if most and most != place else ""
+    return f"{100 * share:.0f} % of the longer gaps are in “{place}”{inner}"
 
 
 def _step_at(device: DeviceFigures, time: int) -> str:

@@ -100,7 +100,9 @@ def _groups(delays: Sequence[Delay]) -> list[_Group]:
         small = by_label[delay.device, delay.cause, delay.what, delay.where] < _SMALL * by_device[delay.device]
         if delay.cause == "slower_host" or (delay.cause in _MERGED and small):
             key: tuple[object, ...] = "slower_host", delay.device
-        elif delay.cause in ("compute", "memory_copies", "unlevel_start", "uneven_end", "unknown"):
+        elif delay.cause in ("compute", "memory_copies"):
+            key = delay.cause, delay.device, delay.what
+        elif delay.cause in ("unlevel_start", "uneven_end", "unknown"):
             key = delay.cause, delay.device
         elif delay.cause == "allocator":
             key = (delay.cause,)
@@ -120,20 +122,25 @@ def _claim_idle(context: FindingContext, delay: Delay) -> None:
     segment = np.array([delay.start_ns, delay.end_ns], np.int64)
     within = int(np.diff(covered(idle, segment))[0])
     took = context.claim_idle(number, IDLE_CAUSE[delay.cause], min(within, delay.late_ns))
+    # Gaps too short to be kept, in the step of the delay.
+    names, step = device.split.names, str(context.matches.step[delay.collectives[0]])
+    if took < delay.cost_ns and step in names:
+        context.claim_idle(number, IDLE_CAUSE[delay.cause], round(delay.cost_ns) - took, names.index(step))
     context.claimed[number].append((delay.start_ns, delay.end_ns, took))
 
 
 def _finding(context: FindingContext, group: _Group) -> Finding:
     matches, largest = context.matches, group.largest
-    instance = largest.collectives[-1]
+    instance = largest.collectives[0]
     late = sorted({matches.device_ids[delay.device][0] for delay in group.delays if delay.cost_ns > 0})
     waiting = [matches.device_ids[device][0] for device in largest.waiting]
     steps = _cost_by_step(context, group)
     text = (
         f"{_ranks(waiting, capital=True)} {'waits' if len(waiting) == 1 else 'wait'} for {_ranks(late)}: "
-        f"{_reason(group, late)}, {_how_late(group, steps)}."
+        f"{_reason(group, late, context.on_cpu)}, {_how_late(group, steps)}."
     )
-    evidence: dict[str, Any] = {"rank": matches.device_ids[largest.device][0], "step": matches.step[instance]}
+    worst = max(steps, key=lambda step: steps[step], default=str(matches.step[instance]))
+    evidence: dict[str, Any] = {"rank": matches.device_ids[largest.device][0], "step": worst or None}
     evidence |= {
         "collective": matches.kind[instance],
         "cause": group.cause,
@@ -171,13 +178,14 @@ def _ranks(ranks: Sequence[int], capital: bool = False) -> str:
     return f"{noun} {shown}"
 
 
-def _reason(group: _Group, late: Sequence[int]) -> str:
+def _reason(group: _Group, late: Sequence[int], on_cpu: bool) -> str:
     """Say what the late ranks did that the others did not."""
     largest, its = group.largest, "its" if len(late) == 1 else "their"
     called = f" “{largest.what}”" if largest.what else ""
     inside = f" in “{largest.where}”" if largest.where and largest.where != largest.what else ""
     return {
-        "compute": f"{its} compute takes longer" + (f" (kernel{called})" if called else ""),
+        "compute": f"{its} compute takes longer"
+        + (f" ({'operator' if on_cpu else 'kernel'}{called})" if called else ""),
         "memory_copies": f"{its} memory copies take longer" + (f" ({called.strip()})" if called else ""),
         "data_loading": f"{its} host waits for the DataLoader",
         "allocator": f"{its} host allocates memory ({largest.what}){inside}",

@@ -20,7 +20,7 @@ OVERLAPPED_LABEL = "Overlapped communication"
 EXPOSED_LABELS: dict[str, str] = {
     "exposed_wait_ns": "Waiting for other ranks",
     "exposed_transfer_ns": "Exposed transfer",
-    "exposed_unmatched_ns": "Exposed with ranks missing",
+    "exposed_unmatched_ns": "Exposed in incomplete collectives",
     "exposed_comm_ns": PART_LABELS[Part.EXPOSED_COMM],
 }
 """Parts of exposed communication by the names in ``exposed_wait.exposed_parts``."""

@@ -105,7 +105,7 @@ def test_an_unknown_wait_is_told_once() -> None:
     run = late_run(30, size=2)
     text = printed(run)
 
-    assert "50.0 % exposed communication (waiting unknown: ranks missing), 20.0 % idle" in sentence(run).plain
+    assert "50.0 % exposed communication (waiting unknown: incomplete collectives), 20.0 % idle" in sentence(run).plain
     assert 1 == text.count("waiting unknown")
     assert "?" not in text
 
@@ -118,10 +118,10 @@ def test_collectives_of_missing_ranks_have_their_own_share() -> None:
     run = Run("r", (first.collective(80 * MS, 100 * MS, lone).build(), whole.timelines[1]), world_size=10)
     text = flat(printed(run))
 
-    assert "20.0 % waiting for rank 1, 10.0 % exposed transfer, 10.0 % exposed with ranks missing" in text
-    assert "exposed with ranks missing 10.0 ms (10 %)" in text
-    assert "ranks missing ms" in text
-    assert "missing" not in flat(printed(whole))
+    assert "20.0 % waiting for rank 1, 10.0 % exposed transfer, 10.0 % exposed in incomplete collectives" in text
+    assert "exposed in incomplete collectives 10.0 ms (10 %)" in text
+    assert "incomplete ms" in text
+    assert "incomplete" not in flat(printed(whole))
 
 
 def test_each_collective_has_its_wait_and_its_rank() -> None:

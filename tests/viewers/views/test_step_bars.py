@@ -102,9 +102,9 @@ def test_tables_of_steps_have_waiting_only_where_it_is_known(table: Callable[[Ru
     both, alone = table(late_run(30, 70)), table(late_run(30, size=2))
 
     assert "40.00" == both.rows[0][both.columns.index("waiting")]
-    assert "ranks missing" not in both.columns
+    assert "incomplete" not in both.columns
     assert "waiting" not in alone.columns
-    assert "50.00" == alone.rows[0][alone.columns.index("ranks missing")]
+    assert "50.00" == alone.rows[0][alone.columns.index("incomplete")]
 
 
 def test_an_unknown_wait_is_one_part() -> None:
