@@ -86,7 +86,8 @@ def test_files_are_written_once(asked: list[Any], tmp_path: Path) -> None:
         again = hta("t.json", "kernel-breakdown", *arguments)
         assert (2, True) == (again.exit_code, "--force" in again.stderr)
         assert 0 == hta("t.json", "kernel-breakdown", *arguments, "--force").exit_code
-    assert "<h1>kernel-breakdown: t.json</h1>" in Path("a.html").read_text()
+    assert "kernel-breakdown" in (page := Path("a.html").read_text())
+    assert "t.json" in page
     assert [False, False, True] == [call[5] for call in asked[::2]]
     assert {"a.txt", "a.json", "a.html", "t.json"} == {path.name for path in tmp_path.iterdir()}
 

@@ -11,6 +11,7 @@ from dptrace.analysis.findings.finding import Finding, FindingContext, exposures
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64
 from dptrace.core.units import byte_size, duration, plural
+from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import Phase
 
 __all__ = ["exposed", "first_bucket", "small_messages"]
@@ -49,11 +50,8 @@ def exposed(context: FindingContext) -> list[Finding]:
         late = min(tail / exposed_ns, 1.0)  # concurrent collectives each have the same exposed time
         text, advice = for_exposed(context, kind, late, hidden, exposed_ns, count / steps, sized * size / max(count, 1))
         evidence: dict[str, Any] = {"collective": kind, "step": worst[1], "rank": worst[2], "exposed_ns": worst[0]}
-        evidence |= {
-            "after_backward_share": round(late, 3),
-            "count": count / steps,
-            "bytes": size / steps if sized else None,
-        }
+        evidence |= {"after_backward_share": round(late, 3), "count": count / steps}
+        evidence["bytes"] = size / steps if sized else None
         last = _last_gradients(context, kind)
         if tail and last:
             evidence["last"] = last
@@ -62,16 +60,22 @@ def exposed(context: FindingContext) -> list[Finding]:
         if waited > _NOTABLE_WAIT * exposed_ns:
             share = 100 * min(waited / exposed_ns, 1.0)
             text += f" {share:.0f} % of the exposed time is waiting for late ranks and not counted here."
-        missing = _missing_ranks_text(context, kind)
-        unmatched = context.unmatched_ns(kind)
-        if not missing and unmatched > _NOTABLE_WAIT * exposed_ns:
-            share = 100 * min(unmatched / exposed_ns, 1.0)
-            missing = f" {share:.0f} % of the exposed time is in incomplete collectives: it may be waiting, too."
-            if unmatched > exposed_ns / 2:
-                advice = "Complete the recordings first: this may be waiting for a late rank."
-        text += missing
+        if missing := _missing_ranks_text(context, kind):
+            text += missing
+        else:
+            unmatched, complete_first = _incomplete(context, kind, exposed_ns)
+            text, advice = text + unmatched, complete_first or advice
         found.append(context.finding("exposed_comm", text, advice, cost, evidence))
     return found
+
+
+def _incomplete(context: FindingContext, kind: str, exposed_ns: int) -> tuple[str, str]:
+    """Return text and advice on collectives that lack ranks of the run itself; empty if there are few."""
+    share = context.unmatched_ns(kind) / exposed_ns
+    if share <= _NOTABLE_WAIT or not (kind in COLLECTIVES and COLLECTIVES[kind].synchronizing):
+        return "", ""
+    text = f" {100 * min(share, 1.0):.0f} % of the exposed time is in incomplete collectives: it may be waiting, too."
+    return text, "Complete the recordings first: this may be waiting for a late rank." if share > 1 / 2 else ""
 
 
 def _of_kind(device: DeviceFigures, kind: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -61,8 +61,8 @@ def test_ranks_missing_have_a_column_only_where_there_are_any() -> None:
     """A rank on its own shows no waits, so that all of its exposed communication stands there."""
     alone = printed(Run("r", two_rank_timelines()[:1], world_size=2))
 
-    assert "missing" in alone
-    assert "missing" not in printed(Run("r", two_rank_timelines()))
+    assert "incom" in alone
+    assert "incom" not in printed(Run("r", two_rank_timelines()))
 
 
 def test_figures_are_whole_in_a_terminal_of_80_columns() -> None:
