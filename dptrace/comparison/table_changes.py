@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from dptrace.comparison.sides import Sides
 from dptrace.comparison.significance import FIGURES_ALPHA, TRANSFERS_ALPHA, WAITS_ALPHA, Judgement, judge
 from dptrace.comparison.step_noise import Float
 from dptrace.core.units import byte_size
+from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import Collective
 
 __all__ = [
@@ -209,7 +210,7 @@ def _judge_rows(values: Float, sides: Sides, alpha: float) -> list[Judgement]:
 def wait_and_transfer(sides: Sides, rows: Sequence[CollectiveChange]) -> tuple[Change, ...]:
     """Compare exposed waiting, and transfer and wait of all matched collectives of a step.
 
-    What is unknown on either side is left out.
+    What is unknown on either side is left out: it would compare as 0.
 
     Args:
         rows: the collectives; those without a transfer do not count.
@@ -219,10 +220,36 @@ def wait_and_transfer(sides: Sides, rows: Sequence[CollectiveChange]) -> tuple[C
         waiting = np.concatenate((sides.a.exposed_wait, sides.b.exposed_wait))[None]
         changes += _row_changes(["exposed_wait_ns"], waiting, sides, False, WAITS_ALPHA / 2)
     matched = {row.collective for row in rows if row.transfer is not None}
-    table = [values for key, values in _collective_table(sides).items() if key in matched]
+    table = _totalled(_collective_table(sides), matched, sides.a.steps)
     if table:
         total = dict(zip(COLLECTIVE_VALUES, np.sum(table, axis=0)[:, None], strict=True))
         alpha = TRANSFERS_ALPHA / (len(table) + 1)
         changes += _row_changes(["transfer_ns"], total["transfer"], sides, False, alpha)
         changes += _row_changes(["wait_ns"], total["wait"], sides, False, WAITS_ALPHA / 2)
     return tuple(changes)
+
+
+def _totalled(table: dict[Collective, Float], matched: Container[Collective], steps_a: int) -> list[Float]:
+    """Return the values of the matched collectives that can be added up on both sides.
+
+    A collective of one side has no counterpart where the other side's are partly unknown: its total would be compared
+    with 0 instead of with them.
+    """
+    halves = [slice(None, steps_a), slice(steps_a, None)]
+    gaps = [_has_gaps({key: values[:, half] for key, values in table.items()}) for half in halves]
+    counts = COLLECTIVE_VALUES.index("count")
+    return [
+        values
+        for key, values in table.items()
+        if key in matched and all(values[counts, half].any() or not gap for half, gap in zip(halves, gaps, strict=True))
+    ]
+
+
+def _has_gaps(table: dict[Collective, Float]) -> bool:
+    """Return whether transfers of a side are unknown: of collectives that synchronize, or of all that it has."""
+    matched, counts = (COLLECTIVE_VALUES.index(name) for name in ("matched", "count"))
+    present = {key: values for key, values in table.items() if values[counts].any()}
+    unmatched = [key for key, values in present.items() if (values[matched] < values[counts]).any()]
+    # Messages between two ranks have no transfer, whatever was recorded.
+    lacking = any(key.kind in COLLECTIVES and COLLECTIVES[key.kind].synchronizing for key in unmatched)
+    return lacking or (bool(present) and len(unmatched) == len(present))
