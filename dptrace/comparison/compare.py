@@ -271,6 +271,8 @@ def compare(
     rows = collective_changes(sides, alike)
     without_kernels = any(run.figures_only for run in (*before, *after))
     unmatched = any(row.transfer is None for row in rows)
+    waits = wait_and_transfer(sides, rows)
+    identical = not any(change.delta for change in (*changes, *waits))
     first, last = sides.a.shown, sides.b.shown
     return Comparison(
         a=first,
@@ -281,11 +283,11 @@ def compare(
         collective_changes=rows,
         kernel_changes=kernel_changes(sides, alike) if with_kernels and not without_kernels else (),
         differences=tuple(_differences(sides, before, after)),
-        notes=tuple(notes_on(sides, without_kernels, unmatched)),
+        notes=tuple(notes_on(sides, without_kernels, unmatched, identical)),
         before=sides.a.samples,
         after=sides.b.samples,
         kinds=kinds,
-        wait_and_transfer=wait_and_transfer(sides, rows),
+        wait_and_transfer=waits,
         unlike=sides.kinds.unlike,
     )
 
@@ -313,13 +315,18 @@ def _by_rank(sides: Sides, alike: bool) -> tuple[tuple[DeviceId, tuple[Change, .
 
 def _differences(sides: Sides, before: Sequence[Run], after: Sequence[Run]) -> list[str]:
     """List how the recordings differ: B's first from A's first, and, within a side, the others from the first."""
-    compared = sides.shared if sides.matching else None
-    texts = differences(before[0], after[0], compared)
+    within: list[str] = []
+    firsts = []
     for letter, side in (("A", before), ("B", after)):
+        found: list[str] = []
         for number, run in enumerate(side[1:], 2):
-            within = differences(side[0], run, tuple(devices_by_id(run)))
-            texts += [f"Within {letter}, recording {number} differs from the first: {text}" for text in within]
-    return texts
+            texts = differences(side[0], run, tuple(devices_by_id(run)), (f"{letter}1", f"{letter}{number}"))
+            found += [f"Within {letter}: {text}" for text in texts]
+        # What the first recording shows is that of the side only where the others agree.
+        firsts.append(f"{letter}1" if found else letter)
+        within += found
+    compared = sides.shared if sides.matching else None
+    return [*differences(before[0], after[0], compared, (firsts[0], firsts[1])), *within]
 
 
 def _sample_dict(sample: RunSample) -> dict[str, Any]:

@@ -16,25 +16,31 @@ _KEYS = ("mode", "model", "parameters", "backend", "script")
 _GROUPS = {"options": "Option", "versions": "Version of"}
 
 
-def differences(a: Run, b: Run, compared: Collection[DeviceId] | None) -> list[str]:
+def differences(
+    a: Run, b: Run, compared: Collection[DeviceId] | None, names: tuple[str, str] = ("A", "B")
+) -> list[str]:
     """List how two compared runs differ, a sentence each: devices, world size, ranks, and entries of run.json.
 
     Args:
         compared: the GPUs in both runs, if only these are compared; None if all GPUs of each run are.
+        names: what the sentences call the runs.
     """
     notes = []
     if a.on_cpu != b.on_cpu:
-        notes.append(f"{_devices_recorded(a, b)}: they share no kernel name.")
+        notes.append(f"{_devices_recorded(a, b, names)}: they share no kernel name.")
     if a.world_size != b.world_size:
         notes.append(
-            f"A had {plural(a.world_size, 'rank')}, B {b.world_size}: figures are means over each run's ranks."
+            f"{names[0]} had {plural(a.world_size, 'rank')}, {names[1]} {b.world_size}: "
+            "figures are means over each run's ranks."
         )
     elif compared is None:
-        notes.append("The runs have no rank in common: figures are means over each run's ranks.")
+        notes.append(f"{names[0]} and {names[1]} have no rank in common: figures are means over each run's ranks.")
     elif len(compared) < max(len(devices_by_id(a)), len(devices_by_id(b))):
         ranks = len({rank for rank, _ in compared})
-        notes.append(f"Only ranks in both runs are compared: {ranks} of {plural(a.world_size, 'rank')}.")
-    return notes + _differing_facts(a, b)
+        notes.append(
+            f"Only ranks in both {names[0]} and {names[1]} are compared: {ranks} of {plural(a.world_size, 'rank')}."
+        )
+    return notes + _differing_facts(a, b, names)
 
 
 def drawn_differences(a: Run, b: Run) -> list[str]:
@@ -56,7 +62,7 @@ def incomparable(a: Run, b: Run) -> str:
     different models, of CPU operators and GPU kernels, or with and without backward do different work.
     """
     if a.on_cpu != b.on_cpu:
-        return _devices_recorded(a, b)
+        return _devices_recorded(a, b, ("A", "B"))
     models = _text(a.metadata.get("model")), _text(b.metadata.get("model"))
     if None not in models and models[0] != models[1]:
         return f"A trained the model {models[0]}, B {models[1]}"
@@ -66,14 +72,14 @@ def incomparable(a: Run, b: Run) -> str:
     return ""
 
 
-def _devices_recorded(a: Run, b: Run) -> str:
+def _devices_recorded(a: Run, b: Run, names: tuple[str, str]) -> str:
     words = ["operators on CPUs" if run.on_cpu else "kernels on GPUs" for run in (a, b)]
-    return f"A shows {words[0]}, B {words[1]}"
+    return f"{names[0]} shows {words[0]}, {names[1]} {words[1]}"
 
 
-def _differing_facts(a: Run, b: Run) -> list[str]:
+def _differing_facts(a: Run, b: Run, names: tuple[str, str] = ("A", "B")) -> list[str]:
     facts = ((word, old, new) for word, old, new in _facts(a, b) if old is not None and new is not None)
-    return [f"{word}: A {old}, B {new}." for word, old, new in facts if old != new]
+    return [f"{word}: {names[0]} {old}, {names[1]} {new}." for word, old, new in facts if old != new]
 
 
 def _facts(a: Run, b: Run) -> Iterator[tuple[str, str | None, str | None]]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.comparison.differences import incomparable
 from dptrace.comparison.samples import Signature, devices_by_id, sample_run
+from dptrace.comparison.summary import shared_notes
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
 from dptrace.errors import DptraceError
@@ -239,14 +240,16 @@ def _notes(a: RunSteps, b: RunSteps, count: int) -> list[str]:
             f"A has {plural(len(a.names), 'step')} and B has {len(b.names)}: steps are paired by order, "
             + ("the first of each." if count == 1 else f"the first {count} of each.")
         )
-    for letter, steps in (("A", a), ("B", b)):
-        most = max(len(device.timeline.windows) for device in steps.devices)
-        if any(len(device.timeline.windows) != most for device in steps.devices):
-            notes.append(f"{letter}: the ranks recorded different numbers of steps; only shared steps are drawn.")
-        if steps.clocks_apart:
-            notes.append(
-                f"{letter}: the ranks' clocks differ too much, so every rank is drawn as starting each step together."
-            )
+    notes += shared_notes([_own_notes(a)], [_own_notes(b)])
     if any((steps.length_ns > (steps.end_ns - steps.start_ns).max(axis=0)).any() for steps in (a, b)):
         notes.append("A step is drawn from its first rank's start to its last rank's end, longer than on any one rank.")
+    return notes
+
+
+def _own_notes(steps: RunSteps) -> list[str]:
+    notes = []
+    if len({len(device.timeline.windows) for device in steps.devices}) > 1:
+        notes.append("the ranks recorded different numbers of steps; only shared steps are drawn.")
+    if steps.clocks_apart:
+        notes.append("the ranks' clocks differ too much, so every rank is drawn as starting each step together.")
     return notes

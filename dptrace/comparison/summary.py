@@ -7,13 +7,13 @@ from itertools import chain
 from typing import Protocol
 
 from dptrace.analysis.per_gpu.idle import CAUSES
-from dptrace.comparison.changes import PARTS, Change, KindChanges
+from dptrace.comparison.changes import PARTS, Change, KindChanges, percent_of
 from dptrace.comparison.samples import RunSample
 from dptrace.comparison.sides import Sides
 from dptrace.comparison.table_changes import CollectiveChange
 from dptrace.core.units import MINUS, duration, plural, signed_duration
 
-__all__ = ["FIGURE_NAMES", "Compared", "notes_on", "summarize"]
+__all__ = ["FIGURE_NAMES", "Compared", "notes_on", "shared_notes", "summarize", "too_few"]
 
 
 class Compared(Protocol):
@@ -63,6 +63,7 @@ FIGURE_NAMES = {
 
 _MAX_LISTED, _MAX_LISTED_STEPS = 3, 4
 """Parts that the summary names; left-out steps that a note names."""
+_OF_COLLECTIVES = ("exposed_wait_ns", "transfer_ns", "wait_ns")
 _LEAST_NS = 1_000
 _ONE_EACH = (
     "One recording per side can't tell a change of the code from one of the machine: two starts of a job differ by "
@@ -107,7 +108,10 @@ def _moved(comparison: Compared) -> list[str]:
     for kind in comparison.kinds:
         found = [c for c in kind.changes if c.beyond and c.name in names and c.name not in named]
         texts += [(change, FIGURE_NAMES[change.name], f" in steps of kind “{kind.kind}”") for change in found]
-    if "transfer_ns" not in named:
+    if any(change.name == "exposed_comm_ns" for change, _, _ in texts):
+        # Waits and transfers are part of it: nothing is listed twice.
+        texts = [one for one in texts if one[0].name not in _OF_COLLECTIVES]
+    elif "transfer_ns" not in named:
         rows = [(row.label, row.transfer) for row in comparison.collective_changes if row.transfer is not None]
         texts += [(change, f"transfer of {label}", _share(change)) for label, change in rows if change.beyond]
     texts.sort(key=lambda one: (one[0].name not in PARTS, -abs(one[0].delta)))
@@ -127,14 +131,29 @@ def _undecided_wall(wall: Change) -> str:
 
 def _cannot_tell(comparison: Compared, wall: Change) -> str:
     if few := comparison.too_few_steps:
-        parts = [c for c in comparison.changes if c.verdict == "cannot tell" and c.name in PARTS]
-        listed = [
-            f"{FIGURE_NAMES[c.name]} {signed_duration(c.delta)}" for c in sorted(parts, key=lambda c: -abs(c.delta))
-        ]
-        return f"Cannot tell, with {few}: B was {_faster(wall)} per step{_list(listed)}."
+        return f"Cannot tell: {too_few(few)}; {_medians(wall)}."
     if wall.drifts:
         return f"Cannot tell: the steps of a recording drift by more than B's difference ({_interval(wall)})."
     return f"Cannot tell whether the step time differs ({_interval(wall)}{_power(wall)})."
+
+
+def too_few(steps: str) -> str:
+    """Return that a number of steps is too small for a claim.
+
+    >>> too_few("2 steps per run"), too_few("1 step per run")
+    ('2 steps per run are too few', '1 step per run is too few')
+    """
+    return f"{steps} {'is' if steps.startswith('1 step ') else 'are'} too few"
+
+
+def _medians(wall: Change) -> str:
+    """Return how the median steps differ, without claiming that the runs do."""
+    delta = wall.b_median - wall.a_median
+    if abs(delta) < _LEAST_NS:
+        return "the median steps are of equal length"
+    percent = percent_of(delta, wall.a_median)
+    share = "" if percent is None else f" ({abs(percent):.1f} %)"
+    return f"B's median step was {duration(abs(delta))}{share} {'longer' if delta > 0 else 'shorter'}"
 
 
 def _interval(change: Change) -> str:
@@ -165,19 +184,16 @@ def _list(texts: Sequence[str]) -> str:
     return f": {', '.join(texts[:_MAX_LISTED])}" if texts else ""
 
 
-def notes_on(sides: Sides, without_kernels: bool, unmatched: bool) -> list[str]:
+def notes_on(sides: Sides, without_kernels: bool, unmatched: bool, identical: bool = False) -> list[str]:
     """Return what limits the figures, a sentence each.
 
     Args:
         without_kernels: whether kernels are not compared.
         unmatched: whether transfer and wait of some collectives are unknown.
+        identical: whether every figure is the same, so that no change can be mistaken for one of the machine.
     """
-    notes = []
-    several = sides.several
-    for letter, side in (("A", sides.a), ("B", sides.b)):
-        for number, sample in enumerate(side.samples, 1):
-            name = f"{letter}{number}" if several else letter
-            notes += [f"{name}: {note}" for note in (*sample.notes, *_left_out(sample))]
+    own = [[(*sample.notes, *_left_out(sample)) for sample in side.samples] for side in (sides.a, sides.b)]
+    notes = shared_notes(own[0], own[1])
     notes += sides.kinds.only
     if len(sides.kinds.labels) > 1:
         kinds = " and ".join(f"“{label}”" for label in sides.kinds.labels)
@@ -186,7 +202,28 @@ def notes_on(sides: Sides, without_kernels: bool, unmatched: bool) -> list[str]:
         notes.append("Kernels are not compared: a run was opened with figures_only.")
     if unmatched:
         notes.append("Transfer and wait are given only for collectives that every rank of their group recorded.")
-    return [*notes, *_on_recordings(sides)]
+    return notes if identical and not sides.several else [*notes, *_on_recordings(sides)]
+
+
+def shared_notes(before: Sequence[Sequence[str]], after: Sequence[Sequence[str]]) -> list[str]:
+    """Name the recordings that each note is on, each note once; a side whose recordings all have it by its letter.
+
+    >>> shared_notes([["late"]], [["late", "cut"]])
+    ['A and B: late', 'B: cut']
+    >>> shared_notes([["late"], ["late"]], [["cut"], ["late"], []])
+    ['A and B2: late', 'B1: cut']
+    """
+    texts = []
+    for note in dict.fromkeys(chain(*before, *after)):
+        names = [name for letter, side in (("A", before), ("B", after)) for name in _having(note, letter, side)]
+        listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        texts.append(f"{listed}: {note}")
+    return texts
+
+
+def _having(note: str, letter: str, side: Sequence[Sequence[str]]) -> list[str]:
+    having = [number for number, notes in enumerate(side, 1) if note in notes]
+    return [letter] if len(having) == len(side) else [f"{letter}{number}" for number in having]
 
 
 def _left_out(sample: RunSample) -> list[str]:

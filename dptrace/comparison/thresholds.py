@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dptrace.comparison.changes import Change
-from dptrace.comparison.summary import FIGURE_NAMES, Compared
+from dptrace.comparison.summary import FIGURE_NAMES, Compared, too_few
 from dptrace.core.units import duration
 from dptrace.errors import UsageError
 
@@ -71,7 +71,9 @@ class Threshold:
         change = self._change(comparison)
         if change is None:
             why = (
-                "a run has no communication" if self.figure == "overlap" else "no collective has all its ranks recorded"
+                "a run has no communication"
+                if self.figure == "overlap"
+                else "no collective has all its ranks recorded in both runs"
             )
             return Crossing(self.text, False, False, f"{self.text}: not checked; {why}.")
         crossed, value = self._beyond(change, comparison.change("wall_ns").b)
@@ -109,7 +111,7 @@ class Threshold:
 def _why_not(change: Change, comparison: Compared) -> str:
     """Return why a crossing does not count."""
     if few := comparison.too_few_steps:
-        return f"{few} are too few to separate that from noise"
+        return f"{too_few(few)} to separate that from noise"
     if comparison.unlike:
         return f"that cannot be told: {comparison.unlike}"
     if change.verdict == "cannot tell":

@@ -127,7 +127,7 @@ def test_ranks_and_steps_can_be_chosen() -> None:
 
     assert [1] == data["a"]["ranks"] == data["b"]["ranks"]
     assert 3 == len(data["a"]["steps"])
-    assert "Cannot tell, with 3 steps" in data["summary"]
+    assert "Cannot tell: 3 steps per run are too few" in data["summary"]
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,17 @@ def test_a_run_against_itself(name: str) -> None:
     assert {"same"} == {change.verdict for change in found.changes}
     assert {0} == {row.time.delta for row in found.kernel_changes}
     assert () == found.differences
+    assert not any("One recording per side" in text for text in found.notes)
+
+
+def test_the_same_time_is_listed_once() -> None:
+    """Exposed communication that B lacks contains its transfers and waits; the table still has them."""
+    found = compare(recorded("naive_cpu_2ranks"), recorded("single_cpu"))
+    moved = {change.name for change in (*found.changes, *found.wait_and_transfer) if change.beyond}
+
+    assert {"exposed_comm_ns", "transfer_ns", "wait_ns"} <= moved
+    assert "exposed communication" in found.summary()
+    assert not any(words in found.summary() for words in ("transfer", "wait for ranks"))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -115,8 +126,13 @@ def test_three_steps_are_no_claim() -> None:
 
     assert {} == named(found)
     assert "cannot tell" == found.change("backward_ns").verdict
-    assert found.summary().startswith("Cannot tell, with 3 steps per run: B was ")
-    assert "backward +" in found.summary()
+    assert found.summary().startswith("Cannot tell: 3 steps per run are too few; B's median step was ")
+    assert found.summary().endswith(" longer.")
+    assert not any(word in found.summary() for word in ("slower", "backward"))
+    assert "3 steps per run are too few" in found.check("backward > +5%").text
+    shorter = compare(job(steps=1, factors={"backward": 2}), job(steps=1))
+    assert shorter.summary().startswith("Cannot tell: 1 step per run is too few; ")
+    assert shorter.summary().endswith(" shorter.")
     assert "3 and 2 steps" == compare(job(steps=3), job(steps=2)).too_few_steps
 
 

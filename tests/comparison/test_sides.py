@@ -12,10 +12,11 @@ import pytest
 
 from dptrace.comparison.compare import Comparison, compare
 from dptrace.comparison.sides import make_sides
+from dptrace.comparison.summary import shared_notes
 from dptrace.errors import DptraceError, UsageError
 from dptrace.load.open import open_run
 from dptrace.run.run import Run
-from tests.support.jobs import LENGTHS, job
+from tests.support.jobs import LENGTHS, job, run_of
 from tests.support.real_traces import needs_real_traces, real
 
 
@@ -115,6 +116,40 @@ def test_what_lacks_a_rank_has_no_transfer() -> None:
     assert () == found.wait_and_transfer
     assert {None} == {row.transfer for row in found.collective_changes}
     assert "no collective" in found.check("transfer > +5%").text
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_unknown_transfers_of_one_side_are_not_zero(swapped: bool) -> None:
+    """All ranks' all-gathers against one rank's all-reduces: nothing shows how long the latter transferred."""
+    whole = job()
+    gathers = [
+        replace(t, collectives=tuple(replace(c, kind="all_gather") for c in t.collectives)) for t in whole.timelines
+    ]
+    one_of_two = job(seed=1, world_size=2)
+    one_of_two = replace(one_of_two, timelines=one_of_two.timelines[:1], devices=())
+    pair = run_of(gathers), one_of_two
+    found = compare(*(pair[::-1] if swapped else pair))
+
+    assert () == found.wait_and_transfer
+    assert {True, False} == {row.transfer is None for row in found.collective_changes}
+    assert found.check("transfer < -10%").text.endswith("no collective has all its ranks recorded in both runs.")
+
+
+def test_differences_and_notes_name_the_recordings_they_are_on() -> None:
+    """By number within a side, by letter where all recordings of it agree; each note once."""
+    modes = ("naive", "ddp"), ("naive", "naive")
+    runs = [
+        [job(seed=2 * i + j, metadata={"mode": mode}) for j, mode in enumerate(side)] for i, side in enumerate(modes)
+    ]
+    found = compare(runs[0], runs[1])
+
+    assert ("Within A: Mode: A1 naive, A2 ddp.",) == found.differences
+    assert ("Mode: A1 ddp, B naive.", "Within A: Mode: A1 ddp, A2 naive.") == compare(
+        runs[0][::-1], runs[1]
+    ).differences
+    assert ["A and B: late", "A1 and B2: cut", "B: odd"] == shared_notes(
+        [["late", "cut"], ["late"]], [["late", "odd"], ["odd", "late", "cut"]]
+    )
 
 
 def test_recordings_of_one_side_share_ranks() -> None:

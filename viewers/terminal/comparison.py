@@ -13,6 +13,7 @@ from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.comparison.changes import PARTS, Change, KindChanges
 from dptrace.comparison.compare import FIGURE_NAMES, Comparison
 from dptrace.comparison.samples import DeviceId, RunSample
+from dptrace.comparison.summary import shared_notes
 from dptrace.comparison.table_changes import CollectiveChange, KernelChange
 from dptrace.core.text import sanitize
 from dptrace.core.units import MINUS, byte_size, milliseconds, plural, signed_milliseconds
@@ -269,10 +270,8 @@ def _kernels(comparison: Comparison, width: int, every: bool) -> Iterator[Render
 
 def texts_below(comparison: Comparison) -> list[str]:
     """Return the notes that limit the figures: of each recording, and of the comparison."""
-    samples = [*comparison.before, *comparison.after]
-    names = [name for name, _ in side_lines(comparison)]
-    run_notes = [f"{name}: {note}" for name, sample in zip(names, samples, strict=True) for note in sample.run.notes]
-    return [*run_notes, *comparison.notes]
+    before, after = ([sample.run.notes for sample in side] for side in (comparison.before, comparison.after))
+    return [*shared_notes(before, after), *comparison.notes]
 
 
 def print_comparison(comparison: Comparison, console: Console, every: bool = False, per_rank: bool = False) -> None:
