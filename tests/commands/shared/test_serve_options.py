@@ -116,15 +116,20 @@ def test_nothing_is_served_unasked() -> None:
 
 @pytest.mark.spawn
 def test_ctrl_c_ends_the_process_quietly() -> None:
-    """A real process, a real signal."""
+    """A real process, a real signal; a shell that ran pytest in the background would have it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     command = [sys.executable, "-m", "dptrace", "view", str(TRACE), "--serve", "--no-browser"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "NO_PROXY": "*"}
     ) as process:
+        signal.signal(signal.SIGINT, before)
         assert process.stdout is not None
-        assert process.stdout.readline().startswith("http://127.0.0.1:")
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        try:
+            assert process.stdout.readline().startswith("http://127.0.0.1:")
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
 
     assert 0 == process.returncode
     assert "Traceback" not in errors
