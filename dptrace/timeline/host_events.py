@@ -67,6 +67,8 @@ def host_activity(
     if not events:
         return NO_ACTIVITY
     times = np.unique(np.concatenate([*(thread.edges for thread in events), *communicating]))
+    if not len(times):
+        return NO_ACTIVITY  # only events too short for pieces of their own
     columns = _first_of([thread.at(times, kinds) for thread in events])
     labels, label = _labels(trace.names, columns)
     label = _mark_passive(labels, label, times, communicating)

@@ -58,7 +58,7 @@ def test_ranks_and_steps_can_be_chosen(folder: Path) -> None:
 
     assert 0 == result.exit_code, result.output
     assert "" == result.output
-    assert "Only steps 5 to 5" in page
+    assert "Only step 5 is selected" in page
     assert "1 of 2 ranks" in page
 
 

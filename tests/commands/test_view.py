@@ -131,7 +131,7 @@ def test_ranks_and_steps_can_be_chosen(folder: Path, tmp_path: Path) -> None:
 
     assert 0 == result.exit_code, result.output
     assert "1 of 2 ranks" in text
-    assert "Only steps 5 to 5" in text
+    assert "Only step 5 is selected" in text
     assert "ProfilerStep#4" not in text
 
 

@@ -107,3 +107,11 @@ def test_the_pieces_of_a_real_recording_are_few() -> None:
 
     assert 1000 < len(host.start_ns) < 100_000
     assert spent(host, HostCause.OPERATOR)["CompiledFunctionBackward"] > 100 * MS
+
+
+def test_events_too_short_for_pieces_are_no_activity() -> None:
+    """A recording of instants has nothing to compare."""
+    from dptrace.timeline.host import NO_ACTIVITY
+
+    assert {HostLabel(HostCause.NOTHING_RECORDED): 5} == NO_ACTIVITY.spent(10, 15)
+    assert 0 == len(NO_ACTIVITY.intervals(*HostCause)[0])
