@@ -72,15 +72,6 @@ class HostActivity:
             spent[nothing] = spent.get(nothing, 0) + rest
         return spent
 
-    def longest(self, label: HostLabel, since: int, until: int) -> tuple[int, int]:
-        """Return start and end of the longest piece of a label between two times; the whole time if it has none."""
-        start, end, labels = self.cut(since, until)
-        chosen = np.array([own == label for own in self.labels], np.bool_)[labels]
-        if not chosen.any():
-            return since, until
-        place = int(np.flatnonzero(chosen)[(end - start)[chosen].argmax()])
-        return int(start[place]), int(end[place])
-
     def intervals(self, *causes: HostCause) -> IntervalSet:
         """Return when the host was busy with any of these causes."""
         chosen = np.isin([label.cause for label in self.labels], causes)[self.label]

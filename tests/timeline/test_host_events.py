@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -78,8 +79,6 @@ def names(labels: Iterable[HostLabel]) -> set[str]:
 
 def test_long_python_functions_name_what_the_host_did(tmp_path: Path) -> None:
     """With stacks, the function that slept is named; functions of a few microseconds are dropped."""
-    import json
-
     path = planted_job(tmp_path, [Plant(0, "pause", 4, steps=[1], layer=4)], ranks=1) / "rank0.json"
     content = json.loads(path.read_text())
     events = content["traceEvents"]
@@ -109,9 +108,14 @@ def test_the_pieces_of_a_real_recording_are_few() -> None:
     assert spent(host, HostCause.OPERATOR)["CompiledFunctionBackward"] > 100 * MS
 
 
-def test_events_too_short_for_pieces_are_no_activity() -> None:
-    """A recording of instants has nothing to compare."""
-    from dptrace.timeline.host import NO_ACTIVITY
+def test_events_too_short_for_pieces_are_no_activity(tmp_path: Path) -> None:
+    """A recording of instants on a CPU is read; its host did nothing that can be compared."""
+    instant = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "dur": 0, "args": {}}
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": [instant | {"name": "aten::add", "ts": 10 + k} for k in range(3)]}))
 
-    assert {HostLabel(HostCause.NOTHING_RECORDED): 5} == NO_ACTIVITY.spent(10, 15)
-    assert 0 == len(NO_ACTIVITY.intervals(*HostCause)[0])
+    host = activity(path)
+
+    assert 0 == len(host.labels)
+    assert {HostLabel(HostCause.NOTHING_RECORDED): 5} == host.spent(10, 15)
+    assert 0 == len(host.intervals(*HostCause)[0])

@@ -70,8 +70,6 @@ class Delay:
     """Exposed wait of the mean early rank, over all collectives it reached."""
     collectives: list[int] = field(default_factory=list)
     """The collectives it reached, by index into the matches."""
-    row: int = -1
-    """Row of the lateness at which it was largest."""
 
 
 @dataclass

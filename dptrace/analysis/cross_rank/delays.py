@@ -91,7 +91,7 @@ class _Ledger:
             start, end = points.segment(key.point, column)
             delay = self.delays[key] = Delay(key.device, *key.cause, waiting, start, end, len(lateness.devices))
         if late_ns > delay.late_ns:
-            delay.late_ns, delay.waiting, delay.row = int(late_ns), waiting, row
+            delay.late_ns, delay.waiting = int(late_ns), waiting
         delay.collectives.append(int(lateness.rows[row]))
 
     def _refund(self, row: int, late: NDArray[np.intp], now: Mapping[Key, tuple[float, Arrival]]) -> None:

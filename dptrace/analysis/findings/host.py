@@ -66,14 +66,13 @@ _NOTABLE_OVERHEAD = 0.05
 
 def idle(context: FindingContext) -> list[Finding]:
     """Find idle time by cause, as far as no other finding explains it, and exposed memory copies."""
-    on_cpu = all(device.timeline.on_cpu for device in context.devices)
     found = []
     for cause, texts in _IDLE.items():
-        if on_cpu and cause != "data_loading_ns":
+        if context.on_cpu and cause != "data_loading_ns":
             continue  # on a CPU, gaps between operators are Python; no GPU is idle
         values = [idle_ns[cause] for idle_ns in context.idle_ns]
         found.append(_idle_finding(context, cause, texts, values))
-    if not on_cpu:
+    if not context.on_cpu:
         exposed = [device.split.figures["exposed_memory_ns"] for device in context.devices]
         found.append(_idle_finding(context, "exposed_memory_ns", _COPIES, exposed))
     return found
@@ -91,9 +90,8 @@ def _idle_finding(context: FindingContext, cause: str, texts: tuple[str, str, st
     elif len(devices) > 1 and means[most] > 1.5 * np.median(means):
         text += f", most on rank {device.timeline.rank} ({duration(means[most])} per step)"
     gaps = longest_gaps(device, cause, int(own.sum()), context.claimed[most])
-    if (clause := gaps_text(gaps, device.timeline.rank if len(devices) > 1 else None)) or (
-        clause := main_activity(device, cause)
-    ):
+    rank = device.timeline.rank if len(devices) > 1 else None
+    if clause := gaps_text(gaps, rank) or main_activity(device, cause):
         text += f"; {clause}"
     if kind == "host_bound" and gaps and gaps[0].label.cause != HostCause.OPERATOR:
         advice = PYTHON_ADVICE

@@ -36,8 +36,6 @@ class Gap:
     """The part of an idle gap that one thing on the host filled."""
 
     ns: int
-    start_ns: int
-    """Start of the gap, on the device's own clock."""
     step: str
     label: HostLabel
 
@@ -65,7 +63,7 @@ def longest_gaps(
         own = {label: ns for label, ns in spent.items() if label.cause in _CAUSES[cause]}
         if own and sum(own.values()) >= least:
             label = max(own, key=lambda label: own[label])
-            found.append(Gap(sum(own.values()), start, _step_at(device, start), label))
+            found.append(Gap(sum(own.values()), _step_at(device, start), label))
     return sorted(found, key=lambda gap: -gap.ns)[:_MOST_NAMED]
 
 
@@ -103,7 +101,7 @@ def _step_at(device: DeviceFigures, time: int) -> str:
 def gaps_text(gaps: Sequence[Gap], rank: int | None) -> str:
     """Return a clause on the longest gaps; empty without any.
 
-    >>> gap = Gap(156_000_000, 0, "ProfilerStep#4", HostLabel(HostCause.ALLOCATOR, "cudaMalloc", "forward"))
+    >>> gap = Gap(156_000_000, "ProfilerStep#4", HostLabel(HostCause.ALLOCATOR, "cudaMalloc", "forward"))
     >>> gaps_text([gap], 0)
     'the longest gap is 156.0 ms in ProfilerStep#4 on rank 0: “cudaMalloc” in “forward”'
     """

@@ -21,9 +21,9 @@ from dptrace.core.intervals import Int64, covered, intersect
 from dptrace.core.units import duration, plural
 from dptrace.timeline.host import HostCause
 
-__all__ = ["IDLE_CAUSE", "stragglers"]
+__all__ = ["stragglers"]
 
-IDLE_CAUSE = {
+_IDLE_CAUSE = {
     "data_loading": "data_loading_ns",
     "allocator": "allocator_ns",
     "synchronizing": "synchronizing_ns",
@@ -115,17 +115,17 @@ def _groups(delays: Sequence[Delay]) -> list[_Group]:
 def _claim_idle(context: FindingContext, delay: Delay) -> None:
     """Claim the idle time of a late rank in its own delay, so that the findings on idle time leave it out."""
     number = int(context.device_of_match[delay.device])
-    if delay.cause not in IDLE_CAUSE or delay.cost_ns <= 0 or number < 0 or not delay.end_ns:
+    if delay.cause not in _IDLE_CAUSE or delay.cost_ns <= 0 or number < 0 or not delay.end_ns:
         return
     device = context.devices[number]
     idle = intersect(device.host_gaps, device.timeline.host.intervals(*_HOST_CAUSES[delay.cause]))
     segment = np.array([delay.start_ns, delay.end_ns], np.int64)
     within = int(np.diff(covered(idle, segment))[0])
-    took = context.claim_idle(number, IDLE_CAUSE[delay.cause], min(within, delay.late_ns))
+    took = context.claim_idle(number, _IDLE_CAUSE[delay.cause], min(within, delay.late_ns))
     # Gaps too short to be kept, in the step of the delay.
     names, step = device.split.names, str(context.matches.step[delay.collectives[0]])
     if took < delay.cost_ns and step in names:
-        context.claim_idle(number, IDLE_CAUSE[delay.cause], round(delay.cost_ns) - took, names.index(step))
+        context.claim_idle(number, _IDLE_CAUSE[delay.cause], round(delay.cost_ns) - took, names.index(step))
     context.claimed[number].append((delay.start_ns, delay.end_ns, took))
 
 

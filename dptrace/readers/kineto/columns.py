@@ -7,6 +7,7 @@ the reader must stay close to the speed of the JSON decoding. See benchmarks/.
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
@@ -146,7 +147,7 @@ def _long_or_not_python(events: list[Complete], category: NDArray[np.uint8]) -> 
     return wanted
 
 
-class EventSink:
+class EventSink(ABC):
     """Columns of some kind that :func:`~dptrace.readers.kineto.reader.read_into` fills, with counts."""
 
     events = 0
@@ -160,13 +161,13 @@ class EventSink:
     saw_last_event = False
     """Whether Kineto's last event was read, so that no event is missing."""
 
+    @abstractmethod
     def decode(self, text: bytes) -> None:
         """Add the events of a JSON list.
 
         Raises:
             DAMAGE: the text is not a list of events; none was added.
         """
-        raise NotImplementedError
 
 
 class Columns(EventSink):
