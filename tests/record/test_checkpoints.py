@@ -104,7 +104,9 @@ def test_a_training_goes_on_after_kills_and_ends_as_if_undisturbed(tmp_path: Pat
     restarts = disturbed["run"]["restarts"]
     assert [number for number, _ in disturbed["killed"]] == [restart["rank"] for restart in restarts]
     assert all("SIGKILL" in restart["message"] for restart in restarts)
-    assert len(restarts) == sum("restarted" in note for note in disturbed["run"]["notes"])
+    # One note per rank: both kills may have met the same rank.
+    restarted_ranks = {restart["rank"] for restart in restarts}
+    assert len(restarted_ranks) == sum("restarted" in note for note in disturbed["run"]["notes"])
     assert "complete" == disturbed["run"]["status"]
 
 

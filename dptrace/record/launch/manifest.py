@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,7 +14,15 @@ from typing import Any
 from dptrace.record.launch.messages import read_messages, write_json
 from dptrace.record.launch.run_folder import RUN_FILE, SCHEMA
 
-__all__ = ["launch_metadata", "manifest", "mean_losses", "missing_ranks_note", "overhead", "write_manifest"]
+__all__ = [
+    "launch_metadata",
+    "manifest",
+    "mean_losses",
+    "missing_ranks_note",
+    "overhead",
+    "restart_notes",
+    "write_manifest",
+]
 
 _RUN_FIELDS = ("model", "parameters", "options", "schedule", "world_size", "backend", "versions", "ddp")
 _RANK_FIELDS = (
@@ -68,7 +77,7 @@ def manifest(ranks_metadata: Sequence[dict[str, Any]], launch_metadata: dict[str
     """
     ranks = [{key: rank_metadata[key] for key in _RANK_FIELDS} for rank_metadata in ranks_metadata]
     run_metadata: dict[str, Any] = {key: ranks_metadata[0][key] if ranks_metadata else None for key in _RUN_FIELDS}
-    notes = [_restart_note(restart) for restart in launch_metadata.get("restarts", ())]
+    notes = restart_notes(launch_metadata.get("restarts", ()))
     notes += [note for rank_metadata in ranks_metadata for note in rank_metadata["notes"]]
     world_size = run_metadata["world_size"]
     if ranks and len(ranks) < world_size and launch_metadata["status"] == "complete":
@@ -90,9 +99,16 @@ def missing_ranks_note(here: int, ranks: int) -> str:
     return f"{here} of {ranks} ranks are here; copy the others' traces beside them."
 
 
-def _restart_note(restart: dict[str, Any]) -> str:
-    who = "A rank" if restart["rank"] is None else f"Rank {restart['rank']}"
-    return f"{who} failed ({restart['message']}); all ranks were restarted."
+def restart_notes(restarts: Sequence[dict[str, Any]]) -> list[str]:
+    """Return one note per rank and reason; a rank that failed repeatedly for one reason is counted, not repeated."""
+    counts = Counter((restart["rank"], restart["message"]) for restart in restarts)
+    return [_restart_note(rank, message, count) for (rank, message), count in counts.items()]
+
+
+def _restart_note(rank: int | None, message: str, count: int) -> str:
+    who = "A rank" if rank is None else f"Rank {rank}"
+    often, each = (f" {count} times", " each time") if count > 1 else ("", "")
+    return f"{who} failed{often} ({message}); all ranks were restarted{each}."
 
 
 def mean_losses(losses_by_rank: Sequence[Sequence[float]]) -> list[float | None]:

@@ -52,6 +52,17 @@ def test_ranks_that_lie_on_other_machines_are_told() -> None:
     assert manifest([], failed)["world_size"] is None
 
 
+def test_repeated_restarts_are_counted() -> None:
+    """Two failures of one rank for one reason are one note that counts them; another rank's has its own."""
+    killed, lost = {"rank": 1, "message": "killed by SIGKILL"}, {"rank": None, "message": "unknown"}
+
+    notes = manifest([], COMPLETE | {"restarts": [killed, lost, killed]} | {"status": "failed"})["notes"]
+
+    assert 2 == len(notes)
+    assert "Rank 1 failed 2 times (killed by SIGKILL)" in notes[0]
+    assert "A rank failed (unknown)" in notes[1]
+
+
 def _described(heading: str, until: str) -> set[str]:
     text = DOCUMENTED.read_text(encoding="utf-8")
     part = text[text.index(heading) : text.index(until)]
