@@ -17,8 +17,9 @@ from typing import Any
 
 from dptrace.bench.matrix import BenchConfig
 from dptrace.errors import DptraceError
-from dptrace.record.launch.launcher import Launch, launch, raise_on_signals, stop_agent, thread_environment
+from dptrace.record.launch.launcher import launch
 from dptrace.record.launch.messages import RESULTS
+from dptrace.record.launch.torchrun import Launch, raise_on_signals, stop_agent, thread_environment
 from dptrace.record.options.modes import trainer
 
 __all__ = ["BenchRunError", "Settings", "parse_results", "run_profiled", "run_timed"]

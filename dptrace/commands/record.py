@@ -31,7 +31,7 @@ from dptrace.record.options.parse import (
 from dptrace.record.options.validation import check_ranks
 
 if TYPE_CHECKING:
-    from dptrace.record.launch.launcher import Launch
+    from dptrace.record.launch.torchrun import Launch
 
 _SCRIPT_OPTIONS = ("steps", "warmup", "wait", "out")
 """Options that apply to a user's script too; the others belong to dptrace's trainers."""
@@ -227,7 +227,7 @@ def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
 
 def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: dict[str, Any]) -> Launch:
     from dptrace.bench.links.launch import links_summary, read_links
-    from dptrace.record.launch.launcher import Launch
+    from dptrace.record.launch.torchrun import Launch
 
     processes = _processes(mode, gpus, options["quiet"])
     if mode is not None:
@@ -262,7 +262,8 @@ def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: d
 
 
 def _record(job: Launch, quiet: bool) -> None:
-    from dptrace.record.launch.launcher import Interrupted, launch
+    from dptrace.record.launch.launcher import launch
+    from dptrace.record.launch.torchrun import Interrupted
     from dptrace.viewers.terminal.run_facts import memory_sentence
 
     if job.mode is not None and job.max_restarts and job.checkpoints is None and not quiet:

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from dptrace.commands.record import _data, _record, _summary, command
 from dptrace.errors import DptraceError, MissingExtraError, UsageError
-from dptrace.record.launch.launcher import Interrupted, Launch
 from dptrace.record.launch.manifest import overhead
+from dptrace.record.launch.torchrun import Interrupted, Launch
 from dptrace.record.options.catalog import OPTIONS
 from dptrace.record.options.modes import MODES
 from dptrace.record.options.parse import parse_options

@@ -16,7 +16,7 @@ from typing import Any
 from dptrace.bench.store import read_json
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record.launch.failure import collect_logs, find_failure, last_lines
-from dptrace.record.launch.launcher import Launch, raise_on_signals, run_torchrun
+from dptrace.record.launch.torchrun import Launch, raise_on_signals, run_torchrun
 
 __all__ = ["LinksRequest", "check_address", "check_endpoint", "links_summary", "measure_links", "read_links"]
 

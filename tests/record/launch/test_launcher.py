@@ -10,9 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
+from tests.support.processes import processes_in
 from tests.support.recordings import dptrace, environment
 
 pytest.importorskip("torch")
@@ -57,18 +57,6 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def _ranks(folder: Path) -> list[psutil.Process]:
-    """Return all processes that run in *folder*: launcher, torchrun, ranks."""
-    processes = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(folder) and process.status() != psutil.STATUS_ZOMBIE:
-                processes.append(process)
-        except psutil.Error:
-            continue
-    return processes
-
-
 def _start(script: Path, how: str) -> subprocess.Popen[str]:
     options = ["--gpus", "2", "--warmup", "2", "--wait", "0", "--steps", "3"]
     command = [sys.executable, "-m", "dptrace", "record", "-q", *options, script.name, how]
@@ -105,7 +93,7 @@ def test_a_rank_that_dies_ends_the_run_within_seconds(script: Path, how: str, sa
     assert all(path.name in errors for path in kept.glob("rank*"))
     assert (kept / "rank0.pt.trace.json.gz").exists()
     assert ["train.failed"] == os.listdir(script.parent / "runs")
-    assert [] == _ranks(script.parent)
+    assert [] == processes_in(script.parent)
 
 
 @pytest.mark.slow
@@ -114,14 +102,14 @@ def test_a_stopped_launcher_leaves_no_process(script: Path, number: signal.Signa
     """Ctrl-C and SIGTERM leave neither processes nor files; even after SIGKILL no process stays."""
     launcher = _start(script, "hang")
     _wait_for(script.parent / "dying", launcher)
-    assert 4 == len(_ranks(script.parent))
+    assert 4 == len(processes_in(script.parent))
     launcher.send_signal(number)
     code = launcher.wait(60)
 
     until = time.monotonic() + 60
-    while _ranks(script.parent) and time.monotonic() < until:
+    while processes_in(script.parent) and time.monotonic() < until:
         time.sleep(0.05)
-    assert [] == _ranks(script.parent)
+    assert [] == processes_in(script.parent)
     if number != signal.SIGKILL:
         assert 128 + number == code
         assert "Interrupted" in (script.parent / "errors").read_text()
@@ -156,6 +144,7 @@ def test_a_failure_after_a_restart_tells_of_it_and_of_the_checkpoints(tmp_path: 
     from dptrace.errors import RecordingError
     from dptrace.record.launch import launcher as launch
     from dptrace.record.launch.run_folder import RunFolder
+    from dptrace.record.launch.torchrun import Launch
 
     run = RunFolder(tmp_path / "r")
     run.begin(force=False)
@@ -164,7 +153,7 @@ def test_a_failure_after_a_restart_tells_of_it_and_of_the_checkpoints(tmp_path: 
     (run.staging / "restarts.agent0.json").write_text(json.dumps([{"attempt": 0, "time_ns": 5, "exits": killed}]))
     (run.staging / "rank1.log").write_text("said\n")
     (tmp_path / "step-00000005.pt").write_text("")
-    job = launch.Launch(tmp_path / "r", False, Path("ddp.py"), (), 2, "ddp", checkpoints=tmp_path)
+    job = Launch(tmp_path / "r", False, Path("ddp.py"), (), 2, "ddp", checkpoints=tmp_path)
     with pytest.raises(RecordingError) as error:
         launch._finish_run(job, run, 1)
 
@@ -172,36 +161,3 @@ def test_a_failure_after_a_restart_tells_of_it_and_of_the_checkpoints(tmp_path: 
     assert f"The checkpoints in {tmp_path} stay, the last of step 5" in str(error.value)
     info = json.loads((tmp_path / "r.failed" / "run.json").read_text())
     assert (1, 0) == (len(info["restarts"]), info["restarts"][0]["rank"])
-
-
-STUBBORN = """
-import signal, subprocess, sys, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if len(sys.argv) == 1:
-    subprocess.Popen([sys.executable, __file__, "rank"], start_new_session=True)
-else:
-    open("ready", "w").close()
-time.sleep(600)
-"""
-
-
-def test_ranks_that_do_not_heed_are_killed_in_their_own_sessions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Some versions of torchrun wait half a minute for them, and they are not in its process group."""
-    from dptrace.record.launch import launcher as launch
-
-    monkeypatch.setattr(launch, "_SHUTDOWN_S", 0)
-    monkeypatch.setattr(launch, "_GRACE_S", 0.2)
-    (tmp_path / "stubborn.py").write_text(STUBBORN)
-    agent = subprocess.Popen([sys.executable, "stubborn.py"], cwd=tmp_path, start_new_session=True)
-    until = time.monotonic() + 120
-    while not (tmp_path / "ready").exists() and time.monotonic() < until:
-        time.sleep(0.02)
-    assert 2 == len(_ranks(tmp_path))
-    launch.stop_agent(agent)
-
-    until = time.monotonic() + 60
-    while _ranks(tmp_path) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert [] == _ranks(tmp_path)

@@ -1,0 +1,163 @@
+"""Start torchrun for a job, supervise it, and end it with all its ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from dptrace.core.subprocess_pool import available_cores
+from dptrace.record.launch.messages import LauncherSettings
+from dptrace.record.launch.process_tree import LAUNCHER_PID_ENV, descendants
+
+__all__ = ["Interrupted", "Launch", "raise_on_signals", "run_torchrun", "stop_agent", "thread_environment"]
+
+_SHUTDOWN_S = 5
+"""Seconds that torchrun gives the peers of a dead rank to end, in versions that can be configured."""
+_GRACE_S = 3
+_POLL_S = 0.05
+
+
+class Interrupted(BaseException):
+    """A signal stopped the launcher."""
+
+    def __init__(self, number: int) -> None:
+        self.exit_code = 128 + number
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A job to start."""
+
+    out: Path
+    force: bool
+    script: Path
+    arguments: Sequence[str]
+    processes: int
+    """Number of processes on this machine."""
+    mode: str | None
+    """None for a user script, which ``record.script.runner`` runs."""
+    schedule: dict[str, int | None] = field(default_factory=dict)
+    """``steps``, ``warmup``, ``wait``; None for those that the user did not give."""
+    nnodes: int = 1
+    node_rank: int = 0
+    endpoint: str | None = None
+    max_restarts: int = 0
+    """How often all ranks are restarted when one fails."""
+    checkpoints: Path | None = None
+    """Folder of the training's checkpoints; None if it neither writes nor reads any."""
+    show_output: bool = True
+    """Whether rank 0's output goes to the terminal; other output is kept and shown if a rank dies."""
+    verbose: bool = False
+    command: Sequence[str] = ()
+    links: dict[str, Any] | None = None
+    """Measurements of the links, for run.json."""
+
+
+@contextmanager
+def raise_on_signals() -> Iterator[None]:
+    """Raise Interrupted for the signals that end a process, so that the ranks are ended first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for other in before:
+            signal.signal(other, signal.SIG_IGN)  # a second Ctrl-C must not leave ranks behind
+        raise Interrupted(number)
+
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_torchrun(job: Launch, staging: Path, progress: Callable[[int, int], None]) -> int:
+    """Run torchrun until it ends, and return its exit code."""
+    progress_file = staging / "progress"
+    command = _torchrun_command(job, staging)
+    if job.verbose:
+        print(" ".join(command), file=sys.stderr)
+    # A separate session: the terminal's Ctrl-C reaches only the launcher, which ends the ranks in order.
+    agent = subprocess.Popen(
+        command, env=_environment(job, staging) | {LAUNCHER_PID_ENV: str(os.getpid())}, start_new_session=True
+    )
+    try:
+        while agent.poll() is None:
+            time.sleep(_POLL_S)
+            with suppress(OSError, ValueError):
+                done, total = map(int, progress_file.read_text().split())
+                progress(done, total)
+        return agent.returncode
+    finally:
+        stop_agent(agent)
+
+
+def stop_agent(agent: subprocess.Popen[bytes]) -> None:
+    """End torchrun, which ends the ranks; kill those that are still running after some seconds.
+
+    Each rank has its own session, so that a signal to torchrun's process group does not reach it; and some versions of
+    torchrun wait half a minute for a rank that ignores SIGTERM.
+    """
+    if agent.poll() is not None:
+        return
+    ranks = descendants(agent.pid)  # before torchrun ends: afterwards they have another parent
+    agent.terminate()
+    try:
+        agent.wait(_SHUTDOWN_S + _GRACE_S)
+    except subprocess.TimeoutExpired:
+        for process in {*ranks, *descendants(agent.pid)}:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        agent.kill()
+        agent.wait()
+
+
+def _torchrun_command(job: Launch, staging: Path) -> list[str]:
+    rendezvous = ["--standalone", "--local-addr=127.0.0.1"]
+    if job.nnodes > 1:
+        rendezvous = [f"--nnodes={job.nnodes}", f"--node-rank={job.node_rank}", f"--rdzv-endpoint={job.endpoint}"]
+    # Rank 0's output goes directly to the terminal, not through torchrun's tee, which would hold back the lines that a
+    # progress bar rewrites.
+    redirected = ",".join(f"{local}:3" for local in range(job.show_output, job.processes))
+    output = [f"--log-dir={staging}/logs{job.node_rank}", f"--redirects={redirected or 0}"]
+    script = [str(job.script)] if job.mode else ["-m", "dptrace.record.script.runner", str(job.script)]
+    agent = [sys.executable, "-m", "dptrace.record.launch.torchrun_agent", f"{staging}/agent{job.node_rank}.json"]
+    return [
+        *agent,
+        *rendezvous,
+        f"--nproc-per-node={job.processes}",
+        f"--max-restarts={job.max_restarts}",
+        *output,
+        *script,
+        *job.arguments,
+    ]
+
+
+def _environment(job: Launch, staging: Path) -> dict[str, str]:
+    assignment = LauncherSettings(str(staging), str(job.out), progress=job.mode is not None, **job.schedule)
+    # Restarted ranks must not find the addresses that the previous ones left in torchrun's own store.
+    fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if job.max_restarts else {}
+    return fresh | thread_environment(job.processes) | assignment.environment()
+
+
+def thread_environment(processes: int) -> dict[str, str]:
+    """Return an environment in which this many ranks share the machine's cores; the user's settings take precedence."""
+    defaults = {
+        # If each rank used all cores, ranks would wait for each other's threads.
+        "OMP_NUM_THREADS": str(max(1, available_cores() // processes)),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SHUTDOWN_S),
+    }
+    return defaults | os.environ

@@ -1,0 +1,1 @@
+"""Run an unchanged script of the user on each rank, and record it."""

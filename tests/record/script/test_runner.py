@@ -1,0 +1,69 @@
+"""Running a script that was not changed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+pytestmark = pytest.mark.filterwarnings("default")  # torch's own, which differ from version to version
+
+
+def test_a_rank_that_failed_ends_whatever_its_recording_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Even if closing the recording fails, the rank ends without its exit handlers, which could hang."""
+    from dptrace.record.script import runner
+    from dptrace.record.script.optimizer_steps import OptimizerSteps
+
+    class Left(BaseException):
+        pass
+
+    def leave(code: int) -> None:
+        raise Left(code)
+
+    def fail(self: object, error: BaseException | None) -> None:
+        raise RuntimeError("disk full")
+
+    monkeypatch.setattr(runner, "exit_now", leave)
+    monkeypatch.setattr(OptimizerSteps, "close", fail)
+    (tmp_path / "train.py").write_text("raise ValueError")
+
+    with pytest.raises(Left, match="1"):
+        runner._run(str(tmp_path / "train.py"), OptimizerSteps())
+
+
+FORKING = """
+import os, sys, torch
+
+def fork():
+    if os.fork() == 0:
+        sys.exit(0)
+    os.wait()
+
+fork()
+parameter = torch.ones(3, requires_grad=True)
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+for step in range(6):
+    parameter.sum().backward()
+    optimizer.step()
+    if step == 3:
+        fork()
+fork()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.spawn
+def test_a_child_that_the_script_forks_leaves_the_recording_alone(tmp_path: Path) -> None:
+    """The end of the child is not the end of the script: the recording is complete."""
+    (tmp_path / "forks.py").write_text(FORKING)
+    options = ["--gpus", "1", "--steps", "2", "--warmup", "2", "--wait", "0", "--out", "run"]
+    command = [sys.executable, "-m", "dptrace", "record", *options, "forks.py"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+
+    assert 0 == ended.returncode, ended.stderr
+    assert "complete" == json.loads((tmp_path / "run" / "run.json").read_text())["status"]
