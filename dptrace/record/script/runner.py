@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import NoReturn
 
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -32,6 +32,7 @@ def main() -> None:
     sys.argv = sys.argv[1:]
     script = sys.argv[0]
     sys.path[0] = str(Path(script).resolve().parent)
+    _exit_when_terminated()
     steps = OptimizerSteps()
     register_optimizer_step_post_hook(steps)
     code = _run(script, steps)
@@ -39,6 +40,19 @@ def main() -> None:
         exit_now(code)
     gc.collect()  # see process_group: DDP models that live until the interpreter exits
     _exit_after_threads()
+
+
+def _exit_when_terminated() -> None:
+    """Take SIGTERM as an exit, so that a rank whose peer has died writes the steps that it has recorded.
+
+    torchrun sends it to the peers of a dead rank, and kills those that stay some seconds later.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
 
 
 def _exit_after_threads() -> NoReturn:
@@ -87,6 +101,7 @@ def _run(script: str, steps: OptimizerSteps) -> int:
 
 def _fail(steps: OptimizerSteps, error: BaseException, code: int) -> NoReturn:
     """End this rank even if closing its recording fails: a rank that stays would block its peers."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # while the trace is written; torchrun kills after some seconds
     try:
         steps.close(error)
     finally:
