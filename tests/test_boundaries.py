@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
     "core": {"errors"},
-    "environment": {"core", "version"},
+    "doctor": {"core", "version"},
     "readers": {"core", "errors"},
     "timeline": {"readers", "core", "errors"},
     "model": {"core", "errors"},
@@ -43,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": {"load", "run", "comparison", "export", "hta", "viewers", "readers", "core", "errors"},
     "__init__": {"api", "run", "comparison", "errors", "version"},
     "commands": FIGURES
-    | {"api", "environment", "readers", "run", "load", "comparison", "export", "hta", "record", "bench", "viewers"}
+    | {"api", "doctor", "readers", "run", "load", "comparison", "export", "hta", "record", "bench", "viewers"}
     | {"core", "errors", "version"},
     "__main__": {"commands"},
 }

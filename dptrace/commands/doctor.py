@@ -15,7 +15,7 @@ from dptrace.core.files import check_output
 from dptrace.core.units import plural
 
 if TYPE_CHECKING:
-    from dptrace.environment import Report, Torch
+    from dptrace.doctor.environment import Report, Torch
 
 
 @click.command()
@@ -33,7 +33,7 @@ def command(as_json: bool, output: Path | None, force: bool, verbosity: str) -> 
       dptrace doctor --json | jq .torch.gpus
       dptrace doctor -o environment.txt
     """
-    from dptrace.environment import examine
+    from dptrace.doctor.environment import examine
 
     if output is not None:
         check_output(output, force)

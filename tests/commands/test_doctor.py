@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from dptrace import environment
 from dptrace.commands.shared.main import cli
-from dptrace.environment import Gpu, Report, Torch, judge
+from dptrace.doctor import environment
+from dptrace.doctor.environment import Gpu, Report, Torch, judge
 
 
 def report(gpus: int, links: dict[str, str]) -> Report:

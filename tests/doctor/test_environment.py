@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dptrace.environment import Gpu, Report, Torch, examine, judge, parse_links
+from dptrace.doctor.environment import Gpu, Report, Torch, examine, judge, parse_links
 
 BARE = Report(
     dptrace="0.1.0",
