@@ -135,15 +135,15 @@ def _device() -> torch.device:
     if accelerator is None:
         return torch.device("cpu")
     index, count = messages.local_rank(), accelerator.module.device_count()
-    visible = os.environ.get(accelerator.visible_devices, "")
-    if count == 1 and visible and "," not in visible:
+    visible = [value for name in accelerator.visible_devices if (value := os.environ.get(name))]
+    if count == 1 and any("," not in value for value in visible):
         # Each rank sees a GPU of its own, as with srun --gpus-per-task=1, or all see the same one. The variable cannot
         # tell which, because in containers all see a GPU 0; NCCL raises an error for the latter when ranks join.
         index = 0
     if index >= count:
         raise UsageError(
             f"Local rank {index} has no GPU: this process sees {count}. Start one process per GPU, or set "
-            f"{accelerator.visible_devices} to the GPU of each process."
+            f"{accelerator.visible_devices[0]} to the GPU of each process."
         )
     accelerator.module.set_device(index)
     return torch.device(accelerator.device_type, index)
