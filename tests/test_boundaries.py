@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hta": {"run", "readers", "core", "errors"},
     "record": {"core", "errors", "version"},
     "trainers": {"record", "errors"},
-    "doctor": {"load", "run", "timeline", "core", "errors", "version"},
+    "doctor": {"record", "load", "run", "timeline", "core", "errors", "version"},
     "bench": {"record", "load", "run", "analysis/per_gpu", "model", "core", "errors"},
     "viewers": FIGURES | {"analysis/findings", "run", "comparison", "bench", "core", "errors", "version"},
     "api": {"load", "run", "comparison", "export", "hta", "viewers", "readers", "core", "errors"},

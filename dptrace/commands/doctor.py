@@ -124,7 +124,8 @@ def _torch_facts(torch: Torch) -> Iterator[tuple[str, str]]:
         "torch",
         f"{torch.version}, built for {torch.built_for}; its profiler records {' and '.join(torch.activities)}",
     )
-    yield "backends", f"NCCL {torch.nccl or 'missing'}, gloo {'yes' if torch.gloo else 'missing'}"
+    backend = f"{torch.backend.upper()} {torch.backend_version or ('missing' if torch.gpus else 'not used')}"
+    yield "backends", f"{backend}, gloo {'yes' if torch.gloo else 'missing'}"
     if not torch.gpus:
         yield "GPUs", f"none{': ' + torch.problem if torch.problem else ''}"
     for gpu in torch.gpus:
