@@ -22,6 +22,7 @@ from dptrace.record.launch import messages
 from dptrace.record.launch.process_tree import AGENT_PID_ENV, end_with_parent
 from dptrace.record.recording import is_failure, latest
 from dptrace.record.script.optimizer_steps import OptimizerSteps
+from dptrace.record.stack_dump import install_stack_dump
 
 __all__ = ["main"]
 
@@ -33,6 +34,7 @@ def main() -> None:
     script = sys.argv[0]
     sys.path[0] = str(Path(script).resolve().parent)
     _exit_when_terminated()
+    install_stack_dump()
     steps = OptimizerSteps()
     register_optimizer_step_post_hook(steps)
     code = _run(script, steps)
