@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Container, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -296,6 +296,22 @@ class RankStore:
         except RuntimeError:
             return False
         return True
+
+    def is_published(self, what: str) -> bool:
+        """Return whether any rank has published this, without waiting."""
+        try:
+            return self._store is not None and bool(self._store.check([f"{self._prefix}/{what}"]))
+        except RuntimeError:  # the process that hosted the store has ended
+            return False
+
+    def any(self, question: str, answer: bool, timeout: timedelta) -> bool | None:
+        """Return whether one of the ranks answers yes to a question that all ask; None if not all ask it in time."""
+        if answer:
+            with suppress(RuntimeError):  # the process that hosted the store has ended
+                self.publish(f"{question}/yes", "1")
+        if not self.barrier(question, timeout):
+            return None
+        return answer or self.is_published(f"{question}/yes")
 
     def barrier_unless_failed(self, barrier_name: str, timeout: timedelta) -> bool:
         """Wait for all ranks, but only until one of them publishes ``failed``; return whether all arrived in time."""

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -49,8 +50,12 @@ def open_output(out: str | os.PathLike[str] | None, force: bool) -> RecordingOut
     return LauncherOutput(assignment, rank_store)
 
 
-def write_rank(folder: Path, profiler: profile, metadata: dict[str, Any]) -> None:
+def write_rank(folder: Path, export: Callable[[str], Any], metadata: dict[str, Any]) -> None:
     """Write a rank's trace, and then its part of run.json; each file appears only when it is complete.
+
+    Args:
+        export: writes the trace as JSON to a path.
+        metadata: the rank's part of run.json, without ``file``.
 
     Raises:
         RecordingError: they cannot be written; the message says why.
@@ -59,7 +64,7 @@ def write_rank(folder: Path, profiler: profile, metadata: dict[str, Any]) -> Non
     plain, packed = (path.with_name(f".{path.name}.{end}") for end in ("json", "part"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        profiler.export_chrome_trace(str(plain))
+        export(str(plain))
         with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
             shutil.copyfileobj(source, target, 1 << 20)
         os.replace(packed, path)
@@ -109,7 +114,7 @@ class LauncherOutput:
     def write(self, number: int, profiler: profile, metadata: dict[str, Any]) -> None:
         """Write the files of a recorded window."""
         try:
-            write_rank(messages.window_folder(self.folder, number), profiler, metadata)
+            write_rank(messages.window_folder(self.folder, number), profiler.export_chrome_trace, metadata)
         except RecordingError as error:
             messages.report_failure(error)
 
@@ -180,7 +185,7 @@ class StandaloneOutput:
         Called in a thread, so that training continues meanwhile.
         """
         try:
-            write_rank(self.folder, profiler, metadata)
+            write_rank(self.folder, profiler.export_chrome_trace, metadata)
         except RecordingError as error:
             self.report_error(str(error))
             self.fail(error)

@@ -60,6 +60,7 @@ class AlignedProfile(profile):
     ) -> None:
         super().__init__(schedule=self._action, **settings)
         self._device = device or torch.device("cpu")
+        self._ending = False
         self._window, self._rank_store, self._choose_end = window, rank_store, choose_end
         self._without_operators = without_operators
         self.step_num = window.first
@@ -75,7 +76,8 @@ class AlignedProfile(profile):
             super().start_trace()
         if threads := gloo_threads():
             self.add_metadata_json("gloo_threads", json.dumps(threads))
-        if self._window.purpose is Purpose.RECORDED:
+        # torch starts a profiler that ends in its warm-up; the other ranks do not start theirs then.
+        if self._window.purpose is Purpose.RECORDED and not self._ending:
             self._choose_end()
             self._rank_store.barrier(f"recording{self._window.number}", BARRIER_TIMEOUT)
 
@@ -87,6 +89,7 @@ class AlignedProfile(profile):
 
     def finish(self) -> None:
         """Stop, at any point of the window."""
+        self._ending = True
         self.__exit__(None, None, None)
 
 

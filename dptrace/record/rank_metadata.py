@@ -21,7 +21,16 @@ from dptrace.record.memory import MemoryTracker
 from dptrace.record.profiler import Stopwatch
 from dptrace.record.windows import Window
 
-__all__ = ["ddp_logging", "describe", "local_rank", "losses_as_floats", "node_rank", "overhead_metadata", "plain_value"]
+__all__ = [
+    "ddp_logging",
+    "describe",
+    "local_rank",
+    "losses_as_floats",
+    "node_rank",
+    "overhead_metadata",
+    "plain_value",
+    "rank_facts",
+]
 
 
 class RankFacts(Protocol):
@@ -46,15 +55,9 @@ def describe(recording: RankFacts, window: Window, recorded: int, notes: list[st
         recorded: how many of its steps have ended.
         notes: the notes for run.json; values that cannot be read are added.
     """
-    rank_store = recording.rank_store
     timing = overhead_metadata(recording, notes)
     return {
-        "rank": rank_store.rank,
-        "node": node_rank(),
-        "local_rank": local_rank(recording.device, rank_store.rank),
-        "host": platform.node(),
-        "device": device_name(recording.device),
-        "threads": torch.get_num_threads(),
+        **rank_facts(recording.rank_store, recording.device),
         "recorded_steps": recorded,
         "unprofiled_ns": timing["unprofiled_ns"],
         "profiled_ns": _durations(recording, [window], notes)[0][:recorded],
@@ -67,6 +70,18 @@ def describe(recording: RankFacts, window: Window, recorded: int, notes: list[st
         "parameters": recording.parameters,
         "options": {key: plain_value(value) for key, value in recording.options.items() if key != "model"},
         "schedule": {"wait": window.first, "warmup": window.start - window.first, "steps": window.steps},
+    }
+
+
+def rank_facts(rank_store: RankStore, device: torch.device) -> dict[str, Any]:
+    """Return which rank this is, of what job, on which machine and device, with which software."""
+    return {
+        "rank": rank_store.rank,
+        "node": node_rank(),
+        "local_rank": local_rank(device, rank_store.rank),
+        "host": platform.node(),
+        "device": device_name(device),
+        "threads": torch.get_num_threads(),
         "world_size": rank_store.size,
         "backend": dist.get_backend() if dist.is_available() and dist.is_initialized() else None,
         "versions": versions(),

@@ -4,29 +4,24 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import pairwise
-from statistics import median
 from types import TracebackType
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.profiler import ProfilerActivity
 
 from dptrace.core.units import plural
-from dptrace.record.accelerator import accelerator_of, used_accelerator
 from dptrace.record.launch import messages
 from dptrace.record.memory import MemoryTracker
 from dptrace.record.options.parse import Schedule
 from dptrace.record.output import RecordingOutput, open_output
-from dptrace.record.profiler import BARRIER_TIMEOUT, AlignedProfile, Stopwatch, device_of
+from dptrace.record.profiler import AlignedProfile, Stopwatch, device_of
 from dptrace.record.rank_metadata import describe, overhead_metadata
-from dptrace.record.windows import Plan, Purpose, Window, steps_in
+from dptrace.record.window_profiler import WindowProfiler
+from dptrace.record.windows import Plan, Purpose, Window
 
 __all__ = ["Recording", "is_failure", "latest", "record"]
 
@@ -138,13 +133,13 @@ class Recording:
         self.stopwatch = Stopwatch(self.device)
         self._windows = deque(plan.windows)
         self._window: Window | None = None
-        self._profile: AlignedProfile | None = None
+        self.profiler = WindowProfiler(self.rank_store, plan.settings, self._make_way)
         self._spare: tuple[Window, AlignedProfile] | None = None
         self._recorded = 0
         self._writer: threading.Thread | None = None
+        self._postponed = False
         self._running = False
         self._error: str | None = None
-        self._step_ends: deque[float] = deque(maxlen=5)
 
     def set_parameters(self, parameters: Iterable[torch.Tensor]) -> None:
         """Set the trained parameters before the first step: they determine the parameter count and the device."""
@@ -195,7 +190,6 @@ class Recording:
             self.losses.append(torch.as_tensor(loss).detach())
         self.memory.end_step()
         self.steps_done += 1
-        self._step_ends.append(time.perf_counter())
         total = 0 if self.plan.settings.script else self.plan.last_step
         recorded = window.whole_steps(self.steps_done) if window and window.purpose is Purpose.RECORDED else 0
         self.output.heartbeat(self.steps_done, total, recorded)
@@ -215,8 +209,9 @@ class Recording:
             self._close_window()
         elif self._recording_now and self.output.finish_asked():
             self._close_window("the recording was interrupted")
-        elif self._profile is not None:
-            self._profile.step()
+        elif window is not None and self._must_warm_up_again(window):
+            self._warm_up_again(window, self.steps_done)
+        self.profiler.step()
         if self._window is None:
             self._add_requested_windows()
             self._open_window()
@@ -238,10 +233,14 @@ class Recording:
             self.notes.append(f"Rank {self.rank_store.rank} began to record {plural(late, 'step')} late.")
         first = max(request.first, self.steps_done)
         self._windows.extend(self.plan.requested(request.kind, first, self._recorded + 1))
+        self._windows = deque(sorted(self._windows, key=lambda window: window.first))
 
     def _open_window(self) -> None:
         """Open the next window if it begins here."""
         if not self._windows or self._windows[0].first > self.steps_done:
+            return
+        if self._windows[0].profiled and self.profiler.blocked(self.steps_done):
+            self._postpone(1)
             return
         self._window = window = self._windows.popleft()
         if window.purpose is Purpose.RECORDED:
@@ -249,43 +248,42 @@ class Recording:
             if self.plan.settings.on_demand:
                 self.losses.clear()
         if window.profiled:
-            self._profile = AlignedProfile(
-                self.rank_store,
-                window,
-                choose_end=lambda: self._choose_end(window),
-                without_operators=self.plan.settings.light and accelerator_of(self.device) is not None,
-                device=self.device,
-                activities=self._activities(),
-                record_shapes=self._needs_shapes(),
-            )
-            self._profile.start()
+            self.profiler.start(window, self.device)
 
-    def _choose_end(self, window: Window) -> None:
-        """With --duration, turn seconds into steps: rank 0 chooses, so that all ranks record the same steps."""
-        if self.plan.settings.duration_s is None:
+    def _must_warm_up_again(self, window: Window) -> bool:
+        """Return whether the warm-up ends here, but the script's own profiler has disturbed it on some rank."""
+        ends = window.profiled and window.first < self.steps_done == window.start
+        return ends and self.profiler.blocked(self.steps_done, warmup_lost=not self.profiler.is_on)
+
+    def _warm_up_again(self, window: Window, first: int) -> None:
+        """Begin the window again, with a step from *first* on; all later ones are postponed as well."""
+        self.profiler.finish()
+        self._window = None
+        self._windows.appendleft(window)
+        self._postpone(first - window.first)
+
+    def _postpone(self, steps: int) -> None:
+        self._postponed = True
+        self._windows = deque(window.later(steps) for window in self._windows)
+
+    def _make_way(self) -> None:
+        """Turn the profiler off before the script's own starts; begin again later if nothing was recorded yet."""
+        window = self._window
+        if window is None or not self.profiler.is_on:
             return
-        ends = list(self._step_ends)
-        step_s = median(after - before for before, after in pairwise(ends)) if ends[1:] else 0.0
-        steps = steps_in(self.plan.settings.duration_s, step_s)
-        window.end = window.start + self.rank_store.agree(f"steps{window.number}", steps, BARRIER_TIMEOUT)
+        with self._contain_errors():
+            if window.purpose is not Purpose.RECORDED:
+                self._window = None
+                self.profiler.finish()
+            elif window.whole_steps(self.steps_done):
+                self._close_window(f"the script started its own profiler, {self._part_note()}")
+            elif self.steps_done >= window.start:
+                self._warm_up_again(window, self.steps_done + 1)
+            else:  # the ranks agree at the end of the warm-up
+                self.profiler.finish()
 
-    def _activities(self) -> list[ProfilerActivity]:
-        # Parameters may be on the CPU although a GPU computes: offloading.
-        accelerator = accelerator_of(self.device) or used_accelerator()
-        return [ProfilerActivity.CPU] + ([] if accelerator is None else [accelerator.activity])
-
-    def _needs_shapes(self) -> bool:
-        """Return whether message sizes must be computed from shapes: gloo's events contain no size, NCCL's do.
-
-        Recording shapes makes every operator slower, which matters if the GPU waits for the host.
-        """
-        if self.plan.settings.light:
-            return False
-        accelerator = accelerator_of(self.device)
-        if accelerator is None:
-            return True
-        joined = dist.is_available() and dist.is_initialized()
-        return joined and accelerator.backend_config not in dist.get_backend_config()
+    def _part_note(self) -> str:
+        return f"and ProfilerStep#{self.steps_done} in the traces is not a whole step"
 
     def _update_memory(self) -> None:
         """Count the held memory in the untimed warm-up before the recorded steps; then track the peak."""
@@ -300,10 +298,8 @@ class Recording:
             interruption: why the window ends early, as the end of a sentence; empty if it does not.
         """
         window, self._window = self._window, None
-        profile, self._profile = self._profile, None
         assert window is not None
-        if profile is not None:
-            profile.finish()
+        profile = self.profiler.finish()
         steps = window.whole_steps(self.steps_done)
         if window.purpose is Purpose.RECORDED:
             if steps and profile is not None:
@@ -328,7 +324,7 @@ class Recording:
         self.memory.stop()
         self._recorded += 1
         self._spare = None
-        notes = list(self.notes)
+        notes = [*self.notes, *self.profiler.notes()]
         recorded = window.whole_steps(self.steps_done)
         if recorded < window.steps:
             notes.append(f"Recorded {recorded} of {plural(window.steps, 'step')} asked for: {interruption}.")
@@ -352,7 +348,7 @@ class Recording:
         try:
             yield
         except Exception as error:
-            self._running, self._window, self._profile, self._spare = False, None, None, None
+            self._running, self._window, self._spare = False, None, None
             self._error = self._error or f"The recording failed: {messages.error_text(error)}"
 
     def close(self, error: BaseException | None = None) -> None:
@@ -364,8 +360,7 @@ class Recording:
                 self.output.fail(error)
         with self._contain_errors():
             if self._window is not None:
-                part = f"ProfilerStep#{self.steps_done} in the traces is not a whole step"
-                self._close_window(f"the training ended, and {part}")
+                self._close_window(f"the training ended, {self._part_note()}")
             if not self._recorded:
                 self._keep_spare()
             self._report_overhead()
@@ -381,7 +376,7 @@ class Recording:
         """Write the spare trace of a training that ended before recording began; without one, report why."""
         if self._spare is None:
             if self._error is None:
-                self.output.report_error(self.plan.too_short_message(self.steps_done))
+                self.output.report_error(self.plan.too_short_message(self.steps_done, self._postponed))
             return
         window, profile = self._spare
         window.number = 1

@@ -170,11 +170,21 @@ class Plan:
         (window,) = recorded_windows(self.schedule, number)
         return [window.later(first - window.first)]
 
-    def too_short_message(self, steps_done: int) -> str:
-        """Return why nothing was recorded of a training of this many steps, and what to do."""
+    def too_short_message(self, steps_done: int, postponed: bool = False) -> str:
+        """Return why nothing was recorded of a training of this many steps, and what to do.
+
+        Args:
+            postponed: whether the script's own profiler was active when recording was to begin.
+        """
         if self.recorded is None:
             return "Nothing was recorded: nothing asked for a window while the training ran."
         wait, start = self.recorded.first, self.recorded.start
+        if postponed:
+            return (
+                f"Nothing was recorded: the training made {steps_done} steps, and the script's own profiler was active "
+                f"when recording was to begin, after {start}. Train for more steps, or take the script's own traces as "
+                "the run: --use-script-profiler."
+            )
         shorten = ", or use --wait 0" if wait else ""
         return (
             f"Nothing was recorded: the training made {steps_done} steps, and recording begins after {start} "

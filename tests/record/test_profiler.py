@@ -10,7 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="recording needs torch")
 
-from dptrace.record.profiler import Stopwatch, device_of  # noqa: E402
+from dptrace.record.profiler import AlignedProfile, Stopwatch, device_of  # noqa: E402
+from dptrace.record.script_profiler.guard import install  # noqa: E402
+from dptrace.record.windows import Purpose, Window  # noqa: E402
 
 
 def test_a_lap_is_as_long_as_what_happens_in_it() -> None:
@@ -27,6 +29,20 @@ def test_a_lap_is_as_long_as_what_happens_in_it() -> None:
     first, second = watch.durations_ns(laps)
     assert 20_000_000 <= first <= outer_durations[0]
     assert 0 <= second <= outer_durations[1]
+
+
+def test_a_profiler_that_ends_in_its_warm_up_waits_for_no_rank() -> None:
+    """torch starts it to end it; the other ranks do not start theirs then."""
+    barriers: list[str] = []
+    store = SimpleNamespace(barrier=lambda name, timeout: barriers.append(name))
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    profiler = AlignedProfile(store, Window(Purpose.RECORDED, 0, 2, 3, 1), activities=activities)  # type: ignore[arg-type]
+    with install().ours():
+        profiler.start()
+        profiler.step()
+        profiler.finish()
+
+    assert [] == barriers
 
 
 def test_training_is_where_its_parameters_lie(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -226,7 +226,7 @@ def test_what_is_recorded_fits_where_training_is(
 
         def finish(self) -> None: ...
 
-    monkeypatch.setattr("dptrace.record.recording.AlignedProfile", Profile)
+    monkeypatch.setattr("dptrace.record.window_profiler.AlignedProfile", Profile)
     monkeypatch.setattr("dptrace.record.recording.Stopwatch.begin", lambda self: None)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
@@ -278,3 +278,57 @@ def test_ranks_that_a_script_spawns_record_one_run(tmp_path: Path) -> None:
     info = json.loads((tmp_path / "mine" / "run.json").read_text())
     assert (2, [0, 1], []) == (info["world_size"], [rank["local_rank"] for rank in info["ranks"]], info["notes"])
     assert (tmp_path / "mine" / "rank1.pt.trace.json.gz").exists()
+
+
+def _train_with_own_profiler(passes: int, own_wait: int, **settings: Any) -> Path:
+    """Train with a profiler in the loop that records 3 steps after one of warm-up; return the script's trace."""
+    from dptrace.record import record
+
+    weight = torch.ones(4, requires_grad=True)
+    own = torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU],
+        schedule=torch.profiler.schedule(wait=own_wait, warmup=1, active=3, repeat=1),
+        on_trace_ready=lambda profiler: profiler.export_chrome_trace("own.json"),
+    )
+    with own, record("x", **settings) as recording:
+        for _ in range(passes):
+            (weight * 2).sum().backward()
+            recording.step()
+            own.step()
+    return Path("own.json")
+
+
+@pytest.mark.parametrize(
+    ("own_wait", "recorded", "note"),
+    [
+        (0, 4, "waited"),  # active when dptrace's would be prepared
+        (2, 4, "waited"),  # starts in dptrace's warm-up
+        (4, 4, "waited"),  # starts in the first recorded step
+        (5, 1, "1 of 4 steps"),
+        (7, 3, "3 of 4 steps"),
+        (9, 4, None),  # after the recording
+    ],
+)
+def test_a_loop_with_its_own_profiler_keeps_its_trace(own_wait: int, recorded: int, note: str | None) -> None:
+    """Both traces are whole, or dptrace's is shorter and a note says so; no step has the mark of both."""
+    own = _train_with_own_profiler(24, own_wait, steps=4, warmup=2, wait=2)
+
+    info = json.loads(Path("x/run.json").read_text())
+    assert recorded == info["ranks"][0]["recorded_steps"] == len(info["ranks"][0]["profiled_ns"])
+    assert (note is not None) == any(note in text for text in info["notes"] if note)
+    assert note is not None or [] == info["notes"]
+    own_names = [event.get("name", "") for event in json.loads(own.read_text())["traceEvents"]]
+    expected = [f"ProfilerStep#{own_wait + step}" for step in (1, 2, 3)]
+    assert expected == sorted((n for n in own_names if n.startswith("ProfilerStep")), key=lambda n: int(n[13:]))
+    assert 6 == own_names.count("aten::mul")  # forward and backward
+    marks = _steps(Path("x/rank0.pt.trace.json.gz"))
+    begin = info["schedule"]["wait"] + info["schedule"]["warmup"]
+    assert {f"ProfilerStep#{begin + step}" for step in range(recorded + (recorded < 4))} == marks
+
+
+def test_a_profiler_that_never_ends_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """A recording that found no gap says why and what to do."""
+    _train_with_own_profiler(3, 0, steps=4, warmup=2, wait=0)
+
+    assert "--use-script-profiler" in capsys.readouterr().err
+    assert not Path("x").exists()

@@ -33,6 +33,11 @@ _OPTIONS = (
         help="Record only when FILE appears, which is then deleted, or when this process gets the signal.",
     ),
     click.option("--attach", metavar="RUN", help="Ask a running dptrace record -o RUN to record now, and return."),
+    click.option(
+        "--use-script-profiler",
+        is_flag=True,
+        help="Record with the script's own torch.profiler: its first trace becomes the run.",
+    ),
     click.option("--light", is_flag=True, help="Record kernels and communication only: no operators, no shapes."),
     click.option(
         "--timeout",
@@ -43,7 +48,7 @@ _OPTIONS = (
         help="End a job of which a rank makes no step for S seconds before it is recorded; 0 waits for ever.",
     ),
 )
-WINDOW_OPTIONS = ("duration", "stop", "repeat", "every", "trigger", "attach", "light", "timeout")
+WINDOW_OPTIONS = ("duration", "stop", "repeat", "every", "trigger", "attach", "use_script_profiler", "light", "timeout")
 _FOR_SCRIPTS = ("duration", "stop", "every", "trigger")
 
 
@@ -62,6 +67,8 @@ def check_windows(mode: str | None, options: dict[str, Any]) -> None:
     """
     if mode is not None and (given := [name for name in _FOR_SCRIPTS if options[name]] + _repeated(options)):
         raise UsageError(f"--{given[0]} is for a script of your own: a trainer of dptrace ends when it is recorded.")
+    if options["use_script_profiler"]:
+        _check_script_profiler(mode, options)
     if options["duration"] is not None and options["steps"] is not None:
         raise UsageError("Choose one of --steps and --duration.")
     if options["trigger"] is not None and (given := [name for name in ("wait",) if options[name] is not None]):
@@ -74,6 +81,17 @@ def check_windows(mode: str | None, options: dict[str, Any]) -> None:
         raise UsageError("--repeat needs --every N: the steps from the start of one recording to that of the next.")
     if options["stop"] and options["trigger"] is not None:
         raise UsageError("--stop ends the training when it is recorded; with --trigger, that is never known.")
+
+
+def _check_script_profiler(mode: str | None, options: dict[str, Any]) -> None:
+    """Refuse options that set dptrace's profiler where the script's own is used."""
+    if mode is not None:
+        raise UsageError("--use-script-profiler is for a script that uses torch.profiler; a --mode has no profiler.")
+    given = [name for name in ("steps", "warmup", "wait", "duration", "trigger", "light") if options[name]]
+    for name in given + _repeated(options):
+        raise UsageError(
+            f"--{name} is for dptrace's profiler; with --use-script-profiler, the schedule in the script decides."
+        )
 
 
 def _repeated(options: dict[str, Any]) -> list[str]:
@@ -94,6 +112,7 @@ def window_settings(options: dict[str, Any]) -> dict[str, Any]:
         "repeat": options["repeat"],
         "stop": options["stop"],
         "trigger": options["trigger"],
+        "use_script_profiler": options["use_script_profiler"],
         "timeout_s": options["timeout"] or None,
     }
 

@@ -18,6 +18,12 @@ from dptrace.record.launch.torchrun import Interrupted, Launch, raise_on_signals
 
 __all__ = ["launch", "local_gpu_count"]
 
+NEVER_PROFILED = (
+    "Nothing was recorded: the script did not finish a trace with torch.profiler.profile. Leave out "
+    "--use-script-profiler, so that dptrace's profiler records; or check that the script's profiler is on and that its "
+    "schedule ends before the training does."
+)
+
 
 def local_gpu_count() -> int:
     """Return the number of this machine's GPUs, as torch sees them.
@@ -107,6 +113,8 @@ def _failure(monitor: Monitor, code: int) -> Failure | None:
     pieces = read_messages(window_folder(folder, len(monitor.runs) + 1), "piece")
     finished = {int(rank_metadata["rank"]) for rank_metadata in pieces}
     first = job.node_rank * job.processes
+    if job.use_script_profiler and code == 0:
+        return None if finished or monitor.runs else Failure(None, NEVER_PROFILED, is_user_error=True)
     missing = [rank for rank in range(first, first + job.processes) if rank not in finished]
     if missing and code == 0 and not monitor.runs:
         return Failure(None, f"rank {missing[0]} ended without an error but wrote no trace")

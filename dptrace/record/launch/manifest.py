@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from dptrace.core.units import plural
 from dptrace.record.launch.messages import read_messages, write_json
 from dptrace.record.launch.run_folder import RUN_FILE, SCHEMA
 
@@ -101,8 +102,13 @@ def manifest(ranks_metadata: Sequence[dict[str, Any]], launch_metadata: dict[str
     notes += [note for rank_metadata in ranks_metadata for note in rank_metadata["notes"]]
     world_size = run_metadata["world_size"]
     if ranks and len(ranks) < world_size and launch_metadata["status"] == "complete":
-        # Machines without a shared folder each keep their own ranks.
-        notes.append(missing_ranks_note(len(ranks), world_size))
+        if launch_metadata.get("use_script_profiler"):
+            notes.append(profiled_ranks_note([rank["rank"] for rank in ranks], world_size))
+        else:  # machines without a shared folder each keep their own ranks
+            notes.append(missing_ranks_note(len(ranks), world_size))
+    counts = {rank["recorded_steps"] for rank in ranks}
+    if len(counts) > 1 and launch_metadata["status"] == "complete":
+        notes.append(f"The ranks recorded different numbers of steps: {min(counts)} to {max(counts)}.")
     return {
         "schema": SCHEMA,
         **run_metadata,
@@ -117,6 +123,14 @@ def manifest(ranks_metadata: Sequence[dict[str, Any]], launch_metadata: dict[str
 def missing_ranks_note(here: int, ranks: int) -> str:
     """Return the note that other machines hold the remaining ranks; dptrace.load replaces it by its own check."""
     return f"{here} of {ranks} ranks are here; copy the others' traces beside them."
+
+
+def profiled_ranks_note(profiled: Sequence[int], ranks: int) -> str:
+    """Return the note that the script profiles only some of its ranks."""
+    return (
+        f"The script profiled {plural(len(profiled), 'rank')} of {ranks} ({', '.join(map(str, profiled))}); without "
+        "the others' traces, waiting and transfer cannot be told apart."
+    )
 
 
 def restart_notes(restarts: Sequence[dict[str, Any]]) -> list[str]:

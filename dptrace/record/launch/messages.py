@@ -60,6 +60,8 @@ class LauncherSettings:
     """Whether windows begin only when the launcher asks for them."""
     light: bool = False
     """Whether to record kernels and communication only."""
+    use_script_profiler: bool = False
+    """Whether the traces of the script's own profiler are the recording."""
     script: bool = False
     """Whether the loop belongs to the user, so that its number of steps is unknown and it goes on when recorded."""
 

@@ -77,7 +77,7 @@ class Monitor:
         """The completed runs: the contents of run.json, with ``folder``."""
         self._requests = 0
         self._asked_for_window = False
-        self._overhead_known = job.mode is not None
+        self._overhead_known = job.mode is not None or job.use_script_profiler
         if job.mode is None and not job.node_rank:
             (run.staging / _ATTACHABLE).touch()
         self._looked = 0.0
@@ -174,7 +174,9 @@ class Monitor:
         """Give the runs of which all ranks have written their files their names."""
         while (folder := window_folder(self.run.staging, len(self.runs) + 1)).is_dir():
             pieces = read_messages(folder, "piece")
-            if not self._all_ranks_in(pieces) or not self._is_whole(pieces):
+            # A script may profile only some of its ranks, which is known when it has ended.
+            some_suffice = self.job.use_script_profiler and not goes_on
+            if not (self._all_ranks_in(pieces) or (pieces and some_suffice)) or not self._is_whole(pieces):
                 return
             self._complete(folder, goes_on)
 
@@ -188,7 +190,7 @@ class Monitor:
 
     def _is_whole(self, pieces: list[dict[str, Any]]) -> bool:
         """Return whether a run is not what a failure has left of it."""
-        whole = all(piece["recorded_steps"] >= piece["schedule"]["steps"] for piece in pieces)
+        whole = all(piece["schedule"] and piece["recorded_steps"] >= piece["schedule"]["steps"] for piece in pieces)
         return whole or not has_failures(self.run.staging)
 
     def _complete(self, folder: Path, goes_on: bool) -> None:
@@ -199,7 +201,7 @@ class Monitor:
         content["folder"] = str(path)
         self.runs.append(content)
         self.reporter.recorded(content, goes_on)
-        if goes_on and number == 1:
+        if goes_on and number == 1 and not self._overhead_known:
             self._ask("overhead")
 
     def run_metadata(self, failure: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -208,6 +210,7 @@ class Monitor:
         script = None if job.mode else str(job.script)
         metadata = launch_metadata(job.command, job.mode, script, failure)
         metadata |= {"nnodes": job.nnodes, "restarts": find_restarts(self.run.staging)}
+        metadata |= {"use_script_profiler": True} if job.use_script_profiler else {}
         return metadata if job.links is None else metadata | {"links": job.links}
 
     def _add_overhead(self) -> None:

@@ -71,6 +71,8 @@ class Launch:
     """Whether rank 0's output goes to the terminal; other output is kept and shown if a rank dies."""
     verbose: bool = False
     command: Sequence[str] = ()
+    use_script_profiler: bool = False
+    """Whether the traces of the script's own profiler are the recording."""
     links: dict[str, Any] | None = None
     """Measurements of the links, for run.json."""
 
@@ -177,6 +179,7 @@ def _environment(job: Launch, staging: Path) -> dict[str, str]:
         script=job.mode is None,
         on_demand=job.trigger is not None,
         repeat=job.repeat,
+        use_script_profiler=job.use_script_profiler,
         **job.schedule,
     )
     # Restarted ranks must not find the addresses that the previous ones left in torchrun's own store.

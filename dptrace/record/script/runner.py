@@ -22,6 +22,7 @@ from dptrace.record.launch import messages
 from dptrace.record.launch.process_tree import AGENT_PID_ENV, end_with_parent
 from dptrace.record.recording import is_failure, latest
 from dptrace.record.script.optimizer_steps import OptimizerSteps
+from dptrace.record.script_profiler.adoption import ScriptProfilerSteps
 from dptrace.record.stack_dump import install_stack_dump
 
 __all__ = ["main"]
@@ -35,7 +36,9 @@ def main() -> None:
     sys.path[0] = str(Path(script).resolve().parent)
     _exit_when_terminated()
     install_stack_dump()
-    steps = OptimizerSteps()
+    settings = messages.LauncherSettings.from_environment()
+    adopts = settings is not None and settings.use_script_profiler
+    steps = ScriptProfilerSteps(settings) if settings is not None and adopts else OptimizerSteps()
     register_optimizer_step_post_hook(steps)
     code = _run(script, steps)
     if code:
@@ -70,7 +73,7 @@ def _exit_after_threads() -> NoReturn:
     exit_now(0)
 
 
-def _run(script: str, steps: OptimizerSteps) -> int:
+def _run(script: str, steps: OptimizerSteps | ScriptProfilerSteps) -> int:
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as stop:
@@ -101,7 +104,7 @@ def _run(script: str, steps: OptimizerSteps) -> int:
     return 0
 
 
-def _fail(steps: OptimizerSteps, error: BaseException, code: int) -> NoReturn:
+def _fail(steps: OptimizerSteps | ScriptProfilerSteps, error: BaseException, code: int) -> NoReturn:
     """End this rank even if closing its recording fails: a rank that stays would block its peers."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # while the trace is written; torchrun kills after some seconds
     try:

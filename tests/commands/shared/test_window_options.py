@@ -14,6 +14,7 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(("steps", "warmup", "wait", *WINDOW_OPT
     "repeat": 1,
     "stop": False,
     "light": False,
+    "use_script_profiler": False,
     "timeout": 1800.0,
 }
 
@@ -29,6 +30,9 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(("steps", "warmup", "wait", *WINDOW_OPT
         (None, {"trigger": "now", "repeat": 2}, "--repeat"),
         (None, {"trigger": "now", "stop": True}, "--stop"),
         (None, {"repeat": 2}, "--every"),
+        ("ddp", {"use_script_profiler": True}, "--use-script-profiler"),
+        (None, {"use_script_profiler": True, "steps": 3}, "--steps"),
+        (None, {"use_script_profiler": True, "light": True}, "--light"),
         (None, {"every": 2}, "--repeat"),
     ],
 )

@@ -74,6 +74,21 @@ def test_ranks_that_lie_on_other_machines_are_told() -> None:
     assert manifest([], failed)["world_size"] is None
 
 
+def test_ranks_that_the_script_did_not_profile_are_told() -> None:
+    """Their traces do not exist, so the note does not ask for them."""
+    (note,) = manifest([_piece(1)], COMPLETE | {"use_script_profiler": True})["notes"]
+
+    assert "1 rank of 2 (1)" in note
+    assert "copy" not in note
+
+
+def test_ranks_with_fewer_steps_than_others_are_told() -> None:
+    """The script of one rank may have started its own profiler."""
+    (note,) = manifest([_piece(0, recorded_steps=1), _piece(1, recorded_steps=5)], COMPLETE)["notes"]
+
+    assert "1 to 5" in note
+
+
 def test_repeated_restarts_are_counted() -> None:
     """Two failures of one rank for one reason are one note that counts them; another rank's has its own."""
     killed, lost = {"rank": 1, "message": "killed by SIGKILL"}, {"rank": None, "message": "unknown"}
