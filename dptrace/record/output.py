@@ -98,7 +98,7 @@ class LauncherOutput:
         return messages.recorded_marker(self.folder, number).exists()
 
     def heartbeat(self, done: int, total: int, recorded: int) -> None:
-        """Write for the launcher how many steps are done, of how many (0 if unknown), and recorded in this window."""
+        """Write the steps for the launcher: done, in all (0: unknown), recorded in this window (-1: training ended)."""
         if self._heartbeat is not None:
             # In place, of constant length: some microseconds, so that it can be done in every step.
             os.pwrite(self._heartbeat, b"%12d %12d %12d\n" % (done, total, recorded), 0)

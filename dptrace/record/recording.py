@@ -190,8 +190,11 @@ class Recording:
             self.losses.append(torch.as_tensor(loss).detach())
         self.memory.end_step()
         self.steps_done += 1
-        total = 0 if self.plan.settings.script else self.plan.last_step
         recorded = window.whole_steps(self.steps_done) if window and window.purpose is Purpose.RECORDED else 0
+        self._beat(recorded)
+
+    def _beat(self, recorded: int) -> None:
+        total = 0 if self.plan.settings.script else self.plan.last_step
         self.output.heartbeat(self.steps_done, total, recorded)
 
     def _keeps_losses(self) -> bool:
@@ -359,6 +362,7 @@ class Recording:
             with self._contain_errors():
                 self.output.fail(error)
         with self._contain_errors():
+            self._beat(-1)
             if self._window is not None:
                 self._close_window(f"the training ended, {self._part_note()}")
             if not self._recorded:

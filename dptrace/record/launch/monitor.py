@@ -45,7 +45,7 @@ class RankSteps(NamedTuple):
     total: int
     """0 if unknown."""
     recorded: int
-    """Steps recorded in the open window; 0 if none is open."""
+    """Steps recorded in the open window; 0 if none is open, -1 if training has ended."""
 
 
 class Stalled(Exception):
@@ -195,6 +195,7 @@ class Monitor:
 
     def _complete(self, folder: Path, goes_on: bool) -> None:
         number = len(self.runs) + 1
+        goes_on = goes_on and any(steps.recorded >= 0 for steps in self.rank_steps().values())
         content = write_manifest(folder, self.run_metadata())
         path = self.run.complete(folder, number)
         recorded_marker(self.run.staging, number).touch()
@@ -229,7 +230,7 @@ class Monitor:
     def finish_window(self) -> None:
         """Ask the ranks to end the window that they record, and wait for their files as long as these grow."""
         folder = window_folder(self.run.staging, len(self.runs) + 1)
-        if not folder.exists() and not any(steps.recorded for steps in self.rank_steps().values()):
+        if not folder.exists() and not any(steps.recorded > 0 for steps in self.rank_steps().values()):
             return
         finish_path(self.run.staging).touch()
         size, deadline = -1, time.monotonic() + _FINISH_S

@@ -83,6 +83,19 @@ def test_the_overhead_is_added_when_all_ranks_have_measured_it(run: RunFolder) -
     assert 0.25 == json.loads((run.path / "run.json").read_text())["profiler_overhead"]
 
 
+def test_a_run_that_is_complete_at_the_end_of_the_training_is_no_run_of_a_job_that_goes_on(run: RunFolder) -> None:
+    """Ctrl-C is then not mentioned, and no overhead is asked for."""
+    reporter = SilentReporter()
+    monitor = Monitor(JOB, run, reporter)
+    for rank in (0, 1):
+        _beat(run, rank, 8, recorded=-1)
+        _write(run, rank)
+    monitor.poll(os.getpid())
+
+    assert [(str(run.path), False)] == reporter.runs
+    assert not request_path(run.staging, 1).exists()
+
+
 def test_what_a_failure_has_left_is_no_complete_run(run: RunFolder) -> None:
     """A window that was cut short by a failure is not complete; one that had all its steps is."""
     monitor = Monitor(JOB, run, SilentReporter())
