@@ -14,6 +14,7 @@ from torch.profiler import profile
 from dptrace.record.accelerator import accelerator_of, used_accelerator
 from dptrace.record.distributed import RankStore
 from dptrace.record.gloo_threads import gloo_threads
+from dptrace.record.quiet_stderr import quiet_stderr
 
 __all__ = ["AlignedProfile", "Stopwatch", "device_of"]
 
@@ -44,9 +45,20 @@ class AlignedProfile(profile):
         super().__init__(**settings)
         self._rank_store = rank_store
 
+    def prepare_trace(self) -> None:
+        """Prepare for recording without Kineto's lines on the terminal."""
+        with quiet_stderr():
+            super().prepare_trace()
+
+    def stop_trace(self) -> None:
+        """Stop recording without Kineto's lines on the terminal."""
+        with quiet_stderr():
+            super().stop_trace()
+
     def start_trace(self) -> None:
         """Start recording, then wait for the other ranks; the first ``ProfilerStep`` begins after that."""
-        super().start_trace()
+        with quiet_stderr():
+            super().start_trace()
         if threads := gloo_threads():
             self.add_metadata_json("gloo_threads", json.dumps(threads))
         self._rank_store.barrier("recording", _BARRIER_TIMEOUT)
