@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dptrace.record.launch.messages import read_messages
+from dptrace.record.launch.messages import SPAWNED_FILE, read_messages
 
 __all__ = ["Failure", "collect_logs", "find_failure", "find_restarts", "last_lines", "remove_launcher_files"]
 
@@ -58,6 +58,9 @@ def _first_failure(exits: Sequence[dict[str, Any]], messages: Sequence[dict[str,
         messages: the failure messages of the ranks.
     """
     messages = sorted(messages, key=lambda message: int(message["time_ns"]))
+    # torchrun doesn't see the ranks that a script itself starts; the script's process reports their exit codes.
+    exits = [*(message for message in messages if message["exit_code"] < 0), *exits]
+    messages = [message for message in messages if message["exit_code"] >= 0]
     for entry in exits:
         number = -entry["exit_code"]
         # A signal leaves no message and precedes the errors of peers. torchrun stops the peers by SIGTERM. SIGABRT
@@ -114,7 +117,12 @@ def remove_launcher_files(folder: Path) -> None:
     """Delete the files that only the launchers need."""
     for logs in folder.glob("logs*"):
         shutil.rmtree(logs, ignore_errors=True)
-    for path in (*folder.glob("agent*.json"), *folder.glob("restarts.agent*.json"), folder / "progress"):
+    for path in (
+        *folder.glob("agent*.json"),
+        *folder.glob("restarts.agent*.json"),
+        folder / "progress",
+        folder / SPAWNED_FILE,
+    ):
         path.unlink(missing_ok=True)
 
 

@@ -94,9 +94,12 @@ def _failure(job: Launch, folder: Path, code: int) -> Failure | None:
     failure = find_failure(folder)
     if failure is not None:
         return failure
-    finished = {int(rank_metadata["rank"]) for rank_metadata in read_messages(folder, "piece")}
-    first = job.node_rank * job.processes
-    missing = [rank for rank in range(first, first + job.processes) if rank not in finished]
+    pieces = read_messages(folder, "piece")
+    finished = {int(rank_metadata["rank"]) for rank_metadata in pieces}
+    # A script that starts its own ranks decides how many there are.
+    processes = int(pieces[0]["world_size"]) // job.nnodes if pieces else job.processes
+    first = job.node_rank * processes
+    missing = [rank for rank in range(first, first + processes) if rank not in finished]
     if missing and code == 0:
         return Failure(None, f"rank {missing[0]} ended without an error but wrote no trace")
     return None if code == 0 else Failure(None, f"torchrun ended with exit code {code}")

@@ -33,7 +33,7 @@ def test_a_rank_that_failed_ends_whatever_its_recording_does(monkeypatch: pytest
     (tmp_path / "train.py").write_text("raise ValueError")
 
     with pytest.raises(Left, match="1"):
-        runner._run(str(tmp_path / "train.py"), OptimizerSteps())
+        runner._run(str(tmp_path / "train.py"), False, OptimizerSteps())
 
 
 FORKING = """
