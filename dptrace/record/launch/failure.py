@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dptrace.record.launch.causes import explain
 from dptrace.record.launch.messages import SPAWNED_FILE, read_messages
 
 __all__ = ["Failure", "collect_logs", "find_failure", "find_restarts", "last_lines", "remove_launcher_files"]
@@ -74,7 +75,8 @@ def _first_failure(exits: Sequence[dict[str, Any]], messages: Sequence[dict[str,
             return Failure(entry["rank"], f"killed by {name}{hint}")
     if messages:
         first = messages[0]
-        return Failure(first["rank"], first["message"], first["exit_code"], first["advice"])
+        message = first["message"] if first["advice"] else explain(first["message"])
+        return Failure(first["rank"], message, first["exit_code"], first["advice"])
     if exits:
         return Failure(exits[0]["rank"], f"exit code {exits[0]['exit_code']}")
     return None
