@@ -40,7 +40,7 @@ def main() -> None:
     spawn.exit_after_threads()
 
 
-def _run(program: str, is_module: bool, steps: OptimizerSteps, ranks: spawn.OwnRanks | None = None) -> int:
+def _run(program: str, is_module: bool, steps: OptimizerSteps, ranks: spawn.OwnRanks) -> int:
     try:
         execute(program, is_module)
     except SystemExit as stop:
@@ -61,9 +61,8 @@ def _run(program: str, is_module: bool, steps: OptimizerSteps, ranks: spawn.OwnR
         # At once: a forked child lacks the profiler's threads, and the interpreter would wait for them at exit.
         exit_now(0)
     steps.close(None)
-    started = ranks is not None and (ranks.started or messages.has_spawned())
-    if not (steps.seen or latest() is not None or started):
-        messages.report_failure(RecordingError(messages.no_steps_message(program)))
+    if not steps.seen and latest() is None and not ranks.are_started:
+        messages.report_failure(RecordingError(ranks.no_steps_message()))
         return 1
     return 0
 

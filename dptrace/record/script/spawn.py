@@ -8,6 +8,7 @@ processes starts the script's ranks, without these variables; the others end whe
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import importlib
 import multiprocessing
@@ -76,6 +77,23 @@ class OwnRanks:
     """torch's own ``start_processes``."""
     started: bool = field(default=False)
     """Whether this process has started ranks, or left that to the launcher's first process."""
+    other_processes: int = 0
+    """Processes that it has started and that may train, or become ranks."""
+
+    @property
+    def are_started(self) -> bool:
+        """Whether the script has started ranks, in whichever of the launcher's processes."""
+        return self.started or messages.has_spawned()
+
+    def no_steps_message(self) -> str:
+        """Return the message that there was no step to record, and what to do."""
+        if self.other_processes:
+            return (
+                f"{self.start.program} made no optimizer step in its own process. It started others, which joined no "
+                "process group, so dptrace cannot tell which ranks they are. Let each call init_process_group() with "
+                "its rank; or let torchrun start one process per rank."
+            )
+        return messages.no_steps_message(self.start.program)
 
     def start_processes(
         self,
@@ -108,6 +126,7 @@ class OwnRanks:
         is_torchs = getattr(target, "__module__", None) in (_SPAWN.__name__, __name__)
         if os.getpid() != self.start.parent or process.daemon or target is None or is_torchs or dist.is_initialized():
             return
+        self.other_processes += 1
         if process._start_method == "fork" or (process._start_method is None and _default_method() == "fork"):
             return  # it inherits the watched init_process_group
         process._args = (self.start, target, process._args, process._kwargs)
@@ -129,6 +148,8 @@ def install(program: str) -> OwnRanks:
     """Watch for ranks that the script starts itself; call this before the script runs."""
     launcher = {name: value for name, value in os.environ.items() if _LAUNCHER_VARIABLES.fullmatch(name)}
     ranks = OwnRanks(_Start(program, launcher, os.getpid()), _SPAWN.start_processes)
+    if not dist.is_available():
+        return ranks
     for module in (_SPAWN, torch.multiprocessing):
         setattr(module, "start_processes", ranks.start_processes)  # noqa: B010  # torch does not export it
     _watch_joining(ranks.start)
@@ -152,6 +173,7 @@ def _watch_joining(start: _Start) -> None:
     """Take a started process for a rank when it joins a process group under a number of its own."""
     original = dist.init_process_group
 
+    @functools.wraps(original)
     def join(*args: Any, **keywords: Any) -> Any:
         if os.getpid() == start.parent or not _joins_own_group(start, args, keywords):
             return original(*args, **keywords)
