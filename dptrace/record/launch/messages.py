@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,8 @@ def mark_spawned() -> None:
     """Tell the launcher's other processes that the script starts ranks itself."""
     settings = LauncherSettings.from_environment()
     if settings is not None:
-        (Path(settings.folder) / SPAWNED_FILE).touch()
+        with suppress(OSError):  # the launcher may be removing the folder
+            (Path(settings.folder) / SPAWNED_FILE).touch()
 
 
 def has_spawned() -> bool:

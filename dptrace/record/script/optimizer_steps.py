@@ -12,11 +12,19 @@ import weakref
 from typing import Any
 
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from dptrace.record.launch import messages
 from dptrace.record.recording import Recording, latest, record
 
-__all__ = ["OptimizerSteps"]
+__all__ = ["OptimizerSteps", "watch_steps"]
+
+
+def watch_steps() -> OptimizerSteps:
+    """Prepare this process, which is a rank, to be recorded; call this before the program runs."""
+    steps = OptimizerSteps()
+    register_optimizer_step_post_hook(steps)
+    return steps
 
 
 class OptimizerSteps:

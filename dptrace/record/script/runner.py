@@ -12,8 +12,6 @@ import sys
 import traceback
 from typing import NoReturn
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
-
 from dptrace.errors import RecordingError
 from dptrace.record.distributed import exit_now
 from dptrace.record.launch import messages
@@ -21,7 +19,7 @@ from dptrace.record.launch.process_tree import AGENT_PID_ENV, end_with_parent
 from dptrace.record.recording import is_failure, latest
 from dptrace.record.script import spawn
 from dptrace.record.script.execute import execute, program_frames
-from dptrace.record.script.optimizer_steps import OptimizerSteps
+from dptrace.record.script.optimizer_steps import OptimizerSteps, watch_steps
 
 __all__ = ["main"]
 
@@ -31,8 +29,7 @@ def main() -> None:
     end_with_parent(signal.SIGKILL, os.environ.get(AGENT_PID_ENV))
     is_module = sys.argv[1] == "-m"
     sys.argv = sys.argv[1 + is_module :]
-    steps = OptimizerSteps()
-    register_optimizer_step_post_hook(steps)
+    steps = watch_steps()
     code = _run(sys.argv[0], is_module, steps, spawn.install(sys.argv[0]))
     if code:
         exit_now(code)

@@ -25,14 +25,13 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 import torch.multiprocessing
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from dptrace.errors import RecordingError
 from dptrace.record.distributed import exit_now
 from dptrace.record.launch import messages
 from dptrace.record.launch.process_tree import end_with_parent
 from dptrace.record.recording import is_failure, latest
-from dptrace.record.script.optimizer_steps import OptimizerSteps
+from dptrace.record.script.optimizer_steps import OptimizerSteps, watch_steps
 
 __all__ = ["OwnRanks", "exit_after_threads", "install", "report_killed_rank"]
 
@@ -209,8 +208,7 @@ def _joins_own_group(start: _Start, args: Sequence[Any], keywords: Mapping[str, 
 def _begin_rank(start: _Start, index: int, ranks: int) -> OptimizerSteps:
     messages.set_spawned(index, ranks)
     end_with_parent(signal.SIGKILL, str(os.getppid()))
-    steps = OptimizerSteps()
-    register_optimizer_step_post_hook(steps)
+    steps = watch_steps()
     return steps
 
 
