@@ -23,7 +23,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
     "core": {"errors"},
-    "environment": {"core", "version"},
     "readers": {"core", "errors"},
     "timeline": {"readers", "core", "errors"},
     "model": {"core", "errors"},
@@ -38,12 +37,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hta": {"run", "readers", "core", "errors"},
     "record": {"core", "errors", "version"},
     "trainers": {"record", "errors"},
+    "doctor": {"record", "load", "run", "timeline", "core", "errors", "version"},
     "bench": {"record", "load", "run", "analysis/per_gpu", "model", "core", "errors"},
     "viewers": FIGURES | {"analysis/findings", "run", "comparison", "bench", "core", "errors", "version"},
     "api": {"load", "run", "comparison", "export", "hta", "viewers", "readers", "core", "errors"},
     "__init__": {"api", "run", "comparison", "errors", "version"},
     "commands": FIGURES
-    | {"api", "environment", "readers", "run", "load", "comparison", "export", "hta", "record", "bench", "viewers"}
+    | {"api", "doctor", "readers", "run", "load", "comparison", "export", "hta", "record", "bench", "viewers"}
     | {"core", "errors", "version"},
     "__main__": {"commands"},
 }

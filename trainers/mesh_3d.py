@@ -22,12 +22,13 @@ from dptrace.record import Options, World, assert_in_sync
 from dptrace.trainers.parts.collectives import flat_gradients
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.pipeline import split_into_stages
-from dptrace.trainers.parts.pipeline_schedule import Pipeline
 from dptrace.trainers.parts.task import build_task, main
 from dptrace.trainers.parts.tensor_parallel import TensorParallel
 
 
 def train(options: Options, world: World) -> None:
+    from dptrace.trainers.parts.pipeline_schedule import Pipeline  # a torch without it is reported here
+
     replicas = world.size // (options.pp * options.tp)
     mesh = init_device_mesh(world.device.type, (replicas, options.pp, options.tp), mesh_dim_names=("dp", "pp", "tp"))
     groups = {name: mesh.get_group(name) for name in ("dp", "pp", "tp")}

@@ -184,11 +184,22 @@ def run_profiled(config: BenchConfig, settings: Settings, out: Path) -> dict[str
         command=["dptrace", settings.verb],
     )
     try:
-        info = launch(job, lambda done, total: None)
-        assert info is not None  # None is for machines other than the first
-        return _figures(Path(info["folder"]))
+        (run,) = launch(job, _Silent())
+        return _figures(Path(run["folder"]))
     except DptraceError as error:
         raise BenchRunError(f"recording failed: {error}") from None
+
+
+class _Silent:
+    """Reports nothing: the command shows the progress of the whole matrix."""
+
+    def progress(self, done: int, total: int) -> None: ...
+
+    def recorded(self, info: dict[str, Any], goes_on: bool) -> None: ...
+
+    def measured(self, info: dict[str, Any]) -> None: ...
+
+    def message(self, text: str) -> None: ...
 
 
 def _figures(run_folder: Path) -> dict[str, Any]:

@@ -12,42 +12,77 @@ import click
 from dptrace.commands.shared.options import json_option, output_option, quiet_option
 from dptrace.commands.shared.output import json_text, print_hint, write_text
 from dptrace.core.files import check_output
+from dptrace.core.text import sanitize
 from dptrace.core.units import plural
+from dptrace.errors import DptraceError
 
 if TYPE_CHECKING:
-    from dptrace.environment import Report, Torch
+    from dptrace.doctor.environment import Report, Torch
+    from dptrace.doctor.selftest import SelfTest
 
 
 @click.command()
+@click.option("--selftest", "with_selftest", is_flag=True, help="Record for about 10 s, and check the recording.")
 @json_option
 @output_option
 @quiet_option
-def command(as_json: bool, output: Path | None, force: bool, verbosity: str) -> None:
+def command(with_selftest: bool, as_json: bool, output: Path | None, force: bool, verbosity: str) -> None:
     """Check Python, torch, GPUs, their driver and links, NCCL and gloo, and list what will work.
 
     The exit code is 0 whatever is missing, and 1 only if dptrace's own dependencies can't be imported.
 
+    With --selftest, dptrace also records a small training, on up to two GPUs or on two ranks on CPU, checks that the
+    recording is complete, and says what is wrong and what to do. The exit code is then 1 if anything is wrong, and the
+    recording is kept; otherwise it is removed.
+
     \b
     Examples:
       dptrace doctor
+      dptrace doctor --selftest
       dptrace doctor --json | jq .torch.gpus
       dptrace doctor -o environment.txt
     """
-    from dptrace.environment import examine
+    from dptrace.doctor.environment import examine
 
     if output is not None:
         check_output(output, force)
     report = examine()
-    text = json_text(asdict(report)) if as_json else "\n".join(_lines(report)) + "\n"
+    test = _selftest(report, verbosity) if with_selftest else None
+    content = asdict(report) | ({"selftest": asdict(test) | {"works": test.works}} if test else {})
+    lines = [*_lines(report), *(_selftest_lines(test) if test else ())]
+    text = json_text(content) if as_json else "\n".join(lines) + "\n"
     if output is None:
         click.echo(text, nl=False)
     else:
         write_text(output, click.unstyle(text))
         print_hint(f"Wrote {output}.", verbosity)
-    if not as_json:
+    if not as_json and (test is None or test.works):
         print_hint(f"Next: {_next(report)}", verbosity)
-    if report.broken:
+    if report.broken or (test is not None and not test.works):
         raise SystemExit(1)
+
+
+def _selftest(report: Report, verbosity: str) -> SelfTest:
+    """Run the self-test; refuse where no recording can work at all."""
+    from dptrace.doctor.selftest import recording_command, selftest
+
+    if not any(verdict.works and "record" in verdict.what for verdict in report.verdicts):
+        reasons = "; ".join(verdict.why for verdict in report.verdicts if "record" in verdict.what)
+        raise DptraceError(f"There is nothing to test, because no recording works here: {reasons}.")
+    gpus = len(report.torch.gpus) if report.torch else 0
+    print_hint(f"Recording for about 10 s: dptrace {' '.join(recording_command(gpus))}", verbosity)
+    return selftest(gpus)
+
+
+def _selftest_lines(test: SelfTest) -> Iterator[str]:
+    colors = {"ok": "green", "warning": "yellow", "wrong": "red"}
+    yield ""
+    yield f"Self-test, {test.seconds:.0f} s: {' '.join(test.command)}"
+    for verdict in test.verdicts:
+        mark = click.style(f"{verdict.level:<7}", fg=colors[verdict.level], bold=True)
+        yield f"{mark}  {click.style(verdict.what, bold=True)}: {sanitize(verdict.why)}."
+    if test.kept:
+        yield f"Recording and log are kept in {test.kept}."
 
 
 def _lines(report: Report) -> Iterator[str]:
@@ -89,7 +124,8 @@ def _torch_facts(torch: Torch) -> Iterator[tuple[str, str]]:
         "torch",
         f"{torch.version}, built for {torch.built_for}; its profiler records {' and '.join(torch.activities)}",
     )
-    yield "backends", f"NCCL {torch.nccl or 'missing'}, gloo {'yes' if torch.gloo else 'missing'}"
+    backend = f"{torch.backend.upper()} {torch.backend_version or ('missing' if torch.gpus else 'not used')}"
+    yield "backends", f"{backend}, gloo {'yes' if torch.gloo else 'missing'}"
     if not torch.gpus:
         yield "GPUs", f"none{': ' + torch.problem if torch.problem else ''}"
     for gpu in torch.gpus:

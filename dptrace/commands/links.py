@@ -168,7 +168,7 @@ def _measured(request: LinksRequest, verbosity: str) -> dict[str, Any] | None:
     from datetime import datetime, timezone
 
     from dptrace.bench.links.launch import measure_links
-    from dptrace.environment import parse_links
+    from dptrace.doctor.environment import parse_links
     from dptrace.record.launch.torchrun import Interrupted
     from dptrace.version import __version__
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,13 @@ from dptrace.commands.shared.options import check_machines, machine_options
 from dptrace.commands.shared.output import NORMAL, QUIET
 from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.record_help import SCRIPT_OPTIONS, RecordCommand, trainers_help_option
-from dptrace.core.text import sanitize
+from dptrace.commands.shared.record_report import RunReporter, interruption_text
+from dptrace.commands.shared.window_options import (
+    attach,
+    check_windows,
+    window_options,
+    window_settings,
+)
 from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_folder, kept_checkpoints_message
@@ -30,7 +35,6 @@ from dptrace.record.options.command_line import (
 from dptrace.record.options.models import MODELS
 from dptrace.record.options.modes import MODES, REPLICATED, complete_mode, trainer
 from dptrace.record.options.parse import (
-    SYNTHETIC_IMAGES,
     Schedule,
     check_model,
     check_training,
@@ -76,6 +80,7 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     "--gpus", type=click.IntRange(1), metavar="N", help="Processes, one per GPU [default: all GPUs; 2 on CPU]."
 )
 @_shared_options
+@window_options
 @click.option("--force", is_flag=True, help="Overwrite an existing run.")
 @click.option("--links", metavar="FILE", help="Copy the measurements of this file of dptrace links into run.json.")
 @machine_options
@@ -95,6 +100,9 @@ def command(mode: str | None, gpus: int | None, script: tuple[str, ...], **optio
     Name your own script, with everything that belongs to it after it; or write dptrace record before the command line
     that starts it. The script runs unchanged, one process per GPU; its steps are the steps of its optimizer.
     """
+    if options["attach"] is not None:
+        attach(options["attach"], mode, script)
+        return
     if (mode is None) == (not script):
         raise UsageError("Choose either --mode or a script: dptrace record --mode naive, or dptrace record train.py.")
     program = parse_program(script) if script else None
@@ -121,6 +129,7 @@ def _check(mode: str | None, program: Program | None, options: dict[str, Any]) -
     elif program is not None:
         check_program(program)
     _check_options(mode, options)
+    check_windows(mode, options)
     _check_places(mode, program, options)
     _check_machines(options)
 
@@ -220,7 +229,7 @@ def _job(mode: str | None, gpus: int | None, program: Program | None, options: d
         arguments=program.arguments,
         processes=processes,
         mode=mode,
-        schedule={name: options[name] for name in ("steps", "warmup", "wait")},
+        **window_settings(options),
         nnodes=options["nnodes"],
         node_rank=options["node_rank"] or 0,
         endpoint=options["rdzv_endpoint"],
@@ -255,7 +264,6 @@ def _trainer_arguments(options: dict[str, Any]) -> tuple[str, ...]:
 def _record(job: Launch, quiet: bool) -> None:
     from dptrace.record.launch.launcher import launch
     from dptrace.record.launch.torchrun import Interrupted
-    from dptrace.viewers.terminal.run_facts import memory_sentence
 
     if job.mode is not None and job.max_restarts and job.checkpoints is None and not quiet:
         remedy = " Add --checkpoint-every N to resume instead." if job.mode in REPLICATED else ""
@@ -264,40 +272,9 @@ def _record(job: Launch, quiet: bool) -> None:
         # A script prints its own progress, and --verbose the trainer's output.
         shown = NORMAL if job.mode is not None and not (quiet or job.verbose) else QUIET
         with progress("Training", shown) as show:
-            info = launch(job, lambda done, total: show(done / total, f"{done}/{total} steps"))
+            runs = launch(job, RunReporter(job, quiet, show))
     except Interrupted as stopped:
-        checkpoints = kept_checkpoints_message(job.checkpoints)
-        kept = f"no recording is kept. {checkpoints}" if checkpoints else "nothing is kept."
-        click.echo(f"Interrupted: all ranks are stopped, and {kept}", err=True)
+        click.echo(interruption_text(stopped, kept_checkpoints_message(job.checkpoints)), err=True)
         sys.exit(stopped.exit_code)
-    if quiet:
-        return
-    if info is None:
+    if not runs and not quiet:
         click.echo(f"This machine's ranks are done; machine 0 writes {job.out}.", err=True)
-        return
-    for note in info["notes"]:
-        click.echo(f"! {sanitize(note)}", err=True)
-    folder = shlex.quote(info["folder"])
-    click.echo(_summary(info), err=True)
-    for sentence in filter(None, (_data(info), memory_sentence(info))):
-        click.echo(sentence, err=True)
-    if info["folder"] != str(job.out):
-        click.echo(f"{job.out} was written by something else meanwhile; the run is in {folder}.", err=True)
-    click.echo(f"Next: dptrace analyze {folder}\n      dptrace view {folder}", err=True)
-
-
-def _data(info: dict[str, Any]) -> str:
-    """Return what resnet18 trained on; empty for other models, which train on one kind of data only."""
-    if info["mode"] is None or info["model"] != "resnet18":
-        return ""
-    data = info["options"]["data"]
-    return f"It trained on {data}." if data == SYNTHETIC_IMAGES else f"It trained on CIFAR-10 from {data}."
-
-
-def _summary(info: dict[str, Any]) -> str:
-    """Return what was written, and the profiler's overhead."""
-    from dptrace.viewers.terminal.run_facts import profiler_sentence
-
-    ranks = info["ranks"]
-    steps = plural(max(rank["recorded_steps"] for rank in ranks), "step")
-    return f"Wrote {info['folder']}: {steps} of {plural(len(ranks), 'rank')}. {profiler_sentence(info)}".rstrip()

@@ -19,8 +19,9 @@ from dptrace.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from dptrace.record.distributed import World, assert_in_sync, process_group, save_parameters
+    from dptrace.record.marks import phase
     from dptrace.record.options.parse import Options, parse_options
-    from dptrace.record.recording import Recording, phase, record
+    from dptrace.record.recording import Recording, record
 
 __all__ = [
     "Options",
@@ -37,7 +38,8 @@ __all__ = [
 _HOMES = {
     **dict.fromkeys(("World", "assert_in_sync", "process_group", "save_parameters"), "distributed"),
     **dict.fromkeys(("Options", "parse_options"), "options.parse"),
-    **dict.fromkeys(("Recording", "phase", "record"), "recording"),
+    **dict.fromkeys(("Recording", "record"), "recording"),
+    "phase": "marks",
 }
 
 

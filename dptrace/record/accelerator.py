@@ -18,8 +18,8 @@ __all__ = ["ACCELERATORS", "Accelerator", "accelerator_of", "available_accelerat
 
 def _nccl_version() -> str | None:
     import torch
-    import torch.distributed as dist
 
+    dist = torch.distributed
     if not (torch.cuda.is_available() and dist.is_available() and dist.is_nccl_available()):
         return None
     return ".".join(map(str, torch.cuda.nccl.version()))
@@ -35,8 +35,8 @@ class Accelerator:
     """The backend of torch.distributed between such devices."""
     activity_name: str
     """Its member of torch.profiler.ProfilerActivity."""
-    visible_devices: str
-    """The environment variable that restricts which devices a process sees."""
+    visible_devices: tuple[str, ...]
+    """The environment variables that restrict which devices a process sees."""
     backend_version: Callable[[], str | None]
     """Return the backend's version; None if this process cannot use it."""
 
@@ -60,7 +60,8 @@ class Accelerator:
         return f"{self.device_type}:{self.backend}"
 
 
-ACCELERATORS = (Accelerator("cuda", "nccl", "CUDA", "CUDA_VISIBLE_DEVICES", _nccl_version),)
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+ACCELERATORS = (Accelerator("cuda", "nccl", "CUDA", _VISIBLE, _nccl_version),)
 """In order of preference. AMD GPUs use the entry of CUDA, as in torch."""
 
 

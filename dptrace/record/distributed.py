@@ -135,15 +135,15 @@ def _device() -> torch.device:
     if accelerator is None:
         return torch.device("cpu")
     index, count = messages.local_rank(), accelerator.module.device_count()
-    visible = os.environ.get(accelerator.visible_devices, "")
-    if count == 1 and visible and "," not in visible:
+    visible = [value for name in accelerator.visible_devices if (value := os.environ.get(name))]
+    if count == 1 and any("," not in value for value in visible):
         # Each rank sees a GPU of its own, as with srun --gpus-per-task=1, or all see the same one. The variable cannot
         # tell which, because in containers all see a GPU 0; NCCL raises an error for the latter when ranks join.
         index = 0
     if index >= count:
         raise UsageError(
             f"Local rank {index} has no GPU: this process sees {count}. Start one process per GPU, or set "
-            f"{accelerator.visible_devices} to the GPU of each process."
+            f"{accelerator.visible_devices[0]} to the GPU of each process."
         )
     accelerator.module.set_device(index)
     return torch.device(accelerator.device_type, index)
@@ -315,21 +315,44 @@ class RankStore:
 
     def failure(self) -> str | None:
         """Return the message that a rank has published as ``failed``; None if no rank has."""
-        try:
-            has_failed = self._store is not None and self._store.check([f"{self._prefix}/failed"])
-            return self.receive("failed") if has_failed else None
-        except RuntimeError:
-            return None
+        return self.peek("failed")
 
     def arrive(self, barrier_name: str) -> None:
         """Count this rank at a barrier without waiting there."""
         if self._store is not None and self._store.add(f"{self._prefix}/{barrier_name}", 1) == self.size:
             self._store.set(f"{self._prefix}/{barrier_name}/all", "1")
 
+    def agree(self, what: str, number: int, timeout: timedelta) -> int:
+        """Return rank 0's number on all ranks; this rank's own if rank 0's does not arrive in time."""
+        if self.rank == 0 or self._store is None:
+            self.publish(what, str(number))
+            return number
+        published = self.receive_within(what, timeout)
+        return number if published is None else int(published)
+
+    def receive_within(self, what: str, timeout: timedelta) -> str | None:
+        """Wait for a text that another rank publishes; return None if it does not arrive in time."""
+        try:
+            self._store.wait([f"{self._prefix}/{what}"], timeout)
+            return self.receive(what)
+        except RuntimeError:
+            return None
+
     def publish(self, what: str, text: str) -> None:
         """Publish a text for the other ranks."""
         if self._store is not None:
             self._store.set(f"{self._prefix}/{what}", text)
+
+    def peek(self, what: str) -> str | None:
+        """Return a text that a rank has published; None if it is not there yet."""
+        try:
+            return (
+                self.receive(what)
+                if self._store is not None and self._store.check([f"{self._prefix}/{what}"])
+                else None
+            )
+        except RuntimeError:  # the process that hosted the store has ended
+            return None
 
     def receive(self, what: str) -> str:
         """Wait for a text that another rank publishes, and return it."""

@@ -43,6 +43,7 @@ class EpochTimer:
         self.rank_store = RankStore("timing")
         self.stopwatch = Stopwatch(self.device)
         self.losses: list[torch.Tensor] = []
+        self._laps: list[Any] = []
         self.extra_results: dict[str, Any] = {}
         """Entries that a trainer adds to the results."""
 
@@ -57,7 +58,7 @@ class EpochTimer:
 
     def step(self, loss: torch.Tensor | float | None = None) -> None:
         """End a step; *loss* stays on its device until the end."""
-        self.stopwatch.end()
+        self._laps.append(self.stopwatch.end())
         if loss is not None:
             self.losses.append(torch.as_tensor(loss).detach())
         self.stopwatch.begin()
@@ -75,7 +76,7 @@ class EpochTimer:
             print(RESULTS, json.dumps(results(ranks, self.metadata(), self.epochs, self.steps_per_epoch)), flush=True)
 
     def _rank_results(self) -> dict[str, Any]:
-        durations, losses = self.stopwatch.durations_ns(), losses_as_floats(self.losses)
+        durations, losses = self.stopwatch.durations_ns(self._laps), losses_as_floats(self.losses)
         return {"laps": durations[self.warmup :], "losses": losses[self.warmup :]}
 
     def metadata(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import resource
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ class MemoryTracker:
     def __init__(self, model: nn.Module | None, device: torch.device) -> None:
         self.model, self.device = model, device
         self._held: dict[str, int] = {}
+        self._has_peaks = False
         self._seen: dict[str, dict[int, int]] = defaultdict(dict)
 
     def start(self) -> None:
@@ -51,7 +53,10 @@ class MemoryTracker:
         self.stop()
         accelerator = accelerator_of(self.device)
         if accelerator is not None:
-            accelerator.module.reset_peak_memory_stats(self.device)
+            # Other allocators than torch's own have no statistics; the peaks are unknown then.
+            with suppress(RuntimeError):
+                accelerator.module.reset_peak_memory_stats(self.device)
+                self._has_peaks = True
 
     def stop(self) -> None:
         """Stop counting and release the model."""
@@ -79,10 +84,10 @@ class MemoryTracker:
                 sizes[storage.data_ptr()] = storage.nbytes()
 
     def to_dict(self) -> dict[str, int | None]:
-        """Return the counts and peaks in bytes; None for those not seen, and for the peaks of a GPU on CPU."""
+        """Return the counts and peaks in bytes; None for those not seen, and for unknown peaks of a GPU."""
         result: dict[str, int | None] = {f"{kind}_bytes": self._held.get(kind) for kind in _KINDS}
         accelerator = accelerator_of(self.device)
-        module = None if accelerator is None else accelerator.module
+        module = None if accelerator is None or not self._has_peaks else accelerator.module
         result["peak_allocated_bytes"] = None if module is None else module.max_memory_allocated(self.device)
         result["peak_reserved_bytes"] = None if module is None else module.max_memory_reserved(self.device)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

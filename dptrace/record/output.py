@@ -1,28 +1,34 @@
-"""The folder of a recording: that of ``dptrace record``, or one that rank 0 prepares itself."""
+"""Where a recording's files go: the folder of ``dptrace record``, or one that rank 0 prepares itself."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import shutil
 import signal
 import sys
-import time
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from torch.profiler import profile
+
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record.distributed import RankStore
 from dptrace.record.launch import messages
-from dptrace.record.launch.manifest import launch_metadata, write_manifest
+from dptrace.record.launch.manifest import add_overhead, launch_metadata, write_manifest
 from dptrace.record.launch.process_tree import end_with_parent
-from dptrace.record.launch.run_folder import RunFolder
+from dptrace.record.launch.run_folder import RunFolder, trace_name
+from dptrace.record.window_requests import Request, WindowRequests
 
-__all__ = ["RecordingOutput", "open_output"]
+__all__ = ["RecordingOutput", "open_output", "write_rank"]
 
 _LONGEST_WRITE = timedelta(hours=2)
 """How long rank 0 waits for the slowest rank's file."""
-_PROGRESS_EVERY_NS = 200_000_000
+_SHORT = timedelta(seconds=5)
+"""How long rank 0 waits for the step times of ranks that end together with it."""
 
 
 _opened = 0
@@ -43,41 +49,100 @@ def open_output(out: str | os.PathLike[str] | None, force: bool) -> RecordingOut
     return LauncherOutput(assignment, rank_store)
 
 
-class LauncherOutput:
-    """The launcher's folder; the launcher waits for all ranks and renames the run at the end."""
+def write_rank(folder: Path, profiler: profile, metadata: dict[str, Any]) -> None:
+    """Write a rank's trace, and then its part of run.json; each file appears only when it is complete.
 
-    def __init__(self, assignment: messages.LauncherSettings, rank_store: RankStore) -> None:
-        self.folder, self.rank_store = Path(assignment.folder), rank_store
-        self._progress = self.folder / "progress" if assignment.progress and rank_store.rank == 0 else None
-        self._last_progress_ns = 0
+    Raises:
+        RecordingError: they cannot be written; the message says why.
+    """
+    path = folder / trace_name(metadata["rank"])
+    plain, packed = (path.with_name(f".{path.name}.{end}") for end in ("json", "part"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        profiler.export_chrome_trace(str(plain))
+        with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+        os.replace(packed, path)
+        messages.write_json(folder / f"rank{metadata['rank']}.piece.json", metadata | {"file": path.name})
+    except Exception as error:
+        raise RecordingError(f"{path} cannot be written: {error}.") from None
+    finally:
+        plain.unlink(missing_ok=True)
+        packed.unlink(missing_ok=True)
+
+
+class LauncherOutput:
+    """The launcher's folder; the launcher waits for all ranks and renames the run."""
+
+    def __init__(self, settings: messages.LauncherSettings, rank_store: RankStore) -> None:
+        self.folder, self.rank_store = Path(settings.folder), rank_store
+        self._requests = WindowRequests(self.folder, rank_store) if settings.script else None
+        self._heartbeat: int | None = None
 
     def begin(self) -> None:
-        """Create the folder if the launcher of another machine could not."""
+        """Create the folder if the launcher of another machine could not, and begin to count steps there."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        if self._requests is not None and self.rank_store.rank == 0 and messages.restart_count():
+            self._requests.forget_older()
+        path = messages.heartbeat_path(self.folder, self.rank_store.rank)
+        self._heartbeat = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self.heartbeat(0, 0, 0)
 
-    def progress(self, done: int, total: int) -> None:
-        """Write the number of steps done for the launcher, at most five times a second."""
-        now = time.monotonic_ns()
-        if self._progress is not None and now - self._last_progress_ns > _PROGRESS_EVERY_NS:
-            self._last_progress_ns = now
-            self._progress.write_text(f"{done} {total}")
+    def already_recorded(self, number: int) -> bool:
+        """Return whether a window was recorded before the ranks were restarted."""
+        return messages.recorded_marker(self.folder, number).exists()
+
+    def heartbeat(self, done: int, total: int, recorded: int) -> None:
+        """Write for the launcher how many steps are done, of how many (0 if unknown), and recorded in this window."""
+        if self._heartbeat is not None:
+            # In place, of constant length: some microseconds, so that it can be done in every step.
+            os.pwrite(self._heartbeat, b"%12d %12d %12d\n" % (done, total, recorded), 0)
+
+    def poll_requests(self, step: int) -> Request | None:
+        """Return the windows that the launcher asks for, if it does."""
+        return None if self._requests is None else self._requests.poll(step)
+
+    def finish_asked(self) -> bool:
+        """Return whether the launcher asks to end the window after this step."""
+        return messages.finish_path(self.folder).exists()
+
+    def write(self, number: int, profiler: profile, metadata: dict[str, Any]) -> None:
+        """Write the files of a recorded window."""
+        try:
+            write_rank(messages.window_folder(self.folder, number), profiler, metadata)
+        except RecordingError as error:
+            messages.report_failure(error)
+
+    def report_overhead(self, overhead: dict[str, Any]) -> None:
+        """Write the step times that were measured after the run had been written."""
+        messages.write_json(self.folder / f"rank{self.rank_store.rank}.overhead.json", overhead)
 
     def report_error(self, message: str) -> None:
         """Pass the message to the launcher."""
         messages.report_failure(RecordingError(message))
 
-    def end(self, failure: str | None) -> None:
-        """Do nothing: the launcher finishes the run."""
+    def fail(self, error: BaseException) -> None:
+        """Report to the launcher that training has failed on this rank."""
+        messages.report_failure(error)
+
+    def end(self) -> None:
+        """Do nothing more: the launcher finishes the run."""
+        if self._heartbeat is not None:
+            os.close(self._heartbeat)
+            self._heartbeat = None
 
 
 class StandaloneOutput:
-    """A folder that rank 0 prepares; at the end it waits for the other ranks' files and renames the run."""
+    """A folder that rank 0 prepares; when all ranks have written their files, it renames the run."""
 
     def __init__(self, path: Path, force: bool, rank_store: RankStore) -> None:
         self.rank_store = rank_store
         self._run = RunFolder(path)
         self._force = force
-        self.folder = self._run.staging
+        self.folder = messages.window_folder(self._run.staging, 1)
+        self._failure: dict[str, Any] | None = None
+        self._complete: Path | None = None
+        self._overhead: dict[str, Any] | None = None
 
     def begin(self) -> None:
         """Prepare the folder on rank 0; raise its error on all ranks."""
@@ -91,38 +156,91 @@ class StandaloneOutput:
         except DptraceError as error:
             self.rank_store.publish("folder", json.dumps(str(error)))
             raise
+        self.folder.mkdir()
         self.rank_store.publish("folder", "null")
 
-    def progress(self, done: int, total: int) -> None:
+    def already_recorded(self, number: int) -> bool:
+        """Return False: no launcher has restarted the ranks."""
+        return False
+
+    def heartbeat(self, done: int, total: int, recorded: int) -> None:
         """Do nothing: the script has its own output."""
+
+    def poll_requests(self, step: int) -> Request | None:
+        """Return None: no launcher asks for windows."""
+        return None
+
+    def finish_asked(self) -> bool:
+        """Return False: no launcher asks to end a window."""
+        return False
+
+    def write(self, number: int, profiler: profile, metadata: dict[str, Any]) -> None:
+        """Write the files of this rank; rank 0 completes the run when all ranks have written theirs.
+
+        Called in a thread, so that training continues meanwhile.
+        """
+        try:
+            write_rank(self.folder, profiler, metadata)
+        except RecordingError as error:
+            self.report_error(str(error))
+            self.fail(error)
+            return
+        if self._failure is not None:
+            return
+        if self.rank_store.rank != 0:
+            self.rank_store.arrive("written")
+        elif self.rank_store.barrier_unless_failed("written", _LONGEST_WRITE) and self._failure is None:
+            self._finish(None)
+
+    def report_overhead(self, overhead: dict[str, Any]) -> None:
+        """Pass the step times that were measured after the run had been written to rank 0."""
+        self._overhead = overhead
+        self.rank_store.publish(f"overhead/{self.rank_store.rank}", json.dumps(overhead))
 
     def report_error(self, message: str) -> None:
         """Print the message; a failed recording must not end the training."""
         print(f"dptrace: rank {self.rank_store.rank}: {message}", file=sys.stderr)
 
-    def end(self, failure: str | None) -> None:
-        """Report that this rank is done; rank 0 waits for all ranks and renames the run."""
-        rank = self.rank_store.rank
-        if rank != 0:
-            if failure is None:
-                self.rank_store.arrive("written")
-            else:
-                self.rank_store.publish("failed", json.dumps({"rank": rank, "message": failure}))
+    def fail(self, error: BaseException) -> None:
+        """Tell the other ranks that this one has failed, so that the run does not count as complete."""
+        self._failure = {"rank": self.rank_store.rank, "message": messages.error_text(error)}
+        self.rank_store.publish("failed", json.dumps(self._failure))
+
+    def end(self) -> None:
+        """Finish a run that is not complete: keep what was written under another name, or discard the folder."""
+        if self.rank_store.rank != 0:
             return
-        failure_message: dict[str, Any] | None = None if failure is None else {"rank": rank, "message": failure}
-        if failure_message is None and not self.rank_store.barrier_unless_failed("written", _LONGEST_WRITE):
-            failure_message = {"rank": None, "message": "not every rank finished its recording"}
+        if self._complete is not None:
+            self._add_overhead(self._complete)
+            return
+        if self._failure is None:
             published = self.rank_store.failure()
-            failure_message = failure_message if published is None else json.loads(published)
+            unknown = {"rank": None, "message": "not every rank finished its recording"}
+            self._failure = unknown if published is None else json.loads(published)
+        self._finish(self._failure)
+
+    def _finish(self, failure: dict[str, Any] | None) -> None:
+        """Write run.json and rename the run; discard the folder if no rank has written its files."""
         if not messages.read_messages(self.folder, "piece"):
             self._run.discard()
             return
-        write_manifest(self.folder, launch_metadata(sys.orig_argv, None, sys.argv[0] or None, failure_message))
-        if failure_message is None:
-            path = self._run.complete()
+        write_manifest(self.folder, launch_metadata(sys.orig_argv, None, sys.argv[0] or None, failure))
+        if failure is None:
+            self._complete = path = self._run.complete(self.folder)
             print(f"Wrote {path}. Next: dptrace analyze {path}", file=sys.stderr)
         else:
-            print(f"Kept the incomplete recording in {self._run.keep_failed()}.", file=sys.stderr)
+            print(f"Kept the incomplete recording in {self._run.keep_failed(self.folder)}.", file=sys.stderr)
+        self._run.discard()
+
+    def _add_overhead(self, run: Path) -> None:
+        """Add the overhead to run.json if all ranks have measured it."""
+        if self._overhead is None:
+            return
+        others = [self.rank_store.receive_within(f"overhead/{rank}", _SHORT) for rank in range(1, self.rank_store.size)]
+        measured = [self._overhead, *(json.loads(text) for text in others if text is not None)]
+        if len(measured) == self.rank_store.size:
+            with suppress(OSError, ValueError):  # the user may have moved the run
+                add_overhead(run, measured)
 
 
 RecordingOutput = LauncherOutput | StandaloneOutput

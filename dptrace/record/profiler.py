@@ -1,24 +1,27 @@
-"""torch's profiler, started at the same time on all ranks, and a stopwatch that does not wait for the device."""
+"""torch's profiler over one window of steps, started at the same time on all ranks, and a stopwatch for steps."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.profiler import profile
+from torch.autograd import profiler as autograd_profiler
+from torch.profiler import ProfilerAction, profile
 
 from dptrace.record.accelerator import accelerator_of, used_accelerator
 from dptrace.record.distributed import RankStore
 from dptrace.record.gloo_threads import gloo_threads
 from dptrace.record.quiet_stderr import quiet_stderr
+from dptrace.record.windows import Purpose, Window
 
-__all__ = ["AlignedProfile", "Stopwatch", "device_of"]
+__all__ = ["BARRIER_TIMEOUT", "AlignedProfile", "Stopwatch", "device_of"]
 
-_BARRIER_TIMEOUT = timedelta(seconds=10)
+BARRIER_TIMEOUT = timedelta(seconds=10)
 """How long a rank waits for the others before it records without them: they may not train together."""
 
 
@@ -35,37 +38,79 @@ def device_of(parameters: Iterable[torch.Tensor]) -> torch.device:
 
 
 class AlignedProfile(profile):
-    """A profiler whose ranks begin their first recorded step together.
+    """A profiler over one window of steps, whose ranks begin their first recorded step together.
 
     Ranks take different times to start the profiler; without a barrier the first recorded all-reduce would show the
     difference as wait for a peer.
+
+    Args:
+        window: its steps; the profiler is prepared before the first one. ``ProfilerStep#k`` is step k of the recording.
+        choose_end: called before the barrier, when recording begins; it may change the end of the window.
+        without_operators: leave the operators on the CPU out.
+        device: where the training is.
     """
 
-    def __init__(self, rank_store: RankStore, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._rank_store = rank_store
+    def __init__(
+        self,
+        rank_store: RankStore,
+        window: Window,
+        choose_end: Callable[[], None] = lambda: None,
+        without_operators: bool = False,
+        device: torch.device | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__(schedule=self._action, **settings)
+        self._device = device or torch.device("cpu")
+        self._window, self._rank_store, self._choose_end = window, rank_store, choose_end
+        self._without_operators = without_operators
+        self.step_num = window.first
+        self.current_action = self._prev_schedule_action = self._action(window.first)
+
+    def _action(self, step: int) -> Any:
+        window = getattr(self, "_window", None)  # torch asks once before it is set
+        return ProfilerAction.WARMUP if window is None or step < window.start else ProfilerAction.RECORD
 
     def prepare_trace(self) -> None:
         """Prepare for recording without Kineto's lines on the terminal."""
         with quiet_stderr():
             super().prepare_trace()
 
-    def stop_trace(self) -> None:
-        """Stop recording without Kineto's lines on the terminal."""
-        with quiet_stderr():
-            super().stop_trace()
-
     def start_trace(self) -> None:
         """Start recording, then wait for the other ranks; the first ``ProfilerStep`` begins after that."""
-        with quiet_stderr():
+        with quiet_stderr(), _only_marks() if self._without_operators else nullcontext():
             super().start_trace()
         if threads := gloo_threads():
             self.add_metadata_json("gloo_threads", json.dumps(threads))
-        self._rank_store.barrier("recording", _BARRIER_TIMEOUT)
+        if self._window.purpose is Purpose.RECORDED:
+            self._choose_end()
+            self._rank_store.barrier(f"recording{self._window.number}", BARRIER_TIMEOUT)
+
+    def stop_trace(self) -> None:
+        """Stop recording when the device that trains has done its work; torch waits for the current one only."""
+        accelerator = accelerator_of(self._device)
+        with quiet_stderr(), nullcontext() if accelerator is None else accelerator.module.device(self._device):
+            super().stop_trace()
 
     def finish(self) -> None:
-        """Stop, at any point of the schedule."""
+        """Stop, at any point of the window."""
         self.__exit__(None, None, None)
+
+
+@contextmanager
+def _only_marks() -> Iterator[None]:
+    """Make torch record annotations and the nodes of backward, but no operator of the CPU.
+
+    torch.profiler has no option for it; its private function takes the scopes to record.
+    """
+    module: Any = autograd_profiler
+    enable = module._enable_profiler
+    scope = torch._C._profiler.RecordScope
+    scopes = {scope.USER_SCOPE, scope.BACKWARD_FUNCTION}
+    module._enable_profiler = lambda config, activities: enable(config, activities, scopes)
+    try:
+        yield
+    finally:
+        module._enable_profiler = enable
 
 
 class Stopwatch:
@@ -74,7 +119,6 @@ class Stopwatch:
     def __init__(self, device: torch.device) -> None:
         accelerator = accelerator_of(device)
         self._device, self._module = device, None if accelerator is None else accelerator.module
-        self._step_events: list[tuple[Any, Any]] = []
         self._begin: Any = None
 
     def _now(self) -> Any:
@@ -90,13 +134,13 @@ class Stopwatch:
         """Start the time of a step."""
         self._begin = self._now()
 
-    def end(self) -> None:
-        """End the time of the step."""
-        self._step_events.append((self._begin, self._now()))
+    def end(self) -> Any:
+        """End the time of the step, and return a lap for :meth:`durations_ns`."""
+        return self._begin, self._now()
 
-    def durations_ns(self) -> list[int]:
-        """Return the wall time of each step in ns."""
+    def durations_ns(self, laps: Iterable[Any]) -> list[int]:
+        """Return the wall time of each lap in ns."""
         if self._module is None:
-            return [end - begin for begin, end in self._step_events]
+            return [end - begin for begin, end in laps]
         self._module.synchronize(self._device)
-        return [round(begin.elapsed_time(end) * 1e6) for begin, end in self._step_events]
+        return [round(begin.elapsed_time(end) * 1e6) for begin, end in laps]

@@ -4,16 +4,106 @@ from __future__ import annotations
 
 import gc
 import os
-from typing import Any
+import platform
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dptrace.record.accelerator import accelerator_of
+from dptrace.record.distributed import RankStore
+from dptrace.record.environment import device_name, versions
 from dptrace.record.launch import messages
+from dptrace.record.memory import MemoryTracker
+from dptrace.record.profiler import Stopwatch
+from dptrace.record.windows import Window
 
-__all__ = ["ddp_logging", "local_rank", "losses_as_floats", "node_rank", "plain_value"]
+__all__ = ["ddp_logging", "describe", "local_rank", "losses_as_floats", "node_rank", "overhead_metadata", "plain_value"]
+
+
+class RankFacts(Protocol):
+    """What a recording knows of its rank."""
+
+    rank_store: RankStore
+    device: torch.device
+    stopwatch: Stopwatch
+    memory: MemoryTracker
+    measured: list[Window]
+    losses: list[torch.Tensor]
+    model: nn.Module | None
+    parameters: int | None
+    options: dict[str, Any]
+
+
+def describe(recording: RankFacts, window: Window, recorded: int, notes: list[str]) -> dict[str, Any]:
+    """Return this rank's part of run.json; times in ns, steps counted from the first step of the recording.
+
+    Args:
+        window: the recorded window.
+        recorded: how many of its steps have ended.
+        notes: the notes for run.json; values that cannot be read are added.
+    """
+    rank_store = recording.rank_store
+    timing = overhead_metadata(recording, notes)
+    return {
+        "rank": rank_store.rank,
+        "node": node_rank(),
+        "local_rank": local_rank(recording.device, rank_store.rank),
+        "host": platform.node(),
+        "device": device_name(recording.device),
+        "threads": torch.get_num_threads(),
+        "recorded_steps": recorded,
+        "unprofiled_ns": timing["unprofiled_ns"],
+        "profiled_ns": _durations(recording, [window], notes)[0][:recorded],
+        "overhead_windows": timing["overhead_windows"],
+        "losses": _read_or_default("The losses", lambda: losses_as_floats(recording.losses), [], notes),
+        "memory": _read_or_default("The memory figures", recording.memory.to_dict, None, notes),
+        "ddp": _read_or_default("DDP's logging data", lambda: ddp_logging(recording.model), None, notes),
+        "notes": notes,
+        "model": recording.options.get("model"),
+        "parameters": recording.parameters,
+        "options": {key: plain_value(value) for key, value in recording.options.items() if key != "model"},
+        "schedule": {"wait": window.first, "warmup": window.start - window.first, "steps": window.steps},
+        "world_size": rank_store.size,
+        "backend": dist.get_backend() if dist.is_available() and dist.is_initialized() else None,
+        "versions": versions(),
+    }
+
+
+def overhead_metadata(recording: RankFacts, notes: list[str] | None = None) -> dict[str, Any]:
+    """Return the step times of the windows that measure the overhead, in ns."""
+    windows: list[Window] = recording.measured
+    times = _durations(recording, windows, [] if notes is None else notes)
+    by_window: list[dict[str, Any]] = [
+        {"profiled": window.profiled, "step_ns": ns} for window, ns in zip(windows, times, strict=True)
+    ]
+    unprofiled = [step for entry in by_window if not entry["profiled"] for step in entry["step_ns"]]
+    return {"rank": recording.rank_store.rank, "unprofiled_ns": unprofiled, "overhead_windows": by_window}
+
+
+def _durations(recording: RankFacts, windows: Sequence[Window], notes: list[str]) -> list[list[int]]:
+    """Return the times of the steps of each window."""
+    times: list[list[int]] = _read_or_default(
+        "The steps' times",
+        lambda: [recording.stopwatch.durations_ns(window.laps) for window in windows],
+        [[] for _ in windows],
+        notes,
+    )
+    return times
+
+
+def _read_or_default(what: str, read: Callable[[], Any], otherwise: Any, notes: list[str]) -> Any:
+    """Read a value; return *otherwise* and add a note if that fails, because the trace is useful without it."""
+    try:
+        return read()
+    except Exception as error:
+        note = f"{what} could not be read: {messages.error_text(error)}"
+        if note not in notes:
+            notes.append(note)
+        return otherwise
 
 
 def node_rank() -> int:

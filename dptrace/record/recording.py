@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-import gzip
 import os
-import platform
-import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import pairwise
+from statistics import median
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.profiler import ProfilerActivity, record_function, schedule
+from torch.profiler import ProfilerActivity
 
 from dptrace.core.units import plural
-from dptrace.record.accelerator import accelerator_of
-from dptrace.record.environment import device_name, versions
+from dptrace.record.accelerator import accelerator_of, used_accelerator
 from dptrace.record.launch import messages
-from dptrace.record.launch.run_folder import trace_name
 from dptrace.record.memory import MemoryTracker
 from dptrace.record.options.parse import Schedule
 from dptrace.record.output import RecordingOutput, open_output
-from dptrace.record.profiler import AlignedProfile, Stopwatch, device_of
-from dptrace.record.rank_metadata import ddp_logging, local_rank, losses_as_floats, node_rank, plain_value
+from dptrace.record.profiler import BARRIER_TIMEOUT, AlignedProfile, Stopwatch, device_of
+from dptrace.record.rank_metadata import describe, overhead_metadata
+from dptrace.record.windows import Plan, Purpose, Window, steps_in
 
-__all__ = ["Recording", "is_failure", "latest", "phase", "record"]
+__all__ = ["Recording", "is_failure", "latest", "record"]
 
 _latest: Recording | None = None
 """The latest recording of this process; it may be closed."""
@@ -44,17 +44,6 @@ def is_failure(error: BaseException | None) -> bool:
     if isinstance(error, SystemExit):
         return error.code not in (None, 0)
     return isinstance(error, Exception)
-
-
-def phase(name: Literal["forward", "backward", "optimizer", "other"]) -> record_function:
-    """Mark the code inside as one phase of a step. Work on autograd's own threads counts as backward without a mark.
-
-    Raises:
-        ValueError: *name* is not a phase.
-    """
-    if name not in ("forward", "backward", "optimizer", "other"):
-        raise ValueError(f"unknown phase {name!r}; choose from forward, backward, optimizer, other")
-    return record_function(f"dptrace::{name}")
 
 
 def record(
@@ -80,7 +69,8 @@ def record(
         out: folder of the run; by default ``runs/`` and the script's name.
         steps: steps to record.
         warmup: steps to skip before the timed and before the recorded ones; at least 2.
-        wait: steps before the profiler starts; by default warmup + steps, the last of which are timed.
+        wait: steps before the warm-up, in which the profiler's overhead is measured; by default none: it is measured
+            after the recorded steps.
         force: replace an existing run.
         model: the trained model: its parameters are counted, and DDP's logging data is kept.
         options: further entries for ``options`` in run.json.
@@ -91,29 +81,50 @@ def record(
     Raises:
         UsageError: the folder holds other files or a run, or the schedule is impossible.
     """
-    assignment = messages.LauncherSettings.from_environment()
-    if assignment is not None:
-        steps, warmup, wait = assignment.schedule(steps, warmup, wait)
-    recording = Recording(
-        Schedule.of(steps, warmup, wait).after(first_step), open_output(out, force), model, options or {}, first_step
-    )
+    settings = messages.LauncherSettings.from_environment()
+    if settings is not None:
+        steps, warmup, wait = settings.schedule(steps, warmup, wait)
+    schedule = Schedule.of(steps, warmup, wait or 0).after(first_step)
+    plan = Plan.of(schedule, settings)
+    recording = Recording(plan, open_output(out, force), model, options, first_step)
+    recording.notes += _resume_notes(first_step, schedule)
     recording.notes += [f"{checkpoint} could not be read and was skipped." for checkpoint in damaged_checkpoints]
     return recording
 
 
+def _resume_notes(first_step: int, schedule: Schedule) -> list[str]:
+    if not first_step:
+        return []
+    notes = [f"The training continued from the checkpoint of step {first_step}."]
+    if schedule.warmup < 2:
+        warmup = plural(schedule.warmup, "warm-up step")
+        notes.append(f"Only {warmup} ran before the recorded steps, which may be slower.")
+    return notes
+
+
 class Recording:
-    """A recording of this rank's steps; see :func:`record`."""
+    """A recording of this rank's steps; see :func:`record`.
+
+    Args:
+        plan: the windows of steps to time or record; the launcher may ask for more.
+        output: where the files of this rank are written.
+        model, options, first_step: see :func:`record`.
+    """
 
     def __init__(
         self,
-        plan: Schedule,
+        plan: Plan,
         output: RecordingOutput,
-        model: nn.Module | None,
-        options: dict[str, Any],
+        model: nn.Module | None = None,
+        options: dict[str, Any] | None = None,
         first_step: int = 0,
     ) -> None:
-        self.first_step = first_step
-        self.schedule, self.output, self.model, self.options = plan, output, model, options
+        self.plan: Plan = plan
+        self.output: RecordingOutput = output
+        self.rank_store = output.rank_store
+        self.model: nn.Module | None = model
+        self.options: dict[str, Any] = options or {}
+        self.first_step: int = first_step
         self.parameters: int | None = None
         self.device = device_of(())
         self.memory = MemoryTracker(model, self.device)
@@ -121,18 +132,19 @@ class Recording:
             self.set_parameters(model.parameters())
         self.steps_done = 0
         self.notes: list[str] = []
-        if first_step:
-            self.notes.append(f"The training continued from the checkpoint of step {first_step}.")
-            if plan.warmup < 2:
-                self.notes.append(
-                    f"Only {plural(plan.warmup, 'warm-up step')} ran before the recorded steps, which may be slower."
-                )
         self.losses: list[torch.Tensor] = []
+        self.measured: list[Window] = []
+        """The windows in which steps have been timed with and without the profiler."""
         self.stopwatch = Stopwatch(self.device)
+        self._windows = deque(plan.windows)
+        self._window: Window | None = None
         self._profile: AlignedProfile | None = None
+        self._spare: tuple[Window, AlignedProfile] | None = None
+        self._recorded = 0
         self._writer: threading.Thread | None = None
-        self._inactive = False
+        self._running = False
         self._error: str | None = None
+        self._step_ends: deque[float] = deque(maxlen=5)
 
     def set_parameters(self, parameters: Iterable[torch.Tensor]) -> None:
         """Set the trained parameters before the first step: they determine the parameter count and the device."""
@@ -145,70 +157,190 @@ class Recording:
     @property
     def total_steps(self) -> int:
         """The number of steps after which the recording is complete, counted from the first step of the training."""
-        return self.first_step + self.schedule.total
-
-    @property
-    def recorded_steps(self) -> int:
-        """The number of recorded steps that have ended."""
-        return min(max(self.steps_done - self.schedule.wait - self.schedule.warmup, 0), self.schedule.steps)
+        return self.first_step + self.plan.last_step
 
     def __enter__(self) -> Recording:
         global _latest
         launched = messages.LauncherSettings.from_environment() is not None
-        if _latest is not None and (_latest._profile is not None or launched):
+        if _latest is not None and (_latest._running or launched):
             # A process has one profiler, and a launcher's folder holds one recording.
-            self._inactive = True
             _latest.notes.append("The script started another recording; only the first was kept.")
             return self
         self.output.begin()
-        _latest = self
+        _latest, self._running = self, True
+        self._skip_recorded_windows()
         self.stopwatch = Stopwatch(self.device)
-        activities = [ProfilerActivity.CPU]
-        if (accelerator := accelerator_of(self.device)) is not None:
-            activities.append(accelerator.activity)
-        plan = schedule(wait=self.schedule.wait, warmup=self.schedule.warmup, active=self.schedule.steps, repeat=1)
-        self._profile = AlignedProfile(
-            self.output.rank_store, activities=activities, schedule=plan, record_shapes=self._needs_shapes()
-        )
-        self._profile.start()
-        self._update_memory()
-        self.stopwatch.begin()
+        with self._contain_errors():
+            self._begin_step()
         return self
+
+    def _skip_recorded_windows(self) -> None:
+        """Leave out what was recorded before the ranks were restarted."""
+        while self.output.already_recorded(self._recorded + 1):
+            self._recorded += 1
+            self._windows = deque(window for window in self._windows if window.number > self._recorded)
+
+    def step(self, loss: torch.Tensor | float | None = None) -> None:
+        """End a step. *loss* stays on its device, so that no step waits for it; it is averaged over ranks later."""
+        if self._running:
+            with self._contain_errors():
+                self._end_step(loss)
+                self._begin_step()
+
+    def _end_step(self, loss: torch.Tensor | float | None) -> None:
+        window = self._window
+        if window is not None and self.steps_done >= window.start:
+            window.laps.append(self.stopwatch.end())
+        if loss is not None and self._keeps_losses():
+            self.losses.append(torch.as_tensor(loss).detach())
+        self.memory.end_step()
+        self.steps_done += 1
+        self._step_ends.append(time.perf_counter())
+        total = 0 if self.plan.settings.script else self.plan.last_step
+        recorded = window.whole_steps(self.steps_done) if window and window.purpose is Purpose.RECORDED else 0
+        self.output.heartbeat(self.steps_done, total, recorded)
+
+    def _keeps_losses(self) -> bool:
+        """Return whether a loss is kept: up to the end of the first recording, later only inside of one.
+
+        A job may train for a million steps after it, and each loss occupies memory of its device.
+        """
+        recording = self._window is not None and self._window.purpose is Purpose.RECORDED
+        return recording or (not self._recorded and not self.plan.settings.on_demand)
+
+    def _begin_step(self) -> None:
+        """Open and close windows between two steps."""
+        window = self._window
+        if window is not None and self.steps_done >= window.end:
+            self._close_window()
+        elif self._recording_now and self.output.finish_asked():
+            self._close_window("the recording was interrupted")
+        elif self._profile is not None:
+            self._profile.step()
+        if self._window is None:
+            self._add_requested_windows()
+            self._open_window()
+        self._update_memory()
+        if self._window is not None:
+            self.stopwatch.begin()
+
+    @property
+    def _recording_now(self) -> bool:
+        window = self._window
+        return window is not None and window.purpose is Purpose.RECORDED and self.steps_done > window.start
+
+    def _add_requested_windows(self) -> None:
+        request = self.output.poll_requests(self.steps_done)
+        if request is None:
+            return
+        late = self.steps_done - request.first
+        if late > 0 and request.kind == "record":
+            self.notes.append(f"Rank {self.rank_store.rank} began to record {plural(late, 'step')} late.")
+        first = max(request.first, self.steps_done)
+        self._windows.extend(self.plan.requested(request.kind, first, self._recorded + 1))
+
+    def _open_window(self) -> None:
+        """Open the next window if it begins here."""
+        if not self._windows or self._windows[0].first > self.steps_done:
+            return
+        self._window = window = self._windows.popleft()
+        if window.purpose is Purpose.RECORDED:
+            self.memory.start()
+            if self.plan.settings.on_demand:
+                self.losses.clear()
+        if window.profiled:
+            self._profile = AlignedProfile(
+                self.rank_store,
+                window,
+                choose_end=lambda: self._choose_end(window),
+                without_operators=self.plan.settings.light and accelerator_of(self.device) is not None,
+                device=self.device,
+                activities=self._activities(),
+                record_shapes=self._needs_shapes(),
+            )
+            self._profile.start()
+
+    def _choose_end(self, window: Window) -> None:
+        """With --duration, turn seconds into steps: rank 0 chooses, so that all ranks record the same steps."""
+        if self.plan.settings.duration_s is None:
+            return
+        ends = list(self._step_ends)
+        step_s = median(after - before for before, after in pairwise(ends)) if ends[1:] else 0.0
+        steps = steps_in(self.plan.settings.duration_s, step_s)
+        window.end = window.start + self.rank_store.agree(f"steps{window.number}", steps, BARRIER_TIMEOUT)
+
+    def _activities(self) -> list[ProfilerActivity]:
+        # Parameters may be on the CPU although a GPU computes: offloading.
+        accelerator = accelerator_of(self.device) or used_accelerator()
+        return [ProfilerActivity.CPU] + ([] if accelerator is None else [accelerator.activity])
 
     def _needs_shapes(self) -> bool:
         """Return whether message sizes must be computed from shapes: gloo's events contain no size, NCCL's do.
 
         Recording shapes makes every operator slower, which matters if the GPU waits for the host.
         """
+        if self.plan.settings.light:
+            return False
         accelerator = accelerator_of(self.device)
         if accelerator is None:
             return True
         joined = dist.is_available() and dist.is_initialized()
         return joined and accelerator.backend_config not in dist.get_backend_config()
 
-    def step(self, loss: torch.Tensor | float | None = None) -> None:
-        """End a step. *loss* stays on its device, so that no step waits for it; it is averaged over ranks later."""
-        if self._profile is None:
-            return
-        with self._contain_errors():
-            self.stopwatch.end()
-            if loss is not None:
-                self.losses.append(torch.as_tensor(loss).detach())
-            self._profile.step()
-            self.steps_done += 1
-            self._update_memory()
-            self.output.progress(self.steps_done, self.schedule.total)
-            if self.steps_done == self.schedule.total:
-                self._finish()
-            self.stopwatch.begin()
-
     def _update_memory(self) -> None:
         """Count the held memory in the untimed warm-up before the recorded steps; then track the peak."""
-        self.memory.end_step()
-        if self.steps_done == self.schedule.wait:
-            self.memory.start()
-        if self.steps_done == self.schedule.wait + self.schedule.warmup:
+        window = self._window
+        if window is not None and window.purpose is Purpose.RECORDED and self.steps_done == window.start:
             self.memory.reset_peak()
+
+    def _close_window(self, interruption: str = "") -> None:
+        """Stop the profiler, if it is on, and keep what the window was for.
+
+        Args:
+            interruption: why the window ends early, as the end of a sentence; empty if it does not.
+        """
+        window, self._window = self._window, None
+        profile, self._profile = self._profile, None
+        assert window is not None
+        if profile is not None:
+            profile.finish()
+        steps = window.whole_steps(self.steps_done)
+        if window.purpose is Purpose.RECORDED:
+            if steps and profile is not None:
+                self._keep(window, profile, interruption)
+            return
+        if not interruption and window.purpose is not Purpose.SPARE:
+            self.measured.append(window)
+            if not self._windows:
+                self._report_overhead()
+        longest = len(self._spare[0].laps) if self._spare is not None else 0
+        if profile is not None and not self._recorded and steps > longest:
+            self._spare = window, profile
+
+    def _report_overhead(self) -> None:
+        """Report step times that were measured after the run was written."""
+        if self._recorded and {True, False} <= {window.profiled for window in self.measured}:
+            self.output.report_overhead(overhead_metadata(self))
+            self.measured.clear()
+
+    def _keep(self, window: Window, profile: AlignedProfile, interruption: str = "") -> None:
+        """Write the trace of a window in a thread, so that neither the training nor a collective waits for a file."""
+        self.memory.stop()
+        self._recorded += 1
+        self._spare = None
+        notes = list(self.notes)
+        recorded = window.whole_steps(self.steps_done)
+        if recorded < window.steps:
+            notes.append(f"Recorded {recorded} of {plural(window.steps, 'step')} asked for: {interruption}.")
+        metadata = describe(self, window, recorded, notes)
+        self.measured.clear()
+        self.model = None  # so that the model, and with it DDP's process group, can be freed
+        self.losses.clear()
+        self._join_writer()
+        self._writer = threading.Thread(
+            target=self.output.write, args=(window.number, profile, metadata), name="dptrace_writer"
+        )
+        self._writer.start()
 
     @contextmanager
     def _contain_errors(self) -> Iterator[None]:
@@ -220,107 +352,45 @@ class Recording:
         try:
             yield
         except Exception as error:
-            self._profile = None
+            self._running, self._window, self._profile, self._spare = False, None, None, None
             self._error = self._error or f"The recording failed: {messages.error_text(error)}"
-
-    def _finish(self) -> None:
-        """Stop the profiler and write in a thread, so that neither the training nor a collective waits for a file."""
-        assert self._profile is not None
-        profile, self._profile = self._profile, None
-        profile.finish()
-        self.memory.stop()
-        if self.recorded_steps == 0:
-            self.output.report_error(self._too_short_message())
-            return
-        if self.recorded_steps < self.schedule.steps:
-            self.notes.append(
-                f"The training ended after {self.recorded_steps} of {self.schedule.steps} steps to record; "
-                f"ProfilerStep#{self.steps_done} in the traces is not a whole step."
-            )
-        metadata = self.describe()
-        self.model = None  # so that the model, and with it DDP's process group, can be freed
-        self._writer = threading.Thread(target=self._write, args=(profile, metadata), name="dptrace_writer")
-        self._writer.start()
-
-    def describe(self) -> dict[str, Any]:
-        """Return this rank's part of run.json; times in ns, steps counted from the first step of the recording."""
-        schedule, rank_store = self.schedule, self.output.rank_store
-        laps = self._read_or_default("The steps' times", self.stopwatch.durations_ns, [])
-        return {
-            "rank": rank_store.rank,
-            "node": node_rank(),
-            "local_rank": local_rank(self.device, rank_store.rank),
-            "host": platform.node(),
-            "device": device_name(self.device),
-            "threads": torch.get_num_threads(),
-            "recorded_steps": self.recorded_steps,
-            "unprofiled_ns": laps[schedule.warmup : schedule.wait],
-            "profiled_ns": laps[schedule.wait + schedule.warmup : schedule.total],
-            "losses": self._read_or_default("The losses", lambda: losses_as_floats(self.losses), []),
-            "memory": self._read_or_default("The memory figures", self.memory.to_dict, None),
-            "ddp": self._read_or_default("DDP's logging data", lambda: ddp_logging(self.model), None),
-            "notes": self.notes,
-            "model": self.options.get("model"),
-            "parameters": self.parameters,
-            "options": {key: plain_value(value) for key, value in self.options.items() if key != "model"},
-            "schedule": {"wait": schedule.wait, "warmup": schedule.warmup, "steps": schedule.steps},
-            "world_size": rank_store.size,
-            "backend": dist.get_backend() if dist.is_available() and dist.is_initialized() else None,
-            "versions": versions(),
-        }
-
-    def _read_or_default(self, what: str, read: Callable[[], Any], otherwise: Any) -> Any:
-        """Read a value; return *otherwise* and add a note if that fails, because the trace is useful without it."""
-        try:
-            return read()
-        except Exception as error:
-            self.notes.append(f"{what} could not be read: {messages.error_text(error)}")
-            return otherwise
-
-    def _too_short_message(self) -> str:
-        before = self.schedule.wait + self.schedule.warmup
-        shorten = ", or use --wait 0" if self.schedule.wait else ""
-        return (
-            f"Nothing was recorded: the training made {self.steps_done} steps, and recording begins after "
-            f"{before} (wait {self.schedule.wait}, warmup {self.schedule.warmup}). "
-            f"Train for more steps, record fewer --steps{shorten}."
-        )
-
-    def _write(self, profile: AlignedProfile, metadata: dict[str, Any]) -> None:
-        path = self.output.folder / trace_name(self.output.rank_store.rank)
-        plain, packed = (path.with_name(f".{path.name}.{end}") for end in ("json", "part"))
-        try:
-            profile.export_chrome_trace(str(plain))
-            with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
-                shutil.copyfileobj(source, target, 1 << 20)
-            os.replace(packed, path)
-            piece_name = f"rank{self.output.rank_store.rank}.piece.json"
-            messages.write_json(self.output.folder / piece_name, metadata | {"file": path.name})
-        except Exception as error:
-            self.output.report_error(f"{path} cannot be written: {error}.")
-        finally:
-            plain.unlink(missing_ok=True)
-            packed.unlink(missing_ok=True)
 
     def close(self, error: BaseException | None = None) -> None:
         """End the recording, early or not; all files are written when this returns."""
-        if self._inactive:
+        if not self._running and self._error is None:
             return
-        failure = None
         if error is not None and is_failure(error):
-            failure = messages.error_text(error)
             with self._contain_errors():
-                messages.report_failure(error)
+                self.output.fail(error)
         with self._contain_errors():
-            if self._profile is not None:
-                self._finish()
-            if self._writer is not None:
-                self._writer.join()
+            if self._window is not None:
+                part = f"ProfilerStep#{self.steps_done} in the traces is not a whole step"
+                self._close_window(f"the training ended, and {part}")
+            if not self._recorded:
+                self._keep_spare()
+            self._report_overhead()
+            self._join_writer()
+        self._running = False
         with self._contain_errors():
-            self.output.end(failure)
+            self.output.end()
         if self._error is not None:
             with suppress(OSError):
                 self.output.report_error(self._error)
+
+    def _keep_spare(self) -> None:
+        """Write the spare trace of a training that ended before recording began; without one, report why."""
+        if self._spare is None:
+            if self._error is None:
+                self.output.report_error(self.plan.too_short_message(self.steps_done))
+            return
+        window, profile = self._spare
+        window.number = 1
+        self.notes.append(self.plan.spare_note(window, self.steps_done))
+        self._keep(window, profile)
+
+    def _join_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.join()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -6,11 +6,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
-from dptrace import environment
 from dptrace.commands.shared.main import cli
-from dptrace.environment import Gpu, Report, Torch, judge
+from dptrace.doctor import environment, selftest
+from dptrace.doctor.environment import Gpu, Report, Torch, judge
+from dptrace.doctor.selftest import SelfTest
+from dptrace.doctor.verdict import Verdict
 
 
 def report(gpus: int, links: dict[str, str]) -> Report:
@@ -84,3 +86,62 @@ def test_this_machine() -> None:
 def test_help_has_an_example() -> None:
     """--help ends with what to type."""
     assert "dptrace doctor --json | jq" in CliRunner().invoke(cli, ["doctor", "--help"]).output
+
+
+def run_selftest(monkeypatch: pytest.MonkeyPatch, *verdicts: Verdict, option: str = "--selftest") -> Result:
+    """Run the command with a made-up self-test on a machine with two GPUs."""
+    kept = "/tmp/dptrace-selftest-x" if any(verdict.level == "wrong" for verdict in verdicts) else ""
+    test = SelfTest(("dptrace", "record", "--mode", "ddp"), verdicts, 9.6, kept)
+    monkeypatch.setattr(environment, "examine", lambda: report(2, {"0-1": "NV12"}))
+    monkeypatch.setattr(selftest, "selftest", lambda gpus: test)
+    return CliRunner().invoke(cli, ["doctor", *option.split()])
+
+
+OK = Verdict("kernels", "ok", "4,000 or more on each GPU")
+SLOW = Verdict("overhead", "warning", "steps take 80 % longer")
+WRONG = Verdict("kernels", "wrong", "rank 1 recorded no kernel")
+
+
+def test_a_selftest_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each check is a line after the machine's facts; a warning is no failure."""
+    result = run_selftest(monkeypatch, OK, SLOW)
+
+    assert 0 == result.exit_code
+    assert "GPU 1     NVIDIA A100" in result.output
+    assert "ok       kernels: 4,000 or more on each GPU." in result.output
+    assert "warning  overhead: steps take 80 % longer." in result.output
+    assert "kept" not in result.output
+
+
+def test_a_selftest_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exit code is 1, the recording is kept and named, and no command is suggested that would fail too."""
+    result = run_selftest(monkeypatch, WRONG, SLOW)
+
+    assert 1 == result.exit_code
+    assert "wrong    kernels: rank 1 recorded no kernel." in result.output
+    assert "/tmp/dptrace-selftest-x" in result.output
+    assert "Next:" not in result.output
+
+
+def test_a_selftest_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """--json holds the facts and the verdicts; the exit code is the same."""
+    result = run_selftest(monkeypatch, WRONG, option="--selftest --json -q")
+
+    content = json.loads(result.output)
+    assert 1 == result.exit_code
+    assert content["torch"]["gpus"]
+    assert not content["selftest"]["works"]
+    assert [{"what": "kernels", "level": "wrong", "why": "rank 1 recorded no kernel"}] == content["selftest"][
+        "verdicts"
+    ]
+
+
+def test_nothing_to_test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no recording can work, the self-test says so instead of failing at it."""
+    bare = replace(report(0, {}), torch=None, torch_problem="it is not installed")
+    monkeypatch.setattr(environment, "examine", lambda: replace(bare, verdicts=judge(bare)))
+
+    result = CliRunner().invoke(cli, ["doctor", "--selftest"])
+
+    assert 1 == result.exit_code
+    assert "pip install" in result.stderr

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from dptrace.commands.record import _data, _record, _summary, command
+from dptrace.commands.record import _record, command
+from dptrace.commands.shared.record_report import data_sentence, summary
 from dptrace.errors import DptraceError, MissingExtraError, UsageError
 from dptrace.record.launch.manifest import overhead
 from dptrace.record.launch.torchrun import Interrupted, Launch
@@ -161,7 +162,7 @@ def test_restarts_without_checkpoints_are_warned_about(
     mode: str, folder: Path | None, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the option that avoids it where the mode has it; no warning where there are checkpoints."""
-    monkeypatch.setattr("dptrace.record.launch.launcher.launch", lambda *_: None)
+    monkeypatch.setattr("dptrace.record.launch.launcher.launch", lambda *_: [])
     _record(replace(_job(max_restarts=1, checkpoints=folder), mode=mode), quiet=False)
 
     errors = capsys.readouterr().err
@@ -173,9 +174,9 @@ def test_what_resnet18_trained_on_is_told() -> None:
     told = parse_options("", "single", ["--model", "resnet18"]).record_arguments["options"]["data"]
 
     assert "made-up images of CIFAR-10's shape" == told
-    assert f"It trained on {told}." == _data({"mode": "ddp", "model": "resnet18", "options": {"data": told}})
-    assert "CIFAR-10 from c10" in _data({"mode": "ddp", "model": "resnet18", "options": {"data": "c10"}})
-    assert "" == _data({"mode": "ddp", "model": "small", "options": {"data": None}})
+    assert f"It trained on {told}." == data_sentence({"mode": "ddp", "model": "resnet18", "options": {"data": told}})
+    assert "CIFAR-10 from c10" in data_sentence({"mode": "ddp", "model": "resnet18", "options": {"data": "c10"}})
+    assert "" == data_sentence({"mode": "ddp", "model": "small", "options": {"data": None}})
 
 
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +223,7 @@ def test_a_script_is_recorded_without_a_change(tmp_path: Path) -> None:
         info[key] for key in ("mode", "script", "backend", "parameters", "world_size")
     )
     assert [2, 2] == [rank["recorded_steps"] for rank in info["ranks"]]
-    assert {"wait": 4, "warmup": 2, "steps": 2} == info["schedule"]
+    assert {"wait": 0, "warmup": 2, "steps": 2} == info["schedule"]
 
 
 @pytest.mark.spawn
@@ -230,7 +231,7 @@ def test_a_script_is_recorded_without_a_change(tmp_path: Path) -> None:
     ("script", "says"),
     [
         ("print('nothing')", "train.py made no optimizer step"),
-        (SCRIPT.replace("int(sys.argv[1])", "4"), "the training made 3 steps, and recording begins after 6"),
+        (SCRIPT.replace("int(sys.argv[1])", "3"), "the training made 2 steps, and recording begins after 2"),
     ],
 )
 def test_a_script_with_nothing_to_record_is_told(tmp_path: Path, script: str, says: str) -> None:
@@ -267,7 +268,7 @@ def test_an_overhead_below_nothing_is_called_none(profiled: int, says: str) -> N
         {"recorded_steps": 1, "unprofiled_ns": [], "profiled_ns": [9]},
     ]
 
-    assert _summary({"ranks": ranks, "profiler_overhead": overhead(ranks), "folder": "x"}).endswith(says)
+    assert summary({"ranks": ranks, "profiler_overhead": overhead(ranks), "folder": "x"}).endswith(says)
 
 
 def test_measurements_of_the_links_must_be_there(tmp_path: Path) -> None:

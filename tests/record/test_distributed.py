@@ -127,14 +127,16 @@ def test_several_ranks_without_torchrun_are_told_to_use_it(monkeypatch: pytest.M
         RankStore("x")
 
 
+@pytest.mark.parametrize("variable", ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"])
 @pytest.mark.parametrize(("visible", "count", "index"), [("3", 1, 0), ("0,1", 2, 1), ("", 2, 1)])
 def test_a_rank_takes_the_gpu_that_is_its_own(
-    visible: str, count: int, index: int, monkeypatch: pytest.MonkeyPatch
+    variable: str, visible: str, count: int, index: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is the GPU of its local rank, or the only one that Slurm shows it."""
     chosen: list[int] = []
     monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv(variable, visible)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: count)
     monkeypatch.setattr("torch.cuda.set_device", chosen.append)
@@ -148,7 +150,8 @@ def test_ranks_that_share_a_gpu_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
     with pytest.raises(UsageError, match="Local rank 1 has no GPU: this process sees 1"):
         _device()
 

@@ -72,6 +72,29 @@ def test_what_cannot_be_counted_ends_no_training() -> None:
     assert (None, None, None) == _step(MemoryTracker(model, CPU), model, optimizer)
 
 
+def test_an_allocator_without_statistics_ends_no_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peaks are unknown where the GPU's allocator counts nothing, as a pluggable one; else they are torch's."""
+    gpu = torch.device("cuda", 1)
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda device: 700)
+    monkeypatch.setattr("torch.cuda.max_memory_reserved", lambda device: 900)
+    monkeypatch.setattr("torch.cuda.reset_peak_memory_stats", lambda device: None)
+    counted = MemoryTracker(None, gpu)
+    counted.reset_peak()
+
+    def refuse(device: object) -> None:
+        raise RuntimeError("CUDAPluggableAllocator does not yet support resetPeakStats.")
+
+    monkeypatch.setattr("torch.cuda.reset_peak_memory_stats", refuse)
+    uncounted = MemoryTracker(None, gpu)
+    uncounted.reset_peak()
+
+    peaks = [
+        (memory.to_dict()["peak_allocated_bytes"], memory.to_dict()["peak_reserved_bytes"])
+        for memory in (counted, uncounted)
+    ]
+    assert [(700, 900), (None, None)] == peaks
+
+
 @pytest.mark.parametrize("wait", [0, 3])
 def test_a_recording_counts_in_its_warm_up(wait: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With and without wait steps before the warm-up."""

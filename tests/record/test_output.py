@@ -15,7 +15,9 @@ from dptrace.record.distributed import RankStore  # noqa: E402
 from dptrace.record.launch.messages import LauncherSettings, write_json  # noqa: E402
 from dptrace.record.options.parse import Schedule  # noqa: E402
 from dptrace.record.output import LauncherOutput, StandaloneOutput, open_output  # noqa: E402
+from dptrace.record.rank_metadata import describe  # noqa: E402
 from dptrace.record.recording import Recording  # noqa: E402
+from dptrace.record.windows import Plan  # noqa: E402
 
 
 def test_alone_the_folder_is_the_callers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +40,7 @@ def test_nothing_recorded_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delenv("DPTRACE_RECORDING", raising=False)
     output = open_output(tmp_path / "mine", force=False)
     output.begin()
-    output.end(None)
+    output.end()
 
     assert [] == list(tmp_path.iterdir())
 
@@ -48,16 +50,16 @@ def test_under_the_launcher_its_folder_is_used(
 ) -> None:
     """A message says that the script's own folder is not used, and rank 0 reports its progress."""
     monkeypatch.setattr("dptrace.record.output.end_with_parent", lambda signal: None)
-    for name, value in LauncherSettings(str(tmp_path / "stage"), "runs/x", progress=True).environment().items():
+    for name, value in LauncherSettings(str(tmp_path / "stage"), "runs/x").environment().items():
         monkeypatch.setenv(name, value)
 
     output = open_output("elsewhere", force=False)
     output.begin()
-    output.progress(3, 9)
+    output.heartbeat(3, 9, 0)
 
     assert isinstance(output, LauncherOutput)
     assert "runs/x, not in elsewhere" in capsys.readouterr().err
-    assert "3 9" == (tmp_path / "stage" / "progress").read_text()
+    assert ["3", "9", "0"] == (tmp_path / "stage" / "rank0.steps").read_text().split()
 
 
 def test_rank_0_waits_no_longer_than_until_another_fails(
@@ -73,12 +75,14 @@ def test_rank_0_waits_no_longer_than_until_another_fails(
         monkeypatch.setenv("RANK", str(rank))
         outputs.append(StandaloneOutput(tmp_path / "mine", False, RankStore("x")))
         outputs[-1].begin()
-    piece = Recording(Schedule(0, 2, 1), outputs[0], None, {}).describe()
+    plan = Plan.of(Schedule(0, 2, 1))
+    piece = describe(Recording(plan, outputs[0]), plan.windows[0], 1, [])
     write_json(outputs[0].folder / "rank0.piece.json", piece | {"file": "rank0.pt.trace.json.gz"})
 
-    outputs[1].end("ValueError: bad batch")
+    outputs[1].fail(ValueError("bad batch"))
+    outputs[1].end()
     began = time.monotonic()
-    outputs[0].end(None)
+    outputs[0].end()
 
     assert time.monotonic() - began < 60  # it would wait for two hours
     info = json.loads((tmp_path / "mine.failed" / "run.json").read_text())

@@ -15,16 +15,16 @@ from dptrace.record.profiler import Stopwatch, device_of  # noqa: E402
 
 def test_a_lap_is_as_long_as_what_happens_in_it() -> None:
     """A step takes at least the time slept, in whole ns; the time between steps is not counted."""
-    watch, outer_durations = Stopwatch(torch.device("cpu")), []
+    watch, laps, outer_durations = Stopwatch(torch.device("cpu")), [], []
     for seconds in (0.02, 0.0):
         start = time.perf_counter_ns()
         watch.begin()
         time.sleep(seconds)
-        watch.end()
+        laps.append(watch.end())
         outer_durations.append(time.perf_counter_ns() - start)
         time.sleep(0.05)
 
-    first, second = watch.durations_ns()
+    first, second = watch.durations_ns(laps)
     assert 20_000_000 <= first <= outer_durations[0]
     assert 0 <= second <= outer_durations[1]
 
@@ -53,7 +53,7 @@ def test_on_a_gpu_the_events_are_those_of_the_device_that_trains(monkeypatch: py
     monkeypatch.setattr("torch.cuda.synchronize", lambda device: events.append(f"waited for {device}"))
     watch = Stopwatch(torch.device("cuda", 2))
     watch.begin()
-    watch.end()
+    lap = watch.end()
 
-    assert [1_500_000] == watch.durations_ns()
+    assert [1_500_000] == watch.durations_ns([lap])
     assert ["stream of cuda:2", "stream of cuda:2", "waited for cuda:2"] == events

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,10 @@ def _names(path: Path) -> list[str]:
         return [event["name"] for event in json.load(file)["traceEvents"] if event.get("ph") == "X"]
 
 
+def _steps(path: Path) -> set[str]:
+    return {name for name in _names(path) if name.startswith("ProfilerStep")}
+
+
 def test_a_loop_of_ones_own_is_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Steps after the end of the schedule are not recorded, and the losses are those of the steps."""
     _train(12, out="runs/mine", steps=2, warmup=2, options={"model": "mine", "width": 4})
@@ -52,15 +57,50 @@ def test_a_loop_of_ones_own_is_recorded(tmp_path: Path, capsys: pytest.CaptureFi
     info = json.loads(Path("runs/mine/run.json").read_text())
     assert "Wrote runs/mine. Next: dptrace analyze runs/mine" in capsys.readouterr().err
     assert ("mine", {"width": 4}, sys.argv[0]) == (info["model"], info["options"], info["script"])
-    assert [4.0 * step for step in range(8)] == info["losses"]
-    assert 2 == len(info["ranks"][0]["unprofiled_ns"]) == len(info["ranks"][0]["profiled_ns"])
+    assert [4.0 * step for step in range(4)] == info["losses"]
+    assert 2 == len(info["ranks"][0]["profiled_ns"])
     names = _names(Path("runs/mine/rank0.pt.trace.json.gz"))
-    assert {"ProfilerStep#6", "ProfilerStep#7"} == {name for name in names if name.startswith("ProfilerStep")}
+    assert {"ProfilerStep#2", "ProfilerStep#3"} == {name for name in names if name.startswith("ProfilerStep")}
     assert 2 == names.count("dptrace::forward")
 
 
+def test_the_overhead_is_measured_after_the_recorded_steps() -> None:
+    """Of a loop that goes on, windows with and without the profiler alternate, and run.json is updated."""
+    _train(40, out="x", steps=2, warmup=2)
+
+    info = json.loads(Path("x/run.json").read_text())
+    windows = info["ranks"][0]["overhead_windows"]
+    assert [False, True, False, True, False] == [window["profiled"] for window in windows]
+    assert all(2 == len(window["step_ns"]) for window in windows)
+    assert 6 == len(info["ranks"][0]["unprofiled_ns"])
+    assert isinstance(info["profiler_overhead"], float)
+    assert 4 == len(info["losses"])
+
+
+def test_in_a_wait_the_overhead_is_measured_before_the_recorded_steps() -> None:
+    """The windows are in the wait, and the recorded steps are the last."""
+    _train(21, out="x", steps=2, warmup=2, wait=17)
+
+    info = json.loads(Path("x/run.json").read_text())
+    assert {"wait": 17, "warmup": 2, "steps": 2} == info["schedule"]
+    assert 5 == len(info["ranks"][0]["overhead_windows"])
+    assert {"ProfilerStep#19", "ProfilerStep#20"} == _steps(Path("x/rank0.pt.trace.json.gz"))
+
+
+def test_a_loop_that_ends_in_its_wait_keeps_a_spare_recording(tmp_path: Path) -> None:
+    """Steps that were recorded to measure the overhead are the run, and a note says why."""
+    _train(9, out="x", steps=2, warmup=2, wait=17)
+
+    info = json.loads(Path("x/run.json").read_text())
+    (note,) = info["notes"]
+    assert {"9", "19"} <= set(re.findall(r"\d+", note))
+    assert {"wait": 5, "warmup": 1, "steps": 2} == info["schedule"]
+    assert {"ProfilerStep#6", "ProfilerStep#7"} == _steps(Path("x/rank0.pt.trace.json.gz"))
+    assert ["x"] == [path.name for path in tmp_path.iterdir()]
+
+
 def test_without_waiting_nothing_is_timed_without_the_profiler() -> None:
-    """wait=0 records sooner, and the overhead is then unknown."""
+    """If the loop ends when it is recorded, the overhead is unknown."""
     _train(5, out="x", steps=2, warmup=2, wait=0)
 
     info = json.loads(Path("x/run.json").read_text())
@@ -82,9 +122,9 @@ def test_a_loop_that_ends_early_keeps_what_was_recorded() -> None:
 
 def test_a_loop_that_is_too_short_is_told_and_does_no_harm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Training that ends before recording begins leaves no run, and does not fail because of it."""
-    _train(4, out="x", steps=2, warmup=2)
+    _train(4, out="x", steps=2, warmup=2, wait=2)
 
-    assert "made 4 steps, and recording begins after 6" in capsys.readouterr().err
+    assert "made 4 steps, and recording begins after 4" in capsys.readouterr().err
     assert [] == list(tmp_path.iterdir())
 
 
@@ -126,14 +166,6 @@ def test_what_is_there_is_not_overwritten() -> None:
     _train(4, steps=2, warmup=2, wait=0, force=True)
 
     assert 2 == json.loads(Path("runs", stem, "run.json").read_text())["schedule"]["steps"]
-
-
-def test_a_phase_has_one_of_four_names() -> None:
-    """A mark that the timeline does not know is refused."""
-    from dptrace.record import phase
-
-    with pytest.raises(ValueError, match="forward, backward, optimizer, other"):
-        phase("bakward")  # type: ignore[arg-type]
 
 
 def test_what_goes_wrong_in_the_recording_leaves_a_note() -> None:
@@ -187,7 +219,7 @@ def test_what_is_recorded_fits_where_training_is(
     asked: dict[str, Any] = {}
 
     class Profile:
-        def __init__(self, rank_store: object, **settings: Any) -> None:
+        def __init__(self, rank_store: object, window: object, **settings: Any) -> None:
             asked.update(settings)
 
         def start(self) -> None: ...

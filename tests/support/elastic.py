@@ -49,7 +49,7 @@ def trained(folder: Path, kills: int, chance: random.Random) -> dict[str, Any]:
     launcher = subprocess.Popen(
         command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
-    progress = folder / f".{name}.recording" / "progress"
+    progress = folder / f".{name}.recording" / "rank0.steps"
     killed = []
     for _ in range(kills):
         rank_and_step = _kill(launcher, progress, chance)
@@ -65,11 +65,18 @@ def trained(folder: Path, kills: int, chance: random.Random) -> dict[str, Any]:
     }
 
 
+def _steps_done(progress: Path) -> int:
+    try:
+        return int(progress.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
 def _kill(launcher: subprocess.Popen[str], progress: Path, chance: random.Random) -> tuple[int, int] | None:
     """Kill a random rank after a random wait; return its rank and the last reported step."""
-    progress.unlink(missing_ok=True)
+    before = _steps_done(progress)
     deadline = time.monotonic() + 90
-    while not progress.exists() and launcher.poll() is None and time.monotonic() < deadline:
+    while _steps_done(progress) in (0, before) and launcher.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(chance.uniform(0, 5))
     ranks = _ranks(launcher.pid) if launcher.poll() is None else []
@@ -77,7 +84,7 @@ def _kill(launcher: subprocess.Popen[str], progress: Path, chance: random.Random
         return None
     victim = chance.choice(ranks)
     try:
-        number, step = int(victim.environ()["RANK"]), int(progress.read_text().split()[0])
+        number, step = int(victim.environ()["RANK"]), _steps_done(progress)
         os.kill(victim.pid, signal.SIGKILL)
     except (psutil.Error, OSError, ValueError, IndexError):
         return None

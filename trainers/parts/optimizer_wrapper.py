@@ -108,8 +108,9 @@ class OptimizerWrapper:
 
     def _resume(self, checkpoints: Checkpoints) -> None:
         """Continue from the newest checkpoint, after a restart or with --resume."""
-        device = next(self.model.parameters()).device
-        content = checkpoints.load_newest(self.options.total_steps, device)
+        # On the CPU: the parts copy what belongs on their device, and torch leaves AdamW's step counts where they are
+        # read to. On a GPU, each step would wait for the GPU to read them.
+        content = checkpoints.load_newest(self.options.total_steps, torch.device("cpu"))
         self.options.damaged_checkpoints = tuple(checkpoints.damaged)
         if content is None:
             return

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.pipelining import (
-    PipelineStage,
-    Schedule1F1B,
-    ScheduleGPipe,
-    ScheduleInterleaved1F1B,
-    ScheduleInterleavedZeroBubble,
-)
-from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 from torch.profiler import record_function
 
+from dptrace.errors import UsageError
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
 from dptrace.trainers.parts.pipeline import PipelineStages
 from dptrace.trainers.parts.task import Task
 
-__all__ = ["NamedStage", "Pipeline"]
+try:
+    from torch.distributed.pipelining import (
+        PipelineStage,
+        Schedule1F1B,
+        ScheduleGPipe,
+        ScheduleInterleaved1F1B,
+        ScheduleInterleavedZeroBubble,
+    )
+    from torch.distributed.pipelining.schedules import PipelineScheduleMulti
+except ImportError:
+    raise UsageError("Pipelines need torch's zero-bubble schedule: install torch 2.6 or later.") from None
+
+__all__ = ["NamedStage", "Pipeline", "step_settings"]
 
 _SCHEDULES: dict[str, Any] = {
     "naive": ScheduleGPipe,
@@ -52,6 +59,14 @@ class NamedStage(PipelineStage):
             return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
 
+def step_settings(step: Callable[..., Any]) -> dict[str, bool]:
+    """Return the options that keep a schedule's step from collecting the outputs, which nothing here reads.
+
+    torch has that option from 2.10 on; older versions pass options that they do not know to the model.
+    """
+    return {"return_outputs": False} if "return_outputs" in signature(step).parameters else {}
+
+
 class Pipeline:
     """This rank's part of the schedule that the options name."""
 
@@ -67,6 +82,7 @@ class Pipeline:
         self.naive = schedule == "naive"
         # torch divides the gradients by the number of micro-batches: the mean of their means is that of the batch.
         schedule_type = _SCHEDULES[schedule]
+        self._step_settings = step_settings(schedule_type.step)
         several = issubclass(schedule_type, PipelineScheduleMulti)
         self.schedule: Any = schedule_type(
             self.stages if several else self.stages[0], 1 if self.naive else self.micro_batches, self._loss
@@ -92,5 +108,5 @@ class Pipeline:
         losses: list[Tensor] = []
         inputs = (x,) if self.stages[0].is_first else ()
         targets = {"target": y, "losses": losses} if self.stages[-1].is_last else {}
-        self.schedule.step(*inputs, **targets, return_outputs=False)
+        self.schedule.step(*inputs, **targets, **self._step_settings)
         return [loss.detach() for loss in losses]

@@ -14,10 +14,11 @@ from torch.nn.functional import cross_entropy
 
 from dptrace.record.distributed import World, assert_in_sync, at_least_float32, process_group, save_parameters
 from dptrace.record.epoch_timer import EpochTimer
+from dptrace.record.marks import phase
 from dptrace.record.options.modes import REPLICATED
 from dptrace.record.options.parse import SYNTHETIC_IMAGES, Options, parse_options
 from dptrace.record.options.validation import check_ranks
-from dptrace.record.recording import Recording, phase, record
+from dptrace.record.recording import Recording, record
 from dptrace.trainers.parts.blocks import prepare
 from dptrace.trainers.parts.models import Data, model_and_data
 

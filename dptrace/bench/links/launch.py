@@ -72,9 +72,16 @@ def measure_links(request: LinksRequest, progress: Callable[[int, int], None]) -
             show_output=False,
             command=sys.argv,
         )
+
+        def show_progress() -> bool:
+            with suppress(OSError, ValueError):
+                done, total = map(int, (folder / "progress").read_text().split())
+                progress(done, total)
+            return False
+
         with raise_on_signals():
-            code = run_torchrun(job, folder, progress)
-        _raise_failure(folder, code, request)
+            code = run_torchrun(job, folder, show_progress)
+        _raise_failure(folder, code or 0, request)
         if request.node_rank:
             return None
         with suppress(OSError, ValueError):

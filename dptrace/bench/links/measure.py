@@ -196,8 +196,8 @@ class _LinkBenchmark:
         stopwatch.begin()
         for _ in range(item.calls):
             item.call()
-        stopwatch.end()  # on a GPU, the calls have by then made this stream wait for the backend's
-        (duration_ns,) = stopwatch.durations_ns()
+        lap = stopwatch.end()  # on a GPU, the calls have by then made this stream wait for the backend's
+        (duration_ns,) = stopwatch.durations_ns([lap])
         return duration_ns / 1e9 / item.calls / (2 if item.kind == "send_recv" else 1)
 
     def _same_on_all_ranks(self, value: float, of_first: bool = False) -> float:

@@ -15,6 +15,9 @@ from dptrace.record.distributed import World
 
 __all__ = ["ELEMENT_BYTES", "Operations", "largest_message"]
 
+# torch 2.13 renames them, and its older names issue a warning at each call, which would be timed.
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _BUFFERS = 3
 """Tensors of the largest size that a rank may hold: sent, received, and a copy that the backend makes."""
 _FREE_MEMORY_SHARE = 0.5
@@ -80,8 +83,8 @@ class Operations:
         sent, received, part = self._sent[:count], self._received[:count], count // ranks
         calls: dict[str, Callable[[], object]] = {
             "all_reduce": lambda: dist.all_reduce(sent),
-            "all_gather": lambda: dist.all_gather_into_tensor(received, sent[:part]),
-            "reduce_scatter": lambda: dist.reduce_scatter_tensor(received[:part], sent),
+            "all_gather": lambda: _ALL_GATHER(received, sent[:part]),
+            "reduce_scatter": lambda: _REDUCE_SCATTER(received[:part], sent),
             "all_to_all": lambda: dist.all_to_all_single(received, sent),
             "broadcast": lambda: dist.broadcast(sent, src=0),
             "send_recv": lambda: self._round_trip(sent, received),

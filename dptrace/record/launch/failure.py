@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from dptrace.record.launch.causes import explain
-from dptrace.record.launch.messages import SPAWNED_FILE, read_messages
+from dptrace.record.launch.messages import read_messages
 
-__all__ = ["Failure", "collect_logs", "find_failure", "find_restarts", "last_lines", "remove_launcher_files"]
+__all__ = [
+    "Failure",
+    "collect_logs",
+    "find_failure",
+    "find_restarts",
+    "has_failures",
+    "last_lines",
+]
 
 _LAST_LINES = 12
 _FOLLOW_UP_ERROR = re.compile(
@@ -49,6 +55,12 @@ def find_failure(folder: Path) -> Failure | None:
     return _first_failure(
         exits, [message for message in read_messages(folder, "failure") if message.get("attempt", 0) >= restarts]
     )
+
+
+def has_failures(folder: Path) -> bool:
+    """Return whether a rank has reported a failure since the last restart."""
+    restarts = len(_restarts(folder))
+    return any(message.get("attempt", 0) >= restarts for message in read_messages(folder, "failure"))
 
 
 def _first_failure(exits: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]]) -> Failure | None:
@@ -113,19 +125,6 @@ def collect_logs(folder: Path, ranks_per_node: int) -> None:
             target = folder / f"rank{node * ranks_per_node + int(local.name)}.log"
             with target.open("a", encoding="utf-8") as file:
                 file.write(text)
-
-
-def remove_launcher_files(folder: Path) -> None:
-    """Delete the files that only the launchers need."""
-    for logs in folder.glob("logs*"):
-        shutil.rmtree(logs, ignore_errors=True)
-    for path in (
-        *folder.glob("agent*.json"),
-        *folder.glob("restarts.agent*.json"),
-        folder / "progress",
-        folder / SPAWNED_FILE,
-    ):
-        path.unlink(missing_ok=True)
 
 
 def last_lines(log: Path) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,11 @@ from dptrace.core.units import plural
 from dptrace.errors import MissingExtraError, RecordingError, UsageError
 from dptrace.record.accelerator import available_accelerator
 from dptrace.record.launch.checkpoint_folder import kept_checkpoints_message
-from dptrace.record.launch.failure import (
-    Failure,
-    collect_logs,
-    find_failure,
-    find_restarts,
-    last_lines,
-    remove_launcher_files,
-)
-from dptrace.record.launch.manifest import launch_metadata, write_manifest
-from dptrace.record.launch.messages import read_messages
-from dptrace.record.launch.run_folder import RunFolder
+from dptrace.record.launch.failure import Failure, collect_logs, find_failure, last_lines
+from dptrace.record.launch.manifest import write_manifest
+from dptrace.record.launch.messages import read_messages, window_folder
+from dptrace.record.launch.monitor import Monitor, Reporter, Stalled
+from dptrace.record.launch.run_folder import RUN_FILE, RunFolder
 from dptrace.record.launch.torchrun import Interrupted, Launch, raise_on_signals, run_torchrun
 
 __all__ = ["launch", "local_gpu_count"]
@@ -39,93 +32,131 @@ def local_gpu_count() -> int:
     return 0 if accelerator is None else int(accelerator.module.device_count())
 
 
-def launch(job: Launch, progress: Callable[[int, int], None]) -> dict[str, Any] | None:
-    """Record a job, and return the contents of run.json with ``folder``, the path of the run.
+def launch(job: Launch, reporter: Reporter) -> list[dict[str, Any]]:
+    """Record a job, and return the contents of each run.json with ``folder``, the path of the run.
 
-    Return None on a machine whose files another machine collects.
+    Return an empty list on a machine whose files another machine collects.
 
     Args:
-        progress: called repeatedly with the steps done and the total number of steps.
+        reporter: learns of runs as soon as they are written, while training goes on.
 
     Raises:
         RecordingError: a rank died, or nothing was recorded.
         UsageError: the folder cannot be used, or a rank refused its options.
-        Interrupted: a signal arrived; neither processes nor files are left.
+        Interrupted: a signal arrived; what was whole is kept, and no process is left.
     """
     run = RunFolder(job.out)
     if job.node_rank == 0:
         run.begin(job.force)
     else:
         run.staging.mkdir(parents=True, exist_ok=True)
+    monitor = Monitor(job, run, reporter)
     try:
-        with raise_on_signals():
-            code = run_torchrun(job, run.staging, progress)
-    except Interrupted:
-        run.discard()
+        with raise_on_signals(), monitor.trigger_signal():
+            code = run_torchrun(job, run.staging, monitor.poll, monitor.finish_window)
+    except Interrupted as stopped:
+        _keep_interrupted(monitor, stopped)
         raise
-    return _finish_run(job, run, code)
+    except Stalled as stalled:
+        raise _failure_error(_stall_failure(stalled), monitor) from None
+    return _finish_job(monitor, code)
 
 
-def _finish_run(job: Launch, run: RunFolder, code: int) -> dict[str, Any] | None:
-    folder = run.staging
-    if job.node_rank and (not folder.exists() or (folder / "owner").exists()):
-        # A folder that all machines share: machine 0 collects the files.
+def _stall_failure(stalled: Stalled) -> Failure:
+    ranks = ", ".join(f"rank {rank} after step {steps}" for rank, steps in sorted(stalled.steps.items()))
+    where = f": {ranks}" if ranks else "; no rank made its first step"
+    return Failure(None, f"No progress for {stalled.seconds:.0f} s{where}. Raise --timeout if steps take that long", 1)
+
+
+def _keep_interrupted(monitor: Monitor, stopped: Interrupted) -> None:
+    """Keep what is whole, and name the rest as incomplete."""
+    if _is_for_another_machine(monitor):
+        return
+    before = len(monitor.runs)
+    monitor.complete_runs(goes_on=False)
+    stopped.runs = [info["folder"] for info in monitor.runs]
+    if len(monitor.runs) == before:
+        failure = Failure(None, "interrupted").to_dict()
+        stopped.kept_failed = _keep_failed(monitor.run, monitor.run_metadata(failure), len(monitor.runs) + 1)
+    monitor.run.discard()
+
+
+def _finish_job(monitor: Monitor, code: int | None) -> list[dict[str, Any]]:
+    """Complete or keep what is not complete yet, and report a failure."""
+    job, run = monitor.job, monitor.run
+    if _is_for_another_machine(monitor):
         if code:
             raise RecordingError("A rank died; machine 0 reports which one and keeps the files.")
-        return None
-    failure = _failure(job, folder, code)
-    if failure is not None:
-        collect_logs(folder, job.processes)
-    restarts = find_restarts(folder)
-    remove_launcher_files(folder)
-    mode_or_script = (job.mode, None if job.mode else str(job.script))
-    run_metadata = launch_metadata(job.command, *mode_or_script, failure.to_dict() if failure else None) | {
-        "nnodes": job.nnodes,
-        "restarts": restarts,
-    }
-    run_metadata |= {} if job.links is None else {"links": job.links}
+        return []
+    failure = None if code is None else _failure(monitor, code)
     if failure is None:
-        content = write_manifest(folder, run_metadata)
-        return content | {"folder": str(run.complete())}
-    raise _failure_error(failure, run, run_metadata, job.checkpoints)
+        monitor.complete_runs(goes_on=False)
+        run.discard()
+        return monitor.runs
+    collect_logs(run.staging, job.processes)
+    raise _failure_error(failure, monitor)
 
 
-def _failure(job: Launch, folder: Path, code: int) -> Failure | None:
+def _is_for_another_machine(monitor: Monitor) -> bool:
+    """Return whether machine 0 collects the files of all, because the machines share the folder."""
+    staging = monitor.run.staging
+    return bool(monitor.job.node_rank) and (not staging.exists() or (staging / "owner").exists())
+
+
+def _failure(monitor: Monitor, code: int) -> Failure | None:
+    job, folder = monitor.job, monitor.run.staging
     failure = find_failure(folder)
     if failure is not None:
         return failure
-    pieces = read_messages(folder, "piece")
+    pieces = read_messages(window_folder(folder, len(monitor.runs) + 1), "piece")
     finished = {int(rank_metadata["rank"]) for rank_metadata in pieces}
     # A script that starts its own ranks decides how many there are.
     processes = int(pieces[0]["world_size"]) // job.nnodes if pieces else job.processes
     first = job.node_rank * processes
     missing = [rank for rank in range(first, first + processes) if rank not in finished]
-    if missing and code == 0:
+    if missing and code == 0 and not monitor.runs:
         return Failure(None, f"rank {missing[0]} ended without an error but wrote no trace")
     return None if code == 0 else Failure(None, f"torchrun ended with exit code {code}")
 
 
-def _failure_error(
-    failure: Failure, run: RunFolder, run_metadata: dict[str, Any], checkpoints: Path | None
-) -> RecordingError | UsageError:
+def _failure_error(failure: Failure, monitor: Monitor) -> RecordingError | UsageError:
     """Keep traces and logs, and return an error that says what happened and what was kept."""
-    traces = sorted(path.name for path in run.staging.glob("rank*.gz"))
-    logs = sorted(path.name for path in run.staging.glob("rank*.log"))
-    if failure.is_user_error and not traces:
+    run, metadata = monitor.run, monitor.run_metadata(failure.to_dict())
+    traces = any(run.staging.glob("window*/rank*.gz"))
+    if failure.is_user_error and not traces and not monitor.runs:
         run.discard()
         return UsageError(failure.message) if failure.exit_code == 2 else RecordingError(failure.message)
     what = "The recording failed" if failure.rank is None else f"Rank {failure.rank} died"
-    restarts = len(run_metadata["restarts"])
+    restarts = len(metadata["restarts"])
     what += f" after {plural(restarts, 'restart')}" if restarts else ""
     text = f"{what}: {failure.message}." + last_lines(run.staging / f"rank{failure.rank}.log")
     if failure.is_user_error:
         text = failure.message
-    if traces or logs:
-        write_manifest(run.staging, run_metadata)
-        text += f"\nKept in {run.keep_failed()}: {', '.join([*traces, *logs])}; the run is incomplete."
-    else:
-        run.discard()
-        text += "\nNothing was recorded."
-    if kept := kept_checkpoints_message(checkpoints):
+    text += _kept_text(monitor, metadata)
+    if kept := kept_checkpoints_message(monitor.job.checkpoints):
         text += f"\n{kept}"
+    run.discard()
     return RecordingError(text)
+
+
+def _kept_text(monitor: Monitor, run_metadata: dict[str, Any]) -> str:
+    """Keep the files of the window that was not complete, and return what is kept, each on a line."""
+    text = "".join(f"\nRecorded before that, and complete: {info['folder']}." for info in monitor.runs)
+    kept = _keep_failed(monitor.run, run_metadata, len(monitor.runs) + 1)
+    if kept is not None:
+        names = sorted(path.name for path in kept.iterdir() if path.name != RUN_FILE)
+        return f"{text}\nKept in {kept}: {', '.join(names)}; the run is incomplete."
+    return text or "\nNothing was recorded."
+
+
+def _keep_failed(run: RunFolder, run_metadata: dict[str, Any], number: int) -> Path | None:
+    """Rename the traces and logs of an incomplete window to ``NAME.failed``; return None if there are none."""
+    folder = window_folder(run.staging, number)
+    logs = list(run.staging.glob("rank*.log"))
+    if not logs and not any(folder.glob("rank*.gz")):
+        return None
+    folder.mkdir(exist_ok=True)
+    for log in logs:
+        log.rename(folder / log.name)
+    write_manifest(folder, run_metadata)
+    return run.keep_failed(folder)

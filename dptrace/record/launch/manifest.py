@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections import Counter
@@ -15,6 +16,7 @@ from dptrace.record.launch.messages import read_messages, write_json
 from dptrace.record.launch.run_folder import RUN_FILE, SCHEMA
 
 __all__ = [
+    "add_overhead",
     "launch_metadata",
     "manifest",
     "mean_losses",
@@ -36,6 +38,7 @@ _RANK_FIELDS = (
     "recorded_steps",
     "unprofiled_ns",
     "profiled_ns",
+    "overhead_windows",
     "memory",
 )
 
@@ -59,13 +62,30 @@ def launch_metadata(
 def overhead(ranks: Sequence[dict[str, Any]]) -> float | None:
     """Return how much longer a step takes with the profiler, as a fraction; None if that is unknown.
 
-    The step times are medians over steps, averaged over ranks.
+    It is the mean of the windows with the profiler over that of the windows without it, a window being the median of
+    its steps, averaged over ranks. Without such windows, all steps that were timed without the profiler, and the
+    recorded ones, take their place.
+
+    Args:
+        ranks: ``overhead_windows`` and ``profiled_ns`` of each rank, as in run.json.
     """
-    timed = [rank for rank in ranks if rank["unprofiled_ns"] and rank["profiled_ns"]]
-    if not timed:
+    pairs = [pair for rank in ranks if (pair := _profiled_and_unprofiled(rank)) is not None]
+    if not pairs:
         return None
-    profiled, unprofiled = (fmean(median(rank[key]) for rank in timed) for key in ("profiled_ns", "unprofiled_ns"))
+    profiled, unprofiled = (fmean(times) for times in zip(*pairs, strict=True))
     return round(profiled / unprofiled - 1, 4)
+
+
+def _profiled_and_unprofiled(rank: dict[str, Any]) -> tuple[float, float] | None:
+    """Return the mean time of a rank's step with and without the profiler, in ns."""
+    medians: dict[bool, list[float]] = {True: [], False: []}
+    for window in rank.get("overhead_windows", ()):
+        if window["step_ns"]:
+            medians[window["profiled"]].append(median(window["step_ns"]))
+    for kind, key in ((True, "profiled_ns"), (False, "unprofiled_ns")):
+        if not medians[kind] and rank[key]:
+            medians[kind] = [median(rank[key])]
+    return (fmean(medians[True]), fmean(medians[False])) if medians[True] and medians[False] else None
 
 
 def manifest(ranks_metadata: Sequence[dict[str, Any]], launch_metadata: dict[str, Any]) -> dict[str, Any]:
@@ -128,4 +148,22 @@ def write_manifest(folder: Path, launch_metadata: dict[str, Any]) -> dict[str, A
     for kind in ("piece", "failure"):
         for path in folder.glob(f"rank*.{kind}.json"):
             path.unlink()
+    return content
+
+
+def add_overhead(run: Path, measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Add the overhead that was measured after a run was written to its run.json, and return the new contents.
+
+    Args:
+        run: the folder of the run.
+        measured: ``rank``, ``unprofiled_ns`` and ``overhead_windows`` of each rank.
+    """
+    content: dict[str, Any] = json.loads((run / RUN_FILE).read_text(encoding="utf-8"))
+    by_rank = {entry["rank"]: entry for entry in measured}
+    for rank in content["ranks"]:
+        entry = by_rank.get(rank["rank"])
+        if entry is not None:
+            rank |= {key: entry[key] for key in ("unprofiled_ns", "overhead_windows")}
+    content["profiler_overhead"] = overhead(content["ranks"])
+    write_json(run / RUN_FILE, content)
     return content

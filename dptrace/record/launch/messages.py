@@ -18,7 +18,9 @@ __all__ = [
     "SPAWNED_FILE",
     "LauncherSettings",
     "error_text",
+    "finish_path",
     "has_spawned",
+    "heartbeat_path",
     "initialized_process_group",
     "is_spawned",
     "leave_recording",
@@ -27,10 +29,13 @@ __all__ = [
     "no_steps_message",
     "rank",
     "read_messages",
+    "recorded_marker",
     "report_exit",
     "report_failure",
+    "request_path",
     "restart_count",
     "set_spawned",
+    "window_folder",
     "world_size",
     "write_json",
 ]
@@ -58,8 +63,18 @@ class LauncherSettings:
     """None if the user did not give it; then the script's own ``record()`` decides."""
     warmup: int | None = None
     wait: int | None = None
-    progress: bool = False
-    """Whether rank 0 reports its progress."""
+    duration_s: float | None = None
+    """Record this many seconds instead of a number of steps."""
+    repeat: int = 1
+    """How many windows to record."""
+    every: int = 0
+    """Steps from the beginning of one window to that of the next."""
+    on_demand: bool = False
+    """Whether windows begin only when the launcher asks for them."""
+    light: bool = False
+    """Whether to record kernels and communication only."""
+    script: bool = False
+    """Whether the loop belongs to the user, so that its number of steps is unknown and it goes on when recorded."""
 
     def environment(self) -> dict[str, str]:
         """Return the environment variable that :meth:`from_environment` reads."""
@@ -78,6 +93,31 @@ class LauncherSettings:
         """Return this process's settings; None if ``dptrace record`` did not start it."""
         text = os.environ.get(_ENV_VARIABLE)
         return cls(**json.loads(text)) if text else None
+
+
+def window_folder(staging: Path, number: int) -> Path:
+    """Return the folder of a recorded window's files; windows count from 1."""
+    return staging / f"window{number}"
+
+
+def recorded_marker(staging: Path, number: int) -> Path:
+    """Return the file by which the launcher marks a window as recorded, so that restarted ranks do not repeat it."""
+    return staging / f"recorded{number}"
+
+
+def request_path(staging: Path, number: int) -> Path:
+    """Return the file by which the launcher asks rank 0 for a window while training runs; requests count from 1."""
+    return staging / f"request-{number}.json"
+
+
+def finish_path(staging: Path) -> Path:
+    """Return the file by which the launcher asks all ranks to end their window after the current step."""
+    return staging / "finish"
+
+
+def heartbeat_path(staging: Path, rank: int) -> Path:
+    """Return the file in which a rank counts its steps: those done, and in all (0 if unknown)."""
+    return staging / f"rank{rank}.steps"
 
 
 def initialized_process_group() -> Any:

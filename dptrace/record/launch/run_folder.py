@@ -122,45 +122,51 @@ class RunFolder:
             return None
         return "this machine"
 
-    def complete(self) -> Path:
-        """Rename the run to its path and return the path; an old run is removed only now.
+    def complete(self, files: Path, number: int = 1) -> Path:
+        """Move the files of a finished run to its path and return the path; an old run is removed only now.
 
         Other files that have appeared there meanwhile, such as the script's own checkpoints, stay: the run's files are
         added to them or, if names collide, the run gets another name.
-        """
-        self._owner.unlink(missing_ok=True)
-        if not self._target.exists() or (self._force and is_run_folder(self._target)):
-            self._replace()
-        elif self._target.is_dir() and not {f.name for f in self.staging.iterdir()} & set(os.listdir(self._target)):
-            # run.json last: it marks the run as complete.
-            for file in sorted(self.staging.iterdir(), key=lambda file: file.name == RUN_FILE):
-                file.rename(self._target / file.name)
-            self.staging.rmdir()
-        else:
-            self.path = self._rename("run")
-        return self.path
 
-    def _replace(self) -> None:
-        old = self._target.with_name(f".{self._target.name}.replaced-{os.getpid()}")
-        if self._target.exists():
-            self._target.rename(old)
-        self.staging.rename(self._target)
+        Args:
+            files: the folder in ``staging`` that holds the run's files.
+            number: which run of the job it is; from the second on, the number is part of the name.
+        """
+        target = self._numbered(self._target, number)
+        if not target.exists() or (self._force and is_run_folder(target)):
+            self._replace(files, target)
+            return self._numbered(self.path, number)
+        if number == 1 and target.is_dir() and not {f.name for f in files.iterdir()} & set(os.listdir(target)):
+            # run.json last: it marks the run as complete.
+            for file in sorted(files.iterdir(), key=lambda file: file.name == RUN_FILE):
+                file.rename(target / file.name)
+            files.rmdir()
+            return self.path
+        return self._rename(files, "run")
+
+    def _numbered(self, path: Path, number: int) -> Path:
+        return path if number == 1 else path.with_name(f"{path.name}-{number}")
+
+    def _replace(self, files: Path, target: Path) -> None:
+        old = target.with_name(f".{target.name}.replaced-{os.getpid()}")
+        if target.exists():
+            target.rename(old)
+        files.rename(target)
         shutil.rmtree(old, ignore_errors=True)
 
-    def keep_failed(self) -> Path:
+    def keep_failed(self, files: Path) -> Path:
         """Rename an incomplete run to ``<name>.failed`` and return the path."""
-        self._owner.unlink(missing_ok=True)
-        return self._rename("failed")
+        return self._rename(files, "failed")
 
-    def _rename(self, ending: str) -> Path:
-        """Rename the staging folder to the first free name next to the target."""
+    def _rename(self, files: Path, ending: str) -> Path:
+        """Rename a folder in staging to the first free name next to the target."""
         name, number = f"{self._target.name}.{ending}", 1
         while os.path.lexists(self._target.with_name(name)):
             number += 1
             name = f"{self._target.name}.{ending}-{number}"
-        self.staging.rename(self._target.with_name(name))
+        files.rename(self._target.with_name(name))
         return self.path.with_name(name)
 
     def discard(self) -> None:
-        """Delete all files of the run."""
+        """Delete what is left in staging: nothing after the run has been moved, else all of it."""
         shutil.rmtree(self.staging, ignore_errors=True)

@@ -32,6 +32,10 @@ class Interrupted(BaseException):
 
     def __init__(self, number: int) -> None:
         self.exit_code = 128 + number
+        self.runs: list[str] = []
+        """The complete runs that are kept."""
+        self.kept_failed: Path | None = None
+        """An incomplete run that is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +51,16 @@ class Launch:
     """Number of processes on this machine."""
     mode: str | None
     """None for a user script, which ``record.script.runner`` runs."""
-    schedule: dict[str, int | None] = field(default_factory=dict)
-    """``steps``, ``warmup``, ``wait``; None for those that the user did not give."""
+    schedule: dict[str, Any] = field(default_factory=dict)
+    """``steps``, ``warmup``, ``wait``, ``duration_s``, ``light`` …, as in LauncherSettings."""
+    repeat: int = 1
+    """How many runs to record."""
+    stop: bool = False
+    """Whether to end the training when all runs are recorded."""
+    timeout_s: float | None = None
+    """Seconds after which a job of which a rank makes no step is ended; None waits for ever."""
+    trigger: str | None = None
+    """A file, or ``SIGUSR2``, by which the user asks for a recording; None to record without being asked."""
     nnodes: int = 1
     node_rank: int = 0
     endpoint: str | None = None
@@ -91,9 +103,18 @@ def raise_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def run_torchrun(job: Launch, staging: Path, progress: Callable[[int, int], None]) -> int:
-    """Run torchrun until it ends, and return its exit code."""
-    progress_file = staging / "progress"
+def run_torchrun(
+    job: Launch,
+    staging: Path,
+    watch: Callable[[], bool] = lambda: False,
+    interrupted: Callable[[], None] = lambda: None,
+) -> int | None:
+    """Run torchrun until it ends, and return its exit code; None if *watch* has ended it.
+
+    Args:
+        watch: called many times a second; training is ended when it returns true.
+        interrupted: called when a signal arrives, before the ranks are ended.
+    """
     command = _torchrun_command(job, staging)
     if job.verbose:
         print(" ".join(command), file=sys.stderr)
@@ -104,10 +125,13 @@ def run_torchrun(job: Launch, staging: Path, progress: Callable[[int, int], None
     try:
         while agent.poll() is None:
             time.sleep(_POLL_S)
-            with suppress(OSError, ValueError):
-                done, total = map(int, progress_file.read_text().split())
-                progress(done, total)
+            if watch():
+                return None
         return agent.returncode
+    except Interrupted:
+        with suppress(Interrupted), raise_on_signals():
+            interrupted()
+        raise
     finally:
         stop_agent(agent)
 
@@ -156,7 +180,14 @@ def _torchrun_command(job: Launch, staging: Path) -> list[str]:
 
 
 def _environment(job: Launch, staging: Path) -> dict[str, str]:
-    assignment = LauncherSettings(str(staging), str(job.out), progress=job.mode is not None, **job.schedule)
+    assignment = LauncherSettings(
+        str(staging),
+        str(job.out),
+        script=job.mode is None,
+        on_demand=job.trigger is not None,
+        repeat=job.repeat,
+        **job.schedule,
+    )
     # Restarted ranks must not find the addresses that the previous ones left in torchrun's own store.
     fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if job.max_restarts else {}
     return fresh | thread_environment(job.processes) | dict(job.environment) | assignment.environment()

@@ -14,6 +14,7 @@ from dptrace.record.options.modes import MODES
 from dptrace.record.options.validation import SAMPLES, STATEFUL_COMPRESSIONS, check_compression
 
 __all__ = [
+    "OVERHEAD_STEPS",
     "SYNTHETIC_IMAGES",
     "Options",
     "Schedule",
@@ -23,6 +24,8 @@ __all__ = [
     "parse_options",
 ]
 
+OVERHEAD_STEPS = 15
+"""Steps in which the overhead is measured, by default: five windows of three, with and without the profiler."""
 CIFAR10_SAMPLES = 50_000
 """Images in CIFAR-10's training data."""
 SYNTHETIC_IMAGES = "made-up images of CIFAR-10's shape"
@@ -53,7 +56,7 @@ class Schedule:
             )
         if wait is not None and wait < 0:
             raise UsageError(f"--wait {wait}: must be 0 or more steps.")
-        return cls(warmup + steps if wait is None else wait, warmup, steps)
+        return cls(warmup + OVERHEAD_STEPS if wait is None else wait, warmup, steps)
 
     @property
     def total(self) -> int:
@@ -103,8 +106,9 @@ class Options(TrainerOptions):
     @property
     def record_arguments(self) -> dict[str, Any]:
         """The arguments of ``record.record``."""
-        names = ("out", "steps", "warmup", "wait", "force", "first_step", "damaged_checkpoints")
-        return {"options": self.run_options} | {name: getattr(self, name) for name in names}
+        names = ("out", "steps", "warmup", "force", "first_step", "damaged_checkpoints")
+        wait = Schedule.of(self.steps, self.warmup, self.wait).wait
+        return {"options": self.run_options, "wait": wait} | {name: getattr(self, name) for name in names}
 
     @property
     def run_options(self) -> dict[str, Any]:

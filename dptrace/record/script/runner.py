@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import traceback
+from types import FrameType
 from typing import NoReturn
 
 from dptrace.errors import RecordingError
@@ -29,12 +30,26 @@ def main() -> None:
     end_with_parent(signal.SIGKILL, os.environ.get(AGENT_PID_ENV))
     is_module = sys.argv[1] == "-m"
     sys.argv = sys.argv[1 + is_module :]
+    _exit_when_terminated()
     steps = watch_steps()
     code = _run(sys.argv[0], is_module, steps, spawn.install(sys.argv[0]))
     if code:
         exit_now(code)
     gc.collect()  # see process_group: DDP models that live until the interpreter exits
     spawn.exit_after_threads()
+
+
+def _exit_when_terminated() -> None:
+    """Take SIGTERM as an exit, so that a rank whose peer has died writes the steps that it has recorded.
+
+    torchrun sends it to the peers of a dead rank, and kills those that stay some seconds later.
+    """
+
+    def leave(number: int, frame: FrameType | None) -> NoReturn:
+        signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
 
 
 def _run(program: str, is_module: bool, steps: OptimizerSteps, ranks: spawn.OwnRanks) -> int:
@@ -66,6 +81,7 @@ def _run(program: str, is_module: bool, steps: OptimizerSteps, ranks: spawn.OwnR
 
 def _fail(steps: OptimizerSteps, error: BaseException, code: int) -> NoReturn:
     """End this rank even if closing its recording fails: a rank that stays would block its peers."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # while the trace is written; torchrun kills after some seconds
     try:
         steps.close(error)
     finally:

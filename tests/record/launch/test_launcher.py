@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.processes import processes_in
 from tests.support.recordings import dptrace, environment
+from tests.support.silent import SilentReporter
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.spawn
@@ -29,7 +30,11 @@ model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(12):
     if rank == 1 and step == 8:
+        while how == "late" and not os.path.exists("runs/train"):
+            time.sleep(0.05)
         open("dying", "w").close()
+        if how == "late":
+            raise ValueError("boom after the recording")
         if how == "raise":
             raise ValueError("boom in step 8")
         if how == "kill":
@@ -57,8 +62,8 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def _start(script: Path, how: str) -> subprocess.Popen[str]:
-    options = ["--gpus", "2", "--warmup", "2", "--wait", "0", "--steps", "3"]
+def _start(script: Path, how: str, steps: int = 30) -> subprocess.Popen[str]:
+    options = ["--gpus", "2", "--warmup", "2", "--steps", str(steps)]
     command = [sys.executable, "-m", "dptrace", "record", "-q", *options, script.name, how]
     with (script.parent / "errors").open("w") as errors:
         return subprocess.Popen(command, cwd=script.parent, stderr=errors, text=True, env=environment())
@@ -91,8 +96,20 @@ def test_a_rank_that_dies_ends_the_run_within_seconds(script: Path, how: str, sa
     info = json.loads((kept / "run.json").read_text())
     assert ("failed", 1) == (info["status"], info["failure"]["rank"])
     assert all(path.name in errors for path in kept.glob("rank*"))
-    assert (kept / "rank0.pt.trace.json.gz").exists()
     assert ["train.failed"] == os.listdir(script.parent / "runs")
+    assert [] == processes_in(script.parent)
+
+
+def test_a_run_that_was_recorded_survives_the_death_of_its_training(script: Path) -> None:
+    """It stays complete under its name; the error names the rank, and the run."""
+    launcher = _start(script, "late", steps=3)
+    assert 1 == launcher.wait(120)
+
+    errors = (script.parent / "errors").read_text()
+    assert "Rank 1 died: ValueError: boom after the recording" in errors
+    assert "runs/train." in errors
+    info = json.loads((script.parent / "runs" / "train" / "run.json").read_text())
+    assert ("complete", [3, 3]) == (info["status"], [rank["recorded_steps"] for rank in info["ranks"]])
     assert [] == processes_in(script.parent)
 
 
@@ -143,6 +160,7 @@ def test_a_failure_after_a_restart_tells_of_it_and_of_the_checkpoints(tmp_path: 
     """The ranks were restarted after the first kill; the second ended the run; run.json contains both."""
     from dptrace.errors import RecordingError
     from dptrace.record.launch import launcher as launch
+    from dptrace.record.launch.monitor import Monitor
     from dptrace.record.launch.run_folder import RunFolder
     from dptrace.record.launch.torchrun import Launch
 
@@ -155,7 +173,7 @@ def test_a_failure_after_a_restart_tells_of_it_and_of_the_checkpoints(tmp_path: 
     (tmp_path / "step-00000005.pt").write_text("")
     job = Launch(tmp_path / "r", False, Path("ddp.py"), (), 2, "ddp", checkpoints=tmp_path)
     with pytest.raises(RecordingError) as error:
-        launch._finish_run(job, run, 1)
+        launch._finish_job(Monitor(job, run, SilentReporter()), 1)
 
     assert str(error.value).startswith("Rank 0 died after 1 restart: killed by SIGKILL")
     assert f"The checkpoints in {tmp_path} stay, the last of step 5" in str(error.value)

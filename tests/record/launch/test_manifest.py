@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.record.launch.manifest import launch_metadata, manifest, overhead
+from dptrace.record.launch.manifest import add_overhead, launch_metadata, manifest, overhead, write_manifest
 from tests.support.recordings import recorded
 
 DOCUMENTED = Path(__file__).parents[3] / "docs" / "reference" / "run-folder.md"
@@ -19,7 +19,7 @@ def _piece(rank: int, **values: Any) -> dict[str, Any]:
     run_keys = ("model", "parameters", "options", "schedule", "backend", "versions", "ddp")
     rank_keys = ("node", "local_rank", "host", "device", "threads", "file", "recorded_steps", "memory")
     piece = dict.fromkeys((*run_keys, *rank_keys)) | {"world_size": 2, "losses": [], "notes": []}
-    return piece | {"rank": rank, "unprofiled_ns": [], "profiled_ns": []} | values
+    return piece | {"rank": rank, "unprofiled_ns": [], "profiled_ns": [], "overhead_windows": []} | values
 
 
 COMPLETE = launch_metadata(["dptrace"], "naive", None, None)
@@ -41,6 +41,28 @@ def test_the_overhead_is_told_from_medians() -> None:
 
     assert 0.2 == overhead(ranks)
     assert overhead([{"unprofiled_ns": [], "profiled_ns": [1]}]) is None
+
+
+def test_the_overhead_is_that_of_alternating_windows() -> None:
+    """A drift of the machine affects windows of both kinds; the recorded steps, at another time, do not count."""
+    times = ((False, [100, 100]), (True, [121, 121, 900]), (False, [120, 120]), (True, [121]))
+    windows = [{"profiled": profiled, "step_ns": ns} for profiled, ns in times]
+
+    assert 0.1 == overhead([{"overhead_windows": windows, "unprofiled_ns": [1], "profiled_ns": [500]}])
+
+
+def test_an_overhead_measured_later_is_added(tmp_path: Path) -> None:
+    """The run keeps all else; a rank without times of its own is left as it is."""
+    (tmp_path / "rank0.piece.json").write_text(json.dumps(_piece(0, file="a")))
+    (tmp_path / "rank1.piece.json").write_text(json.dumps(_piece(1, file="b")))
+    before = write_manifest(tmp_path, COMPLETE)
+    windows = [{"profiled": False, "step_ns": [100]}, {"profiled": True, "step_ns": [150]}]
+    add_overhead(tmp_path, [{"rank": 1, "unprofiled_ns": [100], "overhead_windows": windows}])
+
+    after = json.loads((tmp_path / "run.json").read_text())
+    assert (None, 0.5) == (before["profiler_overhead"], after["profiler_overhead"])
+    assert [[], windows] == [rank["overhead_windows"] for rank in after["ranks"]]
+    assert before["ranks"][0] == after["ranks"][0]
 
 
 def test_ranks_that_lie_on_other_machines_are_told() -> None:

@@ -21,14 +21,22 @@ def _run(path: Path, *names: str) -> Path:
     return path
 
 
+def _files(run: RunFolder) -> Path:
+    """Return the folder of the run's files, as the ranks write it."""
+    files = run.staging / "window1"
+    files.mkdir(exist_ok=True)
+    return files
+
+
 def test_a_run_appears_under_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
     """Until then its files are in a hidden folder next to it."""
     run = RunFolder(tmp_path / "runs" / "mine")
     run.begin(force=False)
-    (run.staging / trace_name(0)).write_text("new")
+    (_files(run) / trace_name(0)).write_text("new")
 
     assert not run.path.exists()
-    run.complete()
+    run.complete(_files(run))
+    run.discard()
     assert [trace_name(0)] == os.listdir(run.path)
     assert ["mine"] == os.listdir(tmp_path / "runs")
 
@@ -51,7 +59,8 @@ def test_a_run_is_replaced_only_with_force_and_only_at_the_end(tmp_path: Path) -
 
     run.begin(force=True)
     assert (run.path / "rank1.log").exists()
-    run.complete()
+    run.complete(_files(run))
+    run.discard()
     assert [] == os.listdir(run.path)
     assert ["mine"] == os.listdir(tmp_path)
 
@@ -78,7 +87,7 @@ def test_a_file_or_a_link_in_the_way_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     run = RunFolder(tmp_path / "empty")
     run.begin(force=False)
-    run.complete()
+    run.complete(_files(run))
     assert run.path.is_dir()
 
 
@@ -88,7 +97,8 @@ def test_a_failed_run_gets_a_name_that_says_so_and_hides_no_other(tmp_path: Path
     for _ in range(2):
         run = RunFolder(tmp_path / "mine")
         run.begin(force=False)
-        names.append(run.keep_failed().name)
+        names.append(run.keep_failed(_files(run)).name)
+        run.discard()
 
     assert ["mine.failed", "mine.failed-2"] == names
     assert set(names) == set(os.listdir(tmp_path))
@@ -149,14 +159,14 @@ def test_what_the_script_wrote_into_its_run_stays(tmp_path: Path) -> None:
         folder = tmp_path / name.replace(".", "-")
         run = RunFolder(folder / "mine")
         run.begin(force=False)
-        (run.staging / "run.json").write_text("{}")
+        (_files(run) / "run.json").write_text("{}")
         (folder / "mine").mkdir()
         (folder / "mine" / name).write_text("the script's")
 
-        assert folder / kept == run.complete()
+        assert folder / kept == run.complete(_files(run))
         assert "the script's" == (folder / "mine" / name).read_text()
         assert (folder / kept / "run.json").exists()
-        assert not run.staging.exists()
+        assert not (run.staging / "window1").exists()
 
 
 def test_neighbours_that_are_not_ours_stay(tmp_path: Path) -> None:
@@ -169,7 +179,7 @@ def test_neighbours_that_are_not_ours_stay(tmp_path: Path) -> None:
     (tmp_path / ".other.replaced").mkdir()
     run = RunFolder(_run(tmp_path / "other"))
     run.begin(force=True)
-    run.complete()
+    run.complete(_files(run))
     assert (tmp_path / ".other.replaced").exists()
 
 
@@ -188,3 +198,13 @@ def test_the_folder_that_one_is_in_is_no_run(out: str, tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError, match="the folder you are in"):
         RunFolder(Path(out))
+
+
+def test_later_runs_of_a_job_are_numbered(tmp_path: Path) -> None:
+    """The second run of a job has its number in its name, and hides no run that is there."""
+    run = RunFolder(tmp_path / "mine")
+    run.begin(force=False)
+    _run(tmp_path / "mine-3")
+    names = [run.complete(_files(run), number).name for number in (1, 2, 3)]
+
+    assert ["mine", "mine-2", "mine.run"] == names

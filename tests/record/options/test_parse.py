@@ -13,8 +13,8 @@ from dptrace.record.options.validation import check_batch
 
 def test_as_many_steps_are_timed_as_recorded_by_default() -> None:
     """Without --wait, the profiler starts after the warm-up and as many timed steps as it records."""
-    assert Schedule(8, 3, 5) == Schedule.of(5, 3, None)
-    assert 16 == Schedule.of(5, 3, None).total
+    assert Schedule(18, 3, 5) == Schedule.of(5, 3, None)
+    assert 26 == Schedule.of(5, 3, None).total
     assert Schedule(0, 2, 1) == Schedule.of(1, 2, 0)
 
 

@@ -31,7 +31,7 @@ def _optimizers(count: int) -> list[Any]:
 
 
 def _piece(folder: Path) -> dict[str, object]:
-    piece: dict[str, object] = json.loads((folder / "rank0.piece.json").read_text())
+    piece: dict[str, object] = json.loads((folder / "window1" / "rank0.piece.json").read_text())
     return piece
 
 
@@ -44,7 +44,7 @@ def test_several_optimizers_in_a_loop_count_once(folder: Path) -> None:
     for _ in range(3):
         steps(generator, (), {})
         steps(critic, (), {})
-        assert not (folder / "rank0.piece.json").exists()
+        assert not (folder / "window1").exists()
     steps(generator, (), {})
     steps.close(None)
 

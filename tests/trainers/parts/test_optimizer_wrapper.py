@@ -41,6 +41,19 @@ def moved(*arguments: str, large: float = 1.0) -> Any:
     return torch.cat([p.detach().flatten() for p in net.parameters()]) - before
 
 
+def test_a_checkpoint_is_read_to_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the model is: step counts of an optimizer that are read to a GPU stay there and block each step."""
+    from dptrace.record.checkpoints import Checkpoints
+    from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
+
+    devices: list[Any] = []
+    monkeypatch.setattr(Checkpoints, "load_newest", lambda _, before, device: devices.append(device))
+    (tmp_path / "step-00000005.pt").write_text("")
+    OptimizerWrapper(model().to("meta"), options("--resume", "--checkpoints", str(tmp_path)))
+
+    assert [torch.device("cpu")] == devices
+
+
 def test_what_cannot_begin_as_asked_says_what_can(tmp_path: Path) -> None:
     """Existing checkpoints without --resume, --resume without checkpoints, and a folder that cannot be written to."""
     from dptrace.trainers.parts.optimizer_wrapper import checkpoints_of

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dptrace.environment import Gpu, Report, Torch, examine, judge, parse_links
+from dptrace.doctor.environment import Gpu, Report, Torch, examine, judge, parse_links
 
 BARE = Report(
     dptrace="0.1.0",
@@ -60,9 +60,14 @@ ON_GPUS = Torch(
             "1 GPU, with --mode single",
             id="one GPU",
         ),
-        pytest.param(replace(BARE, torch=replace(ON_GPUS, nccl="")), False, "has no NCCL", id="GPUs without NCCL"),
         pytest.param(
-            replace(BARE, torch=replace(ON_GPUS, activities=("CPU",))), False, "without CUPTI", id="GPUs without CUPTI"
+            replace(BARE, torch=replace(ON_GPUS, backend_version="")), False, "has no NCCL", id="GPUs without NCCL"
+        ),
+        pytest.param(
+            replace(BARE, torch=replace(ON_GPUS, activities=("CPU",))),
+            False,
+            "without CUDA (CUPTI)",
+            id="GPUs without CUPTI",
         ),
     ],
 )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dptrace.core.subprocess_pool import available_cores, command_output
+from dptrace.record.accelerator import ACCELERATORS, available_accelerator
 from dptrace.version import __version__
 
 __all__ = ["Capability", "Gpu", "Report", "Torch", "examine", "judge", "parse_links"]
@@ -42,13 +43,17 @@ class Torch:
     built_for: str
     """``CUDA 12.4``, ``ROCm 6.2``, or ``CPU only``."""
     gpus: tuple[Gpu, ...] = ()
-    nccl: str = ""
-    """Version; empty for a build without NCCL."""
+    backend_version: str = ""
+    """Version of the GPUs' communication backend; empty for a build without it, or where no GPU is found."""
     gloo: bool = False
     activities: tuple[str, ...] = ()
     """What torch.profiler can record here: CPU, CUDA …"""
     problem: str = ""
     """Torch's own warning about GPUs."""
+    backend: str = ACCELERATORS[0].backend
+    """The GPUs' communication backend."""
+    activity: str = ACCELERATORS[0].activity_name
+    """What the profiler must be able to record for kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,16 +151,25 @@ def _describe(torch: Any) -> Torch:
     version = torch.version
     rocm = getattr(version, "hip", None)
     built_for = f"ROCm {rocm}" if rocm else f"CUDA {version.cuda}" if version.cuda else "CPU only"
-    gpus = []
-    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        properties = torch.cuda.get_device_properties(index)
-        gpus.append(Gpu(index, properties.name, properties.total_memory))
-    distributed = torch.distributed
-    available = distributed.is_available()
-    nccl = ".".join(map(str, torch.cuda.nccl.version())) if available and distributed.is_nccl_available() else ""
+    accelerator, gpus, backend_version = available_accelerator(), [], ""
+    if accelerator is not None:
+        for index in range(accelerator.module.device_count()):
+            properties = accelerator.module.get_device_properties(index)
+            gpus.append(Gpu(index, properties.name, properties.total_memory))
+        backend_version = accelerator.backend_version() or ""
+    kind = accelerator or ACCELERATORS[0]
     activities = sorted(activity.name for activity in torch.profiler.supported_activities())
-    gloo = available and distributed.is_gloo_available()
-    return Torch(torch.__version__, built_for, tuple(gpus), nccl, gloo, tuple(activities))
+    gloo = torch.distributed.is_available() and torch.distributed.is_gloo_available()
+    return Torch(
+        torch.__version__,
+        built_for,
+        tuple(gpus),
+        backend_version,
+        gloo,
+        tuple(activities),
+        backend=kind.backend,
+        activity=kind.activity_name,
+    )
 
 
 def parse_links(matrix: str) -> dict[str, str]:
@@ -202,16 +216,19 @@ def _recording(report: Report) -> list[Capability]:
 
 def _on_gpus(torch: Torch) -> Capability:
     count = len(torch.gpus)
-    what = f"dptrace record --gpus {count}"
-    if not torch.nccl:
-        why = f"{count} GPUs, but torch {torch.version} has no NCCL, which training on GPUs needs"
-    elif "CUDA" not in torch.activities:
-        why = f"torch {torch.version} cannot record GPU kernels: its profiler was built without CUPTI"
+    what, backend = f"dptrace record --gpus {count}", torch.backend.upper()
+    if not torch.backend_version:
+        why = f"{count} GPUs, but torch {torch.version} has no {backend}, which training on GPUs needs"
+    elif torch.activity not in torch.activities:
+        library = " (CUPTI)" if torch.activity == "CUDA" else ""
+        why = (
+            f"torch {torch.version} cannot record GPU kernels: its profiler was built without {torch.activity}{library}"
+        )
     elif count == 1:
         why = "1 GPU, with --mode single; to record several ranks on CPU, set CUDA_VISIBLE_DEVICES= to hide the GPU"
     else:
-        why = f"{count} GPUs with NCCL {torch.nccl}, one process per GPU; --gpus sets a smaller number"
-    return Capability(bool(torch.nccl) and "CUDA" in torch.activities, what, why)
+        why = f"{count} GPUs with {backend} {torch.backend_version}, one process per GPU; --gpus sets a smaller number"
+    return Capability(bool(torch.backend_version) and torch.activity in torch.activities, what, why)
 
 
 def _without_gpu(report: Report, torch: Torch) -> Capability:

@@ -1,0 +1,96 @@
+"""What ``dptrace record`` prints when a run is written, measured or interrupted."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dptrace.core.text import sanitize
+from dptrace.core.units import plural
+from dptrace.record.options.parse import SYNTHETIC_IMAGES
+
+if TYPE_CHECKING:
+    from dptrace.record.launch.torchrun import Interrupted, Launch
+
+__all__ = ["RunReporter", "data_sentence", "interruption_text", "summary"]
+
+
+class RunReporter:
+    """Prints what happens during a launch.
+
+    Args:
+        quiet: print nothing.
+        show: moves a progress bar: the fraction done, and what is under way.
+    """
+
+    def __init__(self, job: Launch, quiet: bool, show: Callable[[float, str], None]) -> None:
+        self._job, self._quiet, self._show = job, quiet, show
+
+    def progress(self, done: int, total: int) -> None:
+        """Show how many steps are done, of how many."""
+        self._show(done / total, f"{done}/{total} steps")
+
+    def message(self, text: str) -> None:
+        """Print a sentence."""
+        if not self._quiet:
+            click.echo(text, err=True)
+
+    def recorded(self, info: dict[str, Any], goes_on: bool) -> None:
+        """Print what was written, what to note about it, and what to do next."""
+        from dptrace.viewers.terminal.run_facts import memory_sentence
+
+        for note in info["notes"]:
+            self.message(f"! {sanitize(note)}")
+        folder = shlex.quote(info["folder"])
+        self.message(summary(info))
+        for sentence in filter(None, (data_sentence(info), memory_sentence(info))):
+            self.message(sentence)
+        if not info["folder"].startswith(str(self._job.out)):
+            self.message(f"{self._job.out} was written by something else meanwhile; the run is in {folder}.")
+        if goes_on and not self._job.stop:
+            self.message("Training goes on; Ctrl-C ends it, and the run stays.")
+        self.message(f"Next: dptrace analyze {folder}\n      dptrace view {folder}")
+
+    def measured(self, info: dict[str, Any]) -> None:
+        """Print the profiler's overhead."""
+        from dptrace.viewers.terminal.run_facts import profiler_sentence
+
+        self.message(profiler_sentence(info))
+
+
+def interruption_text(stopped: Interrupted, checkpoints: str) -> str:
+    """Return what an interrupted launch keeps.
+
+    Args:
+        checkpoints: a sentence about the training's checkpoints; empty without any.
+    """
+    lines = ["Interrupted: all ranks are stopped."]
+    if stopped.runs:
+        kept = shlex.join(stopped.runs)
+        lines += [f"Recorded, and kept: {kept}.", f"Next: dptrace analyze {shlex.quote(stopped.runs[0])}"]
+    if stopped.kept_failed is not None:
+        failed = shlex.quote(str(stopped.kept_failed))
+        lines += [f"The traces of some ranks are in {failed}.", f"Next: dptrace analyze {failed}"]
+    if not stopped.runs and stopped.kept_failed is None:
+        lines[0] = "Interrupted: all ranks are stopped; nothing was recorded yet, and nothing is kept."
+    return "\n".join([*lines, *filter(None, [checkpoints])])
+
+
+def data_sentence(info: dict[str, Any]) -> str:
+    """Return what resnet18 trained on; empty for other models, which train on one kind of data only."""
+    if info["mode"] is None or info["model"] != "resnet18":
+        return ""
+    data = info["options"]["data"]
+    return f"It trained on {data}." if data == SYNTHETIC_IMAGES else f"It trained on CIFAR-10 from {data}."
+
+
+def summary(info: dict[str, Any]) -> str:
+    """Return what was written, and the profiler's overhead."""
+    from dptrace.viewers.terminal.run_facts import profiler_sentence
+
+    ranks = info["ranks"]
+    steps = plural(max(rank["recorded_steps"] for rank in ranks), "step")
+    return f"Wrote {info['folder']}: {steps} of {plural(len(ranks), 'rank')}. {profiler_sentence(info)}".rstrip()

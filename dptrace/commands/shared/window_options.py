@@ -1,0 +1,110 @@
+"""The options of ``dptrace record`` that say when to record, for how long, and how much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dptrace.errors import UsageError
+from dptrace.record.launch.monitor import request_window
+from dptrace.record.launch.run_folder import RunFolder
+
+__all__ = ["WINDOW_OPTIONS", "attach", "check_windows", "window_options", "window_settings"]
+
+_TIMEOUT_S = 1800
+_POSITIVE = click.FloatRange(0, min_open=True)
+
+_OPTIONS = (
+    click.option("--duration", type=_POSITIVE, metavar="S", help="Record about S seconds instead of --steps."),
+    click.option("--stop", is_flag=True, help="End the training when it is recorded; without, it goes on."),
+    click.option("--repeat", type=click.IntRange(1), default=1, metavar="N", help="Record N runs: NAME, NAME-2 ..."),
+    click.option(
+        "--every",
+        type=click.IntRange(1),
+        metavar="N",
+        help="With --repeat: steps from the start of one run to the next.",
+    ),
+    click.option(
+        "--trigger",
+        metavar="FILE|SIGUSR2",
+        help="Record only when FILE appears, which is then deleted, or when this process gets the signal.",
+    ),
+    click.option("--attach", metavar="RUN", help="Ask a running dptrace record -o RUN to record now, and return."),
+    click.option("--light", is_flag=True, help="Record kernels and communication only: no operators, no shapes."),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(0),
+        default=_TIMEOUT_S,
+        show_default=True,
+        metavar="S",
+        help="End a job of which a rank makes no step for S seconds before it is recorded; 0 waits for ever.",
+    ),
+)
+WINDOW_OPTIONS = ("duration", "stop", "repeat", "every", "trigger", "attach", "light", "timeout")
+_FOR_SCRIPTS = ("duration", "stop", "every", "trigger")
+
+
+def window_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options to a command."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def check_windows(mode: str | None, options: dict[str, Any]) -> None:
+    """Check that the options can be combined.
+
+    Raises:
+        UsageError: they cannot; the message says which.
+    """
+    if mode is not None and (given := [name for name in _FOR_SCRIPTS if options[name]] + _repeated(options)):
+        raise UsageError(f"--{given[0]} is for a script of your own: a trainer of dptrace ends when it is recorded.")
+    if options["duration"] is not None and options["steps"] is not None:
+        raise UsageError("Choose one of --steps and --duration.")
+    if options["trigger"] is not None and (given := [name for name in ("wait",) if options[name] is not None]):
+        raise UsageError(f"--{given[0]} counts steps from the beginning; with --trigger, recording begins on demand.")
+    if options["trigger"] is not None and (options["every"] or _repeated(options)):
+        raise UsageError("--trigger records on demand, as often as you ask: leave --repeat and --every out.")
+    if options["every"] is not None and options["repeat"] < 2:
+        raise UsageError("--every is the distance between several recordings: add --repeat N.")
+    if options["repeat"] > 1 and options["every"] is None:
+        raise UsageError("--repeat needs --every N: the steps from the start of one recording to that of the next.")
+    if options["stop"] and options["trigger"] is not None:
+        raise UsageError("--stop ends the training when it is recorded; with --trigger, that is never known.")
+
+
+def _repeated(options: dict[str, Any]) -> list[str]:
+    return ["repeat"] if options["repeat"] > 1 else []
+
+
+def window_settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``Launch`` that the options stand for."""
+    return {
+        "schedule": {
+            "steps": options["steps"],
+            "warmup": options["warmup"],
+            "wait": options["wait"],
+            "duration_s": options["duration"],
+            "every": options["every"] or 0,
+            "light": options["light"],
+        },
+        "repeat": options["repeat"],
+        "stop": options["stop"],
+        "trigger": options["trigger"],
+        "timeout_s": options["timeout"] or None,
+    }
+
+
+def attach(run: str, mode: str | None, script: tuple[str, ...]) -> None:
+    """Ask the ``dptrace record`` that writes to *run* for a recording.
+
+    Raises:
+        UsageError: something else is given too, or no such job is running.
+    """
+    if mode is not None or script:
+        raise UsageError("--attach asks a job that is running; leave --mode and the script out.")
+    request_window(RunFolder(Path(run)))
+    click.echo(f"Asked for a recording: it will be in {run} or, if that is taken, in {run}-2, {run}-3 ...", err=True)

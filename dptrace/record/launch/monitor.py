@@ -1,0 +1,244 @@
+"""Watch a running job: complete its runs when they are recorded, ask the ranks for windows, and report progress."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple, Protocol
+
+from dptrace.errors import UsageError
+from dptrace.record.launch.failure import find_restarts, has_failures
+from dptrace.record.launch.manifest import add_overhead, launch_metadata, write_manifest
+from dptrace.record.launch.messages import (
+    finish_path,
+    read_messages,
+    recorded_marker,
+    request_path,
+    window_folder,
+    write_json,
+)
+from dptrace.record.launch.run_folder import RunFolder
+from dptrace.record.launch.torchrun import Launch
+
+__all__ = ["Monitor", "RankSteps", "Reporter", "Stalled", "request_window"]
+
+ATTACH_FILE = "attach"
+"""The file in the staging folder by which ``dptrace record --attach`` asks for a window."""
+_ATTACHABLE = "attachable"
+"""The file that shows that the launcher looks for the other."""
+_LOOK_S = 0.2
+"""Seconds between two looks at the ranks' files."""
+_FINISH_S = 15
+"""How long an interrupted launch waits for a step to end, and for files that do not grow."""
+
+
+class RankSteps(NamedTuple):
+    """How far a rank is."""
+
+    done: int
+    total: int
+    """0 if unknown."""
+    recorded: int
+    """Steps recorded in the open window; 0 if none is open."""
+
+
+class Stalled(Exception):
+    """A rank has made no step for too long.
+
+    Args:
+        seconds: how long.
+        steps: the steps that each rank has done.
+    """
+
+    def __init__(self, seconds: float, steps: dict[int, int]) -> None:
+        self.seconds, self.steps = seconds, steps
+
+
+class Reporter(Protocol):
+    """Where a launch reports what happens while training runs."""
+
+    def progress(self, done: int, total: int) -> None:
+        """Show how many steps are done, of how many."""
+
+    def recorded(self, info: dict[str, Any], goes_on: bool) -> None:
+        """Show that a run has been written: the contents of its run.json with ``folder``; whether training goes on."""
+
+    def measured(self, info: dict[str, Any]) -> None:
+        """Show the profiler's overhead, measured after the run was written."""
+
+    def message(self, text: str) -> None:
+        """Show a sentence."""
+
+
+class Monitor:
+    """The state of one job, as seen from outside; :meth:`poll` is called many times a second."""
+
+    def __init__(self, job: Launch, run: RunFolder, reporter: Reporter) -> None:
+        self.job, self.run, self.reporter = job, run, reporter
+        self.runs: list[dict[str, Any]] = []
+        """The completed runs: the contents of run.json, with ``folder``."""
+        self._requests = 0
+        self._asked_for_window = False
+        self._overhead_known = job.mode is not None
+        if job.mode is None and not job.node_rank:
+            (run.staging / _ATTACHABLE).touch()
+        self._looked = 0.0
+        self._began = time.monotonic()
+        self._progress: dict[int, tuple[int, float]] = {}
+        """The steps of each rank, and since when it has made no other."""
+
+    def poll(self) -> bool:
+        """Do what is due; return whether the job is to be ended because all of it is recorded."""
+        if time.monotonic() - self._looked < _LOOK_S:
+            return False
+        self._looked = time.monotonic()
+        self._report_progress()
+        self._check_progress()
+        if self.job.mode is None:
+            self._pass_on_requests()
+            self.complete_runs(goes_on=True)
+            self._add_overhead()
+        return self.job.stop and len(self.runs) >= max(self.job.repeat, 1) and self._overhead_known
+
+    def _report_progress(self) -> None:
+        steps = self.rank_steps().get(0)
+        if steps is not None and steps.total:
+            self.reporter.progress(steps.done, steps.total)
+
+    def _check_progress(self) -> None:
+        """Raise Stalled if a rank has made no step for too long, and nothing is recorded yet."""
+        now = time.monotonic()
+        for rank, steps in self.rank_steps().items():
+            if steps.done != self._progress.get(rank, (-1, 0.0))[0]:
+                self._progress[rank] = steps.done, now
+        if self.job.timeout_s is None or self.runs or self.job.trigger is not None:
+            return
+        last = [since for _, since in self._progress.values()] or [self._began]
+        if now - min(last) > self.job.timeout_s:
+            raise Stalled(now - min(last), {rank: done for rank, (done, _) in self._progress.items()})
+
+    def _pass_on_requests(self) -> None:
+        """Ask rank 0 for a window if the user has asked for one."""
+        asked = self._asked_for_window
+        for path in filter(None, (self.run.staging / ATTACH_FILE, self._trigger_file)):
+            if path.exists():
+                path.unlink(missing_ok=True)
+                asked = True
+        if asked:
+            self._asked_for_window = False
+            self._ask("record")
+            self.reporter.message("A recording was asked for; it begins within a few steps.")
+
+    @property
+    def _trigger_file(self) -> Path | None:
+        trigger = self.job.trigger
+        return None if trigger is None or trigger == "SIGUSR2" else Path(trigger)
+
+    @contextmanager
+    def trigger_signal(self) -> Iterator[None]:
+        """Take SIGUSR2 as the request for a window, if it is the trigger."""
+        if self.job.trigger != "SIGUSR2":
+            yield
+            return
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            self._asked_for_window = True
+
+        before = signal.signal(signal.SIGUSR2, ask)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGUSR2, before)
+
+    def _ask(self, kind: str) -> None:
+        self._requests += 1
+        write_json(request_path(self.run.staging, self._requests), {"kind": kind})
+
+    def complete_runs(self, goes_on: bool) -> None:
+        """Give the runs of which all ranks have written their files their names."""
+        while (folder := window_folder(self.run.staging, len(self.runs) + 1)).is_dir():
+            pieces = read_messages(folder, "piece")
+            if not self._all_ranks_in(pieces) or not self._is_whole(pieces):
+                return
+            self._complete(folder, goes_on)
+
+    def _all_ranks_in(self, pieces: list[dict[str, Any]]) -> bool:
+        """Return whether all ranks that write to this folder have written their files."""
+        here = {int(path.stem.removeprefix("rank")) for path in self.run.staging.glob("rank*.steps")}
+        if not pieces or here - {piece["rank"] for piece in pieces}:
+            return False
+        # Ranks of other machines write to folders of their own, unless the machines share this one.
+        return self.job.nnodes > 1 or len(pieces) >= pieces[0]["world_size"]
+
+    def _is_whole(self, pieces: list[dict[str, Any]]) -> bool:
+        """Return whether a run is not what a failure has left of it."""
+        whole = all(piece["recorded_steps"] >= piece["schedule"]["steps"] for piece in pieces)
+        return whole or not has_failures(self.run.staging)
+
+    def _complete(self, folder: Path, goes_on: bool) -> None:
+        number = len(self.runs) + 1
+        content = write_manifest(folder, self.run_metadata())
+        path = self.run.complete(folder, number)
+        recorded_marker(self.run.staging, number).touch()
+        content["folder"] = str(path)
+        self.runs.append(content)
+        self.reporter.recorded(content, goes_on)
+        if goes_on and number == 1:
+            self._ask("overhead")
+
+    def run_metadata(self, failure: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Return what the launcher knows of a run, for its run.json."""
+        job = self.job
+        script = None if job.mode else str(job.script)
+        metadata = launch_metadata(job.command, job.mode, script, failure)
+        metadata |= {"nnodes": job.nnodes, "restarts": find_restarts(self.run.staging)}
+        return metadata if job.links is None else metadata | {"links": job.links}
+
+    def _add_overhead(self) -> None:
+        if self._overhead_known or not self.runs:
+            return
+        measured = read_messages(self.run.staging, "overhead")
+        ranks = {rank["rank"] for rank in self.runs[0]["ranks"]}
+        if ranks - {entry["rank"] for entry in measured}:
+            return
+        self._overhead_known = True
+        for number, info in enumerate(self.runs):
+            with suppress(OSError, ValueError):  # the user may have moved the run
+                self.runs[number] = add_overhead(Path(info["folder"]), measured) | {"folder": info["folder"]}
+        self.reporter.measured(self.runs[0])
+
+    def finish_window(self) -> None:
+        """Ask the ranks to end the window that they record, and wait for their files as long as these grow."""
+        folder = window_folder(self.run.staging, len(self.runs) + 1)
+        if not folder.exists() and not any(steps.recorded for steps in self.rank_steps().values()):
+            return
+        finish_path(self.run.staging).touch()
+        size, deadline = -1, time.monotonic() + _FINISH_S
+        while time.monotonic() < deadline and not self._all_ranks_in(read_messages(folder, "piece")):
+            time.sleep(_LOOK_S / 4)
+            grown = sum(path.stat().st_size for path in folder.glob("*") if path.exists())
+            if grown != size:
+                size, deadline = grown, time.monotonic() + _FINISH_S
+
+    def rank_steps(self) -> dict[int, RankSteps]:
+        """Return how far each rank is."""
+        steps = {}
+        for path in self.run.staging.glob("rank*.steps"):
+            with suppress(OSError, ValueError, TypeError):
+                steps[int(path.stem.removeprefix("rank"))] = RankSteps(*map(int, path.read_text().split()))
+        return steps
+
+
+def request_window(run: RunFolder) -> None:
+    """Ask the launcher that records a run for another one.
+
+    Raises:
+        UsageError: no launcher records there, or it records a trainer of dptrace, which ends when it is recorded.
+    """
+    if not (run.staging / _ATTACHABLE).exists():
+        raise UsageError(f"{run.path}: no dptrace record of a script is running with this --out.")
+    (run.staging / ATTACH_FILE).touch()

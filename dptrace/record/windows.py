@@ -1,0 +1,192 @@
+"""Windows of steps in which the profiler records, or in which steps are timed without it; imports no torch.
+
+A recording is a list of windows, in order and without overlap. Windows with and without the profiler alternate to
+measure its overhead, because the speed of a machine changes within seconds: one window of each kind, one after the
+other, gave anything between -61 and +354 % on a busy machine, alternating ones 10 to 19 %.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from dptrace.core.units import plural
+from dptrace.record.launch.messages import LauncherSettings
+from dptrace.record.options.parse import OVERHEAD_STEPS, Schedule
+
+__all__ = ["Plan", "Purpose", "Window", "overhead_windows", "recorded_windows", "spare_windows", "steps_in"]
+
+_LONGEST = 6
+"""Steps of an overhead window, at most."""
+_SHORTEST = 3
+"""Steps of an overhead window, at least: its first step is not timed."""
+_WRITING_STEPS = 10
+"""Steps after a recording that are not timed, because a thread of the rank writes the trace meanwhile."""
+_FIRST_TYPICAL_STEP = 2
+"""DDP rebuilds its buckets after its first step, so its second one may be untypical too."""
+
+
+class Purpose(Enum):
+    """What a window is for."""
+
+    RECORDED = "recorded"
+    """Its trace is the run."""
+    SPARE = "spare"
+    """Its trace is the run if training ends before a recorded window begins."""
+    PROFILED = "profiled"
+    """Its steps are timed with the profiler; its trace is a spare one."""
+    UNPROFILED = "unprofiled"
+    """Its steps are timed without the profiler."""
+
+
+@dataclass(eq=False)
+class Window:
+    """The steps from *first* up to, but not including, *end*; those from *start* on are timed or recorded."""
+
+    purpose: Purpose
+    first: int
+    """The step before which the profiler is prepared: its warm-up begins."""
+    start: int
+    end: int
+    number: int = 0
+    """Of recorded windows: 1 for the first of the job."""
+    laps: list[Any] = field(default_factory=list)
+    """The times of its steps, as the stopwatch returns them."""
+
+    @property
+    def steps(self) -> int:
+        """The number of steps to time or record."""
+        return self.end - self.start
+
+    @property
+    def profiled(self) -> bool:
+        """Whether the profiler is on."""
+        return self.purpose is not Purpose.UNPROFILED
+
+    def whole_steps(self, steps_done: int) -> int:
+        """Return how many of its steps have ended after *steps_done* steps."""
+        return min(max(steps_done - self.start, 0), self.steps)
+
+    def later(self, by: int) -> Window:
+        """Return the window moved by a number of steps."""
+        return Window(self.purpose, self.first + by, self.start + by, self.end + by, self.number)
+
+
+def recorded_windows(schedule: Schedule, first_number: int = 1, repeat: int = 1, every: int = 0) -> list[Window]:
+    """Return the windows of a schedule.
+
+    Args:
+        first_number: number of the first window.
+        repeat: how many windows to record.
+        every: steps from the beginning of one window to that of the next.
+    """
+    step = max(every, schedule.warmup + schedule.steps)
+    firsts = [schedule.wait + count * step for count in range(repeat)]
+    return [
+        Window(Purpose.RECORDED, first, first + schedule.warmup, first + schedule.warmup + schedule.steps, number)
+        for number, first in enumerate(firsts, first_number)
+    ]
+
+
+def overhead_windows(first: int, room: int = OVERHEAD_STEPS) -> list[Window]:
+    """Return windows without and with the profiler by turns; the first and the last are without.
+
+    The first step of each window is not timed: the profiler has just started or stopped. In a room too small for
+    three windows, all steps are timed without the profiler.
+
+    Args:
+        first: the step at which they begin.
+        room: the number of steps that they may take.
+    """
+    count = 5 if room >= 5 * _SHORTEST else 3 if room >= 3 * _SHORTEST else 1
+    if count == 1:
+        return [Window(Purpose.UNPROFILED, first, first, first + room)] if room > 0 else []
+    length = min(room // count, _LONGEST)
+    begins = [first + number * length for number in range(count)]
+    return [
+        Window(Purpose.PROFILED if number % 2 else Purpose.UNPROFILED, begin, begin + 1, begin + length)
+        for number, begin in enumerate(begins)
+    ]
+
+
+def spare_windows(schedule: Schedule) -> list[Window]:
+    """Return a window early in the wait of a schedule, for a training that ends before the wait does."""
+    end = min(_FIRST_TYPICAL_STEP + schedule.steps, schedule.wait)
+    if end <= _FIRST_TYPICAL_STEP:
+        return []
+    return [Window(Purpose.SPARE, _FIRST_TYPICAL_STEP - 1, _FIRST_TYPICAL_STEP, end)]
+
+
+def steps_in(duration_s: float, step_s: float) -> int:
+    """Return how many steps take this long, at least 1."""
+    return max(1, math.ceil(duration_s / step_s)) if step_s > 0 else 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to record of a loop."""
+
+    schedule: Schedule
+    windows: tuple[Window, ...]
+    """The windows that are known before the first step."""
+    settings: LauncherSettings = field(default_factory=lambda: LauncherSettings("", ""))
+
+    @classmethod
+    def of(cls, schedule: Schedule, settings: LauncherSettings | None = None) -> Plan:
+        """Plan the windows of a schedule.
+
+        Args:
+            settings: what the launcher asks for; None without one.
+        """
+        if settings is None or not settings.script:
+            settings = settings or LauncherSettings("", "")
+            (recorded,) = recorded_windows(schedule)
+            if schedule.wait:
+                before = overhead_windows(schedule.warmup, schedule.wait - schedule.warmup)
+                return cls(schedule, (*before, recorded), settings)
+            return cls(schedule, (recorded, *overhead_windows(recorded.end + _WRITING_STEPS)), settings)
+        if settings.on_demand:
+            return cls(schedule, (), settings)
+        # Of a script, the overhead is measured when the run is written: it may be shorter than both together.
+        several = recorded_windows(schedule, repeat=settings.repeat, every=settings.every)
+        return cls(schedule, (*spare_windows(schedule), *several), settings)
+
+    @property
+    def last_step(self) -> int:
+        """The number of steps after which everything is recorded."""
+        return max((window.end for window in self.windows if window.purpose is Purpose.RECORDED), default=0)
+
+    @property
+    def recorded(self) -> Window | None:
+        """The first window to record; None if windows are recorded on demand."""
+        return next((window for window in self.windows if window.purpose is Purpose.RECORDED), None)
+
+    def requested(self, kind: str, first: int, number: int) -> list[Window]:
+        """Return the windows that begin at step *first* on request; the first recorded one gets this number."""
+        if kind == "overhead":
+            return overhead_windows(first)
+        (window,) = recorded_windows(self.schedule, number)
+        return [window.later(first - window.first)]
+
+    def too_short_message(self, steps_done: int) -> str:
+        """Return why nothing was recorded of a training of this many steps, and what to do."""
+        if self.recorded is None:
+            return "Nothing was recorded: nothing asked for a window while the training ran."
+        wait, start = self.recorded.first, self.recorded.start
+        shorten = ", or use --wait 0" if wait else ""
+        return (
+            f"Nothing was recorded: the training made {steps_done} steps, and recording begins after {start} "
+            f"(wait {wait}, warmup {start - wait}). Train for more steps, record fewer --steps{shorten}."
+        )
+
+    def spare_note(self, spare: Window, steps_done: int) -> str:
+        """Return the note that a training ended early and what of it was recorded instead."""
+        assert self.recorded is not None
+        recorded = self.recorded
+        return (
+            f"The training ended after {plural(steps_done, 'step')}; recording was to begin after {recorded.start}. "
+            f"Wait and warm-up were cut to {plural(spare.start, 'step')}: recorded {spare.whole_steps(steps_done)} of "
+            f"{plural(recorded.steps, 'step')} asked for."
+        )

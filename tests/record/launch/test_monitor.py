@@ -1,0 +1,162 @@
+"""What a launcher does while a job runs, without the job."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dptrace.errors import UsageError
+from dptrace.record.launch.messages import finish_path, heartbeat_path, request_path, window_folder, write_json
+from dptrace.record.launch.monitor import Monitor, Stalled, request_window
+from dptrace.record.launch.run_folder import RunFolder
+from dptrace.record.launch.torchrun import Launch
+from tests.support.silent import SilentReporter
+
+RUN_KEYS = ("model", "parameters", "options", "versions", "ddp", "memory", "node", "local_rank", "host", "device")
+JOB = Launch(Path("r"), False, Path("train.py"), (), 2, None)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
+    """Begin a run whose monitor looks at every call."""
+    monkeypatch.setattr("dptrace.record.launch.monitor._LOOK_S", 0)
+    monkeypatch.setattr("dptrace.record.launch.monitor._FINISH_S", 0.1)
+    folder = RunFolder(tmp_path / "r")
+    folder.begin(force=False)
+    return folder
+
+
+def _beat(run: RunFolder, rank: int, done: int, recorded: int = 0) -> None:
+    heartbeat_path(run.staging, rank).write_text(f"{done} 0 {recorded}")
+
+
+def _write(run: RunFolder, rank: int, number: int = 1, recorded: int = 5) -> None:
+    """Write a rank's part of a window of five steps."""
+    folder = window_folder(run.staging, number)
+    folder.mkdir(exist_ok=True)
+    piece: dict[str, Any] = dict.fromkeys((*RUN_KEYS, "threads", "backend")) | {"losses": [], "notes": []}
+    times: dict[str, Any] = {"unprofiled_ns": [], "profiled_ns": [7], "overhead_windows": []}
+    schedule = {"wait": 0, "warmup": 3, "steps": 5}
+    piece |= times | {"rank": rank, "world_size": 2, "recorded_steps": recorded, "schedule": schedule, "file": "x"}
+    write_json(folder / f"rank{rank}.piece.json", piece)
+
+
+def test_a_run_is_complete_when_all_ranks_have_written(run: RunFolder) -> None:
+    """It gets its name at once, and the ranks are asked to measure the overhead."""
+    reporter = SilentReporter()
+    monitor = Monitor(JOB, run, reporter)
+    for rank in (0, 1):
+        _beat(run, rank, 8)
+    _write(run, 0)
+    monitor.poll()
+    assert not run.path.exists()
+
+    _write(run, 1)
+    assert not monitor.poll()
+    assert [(str(run.path), True)] == reporter.runs
+    assert "complete" == json.loads((run.path / "run.json").read_text())["status"]
+    assert {"kind": "overhead"} == json.loads(request_path(run.staging, 1).read_text())
+
+
+def test_the_overhead_is_added_when_all_ranks_have_measured_it(run: RunFolder) -> None:
+    """Only then does --stop end the training."""
+    reporter = SilentReporter()
+    monitor = Monitor(replace(JOB, stop=True), run, reporter)
+    windows = [{"profiled": False, "step_ns": [100]}, {"profiled": True, "step_ns": [125]}]
+    for rank in (0, 1):
+        _beat(run, rank, 8)
+        _write(run, rank)
+    assert not monitor.poll()
+    for rank in (0, 1):
+        entry = {"rank": rank, "unprofiled_ns": [100], "overhead_windows": windows}
+        write_json(run.staging / f"rank{rank}.overhead.json", entry)
+
+    assert monitor.poll()
+    assert [0.25] == reporter.overheads
+    assert 0.25 == json.loads((run.path / "run.json").read_text())["profiler_overhead"]
+
+
+def test_what_a_failure_has_left_is_no_complete_run(run: RunFolder) -> None:
+    """A window that was cut short by a failure is not complete; one that had all its steps is."""
+    monitor = Monitor(JOB, run, SilentReporter())
+    write_json(run.staging / "rank1.failure.json", {"rank": 1, "time_ns": 1, "message": "x", "attempt": 0})
+    for rank in (0, 1):
+        _write(run, rank, recorded=4)
+    monitor.poll()
+    assert [] == monitor.runs
+
+    for rank in (0, 1):
+        _write(run, rank)
+    monitor.poll()
+    assert 1 == len(monitor.runs)
+
+
+def test_a_trigger_file_and_attach_ask_for_a_window(run: RunFolder, tmp_path: Path) -> None:
+    """The files are deleted, so that they can be written again."""
+    monitor = Monitor(replace(JOB, trigger=str(tmp_path / "now")), run, SilentReporter())
+    (tmp_path / "now").touch()
+    monitor.poll()
+    assert not (tmp_path / "now").exists()
+    request_window(run)
+    monitor.poll()
+    monitor.poll()
+
+    asked = [json.loads(path.read_text())["kind"] for path in sorted(run.staging.glob("request-*.json"))]
+    assert ["record", "record"] == asked
+
+
+def test_a_signal_asks_for_a_window(run: RunFolder) -> None:
+    """The handler that was there before is restored."""
+    before = signal.getsignal(signal.SIGUSR2)
+    monitor = Monitor(replace(JOB, trigger="SIGUSR2"), run, SilentReporter())
+    with monitor.trigger_signal():
+        os.kill(os.getpid(), signal.SIGUSR2)
+        monitor.poll()
+
+    assert request_path(run.staging, 1).exists()
+    assert before == signal.getsignal(signal.SIGUSR2)
+
+
+def test_attaching_to_nothing_is_refused(tmp_path: Path, run: RunFolder) -> None:
+    """No job, or a trainer of dptrace, which ends when it is recorded."""
+    Monitor(replace(JOB, mode="ddp"), run, SilentReporter())
+    for path in (run.path, tmp_path / "none"):
+        with pytest.raises(UsageError, match=path.name):
+            request_window(RunFolder(path))
+
+
+def test_a_rank_without_a_step_for_too_long_stalls_the_job(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The steps of all ranks are part of the error; a recorded job may take as long as it likes."""
+    now = [0.0]
+    monkeypatch.setattr("dptrace.record.launch.monitor.time.monotonic", lambda: now[0])
+    monitor = Monitor(replace(JOB, timeout_s=60.0), run, SilentReporter())
+    for seconds, done in ((1, 1), (50, 2), (109, 2)):
+        now[0] = seconds
+        _beat(run, 0, seconds)
+        _beat(run, 1, done)
+        monitor.poll()
+    now[0] = 111
+    _beat(run, 0, 111)
+    with pytest.raises(Stalled) as stalled:
+        monitor.poll()
+
+    assert {0: 111, 1: 2} == stalled.value.steps
+    assert 61 == stalled.value.seconds
+
+
+def test_an_interrupted_window_is_asked_to_end(run: RunFolder) -> None:
+    """Ranks that record are asked to finish; ranks that do not are not waited for."""
+    monitor = Monitor(JOB, run, SilentReporter())
+    _beat(run, 0, 2)
+    monitor.finish_window()
+    assert not finish_path(run.staging).exists()
+
+    _beat(run, 0, 5, recorded=2)
+    monitor.finish_window()
+    assert finish_path(run.staging).exists()
