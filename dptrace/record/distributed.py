@@ -25,6 +25,7 @@ from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record.accelerator import accelerator_of, available_accelerator, backend_of
 from dptrace.record.launch import messages
 from dptrace.record.launch.process_tree import AGENT_PID_ENV, end_with_parent
+from dptrace.record.stack_dump import install_stack_dump
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -62,6 +63,7 @@ def process_group() -> Iterator[World]:
     if messages.LauncherSettings.from_environment() is not None:
         # Only under the launcher: a process started by hand may outlive its shell.
         end_with_parent(signal.SIGKILL, os.environ.get(AGENT_PID_ENV))
+        install_stack_dump()
     try:
         world = _init_process_group()
         _check_same_command(world)

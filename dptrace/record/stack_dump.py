@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from dptrace.record.launch.hangs import STACKS_SIGNAL, flight_name, flight_request, stacks_header, stacks_name
+from dptrace.record.launch.messages import LauncherSettings, rank
 
-__all__ = ["dump_flight_recorder", "install"]
+__all__ = ["dump_flight_recorder", "install", "install_stack_dump"]
 
 _POLL_S = 1.0
 _DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json", "_dump_nccl_trace", "_dump_fr_trace")
@@ -28,13 +29,15 @@ _file: TextIO | None = None
 """Stays open: the handler writes to its descriptor."""
 
 
-def install(folder: Path, rank: int, flight_recorder: bool = False) -> bool:
+def install(folder: Path, number: int, flight_recorder: bool = False) -> bool:
     """Make this process write the stacks of its threads to ``rankN.stacks`` when the launcher signals it.
 
     Return whether that works: not where the system has no such signal, or the script itself handles it. A rank that is
     restarted replaces what the previous process left.
 
     Args:
+        folder: where the files are.
+        number: this process's rank.
         flight_recorder: also start a thread that writes torch's latest collectives to ``rankN.flight.json`` when the
             launcher asks. It looks for the request once a second.
     """
@@ -45,8 +48,8 @@ def install(folder: Path, rank: int, flight_recorder: bool = False) -> bool:
 
     if signal.getsignal(STACKS_SIGNAL) is not signal.SIG_DFL:
         return False
-    (folder / flight_name(rank)).unlink(missing_ok=True)
-    previous, _file = _file, (folder / stacks_name(rank)).open("w", encoding="utf-8")
+    (folder / flight_name(number)).unlink(missing_ok=True)
+    previous, _file = _file, (folder / stacks_name(number)).open("w", encoding="utf-8")
     # First the handler, then the header that invites a signal, whose default action is to end the process.
     faulthandler.register(STACKS_SIGNAL, file=_file, all_threads=True, chain=False)
     _file.write(stacks_header(os.getpid(), flight_recorder))
@@ -54,8 +57,16 @@ def install(folder: Path, rank: int, flight_recorder: bool = False) -> bool:
     if previous is not None:
         previous.close()
     if flight_recorder:
-        _DumpThread(folder, rank).start()
+        _DumpThread(folder, number).start()
     return True
+
+
+def install_stack_dump() -> None:
+    """Install it in a rank that ``dptrace record`` started; without it, a hang is described by the steps alone."""
+    settings = LauncherSettings.from_environment()
+    if settings is not None:
+        with suppress(OSError):
+            install(Path(settings.folder), rank(), flight_recorder=True)
 
 
 class _DumpThread(threading.Thread):

@@ -73,7 +73,7 @@ def measure_links(request: LinksRequest, progress: Callable[[int, int], None]) -
             command=sys.argv,
         )
 
-        def show_progress() -> bool:
+        def show_progress(agent: int) -> bool:
             with suppress(OSError, ValueError):
                 done, total = map(int, (folder / "progress").read_text().split())
                 progress(done, total)

@@ -58,14 +58,10 @@ def launch(job: Launch, reporter: Reporter) -> list[dict[str, Any]]:
         _keep_interrupted(monitor, stopped)
         raise
     except Stalled as stalled:
-        raise _failure_error(_stall_failure(stalled), monitor) from None
+        collect_logs(run.staging, job.processes)
+        failure = Failure(None, f"{stalled} All ranks are ended; raise --timeout if steps take that long", 1)
+        raise _failure_error(failure, monitor) from None
     return _finish_job(monitor, code)
-
-
-def _stall_failure(stalled: Stalled) -> Failure:
-    ranks = ", ".join(f"rank {rank} after step {steps}" for rank, steps in sorted(stalled.steps.items()))
-    where = f": {ranks}" if ranks else "; no rank made its first step"
-    return Failure(None, f"No progress for {stalled.seconds:.0f} s{where}. Raise --timeout if steps take that long", 1)
 
 
 def _keep_interrupted(monitor: Monitor, stopped: Interrupted) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dptrace.errors import UsageError
 from dptrace.record.launch.failure import find_restarts, has_failures
+from dptrace.record.launch.hangs import ask_ranks, describe_hang
 from dptrace.record.launch.manifest import add_overhead, launch_metadata, write_manifest
 from dptrace.record.launch.messages import (
     finish_path,
@@ -21,6 +22,7 @@ from dptrace.record.launch.messages import (
     window_folder,
     write_json,
 )
+from dptrace.record.launch.process_tree import descendants
 from dptrace.record.launch.run_folder import RunFolder
 from dptrace.record.launch.torchrun import Launch
 
@@ -47,15 +49,7 @@ class RankSteps(NamedTuple):
 
 
 class Stalled(Exception):
-    """A rank has made no step for too long.
-
-    Args:
-        seconds: how long.
-        steps: the steps that each rank has done.
-    """
-
-    def __init__(self, seconds: float, steps: dict[int, int]) -> None:
-        self.seconds, self.steps = seconds, steps
+    """A rank has made no step for too long; the message says where each one is."""
 
 
 class Reporter(Protocol):
@@ -91,13 +85,20 @@ class Monitor:
         self._progress: dict[int, tuple[int, float]] = {}
         """The steps of each rank, and since when it has made no other."""
 
-    def poll(self) -> bool:
-        """Do what is due; return whether the job is to be ended because all of it is recorded."""
+    def poll(self, agent: int) -> bool:
+        """Do what is due; return whether the job is to be ended because all of it is recorded.
+
+        Args:
+            agent: process id of torchrun, whose descendants the ranks are.
+
+        Raises:
+            Stalled: a rank has made no step for too long.
+        """
         if time.monotonic() - self._looked < _LOOK_S:
             return False
         self._looked = time.monotonic()
         self._report_progress()
-        self._check_progress()
+        self._check_progress(agent)
         if self.job.mode is None:
             self._pass_on_requests()
             self.complete_runs(goes_on=True)
@@ -109,7 +110,7 @@ class Monitor:
         if steps is not None and steps.total:
             self.reporter.progress(steps.done, steps.total)
 
-    def _check_progress(self) -> None:
+    def _check_progress(self, agent: int) -> None:
         """Raise Stalled if a rank has made no step for too long, and nothing is recorded yet."""
         now = time.monotonic()
         for rank, steps in self.rank_steps().items():
@@ -119,7 +120,18 @@ class Monitor:
             return
         last = [since for _, since in self._progress.values()] or [self._began]
         if now - min(last) > self.job.timeout_s:
-            raise Stalled(now - min(last), {rank: done for rank, (done, _) in self._progress.items()})
+            raise Stalled(self._describe_stall(agent, now - min(last)))
+
+    def _describe_stall(self, agent: int, seconds: float) -> str:
+        """Ask the ranks where they are, and return a sentence about it."""
+        staging = self.run.staging
+        ask_ranks(staging, descendants(agent))
+        started = {int(path.stem.removeprefix("rank")) for path in staging.glob("rank*.stacks")}
+        steps: dict[int, int | None] = dict.fromkeys(started)
+        steps |= {rank: done for rank, (done, _) in self._progress.items()}
+        if not steps:
+            return f"No progress for {seconds:.0f} s: no rank has started."
+        return describe_hang(staging, steps, seconds)
 
     def _pass_on_requests(self) -> None:
         """Ask rank 0 for a window if the user has asked for one."""

@@ -106,13 +106,13 @@ def raise_on_signals() -> Iterator[None]:
 def run_torchrun(
     job: Launch,
     staging: Path,
-    watch: Callable[[], bool] = lambda: False,
+    watch: Callable[[int], bool] = lambda agent: False,
     interrupted: Callable[[], None] = lambda: None,
 ) -> int | None:
     """Run torchrun until it ends, and return its exit code; None if *watch* has ended it.
 
     Args:
-        watch: called many times a second; training is ended when it returns true.
+        watch: called many times a second with torchrun's process id; training is ended when it returns true.
         interrupted: called when a signal arrives, before the ranks are ended.
     """
     command = _torchrun_command(job, staging)
@@ -125,7 +125,7 @@ def run_torchrun(
     try:
         while agent.poll() is None:
             time.sleep(_POLL_S)
-            if watch():
+            if watch(agent.pid):
                 return None
         return agent.returncode
     except Interrupted:

@@ -16,12 +16,14 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from dptrace.record.launch import messages
 from dptrace.record.recording import Recording, latest, record
+from dptrace.record.stack_dump import install_stack_dump
 
 __all__ = ["OptimizerSteps", "watch_steps"]
 
 
 def watch_steps() -> OptimizerSteps:
     """Prepare this process, which is a rank, to be recorded; call this before the program runs."""
+    install_stack_dump()
     steps = OptimizerSteps()
     register_optimizer_step_post_hook(steps)
     return steps
