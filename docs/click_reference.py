@@ -108,6 +108,8 @@ class ClickReference(SphinxDirective):
     def _section(self, command: Any, context: click.Context) -> nodes.Node:
         formatter = _Nodes()
         command.format_help(context, formatter)
+        if hasattr(command, "format_trainers"):
+            command.format_trainers(context, formatter)
         section = nodes.section(ids=[nodes.make_id(context.command_path)], names=[context.command_path])
         section += nodes.title("", context.command_path)
         section += formatter.found

@@ -12,9 +12,9 @@ import click
 from dptrace.commands.shared.options import check_machines, machine_options
 from dptrace.commands.shared.output import NORMAL, QUIET
 from dptrace.commands.shared.progress import progress
+from dptrace.commands.shared.record_help import SCRIPT_OPTIONS, RecordCommand, trainers_help_option
 from dptrace.commands.shared.record_report import RunReporter, interruption_text
 from dptrace.commands.shared.window_options import (
-    WINDOW_OPTIONS,
     attach,
     check_windows,
     window_options,
@@ -25,8 +25,15 @@ from dptrace.errors import UsageError
 from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_folder, kept_checkpoints_message
 from dptrace.record.launch.run_folder import RunFolder
 from dptrace.record.options.catalog import OPTIONS, TrainerOptions
+from dptrace.record.options.command_line import (
+    Program,
+    check_program,
+    merge_settings,
+    parse_program,
+    process_count,
+)
 from dptrace.record.options.models import MODELS
-from dptrace.record.options.modes import FAMILIES, MODES, REPLICATED, complete_mode, trainer
+from dptrace.record.options.modes import MODES, REPLICATED, complete_mode, trainer
 from dptrace.record.options.parse import (
     Schedule,
     check_model,
@@ -37,58 +44,6 @@ from dptrace.record.options.validation import check_ranks
 
 if TYPE_CHECKING:
     from dptrace.record.launch.torchrun import Launch
-
-_SCRIPT_OPTIONS = ("steps", "warmup", "wait", "out")
-"""Options that apply to a user's script too; the others belong to dptrace's trainers."""
-
-_HEADINGS = {
-    "first": "What to record",
-    "windows": "When to record",
-    "training": "How to train (with --mode)",
-    "ddp": "DDP",
-    "parallel": "Shards, tensors, pipelines and experts",
-    "faults": "Restarting after a failure",
-    "recording": "What to write",
-    "machines": "Several machines",
-    "other": "Other",
-}
-
-
-class GroupedCommand(click.Command):
-    """A command whose --help lists the modes, and the options under headings."""
-
-    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_help_text(ctx, formatter)
-        for family, heading in FAMILIES.items():
-            rows = [(name, mode.description) for name, mode in MODES.items() if mode.family == family]
-            with formatter.section(heading):
-                formatter.write_dl(rows)
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {heading: [] for heading in _HEADINGS.values()}
-        for parameter in self.get_params(ctx):
-            row = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
-            if row is not None:
-                groups[_HEADINGS[_GROUPS.get(parameter.name or "", "other")]].append(row)
-        for heading, rows in groups.items():
-            with formatter.section(heading):
-                formatter.write_dl(rows)
-
-
-_EXAMPLES = """\b
-Examples:
-  dptrace record --mode interleaved --gpus 4
-  dptrace record --mode ddp --gpus 2 --model small --bucket-cap-mb 4
-  dptrace record --gpus 4 --steps 5 train.py --epochs 1
-"""
-_GROUPS = {
-    **dict.fromkeys(("mode", "gpus"), "first"),
-    **dict.fromkeys(WINDOW_OPTIONS, "windows"),
-    **dict.fromkeys(("force", "links"), "recording"),
-    **dict.fromkeys(("nnodes", "node_rank", "rdzv_endpoint"), "machines"),
-    "max_restarts": "faults",
-    **{option.field: option.group for option in OPTIONS},
-}
 
 
 def _as_click_type(reader: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -118,8 +73,9 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.command(cls=GroupedCommand, epilog=_EXAMPLES, context_settings={"allow_interspersed_args": False})
-@click.option("--mode", metavar="MODE", shell_complete=complete_mode, help="One of dptrace's trainers, listed above.")
+@click.command(cls=RecordCommand, context_settings={"allow_interspersed_args": False})
+@click.option("--mode", metavar="MODE", shell_complete=complete_mode, help="One of dptrace's trainers.")
+@trainers_help_option
 @click.option(
     "--gpus", type=click.IntRange(1), metavar="N", help="Processes, one per GPU [default: all GPUs; 2 on CPU]."
 )
@@ -141,20 +97,23 @@ def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def command(mode: str | None, gpus: int | None, script: tuple[str, ...], **options: Any) -> None:
     """Record a training run: one Kineto trace per rank, and run.json, in a run folder.
 
-    Choose one of dptrace's trainers with --mode, or name your own script. The script runs unchanged, one process per
-    GPU; its steps are the steps of its optimizer. Everything after SCRIPT is passed to it.
+    Name your own script, with everything that belongs to it after it; or write dptrace record before the command line
+    that starts it. The script runs unchanged, one process per GPU; its steps are the steps of its optimizer.
     """
     if options["attach"] is not None:
         attach(options["attach"], mode, script)
         return
-    _check(mode, gpus, script, options)
-    _record(_job(mode, gpus, script, options), options["quiet"])
-
-
-def _check(mode: str | None, gpus: int | None, script: tuple[str, ...], options: dict[str, Any]) -> None:
-    """Refuse before any process is started what would fail in it."""
     if (mode is None) == (not script):
         raise UsageError("Choose either --mode or a script: dptrace record --mode naive, or dptrace record train.py.")
+    program = parse_program(script) if script else None
+    if program is not None:
+        options = merge_settings(options, program.settings, {"nnodes": 1, "max_restarts": 0})
+    _check(mode, program, options)
+    _record(_job(mode, gpus, program, options), options["quiet"])
+
+
+def _check(mode: str | None, program: Program | None, options: dict[str, Any]) -> None:
+    """Refuse before any process is started what would fail in it."""
     if options["quiet"] and options["verbose"]:
         raise UsageError("Choose one of --quiet and --verbose.")
     given = {name: options[name] for name in ("steps", "warmup", "wait") if options[name] is not None}
@@ -167,11 +126,15 @@ def _check(mode: str | None, gpus: int | None, script: tuple[str, ...], options:
         check_training({**options, "model": model})
         if MODES[mode].single_gpu and options["nnodes"] > 1:
             raise UsageError(f"--mode {mode} trains on one GPU; leave --nnodes out, or choose another mode.")
-    elif not Path(script[0]).is_file():
-        raise UsageError(f"{script[0]}: script not found.")
+    elif program is not None:
+        check_program(program)
     _check_options(mode, options)
     check_windows(mode, options)
-    _check_places(mode, script, options)
+    _check_places(mode, program, options)
+    _check_machines(options)
+
+
+def _check_machines(options: dict[str, Any]) -> None:
     check_machines(options)
     if options["nnodes"] > 1 and options["max_restarts"]:
         raise UsageError(
@@ -189,7 +152,7 @@ def _check_options(mode: str | None, options: dict[str, Any]) -> None:
     for option in OPTIONS:
         if options[option.field] is None:
             continue
-        if mode is None and option.field not in _SCRIPT_OPTIONS:
+        if mode is None and option.field not in SCRIPT_OPTIONS:
             raise UsageError(f"--{option.name} is for --mode; put an option of the script after its name.")
         if mode is not None and option.modes and mode not in option.modes:
             those = "modes whose ranks all hold the whole model: " if option.trait == "replicated" else ""
@@ -197,11 +160,11 @@ def _check_options(mode: str | None, options: dict[str, Any]) -> None:
             raise UsageError(f"--{option.name} does not apply to --mode {mode}; it is for {those}{modes}.")
 
 
-def _check_places(mode: str | None, script: tuple[str, ...], options: dict[str, Any]) -> None:
+def _check_places(mode: str | None, program: Program | None, options: dict[str, Any]) -> None:
     parameters = options["save_parameters"]
     if parameters and not Path(parameters).absolute().parent.is_dir():
         raise UsageError(f"--save-parameters {parameters}: its folder does not exist; create it first.")
-    RunFolder(_out(mode, script, options)).check(options["force"])
+    RunFolder(_out(mode, program, options)).check(options["force"])
     folder = _checkpoints(mode, options)
     if folder is not None and options["checkpoint_every"] and not options["node_rank"]:
         check_writable(folder)
@@ -214,15 +177,25 @@ def _checkpoints(mode: str | None, options: dict[str, Any]) -> Path | None:
     return checkpoint_folder(mode, options["checkpoints"])
 
 
-def _out(mode: str | None, script: tuple[str, ...], options: dict[str, Any]) -> Path:
-    return Path(options["out"] or f"runs/{mode or Path(script[0]).stem}")
+def _out(mode: str | None, program: Program | None, options: dict[str, Any]) -> Path:
+    return Path(options["out"] or f"runs/{mode if program is None else program.name}")
 
 
-def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
-    """Return the number of processes; print it when they do not run on GPUs."""
+def _processes(mode: str | None, gpus: int | None, asked: str | None, quiet: bool) -> int:
+    """Return the number of processes; print it when they do not run on GPUs.
+
+    Args:
+        gpus: what ``--gpus`` says.
+        asked: what the script's own command line says.
+    """
     from dptrace.record.launch.launcher import local_gpu_count
 
     local_gpus = local_gpu_count()
+    if asked is not None:
+        count = process_count(asked, local_gpus)
+        if gpus is not None and gpus != count:
+            raise UsageError(f"--gpus {gpus}, and the script's own command line asks for {count}: keep one of the two.")
+        gpus = count
     alone = mode is not None and MODES[mode].single_gpu
     if alone and (gpus or 1) > 1 and not quiet:
         click.echo(f"Mode {mode} trains on one GPU: recording 1 process instead of {gpus}.", err=True)
@@ -237,27 +210,23 @@ def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
     return count
 
 
-def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: dict[str, Any]) -> Launch:
+def _job(mode: str | None, gpus: int | None, program: Program | None, options: dict[str, Any]) -> Launch:
     from dptrace.bench.links.launch import links_summary, read_links
     from dptrace.record.launch.torchrun import Launch
 
-    processes = _processes(mode, gpus, options["quiet"])
+    processes = _processes(mode, gpus, program.processes if program else None, options["quiet"])
     if mode is not None:
-        model = options["model"] or default_model(mode)
-        defaults = {option.field: option.default for option in OPTIONS}
-        defaults |= {"model": model, "batch_size": MODELS[model].batch_size}
-        given = {name: value for name, value in options.items() if value is not None}
-        check_ranks(mode, defaults | given, processes * options["nnodes"])
-    arguments = [
-        f"--{option.name}" if value is True else f"--{option.name}={value}"
-        for option in OPTIONS
-        if (value := options[option.field]) is not None and option.name != "out"
-    ]
+        _check_ranks(mode, options, processes)
+    if program is None:
+        assert mode is not None
+        program = Program(str(trainer(mode)), arguments=_trainer_arguments(options))
+    for note in () if options["quiet"] else program.notes:
+        click.echo(note, err=True)
     return Launch(
-        out=_out(mode, script, options),
+        out=_out(mode, None if mode else program, options),
         force=options["force"],
-        script=trainer(mode) if mode else Path(script[0]),
-        arguments=arguments if mode else script[1:],
+        script=Path(program.target),
+        arguments=program.arguments,
         processes=processes,
         mode=mode,
         **window_settings(options),
@@ -270,6 +239,25 @@ def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: d
         verbose=options["verbose"],
         command=["dptrace", *sys.argv[1:]],
         links=links_summary(read_links(Path(options["links"]))) if options["links"] else None,
+        is_module=program.is_module,
+        environment=program.environment,
+        agent_options=program.agent_options,
+    )
+
+
+def _check_ranks(mode: str, options: dict[str, Any], processes: int) -> None:
+    model = options["model"] or default_model(mode)
+    defaults = {option.field: option.default for option in OPTIONS}
+    defaults |= {"model": model, "batch_size": MODELS[model].batch_size}
+    given = {name: value for name, value in options.items() if value is not None}
+    check_ranks(mode, defaults | given, processes * options["nnodes"])
+
+
+def _trainer_arguments(options: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(
+        f"--{option.name}" if value is True else f"--{option.name}={value}"
+        for option in OPTIONS
+        if (value := options[option.field]) is not None and option.name != "out"
     )
 
 

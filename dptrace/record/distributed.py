@@ -283,7 +283,9 @@ class RankStore:
         self.rank, self.size = messages.rank(), messages.world_size()
         self._prefix = f"dptrace/{messages.restart_count()}/{name}"
         self._store: Any = None
-        if self.size > 1:
+        # Ranks that a script itself starts need not join a group; then nothing connects them.
+        apart = messages.is_spawned() and messages.initialized_process_group() is None
+        if self.size > 1 and not apart:
             self._store = _store()
 
     def barrier(self, barrier_name: str, timeout: timedelta) -> bool:

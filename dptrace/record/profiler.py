@@ -16,6 +16,7 @@ from torch.profiler import ProfilerAction, profile
 from dptrace.record.accelerator import accelerator_of, used_accelerator
 from dptrace.record.distributed import RankStore
 from dptrace.record.gloo_threads import gloo_threads
+from dptrace.record.quiet_stderr import quiet_stderr
 from dptrace.record.windows import Purpose, Window
 
 __all__ = ["BARRIER_TIMEOUT", "AlignedProfile", "Stopwatch", "device_of"]
@@ -70,9 +71,14 @@ class AlignedProfile(profile):
         window = getattr(self, "_window", None)  # torch asks once before it is set
         return ProfilerAction.WARMUP if window is None or step < window.start else ProfilerAction.RECORD
 
+    def prepare_trace(self) -> None:
+        """Prepare for recording without Kineto's lines on the terminal."""
+        with quiet_stderr():
+            super().prepare_trace()
+
     def start_trace(self) -> None:
         """Start recording, then wait for the other ranks; the first ``ProfilerStep`` begins after that."""
-        with _only_marks() if self._without_operators else nullcontext():
+        with quiet_stderr(), _only_marks() if self._without_operators else nullcontext():
             super().start_trace()
         if threads := gloo_threads():
             self.add_metadata_json("gloo_threads", json.dumps(threads))
@@ -84,7 +90,7 @@ class AlignedProfile(profile):
     def stop_trace(self) -> None:
         """Stop recording when the device that trains has done its work; torch waits for the current one only."""
         accelerator = accelerator_of(self._device)
-        with nullcontext() if accelerator is None else accelerator.module.device(self._device):
+        with quiet_stderr(), nullcontext() if accelerator is None else accelerator.module.device(self._device):
             super().stop_trace()
 
     def finish(self) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dptrace.record.launch.causes import explain
 from dptrace.record.launch.messages import read_messages
 
 __all__ = [
@@ -70,6 +71,9 @@ def _first_failure(exits: Sequence[dict[str, Any]], messages: Sequence[dict[str,
         messages: the failure messages of the ranks.
     """
     messages = sorted(messages, key=lambda message: int(message["time_ns"]))
+    # torchrun doesn't see the ranks that a script itself starts; the script's process reports their exit codes.
+    exits = [*(message for message in messages if message["exit_code"] < 0), *exits]
+    messages = [message for message in messages if message["exit_code"] >= 0]
     for entry in exits:
         number = -entry["exit_code"]
         # A signal leaves no message and precedes the errors of peers. torchrun stops the peers by SIGTERM. SIGABRT
@@ -83,7 +87,8 @@ def _first_failure(exits: Sequence[dict[str, Any]], messages: Sequence[dict[str,
             return Failure(entry["rank"], f"killed by {name}{hint}")
     if messages:
         first = messages[0]
-        return Failure(first["rank"], first["message"], first["exit_code"], first["advice"])
+        message = first["message"] if first["advice"] else explain(first["message"])
+        return Failure(first["rank"], message, first["exit_code"], first["advice"])
     if exits:
         return Failure(exits[0]["rank"], f"exit code {exits[0]['exit_code']}")
     return None

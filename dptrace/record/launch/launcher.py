@@ -112,10 +112,12 @@ def _failure(monitor: Monitor, code: int) -> Failure | None:
         return failure
     pieces = read_messages(window_folder(folder, len(monitor.runs) + 1), "piece")
     finished = {int(rank_metadata["rank"]) for rank_metadata in pieces}
-    first = job.node_rank * job.processes
     if job.use_script_profiler and code == 0:
         return None if finished or monitor.runs else Failure(None, NEVER_PROFILED, is_user_error=True)
-    missing = [rank for rank in range(first, first + job.processes) if rank not in finished]
+    # A script that starts its own ranks decides how many there are.
+    processes = int(pieces[0]["world_size"]) // job.nnodes if pieces else job.processes
+    first = job.node_rank * processes
+    missing = [rank for rank in range(first, first + processes) if rank not in finished]
     if missing and code == 0 and not monitor.runs:
         return Failure(None, f"rank {missing[0]} ended without an error but wrote no trace")
     return None if code == 0 else Failure(None, f"torchrun ended with exit code {code}")

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,24 +15,36 @@ from dptrace.errors import DptraceError
 
 __all__ = [
     "RESULTS",
+    "SPAWNED_FILE",
     "LauncherSettings",
     "error_text",
     "finish_path",
+    "has_spawned",
     "heartbeat_path",
     "initialized_process_group",
+    "is_spawned",
+    "leave_recording",
     "local_rank",
+    "mark_spawned",
+    "no_steps_message",
     "rank",
     "read_messages",
     "recorded_marker",
+    "report_exit",
     "report_failure",
     "request_path",
     "restart_count",
+    "set_spawned",
     "window_folder",
     "world_size",
     "write_json",
 ]
 
 _ENV_VARIABLE = "DPTRACE_RECORDING"
+SPAWNED_FILE = "spawned"
+"""Name of a file in the run's folder that is there once the script has started ranks itself."""
+_SPAWNED_ENV = "DPTRACE_SPAWNED"
+"""Environment variable of a rank that the script itself started: its number and the number of ranks."""
 
 RESULTS = "RESULTS_JSON:"
 """Starts the line that rank 0 of a timed training prints at its end, followed by one JSON object. ``dptrace bench`` can
@@ -114,16 +127,50 @@ def initialized_process_group() -> Any:
 
     Scripts that spawn their ranks, or that Slurm starts, pass rank and size to init_process_group() and set no
     variable. Under ``dptrace record``, torchrun's numbers are used: they are unique whatever groups a script creates.
+    Ranks that the script itself starts have none of these.
     """
     dist = sys.modules.get("torch.distributed")
-    if _ENV_VARIABLE in os.environ or dist is None or not (dist.is_available() and dist.is_initialized()):
+    numbered = _ENV_VARIABLE in os.environ and not is_spawned()
+    if numbered or dist is None or not (dist.is_available() and dist.is_initialized()):
         return None
     return dist
+
+
+def is_spawned() -> bool:
+    """Return whether the script itself started this rank."""
+    return _SPAWNED_ENV in os.environ
+
+
+def set_spawned(index: int, ranks: int) -> None:
+    """Make this process a rank that the script itself started; its number counts until it joins a process group."""
+    os.environ[_SPAWNED_ENV] = f"{index} {ranks}"
+    mark_spawned()
+
+
+def mark_spawned() -> None:
+    """Tell the launcher's other processes that the script starts ranks itself."""
+    settings = LauncherSettings.from_environment()
+    if settings is not None:
+        with suppress(OSError):  # the launcher may be removing the folder
+            (Path(settings.folder) / SPAWNED_FILE).touch()
+
+
+def has_spawned() -> bool:
+    """Return whether the script has started ranks itself."""
+    settings = LauncherSettings.from_environment()
+    return settings is not None and (Path(settings.folder) / SPAWNED_FILE).exists()
+
+
+def leave_recording() -> None:
+    """Make this process and those that it starts forget that ``dptrace record`` runs."""
+    os.environ.pop(_ENV_VARIABLE, None)
 
 
 def rank() -> int:
     """Return this process's rank in the job; 0 if it is the only process."""
     joined = initialized_process_group()
+    if joined is None and is_spawned():
+        return int(os.environ[_SPAWNED_ENV].split()[0])
     return int(os.environ.get("RANK", "0") if joined is None else joined.get_rank())
 
 
@@ -140,6 +187,8 @@ def restart_count() -> int:
 def world_size() -> int:
     """Return the number of ranks in the job."""
     joined = initialized_process_group()
+    if joined is None and is_spawned():
+        return int(os.environ[_SPAWNED_ENV].split()[1])
     return int(os.environ.get("WORLD_SIZE", "1") if joined is None else joined.get_world_size())
 
 
@@ -180,6 +229,23 @@ def report_failure(error: BaseException) -> None:
         "attempt": attempt,
     }
     write_json(path, message)
+
+
+def report_exit(rank: int, exit_code: int) -> None:
+    """Report for a rank that the script itself started that a signal ended it: its exit code is negative."""
+    settings = LauncherSettings.from_environment()
+    path = Path(settings.folder) / f"rank{rank}.failure.json" if settings is not None else None
+    if path is not None and not path.exists():
+        message = {"rank": rank, "time_ns": time.time_ns(), "message": "", "advice": False, "exit_code": exit_code}
+        write_json(path, message | {"attempt": restart_count()})
+
+
+def no_steps_message(program: str) -> str:
+    """Return the message that there was no step to record."""
+    return (
+        f"{program} made no optimizer step, so there was no step to record. Steps are counted from "
+        "torch.optim optimizers; in a loop without one, call dptrace.record.record()."
+    )
 
 
 def error_text(error: BaseException) -> str:

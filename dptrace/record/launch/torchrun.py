@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +45,7 @@ class Launch:
     out: Path
     force: bool
     script: Path
+    """A trainer, or the user's script or module."""
     arguments: Sequence[str]
     processes: int
     """Number of processes on this machine."""
@@ -75,6 +76,12 @@ class Launch:
     """Whether the traces of the script's own profiler are the recording."""
     links: dict[str, Any] | None = None
     """Measurements of the links, for run.json."""
+    is_module: bool = False
+    """Whether *script* is the dotted name of a module, as after ``python -m``."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that stand for options of the user's command line, such as ``python -O``."""
+    agent_options: Sequence[str] = ()
+    """Further options of the user's torchrun."""
 
 
 @contextmanager
@@ -159,7 +166,8 @@ def _torchrun_command(job: Launch, staging: Path) -> list[str]:
     # progress bar rewrites.
     redirected = ",".join(f"{local}:3" for local in range(job.show_output, job.processes))
     output = [f"--log-dir={staging}/logs{job.node_rank}", f"--redirects={redirected or 0}"]
-    script = [str(job.script)] if job.mode else ["-m", "dptrace.record.script.runner", str(job.script)]
+    module = ["-m"] if job.is_module else []
+    script = [str(job.script)] if job.mode else ["-m", "dptrace.record.script.runner", *module, str(job.script)]
     agent = [sys.executable, "-m", "dptrace.record.launch.torchrun_agent", f"{staging}/agent{job.node_rank}.json"]
     return [
         *agent,
@@ -167,6 +175,7 @@ def _torchrun_command(job: Launch, staging: Path) -> list[str]:
         f"--nproc-per-node={job.processes}",
         f"--max-restarts={job.max_restarts}",
         *output,
+        *job.agent_options,
         *script,
         *job.arguments,
     ]
@@ -184,7 +193,7 @@ def _environment(job: Launch, staging: Path) -> dict[str, str]:
     )
     # Restarted ranks must not find the addresses that the previous ones left in torchrun's own store.
     fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if job.max_restarts else {}
-    return fresh | thread_environment(job.processes) | assignment.environment()
+    return fresh | thread_environment(job.processes) | dict(job.environment) | assignment.environment()
 
 
 def thread_environment(processes: int) -> dict[str, str]:

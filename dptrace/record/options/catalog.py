@@ -45,7 +45,8 @@ class Option:
     """
 
     group: str
-    """The heading under which --help lists it: a key of ``_HEADINGS`` in dptrace.commands.record."""
+    """The heading under which --help-trainers lists it: a key of ``_TRAINER_HEADINGS`` in
+    dptrace.commands.shared.record_help."""
     help: str
     type: Callable[[str], Any] = str
     """How to read its text; ``bool`` for a flag. A ValueError says why a text is refused."""

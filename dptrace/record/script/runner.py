@@ -1,50 +1,42 @@
-"""Run an unchanged user script and record it: ``python -m dptrace.record.script.runner train.py [its arguments]``."""
+"""Run an unchanged user program and record it.
+
+``python -m dptrace.record.script.runner train.py [its arguments]``, or ``-m pkg.train`` in place of ``train.py``.
+"""
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
-import runpy
 import signal
 import sys
-import threading
 import traceback
-from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import NoReturn
-
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from dptrace.errors import RecordingError
 from dptrace.record.distributed import exit_now
 from dptrace.record.launch import messages
 from dptrace.record.launch.process_tree import AGENT_PID_ENV, end_with_parent
 from dptrace.record.recording import is_failure, latest
-from dptrace.record.script.optimizer_steps import OptimizerSteps
-from dptrace.record.script_profiler.adoption import ScriptProfilerSteps
-from dptrace.record.stack_dump import install_stack_dump
+from dptrace.record.script import spawn
+from dptrace.record.script.execute import execute, program_frames
+from dptrace.record.script.watch import Steps, watch_steps
 
 __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the script ``sys.argv[1]`` as Python would."""
+    """Run the program that ``sys.argv[1:]`` names as Python would."""
     end_with_parent(signal.SIGKILL, os.environ.get(AGENT_PID_ENV))
-    sys.argv = sys.argv[1:]
-    script = sys.argv[0]
-    sys.path[0] = str(Path(script).resolve().parent)
+    is_module = sys.argv[1] == "-m"
+    sys.argv = sys.argv[1 + is_module :]
     _exit_when_terminated()
-    install_stack_dump()
-    settings = messages.LauncherSettings.from_environment()
-    adopts = settings is not None and settings.use_script_profiler
-    steps = ScriptProfilerSteps(settings) if settings is not None and adopts else OptimizerSteps()
-    register_optimizer_step_post_hook(steps)
-    code = _run(script, steps)
+    steps = watch_steps()
+    code = _run(sys.argv[0], is_module, steps, spawn.install(sys.argv[0]))
     if code:
         exit_now(code)
     gc.collect()  # see process_group: DDP models that live until the interpreter exits
-    _exit_after_threads()
+    spawn.exit_after_threads()
 
 
 def _exit_when_terminated() -> None:
@@ -60,22 +52,9 @@ def _exit_when_terminated() -> None:
     signal.signal(signal.SIGTERM, leave)
 
 
-def _exit_after_threads() -> NoReturn:
-    """Do what the interpreter does at exit, except for its teardown.
-
-    If threads of gloo or the profiler are still ending, the teardown sometimes aborts a rank whose recording is
-    complete (``terminate called without an active exception``).
-    """
-    for thread in threading.enumerate():
-        if thread is not threading.main_thread() and not thread.daemon:
-            thread.join()
-    atexit._run_exitfuncs()
-    exit_now(0)
-
-
-def _run(script: str, steps: OptimizerSteps | ScriptProfilerSteps) -> int:
+def _run(program: str, is_module: bool, steps: Steps, ranks: spawn.OwnRanks) -> int:
     try:
-        runpy.run_path(script, run_name="__main__")
+        execute(program, is_module)
     except SystemExit as stop:
         if steps.forked:
             exit_now(stop.code if isinstance(stop.code, int) else int(stop.code is not None))
@@ -87,38 +66,26 @@ def _run(script: str, steps: OptimizerSteps | ScriptProfilerSteps) -> int:
         if steps.forked:
             traceback.print_exc()
             exit_now(1)
-        traceback.print_exception(error.with_traceback(_without_runner_frames(error.__traceback__, script)))
+        traceback.print_exception(error.with_traceback(program_frames(error.__traceback__)))
+        spawn.report_killed_rank(error)
         _fail(steps, error, 1)
     if steps.forked:
         # At once: a forked child lacks the profiler's threads, and the interpreter would wait for them at exit.
         exit_now(0)
     steps.close(None)
-    if not steps.seen and latest() is None:
-        messages.report_failure(
-            RecordingError(
-                f"{script} made no optimizer step, so there was no step to record. Steps are counted from "
-                "torch.optim optimizers; in a loop without one, call dptrace.record.record()."
-            )
-        )
+    if not steps.seen and latest() is None and not ranks.are_started:
+        messages.report_failure(RecordingError(ranks.no_steps_message()))
         return 1
     return 0
 
 
-def _fail(steps: OptimizerSteps | ScriptProfilerSteps, error: BaseException, code: int) -> NoReturn:
+def _fail(steps: Steps, error: BaseException, code: int) -> NoReturn:
     """End this rank even if closing its recording fails: a rank that stays would block its peers."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # while the trace is written; torchrun kills after some seconds
     try:
         steps.close(error)
     finally:
         exit_now(code)
-
-
-def _without_runner_frames(trace: TracebackType | None, script: str) -> TracebackType | None:
-    """Drop the frames of this module and runpy, so that the traceback is the one that Python would show."""
-    first = trace
-    while first is not None and os.path.abspath(first.tb_frame.f_code.co_filename) != os.path.abspath(script):
-        first = first.tb_next
-    return first or trace
 
 
 if __name__ == "__main__":

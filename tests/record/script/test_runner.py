@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # torch's own, which differ 
 
 def test_a_rank_that_failed_ends_whatever_its_recording_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Even if closing the recording fails, the rank ends without its exit handlers, which could hang."""
-    from dptrace.record.script import runner
+    from dptrace.record.script import runner, spawn
     from dptrace.record.script.optimizer_steps import OptimizerSteps
 
     class Left(BaseException):
@@ -31,9 +32,10 @@ def test_a_rank_that_failed_ends_whatever_its_recording_does(monkeypatch: pytest
     monkeypatch.setattr(runner, "exit_now", leave)
     monkeypatch.setattr(OptimizerSteps, "close", fail)
     (tmp_path / "train.py").write_text("raise ValueError")
+    ranks = spawn.OwnRanks(spawn._Start("train.py", {}, os.getpid()), print)
 
     with pytest.raises(Left, match="1"):
-        runner._run(str(tmp_path / "train.py"), OptimizerSteps())
+        runner._run(str(tmp_path / "train.py"), False, OptimizerSteps(), ranks)
 
 
 FORKING = """

@@ -1,0 +1,27 @@
+"""Prepare a rank of a script to be recorded: what ends its steps, and what the launcher may ask it."""
+
+from __future__ import annotations
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from dptrace.record.launch.messages import LauncherSettings
+from dptrace.record.script.optimizer_steps import OptimizerSteps
+from dptrace.record.script_profiler import guard
+from dptrace.record.script_profiler.adoption import ScriptProfilerSteps
+from dptrace.record.stack_dump import install_stack_dump
+
+__all__ = ["Steps", "watch_steps"]
+
+Steps = OptimizerSteps | ScriptProfilerSteps
+"""What records a script: dptrace's profiler by its optimizer's steps, or the script's own profiler."""
+
+
+def watch_steps() -> Steps:
+    """Prepare this process, which is a rank, to be recorded; call this before the program runs."""
+    install_stack_dump()
+    guard.install()  # before the script can prepare a profiler of its own
+    settings = LauncherSettings.from_environment()
+    adopts = settings is not None and settings.use_script_profiler
+    steps = ScriptProfilerSteps(settings) if settings is not None and adopts else OptimizerSteps()
+    register_optimizer_step_post_hook(steps)
+    return steps
