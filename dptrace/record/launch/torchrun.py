@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -184,7 +186,18 @@ def _environment(job: Launch, staging: Path) -> dict[str, str]:
     )
     # Restarted ranks must not find the addresses that the previous ones left in torchrun's own store.
     fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if job.max_restarts else {}
-    return fresh | thread_environment(job.processes) | assignment.environment()
+    local = loopback_environment() if job.nnodes == 1 else {}
+    return fresh | local | thread_environment(job.processes) | assignment.environment()
+
+
+def loopback_environment() -> dict[str, str]:
+    """Return an environment in which gloo listens on the loopback interface only; the user's setting takes precedence.
+
+    Without it, gloo listens at the address of the machine's name. NCCL is left alone, because the interface is part of
+    what it bases its choice of channels on.
+    """
+    names = [name for _, name in socket.if_nameindex() if re.fullmatch(r"lo\d*", name)]
+    return {"GLOO_SOCKET_IFNAME": names[0]} if names and "GLOO_SOCKET_IFNAME" not in os.environ else {}
 
 
 def thread_environment(processes: int) -> dict[str, str]:

@@ -18,6 +18,7 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+from dptrace.record.launch.loopback import listen_on_loopback
 from dptrace.record.launch.messages import write_json
 from dptrace.record.launch.process_tree import AGENT_PID_ENV, LAUNCHER_PID_ENV, end_with_parent
 
@@ -34,7 +35,9 @@ def main() -> int:
     path, *arguments = sys.argv[1:]
     _write_restarts(Path(path))
     try:
-        run.run(run.parse_args(arguments))
+        parsed = run.parse_args(arguments)
+        listen_on_loopback(parsed)
+        run.run(parsed)
     except ChildFailedError as error:
         failures = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
         write_json(Path(path), [{"rank": rank, "exit_code": failure.exitcode} for rank, failure in failures])
