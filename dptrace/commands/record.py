@@ -13,6 +13,7 @@ from dptrace.commands.shared.options import check_machines, machine_options
 from dptrace.commands.shared.output import NORMAL, QUIET
 from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.record_report import RunReporter, interruption_text
+from dptrace.commands.shared.slurm import check_gpus_of_task, task_of_srun
 from dptrace.commands.shared.window_options import (
     WINDOW_OPTIONS,
     attach,
@@ -36,6 +37,7 @@ from dptrace.record.options.parse import (
 from dptrace.record.options.validation import check_ranks
 
 if TYPE_CHECKING:
+    from dptrace.record.launch.slurm import SlurmTask
     from dptrace.record.launch.torchrun import Launch
 
 _SCRIPT_OPTIONS = ("steps", "warmup", "wait", "out")
@@ -147,8 +149,9 @@ def command(mode: str | None, gpus: int | None, script: tuple[str, ...], **optio
     if options["attach"] is not None:
         attach(options["attach"], mode, script)
         return
+    task = task_of_srun(mode, gpus, Path(script[0]).stem if script else None, options)
     _check(mode, gpus, script, options)
-    _record(_job(mode, gpus, script, options), options["quiet"])
+    _record(_job(mode, gpus, script, options, task), options["quiet"])
 
 
 def _check(mode: str | None, gpus: int | None, script: tuple[str, ...], options: dict[str, Any]) -> None:
@@ -175,8 +178,8 @@ def _check(mode: str | None, gpus: int | None, script: tuple[str, ...], options:
     check_machines(options)
     if options["nnodes"] > 1 and options["max_restarts"]:
         raise UsageError(
-            "--max-restarts is for one machine: with --nnodes, torchrun restarts the ranks of one machine while the "
-            "others wait. Start the command again on all of them, with --resume."
+            "--max-restarts is for one machine, and under srun for one task: else torchrun restarts the ranks of one "
+            "machine or task while the others wait. Start the command again on all of them, with --resume."
         )
     if options["rdzv_endpoint"] is not None:
         from dptrace.bench.links.launch import check_address
@@ -218,11 +221,14 @@ def _out(mode: str | None, script: tuple[str, ...], options: dict[str, Any]) -> 
     return Path(options["out"] or f"runs/{mode or Path(script[0]).stem}")
 
 
-def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
+def _processes(mode: str | None, gpus: int | None, quiet: bool, task: SlurmTask | None) -> int:
     """Return the number of processes; print it when they do not run on GPUs."""
     from dptrace.record.launch.launcher import local_gpu_count
 
     local_gpus = local_gpu_count()
+    if task is not None and task.starts_one_rank:
+        check_gpus_of_task(task, local_gpus)
+        return 1
     alone = mode is not None and MODES[mode].single_gpu
     if alone and (gpus or 1) > 1 and not quiet:
         click.echo(f"Mode {mode} trains on one GPU: recording 1 process instead of {gpus}.", err=True)
@@ -237,11 +243,13 @@ def _processes(mode: str | None, gpus: int | None, quiet: bool) -> int:
     return count
 
 
-def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: dict[str, Any]) -> Launch:
+def _job(
+    mode: str | None, gpus: int | None, script: tuple[str, ...], options: dict[str, Any], task: SlurmTask | None
+) -> Launch:
     from dptrace.bench.links.launch import links_summary, read_links
     from dptrace.record.launch.torchrun import Launch
 
-    processes = _processes(mode, gpus, options["quiet"])
+    processes = _processes(mode, gpus, options["quiet"], task)
     if mode is not None:
         model = options["model"] or default_model(mode)
         defaults = {option.field: option.default for option in OPTIONS}
@@ -263,10 +271,11 @@ def _job(mode: str | None, gpus: int | None, script: tuple[str, ...], options: d
         **window_settings(options),
         nnodes=options["nnodes"],
         node_rank=options["node_rank"] or 0,
+        task=task if task is not None and task.starts_one_rank else None,
         endpoint=options["rdzv_endpoint"],
         max_restarts=options["max_restarts"],
         checkpoints=_checkpoints(mode, options),
-        show_output=options["verbose"] or (mode is None and not options["quiet"]),
+        show_output=(options["verbose"] or (mode is None and not options["quiet"])) and not (task and task.launcher),
         verbose=options["verbose"],
         command=["dptrace", *sys.argv[1:]],
         links=links_summary(read_links(Path(options["links"]))) if options["links"] else None,

@@ -10,6 +10,7 @@ from dptrace.errors import MissingExtraError, RecordingError, UsageError
 from dptrace.record.accelerator import available_accelerator
 from dptrace.record.launch.checkpoint_folder import kept_checkpoints_message
 from dptrace.record.launch.failure import Failure, collect_logs, find_failure, last_lines
+from dptrace.record.launch.machines import wait_for_first_machine
 from dptrace.record.launch.manifest import write_manifest
 from dptrace.record.launch.messages import read_messages, window_folder
 from dptrace.record.launch.monitor import Monitor, Reporter, Stalled
@@ -55,6 +56,7 @@ def launch(job: Launch, reporter: Reporter) -> list[dict[str, Any]]:
     if job.node_rank == 0:
         run.begin(job.force)
     else:
+        wait_for_first_machine(str(job.endpoint))
         run.staging.mkdir(parents=True, exist_ok=True)
     monitor = Monitor(job, run, reporter)
     try:

@@ -186,7 +186,7 @@ class Monitor:
         if not pieces or here - {piece["rank"] for piece in pieces}:
             return False
         # Ranks of other machines write to folders of their own, unless the machines share this one.
-        return self.job.nnodes > 1 or len(pieces) >= pieces[0]["world_size"]
+        return self.job.machines > 1 or len(pieces) >= pieces[0]["world_size"]
 
     def _is_whole(self, pieces: list[dict[str, Any]]) -> bool:
         """Return whether a run is not what a failure has left of it."""
@@ -210,7 +210,7 @@ class Monitor:
         job = self.job
         script = None if job.mode else str(job.script)
         metadata = launch_metadata(job.command, job.mode, script, failure)
-        metadata |= {"nnodes": job.nnodes, "restarts": find_restarts(self.run.staging)}
+        metadata |= {"nnodes": job.machines, "restarts": find_restarts(self.run.staging)}
         metadata |= {"use_script_profiler": True} if job.use_script_profiler else {}
         return metadata if job.links is None else metadata | {"links": job.links}
 
