@@ -27,7 +27,7 @@ from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_f
 from dptrace.record.launch.run_folder import RunFolder
 from dptrace.record.options.catalog import OPTIONS, TrainerOptions
 from dptrace.record.options.models import MODELS
-from dptrace.record.options.modes import FAMILIES, MODES, REPLICATED, complete_mode, trainer
+from dptrace.record.options.modes import FAMILIES, MODES, complete_mode, trainer
 from dptrace.record.options.parse import (
     Schedule,
     check_model,
@@ -195,9 +195,8 @@ def _check_options(mode: str | None, options: dict[str, Any]) -> None:
         if mode is None and option.field not in _SCRIPT_OPTIONS:
             raise UsageError(f"--{option.name} is for --mode; put an option of the script after its name.")
         if mode is not None and option.modes and mode not in option.modes:
-            those = "modes whose ranks all hold the whole model: " if option.trait == "replicated" else ""
             modes = ", ".join(option.modes)
-            raise UsageError(f"--{option.name} does not apply to --mode {mode}; it is for {those}{modes}.")
+            raise UsageError(f"--{option.name} does not apply to --mode {mode}; it is for {modes}.")
 
 
 def _check_places(mode: str | None, script: tuple[str, ...], options: dict[str, Any]) -> None:
@@ -287,8 +286,8 @@ def _record(job: Launch, quiet: bool) -> None:
     from dptrace.record.launch.torchrun import Interrupted
 
     if job.mode is not None and job.max_restarts and job.checkpoints is None and not quiet:
-        remedy = " Add --checkpoint-every N to resume instead." if job.mode in REPLICATED else ""
-        click.echo(f"No checkpoints: after a failure, training restarts from step 0.{remedy}", err=True)
+        remedy = "Add --checkpoint-every N to resume instead."
+        click.echo(f"No checkpoints: after a failure, training restarts from step 0. {remedy}", err=True)
     try:
         # A script prints its own progress, and --verbose the trainer's output.
         shown = NORMAL if job.mode is not None and not (quiet or job.verbose) else QUIET
