@@ -114,7 +114,7 @@ def _like(parameter: Tensor, value: Any) -> Any:
     assert isinstance(parameter, DTensor)
     mesh, placements = parameter.device_mesh, parameter.placements
     return DTensor.from_local(
-        value, mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
+        value.to(parameter.device), mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
     )
 
 
