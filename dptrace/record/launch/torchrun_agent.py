@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import signal
@@ -18,7 +19,6 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from dptrace.record.launch.loopback import listen_on_loopback
 from dptrace.record.launch.messages import write_json
 from dptrace.record.launch.process_tree import AGENT_PID_ENV, LAUNCHER_PID_ENV, end_with_parent
 
@@ -36,7 +36,7 @@ def main() -> int:
     _write_restarts(Path(path))
     try:
         parsed = run.parse_args(arguments)
-        listen_on_loopback(parsed)
+        _listen_on_loopback(parsed)
         run.run(parsed)
     except ChildFailedError as error:
         failures = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
@@ -45,6 +45,14 @@ def main() -> int:
     except SignalException as stopped:
         return 128 + int(stopped.sigval)
     return 0
+
+
+def _listen_on_loopback(arguments: argparse.Namespace) -> None:
+    try:
+        from dptrace.record.launch.loopback import listen_on_loopback
+    except ImportError:  # a torch whose rendezvous has other classes
+        return
+    listen_on_loopback(arguments)
 
 
 def _write_restarts(path: Path) -> None:
