@@ -43,13 +43,13 @@ def collect(destination: Path, sources: Sequence[Path], force: bool) -> dict[str
                 (unpacked := Path(scratch, str(number))).mkdir()
                 parts += find_parts(source, unpacked)
             content = merged(parts)
+            (files := run.staging / "run").mkdir()
             for part in parts:
-                _copy(part, parts, run.staging)
-        write_json(run.staging / RUN_FILE, content)
-        return content | {"folder": str(run.complete())}
-    except BaseException:
+                _copy(part, parts, files)
+        write_json(files / RUN_FILE, content)
+        return content | {"folder": str(run.complete(files))}
+    finally:
         run.discard()
-        raise
 
 
 def _copy(part: Part, parts: Sequence[Part], target: Path) -> None:
