@@ -98,12 +98,20 @@ class Monitor:
             return False
         self._looked = time.monotonic()
         self._report_progress()
+        if self.is_for_another_machine:
+            return False
         self._check_progress(agent)
         if self.job.mode is None:
             self._pass_on_requests()
             self.complete_runs(goes_on=True)
             self._add_overhead()
         return self.job.stop and len(self.runs) >= max(self.job.repeat, 1) and self._overhead_known
+
+    @property
+    def is_for_another_machine(self) -> bool:
+        """Whether machine 0 completes the runs of all, because the machines share the folder."""
+        staging = self.run.staging
+        return bool(self.job.node_rank) and (not staging.exists() or (staging / "owner").exists())
 
     def _report_progress(self) -> None:
         steps = self.rank_steps().get(0)
