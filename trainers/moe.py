@@ -43,7 +43,7 @@ def train(options: Options, world: World) -> None:
     for row, mixture in zip(load, mixtures, strict=True):
         mixture.load = row  # a view: its counts appear in the table
     common = [parameter for name, parameter in model.named_parameters() if name not in local_names]
-    optimizer_wrapper = OptimizerWrapper(model, options)
+    optimizer_wrapper = OptimizerWrapper(model, options, counters={"expert_load": load})
 
     experts = sum(parameter.numel() for name, parameter in model.named_parameters() if name in local_names)
     parameters = sum(parameter.numel() for parameter in common) + world.size * experts

@@ -36,7 +36,7 @@ def train(options: Options, world: World) -> None:
         # Each rank's parameters are one buffer and travel in one message.
         parameters_as_bucket_view=True,
     )
-    optimizer_wrapper = OptimizerWrapper(model, options, optimizer)
+    optimizer_wrapper = OptimizerWrapper(model, options, optimizer, local_optimizer=optimizer.optim)
 
     with task.record(model) as recording:
         for x, y in task.batches(recording.total_steps):

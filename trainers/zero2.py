@@ -32,6 +32,8 @@ def train(options: Options, world: World) -> None:
     optimizer_wrapper = OptimizerWrapper(
         nn.ParameterList(block.shard for block in blocks), options, shard_group=group.WORLD
     )
+    for block in blocks:
+        block.gather().wait()  # a checkpoint has restored this rank's shards only
 
     with task.record(model) as recording:
         for x, y in task.batches(recording.total_steps):

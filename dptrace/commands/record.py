@@ -14,6 +14,7 @@ from dptrace.commands.shared.output import NORMAL, QUIET
 from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.record_help import SCRIPT_OPTIONS, RecordCommand, trainers_help_option
 from dptrace.commands.shared.record_report import RunReporter, interruption_text
+from dptrace.commands.shared.slurm import check_gpus_of_task, task_of_srun
 from dptrace.commands.shared.window_options import (
     attach,
     check_windows,
@@ -33,7 +34,7 @@ from dptrace.record.options.command_line import (
     process_count,
 )
 from dptrace.record.options.models import MODELS
-from dptrace.record.options.modes import MODES, REPLICATED, complete_mode, trainer
+from dptrace.record.options.modes import MODES, complete_mode, trainer
 from dptrace.record.options.parse import (
     Schedule,
     check_model,
@@ -43,6 +44,7 @@ from dptrace.record.options.parse import (
 from dptrace.record.options.validation import check_ranks
 
 if TYPE_CHECKING:
+    from dptrace.record.launch.slurm import SlurmTask
     from dptrace.record.launch.torchrun import Launch
 
 
@@ -108,8 +110,9 @@ def command(mode: str | None, gpus: int | None, script: tuple[str, ...], **optio
     program = parse_program(script) if script else None
     if program is not None:
         options = merge_settings(options, program.settings, {"nnodes": 1, "max_restarts": 0})
+    task = task_of_srun(mode, gpus, program.name if program else None, options)
     _check(mode, program, options)
-    _record(_job(mode, gpus, program, options), options["quiet"])
+    _record(_job(mode, gpus, program, options, task), options["quiet"])
 
 
 def _check(mode: str | None, program: Program | None, options: dict[str, Any]) -> None:
@@ -138,8 +141,8 @@ def _check_machines(options: dict[str, Any]) -> None:
     check_machines(options)
     if options["nnodes"] > 1 and options["max_restarts"]:
         raise UsageError(
-            "--max-restarts is for one machine: with --nnodes, torchrun restarts the ranks of one machine while the "
-            "others wait. Start the command again on all of them, with --resume."
+            "--max-restarts is for one machine, and under srun for one task: else torchrun restarts the ranks of one "
+            "machine or task while the others wait. Start the command again on all of them, with --resume."
         )
     if options["rdzv_endpoint"] is not None:
         from dptrace.bench.links.launch import check_address
@@ -155,9 +158,8 @@ def _check_options(mode: str | None, options: dict[str, Any]) -> None:
         if mode is None and option.field not in SCRIPT_OPTIONS:
             raise UsageError(f"--{option.name} is for --mode; put an option of the script after its name.")
         if mode is not None and option.modes and mode not in option.modes:
-            those = "modes whose ranks all hold the whole model: " if option.trait == "replicated" else ""
             modes = ", ".join(option.modes)
-            raise UsageError(f"--{option.name} does not apply to --mode {mode}; it is for {those}{modes}.")
+            raise UsageError(f"--{option.name} does not apply to --mode {mode}; it is for {modes}.")
 
 
 def _check_places(mode: str | None, program: Program | None, options: dict[str, Any]) -> None:
@@ -181,16 +183,20 @@ def _out(mode: str | None, program: Program | None, options: dict[str, Any]) -> 
     return Path(options["out"] or f"runs/{mode if program is None else program.name}")
 
 
-def _processes(mode: str | None, gpus: int | None, asked: str | None, quiet: bool) -> int:
+def _processes(mode: str | None, gpus: int | None, asked: str | None, quiet: bool, task: SlurmTask | None) -> int:
     """Return the number of processes; print it when they do not run on GPUs.
 
     Args:
         gpus: what ``--gpus`` says.
         asked: what the script's own command line says.
+        task: the task of srun that this process is; None without one.
     """
     from dptrace.record.launch.launcher import local_gpu_count
 
     local_gpus = local_gpu_count()
+    if task is not None and task.starts_one_rank:
+        check_gpus_of_task(task, local_gpus)
+        return 1
     if asked is not None:
         count = process_count(asked, local_gpus)
         if gpus is not None and gpus != count:
@@ -210,11 +216,13 @@ def _processes(mode: str | None, gpus: int | None, asked: str | None, quiet: boo
     return count
 
 
-def _job(mode: str | None, gpus: int | None, program: Program | None, options: dict[str, Any]) -> Launch:
+def _job(
+    mode: str | None, gpus: int | None, program: Program | None, options: dict[str, Any], task: SlurmTask | None
+) -> Launch:
     from dptrace.bench.links.launch import links_summary, read_links
     from dptrace.record.launch.torchrun import Launch
 
-    processes = _processes(mode, gpus, program.processes if program else None, options["quiet"])
+    processes = _processes(mode, gpus, program.processes if program else None, options["quiet"], task)
     if mode is not None:
         _check_ranks(mode, options, processes)
     if program is None:
@@ -232,10 +240,11 @@ def _job(mode: str | None, gpus: int | None, program: Program | None, options: d
         **window_settings(options),
         nnodes=options["nnodes"],
         node_rank=options["node_rank"] or 0,
+        task=task if task is not None and task.starts_one_rank else None,
         endpoint=options["rdzv_endpoint"],
         max_restarts=options["max_restarts"],
         checkpoints=_checkpoints(mode, options),
-        show_output=options["verbose"] or (mode is None and not options["quiet"]),
+        show_output=(options["verbose"] or (mode is None and not options["quiet"])) and not (task and task.launcher),
         verbose=options["verbose"],
         command=["dptrace", *sys.argv[1:]],
         links=links_summary(read_links(Path(options["links"]))) if options["links"] else None,
@@ -266,8 +275,8 @@ def _record(job: Launch, quiet: bool) -> None:
     from dptrace.record.launch.torchrun import Interrupted
 
     if job.mode is not None and job.max_restarts and job.checkpoints is None and not quiet:
-        remedy = " Add --checkpoint-every N to resume instead." if job.mode in REPLICATED else ""
-        click.echo(f"No checkpoints: after a failure, training restarts from step 0.{remedy}", err=True)
+        remedy = "Add --checkpoint-every N to resume instead."
+        click.echo(f"No checkpoints: after a failure, training restarts from step 0. {remedy}", err=True)
     try:
         # A script prints its own progress, and --verbose the trainer's output.
         shown = NORMAL if job.mode is not None and not (quiet or job.verbose) else QUIET

@@ -1,32 +1,53 @@
-"""Checkpoints of a training: written atomically, verified, and read without running any code in them."""
+"""The checkpoints of a training: the last two are kept, and a training continues from the newest that is intact.
+
+Where every rank holds the whole model, one rank writes a file. Otherwise each rank writes a file with what it holds,
+and the folder of these files gets its name when all have been written. torch.distributed.checkpoint is not used: it
+reads its index with pickle.load and its objects with weights_only=False, so that a stranger's checkpoint could run any
+code.
+"""
 
 from __future__ import annotations
 
 import os
-import zipfile
+import re
+import shutil
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 
 from dptrace.errors import DptraceError, UsageError
-from dptrace.record.launch.checkpoint_folder import checkpoint_steps
+from dptrace.record.checkpoint_file import read_checkpoint, write_checkpoint
+from dptrace.record.distributed import RankStore
+from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_folder, checkpoint_steps
+from dptrace.record.launch.messages import rank, restart_count
+from dptrace.record.options.modes import REPLICATED
+from dptrace.record.options.parse import Options
 
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "Peers", "ShardedCheckpoints", "checkpoints_of"]
 
 _KEEP_NEWEST = 2
 """Two, so that there is an older one if the newest is damaged."""
-SCHEMA = 1
+_LONGEST_WRITE = timedelta(hours=1)
+_VISIBLE_AFTER_S = 30
+"""A network file system may show other machines' files late."""
 
 
 class Checkpoints:
-    """The checkpoints in one folder.
+    """The checkpoints in one folder, each a file that one rank writes.
 
     Args:
         folder: the folder of the checkpoints, created with the first one.
         settings: what must be the same in a training that continues: model, seed, batch size …
     """
+
+    ending = ".pt"
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.folder, self.settings = folder, settings
@@ -35,35 +56,25 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Return the steps that have a checkpoint, in order."""
-        return checkpoint_steps(self.folder)
+        return checkpoint_steps(self.folder, self.ending)
 
     def path(self, step: int) -> Path:
         """Return the path of the checkpoint of a step."""
-        return self.folder / f"step-{step:08}.pt"
+        return self.folder / f"step-{step:08}{self.ending}"
 
     def save(self, step: int, content: dict[str, Any]) -> None:
-        """Write a checkpoint atomically, also with respect to a crash of the machine; then delete old ones.
+        """Write a checkpoint; then delete old ones.
 
         Raises:
             DptraceError: it cannot be written.
         """
-        path = self.path(step)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for stale in self.folder.glob(".step-*.part"):
-                stale.unlink(missing_ok=True)  # from a rank that died while writing
-            with temporary.open("wb") as file:
-                torch.save({"schema": SCHEMA, "step": step, "facts": self.settings, **content}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-            for old in self.steps()[:-_KEEP_NEWEST]:
-                self.path(old).unlink(missing_ok=True)
-        except (OSError, RuntimeError) as error:
+        for stale in self.folder.glob(".step-*.pt.*.part"):
             with suppress(OSError):
-                temporary.unlink()
-            raise DptraceError(f"{path}: the checkpoint cannot be written: {error}.") from None
+                stale.unlink()  # from a rank that died while writing
+        write_checkpoint(self.path(step), step, self.settings, content)
+        for old in self.steps()[:-_KEEP_NEWEST]:
+            with suppress(OSError):  # what has such a name and is no file stays
+                self.path(old).unlink()
 
     def load_newest(self, before: int, device: torch.device) -> dict[str, Any] | None:
         """Read the newest intact checkpoint of a step less than *before*; None if there is no checkpoint.
@@ -73,39 +84,187 @@ class Checkpoints:
             DptraceError: all checkpoints are damaged.
         """
         self.damaged = []
-        for step in reversed([step for step in self.steps() if step < before]):
-            try:
-                _check_intact(self.path(step))
-                content = torch.load(self.path(step), map_location=device, weights_only=True)
-                assert isinstance(content, dict)
-                assert content["step"] == step
-            except Exception as error:  # foreign and damaged files fail in many ways
-                self.damaged.append(
-                    f"{self.path(step)} ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''})"
-                )
-                continue
-            self._check_same_training(content["facts"], self.path(step))
-            return content
-        if self.damaged:
+        steps = [step for step in self._common_steps() if step < before]
+        for step in reversed(steps):
+            content = self._read(step, device)
+            if self._all_can_read(content is not None) and content is not None:
+                self._check_same_training(content["facts"], self.path(step))
+                return content
+        if steps:
             raise DptraceError(
-                f"No checkpoint can be read: {'; '.join(self.damaged)}. To train from the start, remove "
-                f"{self.folder} or choose another folder with --checkpoints, and leave --resume out."
+                f"No checkpoint can be read: {'; '.join(self.damaged) or 'the parts of other ranks are damaged'}. To "
+                f"train from the start, remove {self.folder} or choose another folder with --checkpoints, and leave "
+                "--resume out."
             )
         return None
 
+    def file(self, step: int) -> Path:
+        """Return the file that this rank reads."""
+        return self.path(step)
+
+    def _common_steps(self) -> list[int]:
+        return self.steps()
+
+    def _all_can_read(self, can_read: bool) -> bool:
+        return can_read
+
+    def _read(self, step: int, device: torch.device) -> dict[str, Any] | None:
+        path = self.file(step)
+        try:
+            return read_checkpoint(path, step, device)
+        except Exception as error:  # foreign and damaged files fail in many ways
+            reason = str(error).splitlines()[0] if str(error) else ""
+            self.damaged.append(f"{path} ({type(error).__name__}: {reason})")
+            return None
+
     def _check_same_training(self, saved: dict[str, Any], path: Path) -> None:
-        for name in self.settings.keys() | saved.keys():
+        for name in sorted(self.settings.keys() | saved.keys(), key=str):
             both = saved.get(name), self.settings.get(name)
             if both[0] != both[1]:
                 theirs, ours = ("none" if value is None else value for value in both)
                 raise UsageError(
-                    f"{path} belongs to another training: {name.replace('_', '-')} {theirs}, not {ours}. Choose "
+                    f"{path} belongs to another training: {str(name).replace('_', '-')} {theirs}, not {ours}. Choose "
                     "another folder with --checkpoints."
                 )
 
 
-def _check_intact(path: Path) -> None:
-    """Verify the checksum of every part of a file, because torch reads changed numbers without an error."""
-    with zipfile.ZipFile(path) as archive:
-        if broken := archive.testzip():
-            raise ValueError(f"{broken} is damaged")
+class Store(Protocol):
+    """What the ranks need to agree without a collective, which would show in the trace; see RankStore."""
+
+    def barrier(self, barrier_name: str, timeout: timedelta) -> bool: ...
+
+    def publish(self, what: str, text: str) -> None: ...
+
+    def receive(self, what: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The ranks that write a checkpoint together."""
+
+    rank: int
+    size: int
+    store: Store
+    all_true: Callable[[bool], bool]
+    """Return on every rank whether all ranks pass True; called before the recording."""
+
+
+class ShardedCheckpoints(Checkpoints):
+    """Checkpoints of ranks that hold different things: a folder for each, with a file of each rank.
+
+    A training continues with the same number of ranks, and each gets back bit for bit what it had.
+    """
+
+    ending = ""
+
+    def __init__(self, folder: Path, settings: dict[str, Any], peers: Peers) -> None:
+        super().__init__(folder, settings)
+        self.peers = peers
+
+    def file(self, step: int) -> Path:
+        """Return this rank's file."""
+        return self.path(step) / _file_name(self.peers.rank)
+
+    def save(self, step: int, content: dict[str, Any]) -> None:
+        """Write this rank's file; when all ranks have, rank 0 names the folder and deletes old ones.
+
+        Raises:
+            DptraceError: it cannot be written, or another rank could not, or the ranks share no folder.
+        """
+        unfinished = self.folder / f".{self.path(step).name}.part"
+        write_checkpoint(unfinished / _file_name(self.peers.rank), step, self.settings, content)
+        if not self.peers.store.barrier(f"step {step}", _LONGEST_WRITE):
+            raise DptraceError(f"{self.path(step)}: not all ranks have written their part of the checkpoint.")
+        if self.peers.rank == 0:
+            self._check_shared(unfinished)
+            try:
+                self._rename(unfinished, self.path(step))
+            except OSError as error:
+                raise DptraceError(f"{self.path(step)}: the checkpoint cannot be written: {error}.") from None
+            self._delete_old(step)
+
+    def _check_shared(self, unfinished: Path) -> None:
+        names = {_file_name(number) for number in range(self.peers.size)}
+        until = time.monotonic() + _VISIBLE_AFTER_S
+        while missing := names - set(os.listdir(unfinished)):
+            if time.monotonic() > until:
+                raise DptraceError(
+                    f"{self.folder} lacks the files of {len(missing)} ranks: in this mode the machines must share the "
+                    "folder of the checkpoints. Choose such a folder with --checkpoints."
+                )
+            time.sleep(0.1)
+
+    def _rename(self, unfinished: Path, path: Path) -> None:
+        if path.exists():  # a damaged one, from which this training could not continue
+            path.rename(replaced := path.with_name(f".{path.name}.replaced"))
+            shutil.rmtree(replaced, ignore_errors=True)
+        unfinished.rename(path)
+
+    def _delete_old(self, step: int) -> None:
+        """Delete all but the newest checkpoints, and what attempts before this step have left unfinished."""
+        stale = [path for path in self.folder.glob(".step-*.part") if _is_before(path, step)]
+        for path in (*(self.path(old) for old in self.steps()[:-_KEEP_NEWEST]), *stale):
+            for file in path.glob("*rank*.pt*"):
+                with suppress(OSError):
+                    file.unlink()
+            with suppress(OSError):  # what holds other files stays
+                path.rmdir()
+
+    def _common_steps(self) -> list[int]:
+        """Return the steps that rank 0 finds, so that all ranks try the same ones."""
+        if self.peers.rank == 0:
+            steps = self.steps()
+            self.peers.store.publish("steps", ",".join(map(str, steps)))
+            return steps
+        text = self.peers.store.receive("steps")
+        return [int(step) for step in text.split(",") if step]
+
+    def _all_can_read(self, can_read: bool) -> bool:
+        return self.peers.all_true(can_read)
+
+
+def _file_name(number: int) -> str:
+    return f"rank{number:05}.pt"
+
+
+def _is_before(unfinished: Path, step: int) -> bool:
+    match = re.fullmatch(r"\.step-(\d{8})\.part", unfinished.name)
+    return match is not None and int(match[1]) < step
+
+
+def checkpoints_of(options: Options, device: torch.device) -> Checkpoints | None:
+    """Return the checkpoints that a training writes or continues from; None if it does neither.
+
+    Raises:
+        UsageError: checkpoints exist and --resume is missing; --resume without checkpoints; or the folder cannot be
+            written to.
+    """
+    if options.checkpoint_every is None and not options.resume:
+        return None
+    folder, settings = checkpoint_folder(options.mode, options.checkpoints), options.checkpoint_settings
+    checkpoints = Checkpoints(folder, settings)
+    if options.mode not in REPLICATED:
+        peers = _peers(device)
+        checkpoints = ShardedCheckpoints(folder, settings | {"ranks": peers.size}, peers)
+    steps = checkpoints.steps()
+    begins = restart_count() == 0
+    if begins and not options.resume and steps:
+        raise UsageError(
+            f"{checkpoints.folder} holds checkpoints up to step {steps[-1]}. Continue from the last one with --resume; "
+            "to train from the start, remove the folder or choose another with --checkpoints."
+        )
+    if begins and options.resume and not steps:
+        raise UsageError(f"{checkpoints.folder} holds no checkpoint to continue from: leave --resume out.")
+    if options.checkpoint_every is not None and rank() == 0:
+        check_writable(checkpoints.folder)
+    return checkpoints
+
+
+def _peers(device: torch.device) -> Peers:
+    def all_true(mine: bool) -> bool:
+        flag = torch.tensor(int(mine), device=device)
+        dist.all_reduce(flag, dist.ReduceOp.MIN)
+        return bool(flag)
+
+    store = RankStore("checkpoints")
+    return Peers(store.rank, store.size, store, all_true)

@@ -21,7 +21,11 @@ from dptrace.record.memory import MemoryTracker
 from dptrace.record.profiler import Stopwatch
 from dptrace.record.windows import Window
 
+LOCAL_RANK_ENV = "DPTRACE_LOCAL_RANK"
+"""Environment variable with the rank's number on its machine, where LOCAL_RANK is the number of its GPU in its task."""
+
 __all__ = [
+    "LOCAL_RANK_ENV",
     "ddp_logging",
     "describe",
     "local_rank",
@@ -128,6 +132,8 @@ def node_rank() -> int:
 
 def local_rank(device: torch.device, rank: int) -> int:
     """Return the rank's number on its machine, from 0."""
+    if LOCAL_RANK_ENV in os.environ:
+        return int(os.environ[LOCAL_RANK_ENV])
     if "LOCAL_RANK" in os.environ or "SLURM_LOCALID" in os.environ:
         return messages.local_rank()
     # Ranks that a script has spawned differ in their GPU or, on CPU, in their rank.

@@ -23,36 +23,40 @@ from tests.support.recordings import environment
 
 __all__ = ["trained"]
 
-TRAINING = ("--mode", "ddp", "--gpus", "2", "--model", "small", "--batch-size", "2048", "--steps", "12", "--lr", "0.1")
+TRAINING = ("--gpus", "2", "--model", "small", "--batch-size", "2048", "--steps", "12", "--lr", "0.1")
 _IN_ONE = 3
 """Number of kills in one training."""
 
 
-def _ranks(launcher: int) -> list[psutil.Process]:
+def _ranks(launcher: int, mode: str) -> list[psutil.Process]:
     """Return the processes that train, if they have started."""
     ranks = []
     for process in psutil.Process(launcher).children(recursive=True):
         try:
-            if "RANK" in process.environ() and process.cmdline()[1:2][-1:] and "ddp.py" in " ".join(process.cmdline()):
+            if (
+                "RANK" in process.environ()
+                and process.cmdline()[1:2][-1:]
+                and f"{mode}.py" in " ".join(process.cmdline())
+            ):
                 ranks.append(process)
         except (psutil.Error, IndexError):
             continue
     return [process for process in ranks if "agent" not in " ".join(process.cmdline())]
 
 
-def trained(folder: Path, kills: int, chance: random.Random) -> dict[str, Any]:
+def trained(folder: Path, kills: int, chance: random.Random, mode: str = "ddp") -> dict[str, Any]:
     """Train, kill *kills* ranks at random steps meanwhile, and return run.json, parameters and what was killed."""
     name = f"run{kills}"
     saving = ["--checkpoint-every", "5", "--checkpoints", str(folder / f"{name}-checkpoints")]
     out = ["-o", str(folder / name), "--save-parameters", str(folder / f"{name}.npz"), "--max-restarts", str(kills)]
-    command = [sys.executable, "-m", "dptrace", "record", *TRAINING, *saving, *out]
+    command = [sys.executable, "-m", "dptrace", "record", "--mode", mode, *TRAINING, *saving, *out]
     launcher = subprocess.Popen(
         command, cwd=folder, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     progress = folder / f".{name}.recording" / "rank0.steps"
     killed = []
     for _ in range(kills):
-        rank_and_step = _kill(launcher, progress, chance)
+        rank_and_step = _kill(launcher, mode, progress, chance)
         if rank_and_step is not None:
             killed.append(rank_and_step)
     _, errors = launcher.communicate(timeout=240)
@@ -72,14 +76,14 @@ def _steps_done(progress: Path) -> int:
         return 0
 
 
-def _kill(launcher: subprocess.Popen[str], progress: Path, chance: random.Random) -> tuple[int, int] | None:
+def _kill(launcher: subprocess.Popen[str], mode: str, progress: Path, chance: random.Random) -> tuple[int, int] | None:
     """Kill a random rank after a random wait; return its rank and the last reported step."""
     before = _steps_done(progress)
     deadline = time.monotonic() + 90
     while _steps_done(progress) in (0, before) and launcher.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(chance.uniform(0, 5))
-    ranks = _ranks(launcher.pid) if launcher.poll() is None else []
+    ranks = _ranks(launcher.pid, mode) if launcher.poll() is None else []
     if not ranks:
         return None
     victim = chance.choice(ranks)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dptrace.errors import UsageError
 from dptrace.record import Options, phase
-from dptrace.record.checkpoints import Checkpoints
+from dptrace.record.checkpoints import Checkpoints, checkpoints_of
 from dptrace.record.distributed import at_least_float32
-from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_folder
-from dptrace.record.launch.messages import rank, restart_count
+from dptrace.record.launch.messages import rank
+from dptrace.record.options.modes import REPLICATED
+from dptrace.trainers.parts.training_state import TrainingState
 
-__all__ = ["OptimizerWrapper", "build_optimizer", "checkpoints_of"]
+__all__ = ["OptimizerWrapper", "build_optimizer"]
 
 
 def build_optimizer(parameters: Iterable[Tensor], options: Options) -> torch.optim.Optimizer:
@@ -33,6 +32,8 @@ class OptimizerWrapper:
         shard_group: the ranks that hold other parameters than this one, as the stages of a pipeline do: they clip to
             one norm, and skip a step together. torch's own shards (DTensor) do not need it.
         replica_counts: the number of ranks in *shard_group* that hold a parameter, if more than one.
+        local_optimizer: the one that holds this rank's state, if *optimizer* is a wrapper around it.
+        counters: further tensors that each step changes, for the checkpoints.
     """
 
     def __init__(
@@ -42,15 +43,17 @@ class OptimizerWrapper:
         optimizer: torch.optim.Optimizer | None = None,
         shard_group: dist.ProcessGroup | None = None,
         replica_counts: Mapping[Tensor, int] | None = None,
+        local_optimizer: torch.optim.Optimizer | None = None,
+        counters: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.model, self.options = model, options
         self.shard_group, self.replica_counts = shard_group, replica_counts or {}
         self.optimizer = build_optimizer(model.parameters(), options) if optimizer is None else optimizer
-        device = next(model.parameters()).device.type
-        self.scaler = torch.amp.GradScaler(device, enabled=options.amp == "fp16")
-        self._parts: dict[str, Any] = {"model": model, "optimizer": self.optimizer, "scaler": self.scaler}
+        device = next(model.parameters()).device
+        self.scaler = torch.amp.GradScaler(device.type, enabled=options.amp == "fp16")
+        self._state = TrainingState(model, local_optimizer or self.optimizer, self.scaler, counters or {})
         self.steps_done = 0
-        self._checkpoints = checkpoints_of(options)
+        self._checkpoints = checkpoints_of(options, device)
         if self._checkpoints is not None:
             self._resume(self._checkpoints)
 
@@ -102,9 +105,9 @@ class OptimizerWrapper:
         gradients[0].masked_fill_(finite == 0, torch.inf)
 
     def _save(self, checkpoints: Checkpoints) -> None:
-        """Write a checkpoint; one rank is enough, because all hold the same."""
-        if rank() == 0:
-            checkpoints.save(self.steps_done, {name: part.state_dict() for name, part in self._parts.items()})
+        """Write a checkpoint; one rank is enough where all hold the same."""
+        if rank() == 0 or self.options.mode not in REPLICATED:
+            checkpoints.save(self.steps_done, self._state.to_dict())
 
     def _resume(self, checkpoints: Checkpoints) -> None:
         """Continue from the newest checkpoint, after a restart or with --resume."""
@@ -114,31 +117,6 @@ class OptimizerWrapper:
         self.options.damaged_checkpoints = tuple(checkpoints.damaged)
         if content is None:
             return
-        for name, part in self._parts.items():
-            part.load_state_dict(content[name])
+        self._state.restore(content, checkpoints.path(content["step"]))
         # Batches and recording start with the next step.
         self.steps_done = self.options.first_step = int(content["step"])
-
-
-def checkpoints_of(options: Options) -> Checkpoints | None:
-    """Return the checkpoints that a training writes or continues from; None if it does neither.
-
-    Raises:
-        UsageError: checkpoints exist and --resume is missing; --resume without checkpoints; or the folder cannot be
-            written to.
-    """
-    if options.checkpoint_every is None and not options.resume:
-        return None
-    checkpoints = Checkpoints(checkpoint_folder(options.mode, options.checkpoints), options.checkpoint_settings)
-    steps = checkpoints.steps()
-    begins = restart_count() == 0
-    if begins and not options.resume and steps:
-        raise UsageError(
-            f"{checkpoints.folder} holds checkpoints up to step {steps[-1]}. Continue from the last one with --resume; "
-            "to train from the start, remove the folder or choose another with --checkpoints."
-        )
-    if begins and options.resume and not steps:
-        raise UsageError(f"{checkpoints.folder} holds no checkpoint to continue from: leave --resume out.")
-    if options.checkpoint_every is not None and rank() == 0:
-        check_writable(checkpoints.folder)
-    return checkpoints

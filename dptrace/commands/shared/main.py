@@ -17,6 +17,7 @@ __all__ = ["COMMANDS", "ENVIRONMENT", "EXIT_CODES", "cli", "main"]
 
 COMMANDS = {
     "record": "Record a training run: one Kineto trace per rank.",
+    "collect": "Gather a run's parts from machines that share no folder.",
     "analyze": "Split each step: forward, backward, exposed and overlapped communication, idle.",
     "view": "Draw the per-GPU Gantt chart, in the browser or in the terminal.",
     "report": "Write findings, charts and tables as one page, to attach to a ticket.",

@@ -110,9 +110,25 @@ _OUTPUT = "Write to this file instead of the terminal."
 output_option = group(click.option("-o", "--output", type=OutputFile(dash=True), help=_OUTPUT), force_option)
 """-o and --force, for a verb whose answer goes to the terminal otherwise."""
 
+
+class _Machines(click.IntRange):
+    """A number of machines; torchrun's MIN:MAX is refused with the reason."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and re.fullmatch(r"\d+:\d+", value):
+            self.fail(
+                f"{value} is elastic: machines that join or leave make torchrun restart all ranks with other numbers, "
+                f"and a recording has the same ranks throughout. Give the number of machines, such as --nnodes "
+                f"{value.rpartition(':')[2]}.",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
 _NNODES = "Machines; start this command on each."
 machine_options = group(
-    click.option("--nnodes", type=click.IntRange(1), default=1, metavar="N", help=_NNODES),
+    click.option("--nnodes", type=_Machines(1), default=1, metavar="N", help=_NNODES),
     click.option("--node-rank", type=click.IntRange(0), metavar="N", help="Number of this machine, from 0."),
     click.option("--rdzv-endpoint", metavar="HOST:PORT", help="Address at which machine 0 listens."),
 )

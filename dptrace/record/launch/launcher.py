@@ -10,6 +10,7 @@ from dptrace.errors import MissingExtraError, RecordingError, UsageError
 from dptrace.record.accelerator import available_accelerator
 from dptrace.record.launch.checkpoint_folder import kept_checkpoints_message
 from dptrace.record.launch.failure import Failure, collect_logs, find_failure, last_lines
+from dptrace.record.launch.machines import wait_for_first_machine
 from dptrace.record.launch.manifest import write_manifest
 from dptrace.record.launch.messages import read_messages, window_folder
 from dptrace.record.launch.monitor import Monitor, Reporter, Stalled
@@ -55,6 +56,7 @@ def launch(job: Launch, reporter: Reporter) -> list[dict[str, Any]]:
     if job.node_rank == 0:
         run.begin(job.force)
     else:
+        wait_for_first_machine(str(job.endpoint))
         run.staging.mkdir(parents=True, exist_ok=True)
     monitor = Monitor(job, run, reporter)
     try:
@@ -72,7 +74,7 @@ def launch(job: Launch, reporter: Reporter) -> list[dict[str, Any]]:
 
 def _keep_interrupted(monitor: Monitor, stopped: Interrupted) -> None:
     """Keep what is whole, and name the rest as incomplete."""
-    if _is_for_another_machine(monitor):
+    if monitor.is_for_another_machine:
         return
     before = len(monitor.runs)
     monitor.complete_runs(goes_on=False)
@@ -86,7 +88,7 @@ def _keep_interrupted(monitor: Monitor, stopped: Interrupted) -> None:
 def _finish_job(monitor: Monitor, code: int | None) -> list[dict[str, Any]]:
     """Complete or keep what is not complete yet, and report a failure."""
     job, run = monitor.job, monitor.run
-    if _is_for_another_machine(monitor):
+    if monitor.is_for_another_machine:
         if code:
             raise RecordingError("A rank died; machine 0 reports which one and keeps the files.")
         return []
@@ -97,12 +99,6 @@ def _finish_job(monitor: Monitor, code: int | None) -> list[dict[str, Any]]:
         return monitor.runs
     collect_logs(run.staging, job.processes)
     raise _failure_error(failure, monitor)
-
-
-def _is_for_another_machine(monitor: Monitor) -> bool:
-    """Return whether machine 0 collects the files of all, because the machines share the folder."""
-    staging = monitor.run.staging
-    return bool(monitor.job.node_rank) and (not staging.exists() or (staging / "owner").exists())
 
 
 def _failure(monitor: Monitor, code: int) -> Failure | None:

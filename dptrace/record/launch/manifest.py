@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -18,6 +19,7 @@ from dptrace.record.launch.run_folder import RUN_FILE, SCHEMA
 
 __all__ = [
     "add_overhead",
+    "is_missing_ranks_note",
     "launch_metadata",
     "manifest",
     "mean_losses",
@@ -27,6 +29,7 @@ __all__ = [
     "write_manifest",
 ]
 
+_MISSING_RANKS = re.compile(r"\d+ of \d+ ranks are here; ")
 _RUN_FIELDS = ("model", "parameters", "options", "schedule", "world_size", "backend", "versions", "ddp")
 _RANK_FIELDS = (
     "rank",
@@ -122,7 +125,12 @@ def manifest(ranks_metadata: Sequence[dict[str, Any]], launch_metadata: dict[str
 
 def missing_ranks_note(here: int, ranks: int) -> str:
     """Return the note that other machines hold the remaining ranks; dptrace.load replaces it by its own check."""
-    return f"{here} of {ranks} ranks are here; copy the others' traces beside them."
+    return f"{here} of {ranks} ranks are here; add those of other machines with: dptrace collect DEST SRC..."
+
+
+def is_missing_ranks_note(note: object) -> bool:
+    """Return whether a note of run.json is that of :func:`missing_ranks_note`."""
+    return isinstance(note, str) and _MISSING_RANKS.match(note) is not None
 
 
 def profiled_ranks_note(profiled: Sequence[int], ranks: int) -> str:

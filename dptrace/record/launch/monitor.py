@@ -98,12 +98,20 @@ class Monitor:
             return False
         self._looked = time.monotonic()
         self._report_progress()
+        if self.is_for_another_machine:
+            return False
         self._check_progress(agent)
         if self.job.mode is None:
             self._pass_on_requests()
             self.complete_runs(goes_on=True)
             self._add_overhead()
         return self.job.stop and len(self.runs) >= max(self.job.repeat, 1) and self._overhead_known
+
+    @property
+    def is_for_another_machine(self) -> bool:
+        """Whether machine 0 completes the runs of all, because the machines share the folder."""
+        staging = self.run.staging
+        return bool(self.job.node_rank) and (not staging.exists() or (staging / "owner").exists())
 
     def _report_progress(self) -> None:
         steps = self.rank_steps().get(0)
@@ -186,7 +194,7 @@ class Monitor:
         if not pieces or here - {piece["rank"] for piece in pieces}:
             return False
         # Ranks of other machines write to folders of their own, unless the machines share this one.
-        return self.job.nnodes > 1 or len(pieces) >= pieces[0]["world_size"]
+        return self.job.machines > 1 or len(pieces) >= pieces[0]["world_size"]
 
     def _is_whole(self, pieces: list[dict[str, Any]]) -> bool:
         """Return whether a run is not what a failure has left of it."""
@@ -210,7 +218,7 @@ class Monitor:
         job = self.job
         script = None if job.mode else str(job.script)
         metadata = launch_metadata(job.command, job.mode, script, failure)
-        metadata |= {"nnodes": job.nnodes, "restarts": find_restarts(self.run.staging)}
+        metadata |= {"nnodes": job.machines, "restarts": find_restarts(self.run.staging)}
         metadata |= {"use_script_profiler": True} if job.use_script_profiler else {}
         return metadata if job.links is None else metadata | {"links": job.links}
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,8 +18,10 @@ from types import FrameType
 from typing import Any
 
 from dptrace.core.subprocess_pool import available_cores
+from dptrace.record.launch.machines import EndedElsewhere
 from dptrace.record.launch.messages import LauncherSettings
 from dptrace.record.launch.process_tree import LAUNCHER_PID_ENV, descendants
+from dptrace.record.launch.slurm import SlurmTask
 
 __all__ = ["Interrupted", "Launch", "raise_on_signals", "run_torchrun", "stop_agent", "thread_environment"]
 
@@ -62,7 +66,10 @@ class Launch:
     trigger: str | None = None
     """A file, or ``SIGUSR2``, by which the user asks for a recording; None to record without being asked."""
     nnodes: int = 1
+    """Number of launchers, one per machine, or one per rank in tasks of ``srun``."""
     node_rank: int = 0
+    task: SlurmTask | None = None
+    """The task of ``srun`` that this launcher is, if it starts one rank of several on its machine."""
     endpoint: str | None = None
     max_restarts: int = 0
     """How often all ranks are restarted when one fails."""
@@ -82,6 +89,11 @@ class Launch:
     """Variables that stand for options of the user's command line, such as ``python -O``."""
     agent_options: Sequence[str] = ()
     """Further options of the user's torchrun."""
+
+    @property
+    def machines(self) -> int:
+        """Number of machines."""
+        return self.nnodes if self.task is None else self.task.machines
 
 
 @contextmanager
@@ -124,11 +136,15 @@ def run_torchrun(
     agent = subprocess.Popen(
         command, env=_environment(job, staging) | {LAUNCHER_PID_ENV: str(os.getpid())}, start_new_session=True
     )
+    ended_elsewhere = EndedElsewhere(staging, job.node_rank)
     try:
         while agent.poll() is None:
             time.sleep(_POLL_S)
             if watch(agent.pid):
                 return None
+            if job.nnodes > 1 and ended_elsewhere:
+                stop_agent(agent)
+                break
         return agent.returncode
     except Interrupted:
         with suppress(Interrupted), raise_on_signals():
@@ -168,6 +184,8 @@ def _torchrun_command(job: Launch, staging: Path) -> list[str]:
     output = [f"--log-dir={staging}/logs{job.node_rank}", f"--redirects={redirected or 0}"]
     module = ["-m"] if job.is_module else []
     script = [str(job.script)] if job.mode else ["-m", "dptrace.record.script.runner", *module, str(job.script)]
+    if job.task is not None:
+        script = ["-m", "dptrace.record.launch.slurm_rank", *script]
     agent = [sys.executable, "-m", "dptrace.record.launch.torchrun_agent", f"{staging}/agent{job.node_rank}.json"]
     return [
         *agent,
@@ -193,14 +211,31 @@ def _environment(job: Launch, staging: Path) -> dict[str, str]:
     )
     # Restarted ranks must not find the addresses that the previous ones left in torchrun's own store.
     fresh = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if job.max_restarts else {}
-    return fresh | thread_environment(job.processes) | dict(job.environment) | assignment.environment()
+    local = loopback_environment() if job.machines == 1 else {}
+    tasks = 1 if job.task is None else job.task.local_tasks
+    return fresh | local | thread_environment(job.processes, tasks) | dict(job.environment) | assignment.environment()
 
 
-def thread_environment(processes: int) -> dict[str, str]:
-    """Return an environment in which this many ranks share the machine's cores; the user's settings take precedence."""
+def loopback_environment() -> dict[str, str]:
+    """Return an environment in which gloo listens on the loopback interface only; the user's setting takes precedence.
+
+    Without it, gloo listens at the address of the machine's name. NCCL is left alone, because the interface is part of
+    what it bases its choice of channels on.
+    """
+    names = [name for _, name in socket.if_nameindex() if re.fullmatch(r"lo\d*", name)]
+    return {"GLOO_SOCKET_IFNAME": names[0]} if names and "GLOO_SOCKET_IFNAME" not in os.environ else {}
+
+
+def thread_environment(processes: int, tasks: int = 1) -> dict[str, str]:
+    """Return an environment in which this many ranks share the machine's cores; the user's settings take precedence.
+
+    Args:
+        tasks: launchers with this many ranks on the machine. Slurm may have given each its own cores.
+    """
+    cores = min(available_cores(), max(1, (os.cpu_count() or 1) // tasks))
     defaults = {
         # If each rank used all cores, ranks would wait for each other's threads.
-        "OMP_NUM_THREADS": str(max(1, available_cores() // processes)),
+        "OMP_NUM_THREADS": str(max(1, cores // processes)),
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(_SHUTDOWN_S),
     }
     return defaults | os.environ

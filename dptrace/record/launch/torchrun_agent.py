@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import signal
@@ -34,7 +35,9 @@ def main() -> int:
     path, *arguments = sys.argv[1:]
     _write_restarts(Path(path))
     try:
-        run.run(run.parse_args(arguments))
+        parsed = run.parse_args(arguments)
+        _listen_on_loopback(parsed)
+        run.run(parsed)
     except ChildFailedError as error:
         failures = sorted(error.failures.items(), key=lambda item: item[1].timestamp)
         write_json(Path(path), [{"rank": rank, "exit_code": failure.exitcode} for rank, failure in failures])
@@ -42,6 +45,14 @@ def main() -> int:
     except SignalException as stopped:
         return 128 + int(stopped.sigval)
     return 0
+
+
+def _listen_on_loopback(arguments: argparse.Namespace) -> None:
+    try:
+        from dptrace.record.launch.loopback import listen_on_loopback
+    except ImportError:  # a torch whose rendezvous has other classes
+        return
+    listen_on_loopback(arguments)
 
 
 def _write_restarts(path: Path) -> None:

@@ -238,21 +238,17 @@ class TrainerOptions(argparse.Namespace):
     )
     checkpoint_every: int | None = option(
         "faults",
-        "Write a checkpoint every N steps; for modes whose ranks all hold the whole model.",
+        "Write a checkpoint every N steps.",
         type=positive_int,
-        trait="replicated",
         in_run_options="if given",
     )
     checkpoints: str | None = option(
         "faults",
         "Folder of the checkpoints; the last two are kept [default: checkpoints/MODE].",
         metavar="FOLDER",
-        trait="replicated",
         in_run_options="if given",
     )
-    resume: bool = flag(
-        "faults", "Continue from the last checkpoint in that folder.", trait="replicated", in_run_options="if given"
-    )
+    resume: bool = flag("faults", "Continue from the last checkpoint in that folder.", in_run_options="if given")
     out: str | None = option(
         "recording",
         "Folder for the run [default: runs/MODE, or runs/SCRIPT's name].",

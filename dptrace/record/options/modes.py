@@ -137,7 +137,7 @@ def modes_with(trait: Trait) -> tuple[str, ...]:
 
 
 REPLICATED = modes_with("replicated")
-"""Modes that can write checkpoints and continue from them."""
+"""Modes in which a checkpoint of one rank is complete; in the others each rank writes what it holds."""
 
 
 def complete_mode(context: object, parameter: object, incomplete: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from dptrace.errors import UsageError
 from dptrace.record.options.catalog import OPTIONS, Option, TrainerOptions, positive_int
 from dptrace.record.options.models import MODELS
-from dptrace.record.options.modes import MODES
+from dptrace.record.options.modes import MODES, REPLICATED
 from dptrace.record.options.validation import SAMPLES, STATEFUL_COMPRESSIONS, check_compression
 
 __all__ = [
@@ -101,6 +101,9 @@ class Options(TrainerOptions):
         settings = {option.field: getattr(self, option.field) for option in OPTIONS if option.same_on_resume}
         if self.compress == "none":
             del settings["compress"]  # checkpoints of other modes do not have it
+        if self.mode not in REPLICATED:
+            layout = ("tp", "pp", "virtual_stages", "experts", "top_k", "ranks_per_node")
+            settings |= {name: value for name in layout if (value := vars(self).get(name)) is not None}
         return {"mode": self.mode} | settings
 
     @property

@@ -171,3 +171,11 @@ def test_other_steps_are_refused(text: str) -> None:
     """With an example."""
     with pytest.raises(UsageError, match="for example 4:6"):
         parse_steps(text)
+
+
+def test_elastic_machines_are_refused_with_the_number_to_give() -> None:
+    """A recording has the same ranks throughout: --nnodes 1:2 says so, with exit code 2."""
+    result = CliRunner().invoke(cli, ["record", "--mode", "ddp", "--nnodes", "1:2"])
+
+    assert 2 == result.exit_code
+    assert "--nnodes 2" in " ".join(result.output.split())

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from dptrace.record.launch.manifest import add_overhead, launch_metadata, manifest, overhead, write_manifest
+from dptrace.record.launch.manifest import (
+    add_overhead,
+    is_missing_ranks_note,
+    launch_metadata,
+    manifest,
+    overhead,
+    write_manifest,
+)
 from tests.support.recordings import recorded
 
 DOCUMENTED = Path(__file__).parents[3] / "docs" / "reference" / "run-folder.md"
@@ -67,7 +74,10 @@ def test_an_overhead_measured_later_is_added(tmp_path: Path) -> None:
 
 def test_ranks_that_lie_on_other_machines_are_told() -> None:
     """A folder with some of the ranks has a note; a failed run needs none."""
-    assert ["1 of 2 ranks are here; copy the others' traces beside them."] == manifest([_piece(0)], COMPLETE)["notes"]
+    (note,) = manifest([_piece(0)], COMPLETE)["notes"]
+    assert "1 of 2 ranks are here; " in note
+    assert "dptrace collect" in note
+    assert is_missing_ranks_note(note)
     failed = launch_metadata(["dptrace"], "naive", None, {"rank": 1, "message": "killed"})
     assert [] == manifest([_piece(0)], failed)["notes"]
     assert "failed" == manifest([], failed)["status"]

@@ -56,7 +56,7 @@ def test_a_checkpoint_is_read_to_the_cpu(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_what_cannot_begin_as_asked_says_what_can(tmp_path: Path) -> None:
     """Existing checkpoints without --resume, --resume without checkpoints, and a folder that cannot be written to."""
-    from dptrace.trainers.parts.optimizer_wrapper import checkpoints_of
+    from dptrace.record.checkpoints import checkpoints_of
 
     (tmp_path / "step-00000005.pt").write_text("")
     (tmp_path / "file").write_text("")
@@ -66,9 +66,10 @@ def test_what_cannot_begin_as_asked_says_what_can(tmp_path: Path) -> None:
         (["--checkpoint-every", "2"], tmp_path / "file" / "x", "no checkpoint can be written there"),
     ):
         with pytest.raises(UsageError, match=says):
-            checkpoints_of(options(*arguments, "--checkpoints", str(folder)))
-    assert checkpoints_of(options("--checkpoint-every", "2", "--checkpoints", str(tmp_path / "new"))) is not None
-    assert checkpoints_of(options()) is None
+            checkpoints_of(options(*arguments, "--checkpoints", str(folder)), torch.device("cpu"))
+    fresh = options("--checkpoint-every", "2", "--checkpoints", str(tmp_path / "new"))
+    assert checkpoints_of(fresh, torch.device("cpu")) is not None
+    assert checkpoints_of(options(), torch.device("cpu")) is None
 
 
 def test_clipped_gradients_have_the_norm_that_was_asked_for() -> None:

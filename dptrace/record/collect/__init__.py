@@ -1,0 +1,1 @@
+"""Join the parts of a run from machines that share no folder; imports no torch."""
