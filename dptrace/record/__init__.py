@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dptrace.record.marks import phase
     from dptrace.record.options.parse import Options, parse_options
     from dptrace.record.recording import Recording, record
+    from dptrace.record.script.explicit_step import step
 
 __all__ = [
     "Options",
@@ -33,6 +34,7 @@ __all__ = [
     "process_group",
     "record",
     "save_parameters",
+    "step",
 ]
 
 _HOMES = {
@@ -40,6 +42,7 @@ _HOMES = {
     **dict.fromkeys(("Options", "parse_options"), "options.parse"),
     **dict.fromkeys(("Recording", "record"), "recording"),
     "phase": "marks",
+    "step": "script.explicit_step",
 }
 
 

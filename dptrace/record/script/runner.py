@@ -14,14 +14,15 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import NoReturn
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from dptrace.errors import RecordingError
 from dptrace.record.distributed import exit_now
 from dptrace.record.launch import messages
 from dptrace.record.launch.process_tree import AGENT_PID_ENV, end_with_parent
 from dptrace.record.recording import is_failure, latest
-from dptrace.record.script.optimizer_steps import OptimizerSteps
+from dptrace.record.script.closures import mark_closure
+from dptrace.record.script.optimizer_steps import STEP_ADVICE, OptimizerSteps
 from dptrace.record.script_profiler.adoption import ScriptProfilerSteps
 from dptrace.record.stack_dump import install_stack_dump
 
@@ -39,7 +40,11 @@ def main() -> None:
     settings = messages.LauncherSettings.from_environment()
     adopts = settings is not None and settings.use_script_profiler
     steps = ScriptProfilerSteps(settings) if settings is not None and adopts else OptimizerSteps()
-    register_optimizer_step_post_hook(steps)
+    if isinstance(steps, OptimizerSteps):
+        steps.install()
+    else:
+        register_optimizer_step_pre_hook(mark_closure)
+        register_optimizer_step_post_hook(steps)
     code = _run(script, steps)
     if code:
         exit_now(code)
@@ -97,7 +102,7 @@ def _run(script: str, steps: OptimizerSteps | ScriptProfilerSteps) -> int:
         messages.report_failure(
             RecordingError(
                 f"{script} made no optimizer step, so there was no step to record. Steps are counted from "
-                "torch.optim optimizers; in a loop without one, call dptrace.record.record()."
+                f"torch.optim optimizers; in a loop without one, {STEP_ADVICE}."
             )
         )
         return 1
