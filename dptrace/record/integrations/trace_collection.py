@@ -23,7 +23,7 @@ from dptrace.errors import RecordingError
 from dptrace.record.distributed import RankStore
 from dptrace.record.launch import messages
 from dptrace.record.launch.manifest import launch_metadata, write_manifest
-from dptrace.record.launch.run_folder import RunFolder, trace_name
+from dptrace.record.launch.run_folder import RUN_FILE, RunFolder, trace_name
 
 __all__ = ["Delivery"]
 
@@ -100,13 +100,15 @@ class Delivery:
             self._pack(self._run.staging / name)
             messages.write_json(self._run.staging / f"rank{self._ranks.rank}.piece.json", piece)
             return
-        # A machine that does not share the folder of the collecting rank.
+        # Too late, or on a machine that does not share the folder of the collecting rank.
+        late = (self._run.path / RUN_FILE).exists()
         target = self._run.path / name
         if target.exists() and not self._force:
             raise RecordingError(f"{target} exists. Replace it with force=True, or choose another folder.")
         target.parent.mkdir(parents=True, exist_ok=True)
         self._pack(target)
-        self._print(f"wrote {target}; copy it beside the trace of rank 0, which is on another machine.")
+        elsewhere = "copy it beside the traces of the ranks on other machines"
+        self._print(f"wrote {target}; {'it came too late for run.json, but counts' if late else elsewhere}.")
 
     def _pack(self, target: Path) -> None:
         packed = target.with_name(f".{target.name}.part")
