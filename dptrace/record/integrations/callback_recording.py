@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +32,6 @@ class CallbackRecording:
         self._settings: dict[str, Any] = {"steps": steps, "warmup": warmup, "wait": wait, "force": force}
         self._out = out
         self._recording: Recording | None = None
-        self._closing: threading.Thread | None = None
         self._evaluation = EvaluationMarks()
         self._remove_hook: Callable[[], None] | None = None
 
@@ -54,15 +52,11 @@ class CallbackRecording:
             atexit.register(self._close_at_exit)
 
     def step(self, loss: torch.Tensor | float | None = None) -> None:
-        """End a step; after the last one, name the run while the training goes on."""
-        recording = self._recording
-        if recording is None or self._closing is not None:
-            return
-        recording.step(loss)
-        if recording.steps_done >= recording.total_steps:
-            self._stop_marks()
-            self._closing = threading.Thread(target=recording.close, name="dptrace_close")
-            self._closing.start()
+        """End a step; after the last recorded one, the run is written while the training goes on."""
+        if self._recording is not None:
+            self._recording.step(loss)
+            if self._recording.steps_done >= self._recording.total_steps:
+                self._stop_marks()
 
     def close(self, error: BaseException | None) -> None:
         """End the recording, early or not.
@@ -70,17 +64,13 @@ class CallbackRecording:
         Args:
             error: what ended the training; None if it ended by itself.
         """
-        recording, closing = self._recording, self._closing
-        self._recording = self._closing = None
+        recording, self._recording = self._recording, None
         if recording is None:
             return
         self._stop_marks()
         atexit.unregister(self._close_at_exit)
         with _contain_errors():
-            if closing is None:
-                recording.close(error)
-            else:
-                closing.join()
+            recording.close(error)
 
     def _stop_marks(self) -> None:
         self._evaluation.stop()

@@ -42,6 +42,7 @@ class Delivery:
         self._run, self._force, self._ranks, self._analyze = RunFolder(path), force, rank_store, analyze
         self.trace = path.with_name(f".{path.name}.rank{rank_store.rank}.{os.getpid()}.json")
         """Where the profiler writes this rank's trace first."""
+        self._folder = messages.window_folder(self._run.staging, 1)
         self._began = time.monotonic()
 
     def announce(self) -> None:
@@ -96,9 +97,9 @@ class Delivery:
 
     def _write(self, piece: dict[str, Any]) -> None:
         name = trace_name(self._ranks.rank)
-        if self._run.staging.exists():
-            self._pack(self._run.staging / name)
-            messages.write_json(self._run.staging / f"rank{self._ranks.rank}.piece.json", piece)
+        if self._folder.exists():
+            self._pack(self._folder / name)
+            messages.write_json(self._folder / f"rank{self._ranks.rank}.piece.json", piece)
             return
         # Too late, or on a machine that does not share the folder of the collecting rank.
         late = (self._run.path / RUN_FILE).exists()
@@ -122,6 +123,7 @@ class Delivery:
     def _collect(self, piece: dict[str, Any]) -> None:
         try:
             self._run.begin(self._force)
+            self._folder.mkdir()
         except Exception as error:
             self._ranks.publish("folder", json.dumps(str(error)))
             raise
@@ -129,12 +131,11 @@ class Delivery:
         try:
             self._write(piece)
             self._wait_for_the_others()
-            write_manifest(self._run.staging, launch_metadata(sys.orig_argv, None, sys.argv[0] or None, None))
-            pieces = len(list(self._run.staging.glob("rank*.gz")))
-            path = self._run.complete()
-        except BaseException:
+            write_manifest(self._folder, launch_metadata(sys.orig_argv, None, sys.argv[0] or None, None))
+            pieces = len(list(self._folder.glob("rank*.gz")))
+            path = self._run.complete(self._folder)
+        finally:
             self._run.discard()
-            raise
         self._report(path, pieces)
 
     def _wait_for_the_others(self) -> None:

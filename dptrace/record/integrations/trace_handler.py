@@ -101,6 +101,7 @@ def _describe(profiler: profile, rank_store: RankStore) -> dict[str, Any]:
         "recorded_steps": recorded_steps(profiler),
         "unprofiled_ns": [],
         "profiled_ns": [],
+        "overhead_windows": [],
         "losses": [],
         "memory": None,
         "ddp": None,

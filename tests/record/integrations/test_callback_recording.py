@@ -37,14 +37,15 @@ def _train(recording: Any, steps: int) -> None:
 
 
 def test_the_run_is_there_before_a_long_training_ends() -> None:
-    """After the last recorded step it is named on a thread; further steps and the end change nothing."""
+    """After the last recorded step it is written on a thread; further steps and the end lose nothing."""
     recording = _recording("x")
     _train(recording, 3)
-    recording._closing.join()
+    recording._recording._join_writer()
     run = json.loads(Path("x/run.json").read_text())
     recording.step()
     recording.close(None)
 
+    assert not recording._remove_hook
     assert ("complete", 5, [1.0] * 3) == (run["status"], run["parameters"], run["losses"])
     assert ["x"] == [path.name for path in Path().iterdir()]
 

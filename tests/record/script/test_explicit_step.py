@@ -65,10 +65,10 @@ def test_in_a_script_it_counts_instead_of_the_optimizer(folder: Path, monkeypatc
     for _ in range(5):
         for _ in range(7):
             steps(optimizer, (), {})
-        assert not (folder / "rank0.piece.json").exists()
+        assert not (folder / "window1" / "rank0.piece.json").exists()
         step(0.5)
     steps.close(None)
 
-    piece = json.loads((folder / "rank0.piece.json").read_text())
+    piece = json.loads((folder / "window1" / "rank0.piece.json").read_text())
     assert (2, 3, [0.5] * 4) == (piece["recorded_steps"], piece["parameters"], piece["losses"])
     assert steps.seen

@@ -129,17 +129,17 @@ def _record(script: str, folder: Path) -> dict[str, object]:
     variables = environment() | settings | paths
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=600)
     assert 0 == done.returncode, done.stderr
-    piece: dict[str, object] = json.loads((folder / "rank0.piece.json").read_text())
+    piece: dict[str, object] = json.loads((folder / "window1" / "rank0.piece.json").read_text())
     return piece
 
 
 def _split(folder: Path) -> pd.DataFrame:
-    return dptrace.open(folder / "rank0.pt.trace.json.gz").steps()
+    return dptrace.open(folder / "window1" / "rank0.pt.trace.json.gz").steps()
 
 
 def _products(folder: Path) -> int:
     """Return how many products of matrices the trace has."""
-    with gzip.open(folder / "rank0.pt.trace.json.gz") as file:
+    with gzip.open(folder / "window1" / "rank0.pt.trace.json.gz") as file:
         events = json.load(file)["traceEvents"]
     return sum(event.get("name") in ("aten::mm", "aten::addmm") for event in events)
 
