@@ -64,9 +64,8 @@ def test_a_step_is_an_update_and_validation_is_other(package: str) -> None:
     assert ("complete", [], []) == (run.metadata["status"], run.metadata["notes"], run.metadata["losses"])
     assert 4 == len(split)
     assert (split[["forward_ns", "backward_ns", "optimizer_ns"]] > 0).all(axis=None)
-    # 32 batches are validated after the second and the fourth step, two are trained with in each.
-    assert (split["other_ns"] > split["forward_ns"]).tolist()[0::2] == [True, True]
-    assert (split["other_ns"] < split["forward_ns"]).tolist()[1::2] == [True, True]
+    # 32 batches are validated after the second and the fourth step. Loading them, which is not marked, stays forward.
+    assert split["other_ns"][0::2].min() > 5 * split["other_ns"][1::2].max()
 
 
 def test_a_training_that_fails_keeps_its_trace() -> None:
