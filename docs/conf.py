@@ -37,7 +37,7 @@ html_theme_options = {"navigation_with_keys": True}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 # Names as the code writes them (`str | None`, `pd.DataFrame`), without importing pandas or torch to resolve them.
-autodoc_mock_imports = ["torch"]
+autodoc_mock_imports = ["torch", "transformers"]
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 copybutton_exclude = ".linenos, .gp, .go"

@@ -19,13 +19,19 @@ from dptrace.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from dptrace.record.distributed import World, assert_in_sync, process_group, save_parameters
+    from dptrace.record.integrations.huggingface import TrainerCallback
+    from dptrace.record.integrations.lightning import LightningCallback
+    from dptrace.record.integrations.trace_handler import trace_handler
     from dptrace.record.marks import phase
     from dptrace.record.options.parse import Options, parse_options
     from dptrace.record.recording import Recording, record
+    from dptrace.record.script.explicit_step import step
 
 __all__ = [
+    "LightningCallback",
     "Options",
     "Recording",
+    "TrainerCallback",
     "World",
     "assert_in_sync",
     "parse_options",
@@ -33,6 +39,8 @@ __all__ = [
     "process_group",
     "record",
     "save_parameters",
+    "step",
+    "trace_handler",
 ]
 
 _HOMES = {
@@ -40,6 +48,10 @@ _HOMES = {
     **dict.fromkeys(("Options", "parse_options"), "options.parse"),
     **dict.fromkeys(("Recording", "record"), "recording"),
     "phase": "marks",
+    "step": "script.explicit_step",
+    "TrainerCallback": "integrations.huggingface",
+    "LightningCallback": "integrations.lightning",
+    "trace_handler": "integrations.trace_handler",
 }
 
 

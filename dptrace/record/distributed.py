@@ -356,6 +356,20 @@ class RankStore:
         except RuntimeError:
             return None
 
+    def count(self, barrier_name: str) -> int:
+        """Return how many ranks have arrived at a barrier; 0 if this rank is the only one."""
+        return 0 if self._store is None else int(self._store.add(f"{self._prefix}/{barrier_name}", 0))
+
+    def claim(self, what: str) -> bool:
+        """Return whether this rank is the first to claim something; all others get no."""
+        return self._store is None or self._store.add(f"{self._prefix}/{what}/claims", 1) == 1
+
+    def published(self, what: str) -> str | None:
+        """Return a text that a rank has published; None if none has yet."""
+        if self._store is None or not self._store.check([f"{self._prefix}/{what}"]):
+            return None
+        return self.receive(what)
+
     def publish(self, what: str, text: str) -> None:
         """Publish a text for the other ranks."""
         if self._store is not None:

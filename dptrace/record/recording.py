@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -336,10 +337,13 @@ class Recording:
         self.model = None  # so that the model, and with it DDP's process group, can be freed
         self.losses.clear()
         self._join_writer()
-        self._writer = threading.Thread(
-            target=self.output.write, args=(window.number, profile, metadata), name="dptrace_writer"
-        )
-        self._writer.start()
+        write = partial(self.output.write, window.number, profile, metadata)
+        self._writer = threading.Thread(target=write, name="dptrace_writer")
+        try:
+            self._writer.start()
+        except RuntimeError:  # the interpreter is ending, as in a callback at exit
+            self._writer = None
+            write()
 
     @contextmanager
     def _contain_errors(self) -> Iterator[None]:

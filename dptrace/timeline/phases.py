@@ -29,6 +29,8 @@ _SHARDS_BACKWARD = (
 _OPTIMIZER, _OPTIMIZER_STEP = "Optimizer.", "Optimizer.step"
 """Starts of the labels that torch puts around all that an optimizer does, and around its step."""
 _MARKED = {f"{MARK}{phase.name.lower()}": phase for phase in Phase} | {f"{MARK}evaluation": Phase.OTHER}
+_CLOSURE = f"{MARK}closure"
+"""The recorder's mark around each call of a closure by ``Optimizer.step``: the code inside is like the loop's own."""
 _NODE = re.compile(r"(?:Backward\d*|^torch::autograd::AccumulateGrad)$")
 
 
@@ -38,9 +40,10 @@ def phases(trace: Trace, steps: CpuSteps, thread: NDArray[np.int32], time: Int64
     The first match counts:
 
     1. a mark of dptrace's recorder;
-    2. of a node of the autograd engine, a pipeline's or FSDP's backward label, and ``Optimizer.*``, the innermost;
-    3. inside ``Optimizer.step``, but before the end of the last backward function that began within it: forward, by
-       the closure that the step calls;
+    2. of a node of the autograd engine, a pipeline's or FSDP's backward label, ``Optimizer.*``, and the mark of a
+       closure that ``Optimizer.step`` calls, the innermost; directly inside a closure, rules 4 and 5 decide;
+    3. inside an ``Optimizer.step`` whose closures are not marked, but before the end of the last backward function
+       that began within it: forward, by the closure that the step calls;
     4. in a step with backward work: forward if launched before the step's last backward function ended, else other;
     5. in a trace without backward: forward.
     """
@@ -49,10 +52,11 @@ def phases(trace: Trace, steps: CpuSteps, thread: NDArray[np.int32], time: Int64
     on_cpu = (trace.category == Category.ANNOTATION) | (trace.category == Category.CPU_OP)
     backward = functions | backward_actions(trace) | (on_cpu & trace.named(*_SHARDS_BACKWARD))
     optimizer = on_cpu & trace.named(_OPTIMIZER)
-    innermost = enclosing(trace, backward | optimizer, thread, time)
-    found = innermost >= 0
+    closure = on_cpu & trace.named(_CLOSURE)
+    innermost = enclosing(trace, backward | optimizer | closure, thread, time)
+    found = (innermost >= 0) & ~closure[innermost]
     in_optimizer = found & optimizer[innermost]
-    in_closure = in_optimizer & (time < _closure_end(trace, functions, backward, optimizer)[innermost])
+    in_closure = in_optimizer & (time < _closure_end(trace, functions, backward, optimizer, closure)[innermost])
     phase[found & ~in_optimizer] = Phase.BACKWARD
     phase[in_optimizer] = Phase.OPTIMIZER
     phase[in_closure] = Phase.FORWARD
@@ -65,13 +69,17 @@ def phases(trace: Trace, steps: CpuSteps, thread: NDArray[np.int32], time: Int64
 
 
 def _closure_end(
-    trace: Trace, functions: NDArray[np.bool_], backward: NDArray[np.bool_], optimizer: NDArray[np.bool_]
+    trace: Trace,
+    functions: NDArray[np.bool_],
+    backward: NDArray[np.bool_],
+    optimizer: NDArray[np.bool_],
+    closure: NDArray[np.bool_],
 ) -> Int64:
     """Return for each event when the closure that it calls ends its last backward function, in ns.
 
     The functions may run on the engine's own threads, so time alone shows which began within an ``Optimizer.step``.
-    Events that are no ``Optimizer.step``, or call no closure, have the smallest time. So do the steps that run inside
-    backward: they are in a gradient hook, and other threads of the engine go on meanwhile.
+    Events that are no ``Optimizer.step``, or call no closure, have the smallest time. So do steps whose closures are
+    marked, and those that run inside backward: they are in a gradient hook, and other threads of the engine go on.
     """
     until = np.full(len(trace), np.iinfo(np.int64).min)
     begun = np.flatnonzero(functions)
@@ -79,6 +87,8 @@ def _closure_end(
     if not len(begun) or not len(steps):
         return until
     steps = steps[enclosing(trace, backward, trace.thread[steps], trace.start_ns[steps]) < 0]
+    marks = np.flatnonzero(closure)
+    steps = np.setdiff1d(steps, enclosing(trace, optimizer, trace.thread[marks], trace.start_ns[marks]))
     first = np.searchsorted(trace.start_ns[begun], trace.start_ns[steps])
     last = np.searchsorted(trace.start_ns[begun], trace.end_ns[steps], side="right")
     # The latest end of those within; one entry beyond all for reduceat, which returns it where there is none.

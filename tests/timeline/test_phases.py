@@ -116,6 +116,29 @@ def test_each_call_of_a_closure_is_forward_and_backward(tmp_path: Path) -> None:
     assert ["forward", "forward", "optimizer"] == phase_of(file, tmp_path)
 
 
+CLOSURE = "dptrace::closure"
+
+
+def test_a_marked_closure_is_like_the_loops_own_code(tmp_path: Path) -> None:
+    """Clipping after its backward is other, and what the optimizer does around and between its calls is optimizer."""
+    file = step().label("Optimizer.step#LBFGS.step", 5, 90).label(CLOSURE, 10, 35).label(CLOSURE, 50, 70)
+    file.label("Optimizer.zero_grad#LBFGS.zero_grad", 11, 13).op(WRAPPER, 20, 30).op(WRAPPER, 55, 60, tid=2)
+    times = (7, 12, 15, 25, 32, 40, 52, 65, 80, 95)
+    for number, time in enumerate(times):
+        file.kernel(f"k{number}", 100 + number, 101 + number, launch=time)
+
+    first = ["optimizer", "optimizer", "forward", "backward", "forward"]
+    assert [*first, "optimizer", "forward", "other", "optimizer", "other"] == phase_of(file, tmp_path)
+
+
+def test_a_marked_closure_without_backward_is_no_optimizer(tmp_path: Path) -> None:
+    """A loss that is only evaluated, after the loop's own backward and before that of the next step."""
+    file = step().op(WRAPPER, 2, 4, tid=2).label("Optimizer.step#SGD.step", 5, 90).label(CLOSURE, 10, 35)
+    file.kernel("loss", 100, 101, launch=15).kernel("update", 101, 102, launch=50)
+
+    assert ["other", "optimizer"] == phase_of(file, tmp_path)
+
+
 def test_an_optimizer_in_a_gradient_hook_calls_no_closure(tmp_path: Path) -> None:
     """It stays optimizer while another thread of the engine begins its next backward function."""
     file = step().op(WRAPPER, 10, 40, tid=2).label(OPTIMIZER, 12, 30, tid=2).op(WRAPPER, 15, 35, tid=3)

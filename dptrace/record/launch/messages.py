@@ -244,7 +244,7 @@ def no_steps_message(program: str) -> str:
     """Return the message that there was no step to record."""
     return (
         f"{program} made no optimizer step, so there was no step to record. Steps are counted from "
-        "torch.optim optimizers; in a loop without one, call dptrace.record.record()."
+        "torch.optim optimizers; in a loop without one, call dptrace.record.step() at the end of each pass."
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from dptrace.record.launch.messages import LauncherSettings
+from dptrace.record.script.closures import mark_closure
 from dptrace.record.script.optimizer_steps import OptimizerSteps
 from dptrace.record.script_profiler import guard
 from dptrace.record.script_profiler.adoption import ScriptProfilerSteps
@@ -22,6 +23,11 @@ def watch_steps() -> Steps:
     guard.install()  # before the script can prepare a profiler of its own
     settings = LauncherSettings.from_environment()
     adopts = settings is not None and settings.use_script_profiler
-    steps = ScriptProfilerSteps(settings) if settings is not None and adopts else OptimizerSteps()
-    register_optimizer_step_post_hook(steps)
+    if settings is not None and adopts:
+        adopted = ScriptProfilerSteps(settings)
+        register_optimizer_step_pre_hook(mark_closure)
+        register_optimizer_step_post_hook(adopted)
+        return adopted
+    steps = OptimizerSteps()
+    steps.install()
     return steps

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # torch's own, which differ 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Assign a launcher's folder to this process, for one recorded step after two of warm-up."""
+    monkeypatch.delitem(sys.modules, "dptrace.record.script.explicit_step", raising=False)
     assignment = LauncherSettings(str(tmp_path), "runs/x", steps=1, warmup=2, wait=0)
     for name, value in assignment.environment().items():
         monkeypatch.setenv(name, value)

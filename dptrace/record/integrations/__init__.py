@@ -1,0 +1,1 @@
+"""One line for the frameworks and profilers that people already use."""

@@ -1,0 +1,91 @@
+"""A recording that a framework's callback begins, steps and ends; it never ends the training."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from dptrace.errors import RecordingError
+from dptrace.record.launch import messages
+from dptrace.record.launch.run_folder import RunFolder
+from dptrace.record.recording import Recording, record
+from dptrace.record.script.closures import mark_closure
+from dptrace.record.script.evaluation import EvaluationMarks
+
+__all__ = ["CallbackRecording"]
+
+
+class CallbackRecording:
+    """Records the first steps of a training between :meth:`begin` and :meth:`close`."""
+
+    def __init__(self, out: str | os.PathLike[str] | None, steps: int, warmup: int, wait: int | None, force: bool):
+        if out is not None and messages.LauncherSettings.from_environment() is None:
+            RunFolder(Path(out)).check(force)  # before a training that would take hours
+        self._settings: dict[str, Any] = {"steps": steps, "warmup": warmup, "wait": wait, "force": force}
+        self._out = out
+        self._recording: Recording | None = None
+        self._evaluation = EvaluationMarks()
+        self._remove_hook: Callable[[], None] | None = None
+
+    def begin(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Begin to record; a training of this callback before that ended without a word is closed first.
+
+        Args:
+            parameters: what is trained.
+        """
+        self.close(None)
+        with _contain_errors():
+            recording = record(self._out, **self._settings)
+            recording.set_parameters(parameters)
+            recording.__enter__()
+            self._recording = recording
+            self._evaluation.start()
+            self._remove_hook = register_optimizer_step_pre_hook(mark_closure).remove
+            atexit.register(self._close_at_exit)
+
+    def step(self, loss: torch.Tensor | float | None = None) -> None:
+        """End a step; after the last recorded one, the run is written while the training goes on."""
+        if self._recording is not None:
+            self._recording.step(loss)
+            if self._recording.steps_done >= self._recording.total_steps:
+                self._stop_marks()
+
+    def close(self, error: BaseException | None) -> None:
+        """End the recording, early or not.
+
+        Args:
+            error: what ended the training; None if it ended by itself.
+        """
+        recording, self._recording = self._recording, None
+        if recording is None:
+            return
+        self._stop_marks()
+        atexit.unregister(self._close_at_exit)
+        with _contain_errors():
+            recording.close(error)
+
+    def _stop_marks(self) -> None:
+        self._evaluation.stop()
+        if self._remove_hook is not None:
+            self._remove_hook()
+            self._remove_hook = None
+
+    def _close_at_exit(self) -> None:
+        # With an error: otherwise rank 0 would wait for the files of ranks that have ended.
+        self.close(RecordingError("the training ended before its last step"))
+
+
+@contextmanager
+def _contain_errors() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        print(f"dptrace: nothing is recorded: {messages.error_text(error)}", file=sys.stderr)

@@ -1,0 +1,116 @@
+"""Turn the traces of any torch.profiler use into runs: ``profile(on_trace_ready=trace_handler("runs/x"))``."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerAction, profile
+
+from dptrace.record.distributed import RankStore
+from dptrace.record.environment import device_name, versions
+from dptrace.record.integrations.trace_collection import Delivery
+from dptrace.record.launch import messages
+from dptrace.record.launch.run_folder import RunFolder, trace_name
+from dptrace.record.profiler import device_of
+from dptrace.record.rank_metadata import local_rank, node_rank
+
+__all__ = ["TraceHandler", "recorded_steps", "trace_handler"]
+
+
+def trace_handler(
+    out: str | os.PathLike[str], *, force: bool = False, analyze: bool = True
+) -> Callable[[profile], None]:
+    """Return a handler for ``on_trace_ready`` of torch.profiler, which makes a run of each rank's trace.
+
+    Each rank writes its trace on a thread of its own. As soon as all are there, rank 0 names the run and prints its
+    split and findings. Each further cycle of a repeating schedule is a run of its own: ``x-2``, ``x-3`` …
+
+    Where only some ranks profile, the run has those, after half a minute. An error is one line in the log; the training
+    goes on.
+
+    Args:
+        out: folder of the run.
+        force: replace existing runs.
+        analyze: print split and findings on rank 0.
+
+    Raises:
+        UsageError: the folder holds other files or a run.
+    """
+    RunFolder(Path(out)).check(force)
+    return TraceHandler(Path(os.path.abspath(out)), force, analyze)
+
+
+class TraceHandler:
+    """Makes a run of each trace that a profiler hands to it."""
+
+    def __init__(self, out: Path, force: bool, analyze: bool) -> None:
+        self._out, self._force, self._analyze = out, force, analyze
+        self._cycles = 0
+
+    def __call__(self, profiler: profile) -> None:
+        """Take the profiler's trace, and write it while the training goes on."""
+        self._cycles += 1
+        try:
+            self._take(profiler)
+        except Exception as error:
+            print(f"dptrace: no run was made of this trace: {messages.error_text(error)}", file=sys.stderr)
+
+    def _take(self, profiler: profile) -> None:
+        number = self._cycles
+        path = self._out if number == 1 else self._out.with_name(f"{self._out.name}-{number}")
+        rank_store = RankStore(f"traces/{path}")
+        delivery = Delivery(path, self._force, rank_store, self._analyze)
+        delivery.announce()
+        profiler.export_chrome_trace(str(delivery.trace))
+        piece = _describe(profiler, rank_store)
+        # Not a daemon: the interpreter waits for it at its end.
+        threading.Thread(target=delivery.deliver, args=(piece,), name="dptrace_trace").start()
+
+
+def recorded_steps(profiler: profile) -> int:
+    """Return how many whole steps the trace of a profiler holds; 0 if its ``step()`` was never called."""
+    recording = (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+    last = profiler.step_num - 1
+    first = last
+    while first >= 0 and profiler.schedule(first) in recording:
+        if first != last and profiler.schedule(first) == ProfilerAction.RECORD_AND_SAVE:
+            break  # the end of the cycle before
+        first -= 1
+    return last - first
+
+
+def _describe(profiler: profile, rank_store: RankStore) -> dict[str, Any]:
+    """Return this rank's part of run.json, as far as a profiler tells; see :meth:`Recording.describe`."""
+    device = device_of(())
+    return {
+        "rank": rank_store.rank,
+        "node": node_rank(),
+        "local_rank": local_rank(device, rank_store.rank),
+        "host": platform.node(),
+        "device": device_name(device),
+        "threads": torch.get_num_threads(),
+        "file": trace_name(rank_store.rank),
+        "recorded_steps": recorded_steps(profiler),
+        "unprofiled_ns": [],
+        "profiled_ns": [],
+        "overhead_windows": [],
+        "losses": [],
+        "memory": None,
+        "ddp": None,
+        "notes": [],
+        "model": None,
+        "parameters": None,
+        "options": {},
+        "schedule": None,
+        "world_size": rank_store.size,
+        "backend": dist.get_backend() if dist.is_available() and dist.is_initialized() else None,
+        "versions": versions(),
+    }

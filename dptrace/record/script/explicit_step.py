@@ -1,0 +1,26 @@
+"""End a step where the script says so, with ``dptrace.record.step()``: not each pass has one step of an optimizer."""
+
+from __future__ import annotations
+
+import torch
+
+from dptrace.record.recording import latest
+from dptrace.record.script import optimizer_steps
+
+__all__ = ["step"]
+
+
+def step(loss: torch.Tensor | float | None = None) -> None:
+    """End a step of the recording of this process, if there is one; else do nothing.
+
+    Call it at the end of each pass of the loop. In a script under ``dptrace record``, these calls count, and the
+    optimizer's steps no longer do.
+
+    Args:
+        loss: the step's loss, for run.json. It stays on its device, so that no step waits for it.
+    """
+    counter, recording = optimizer_steps.running(), latest()
+    if counter is not None:
+        counter.end_step(loss)
+    elif recording is not None:
+        recording.step(loss)
