@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -24,7 +25,7 @@ from dptrace.record.launch.process_tree import end_with_parent
 from dptrace.record.launch.run_folder import RunFolder, trace_name
 from dptrace.record.window_requests import Request, WindowRequests
 
-__all__ = ["RecordingOutput", "open_output", "write_rank"]
+__all__ = ["RecordingOutput", "open_output", "start_thread", "write_rank"]
 
 _LONGEST_WRITE = timedelta(hours=2)
 """How long rank 0 waits for the slowest rank's file."""
@@ -76,11 +77,24 @@ def write_rank(folder: Path, export: Callable[[str], Any], metadata: dict[str, A
         packed.unlink(missing_ok=True)
 
 
+def start_thread(write: Callable[[], None]) -> threading.Thread | None:
+    """Write in a thread; at once, and return None, if the interpreter is ending and starts none."""
+    thread = threading.Thread(target=write, name="dptrace_writer")
+    try:
+        thread.start()
+    except RuntimeError:
+        write()
+        return None
+    return thread
+
+
 class LauncherOutput:
     """The launcher's folder; the launcher waits for all ranks and renames the run."""
 
     def __init__(self, settings: messages.LauncherSettings, rank_store: RankStore) -> None:
         self.folder, self.rank_store = Path(settings.folder), rank_store
+        self.log: Path | None = self.folder / f"rank{rank_store.rank}.profiler"
+        """What torch prints when the profiler starts and stops."""
         self._requests = WindowRequests(self.folder, rank_store) if settings.script else None
         self._heartbeat: int | None = None
 
@@ -113,8 +127,12 @@ class LauncherOutput:
 
     def write(self, number: int, profiler: profile, metadata: dict[str, Any]) -> None:
         """Write the files of a recorded window."""
+        folder = messages.window_folder(self.folder, number)
         try:
-            write_rank(messages.window_folder(self.folder, number), profiler.export_chrome_trace, metadata)
+            folder.mkdir(parents=True, exist_ok=True)
+            if self.log is not None and self.log.exists():
+                os.replace(self.log, folder / f"rank{self.rank_store.rank}.log")
+            write_rank(folder, profiler.export_chrome_trace, metadata)
         except RecordingError as error:
             messages.report_failure(error)
 
@@ -145,6 +163,7 @@ class StandaloneOutput:
         self._run = RunFolder(path)
         self._force = force
         self.folder = messages.window_folder(self._run.staging, 1)
+        self.log: Path | None = None
         self._failure: dict[str, Any] | None = None
         self._complete: Path | None = None
         self._overhead: dict[str, Any] | None = None

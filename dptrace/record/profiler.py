@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,6 +49,7 @@ class AlignedProfile(profile):
         choose_end: called before the barrier, when recording begins; it may change the end of the window.
         without_operators: leave the operators on the CPU out.
         device: where the training is.
+        log: a file for what torch prints about the profiler; by default that is dropped.
     """
 
     def __init__(
@@ -57,10 +59,12 @@ class AlignedProfile(profile):
         choose_end: Callable[[], None] = lambda: None,
         without_operators: bool = False,
         device: torch.device | None = None,
+        log: Path | None = None,
         **settings: Any,
     ) -> None:
         super().__init__(schedule=self._action, **settings)
         self._device = device or torch.device("cpu")
+        self._log = log
         self._ending = False
         self._window, self._rank_store, self._choose_end = window, rank_store, choose_end
         self._without_operators = without_operators
@@ -73,12 +77,12 @@ class AlignedProfile(profile):
 
     def prepare_trace(self) -> None:
         """Prepare for recording without Kineto's lines on the terminal."""
-        with quiet_stderr():
+        with quiet_stderr(self._log):
             super().prepare_trace()
 
     def start_trace(self) -> None:
         """Start recording, then wait for the other ranks; the first ``ProfilerStep`` begins after that."""
-        with quiet_stderr(), _only_marks() if self._without_operators else nullcontext():
+        with quiet_stderr(self._log), _only_marks() if self._without_operators else nullcontext():
             super().start_trace()
         if threads := gloo_threads():
             self.add_metadata_json("gloo_threads", json.dumps(threads))
@@ -90,7 +94,7 @@ class AlignedProfile(profile):
     def stop_trace(self) -> None:
         """Stop recording when the device that trains has done its work; torch waits for the current one only."""
         accelerator = accelerator_of(self._device)
-        with quiet_stderr(), nullcontext() if accelerator is None else accelerator.module.device(self._device):
+        with quiet_stderr(self._log), nullcontext() if accelerator is None else accelerator.module.device(self._device):
             super().stop_trace()
 
     def finish(self) -> None:

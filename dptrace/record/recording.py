@@ -18,7 +18,7 @@ from dptrace.core.units import plural
 from dptrace.record.launch import messages
 from dptrace.record.memory import MemoryTracker
 from dptrace.record.options.parse import Schedule
-from dptrace.record.output import RecordingOutput, open_output
+from dptrace.record.output import RecordingOutput, open_output, start_thread
 from dptrace.record.profiler import AlignedProfile, Stopwatch, device_of
 from dptrace.record.rank_metadata import describe, overhead_metadata
 from dptrace.record.window_profiler import WindowProfiler
@@ -134,7 +134,7 @@ class Recording:
         self.stopwatch = Stopwatch(self.device)
         self._windows = deque(plan.windows)
         self._window: Window | None = None
-        self.profiler = WindowProfiler(self.rank_store, plan.settings, self._make_way)
+        self.profiler = WindowProfiler(self.rank_store, plan.settings, self._make_way, output.log)
         self._spare: tuple[Window, AlignedProfile] | None = None
         self._recorded = 0
         self._writer: threading.Thread | None = None
@@ -232,10 +232,10 @@ class Recording:
         request = self.output.poll_requests(self.steps_done)
         if request is None:
             return
-        late = self.steps_done - request.first
-        if late > 0 and request.kind == "record":
-            self.notes.append(f"Rank {self.rank_store.rank} began to record {plural(late, 'step')} late.")
         first = max(request.first, self.steps_done)
+        if first > request.first and request.kind == "record":
+            late = plural(first - request.first, "step")
+            self.notes.append(f"Rank {self.rank_store.rank} began to record {late} late.")
         self._windows.extend(self.plan.requested(request.kind, first, self._recorded + 1))
         self._windows = deque(sorted(self._windows, key=lambda window: window.first))
 
@@ -337,13 +337,7 @@ class Recording:
         self.model = None  # so that the model, and with it DDP's process group, can be freed
         self.losses.clear()
         self._join_writer()
-        write = partial(self.output.write, window.number, profile, metadata)
-        self._writer = threading.Thread(target=write, name="dptrace_writer")
-        try:
-            self._writer.start()
-        except RuntimeError:  # the interpreter is ending, as in a callback at exit
-            self._writer = None
-            write()
+        self._writer = start_thread(partial(self.output.write, window.number, profile, metadata))
 
     @contextmanager
     def _contain_errors(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -29,11 +30,14 @@ class WindowProfiler:
     """The profiler of a recording, which is on in some windows of steps.
 
     Args:
+        log: a file for what torch prints about the profiler.
         make_way: called when the script starts its own profiler while this one is on; turns this one off.
     """
 
-    def __init__(self, rank_store: RankStore, settings: LauncherSettings, make_way: Callable[[], None]) -> None:
-        self._rank_store, self._settings = rank_store, settings
+    def __init__(
+        self, rank_store: RankStore, settings: LauncherSettings, make_way: Callable[[], None], log: Path | None
+    ) -> None:
+        self._rank_store, self._settings, self._log = rank_store, settings, log
         self._guard = profiler_guard.install()
         self._guard.sentences()  # of earlier recordings
         self._guard.on_foreign_start = make_way
@@ -62,6 +66,7 @@ class WindowProfiler:
             choose_end=lambda: self._choose_end(window),
             without_operators=self._settings.light and accelerator_of(device) is not None,
             device=device,
+            log=self._log,
             activities=_activities(device),
             record_shapes=not self._settings.light and _needs_shapes(device),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from dptrace.core.units import share
 from dptrace.run.run import Run
 
 __all__ = ["Headline", "headline"]
@@ -25,8 +26,18 @@ def headline(run: Run) -> Headline:
     title = Path(run.path).name or run.path
     facts = [str(run.metadata[key]) for key in ("mode", "model") if isinstance(run.metadata.get(key), str)]
     facts = [fact for fact in facts if fact != title]
-    facts += [_ranks(run), _devices(run), _steps(run)]
+    facts += [_ranks(run), _devices(run), _steps(run), _overhead(run)]
     return Headline(title, run.path, tuple(fact for fact in facts if fact), run.notes)
+
+
+_NOTABLE_OVERHEAD = 0.1
+"""From here on the profiler's overhead is part of the heading: the figures are not those of an ordinary step."""
+
+
+def _overhead(run: Run) -> str:
+    overhead = run.metadata.get("profiler_overhead")
+    notable = isinstance(overhead, int | float) and not isinstance(overhead, bool) and overhead > _NOTABLE_OVERHEAD
+    return f"the profiler adds {share(overhead)} to a step" if notable and isinstance(overhead, int | float) else ""
 
 
 def _ranks(run: Run) -> str:

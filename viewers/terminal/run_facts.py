@@ -49,16 +49,16 @@ def profiler_sentence(info: Mapping[str, Any]) -> str:
     overhead, ranks = info.get("profiler_overhead"), info.get("ranks")
     if not isinstance(overhead, float | int) or not isinstance(ranks, list):
         return ""
-    timed = [rank for rank in ranks if isinstance(rank, dict) and rank.get("unprofiled_ns") and rank.get("profiled_ns")]
-    if not timed:
-        return ""
     try:
-        plain, profiled = (fmean(median(rank[key]) for rank in timed) for key in ("unprofiled_ns", "profiled_ns"))
-    except (TypeError, ValueError):  # edited by hand
+        plain = fmean(
+            median(rank["unprofiled_ns"]) for rank in ranks if isinstance(rank, dict) and rank["unprofiled_ns"]
+        )
+    except (KeyError, TypeError, ValueError):  # not measured, or edited by hand
         return ""
     # Steps that are faster with the profiler show how much steps vary, not what the profiler costs.
     cost = f"+{share(overhead)}" if overhead > 0 else "no overhead seen"
-    return f"A step takes {duration(plain)} without the profiler and {duration(profiled)} with it ({cost})."
+    profiled = f" and {duration(plain * (1 + overhead))} with it" if overhead > 0 else ""
+    return f"A step takes {duration(plain)} without the profiler{profiled} ({cost})."
 
 
 def _has_memory(rank: object) -> bool:

@@ -157,6 +157,6 @@ def _keep_failed(run: RunFolder, run_metadata: dict[str, Any], number: int) -> P
         return None
     folder.mkdir(exist_ok=True)
     for log in logs:
-        log.rename(folder / log.name)
+        log.replace(folder / log.name)
     write_manifest(folder, run_metadata)
     return run.keep_failed(folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 from tests.support.builders import TimelineBuilder, two_rank_timelines
@@ -36,3 +38,12 @@ def test_a_mode_that_is_the_run_s_name_is_not_said_twice() -> None:
     run = Run("runs/naive", two_rank_timelines(), {"mode": "naive", "model": "medium"}, (), 2)
 
     assert ("medium", "2 ranks", "2 × NVIDIA H100", "2 steps") == headline(run).facts
+
+
+@pytest.mark.parametrize(("overhead", "said"), [(0.18, True), (0.1, False), (-0.3, False), (None, False), ("x", False)])
+def test_a_notable_overhead_is_part_of_the_heading(overhead: object, said: bool) -> None:
+    """Above 10 % the figures are not those of an ordinary step."""
+    run = Run("x", two_rank_timelines(), {"profiler_overhead": overhead}, (), 2)
+
+    assert said == any("profiler" in fact for fact in headline(run).facts)
+    assert said == any("18 %" in fact for fact in headline(run).facts)
