@@ -32,6 +32,10 @@ ATTACH_FILE = "attach"
 """The file in the staging folder by which ``dptrace record --attach`` asks for a window."""
 _ATTACHABLE = "attachable"
 """The file that shows that the launcher looks for the other."""
+_STOPPED = "stopped"
+"""The file by which machine 0 says that --stop has ended the training."""
+_OTHERS_LOOK_S = 2.0
+"""How long machine 0 then leaves the file to the others, on a folder that may be on a network."""
 _LOOK_S = 0.2
 """Seconds between two looks at the ranks' files."""
 _FINISH_S = 15
@@ -99,13 +103,22 @@ class Monitor:
         self._looked = time.monotonic()
         self._report_progress()
         if self.is_for_another_machine:
-            return False
+            return (self.run.staging / _STOPPED).exists()
         self._check_progress(agent)
         if self.job.mode is None:
             self._pass_on_requests()
             self.complete_runs(goes_on=True)
             self._add_overhead()
-        return self.job.stop and len(self.runs) >= max(self.job.repeat, 1) and self._overhead_known
+        return self._stops()
+
+    def _stops(self) -> bool:
+        """Return whether --stop ends the training now; the launchers of other machines that share the folder follow."""
+        if not self.job.stop or len(self.runs) < self.job.repeat or not self._overhead_known:
+            return False
+        if self.job.machines > 1:
+            (self.run.staging / _STOPPED).touch()
+            time.sleep(_OTHERS_LOOK_S)
+        return True
 
     @property
     def is_for_another_machine(self) -> bool:

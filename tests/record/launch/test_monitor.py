@@ -96,6 +96,21 @@ def test_a_run_that_is_complete_at_the_end_of_the_training_is_no_run_of_a_job_th
     assert not request_path(run.staging, 1).exists()
 
 
+def test_with_stop_the_machines_that_share_a_folder_end_together(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machine 0 decides; the others see it before their ranks lose the connection."""
+    monkeypatch.setattr("dptrace.record.launch.monitor._OTHERS_LOOK_S", 0)
+    job = replace(JOB, stop=True, nnodes=2, use_script_profiler=True)
+    first, second = (Monitor(replace(job, node_rank=rank), run, SilentReporter()) for rank in (0, 1))
+    assert not second.poll(os.getpid())
+    for rank in (0, 1):
+        _write(run, rank)
+
+    assert first.poll(os.getpid())
+    assert second.poll(os.getpid())
+
+
 def test_what_a_failure_has_left_is_no_complete_run(run: RunFolder) -> None:
     """A window that was cut short by a failure is not complete; one that had all its steps is."""
     monitor = Monitor(JOB, run, SilentReporter())
