@@ -246,7 +246,9 @@ class Recording:
         if self._windows[0].profiled and self.profiler.blocked(self.steps_done):
             self._postpone(1)
             return
-        self._window = window = self._windows.popleft()
+        window = self._windows.popleft()
+        # It is late if one that the launcher asked for was in its place.
+        self._window = window = window.later(self.steps_done - window.first)
         if window.purpose is Purpose.RECORDED:
             self.memory.start()
             if self.plan.settings.on_demand:

@@ -45,7 +45,8 @@ _OPTIONS = (
         default=_TIMEOUT_S,
         show_default=True,
         metavar="S",
-        help="End a job of which a rank makes no step for S seconds before it is recorded; 0 waits for ever.",
+        help="End a job of which a rank makes no step for S seconds (600 or more before the first) until it is "
+        "recorded; 0 waits for ever.",
     ),
 )
 WINDOW_OPTIONS = ("duration", "stop", "repeat", "every", "trigger", "attach", "use_script_profiler", "light", "timeout")

@@ -38,6 +38,8 @@ _OTHERS_LOOK_S = 2.0
 """How long machine 0 then leaves the file to the others, on a folder that may be on a network."""
 _LOOK_S = 0.2
 """Seconds between two looks at the ranks' files."""
+_START_S = 600.0
+"""How long a job may take before its first step, at least: to load data, compile or wait for a file system."""
 _FINISH_S = 15
 """How long an interrupted launch waits for a step to end, and for files that do not grow."""
 
@@ -139,9 +141,10 @@ class Monitor:
                 self._progress[rank] = steps.done, now
         if self.job.timeout_s is None or self.runs or self.job.trigger is not None:
             return
-        last = [since for _, since in self._progress.values()] or [self._began]
-        if now - min(last) > self.job.timeout_s:
-            raise Stalled(self._describe_stall(agent, now - min(last)))
+        started = bool(self._progress)
+        last = min(since for _, since in self._progress.values()) if started else self._began
+        if now - last > (self.job.timeout_s if started else max(self.job.timeout_s, _START_S)):
+            raise Stalled(self._describe_stall(agent, now - last))
 
     def _describe_stall(self, agent: int, seconds: float) -> str:
         """Ask the ranks where they are, and return a sentence about it."""
@@ -260,6 +263,8 @@ class Monitor:
             grown = sum(path.stat().st_size for path in folder.glob("*") if path.exists())
             if grown != size:
                 size, deadline = grown, time.monotonic() + _FINISH_S
+        if not self.is_for_another_machine:
+            self.complete_runs(goes_on=False)  # before the ranks are ended, which counts as a failure of each
 
     def rank_steps(self) -> dict[int, RankSteps]:
         """Return how far each rank is."""
