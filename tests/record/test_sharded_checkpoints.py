@@ -123,10 +123,8 @@ def test_a_folder_that_the_ranks_do_not_share_is_told(tmp_path: Path, monkeypatc
 
 _MODES = {
     "fsdp": ("2", "small", "64"),
-    "tp": ("2", "small", "64"),
     "pp": ("2", "small", "64"),
     "moe": ("2", "gpt-tiny", "4"),
-    "zero1": ("2", "small", "64"),
     "zero2": ("2", "small", "64"),
     "3d": ("4", "small", "64"),
 }

@@ -16,11 +16,11 @@ pytest.importorskip("torch")
 
 pytestmark = [pytest.mark.spawn, pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
-OPTIMIZERS = {"dcgan": 2}
-"""How many optimizers step in a pass of the loop, where that is not one."""
+TESTED = ("nanogpt", "fsdp2", *FRAMEWORKS)
+"""benchmarks/record_survey.py records the others too."""
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", TESTED)
 def test_a_well_known_way_to_train_is_recorded_unchanged(name: str, tmp_path: Path) -> None:
     """Two steps of both ranks, with one pass of the loop in each, forward, backward and optimizer, and no note."""
     if name in FRAMEWORKS:
@@ -38,4 +38,4 @@ def test_a_well_known_way_to_train_is_recorded_unchanged(name: str, tmp_path: Pa
     for rank in range(2):
         with gzip.open(tmp_path / "run" / f"rank{rank}.pt.trace.json.gz") as file:
             names = [event.get("name", "") for event in json.load(file)["traceEvents"] if event.get("ph") == "X"]
-        assert 2 * OPTIMIZERS.get(name, 1) == sum(label.startswith("Optimizer.step") for label in names)
+        assert 2 == sum(label.startswith("Optimizer.step") for label in names)
