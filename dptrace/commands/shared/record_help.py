@@ -53,11 +53,10 @@ _PROGRAMS = (
 )
 _TRAINERS = _PROGRAMS[-1]
 _PICTURE = """\
-step      0         3              13        16             26
-          | warm-up | timed        | warm-up | recorded     | training
-          |         |              |         |              | goes on
-          '---- --wait 13 ---------'         '- --steps 10 -'
-profiler    off                      prepares  on             off
+step      0             3              13
+          | warm-up     | recorded     | written, and training goes on
+          '- --warmup 3 '- --steps 10 -'
+profiler    prepares      on             off and on by turns: its overhead
 """
 _EXAMPLES = (
     "dptrace record --gpus 4 --steps 5 train.py --epochs 1",

@@ -225,14 +225,14 @@ class TrainerOptions(argparse.Namespace):
     )
     warmup: int = option(
         "recording",
-        "Warm-up steps before the timed and before the recorded steps; at least 2.",
+        "Warm-up steps before the recorded steps; at least 2.",
         type=int,
         default=3,
         in_run_options="never",
     )
     wait: int | None = option(
         "recording",
-        "Steps before the profiler starts; the last of them are timed without it [default: warmup + steps].",
+        "Steps before the warm-up [default: 0; a --mode measures the profiler's overhead in warmup + 15 steps].",
         type=int,
         in_run_options="never",
     )
