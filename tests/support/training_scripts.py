@@ -5,7 +5,7 @@ Each trains :data:`STEPS` steps and prints ``trained`` on each rank. :data:`SCRI
 
 from __future__ import annotations
 
-__all__ = ["FRAMEWORKS", "SCRIPTS", "STEPS"]
+__all__ = ["FRAMEWORKS", "OPTIMIZERS", "SCRIPTS", "STEPS"]
 
 STEPS = 20
 """How many steps each script makes."""
@@ -103,7 +103,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 class Text(Dataset):
     def __len__(self):
-        return 160
+        return 80
     def __getitem__(self, index):
         x = torch.randint(65, (65,))
         return x[:-1], x[1:]
@@ -132,9 +132,11 @@ class Trainer:
                 self._run_batch(source, targets)
             if os.environ["RANK"] == "0":
                 torch.save(self.model.module.state_dict(), "snapshot.pt")
+            for source, targets in self.loader:
+                self._run_batch(source, targets, train=False)
 
 dist.init_process_group("gloo")
-Trainer(Text()).train(2)
+Trainer(Text()).train(4)
 dist.destroy_process_group()
 print("trained")
 """
@@ -142,8 +144,7 @@ print("trained")
 
 _TUTORIAL = """
 import os
-import torch
-import torch.nn.functional as F
+import torch, torch.nn.functional as F
 from torch.distributed import destroy_process_group, init_process_group
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, TensorDataset
@@ -203,8 +204,7 @@ print("trained")
 
 _TENSOR_PARALLEL = """
 import os
-import torch
-import torch.nn as nn
+import torch, torch.nn as nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -229,7 +229,6 @@ print("trained")
 """
 
 _IMAGENET = """
-import os
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -244,7 +243,7 @@ model = nn.parallel.DistributedDataParallel(network)
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
 scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=30, gamma=0.1)
-data = torch.utils.data.TensorDataset(torch.rand(80, 3, 64, 64), torch.randint(10, (80,)))
+data = torch.utils.data.TensorDataset(torch.rand(40, 3, 64, 64), torch.randint(10, (40,)))
 sampler = torch.utils.data.distributed.DistributedSampler(data)
 loader = torch.utils.data.DataLoader(data, batch_size=4, sampler=sampler)
 
@@ -258,7 +257,7 @@ def validate():
             total += (output.argmax(1) == target).sum()
         dist.all_reduce(total)
 
-for epoch in range(2):
+for epoch in range(4):
     sampler.set_epoch(epoch)
     model.train()
     for images, target in loader:
@@ -274,7 +273,6 @@ print("trained")
 """
 
 _DCGAN = """
-import os
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -398,3 +396,5 @@ SCRIPTS = {
 }
 FRAMEWORKS = {"trainer": "transformers", "lightning": "lightning", "accelerate": "accelerate"}
 """The package that a script needs."""
+OPTIMIZERS = {"dcgan": 2}
+"""How many optimizers step in a pass of the loop, where that is not one."""

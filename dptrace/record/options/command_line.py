@@ -268,7 +268,7 @@ def _check_module(name: str) -> None:
         if spec is None or spec.submodule_search_locations is None:
             break
         found = f"{found}.{part}"
-        spec = PathFinder.find_spec(found, list(spec.submodule_search_locations))
+        spec = _find_in_package(found, list(spec.submodule_search_locations))
     if spec is None or found != name:
         missing = found if spec is None else f"{found}.{inner[found.count('.')]}"
         raise UsageError(
@@ -278,3 +278,15 @@ def _check_module(name: str) -> None:
     locations = spec.submodule_search_locations
     if locations is not None and PathFinder.find_spec(f"{name}.__main__", list(locations)) is None:
         raise UsageError(f"-m {name} is a package without a __main__ module: name one of its modules.")
+
+
+def _find_in_package(name: str, locations: list[str]) -> ModuleSpec | None:
+    """Return the spec of a module in a package that is not imported; None if it is not there."""
+    try:
+        return PathFinder.find_spec(name, locations)
+    except KeyError:
+        # A folder without __init__.py in another: importlib looks for the outer one among the imported modules.
+        part = name.rpartition(".")[2]
+        spec = ModuleSpec(name, None, is_package=True)
+        spec.submodule_search_locations = [os.path.join(location, part) for location in locations]
+        return spec

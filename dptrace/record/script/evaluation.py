@@ -56,7 +56,7 @@ class EvaluationMarks:
 
         def evaluate(self: nn.Module) -> nn.Module:
             # Without a profiler that records, a mark is only a cost; recording begins and ends between evaluations.
-            if self.training and torch.autograd.profiler._is_profiler_enabled:
+            if torch.autograd.profiler._is_profiler_enabled and _trains(self):
                 marks._begin(self)
             return original(self)
 
@@ -87,7 +87,7 @@ class EvaluationMarks:
         if torch.compiler.is_compiling() or self._call is not None:
             return
         evaluated = None if self._evaluated is None else self._evaluated()
-        if evaluated is None or evaluated.training:
+        if evaluated is None or _trains(evaluated):
             self._remove_hooks()  # the script trains again
         elif not module.training and not torch.is_grad_enabled():
             self._call = _Call(weakref.ref(module), threading.get_ident(), record_function(EVALUATION))
@@ -97,3 +97,11 @@ class EvaluationMarks:
         if not torch.compiler.is_compiling() and self._call is not None and self._call.is_of(module):
             call, self._call = self._call, None
             call.mark.__exit__(None, None, None)
+
+
+def _trains(module: nn.Module) -> bool:
+    """Return whether it or a part of it is in training mode.
+
+    Lightning puts the module in DistributedDataParallel back into training mode, but not the wrapper itself.
+    """
+    return any(part.training for part in module.modules())

@@ -141,13 +141,16 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_programs_that_are_there_are_accepted(package: Path) -> None:
-    """Files, folders and packages with a __main__, modules; none of them is imported."""
+    """Files, folders and packages with a __main__, modules, also in folders without __init__.py; none is imported."""
     check_program(Program("some_package/train.py"))
     check_program(Program("some_package.train", True))
     check_program(Program("json.tool", True))
     (package / "__main__.py").write_text("")
     check_program(Program("some_package", True))
     check_program(Program("some_package"))
+    (package.parent / "plain_folder" / "inner").mkdir(parents=True)
+    (package.parent / "plain_folder" / "inner" / "train.py").write_text("")
+    check_program(Program("plain_folder.inner.train", True))
 
 
 @pytest.mark.parametrize(

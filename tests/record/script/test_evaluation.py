@@ -65,6 +65,22 @@ def test_hooks_are_there_during_evaluation_only(marks: Any) -> None:
     assert 0 == _hooks()
 
 
+def test_a_wrapper_that_stays_in_eval_mode_is_evaluated_if_what_it_wraps_trained(marks: Any) -> None:
+    """Lightning sets only the module in DistributedDataParallel back, so the wrapper stays in eval mode."""
+    model, data = _model(), torch.ones(2, 4)
+    wrapper = torch.nn.Sequential(model).eval()
+    model.train()
+    with torch.profiler.profile() as profile:
+        wrapper(data).sum().backward()
+        wrapper.eval()
+        with torch.no_grad():
+            wrapper(data)
+        model.train()
+        wrapper(data).sum().backward()
+    assert 1 == _marked(profile)
+    assert 0 == _hooks()
+
+
 def test_a_teacher_that_never_trained_is_part_of_the_step(marks: Any) -> None:
     """Its forward is in eval mode without gradients in each step, but it is no evaluation of what is trained."""
     teacher, student, data = _model().eval(), _model(), torch.ones(2, 4)
