@@ -19,7 +19,8 @@ from dptrace.bench.matrix import BenchConfig
 from dptrace.errors import DptraceError
 from dptrace.record.launch.launcher import launch
 from dptrace.record.launch.messages import RESULTS
-from dptrace.record.launch.torchrun import Launch, raise_on_signals, stop_agent, thread_environment
+from dptrace.record.launch.signals import catch_signals
+from dptrace.record.launch.torchrun import Launch, stop_agent, thread_environment
 from dptrace.record.options.modes import trainer
 
 __all__ = ["BenchRunError", "Settings", "parse_results", "run_profiled", "run_timed"]
@@ -82,7 +83,7 @@ def _run(command: Sequence[str], processes: int, timeout_s: float | None) -> str
     """Run torchrun and return its standard output."""
     with tempfile.TemporaryFile("w+", errors="replace") as out, tempfile.TemporaryFile("w+", errors="replace") as err:
         until = time.monotonic() + (timeout_s or float("inf"))
-        with raise_on_signals():
+        with catch_signals() as signals:
             # In a separate session, so that Ctrl-C in the terminal reaches only this process, which stops the ranks.
             agent = subprocess.Popen(
                 command, stdout=out, stderr=err, env=thread_environment(processes), start_new_session=True
@@ -91,6 +92,7 @@ def _run(command: Sequence[str], processes: int, timeout_s: float | None) -> str
                 while agent.poll() is None and time.monotonic() < until:
                     with suppress(subprocess.TimeoutExpired):
                         agent.wait(_POLL_S)
+                    signals.check()
                 late = agent.poll() is None
             finally:
                 stop_agent(agent)

@@ -241,7 +241,7 @@ def _cells(options: dict[str, Any], numbers: list[int], most: int) -> tuple[list
 def run_jobs(work: list[Job], settings: Settings, store: Store, verbosity: str) -> None:
     """Run what has no result yet, with progress or a line per run; exit where a signal stops it."""
     from dptrace.bench.schedule import run_all
-    from dptrace.record.launch.torchrun import Interrupted
+    from dptrace.record.launch.signals import Interrupted
 
     def show_job(job: Job, done: bool) -> None:
         number = work.index(job) + 1

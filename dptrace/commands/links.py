@@ -169,7 +169,7 @@ def _measured(request: LinksRequest, verbosity: str) -> dict[str, Any] | None:
 
     from dptrace.bench.links.launch import measure_links
     from dptrace.doctor.environment import parse_links
-    from dptrace.record.launch.torchrun import Interrupted
+    from dptrace.record.launch.signals import Interrupted
     from dptrace.version import __version__
 
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -25,6 +25,7 @@ from dptrace.core.units import plural
 from dptrace.errors import UsageError
 from dptrace.record.launch.checkpoint_folder import check_writable, checkpoint_folder, kept_checkpoints_message
 from dptrace.record.launch.run_folder import RunFolder
+from dptrace.record.launch.signals import Signals, catch_signals
 from dptrace.record.options.catalog import OPTIONS, TrainerOptions
 from dptrace.record.options.command_line import (
     Program,
@@ -112,7 +113,8 @@ def command(mode: str | None, gpus: int | None, script: tuple[str, ...], **optio
         options = merge_settings(options, program.settings, {"nnodes": 1, "max_restarts": 0})
     task = task_of_srun(mode, gpus, program.name if program else None, options)
     _check(mode, program, options)
-    _record(_job(mode, gpus, program, options, task), options["quiet"])
+    with catch_signals() as signals:  # before torch is imported, which takes long and may swallow Ctrl-C
+        _record(_job(mode, gpus, program, options, task), options["quiet"], signals)
 
 
 def _check(mode: str | None, program: Program | None, options: dict[str, Any]) -> None:
@@ -270,14 +272,15 @@ def _trainer_arguments(options: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _record(job: Launch, quiet: bool) -> None:
+def _record(job: Launch, quiet: bool, signals: Signals) -> None:
     from dptrace.record.launch.launcher import launch
-    from dptrace.record.launch.torchrun import Interrupted
+    from dptrace.record.launch.signals import Interrupted
 
     if job.mode is not None and job.max_restarts and job.checkpoints is None and not quiet:
         remedy = "Add --checkpoint-every N to resume instead."
         click.echo(f"No checkpoints: after a failure, training restarts from step 0. {remedy}", err=True)
     try:
+        signals.check()
         # A script prints its own progress, and --verbose the trainer's output.
         shown = NORMAL if job.mode is not None and not (quiet or job.verbose) else QUIET
         with progress("Training", shown) as show:
@@ -285,5 +288,7 @@ def _record(job: Launch, quiet: bool) -> None:
     except Interrupted as stopped:
         click.echo(interruption_text(stopped, kept_checkpoints_message(job.checkpoints)), err=True)
         sys.exit(stopped.exit_code)
-    if not runs and not quiet:
+    if not runs and job.trigger is not None and not job.node_rank:
+        click.echo("Nothing was recorded: no recording was asked for while the training ran.", err=True)
+    elif not runs and not quiet:
         click.echo(f"This machine's ranks are done; machine 0 writes {job.out}.", err=True)

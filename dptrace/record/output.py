@@ -133,8 +133,10 @@ class LauncherOutput:
             if self.log is not None and self.log.exists():
                 os.replace(self.log, folder / f"rank{self.rank_store.rank}.log")
             write_rank(folder, profiler.export_chrome_trace, metadata)
-        except RecordingError as error:
-            messages.report_failure(error)
+        except (RecordingError, OSError) as error:
+            print(f"dptrace: rank {self.rank_store.rank}: {error}", file=sys.stderr)
+            with suppress(OSError):  # the disk is full, or the folder is gone
+                messages.report_failure(error)
 
     def report_overhead(self, overhead: dict[str, Any]) -> None:
         """Write the step times that were measured after the run had been written."""

@@ -313,7 +313,7 @@ class Recording:
             return
         if not interruption and window.purpose is not Purpose.SPARE:
             self.measured.append(window)
-            if not self._windows:
+            if not any(later.purpose in (Purpose.PROFILED, Purpose.UNPROFILED) for later in self._windows):
                 self._report_overhead()
         longest = len(self._spare[0].laps) if self._spare is not None else 0
         if profile is not None and not self._recorded and steps > longest:
@@ -379,7 +379,7 @@ class Recording:
     def _keep_spare(self) -> None:
         """Write the spare trace of a training that ended before recording began; without one, report why."""
         if self._spare is None:
-            if self._error is None:
+            if self._error is None and not self.plan.settings.on_demand:
                 self.output.report_error(self.plan.too_short_message(self.steps_done, self._postponed))
             return
         window, profile = self._spare

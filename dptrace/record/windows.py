@@ -177,7 +177,7 @@ class Plan:
             postponed: whether the script's own profiler was active when recording was to begin.
         """
         if self.recorded is None:
-            return "Nothing was recorded: nothing asked for a window while the training ran."
+            return "Nothing was recorded: no recording was asked for while the training ran."
         wait, start = self.recorded.first, self.recorded.start
         if postponed:
             return (
@@ -185,10 +185,14 @@ class Plan:
                 f"when recording was to begin, after {start}. Train for more steps, or take the script's own traces as "
                 "the run: --use-script-profiler."
             )
-        shorten = ", or use --wait 0" if wait else ""
+        # The steps of a script are counted from its first one on, in which it becomes known that there are steps.
+        first, before = (1, "the first, ") if self.settings.script else (0, "")
+        warmup = start - wait
+        shorter = [*(["--wait 0"] if wait else []), *(["--warmup 2"] if warmup > 2 else [])]
         return (
-            f"Nothing was recorded: the training made {steps_done} steps, and recording begins after {start} "
-            f"(wait {wait}, warmup {start - wait}). Train for more steps, record fewer --steps{shorten}."
+            f"Nothing was recorded: the training made {plural(steps_done + first, 'step')}, and recording begins after "
+            f"{start + first} ({before}wait {wait}, warmup {warmup}). "
+            f"Train for more steps{' or use ' + ' '.join(shorter) if shorter else ''}."
         )
 
     def spare_note(self, spare: Window, steps_done: int) -> str:

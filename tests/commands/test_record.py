@@ -16,7 +16,8 @@ from dptrace.commands.record import _record, command
 from dptrace.commands.shared.record_report import data_sentence, summary
 from dptrace.errors import DptraceError, MissingExtraError, UsageError
 from dptrace.record.launch.manifest import overhead
-from dptrace.record.launch.torchrun import Interrupted, Launch
+from dptrace.record.launch.signals import Interrupted, Signals
+from dptrace.record.launch.torchrun import Launch
 from dptrace.record.options.parse import parse_options
 from tests.support.recordings import dptrace, environment, recorded
 
@@ -145,7 +146,7 @@ def test_after_ctrl_c_the_checkpoints_that_stay_are_named(
     for name, says in (("none", "and nothing is kept."), ("step-00000005.pt", "stay, the last of step 5: --resume")):
         (tmp_path / "kept" / name).write_text("")
         with pytest.raises(SystemExit) as stopped:
-            _record(_job(checkpoints=Path("kept")), quiet=True)
+            _record(_job(checkpoints=Path("kept")), quiet=True, signals=Signals())
         assert (130, True) == (stopped.value.code, says in capsys.readouterr().err)
 
 
@@ -166,7 +167,7 @@ def test_restarts_without_checkpoints_are_warned_about(
 ) -> None:
     """With the option that avoids it where the mode has it; no warning where there are checkpoints."""
     monkeypatch.setattr("dptrace.record.launch.launcher.launch", lambda *_: [])
-    _record(replace(_job(max_restarts=1, checkpoints=folder), mode=mode), quiet=False)
+    _record(replace(_job(max_restarts=1, checkpoints=folder), mode=mode), quiet=False, signals=Signals())
 
     errors = capsys.readouterr().err
     assert (says in errors, bool(says)) == (True, "step 0" in errors)
@@ -234,7 +235,7 @@ def test_a_script_is_recorded_without_a_change(tmp_path: Path) -> None:
     ("script", "says"),
     [
         ("print('nothing')", "train.py made no optimizer step"),
-        (SCRIPT.replace("int(sys.argv[1])", "3"), "the training made 2 steps, and recording begins after 2"),
+        (SCRIPT.replace("int(sys.argv[1])", "3"), "the training made 3 steps, and recording begins after 3"),
     ],
 )
 def test_a_script_with_nothing_to_record_is_told(tmp_path: Path, script: str, says: str) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 from dptrace.bench.store import read_json
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record.launch.failure import collect_logs, find_failure, last_lines
-from dptrace.record.launch.torchrun import Launch, raise_on_signals, run_torchrun
+from dptrace.record.launch.signals import catch_signals
+from dptrace.record.launch.torchrun import Launch, run_torchrun
 
 __all__ = ["LinksRequest", "check_address", "check_endpoint", "links_summary", "measure_links", "read_links"]
 
@@ -79,8 +80,8 @@ def measure_links(request: LinksRequest, progress: Callable[[int, int], None]) -
                 progress(done, total)
             return False
 
-        with raise_on_signals():
-            code = run_torchrun(job, folder, show_progress)
+        with catch_signals() as signals:
+            code = run_torchrun(job, folder, signals, show_progress)
         _raise_failure(folder, code or 0, request)
         if request.node_rank:
             return None

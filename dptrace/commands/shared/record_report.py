@@ -13,7 +13,8 @@ from dptrace.core.units import plural
 from dptrace.record.options.parse import SYNTHETIC_IMAGES
 
 if TYPE_CHECKING:
-    from dptrace.record.launch.torchrun import Interrupted, Launch
+    from dptrace.record.launch.signals import Interrupted
+    from dptrace.record.launch.torchrun import Launch
 
 __all__ = ["RunReporter", "data_sentence", "interruption_text", "summary"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import click
 from dptrace.errors import UsageError
 from dptrace.record.launch.monitor import request_window
 from dptrace.record.launch.run_folder import RunFolder
+from dptrace.record.options.catalog import TrainerOptions
 
 __all__ = ["WINDOW_OPTIONS", "attach", "check_windows", "window_options", "window_settings"]
 
@@ -70,6 +72,7 @@ def check_windows(mode: str | None, options: dict[str, Any]) -> None:
         raise UsageError(f"--{given[0]} is for a script of your own: a trainer of dptrace ends when it is recorded.")
     if options["use_script_profiler"]:
         _check_script_profiler(mode, options)
+    _check_numbers(options)
     if options["duration"] is not None and options["steps"] is not None:
         raise UsageError("Choose one of --steps and --duration.")
     if options["trigger"] is not None and (given := [name for name in ("wait",) if options[name] is not None]):
@@ -93,6 +96,20 @@ def _check_script_profiler(mode: str | None, options: dict[str, Any]) -> None:
         raise UsageError(
             f"--{name} is for dptrace's profiler; with --use-script-profiler, the schedule in the script decides."
         )
+
+
+def _check_numbers(options: dict[str, Any]) -> None:
+    for name in ("duration", "timeout"):
+        if options[name] is not None and not math.isfinite(options[name]):
+            raise UsageError(f"--{name} {options[name]}: give a number of seconds.")
+    defaults = TrainerOptions()
+    warmup = defaults.warmup if options["warmup"] is None else options["warmup"]
+    steps = defaults.steps if options["steps"] is None else options["steps"]
+    if options["every"] is not None and options["duration"] is None and options["every"] < warmup + steps:
+        raise UsageError(f"--every {options['every']}: one recording takes {warmup + steps} steps with its warm-up.")
+    trigger = options["trigger"]
+    if trigger is not None and trigger.startswith("SIG") and trigger != "SIGUSR2":
+        raise UsageError(f"--trigger {trigger}: give SIGUSR2, or the name of a file.")
 
 
 def _repeated(options: dict[str, Any]) -> list[str]:

@@ -40,6 +40,7 @@ _CAUSES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (
         (
             r"Torch not compiled with CUDA"
+            r"|module 'torch\._C' has no attribute '_cuda_"
             r"|No CUDA GPUs are available"
             r"|Found no NVIDIA driver"
             r"|ProcessGroupNCCL is only supported with GPUs"

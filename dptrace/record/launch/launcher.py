@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from dptrace.record.launch.manifest import write_manifest
 from dptrace.record.launch.messages import read_messages, window_folder
 from dptrace.record.launch.monitor import Monitor, Reporter, Stalled
 from dptrace.record.launch.run_folder import RUN_FILE, RunFolder
-from dptrace.record.launch.torchrun import Interrupted, Launch, raise_on_signals, run_torchrun
+from dptrace.record.launch.signals import Interrupted, Signals, catch_signals
+from dptrace.record.launch.torchrun import Launch, run_torchrun
 
 __all__ = ["launch", "local_gpu_count"]
 
@@ -53,23 +55,32 @@ def launch(job: Launch, reporter: Reporter) -> list[dict[str, Any]]:
         Interrupted: a signal arrived; what was whole is kept, and no process is left.
     """
     run = RunFolder(job.out)
-    if job.node_rank == 0:
-        run.begin(job.force)
-    else:
-        wait_for_first_machine(str(job.endpoint))
-        run.staging.mkdir(parents=True, exist_ok=True)
-    monitor = Monitor(job, run, reporter)
-    try:
-        with raise_on_signals(), monitor.trigger_signal():
-            code = run_torchrun(job, run.staging, monitor.poll, monitor.finish_window)
-    except Interrupted as stopped:
-        _keep_interrupted(monitor, stopped)
-        raise
-    except Stalled as stalled:
-        collect_logs(run.staging, job.processes)
-        failure = Failure(None, f"{stalled} All ranks are ended; raise --timeout if steps take that long", 1)
-        raise _failure_error(failure, monitor) from None
-    return _finish_job(monitor, code)
+    with catch_signals() as signals:
+        if job.node_rank == 0:
+            run.begin(job.force)
+        else:
+            wait_for_first_machine(str(job.endpoint), check=signals.check)
+            run.staging.mkdir(parents=True, exist_ok=True)
+        monitor = Monitor(job, run, reporter)
+        try:
+            code = _supervise(monitor, signals)
+        except Interrupted as stopped:
+            _keep_interrupted(monitor, stopped)
+            raise
+        except Stalled as stalled:
+            collect_logs(run.staging, job.processes)
+            failure = Failure(None, f"{stalled} All ranks are ended; raise --timeout if steps take that long", 1)
+            raise _failure_error(failure, monitor) from None
+        return _finish_job(monitor, code)
+
+
+def _supervise(monitor: Monitor, signals: Signals) -> int | None:
+    """Run torchrun and act on what happens meanwhile; return its exit code, None if --stop has ended it."""
+    if monitor.job.trigger is not None:
+        monitor.reporter.message(f"Training starts; record with {monitor.trigger_text}.")
+    with monitor.trigger_signal():
+        staging = monitor.run.staging
+        return run_torchrun(monitor.job, staging, signals, monitor.poll, lambda: monitor.finish_window(signals))
 
 
 def _keep_interrupted(monitor: Monitor, stopped: Interrupted) -> None:
@@ -114,6 +125,8 @@ def _failure(monitor: Monitor, code: int) -> Failure | None:
     processes = int(pieces[0]["world_size"]) // job.nnodes if pieces else job.processes
     first = job.node_rank * processes
     missing = [rank for rank in range(first, first + processes) if rank not in finished]
+    if job.trigger is not None and code == 0 and not pieces:
+        return None  # nothing was asked for since the last run
     if missing and code == 0 and not monitor.runs:
         return Failure(None, f"rank {missing[0]} ended without an error but wrote no trace")
     return None if code == 0 else Failure(None, f"torchrun ended with exit code {code}")
@@ -145,7 +158,9 @@ def _kept_text(monitor: Monitor, run_metadata: dict[str, Any]) -> str:
     kept = _keep_failed(monitor.run, run_metadata, len(monitor.runs) + 1)
     if kept is not None:
         names = sorted(path.name for path in kept.iterdir() if path.name != RUN_FILE)
-        return f"{text}\nKept in {kept}: {', '.join(names)}; the run is incomplete."
+        text += f"\nKept in {kept}: {', '.join(names)}; the run is incomplete."
+        traces = any(name.endswith(".gz") for name in names)
+        return f"{text}\nNext: dptrace analyze {shlex.quote(str(kept))}" if traces else text
     return text or "\nNothing was recorded."
 
 

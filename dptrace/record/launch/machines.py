@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from dptrace.errors import RecordingError
@@ -17,10 +18,13 @@ _GRACE_S = 15.0
 """How long this machine's ranks may take to notice the end of the others by themselves."""
 
 
-def wait_for_first_machine(endpoint: str, timeout_s: float = 600.0) -> None:
+def wait_for_first_machine(endpoint: str, timeout_s: float = 600.0, check: Callable[[], None] = lambda: None) -> None:
     """Wait until torchrun listens on the first machine, which has prepared the run's folder before.
 
     Other machines that begin earlier would put files into a folder that the first one is about to empty.
+
+    Args:
+        check: called many times; ends the wait by an exception.
 
     Raises:
         RecordingError: it did not within the time.
@@ -34,6 +38,7 @@ def wait_for_first_machine(endpoint: str, timeout_s: float = 600.0) -> None:
                 return
         except OSError as error:
             problem = error.strerror or str(error)
+        check()
         time.sleep(_POLL_S)
     raise RecordingError(
         f"The first machine does not answer at {endpoint} ({problem}). Start the same command there, and check that "

@@ -250,4 +250,6 @@ def no_steps_message(program: str) -> str:
 
 def error_text(error: BaseException) -> str:
     """Return the text of an error: dptrace's own errors as they are, others with their class."""
+    if isinstance(error, SystemExit) and not isinstance(error.code, str):
+        return f"exit code {error.code}"
     return str(error) if isinstance(error, DptraceError) else f"{type(error).__name__}: {error}"

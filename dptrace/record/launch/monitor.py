@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ from dptrace.record.launch.messages import (
 )
 from dptrace.record.launch.process_tree import descendants
 from dptrace.record.launch.run_folder import RunFolder
+from dptrace.record.launch.signals import Signals
 from dptrace.record.launch.torchrun import Launch
 
 __all__ = ["Monitor", "RankSteps", "Reporter", "Stalled", "request_window"]
@@ -174,6 +177,13 @@ class Monitor:
         trigger = self.job.trigger
         return None if trigger is None or trigger == "SIGUSR2" else Path(trigger)
 
+    @property
+    def trigger_text(self) -> str:
+        """The command that asks for a window."""
+        if self._trigger_file is None:
+            return f"kill -USR2 {os.getpid()}"
+        return f"touch {shlex.quote(str(self._trigger_file))}"
+
     @contextmanager
     def trigger_signal(self) -> Iterator[None]:
         """Take SIGUSR2 as the request for a window, if it is the trigger."""
@@ -251,14 +261,20 @@ class Monitor:
                 self.runs[number] = add_overhead(Path(info["folder"]), measured) | {"folder": info["folder"]}
         self.reporter.measured(self.runs[0])
 
-    def finish_window(self) -> None:
-        """Ask the ranks to end the window that they record, and wait for their files as long as these grow."""
+    def finish_window(self, signals: Signals) -> None:
+        """Ask the ranks to end the window that they record, and wait for their files as long as these grow.
+
+        Args:
+            signals: a second one ends the wait.
+        """
         folder = window_folder(self.run.staging, len(self.runs) + 1)
         if not folder.exists() and not any(steps.recorded > 0 for steps in self.rank_steps().values()):
             return
         finish_path(self.run.staging).touch()
         size, deadline = -1, time.monotonic() + _FINISH_S
-        while time.monotonic() < deadline and not self._all_ranks_in(read_messages(folder, "piece")):
+        while time.monotonic() < deadline and not signals.again:
+            if self._all_ranks_in(read_messages(folder, "piece")):
+                break
             time.sleep(_LOOK_S / 4)
             grown = sum(path.stat().st_size for path in folder.glob("*") if path.exists())
             if grown != size:

@@ -8,38 +8,26 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from dptrace.core.subprocess_pool import available_cores
 from dptrace.record.launch.machines import EndedElsewhere
 from dptrace.record.launch.messages import LauncherSettings
 from dptrace.record.launch.process_tree import LAUNCHER_PID_ENV, descendants
+from dptrace.record.launch.signals import Signals
 from dptrace.record.launch.slurm import SlurmTask
 
-__all__ = ["Interrupted", "Launch", "raise_on_signals", "run_torchrun", "stop_agent", "thread_environment"]
+__all__ = ["Launch", "run_torchrun", "stop_agent", "thread_environment"]
 
 _SHUTDOWN_S = 5
 """Seconds that torchrun gives the peers of a dead rank to end, in versions that can be configured."""
 _GRACE_S = 3
 _POLL_S = 0.05
-
-
-class Interrupted(BaseException):
-    """A signal stopped the launcher."""
-
-    def __init__(self, number: int) -> None:
-        self.exit_code = 128 + number
-        self.runs: list[str] = []
-        """The complete runs that are kept."""
-        self.kept_failed: Path | None = None
-        """An incomplete run that is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,38 +84,22 @@ class Launch:
         return self.nnodes if self.task is None else self.task.machines
 
 
-@contextmanager
-def raise_on_signals() -> Iterator[None]:
-    """Raise Interrupted for the signals that end a process, so that the ranks are ended first."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        for other in before:
-            signal.signal(other, signal.SIG_IGN)  # a second Ctrl-C must not leave ranks behind
-        raise Interrupted(number)
-
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def run_torchrun(
     job: Launch,
     staging: Path,
+    signals: Signals,
     watch: Callable[[int], bool] = lambda agent: False,
     interrupted: Callable[[], None] = lambda: None,
 ) -> int | None:
     """Run torchrun until it ends, and return its exit code; None if *watch* has ended it.
 
     Args:
+        signals: those that end the job.
         watch: called many times a second with torchrun's process id; training is ended when it returns true.
         interrupted: called when a signal arrives, before the ranks are ended.
+
+    Raises:
+        Interrupted: a signal arrived.
     """
     command = _torchrun_command(job, staging)
     if job.verbose:
@@ -140,16 +112,15 @@ def run_torchrun(
     try:
         while agent.poll() is None:
             time.sleep(_POLL_S)
+            if signals.numbers:
+                interrupted()
+                signals.check()
             if watch(agent.pid):
                 return None
             if job.nnodes > 1 and ended_elsewhere:
                 stop_agent(agent)
                 break
         return agent.returncode
-    except Interrupted:
-        with suppress(Interrupted), raise_on_signals():
-            interrupted()
-        raise
     finally:
         stop_agent(agent)
 

@@ -25,6 +25,7 @@ from dptrace.record.gloo_threads import gloo_threads
 from dptrace.record.launch import messages
 from dptrace.record.output import write_rank
 from dptrace.record.profiler import AlignedProfile, device_of
+from dptrace.record.quiet_stderr import quiet_stderr
 from dptrace.record.rank_metadata import ddp_logging, rank_facts
 from dptrace.record.recording import latest
 
@@ -73,7 +74,8 @@ class ScriptProfilerSteps:
 
         @wraps(original)
         def wrapped(profiler: Any, *arguments: Any, **keywords: Any) -> Any:
-            result = original(profiler, *arguments, **keywords)
+            with quiet_stderr():
+                result = original(profiler, *arguments, **keywords)
             if not self.forked and not isinstance(profiler, AlignedProfile):
                 try:
                     after(profiler)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from dptrace.commands.shared.record_report import RunReporter, interruption_text
-from dptrace.record.launch.torchrun import Interrupted, Launch
+from dptrace.record.launch.signals import Interrupted
+from dptrace.record.launch.torchrun import Launch
 
 INFO = {
     "folder": "runs/x",

@@ -30,10 +30,13 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(("steps", "warmup", "wait", *WINDOW_OPT
         (None, {"trigger": "now", "repeat": 2}, "--repeat"),
         (None, {"trigger": "now", "stop": True}, "--stop"),
         (None, {"repeat": 2}, "--every"),
+        (None, {"repeat": 2, "every": 1}, "13 steps"),
+        (None, {"duration": float("nan")}, "--duration nan"),
+        (None, {"trigger": "SIGUSR1"}, "SIGUSR2"),
         ("ddp", {"use_script_profiler": True}, "--use-script-profiler"),
         (None, {"use_script_profiler": True, "steps": 3}, "--steps"),
         (None, {"use_script_profiler": True, "light": True}, "--light"),
-        (None, {"every": 2}, "--repeat"),
+        (None, {"every": 20}, "--repeat"),
     ],
 )
 def test_what_excludes_each_other_is_refused(mode: str | None, given: dict[str, Any], says: str) -> None:

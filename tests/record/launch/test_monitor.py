@@ -16,6 +16,7 @@ from dptrace.errors import UsageError
 from dptrace.record.launch.messages import finish_path, heartbeat_path, request_path, window_folder, write_json
 from dptrace.record.launch.monitor import Monitor, Stalled, request_window
 from dptrace.record.launch.run_folder import RunFolder
+from dptrace.record.launch.signals import Signals
 from dptrace.record.launch.torchrun import Launch
 from tests.support.silent import SilentReporter
 
@@ -183,9 +184,9 @@ def test_an_interrupted_window_is_asked_to_end(run: RunFolder) -> None:
     """Ranks that record are asked to finish; ranks that do not are not waited for."""
     monitor = Monitor(JOB, run, SilentReporter())
     _beat(run, 0, 2)
-    monitor.finish_window()
+    monitor.finish_window(Signals())
     assert not finish_path(run.staging).exists()
 
     _beat(run, 0, 5, recorded=2)
-    monitor.finish_window()
+    monitor.finish_window(Signals())
     assert finish_path(run.staging).exists()
