@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +36,24 @@ def local_gpu_count() -> int:
     Raises:
         MissingExtraError: torch is not installed.
     """
+    if not _may_have_gpu():
+        if importlib.util.find_spec("torch") is None:
+            raise MissingExtraError("Recording needs torch", "record")
+        return 0
     try:
         accelerator = available_accelerator()
     except ModuleNotFoundError:
         raise MissingExtraError("Recording needs torch", "record") from None
     return 0 if accelerator is None else int(accelerator.module.device_count())
+
+
+_GPU_DEVICES = ("nvidia[0-9]*", "nvidiactl", "nvhost-*", "nvmap", "nvgpu", "kfd", "dxg")
+"""What Linux has in /dev for NVIDIA's GPUs, also those of Jetson, for AMD's, and for either in Windows' Linux."""
+
+
+def _may_have_gpu(devices: Path = Path("/dev")) -> bool:
+    """Return whether the system may have a GPU; without any device, torch need not be imported, which takes seconds."""
+    return sys.platform != "linux" or any(True for pattern in _GPU_DEVICES for _ in devices.glob(pattern))
 
 
 def launch(job: Launch, reporter: Reporter) -> list[dict[str, Any]]:

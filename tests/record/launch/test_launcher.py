@@ -113,6 +113,16 @@ def test_a_run_that_was_recorded_survives_the_death_of_its_training(script: Path
     assert [] == processes_in(script.parent)
 
 
+@pytest.mark.parametrize(("device", "may"), [("nvidia0", True), ("kfd", True), ("dxg", True), ("null", False)])
+def test_torch_is_asked_for_gpus_only_where_there_may_be_one(device: str, may: bool, tmp_path: Path) -> None:
+    """NVIDIA's, AMD's and Windows' devices are known by their names."""
+    from dptrace.record.launch.launcher import _may_have_gpu
+
+    (tmp_path / device).touch()
+
+    assert may == _may_have_gpu(tmp_path) or sys.platform != "linux"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_launcher_leaves_no_process(script: Path, number: signal.Signals) -> None:
