@@ -173,9 +173,10 @@ def _kept_text(monitor: Monitor, run_metadata: dict[str, Any]) -> str:
     kept = _keep_failed(monitor.run, run_metadata, len(monitor.runs) + 1)
     if kept is not None:
         names = sorted(path.name for path in kept.iterdir() if path.name != RUN_FILE)
+        if not any(name.endswith(".gz") for name in names):
+            return f"{text}\nThe output of the ranks is in {kept}: {', '.join(names)}."
         text += f"\nKept in {kept}: {', '.join(names)}; the run is incomplete."
-        traces = any(name.endswith(".gz") for name in names)
-        return f"{text}\nNext: dptrace analyze {shlex.quote(str(kept))}" if traces else text
+        return f"{text}\nNext: dptrace analyze {shlex.quote(str(kept))}"
     return text or "\nNothing was recorded."
 
 
