@@ -60,7 +60,7 @@ def main(folder: Path, schedules: list[str]) -> None:
         "--batch-size",
         "32",
         "--steps",
-        "2",
+        "4",
         "--warmup",
         "2",
         "--wait",
