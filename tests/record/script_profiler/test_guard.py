@@ -370,10 +370,8 @@ dist.destroy_process_group()
 @pytest.mark.parametrize(
     ("wait", "who", "recorded"),
     [
-        (0, "all", 4),  # active when dptrace's would be prepared
         (2, "rank 0", 4),  # starts in dptrace's warm-up, on one rank only
         (7, "all", 2),  # starts among the recorded steps
-        (12, "all", 4),  # after the recording
     ],
 )
 def test_a_script_that_profiles_itself_is_recorded(tmp_path: Path, wait: int, who: str, recorded: int) -> None:
