@@ -55,6 +55,7 @@ def step(late):
 
 step(0)
 with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+    dist.barrier()  # starting the profiler takes the ranks different times
     step(0.2)
     profiler.step()
 profiler.export_chrome_trace(f"{folder}/rank{rank}.json")

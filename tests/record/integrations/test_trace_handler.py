@@ -93,7 +93,7 @@ def _run_again(folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.spawn
-@pytest.mark.parametrize("profiling", ["0,1", "0", "1"])
+@pytest.mark.parametrize("profiling", ["0,1", "1"])
 def test_ranks_that_profile_make_one_run(profiling: str, tmp_path: Path) -> None:
     """All ranks or only one, rank 0 or another: one run with what is there, and a word where ranks are missing."""
     done = _run(tmp_path, profiling, ranks=2)

@@ -131,6 +131,9 @@ def test_a_stopped_launcher_leaves_no_process(script: Path, number: signal.Signa
     _wait_for(script.parent / "dying", launcher)
     assert 4 == len(processes_in(script.parent))
     launcher.send_signal(number)
+    if number == signal.SIGINT:  # a second time: the ranks are not waited for
+        _wait_for(script.parent / "runs" / ".train.recording" / "finish", launcher)
+        launcher.send_signal(number)
     code = launcher.wait(60)
 
     until = time.monotonic() + 60
