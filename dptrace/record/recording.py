@@ -250,6 +250,7 @@ class Recording:
         # It is late if one that the launcher asked for was in its place.
         self._window = window = window.later(self.steps_done - window.first)
         if window.purpose is Purpose.RECORDED:
+            window.number = self._recorded + 1  # others that were asked for may have come first
             self.memory.start()
             if self.plan.settings.on_demand:
                 self.losses.clear()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from dptrace.errors import UsageError
+from dptrace.record.launch.messages import LauncherSettings, request_path
 from tests.support.recordings import environment
 
 torch = pytest.importorskip("torch")
@@ -166,6 +167,28 @@ def test_what_is_there_is_not_overwritten() -> None:
     _train(4, steps=2, warmup=2, wait=0, force=True)
 
     assert 2 == json.loads(Path("runs", stem, "run.json").read_text())["schedule"]["steps"]
+
+
+def test_a_window_on_request_does_not_take_the_place_of_a_planned_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs are numbered in the order in which they are recorded, and each has a folder of its own."""
+    from dptrace.record import record
+
+    monkeypatch.setattr("dptrace.record.output.end_with_parent", lambda signal: None)
+    monkeypatch.setattr("dptrace.record.window_requests._POLL_NS", 0)
+    settings = LauncherSettings(str(tmp_path / "staging"), "x", script=True, steps=1, warmup=2, wait=20)
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+    with record() as recording:
+        request_path(tmp_path / "staging", 1).write_text('{"kind": "record"}')
+        for _ in range(30):
+            torch.ones(4).sum()
+            recording.step()
+
+    pieces = [json.loads((tmp_path / "staging" / f"window{n}" / "rank0.piece.json").read_text()) for n in (1, 2)]
+    assert [1, 1] == [piece["recorded_steps"] for piece in pieces]
+    assert pieces[0]["schedule"]["wait"] < 20 == pieces[1]["schedule"]["wait"]
 
 
 def test_what_goes_wrong_in_the_recording_leaves_a_note() -> None:

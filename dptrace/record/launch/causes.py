@@ -69,7 +69,7 @@ _CAUSES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"^ModuleNotFoundError: No module named '(?P<name>[^']+)'", _missing_module),
     (r"^FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>[^']+)'", _missing_file),
     (
-        r"^SystemExit: 2$",
+        r"^exit code 2$",
         "the script refused its arguments, which are those after its name",
     ),
 )

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from dptrace.record.launch.causes import explain
+from dptrace.record.launch.messages import error_text
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,7 @@ def test_a_script_that_wants_a_gpu_is_told_that_there_is_none(message: str) -> N
             "GPU that this machine does",
         ),
         ("DistNetworkError: … port: 12355, … EADDRINUSE", "12355"),
-        ("SystemExit: 2", "refused its arguments"),
+        (error_text(SystemExit(2)), "refused its arguments"),
     ],
 )
 def test_a_known_error_says_what_to_do(message: str, says: str) -> None:
