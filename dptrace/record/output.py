@@ -25,7 +25,7 @@ from dptrace.record.launch.process_tree import end_with_parent
 from dptrace.record.launch.run_folder import RunFolder, trace_name
 from dptrace.record.window_requests import Request, WindowRequests
 
-__all__ = ["RecordingOutput", "open_output", "start_thread", "write_rank"]
+__all__ = ["RecordingOutput", "compress", "open_output", "start_thread", "write_rank"]
 
 _LONGEST_WRITE = timedelta(hours=2)
 """How long rank 0 waits for the slowest rank's file."""
@@ -41,14 +41,14 @@ def open_output(out: str | os.PathLike[str] | None, force: bool) -> RecordingOut
     global _opened
     _opened += 1
     rank_store = RankStore(str(_opened))
-    assignment = messages.LauncherSettings.from_environment()
-    if assignment is None:
+    settings = messages.LauncherSettings.from_environment()
+    if settings is None:
         stem = Path(sys.argv[0]).stem or "python"
         return StandaloneOutput(Path(out) if out is not None else Path("runs", stem), force, rank_store)
     if out is not None and rank_store.rank == 0:
-        print(f"dptrace record keeps this recording in {assignment.display_path}, not in {out}.", file=sys.stderr)
+        print(f"dptrace record keeps this recording in {settings.display_path}, not in {out}.", file=sys.stderr)
     end_with_parent(signal.SIGKILL)
-    return LauncherOutput(assignment, rank_store)
+    return LauncherOutput(settings, rank_store)
 
 
 def write_rank(folder: Path, export: Callable[[str], Any], metadata: dict[str, Any]) -> None:
@@ -62,18 +62,26 @@ def write_rank(folder: Path, export: Callable[[str], Any], metadata: dict[str, A
         RecordingError: they cannot be written; the message says why.
     """
     path = folder / trace_name(metadata["rank"])
-    plain, packed = (path.with_name(f".{path.name}.{end}") for end in ("json", "part"))
+    plain = path.with_name(f".{path.name}.json")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         export(str(plain))
-        with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
-            shutil.copyfileobj(source, target, 1 << 20)
-        os.replace(packed, path)
+        compress(plain, path)
         messages.write_json(folder / f"rank{metadata['rank']}.piece.json", metadata | {"file": path.name})
     except Exception as error:
         raise RecordingError(f"{path} cannot be written: {error}.") from None
     finally:
         plain.unlink(missing_ok=True)
+
+
+def compress(plain: Path, target: Path) -> None:
+    """Write a compressed copy of a file, which appears only when it is complete."""
+    packed = target.with_name(f".{target.name}.part")
+    try:
+        with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as file:
+            shutil.copyfileobj(source, file, 1 << 20)
+        os.replace(packed, target)
+    finally:
         packed.unlink(missing_ok=True)
 
 

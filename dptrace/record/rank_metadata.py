@@ -28,6 +28,7 @@ __all__ = [
     "LOCAL_RANK_ENV",
     "ddp_logging",
     "describe",
+    "foreign_metadata",
     "local_rank",
     "losses_as_floats",
     "node_rank",
@@ -74,6 +75,30 @@ def describe(recording: RankFacts, window: Window, recorded: int, notes: list[st
         "parameters": recording.parameters,
         "options": {key: plain_value(value) for key, value in recording.options.items() if key != "model"},
         "schedule": {"wait": window.first, "warmup": window.start - window.first, "steps": window.steps},
+    }
+
+
+def foreign_metadata(rank_store: RankStore, device: torch.device, recorded: int, notes: list[str]) -> dict[str, Any]:
+    """Return this rank's part of run.json for the trace of another profiler, which measures nothing else.
+
+    Args:
+        recorded: how many whole steps the trace holds.
+        notes: the notes for run.json.
+    """
+    return {
+        **rank_facts(rank_store, device),
+        "recorded_steps": recorded,
+        "unprofiled_ns": [],
+        "profiled_ns": [],
+        "overhead_windows": [],
+        "losses": [],
+        "memory": None,
+        "ddp": None,
+        "notes": notes,
+        "model": None,
+        "parameters": None,
+        "options": {},
+        "schedule": None,
     }
 
 

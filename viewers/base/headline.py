@@ -36,8 +36,9 @@ _NOTABLE_OVERHEAD = 0.1
 
 def _overhead(run: Run) -> str:
     overhead = run.metadata.get("profiler_overhead")
-    notable = isinstance(overhead, int | float) and not isinstance(overhead, bool) and overhead > _NOTABLE_OVERHEAD
-    return f"the profiler adds {share(overhead)} to a step" if notable and isinstance(overhead, int | float) else ""
+    if not isinstance(overhead, float) or overhead <= _NOTABLE_OVERHEAD:
+        return ""
+    return f"the profiler adds {share(overhead)} to a step"
 
 
 def _ranks(run: Run) -> str:

@@ -29,8 +29,9 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
     Args:
         out: folder of the run; by default ``runs/`` and the script's name.
         steps: steps to record.
-        warmup: steps to skip before the timed and before the recorded ones; at least 2.
-        wait: steps before the profiler starts; by default warmup + steps, the last of which are timed.
+        warmup: steps to skip before the recorded ones; at least 2.
+        wait: steps before the warm-up, in which the profiler's overhead is measured; by default none: it is measured
+            after the recorded steps.
         force: replace an existing run.
 
     Raises:

@@ -7,10 +7,8 @@ store of their job, which is only polled, so that no other user of it waits.
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -24,6 +22,7 @@ from dptrace.record.distributed import RankStore
 from dptrace.record.launch import messages
 from dptrace.record.launch.manifest import launch_metadata, write_manifest
 from dptrace.record.launch.run_folder import RUN_FILE, RunFolder, trace_name
+from dptrace.record.output import compress
 
 __all__ = ["Delivery"]
 
@@ -98,7 +97,7 @@ class Delivery:
     def _write(self, piece: dict[str, Any]) -> None:
         name = trace_name(self._ranks.rank)
         if self._folder.exists():
-            self._pack(self._folder / name)
+            compress(self.trace, self._folder / name)
             messages.write_json(self._folder / f"rank{self._ranks.rank}.piece.json", piece)
             return
         # Too late, or on a machine that does not share the folder of the collecting rank.
@@ -107,18 +106,9 @@ class Delivery:
         if target.exists() and not self._force:
             raise RecordingError(f"{target} exists. Replace it with force=True, or choose another folder.")
         target.parent.mkdir(parents=True, exist_ok=True)
-        self._pack(target)
+        compress(self.trace, target)
         elsewhere = "copy it beside the traces of the ranks on other machines"
         self._print(f"wrote {target}; {'it came too late for run.json, but counts' if late else elsewhere}.")
-
-    def _pack(self, target: Path) -> None:
-        packed = target.with_name(f".{target.name}.part")
-        try:
-            with self.trace.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as file:
-                shutil.copyfileobj(source, file, 1 << 20)
-            os.replace(packed, target)
-        finally:
-            packed.unlink(missing_ok=True)
 
     def _collect(self, piece: dict[str, Any]) -> None:
         try:

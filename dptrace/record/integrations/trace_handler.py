@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import os
-import platform
 import sys
-import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import torch
-import torch.distributed as dist
 from torch.profiler import ProfilerAction, profile
 
 from dptrace.record.distributed import RankStore
-from dptrace.record.environment import device_name, versions
 from dptrace.record.integrations.trace_collection import Delivery
 from dptrace.record.launch import messages
 from dptrace.record.launch.run_folder import RunFolder, trace_name
+from dptrace.record.output import start_thread
 from dptrace.record.profiler import device_of
-from dptrace.record.rank_metadata import local_rank, node_rank
+from dptrace.record.rank_metadata import foreign_metadata
 
 __all__ = ["TraceHandler", "recorded_steps", "trace_handler"]
 
@@ -70,9 +66,9 @@ class TraceHandler:
         delivery = Delivery(path, self._force, rank_store, self._analyze)
         delivery.announce()
         profiler.export_chrome_trace(str(delivery.trace))
-        piece = _describe(profiler, rank_store)
+        piece = foreign_metadata(rank_store, device_of(()), recorded_steps(profiler), [])
         # Not a daemon: the interpreter waits for it at its end.
-        threading.Thread(target=delivery.deliver, args=(piece,), name="dptrace_trace").start()
+        start_thread(partial(delivery.deliver, piece | {"file": trace_name(rank_store.rank)}))
 
 
 def recorded_steps(profiler: profile) -> int:
@@ -85,32 +81,3 @@ def recorded_steps(profiler: profile) -> int:
             break  # the end of the cycle before
         first -= 1
     return last - first
-
-
-def _describe(profiler: profile, rank_store: RankStore) -> dict[str, Any]:
-    """Return this rank's part of run.json, as far as a profiler tells; see :meth:`Recording.describe`."""
-    device = device_of(())
-    return {
-        "rank": rank_store.rank,
-        "node": node_rank(),
-        "local_rank": local_rank(device, rank_store.rank),
-        "host": platform.node(),
-        "device": device_name(device),
-        "threads": torch.get_num_threads(),
-        "file": trace_name(rank_store.rank),
-        "recorded_steps": recorded_steps(profiler),
-        "unprofiled_ns": [],
-        "profiled_ns": [],
-        "overhead_windows": [],
-        "losses": [],
-        "memory": None,
-        "ddp": None,
-        "notes": [],
-        "model": None,
-        "parameters": None,
-        "options": {},
-        "schedule": None,
-        "world_size": rank_store.size,
-        "backend": dist.get_backend() if dist.is_available() and dist.is_initialized() else None,
-        "versions": versions(),
-    }

@@ -17,10 +17,12 @@ _PASSED_ON = ("monitor-interval", "start-method", "event-log-handler", "role", "
 _ABOUT_OUTPUT = "dptrace shows rank 0's output, and keeps every rank's in the run folder when one dies"
 _REFUSED = {
     **dict.fromkeys(
-        ("log-dir", "redirects", "tee", "local-ranks-filter", "logs-specs"),
+        (
+            *("log-dir", "redirects", "tee", "local-ranks-filter", "logs-specs"),
+            *("duplicate-stdout-filters", "duplicate-stderr-filters"),
+        ),
         f"{_ABOUT_OUTPUT}; leave it out.",
     ),
-    **dict.fromkeys(("duplicate-stdout-filters", "duplicate-stderr-filters"), f"{_ABOUT_OUTPUT}; leave it out."),
     "rdzv-conf": "dptrace sets up the rendezvous itself, with --rdzv-endpoint for several machines; leave it out.",
     "local-addr": "dptrace sets the address itself; leave it out.",
     "signals-to-handle": "dptrace needs torchrun's own handling of signals to end all ranks; leave it out.",

@@ -208,8 +208,7 @@ def _joins_own_group(start: _Start, args: Sequence[Any], keywords: Mapping[str, 
 def _begin_rank(start: _Start, index: int, ranks: int) -> Steps:
     messages.set_spawned(index, ranks)
     end_with_parent(signal.SIGKILL, str(os.getppid()))
-    steps = watch_steps()
-    return steps
+    return watch_steps()
 
 
 def _end_rank(steps: Steps, start: _Start) -> None:

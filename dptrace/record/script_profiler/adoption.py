@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,10 @@ from dptrace.record.accelerator import accelerator_of
 from dptrace.record.distributed import RankStore
 from dptrace.record.gloo_threads import gloo_threads
 from dptrace.record.launch import messages
-from dptrace.record.output import write_rank
+from dptrace.record.output import start_thread, write_rank
 from dptrace.record.profiler import AlignedProfile, device_of
 from dptrace.record.quiet_stderr import quiet_stderr
-from dptrace.record.rank_metadata import ddp_logging, rank_facts
+from dptrace.record.rank_metadata import ddp_logging, foreign_metadata
 from dptrace.record.recording import latest
 
 __all__ = ["ScriptProfilerSteps"]
@@ -112,27 +112,14 @@ class ScriptProfilerSteps:
         profiler.profiler.kineto_results = _SavedResult(result, self._saved)
         steps = profiler.step_num - self._first_step.get(id(profiler), 0)
         self._metadata = self._describe(profiler, steps if profiler.record_steps else 1)
-        self._writer = threading.Thread(target=self._write, args=(self._saved, gloo_threads()), name="dptrace_writer")
-        self._writer.start()
+        self._writer = start_thread(partial(self._write, self._saved, gloo_threads()))
 
     def _describe(self, profiler: Any, steps: int) -> dict[str, Any]:
         """Return this rank's part of run.json."""
         device = device_of(self._parameters)
-        return {
-            **rank_facts(RankStore("adopted"), device),
-            "recorded_steps": max(steps, 1),
-            "unprofiled_ns": [],
-            "profiled_ns": [],
-            "overhead_windows": [],
-            "losses": [],
-            "memory": None,
-            "ddp": ddp_logging(None),
-            "notes": _notes(profiler, steps, device),
-            "model": None,
-            "parameters": sum(p.numel() for p in self._parameters) if self._parameters else None,
-            "options": {},
-            "schedule": None,
-        }
+        metadata = foreign_metadata(RankStore("adopted"), device, max(steps, 1), _notes(profiler, steps, device))
+        parameters = sum(p.numel() for p in self._parameters) if self._parameters else None
+        return metadata | {"ddp": ddp_logging(None), "parameters": parameters}
 
     def _write(self, saved: str, threads: list[int]) -> None:
         def export(path: str) -> None:
@@ -151,9 +138,10 @@ class ScriptProfilerSteps:
         """Wait until the trace is written, and name the traces that are not kept."""
         if error is not None:
             messages.report_failure(error)
-        if self._writer is None or self._saved is None:
+        if self._saved is None:
             return
-        self._writer.join()
+        if self._writer is not None:
+            self._writer.join()
         os.unlink(self._saved)
         if self._further:
             self._metadata["notes"].append(
