@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from dptrace.errors import UsageError
-from dptrace.record.options.accelerate_words import parse_accelerate
-from dptrace.record.options.torchrun_words import Torchrun, parse_torchrun
+from dptrace.record.options.accelerate_command import parse_accelerate
+from dptrace.record.options.torchrun_command import Torchrun, parse_torchrun
 
 __all__ = ["Program", "check_program", "merge_settings", "parse_program", "process_count"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.options.accelerate_words import parse_accelerate
+from dptrace.record.options.accelerate_command import parse_accelerate
 
 
 @pytest.fixture(autouse=True)

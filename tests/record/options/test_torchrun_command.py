@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.record.options.torchrun_words import parse_torchrun
+from dptrace.record.options.torchrun_command import parse_torchrun
 
 
 @pytest.mark.parametrize(
