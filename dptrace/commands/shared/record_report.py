@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,7 +51,8 @@ class RunReporter:
         self.message(summary(info))
         for sentence in filter(None, (data_sentence(info), memory_sentence(info))):
             self.message(sentence)
-        if not info["folder"].startswith(str(self._job.out)):
+        # The second run of a job is NAME-2.
+        if not re.fullmatch(rf"{re.escape(self._job.out.name)}(-\d+)?", Path(info["folder"]).name):
             self.message(f"{self._job.out} was written by something else meanwhile; the run is in {folder}.")
         if goes_on and not self._job.stop:
             self.message("Training goes on; Ctrl-C ends it, and the run stays.")
@@ -59,7 +62,8 @@ class RunReporter:
         """Print the profiler's overhead."""
         from dptrace.viewers.terminal.run_facts import profiler_sentence
 
-        self.message(profiler_sentence(info))
+        if sentence := profiler_sentence(info):
+            self.message(sentence)
 
 
 def interruption_text(stopped: Interrupted, checkpoints: str) -> str:

@@ -37,6 +37,16 @@ def test_a_written_run_is_announced_with_the_next_command(
     assert "\x1b" not in printed
 
 
+@pytest.mark.parametrize(("folder", "other"), [("runs/x", False), ("runs/x-2", False), ("runs/x.run", True)])
+def test_a_run_that_had_to_take_another_name_is_pointed_out(
+    folder: str, other: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The number of a later run is part of its name; an ending is not."""
+    RunReporter(_launch(), False, lambda done, what: None).recorded(INFO | {"folder": folder}, False)
+
+    assert other == ("the run is in" in capsys.readouterr().err)
+
+
 def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither runs nor sentences."""
     reporter = RunReporter(_launch(), True, lambda done, what: None)
