@@ -56,9 +56,9 @@ def buckets(matches: Matches, metadata: Mapping[str, Any]) -> Buckets | None:
     wanted = (matches.kind == "all_reduce") & (matches.phase == Phase.BACKWARD) & (matches.step != "")
     # Labeled all-reduces are not DDP's: layers shared by ranks are reduced in backward too.
     wanted &= np.array([not what.label for what in matches.collectives], np.bool_)
-    missed: list[str] = []
     if not (matches.bytes[wanted] > 0).any():  # recorded without sizes, as with --light
         return Buckets(buckets_logged, bucket, ())
+    missed = []
     for step in dict.fromkeys(matches.step[wanted].tolist()):
         last = -1
         # Each group of replicas reduces its own buckets: with shared layers there are several groups.
