@@ -239,6 +239,7 @@ def test_a_benchmark_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.Mo
     assert [3.0] == results([a, b], 1, store)[b][0]["epoch_s"]
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_a_strangers_script_is_benched_and_its_failure_is_told(tmp_path: Path) -> None:
     """Any script that prints the line works; a crash reports the script's own error, and a hang is stopped."""

@@ -195,6 +195,7 @@ def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert done.stderr.rstrip().endswith("pip install 'dptrace[record]'")
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_a_recorded_run_is_told_and_not_overwritten() -> None:
     """What was written and what to type next; a second time only with --force."""

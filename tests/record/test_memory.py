@@ -162,6 +162,7 @@ def _rows(rows: int, rank: int) -> int:
     return max(min(_padded(rows), rows - rank * _padded(rows)), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 @pytest.mark.parametrize("mode", ["ddp", "zero1", "zero2", "fsdp"])
 def test_each_mode_holds_what_its_formula_says(mode: str) -> None:

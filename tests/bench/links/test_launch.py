@@ -24,6 +24,7 @@ from tests.support.recordings import dptrace, environment
 SMALL = ["--max-bytes", "256KB", "--budget", "2"]
 
 
+@pytest.mark.slow
 @pytest.mark.spawn
 def test_two_ranks_measure_their_links(tmp_path: Path) -> None:
     """Each collective has a fit; the file can be read again, and --from shows it without measuring."""
