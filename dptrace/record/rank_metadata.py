@@ -45,22 +45,24 @@ class RankFacts(Protocol):
     device: torch.device
     stopwatch: Stopwatch
     memory: MemoryTracker
-    measured: list[Window]
     losses: list[torch.Tensor]
     model: nn.Module | None
     parameters: int | None
     options: dict[str, Any]
 
 
-def describe(recording: RankFacts, window: Window, recorded: int, notes: list[str]) -> dict[str, Any]:
+def describe(
+    recording: RankFacts, window: Window, measured: Sequence[Window], recorded: int, notes: list[str]
+) -> dict[str, Any]:
     """Return this rank's part of run.json; times in ns, steps counted from the first step of the recording.
 
     Args:
         window: the recorded window.
+        measured: the windows in which steps were timed with and without the profiler before it.
         recorded: how many of its steps have ended.
         notes: the notes for run.json; values that cannot be read are added.
     """
-    timing = overhead_metadata(recording, notes)
+    timing = overhead_metadata(recording, measured, notes)
     return {
         **rank_facts(recording.rank_store, recording.device),
         "recorded_steps": recorded,
@@ -117,9 +119,10 @@ def rank_facts(rank_store: RankStore, device: torch.device) -> dict[str, Any]:
     }
 
 
-def overhead_metadata(recording: RankFacts, notes: list[str] | None = None) -> dict[str, Any]:
+def overhead_metadata(
+    recording: RankFacts, windows: Sequence[Window], notes: list[str] | None = None
+) -> dict[str, Any]:
     """Return the step times of the windows that measure the overhead, in ns."""
-    windows: list[Window] = recording.measured
     times = _durations(recording, windows, [] if notes is None else notes)
     by_window: list[dict[str, Any]] = [
         {"profiled": window.profiled, "step_ns": ns} for window, ns in zip(windows, times, strict=True)

@@ -83,19 +83,9 @@ def record(
     schedule = Schedule.of(steps, warmup, wait or 0).after(first_step)
     plan = Plan.of(schedule, settings)
     recording = Recording(plan, open_output(out, force), model, options, first_step)
-    recording.notes += _resume_notes(first_step, schedule)
+    recording.notes += plan.resume_notes(first_step)
     recording.notes += [f"{checkpoint} could not be read and was skipped." for checkpoint in damaged_checkpoints]
     return recording
-
-
-def _resume_notes(first_step: int, schedule: Schedule) -> list[str]:
-    if not first_step:
-        return []
-    notes = [f"The training continued from the checkpoint of step {first_step}."]
-    if schedule.warmup < 2:
-        warmup = plural(schedule.warmup, "warm-up step")
-        notes.append(f"Only {warmup} ran before the recorded steps, which may be slower.")
-    return notes
 
 
 class Recording:
@@ -236,7 +226,7 @@ class Recording:
         if first > request.first and request.kind == "record":
             late = plural(first - request.first, "step")
             self.notes.append(f"Rank {self.rank_store.rank} began to record {late} late.")
-        self._windows.extend(self.plan.requested(request.kind, first, self._recorded + 1))
+        self._windows.extend(self.plan.requested(request.kind, first, self._recorded + 1, self._windows))
         self._windows = deque(sorted(self._windows, key=lambda window: window.first))
 
     def _open_window(self) -> None:
@@ -314,16 +304,21 @@ class Recording:
             return
         if not interruption and window.purpose is not Purpose.SPARE:
             self.measured.append(window)
-            if not any(later.purpose in (Purpose.PROFILED, Purpose.UNPROFILED) for later in self._windows):
+            if not self._measuring:
                 self._report_overhead()
         longest = len(self._spare[0].laps) if self._spare is not None else 0
         if profile is not None and not self._recorded and steps > longest:
             self._spare = window, profile
 
+    @property
+    def _measuring(self) -> bool:
+        """Whether steps are still to be timed with and without the profiler; a recorded window may come between."""
+        return any(later.purpose in (Purpose.PROFILED, Purpose.UNPROFILED) for later in self._windows)
+
     def _report_overhead(self) -> None:
         """Report step times that were measured after the run was written."""
         if self._recorded and {True, False} <= {window.profiled for window in self.measured}:
-            self.output.report_overhead(overhead_metadata(self))
+            self.output.report_overhead(overhead_metadata(self, self.measured))
             self.measured.clear()
 
     def _keep(self, window: Window, profile: AlignedProfile, interruption: str = "") -> None:
@@ -335,8 +330,9 @@ class Recording:
         recorded = window.whole_steps(self.steps_done)
         if recorded < window.steps:
             notes.append(f"Recorded {recorded} of {plural(window.steps, 'step')} asked for: {interruption}.")
-        metadata = describe(self, window, recorded, notes)
-        self.measured.clear()
+        measured = [] if self._measuring else self.measured
+        metadata = describe(self, window, measured, recorded, notes)
+        measured.clear()
         self.model = None  # so that the model, and with it DDP's process group, can be freed
         self.losses.clear()
         self._join_writer()

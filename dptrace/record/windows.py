@@ -8,6 +8,7 @@ other, gave anything between -61 and +354 % on a busy machine, alternating ones 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -111,6 +112,14 @@ def overhead_windows(first: int, room: int = OVERHEAD_STEPS) -> list[Window]:
     ]
 
 
+def _free_from(first: int, steps: int, coming: Iterable[Window]) -> int:
+    """Return from which step on, not before *first*, so many steps belong to none of the recorded windows."""
+    for window in coming:
+        if window.purpose is Purpose.RECORDED and window.first < first + steps and first < window.end:
+            first = window.end + _WRITING_STEPS
+    return first
+
+
 def spare_windows(schedule: Schedule) -> list[Window]:
     """Return a window early in the wait of a schedule, for a training that ends before the wait does."""
     end = min(_FIRST_TYPICAL_STEP + schedule.steps, schedule.wait)
@@ -163,12 +172,26 @@ class Plan:
         """The first window to record; None if windows are recorded on demand."""
         return next((window for window in self.windows if window.purpose is Purpose.RECORDED), None)
 
-    def requested(self, kind: str, first: int, number: int) -> list[Window]:
-        """Return the windows that begin at step *first* on request; the first recorded one gets this number."""
+    def requested(self, kind: str, first: int, number: int, coming: Iterable[Window] = ()) -> list[Window]:
+        """Return the windows that begin at step *first* on request; the first recorded one gets this number.
+
+        Args:
+            coming: the windows that are still to come, in order. Those that measure the overhead delay none of them.
+        """
         if kind == "overhead":
-            return overhead_windows(first)
+            return overhead_windows(_free_from(first, OVERHEAD_STEPS, coming))
         (window,) = recorded_windows(self.schedule, number)
         return [window.later(first - window.first)]
+
+    def resume_notes(self, first_step: int) -> list[str]:
+        """Return the notes on a training that continues from a step."""
+        if not first_step:
+            return []
+        notes = [f"The training continued from the checkpoint of step {first_step}."]
+        if self.schedule.warmup < 2:
+            warmup = plural(self.schedule.warmup, "warm-up step")
+            notes.append(f"Only {warmup} ran before the recorded steps, which may be slower.")
+        return notes
 
     def too_short_message(self, steps_done: int, postponed: bool = False) -> str:
         """Return why nothing was recorded of a training of this many steps, and what to do.

@@ -76,7 +76,7 @@ def test_rank_0_waits_no_longer_than_until_another_fails(
         outputs.append(StandaloneOutput(tmp_path / "mine", False, RankStore("x")))
         outputs[-1].begin()
     plan = Plan.of(Schedule(0, 2, 1))
-    piece = describe(Recording(plan, outputs[0]), plan.windows[0], 1, [])
+    piece = describe(Recording(plan, outputs[0]), plan.windows[0], [], 1, [])
     write_json(outputs[0].folder / "rank0.piece.json", piece | {"file": "rank0.pt.trace.json.gz"})
 
     outputs[1].fail(ValueError("bad batch"))

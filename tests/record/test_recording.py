@@ -169,17 +169,21 @@ def test_what_is_there_is_not_overwritten() -> None:
     assert 2 == json.loads(Path("runs", stem, "run.json").read_text())["schedule"]["steps"]
 
 
+def _launch(monkeypatch: pytest.MonkeyPatch, staging: Path, **settings: Any) -> None:
+    """Make this process a rank of a launcher that keeps its files in *staging*."""
+    monkeypatch.setattr("dptrace.record.output.end_with_parent", lambda signal: None)
+    monkeypatch.setattr("dptrace.record.window_requests._POLL_NS", 0)
+    for name, value in LauncherSettings(str(staging), "x", script=True, **settings).environment().items():
+        monkeypatch.setenv(name, value)
+
+
 def test_a_window_on_request_does_not_take_the_place_of_a_planned_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs are numbered in the order in which they are recorded, and each has a folder of its own."""
     from dptrace.record import record
 
-    monkeypatch.setattr("dptrace.record.output.end_with_parent", lambda signal: None)
-    monkeypatch.setattr("dptrace.record.window_requests._POLL_NS", 0)
-    settings = LauncherSettings(str(tmp_path / "staging"), "x", script=True, steps=1, warmup=2, wait=20)
-    for name, value in settings.environment().items():
-        monkeypatch.setenv(name, value)
+    _launch(monkeypatch, tmp_path / "staging", steps=1, warmup=2, wait=20)
     with record() as recording:
         request_path(tmp_path / "staging", 1).write_text('{"kind": "record"}')
         for _ in range(30):
@@ -189,6 +193,28 @@ def test_a_window_on_request_does_not_take_the_place_of_a_planned_one(
     pieces = [json.loads((tmp_path / "staging" / f"window{n}" / "rank0.piece.json").read_text()) for n in (1, 2)]
     assert [1, 1] == [piece["recorded_steps"] for piece in pieces]
     assert pieces[0]["schedule"]["wait"] < 20 == pieces[1]["schedule"]["wait"]
+
+
+def test_a_window_on_request_between_those_that_measure_the_overhead_leaves_it_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher waits for the overhead before it ends a training."""
+    from dptrace.record import record
+
+    staging = tmp_path / "staging"
+    _launch(monkeypatch, staging, steps=1, warmup=2, wait=0, on_demand=True)
+    # Several ranks agree on a step ahead, so that a window may begin between others.
+    asked = [(0, "record", 0), (5, "overhead", 10), (6, "record", 20)]
+    requests = {step: SimpleNamespace(kind=kind, first=first) for step, kind, first in asked}
+    monkeypatch.setattr("dptrace.record.window_requests.WindowRequests.poll", lambda self, step: requests.get(step))
+    with record() as recording:
+        for _ in range(60):
+            torch.ones(4).sum()
+            recording.step()
+
+    overhead = json.loads((staging / "rank0.overhead.json").read_text())["overhead_windows"]
+    assert [False, True, False, True, False] == [window["profiled"] for window in overhead]
+    assert (staging / "window2" / "rank0.piece.json").exists()
 
 
 def test_what_goes_wrong_in_the_recording_leaves_a_note() -> None:

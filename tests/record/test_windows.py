@@ -88,6 +88,17 @@ def test_on_demand_nothing_is_planned() -> None:
     assert "Nothing was recorded" in plan.too_short_message(7)
 
 
+def test_measuring_the_overhead_delays_no_planned_window() -> None:
+    """It begins after the windows that it would overlap, between two of them if there is room."""
+    plan = Plan.of(Schedule(0, 2, 4), _script(repeat=3, every=20))
+    first = [plan.requested("overhead", asked, 2, plan.windows)[0].first for asked in (4, 30, 41, 56)]
+    roomy = Plan.of(Schedule(0, 2, 4), _script(repeat=2, every=100))
+
+    assert [0, 20, 40] == [window.first for window in plan.windows]
+    assert [56, 56, 56, 56] == first
+    assert 16 == roomy.requested("overhead", 4, 2, roomy.windows)[0].first
+
+
 def test_seconds_become_steps() -> None:
     """At least one, and enough to fill the time."""
     assert [60, 1, 1] == [steps_in(60.0, 1.0), steps_in(0.5, 10.0), steps_in(5.0, 0.0)]
