@@ -19,6 +19,7 @@ from dptrace.record.launch.manifest import overhead
 from dptrace.record.launch.signals import Interrupted, Signals
 from dptrace.record.launch.torchrun import Launch
 from dptrace.record.options.parse import parse_options
+from tests.support.forking import run_python
 from tests.support.recordings import dptrace, environment, recorded
 
 SCRIPT = """
@@ -255,10 +256,10 @@ def test_a_trainer_runs_by_itself(tmp_path: Path) -> None:
     """Started by torchrun, not by dptrace record, the ranks name and write their run together."""
     from dptrace.record.options.modes import trainer
 
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     training = ["--model", "small", "--batch-size", "64", "--steps", "1", "--warmup", "2", "--wait", "0"]
     command = [*torchrun, str(trainer("interleaved")), *training]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=900, env=environment(), capture_output=True)
+    assert 0 == run_python(*command, cwd=tmp_path, env=environment()).returncode
 
     names = {path.name for path in (tmp_path / "runs" / "interleaved").iterdir()}
     assert {"run.json", "rank0.pt.trace.json.gz", "rank1.pt.trace.json.gz"} == names

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from dptrace.record.options.modes import trainer
+from tests.support.forking import run_python
 from tests.support.recordings import environment
 
 torch = pytest.importorskip("torch")
@@ -85,9 +84,9 @@ def test_accuracy_is_among_the_results_where_there_is_validation() -> None:
 @pytest.mark.spawn
 def test_every_trainer_prints_one_line_of_results() -> None:
     """Started by torchrun with --epochs, rank 0 prints it, and nothing is recorded."""
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(trainer("naive"))]
+    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(trainer("naive"))]
     arguments = ["--model", "small", "--epochs", "2", "--batch-size", "16384", "--warmup", "2"]
-    done = subprocess.run([*start, *arguments], capture_output=True, text=True, env=environment(), timeout=600)
+    done = run_python(*start, *arguments, env=environment())
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULTS_JSON:")]
 
     assert done.returncode == 0, done.stderr

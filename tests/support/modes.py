@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import json
 import math
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.support.forking import run_python
 from tests.support.formulas import (
     ModelSizes,
     clipped,
@@ -330,10 +330,10 @@ def _launch(cases: Sequence[ModeCase], ranks: int) -> None:
     work = [(case.name, case.mode, case.arguments) for case in cases]
     root = scratch() / "modes"
     root.mkdir(exist_ok=True)
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
+    start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
     command = [*start, "tests.support.modes", "--worker", json.dumps(work), str(root)]
     here = Path(__file__).resolve().parents[2]
-    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=1800, env=environment())
+    done = run_python(*command, cwd=here, env=environment(), timeout=1800)
     assert done.returncode == 0, done.stderr[-6000:]
 
 

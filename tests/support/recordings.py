@@ -11,16 +11,27 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from tests.support.forking import run_python
+
 __all__ = ["dptrace", "parameters_of", "recorded", "scratch"]
 
 STEPS = 2
 WAIT, WARMUP = 4, 2
 
 
-def dptrace(*arguments: str, cwd: Path, ok: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run the command line in *cwd*; with *ok*, it must succeed."""
-    command = [sys.executable, "-m", "dptrace", *arguments]
-    completed = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=900, env=environment())
+def dptrace(*arguments: str, cwd: Path, ok: bool = True, forked: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run the command line in *cwd*; with *ok*, it must succeed.
+
+    Args:
+        forked: whether its processes may be forks, as a script that forks itself does not expect.
+    """
+    command = ["-m", "dptrace", *arguments]
+    if forked:
+        completed = run_python(*command, cwd=cwd, env=environment())
+    else:
+        completed = subprocess.run(
+            [sys.executable, *command], cwd=cwd, capture_output=True, text=True, timeout=900, env=environment()
+        )
     assert not ok or completed.returncode == 0, completed.stderr
     return completed
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -18,6 +16,7 @@ from dptrace.analysis.cross_rank.pipeline_bubble import bubble_formula
 from dptrace.run.run import Run
 from dptrace.timeline.model import Action, Actions, Collective, Timeline
 from tests.support.builders import TimelineBuilder
+from tests.support.forking import run_python
 from tests.support.recordings import environment, scratch
 
 Slot = tuple[str, int, int]
@@ -212,7 +211,7 @@ def test_actions_come_as_a_table() -> None:
 def napped(ranks: int) -> Path:
     """Record a pipeline of sleeping blocks, once for each schedule."""
     folder = scratch() / f"napped{ranks}"
-    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
+    start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
     command = [
         *start,
         "tests.support.napping",
@@ -221,7 +220,7 @@ def napped(ranks: int) -> Path:
         "1f1b",
     ]
     here = Path(__file__).resolve().parents[3]
-    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=900, env=environment())
+    done = run_python(*command, cwd=here, env=environment())
     assert done.returncode == 0, done.stderr[-4000:]
     return folder
 

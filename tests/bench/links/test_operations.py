@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.forking import run_python
 from tests.support.recordings import environment
 
 torch = pytest.importorskip("torch")
@@ -42,8 +41,8 @@ def test_each_collective_moves_its_bytes_and_no_others(tmp_path: Path) -> None:
     script = tmp_path / "rank.py"
     script.write_text(RANK)
     kinds = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), *kinds]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment())
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), *kinds]
+    done = run_python(*command, env=environment())
     assert 0 == done.returncode, done.stderr
     tensors = {}
     for line in done.stdout.splitlines():

@@ -14,6 +14,7 @@ import pytest
 
 import dptrace
 from dptrace.errors import UsageError
+from tests.support.forking import run_python
 from tests.support.paths import ROOT
 from tests.support.recordings import environment
 
@@ -56,8 +57,7 @@ def _run(folder: Path, profiling: str, ranks: int = 1) -> subprocess.CompletedPr
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     variables = environment() | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *torchrun, "train.py", "runs/x", profiling]
-    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=600)
+    done = run_python(*torchrun, "train.py", "runs/x", profiling, cwd=folder, env=variables)
     assert (0, ranks) == (done.returncode, done.stdout.count("trained")), done.stderr
     return done
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +12,7 @@ import pytest
 
 import dptrace
 from dptrace.record.launch.messages import LauncherSettings
+from tests.support.forking import run_python
 from tests.support.paths import ROOT
 from tests.support.recordings import environment
 
@@ -124,10 +123,9 @@ def _record(script: str, folder: Path) -> dict[str, object]:
     """Record two steps of a script after two of warm-up, and return this rank's part of run.json."""
     (folder / "train.py").write_text(SETUP + script)
     settings = LauncherSettings(str(folder), "runs/x", steps=2, warmup=2, wait=0).environment()
-    command = [sys.executable, "-m", "dptrace.record.script.runner", "train.py"]
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     variables = environment() | settings | paths
-    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=600)
+    done = run_python("-m", "dptrace.record.script.runner", "train.py", cwd=folder, env=variables)
     assert 0 == done.returncode, done.stderr
     piece: dict[str, object] = json.loads((folder / "window1" / "rank0.piece.json").read_text())
     return piece

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 
 from dptrace.record.launch.messages import LauncherSettings
+from tests.support.recordings import dptrace
 
 torch = pytest.importorskip("torch")
 
@@ -177,9 +176,7 @@ def test_a_job_is_recorded_with_its_own_profiler(tmp_path: Path, who: str, ranks
     """Ranks that profile themselves are the run; a job without any is an error that says what to do."""
     (tmp_path / "train.py").write_text(SCRIPT)
     options = ["--gpus", "2", "--use-script-profiler", "--out", "run", "train.py", who]
-    ended = subprocess.run(
-        [sys.executable, "-m", "dptrace", "record", *options], cwd=tmp_path, capture_output=True, text=True, timeout=600
-    )
+    ended = dptrace("record", *options, cwd=tmp_path, ok=False)
 
     if not ranks:
         assert 1 == ended.returncode

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from dptrace.errors import RecordingError
+from tests.support.recordings import dptrace
 
 torch = pytest.importorskip("torch")
 
@@ -378,8 +379,7 @@ def test_a_script_that_profiles_itself_is_recorded(tmp_path: Path, wait: int, wh
     """No crash; training completes; the script's traces are whole; ours has its steps or a note says why not."""
     (tmp_path / "train.py").write_text(SELF_PROFILING)
     options = ["--gpus", "2", "--steps", "4", "--warmup", "2", "--wait", "2", "--out", "run"]
-    command = [sys.executable, "-m", "dptrace", "record", *options, "train.py", str(wait), who]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    ended = dptrace("record", *options, "train.py", str(wait), who, cwd=tmp_path, ok=False)
 
     assert 0 == ended.returncode, ended.stderr
     assert 2 == len(list(tmp_path.glob("trained*")))
