@@ -18,7 +18,7 @@ from dptrace.errors import UsageError
 from dptrace.viewers.base import screenshot
 from tests.support.bench_tables import CSV
 from tests.support.browser import CHROMIUM
-from tests.support.recordings import environment
+from tests.support.recordings import dptrace, environment
 
 
 @pytest.fixture
@@ -167,9 +167,8 @@ def test_a_benchmark_that_is_broken_off_goes_on(tmp_path: Path) -> None:
     kept = (results / "small_single_1.0.json").read_bytes()
     assert not (tmp_path / "bench" / "table.csv").exists()
 
-    again = started(tmp_path, "--no-record", "--resume")
-    shown, errors = again.communicate(timeout=600)
-    assert 0 == again.returncode, errors
+    again = dptrace("bench", *_SMALL, "--steps", "2", "--no-record", "--resume", cwd=tmp_path)
+    shown, errors = again.stdout, again.stderr
     assert kept == (results / "small_single_1.0.json").read_bytes()
     content = json.loads((tmp_path / "bench" / "bench.json").read_text())
     assert [("single", 1), ("naive", 2), ("ddp", 2)] == [(row["mode"], row["gpus"]) for row in content["rows"]]

@@ -18,6 +18,7 @@ from dptrace.commands import sweep as verb
 from dptrace.commands.shared.main import cli
 from dptrace.model.link_report import link_report
 from tests.support.links_samples import measured
+from tests.support.recordings import dptrace
 from tests.support.sweeps import read, result
 
 FILES = ["sweep.json", "sweep.html", "step.svg", "exposed.svg", "table.md", "table.csv", "epochs.csv", "buckets.csv"]
@@ -146,9 +147,8 @@ def test_two_caps_are_swept_on_two_processes(here: Path) -> None:
     """A small MLP: as many all-reduces as the model of buckets says; the parameters are kept."""
     pytest.importorskip("torch")
     small = ("--model", "small", "--batch-size", "16384", "--gpus", "2", "--steps", "2")
-    done = run("--bucket-cap-mb", "0.5,4", *small, "-o", "caps", "--json")
+    done = dptrace("sweep", "--bucket-cap-mb", "0.5,4", *small, "-o", "caps", "--json", cwd=here)
 
-    assert done.exit_code == 0, done.output
     content = json.loads(done.stdout)
     for point in content["points"]:
         assert point["step_p50_s"] > 0

@@ -33,7 +33,9 @@ def test_no_damage_breaks_the_reader(seed: int, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 def test_files_are_made_again_from_seed_and_number() -> None:
     """A finding can be reproduced."""
-    assert [Fuzzer(5).make(n) for n in range(20)] == [Fuzzer(5).make(n) for n in range(20)]
+    first, second = Fuzzer(5), Fuzzer(5)
+
+    assert [first.make(n) for n in range(20)] == [second.make(n) for n in range(20)]
 
 
 def test_the_fuzzers_undamaged_files_are_readable(tmp_path: Path) -> None:

@@ -280,11 +280,16 @@ CASES: tuple[ModeCase, ...] = (
 
 
 @cache
-def run_of(case: ModeCase) -> Path:
-    """Record a case, together with all others on as many ranks, and return its run folder."""
+def run_of(case: ModeCase, with_others: bool = False) -> Path:
+    """Record a case and return its run folder.
+
+    Args:
+        with_others: whether to record it together with all others on as many ranks, for tests that read them all.
+    """
     folder = scratch() / "modes" / case.name
     if not folder.exists():
-        _launch([one for one in CASES if one.batch == case.batch] if case in CASES else [case], case.ranks)
+        others = [one for one in CASES if one.batch == case.batch] if with_others and case in CASES else [case]
+        _launch(others, case.ranks)
     return folder
 
 

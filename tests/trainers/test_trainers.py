@@ -113,7 +113,7 @@ def _numbers(case: ModeCase) -> ModelSizes:
 @each_of(case for case in CASES if case.loss_tolerance is None)
 def test_a_mode_ends_with_the_parameters_of_a_single_process(case: ModeCase) -> None:
     """Parallelism changes how the gradient of the batch is computed, not its value."""
-    single, parallel = (np.load(parameters_of(run)) for run in (reference(case), run_of(case)))
+    single, parallel = (np.load(parameters_of(run)) for run in (reference(case), run_of(case, with_others=True)))
 
     differences = relative_differences(parallel, single)
     assert {} == {name: value for name, value in differences.items() if not value <= ROUNDING_TOLERANCE}
@@ -159,7 +159,10 @@ def test_the_comparison_with_a_single_process_sees_a_mistake(
 @each_case
 def test_the_loss_is_that_of_the_whole_batch(case: ModeCase) -> None:
     """The mean losses over ranks equal those of a single process; compressed modes come close."""
-    single, parallel = (json.loads((run / "run.json").read_text())["losses"] for run in (reference(case), run_of(case)))
+    single, parallel = (
+        json.loads((run / "run.json").read_text())["losses"]
+        for run in (reference(case), run_of(case, with_others=True))
+    )
 
     assert len(single) == len(parallel) == 6
     assert pytest.approx(single, rel=case.loss_tolerance or ROUNDING_TOLERANCE) == parallel
@@ -169,7 +172,7 @@ def test_the_loss_is_that_of_the_whole_batch(case: ModeCase) -> None:
 @each_case
 def test_the_split_of_every_mode_adds_up(case: ModeCase) -> None:
     """On every rank the parts of every step sum to its wall time, and forward and backward are positive."""
-    run = dptrace.open(run_of(case))
+    run = dptrace.open(run_of(case, with_others=True))
 
     assert case.ranks == len(run.splits)
     parts = [figure for figure in FIGURES if figure not in ("wall_ns", "overlapped_comm_ns")]
@@ -187,7 +190,7 @@ def test_every_mode_moves_the_bytes_of_its_formula(case: ModeCase) -> None:
     assert case.expected_traffic is not None
     numbers = _numbers(case)
 
-    for split in dptrace.open(run_of(case)).splits:
+    for split in dptrace.open(run_of(case, with_others=True)).splits:
         expected = case.expected_traffic(replace(numbers, rank=split.rank))
         moved = {kind: (int(comm.count[-1]), int(comm.bytes[-1])) for kind, comm in split.comm.items()}
         known = {
