@@ -281,11 +281,7 @@ CASES: tuple[ModeCase, ...] = (
 
 @cache
 def run_of(case: ModeCase, with_others: bool = False) -> Path:
-    """Record a case and return its run folder.
-
-    Args:
-        with_others: whether to record it together with all others on as many ranks, for tests that read them all.
-    """
+    """Record a case, *with_others* together with all others on as many ranks, and return its run folder."""
     folder = scratch() / "modes" / case.name
     if not folder.exists():
         others = [one for one in CASES if one.batch == case.batch] if with_others and case in CASES else [case]
@@ -337,8 +333,7 @@ def _launch(cases: Sequence[ModeCase], ranks: int) -> None:
     root.mkdir(exist_ok=True)
     start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
     command = [*start, "tests.support.modes", "--worker", json.dumps(work), str(root)]
-    here = Path(__file__).resolve().parents[2]
-    done = run_python(*command, cwd=here, env=environment(), timeout=1800)
+    done = run_python(*command, cwd=Path(__file__).resolve().parents[2], env=environment(), timeout=1800)
     assert done.returncode == 0, done.stderr[-6000:]
 
 

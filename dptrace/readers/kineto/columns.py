@@ -6,7 +6,6 @@ the reader must stay close to the speed of the JSON decoding. See benchmarks/.
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable
@@ -27,9 +26,9 @@ from dptrace.readers.kineto.event_schema import (
     SPAN,
     Args,
     Complete,
+    as_count,
     code_of,
     complete_events,
-    is_count,
 )
 from dptrace.readers.kineto.timestamps import NeedsDecimal, fast_nanoseconds, nanoseconds
 from dptrace.readers.trace import Category, CommArgs
@@ -40,7 +39,6 @@ _LAUNCHED = int(Category.LAUNCH)
 """First category whose events have a correlation."""
 _ON_DEVICE = int(Category.KERNEL)
 """First category whose events have a device and a stream."""
-_DIGITS = re.compile(r"\d{1,19}", re.ASCII)
 
 
 class _Names:
@@ -69,6 +67,7 @@ class _Threads:
     def __init__(self) -> None:
         self.numbers: dict[Any, dict[Any, int]] = {}
         self.pairs: list[tuple[Any, Any]] = []
+        self._known: dict[tuple[Any, Any], int] = {}
 
     def ids(self, events: list[Complete]) -> list[int]:
         """Return the id of each event's thread."""
@@ -82,9 +81,20 @@ class _Threads:
         """Return the id of one entry, a new one where needed."""
         threads = self.numbers.setdefault(pid, {})
         if tid not in threads:
-            threads[tid] = len(self.pairs)
-            self.pairs.append((pid, tid))
+            threads[tid] = self._number_of_whole(*map(_whole, (pid, tid)))
         return threads[tid]
+
+    def _number_of_whole(self, pid: object, tid: object) -> int:
+        """Return the same for ids that are numbers where their spelling is one: the same for 5, 5.0 and "5"."""
+        number = self._known.setdefault((pid, tid), len(self.pairs))
+        if number == len(self.pairs):
+            self.pairs.append((pid, tid))
+        return number
+
+
+def _whole(identifier: object) -> object:
+    number = as_count(identifier)
+    return identifier if number is None else number
 
 
 class _Memo(dict[Any, int]):
@@ -104,13 +114,9 @@ class _Memo(dict[Any, int]):
             return np.array([self.function(value) for value in values], np.int64)
 
 
-def _small(device: object) -> int:
-    return device if type(device) is int and 0 <= device < 1 << 16 else -1
-
-
-def _whole(stream: object) -> int:
-    # A HIP copy's launch gives its stream as an address in hex; only device events give a number.
-    return stream if type(stream) is int and abs(stream) < 1 << 62 else -1
+def _device(value: object) -> int:
+    number = _integer(value)
+    return number if number < 1 << 16 else -1
 
 
 class _NeedsArgs(Exception):
@@ -186,7 +192,7 @@ class Columns(EventSink):
         self._names, self._threads = _Names(), _Threads()
         self._carries_comm_args: NDArray[np.bool_] = np.zeros(0, np.bool_)
         """Which names start with one of METADATA_PREFIXES, as far as the string table was searched."""
-        self._codes, self._devices, self._streams = _Memo(code_of), _Memo(_small), _Memo(_whole)
+        self._codes, self._devices, self._streams = _Memo(code_of), _Memo(_device), _Memo(_integer)
         self._exact = False
         """Whether this file's times have too many digits for a double."""
         self._with_comm_args = False
@@ -359,9 +365,5 @@ def _integers(values: list[Any]) -> NDArray[np.int64]:
 
 
 def _integer(value: object) -> int:
-    number: object = value
-    if type(value) is float and value.is_integer():
-        number = int(value)
-    elif type(value) is str:
-        number = int(value) if _DIGITS.fullmatch(value) else -1
-    return number if is_count(number) else -1
+    number = as_count(value)
+    return -1 if number is None else number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,10 +10,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX
-from dptrace.readers.kineto.event_schema import DAMAGE, Args, is_count
+from dptrace.readers.kineto.event_schema import DAMAGE, Args, as_count
 from dptrace.readers.trace import UNKNOWN_GROUP, CommArgs
 
 __all__ = ["MAX_BYTES", "THREADS", "comm_args", "with_global_ranks", "with_gloo_groups"]
@@ -38,7 +38,7 @@ def comm_args(name: str, args: Args) -> CommArgs:
     """Return the metadata of the collective in an event's arguments."""
     if args.collective:
         numbers = (args.in_elements, args.out_elements, args.group_size, args.seq)
-        inside, outside, members, seq = (number if is_count(number) else None for number in numbers)
+        inside, outside, members, seq = map(as_count, numbers)
         dtype = str(args.dtype or "")
         size = _possible(max(inside or 0, outside or 0) * _ELEMENT_BYTES.get(dtype.lower(), 0))
         group = str(args.group if args.group is not None else "")
@@ -92,7 +92,7 @@ def with_global_ranks(comm: dict[int, CommArgs], groups: Any) -> dict[int, CommA
         groups: the ``pg_config`` of ``distributedInfo``: every group of this rank.
     """
     lists = [group.get("ranks") for group in groups if isinstance(group, dict)] if isinstance(groups, list) else []
-    members = [ranks for ranks in lists if isinstance(ranks, list) and all(type(rank) is int for rank in ranks)]
+    members = [ranks for ranks in map(_counts, lists) if ranks is not None]
 
     def peer(args: CommArgs) -> int:
         ranks = {ranks[args.peer] for ranks in members if args.peer < len(ranks)} or {args.peer}
@@ -141,12 +141,19 @@ def _tensors(dims: bytes, types: bytes) -> tuple[_Tensors, ...]:
         for shape, dtype in zip(shapes, dtypes, strict=False):
             tensors = shape if shape and isinstance(shape[0], list) else [shape]
             known = str(dtype) not in _NO_TENSOR
-            elements = _possible(sum(int(np.prod(tensor, dtype=np.int64)) for tensor in tensors if known))
+            elements = _possible(sum(_elements(tensor) for tensor in tensors if known))
             size = _ELEMENT_BYTES.get(str(dtype).removeprefix("c10::").lower(), 0)
             found.append(_Tensors(elements if shape or size else 0, _possible(elements * size), str(dtype)))
         return tuple(found)
     except (*DAMAGE, TypeError):
         return ()
+
+
+def _elements(shape: object) -> int:
+    """Return the number of elements of a tensor; raise ValueError if this is no shape."""
+    if (sizes := _counts(shape)) is None:
+        raise ValueError("no shape")
+    return math.prod(sizes)
 
 
 _NO_TENSOR = ("", "Scalar", "ScalarList")
@@ -175,20 +182,27 @@ def with_gloo_groups(
     if len({group["ranks"] for group in known}) < 2:
         return dict(comm)
     gloo_events = {event: thread for event, thread in thread_of.items() if comm[event].collective not in _PAIRS}
-    listed = isinstance(threads, list) and threads and all(type(thread) is int for thread in threads)
-    ids = threads if listed else sorted({thread for thread in gloo_events.values() if type(thread) is int})
+    ids = _counts(threads) or sorted({thread for thread in gloo_events.values() if type(thread) is int})
+    owners: dict[object, dict[str, Any]]
     owners = {thread: known[i // THREADS] for i, thread in enumerate(ids)} if len(ids) == THREADS * len(known) else {}
     unknown = {"group": UNKNOWN_GROUP, "group_size": 0, "ranks": (), "description": ""}
     named = {event: replace(comm[event], **owners.get(thread, unknown)) for event, thread in gloo_events.items()}
     return {**comm, **named}
 
 
+def _counts(values: object) -> list[int] | None:
+    """Return a list of whole numbers, however they are spelled; None for anything else."""
+    counts = [as_count(value) for value in values] if isinstance(values, list) else [None]
+    whole = [count for count in counts if count is not None]
+    return whole if len(whole) == len(counts) else None
+
+
 def _group(entry: Any) -> dict[str, Any] | None:
     """Return the fields of CommArgs in one entry of ``pg_config``; None for a group without gloo."""
     if not isinstance(entry, dict) or "gloo" not in str(entry.get("backend_config", "gloo")):
         return None
-    ranks = entry.get("ranks")
-    if not isinstance(ranks, list) or not all(type(rank) is int for rank in ranks):
+    ranks = _counts(entry.get("ranks"))
+    if ranks is None:
         return None
     name, description = str(entry.get("pg_name", "")), str(entry.get("pg_desc", ""))
     return {"group": name, "group_size": len(ranks), "ranks": tuple(ranks), "description": description}

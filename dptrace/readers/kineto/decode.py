@@ -2,29 +2,104 @@
 
 from __future__ import annotations
 
+import re
+
 from dptrace.readers.kineto.columns import DAMAGE, EventSink
-from dptrace.readers.kineto.envelope import BLANK, is_complete_list
+from dptrace.readers.kineto.envelope import BLANK, is_closed_list, is_complete_list
 from dptrace.readers.kineto.json_stream import LIST
-from dptrace.readers.kineto.repair import clean, escape_quotes, salvage, split_at_braces, split_events
+from dptrace.readers.kineto.repair import clean, escape_quotes, last_values, salvage, split_at_braces, split_events
+from dptrace.readers.kineto.structure import count_brackets, is_list, values_of
 
-__all__ = ["add_piece", "add_stretch", "take_events"]
+__all__ = ["PieceDecoder", "add_stretch", "decode_whole", "take_events"]
 
 
-def add_piece(text: bytes, between: bytes, columns: EventSink) -> None:
-    """Decode the events of a piece; repair or drop damaged ones, and count them."""
+class PieceDecoder:
+    """Decodes the pieces of a file one after the other, in the order of the file; repairs or drops damaged events.
+
+    A piece that is not whole events may be damaged, or end within an event whose arguments hold objects that look like
+    events. It is held until the next one shows which::
+
+        {"ph": 1, "a": [{"ph": 2},      held
+        {"ph": 3}]}, {"ph": 4}          together they are whole events
+    """
+
+    def __init__(self, columns: EventSink) -> None:
+        self._columns = columns
+        self._held: list[bytes] = []
+        self._is_within_event = False
+        self._between = b""
+
+    def add(self, text: bytes, between: bytes) -> None:
+        """Decode a piece."""
+        if self._held and not self._is_within_event and is_list(text):
+            self.flush()
+        if not self._held and decode_whole(text, between, self._columns):
+            return
+        self._between = between
+        self._held.append(text)
+        joined = b",".join(self._held)
+        if decode_whole(joined, between, self._columns):
+            self._held.clear()
+            return
+        last_end, self._is_within_event = count_brackets(joined)
+        if last_end >= 0 and decode_whole(joined[: last_end + 1], between, self._columns):
+            self._held = [joined[last_end + 1 :].lstrip(BLANK)]
+        elif len(self._held) >= _MOST_HELD:
+            self.flush()
+
+    def flush(self) -> None:
+        """Decode what is held as damaged events."""
+        if self._held:
+            text = b",".join(self._held)
+            self._held.clear()
+            add_stretch(text, self._between, self._columns)
+
+    def with_held(self, head: bytes, text: bytes) -> bytes:
+        """Return the last text of a file after what is held if they are whole events together; else decode that."""
+        joined = b",".join([*self._held, text])
+        if self._held and is_closed_list(head, joined):
+            self._held.clear()
+            return joined
+        self.flush()
+        return text
+
+
+_MOST_HELD = 8
+"""Maximum pieces that are held: damage may hide the structure of all text behind it."""
+
+
+def decode_whole(text: bytes, between: bytes, columns: EventSink) -> bool:
+    """Decode whole events, some of which may have fields of odd types; return False, adding none, for other text."""
+    events = text if b"," in between else _with_commas(text, between)
     try:
-        events = text if b"," in between else _with_commas(text, between)
         columns.decode(b"".join((b"[", events, b"]")))  # one copy, where two additions would copy twice
-        return
+        return True
     except DAMAGE:
-        parts = text.split(between) if between else [text]
-    opening, last = between[between.rfind(b"{") :] if between else b"", len(parts) - 1
+        values = values_of(events)
+    if values is not None:
+        _add_events(values, columns)
+    return values is not None
+
+
+def add_stretch(text: bytes, between: bytes, columns: EventSink) -> None:
+    """Decode the events of a text; repair or drop damaged ones, and count them."""
+    text = text.strip(BLANK)
+    if not text or decode_whole(text, between, columns):
+        return
+    parts = text.split(between) if between else [text]
+    opening, last = between[between.index(b"{") :] if between else b"", len(parts) - 1
     torn = [(opening if i else b"") + part + (b"}" if i < last else b"") for i, part in enumerate(parts)]
     _add_events(torn, columns)
 
 
 def _with_commas(text: bytes, between: bytes) -> bytes:
+    if b"\n" in between:
+        return _LINES.sub(b"},{", text)
     return text.replace(between, b"}," + between[1:]) if between else text
+
+
+_LINES = re.compile(rb"\}[ \t\r]*\n\s*\{")
+"""Where a line ends with one event and the next begins with another; no JSON string holds a line break."""
 
 
 def _add_events(events: list[bytes], columns: EventSink) -> None:
@@ -50,6 +125,8 @@ def take_events(events: bytes, columns: EventSink) -> bool:
 def _repair_events(text: bytes, columns: EventSink) -> None:
     """Repair a damaged event, split it into several where they run together, or salvage what remains of it."""
     text = text.strip(BLANK)
+    if take_events(last_values(text), columns):
+        return
     if not text or take_events(clean(text), columns):
         columns.repaired += 1
         return
@@ -65,9 +142,3 @@ def _repair_events(text: bytes, columns: EventSink) -> None:
         columns.repaired += 1
     else:
         columns.dropped += 1
-
-
-def add_stretch(text: bytes, between: bytes, columns: EventSink) -> None:
-    """Decode events as :func:`add_piece` does, after removing what surrounds them."""
-    if text := text.strip(BLANK):
-        add_piece(text, between, columns)

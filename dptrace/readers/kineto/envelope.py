@@ -11,7 +11,16 @@ import msgspec
 from dptrace.readers.kineto.columns import DAMAGE
 from dptrace.readers.kineto.repair import closing_bracket, recover_metadata_fields
 
-__all__ = ["BLANK", "End", "Metadata", "decode_document", "end_of", "is_complete_list", "recover_metadata"]
+__all__ = [
+    "BLANK",
+    "End",
+    "Metadata",
+    "decode_document",
+    "end_of",
+    "is_closed_list",
+    "is_complete_list",
+    "recover_metadata",
+]
 
 BLANK = b" \t\r\n,"
 """Bytes that may surround an event."""
@@ -87,9 +96,9 @@ def end_of(head: bytes, text: bytes, last: int, sound: bool) -> End | None:
     found = _by_trial(head, text, last)
     if sound and found:
         return found
-    # The last separator may have been in the text after the list.
+    # The last separator may have been within an event, or in the text after the list.
     counted = None if sound else _by_brackets(head, text, 0)
-    if counted and counted.end < last and not counted.metadata.damage:
+    if counted and not counted.metadata.damage and (counted.end < last or is_complete_list(text[: counted.end])):
         return counted
     if found:
         return found
@@ -136,6 +145,12 @@ def _by_keys(head: bytes, text: bytes, last: int) -> End | None:
 _CLOSED = re.compile(
     rb'\](?=\s{0,99},\s{0,99}"(?:traceName|displayTimeUnit|baseTimeNanoseconds|distributedInfo|deviceProperties)")'
 )
+
+
+def is_closed_list(head: bytes, text: bytes) -> bool:
+    """Return whether a text is the whole events of a list and a sound document behind it."""
+    counted = _by_brackets(head, text, 0)
+    return counted is not None and not counted.metadata.damage and is_complete_list(text[: counted.end])
 
 
 def is_complete_list(events: bytes) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from functools import cache
-from typing import Any, TypeGuard, Union
+from typing import Any, Union
 
 import msgspec
 
@@ -16,9 +17,9 @@ __all__ = [
     "SPAN",
     "Args",
     "Complete",
+    "as_count",
     "code_of",
     "complete_events",
-    "is_count",
 ]
 
 DAMAGE = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
@@ -175,6 +176,15 @@ def code_of(category: str | None) -> int:
     return _CATEGORIES.get(category.lower(), _UNUSED) if category is not None else _UNUSED
 
 
-def is_count(value: object) -> TypeGuard[int]:
-    """Return whether a value is an integer from 0 to below 2**62."""
-    return type(value) is int and 0 <= value < 1 << 62
+def as_count(value: object) -> int | None:
+    """Return a whole number from 0 to below 2**62, which may be spelled 5.0 or "5"; None for other values."""
+    if type(value) is float:
+        value = int(value) if value.is_integer() and value < _EXACT else None
+    elif type(value) is str:
+        value = int(value) if _DIGITS.fullmatch(value) else None
+    return value if type(value) is int and 0 <= value < 1 << 62 else None
+
+
+_DIGITS = re.compile(r"\d{1,19}", re.ASCII)
+_EXACT = 2**53
+"""Below it, a double holds every whole number."""

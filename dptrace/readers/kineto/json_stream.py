@@ -6,18 +6,18 @@ import re
 from collections.abc import Iterator
 
 from dptrace.errors import TraceError
+from dptrace.readers.kineto.structure import State, cut_between_events, find_list, separator_of
 from dptrace.readers.sources.source import Source
 from dptrace.readers.stream import ChunkedStream, Piece
 
 __all__ = ["LIST", "pieces"]
 
-# The start of an event and the separator of two, as this file spells them. Kineto's events start with "ph"; files
-# that were written by hand or rewritten start with other keys. Text inside a string can't match, since its quotation
-# marks are escaped.
 LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+"""The beginning of the list, where damage hides the structure of a document."""
 _FIRST = rb'\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)"'
-_BETWEEN = re.compile(rb"\}\s*(?:,\s*)?" + _FIRST)
 _EVENT = re.compile(_FIRST)
+_BETWEEN = re.compile(rb"\}\s*(?:,\s*)?" + _FIRST)
+"""The separator of two events of Kineto's, where damage hides the structure."""
 
 _LONGEST_BETWEEN = 256
 """Maximum length of a separator; that many bytes of a chunk are searched again with the next."""
@@ -25,6 +25,8 @@ _STRETCH = 64 << 20
 """Maximum bytes held without the end of an event: no event is that long."""
 _HEAD = 128 << 20
 """Maximum bytes held before the first event; the groups of a job of thousands of ranks fill a part of it."""
+_LOST = 16 << 20
+"""Maximum bytes held before the first event if the list seems to have begun in them."""
 
 
 def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Piece]:
@@ -37,24 +39,32 @@ def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Piec
         TraceError: the file is not JSON, or JSON without a list of events.
     """
     head, rest = _head(source, chunks, start)
-    between, known = b"", 0
+    between, known, longer = b"", 0, 0
     while not chunks.ended:
         rest += chunks.read_chunk()
-        cut = rest.rfind(between, known) if between else -1
-        if cut < 0 and (found := _BETWEEN.search(rest, known)):
-            # The first separator, or another one in a file that spells its first events differently.
-            between = found.group()
-            cut = rest.rfind(between)
+        if len(rest) < longer and not chunks.ended:
+            continue
+        between = between or _separator(rest)
+        cut = cut_between_events(rest, between, known)
         if cut > 0 and not chunks.ended:
-            yield Piece(rest[: cut + 1], head, between, last=False)
+            yield Piece(rest[: cut + 1], head, between if between in rest else _separator(rest), last=False)
             rest = rest[rest.index(b"{", cut) :]
+            known = longer = 0
         elif len(rest) > _STRETCH and not chunks.ended:
             chunks.stop(f"{len(rest) >> 20:,} MB follow in which no event ends")
-        known = max(len(rest) - _LONGEST_BETWEEN, 0)
-    if rest.find(between) < 0 or not between:
-        found = _BETWEEN.search(rest)
-        between = found.group() if found else b""
+        else:
+            # Twice as much for the next try, so that a long event is not searched again with each chunk.
+            known, longer = max(len(rest) - _LONGEST_BETWEEN, 0), 2 * len(rest)
+    between = between if between and between in rest else _separator(rest)
     yield Piece(rest, head, between, last=True, damage=chunks.damage)
+
+
+def _separator(text: bytes) -> bytes:
+    """Return how events are separated; as Kineto does it, if the first events are damaged."""
+    if separator := separator_of(text):
+        return separator
+    found = _BETWEEN.search(text)
+    return found.group() if found else b""
 
 
 _FOREWORD = b"\xef\xbb\xbf \t\r\n"
@@ -66,23 +76,47 @@ def _head(source: Source, chunks: ChunkedStream, text: bytes) -> tuple[bytes, by
 
     A file without a list may hold bare events, one per line: then the text before is empty.
     """
-    text, known = text.lstrip(_FOREWORD), 0
+    text = text.lstrip(_FOREWORD)
     while True:
         if text[:1] == b"[":
             return b"[", text[1:]
         if text and text[:1] != b"{":
             break
-        if found := LIST.search(text, known):
-            return text[: found.end()], text[found.end() :]
-        if _EVENT.match(text):
+        found = find_list(text) if text else State.MORE
+        if isinstance(found, State) and _is_lost(found, text, chunks):
+            found = _first_match(text)
+        if found is State.EVENT:
             return b"", text
+        if not isinstance(found, State):
+            return text[:found], text[found:]
         if len(text) > _HEAD:
             chunks.stop(f"the first {len(text) >> 20:,} MB hold no event")
         if chunks.ended:
             break
-        known = max(len(text) - _LONGEST_BETWEEN, 0)
-        text = (text + chunks.read_chunk()) if text else chunks.read_chunk().lstrip(_FOREWORD)
+        text = _twice_as_much(text, chunks)
     raise _no_trace(source, text, chunks.damage)
+
+
+def _is_lost(state: State, text: bytes, chunks: ChunkedStream) -> bool:
+    """Return whether the structure of a document is damaged before its events."""
+    return state is State.BROKEN or (state is State.MORE and (len(text) > _LOST or chunks.ended))
+
+
+def _first_match(text: bytes) -> int | State:
+    """Find the list, or bare events, in text that is not JSON."""
+    if found := LIST.search(text):
+        return found.end()
+    return State.EVENT if _EVENT.match(text) else State.MORE
+
+
+def _twice_as_much(text: bytes, chunks: ChunkedStream) -> bytes:
+    """Read on, so that text of any length is searched only a few times."""
+    parts, size = [text], len(text)
+    while size <= 2 * len(text) and not chunks.ended:
+        parts.append(chunks.read_chunk())
+        size += len(parts[-1])
+    joined = b"".join(parts)
+    return joined if text else joined.lstrip(_FOREWORD)
 
 
 _OTHER_FORMATS = (

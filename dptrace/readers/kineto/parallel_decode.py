@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dptrace.core.subprocess_pool import PythonProcess, serve
 from dptrace.errors import DptraceError
 from dptrace.readers.kineto.columns import Columns, DecodedPart, IdMap
+from dptrace.readers.kineto.decode import PieceDecoder, decode_whole
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
 
@@ -44,10 +45,12 @@ class ParallelDecoder:
 
     def __init__(self, source: Source, columns: Columns, jobs: int) -> None:
         self.source, self.columns = source, columns
+        self.serial = PieceDecoder(columns)
+        """Decodes the pieces that are not whole events, in this process."""
         self.count = max(1, min(jobs, _MAX_PROCESSES))
         self.workers: list[_DecoderProcess] = []
         self.sent = 0
-        self.pending: deque[tuple[_DecoderProcess, Future[object]]] = deque()
+        self.pending: deque[tuple[_DecoderProcess, Future[object], tuple[bytes, bytes]]] = deque()
         """The pieces whose columns are not joined yet, in the order of the file."""
 
     def __enter__(self) -> ParallelDecoder:
@@ -69,7 +72,8 @@ class ParallelDecoder:
         """Queue a piece; pieces come in the order of the file."""
         worker = self.workers[self.sent % self.count]
         self.sent += 1
-        self.pending.append((worker, worker.thread.submit(worker.ask, (text, between))))
+        piece = text, between
+        self.pending.append((worker, worker.thread.submit(worker.ask, piece), piece))
         if len(self.pending) > _PIECES_PER_PROCESS * self.count:
             self._join()
 
@@ -80,14 +84,18 @@ class ParallelDecoder:
 
     def _join(self) -> None:
         """Append the columns of the next piece."""
-        worker, future = self.pending.popleft()
+        worker, future, piece = self.pending.popleft()
         try:
             part = future.result()
         except (EOFError, OSError):
             code = worker.process.wait()
             why = f"was killed by signal {-code} (out of memory?)" if code < 0 else f"ended with exit code {code}"
         else:
+            if part is None:
+                self.serial.add(*piece)
+                return
             if isinstance(part, DecodedPart):
+                self.serial.flush()
                 self.columns.add(part, worker.ids)
                 return
             why = f"failed ({part!r})"
@@ -116,12 +124,9 @@ class _DecoderProcess(PythonProcess):
 
 def serve_pieces(connection: int) -> None:
     """Receive pieces and send their columns, until the parent process has gone."""
-    from dptrace.readers.kineto.decode import add_piece
-
     columns = Columns()
 
-    def decode(piece: tuple[bytes, bytes]) -> DecodedPart:
-        add_piece(*piece, columns)
-        return columns.part()
+    def decode(piece: tuple[bytes, bytes]) -> DecodedPart | None:
+        return columns.part() if decode_whole(*piece, columns) else None
 
     serve(connection, decode)

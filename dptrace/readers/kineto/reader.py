@@ -19,11 +19,13 @@ from dptrace.readers.communication import GLOO_PREFIX, communicating
 from dptrace.readers.formats import pieces
 from dptrace.readers.kineto.columns import DAMAGE, Columns, EventSink
 from dptrace.readers.kineto.comm_metadata import with_global_ranks, with_gloo_groups
-from dptrace.readers.kineto.decode import add_piece, add_stretch, take_events
-from dptrace.readers.kineto.envelope import BLANK, Metadata, decode_document, end_of, recover_metadata
+from dptrace.readers.kineto.decode import PieceDecoder, add_stretch, take_events
+from dptrace.readers.kineto.envelope import BLANK, End, Metadata, decode_document, end_of, recover_metadata
+from dptrace.readers.kineto.event_schema import as_count
 from dptrace.readers.kineto.json_stream import LIST
 from dptrace.readers.kineto.parallel_decode import ParallelDecoder, is_worthwhile
 from dptrace.readers.kineto.repair import recover_metadata_fields
+from dptrace.readers.kineto.structure import State, find_list
 from dptrace.readers.kineto.validation import EventColumns, validate_events
 from dptrace.readers.sources.source import Source
 from dptrace.readers.stream import Piece
@@ -50,14 +52,14 @@ def _finish(source: Source, piece: Piece, columns: EventSink) -> tuple[Metadata,
             break
         add_stretch(text[last if sound else 0 : found.end], piece.between, columns)
         metadata = metadata or found.metadata
-        if (second := LIST.search(text, found.end)) is None:
+        if (second := _next_list(text, found, head)) is None:
             if piece.damage:
                 damage.append(f"After the end of the document {piece.damage}; any part of the file may be damaged.")
             if rest := text[found.closed :].strip(BLANK + b"\0"):
                 damage.append(f"{len(rest):,} bytes after the end of the document were not read.")
             return replace(metadata, damage=(*damage, *metadata.damage)), ""
         damage = damage or ["Holds more than one list of events; they were read as one."]
-        head, text = b'{"traceEvents":[', text[second.end() :]
+        head, text = b'{"traceEvents":[', text[second:]
     if not sound:
         add_stretch(text[:last], piece.between, columns)
     rest = text[last:].lstrip(BLANK)
@@ -66,6 +68,15 @@ def _finish(source: Source, piece: Piece, columns: EventSink) -> tuple[Metadata,
     metadata = metadata or decode_document(head, b"]}") or recover_metadata(head)
     cut_off = _cut_off(source, piece.damage or "it ends in the middle", columns)
     return replace(metadata, damage=(*damage, *metadata.damage)), cut_off
+
+
+def _next_list(text: bytes, found: End, head: bytes) -> int | None:
+    """Return where another list of events begins after one; None without one."""
+    second = find_list(text, found.end + 1, inside=head != b"[")
+    if second in (State.MORE, State.BROKEN):
+        match = LIST.search(text, found.end)
+        return match.end() if match else None
+    return second if isinstance(second, int) else None
 
 
 def _finish_bare(source: Source, piece: Piece, columns: EventSink) -> tuple[Metadata, str]:
@@ -94,15 +105,17 @@ def read_into(source: Source, columns: EventSink, decoder: ParallelDecoder | Non
         TraceError: the file is missing, empty, of no known format, or without a list of events.
     """
     metadata, cut_off = Metadata(), ""
+    serial = PieceDecoder(columns) if decoder is None else decoder.serial
     for piece in pieces(source):
         if piece.last:
             if decoder is not None:
                 decoder.finish()
-            metadata, cut_off = _finish(source, piece, columns)
+            whole = replace(piece, text=serial.with_held(piece.head, piece.text))
+            metadata, cut_off = _finish(source, whole, columns)
         elif decoder is not None:
             decoder.add(piece.text, piece.between)
         else:
-            add_piece(piece.text, piece.between, columns)
+            serial.add(piece.text, piece.between)
     return metadata, cut_off
 
 
@@ -158,7 +171,7 @@ def _assemble(
     table[1] = end
     del rows, end, good, has_comm_args, waits
     base = metadata.base
-    base_ns = base if type(base) is int and 0 <= base < 2**62 else 0
+    base_ns = as_count(base) or 0
     info = metadata.distributed if isinstance(metadata.distributed, dict) else {}
     comm = with_global_ranks(_comm(columns, order), info.get("pg_config"))
     gloo = {i: columns.thread_id(table[4][order[i]]) for i in comm if names[table[3][order[i]]].startswith(GLOO_PREFIX)}
@@ -173,8 +186,8 @@ def _assemble(
 
     return Trace(
         path=sanitize(source.address),
-        rank=_whole(info.get("rank")),
-        world_size=_whole(info.get("world_size")),
+        rank=_rank(info.get("rank")),
+        world_size=_rank(info.get("world_size")),
         start_ns=column(np.int64, base_ns),
         end_ns=column(np.int64, base_ns),
         category=column(np.uint8),
@@ -215,11 +228,11 @@ def _implausible_metadata(metadata: Metadata) -> list[str]:
     """Describe the metadata that can't be right and was ignored."""
     base, info = metadata.base, metadata.distributed
     wrong = []
-    if base is not None and not (type(base) is int and 0 <= base < 2**62):
+    if base is not None and as_count(base) is None:
         wrong.append("baseTimeNanoseconds is not a time; the clock can't be compared with those of other ranks.")
     if info is not None and not isinstance(info, dict):
         wrong.append("distributedInfo is not an object; it was ignored.")
-    elif info and any(info.get(key) is not None and _whole(info[key]) is None for key in ("rank", "world_size")):
+    elif info and any(info.get(key) is not None and _rank(info[key]) is None for key in ("rank", "world_size")):
         wrong.append("distributedInfo has an invalid rank or world size, which was ignored.")
     return wrong
 
@@ -249,12 +262,13 @@ def _timeless(columns: Columns) -> list[str]:
     return sentences
 
 
-def _whole(value: object) -> int | None:
-    return value if type(value) is int and 0 <= value < 1 << 31 else None
+def _rank(value: object) -> int | None:
+    number = as_count(value)
+    return number if number is not None and number < 1 << 31 else None
 
 
 def _device_names(properties: object) -> dict[int, str]:
     if not isinstance(properties, list):
         return {}
-    devices = [device for device in properties if isinstance(device, dict) and type(device.get("id")) is int]
-    return {device["id"]: str(device.get("name", "")) for device in devices}
+    devices = [(as_count(device.get("id")), device) for device in properties if isinstance(device, dict)]
+    return {number: str(device.get("name", "")) for number, device in devices if number is not None}

@@ -10,10 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import msgspec
+
+from dptrace.readers.kineto.event_schema import DAMAGE
+
 __all__ = [
     "clean",
     "closing_bracket",
     "escape_quotes",
+    "last_values",
     "recover_metadata_fields",
     "salvage",
     "split_at_braces",
@@ -70,6 +75,21 @@ def clean(event: bytes) -> bytes:
         return event
     text = _SURROGATE.sub(r"\\ufffd", _CONTROL.sub(b" ", event).decode("utf-8", "replace"))
     return _NO_NUMBER.sub(r"\1null", _ESCAPE.sub(_escaped, text)).encode()
+
+
+def last_values(event: bytes) -> bytes:
+    """Drop all but the last value of a key that an event has several times, as JSON's readers do.
+
+    Text that is not one event stays as it is.
+    """
+    try:
+        fields = _FIELDS_OF_EVENT.decode(event)
+    except DAMAGE:
+        return event
+    return b"{%s}" % b",".join(b"%s:%s" % (msgspec.json.encode(key), bytes(value)) for key, value in fields.items())
+
+
+_FIELDS_OF_EVENT: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def escape_quotes(event: bytes) -> bytes:

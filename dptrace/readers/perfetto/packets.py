@@ -17,10 +17,14 @@ _LONGEST = 256 << 20
 _INFLATED = 64 << 20
 """Maximum decompressed bytes of a packet of packets; Perfetto compresses some hundred kilobytes at a time."""
 _LOOKED_AT = 4
+_BLANK = 16
+"""So many bytes of white space begin no packet: JSON may have any number of them."""
 
 
 def begins_with_packets(start: bytes) -> bool:
     """Return whether a file is Perfetto's and not JSON, which may start with the same byte (a newline)."""
+    if start[:_BLANK].isspace() and len(start) >= _BLANK:
+        return False
     position = 0
     for seen in range(_LOOKED_AT):
         frame = _frame(start, position) if start[position : position + 1] == b"\n" else None

@@ -159,7 +159,7 @@ def test_an_odd_argument_does_not_cost_its_event() -> None:
         "correlation": "x",
         "device": [1],
         "stream": {},
-        "Seq": "3",
+        "Seq": "third",
         "dtype": None,
         "In msg nelems": -4,
     }

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from dptrace.readers.kineto.event_schema import SPAN, Complete, code_of, complete_events
+from dptrace.readers.kineto.event_schema import SPAN, Complete, as_count, code_of, complete_events
 from dptrace.readers.trace import Category
 
 
@@ -55,3 +55,16 @@ def test_categories_of_every_year_are_known() -> None:
     expected = [Category.PYTHON, Category.CPU_OP, Category.CPU_OP, Category.LAUNCH, Category.KERNEL, Category.MEMORY]
     assert [*expected, SPAN] == codes
     assert min(map(code_of, ("overhead", "", None))) > SPAN
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        *((5, 5), (5.0, 5), ("5", 5), (0, 0), (2**62 - 1, 2**62 - 1)),
+        *((2**62, None), (10**400, None), ("9" * 400, None), (5.5, None), (float("inf"), None), (1e300, None)),
+        *((-5, None), (True, None), ("0x7f", None), ("", None), (None, None), ([5], None)),
+    ],
+)
+def test_whole_numbers_are_counts_however_they_are_spelled(value: object, count: int | None) -> None:
+    """A float or a string may be a whole number; what does not fit 62 bits is none."""
+    assert count == as_count(value)

@@ -17,6 +17,7 @@ from dptrace.readers.kineto.repair import (
     clean,
     closing_bracket,
     escape_quotes,
+    last_values,
     recover_metadata_fields,
     salvage,
     split_at_braces,
@@ -167,3 +168,17 @@ def test_repairs_are_reported_once_with_their_count(tmp_path: Path) -> None:
     assert (600, False, BASE_NS - 3000) == (len(trace), trace.cut, trace.start_ns[0])
     (sentence,) = trace.damage
     assert sentence.startswith("t.json: 4 events repaired")
+
+
+@pytest.mark.parametrize(
+    ("event", "without"),
+    [
+        (b'{"a": 1, "b": {"a": 2}, "a": [1.50]}', b'{"a":[1.50],"b":{"a": 2}}'),
+        (b'{"\\u0061": 1, "a": 2}', b'{"a":2}'),
+        (b'{"a": 1}, {"a": 2}', b'{"a": 1}, {"a": 2}'),
+        (b'{"a": "b"c"}', b'{"a": "b"c"}'),
+    ],
+)
+def test_only_the_last_value_of_a_key_stays(event: bytes, without: bytes) -> None:
+    """Numbers keep their digits; what is not one event stays as it is."""
+    assert without == last_values(event)

@@ -88,3 +88,9 @@ def _length(size: int) -> bytes:
 def test_packets_are_distinguished_from_json(start: bytes, packets: bool) -> None:
     """JSON may start with a newline, which is also the first byte of a packet."""
     assert packets == begins_with_packets(start)
+
+
+@pytest.mark.parametrize("blank", [b"\n" * 20, b"\n\n \t" * 5000, b"\n" + b"\r\n" * 30])
+def test_white_space_of_any_length_begins_no_packet(blank: bytes) -> None:
+    """A newline is the tag of a packet and the length of one, but no packet is white space."""
+    assert not begins_with_packets(blank + b'{"traceEvents": []}')
