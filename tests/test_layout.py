@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -91,12 +92,16 @@ def test_no_trainer_shadows_a_module() -> None:
 
 def imports(paths: Iterable[Path]) -> set[str]:
     """List the modules and names that files import, as dotted names."""
+    return {name for path in paths for name in _imports_of(path)}
+
+
+@cache
+def _imports_of(path: Path) -> frozenset[str]:
     found = set()
-    for path in paths:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module:
-                found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(found)
 
 
 def module_of(path: Path) -> str:
