@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.text import sanitize
 from dptrace.core.units import plural
@@ -53,6 +55,7 @@ def open_run(
     timelines = tuple(device.timeline for device in devices)
     notes += [note for timeline in timelines for note in timeline.notes]
     notes += _no_gpu_work(timelines)
+    notes += _unmatched_patterns(timelines, read_options.comm_patterns)
     return Run(
         sanitize(" ".join(map(redact, paths))),
         timelines,
@@ -73,6 +76,13 @@ def _no_gpu_work(timelines: Sequence[Timeline]) -> list[str]:
         return []
     gloo = " and communication is gloo" if any(timeline.collectives for timeline in timelines) else ""
     return [f"No GPU work here: compute is CPU operators{gloo}."]
+
+
+def _unmatched_patterns(timelines: Sequence[Timeline], patterns: Sequence[str]) -> list[str]:
+    """Return a note for each pattern of further communication kernels that fits no kernel: it may be misspelled."""
+    kernels = {t.names[name] for t in timelines if not t.on_cpu for name in np.unique(t.name).tolist()}
+    unmatched = [p for p in patterns if not any(re.search(p, kernel, re.IGNORECASE) for kernel in kernels)]
+    return [f"--comm-pattern {sanitize(pattern)!r} fits no kernel." for pattern in unmatched]
 
 
 def _drop_unfinished_steps(devices: tuple[DeviceFigures, ...], metadata: dict[str, Any]) -> tuple[DeviceFigures, ...]:

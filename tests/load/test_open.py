@@ -130,3 +130,15 @@ def test_files_of_different_jobs_are_told(tmp_path: Path) -> None:
     assert any("2 and 8" in note for note in dptrace.open(tmp_path).notes)
     training_step(KinetoFile(rank=2, world_size=2), 1, 0).write(tmp_path / "2.json")
     assert any("Rank 2 is outside world size 2" in note for note in dptrace.open(tmp_path).notes)
+
+
+@pytest.mark.parametrize("figures_only", [False, True])
+def test_a_pattern_that_fits_no_kernel_is_a_note(folder: Path, figures_only: bool) -> None:
+    """Else a misspelled pattern would look as if there were no such communication."""
+    for rank in (0, 1):
+        file = training_step(KinetoFile(rank=rank, world_size=2), 4, 0).kernel("MyExchange<float>", 90, 95, None)
+        file.write(folder / f"r{rank}.json.gz")
+
+    run = dptrace.open(str(folder), comm_patterns=("myexchange", "MyExchnage"), figures_only=figures_only)
+
+    assert ["--comm-pattern 'MyExchnage' fits no kernel."] == [note for note in run.notes if "pattern" in note]
