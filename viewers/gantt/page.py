@@ -33,6 +33,7 @@ from dptrace.viewers.base.headline import Headline, headline
 from dptrace.viewers.base.page import bokeh_scripts, bundle, page, static
 from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.column_packing import ColumnStore
+from dptrace.viewers.gantt.finding_places import finding_places
 from dptrace.viewers.gantt.interval_details import details
 from dptrace.viewers.gantt.page_data import scene
 
@@ -67,7 +68,8 @@ def document(run: Run, gantt_chart: Chart | None = None) -> str:
         DptraceError: the run has no step, or more intervals than a page can hold.
     """
     gantt_chart = _checked(run, gantt_chart, MAX_INTERVALS)
-    return gantt_page(_headline(run, gantt_chart), scene(gantt_chart, details(run, gantt_chart)))
+    page_data = scene(gantt_chart, details(run, gantt_chart)) | {"findings": finding_places(run, gantt_chart)}
+    return gantt_page(_headline(run, gantt_chart), page_data)
 
 
 def served(run: Run, gantt_chart: Chart | None = None) -> tuple[str, ColumnStore]:
@@ -81,7 +83,8 @@ def served(run: Run, gantt_chart: Chart | None = None) -> tuple[str, ColumnStore
     """
     gantt_chart = _checked(run, gantt_chart, MAX_SERVED)
     store: ColumnStore = {}
-    page_data = scene(gantt_chart, details(run, gantt_chart), store) | {"served": True}
+    page_data = scene(gantt_chart, details(run, gantt_chart), store)
+    page_data |= {"served": True, "findings": finding_places(run, gantt_chart)}
     return gantt_page(_headline(run, gantt_chart), page_data), store
 
 
@@ -103,7 +106,7 @@ def gantt_page(
     plot = json_item(_figures(page_data, zoom_key), ID("figure"))
     return page(
         head,
-        "".join(static("gantt", f"{sheet}.css") for sheet in ("gantt", "stage", "interactions")) + styles,
+        "".join(static("gantt", f"{sheet}.css") for sheet in ("gantt", "findings", "stage", "interactions")) + styles,
         [*bokeh_scripts(), bundle("gantt", "gantt.js")],
         "gantt/gantt.html",
         page_data.get("served", False),

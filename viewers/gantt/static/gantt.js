@@ -5,6 +5,7 @@ import { embed } from "./bokeh_adapter.js";
 import { categoryButtons } from "./badges.js";
 import { columnsOf, keepServerAlive } from "./columns.js";
 import { TimeSaved } from "./time_saved.js";
+import { Findings } from "./findings.js";
 import { Heatmap } from "./heatmap.js";
 import { Hover } from "./hover.js";
 import { Labels } from "./labels.js";
@@ -185,6 +186,10 @@ async function start() {
     stage.changed();
   });
   interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, summary, redraw });
+  const findings = new Findings($("#findings"), { scene, lod, stage, navigation, interactions, resized: () => {
+    resized();
+    stage.changed();
+  } });
   const printView = new PrintView($("#sheets"), { picture, stage, scene, plot: main, theme });
   // Bokeh drew the first axis labels before formatTicks was set.
   main.repaint();
@@ -194,7 +199,7 @@ async function start() {
   timing.drawn = performance.now();
   // Used by tests and benchmarks.
   const exact = () => picture.exact() && minimap.exact();
-  globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printView, interactions, timing, exact };
+  globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printView, interactions, findings, timing, exact };
   requestAnimationFrame(() => setTimeout(() => (document.documentElement.dataset.ready = "1")));
 }
 

@@ -1,0 +1,122 @@
+"""Findings, and where the chart shows them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dptrace
+from dptrace.run.run import Run
+from dptrace.viewers.gantt import page as gantt
+from dptrace.viewers.gantt.chart import Role, chart
+from dptrace.viewers.gantt.finding_places import MOST, finding_places
+from tests.support.browser import browser_test, chromium, open_page
+from tests.support.gantt_page import settle, visible_range
+from tests.support.planted import Plant, planted_job
+from tests.support.real_traces import needs_real_traces, real
+
+
+@pytest.fixture(scope="module")
+def late(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a run in which the host of rank 1 runs Python code for 30 ms a step."""
+    folder = tmp_path_factory.mktemp("late")
+    planted_job(folder, [Plant(1, "python", 30.0)])
+    return dptrace.open(folder)
+
+
+def test_a_straggler_is_where_the_others_wait_for_it(late: Run) -> None:
+    """The collective of the first rank to arrive, which waits for as long as the finding says."""
+    drawn = chart(late)
+
+    first = finding_places(late, drawn)[0]
+
+    assert "wait for rank 1" in first["text"] or "waits for rank 1" in first["text"]
+    assert 1 == drawn.tracks[first["place"]["track"]].rank
+    track, position = first["place"]["collective"]
+    lane = next(lane for lane in drawn.lanes if (lane.track, lane.role) == (track, Role.COLLECTIVES))
+    assert drawn.tracks[track].rank != 1
+    assert 25_000_000 < lane.wait_ns[position] - 1 < 35_000_000
+    assert first["place"]["from"] < lane.start_ns[position]
+    assert first["place"]["to"] > lane.start_ns[position] + lane.duration_ns[position]
+
+
+def test_idle_time_is_one_gap_across_short_work(tmp_path: Path) -> None:
+    """The allocator's gap on the rank that has it, in the step that the finding names."""
+    planted_job(tmp_path, [Plant(0, "allocator", 40.0)], ranks=1)
+    run = dptrace.open(tmp_path)
+    drawn = chart(run)
+    entry = next(entry for entry in finding_places(run, drawn) if entry["idle"])
+    place = entry["place"]
+    middle = (place["from"] + place["to"]) / 2
+    margin = (place["to"] - place["from"]) / 4
+
+    bounds = drawn.tracks[place["track"]].bounds_ns
+    assert bounds[0] < middle < bounds[-1]
+    lane = next(lane for lane in drawn.lanes if (lane.track, lane.role) == (place["track"], Role.IDLE))
+    inside = (lane.start_ns >= middle - margin) & (lane.start_ns + lane.duration_ns <= middle + margin)
+    assert 2 * margin * 0.98 <= lane.duration_ns[inside].sum() <= 2 * margin
+
+
+def test_a_step_that_is_not_drawn_has_no_place(late: Run) -> None:
+    """A selection of steps may leave out the one that a finding is about."""
+    drawn = chart(late)
+    none = [track.__class__(track.rank + 5, 0, "", track.steps, track.bounds_ns) for track in drawn.tracks]
+
+    places = finding_places(late, drawn.__class__(0, drawn.end_ns, tuple(none), (), drawn.lanes, (), drawn.collectives))
+
+    assert [None] * len(places) == [entry["place"] for entry in places]
+
+
+@needs_real_traces
+@pytest.mark.parametrize(
+    "name", ["sharded_h100_8ranks", "dlrm_v100_4ranks", "perparam_v100_rank1of2", "ddp_mi300_rank0of8"]
+)
+def test_every_finding_of_a_real_run_has_a_place_in_its_step(name: str) -> None:
+    """The most expensive ones, each within the step that the finding names."""
+    run = dptrace.open(real(name))
+    drawn = chart(run)
+    found = run.cross_rank.findings[:MOST]
+
+    for finding, entry in zip(found, finding_places(run, drawn), strict=True):
+        place = entry["place"]
+        track = drawn.tracks[place["track"]]
+        step = track.steps.index(finding.evidence["step"])
+        middle = (place["from"] + place["to"]) / 2
+        assert finding.evidence["rank"] == track.rank
+        assert track.bounds_ns[step] <= middle <= track.bounds_ns[step + 1] + np.diff(track.bounds_ns).max()
+
+
+@browser_test
+def test_a_click_shows_the_evidence(late: Run, tmp_path: Path) -> None:
+    """The view zooms to it, the collective is joined across ranks, the rank framed; another click closes it."""
+    path = tmp_path / "late.html"
+    path.write_text(gantt.document(late), encoding="utf-8")
+    place = finding_places(late, chart(late))[0]["place"]
+    with chromium() as browser, open_page(browser, path) as (page, errors):
+        whole = visible_range(page)
+        button = page.locator("#findings button").first
+        assert "wait" in button.inner_text()
+
+        button.focus()
+        page.keyboard.press("Enter")
+        page.wait_for_function("dptrace.interactions.selection.chosen?.memberDetails")
+        settle(page)
+
+        start, end = visible_range(page)
+        quarter = (place["to"] - place["from"]) / 4  # of context on either side, less at the ends of the run
+        assert start <= place["from"] + quarter < place["to"] - quarter <= end
+        assert end - start == pytest.approx(4 * quarter, abs=2)
+        assert place["track"] == page.evaluate("dptrace.stage.marked")
+        assert 4 == page.evaluate("dptrace.interactions.selection.chosen.memberDetails.members.length")
+        assert "true" == button.get_attribute("aria-expanded")
+        assert page.locator("#findings p").first.is_visible()
+
+        button.click()
+        settle(page)
+
+        assert page.evaluate("dptrace.stage.marked === -1 && dptrace.interactions.selection.chosen === null")
+        assert not page.locator("#findings p").first.is_visible()
+        assert whole != visible_range(page)
+        assert not errors
