@@ -40,6 +40,8 @@ _WHOLE, _SEPARATED = 3.0, 5.0
 """Minimum widths in pixels of an interval that is drawn whole, and of one with a gap to the next."""
 _FINE = 14.0
 """Minimum height of a row whose shares are drawn to half a pixel."""
+_TRIES = 12
+"""Places at which a label is tried."""
 _MIXED = 0.03
 """Share of another colour allowed under a label."""
 _ROW_NAMES = {Role.PHASES: "phases", Role.COMPUTE: "compute", Role.EXPOSURE: "communication", Role.MEMORY: "memory"}
@@ -227,13 +229,28 @@ def _label(canvas: Canvas, layout: SvgLayout, row: Row) -> None:
             continue
         width, middle = text_width(fitting, 11) + 8, row.y + row.height / 2
         if phase:
-            # A box in the phase's colour covers idle gaps under the text.
-            canvas.rect(left + 1, row.y + 1, width, row.height - 2, _COLORS[category], round_=3)
-            canvas.text(left + 5, middle, fitting, theme.ink_on(_COLORS[category]), 11, on=_COLORS[category])
+            if (x := _filled_place(layout, row, category, left, right, width)) is None:
+                continue
+            # A box in the phase's colour covers short idle gaps under the text.
+            canvas.rect(x + 1, row.y + 1, width, row.height - 2, _COLORS[category], round_=3)
+            canvas.text(x + 5, middle, fitting, theme.ink_on(_COLORS[category]), 11, on=_COLORS[category])
+            left = x
         elif place := _on_one_color(layout, row, left, right, width):
             x, color = place
             canvas.text(x + 4, middle, fitting, theme.ink_on(color), 11, on=color)
         reach = left + width + 2
+
+
+def _filled_place(layout: SvgLayout, row: Row, category: int, left: float, right: float, width: float) -> float | None:
+    """Find the first place of a phase where its colour fills the width of a text; return x, or None without one."""
+    lane = layout.lane(row.track, Role.PHASES)
+    assert lane is not None
+    to_ns = layout.gantt_chart.end_ns / layout.width
+    for x in np.linspace(left, right - width, _TRIES).tolist():
+        low, high = round((x - layout.left) * to_ns), round((x + width - layout.left) * to_ns)
+        if _covered(lane, category, low, high) >= (1 - _MIXED) * (high - low):
+            return float(x)
+    return None
 
 
 def _on_one_color(layout: SvgLayout, row: Row, left: float, right: float, width: float) -> tuple[float, str] | None:
@@ -258,7 +275,9 @@ def _phase_texts(layout: SvgLayout, row: Row, category: int, start: int, length:
     lane = layout.lane(row.track, Role.PHASES)
     assert lane is not None
     ns = _covered(lane, category, start, start + length)
-    return f"{name} {milliseconds(ns)} ms", name, name.split()[0]
+    # Where idle time interrupts a phase, a time next to its name would be read as that of the block under the label.
+    timed = (f"{name} {milliseconds(ns)} ms",) if ns >= (1 - _MIXED) * length else ()
+    return *timed, name, name.split()[0]
 
 
 def _covered(lane: Lane, category: int, start: int, end: int) -> int:

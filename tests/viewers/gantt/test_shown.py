@@ -75,6 +75,27 @@ def test_a_label_over_idle_time_is_no_bar(browser: Browser, tmp_path: Path) -> N
 
 
 @browser_test
+def test_a_phase_is_timed_only_where_it_fills_its_place(browser: Browser, tmp_path: Path) -> None:
+    """The time next to its name is that of the block; over idle time alone there is no label."""
+    build = TimelineBuilder(0, bounds=(0, 10_000_000))
+    build.compute(0, 4_000_000, Phase.FORWARD, "gemm")
+    for i in range(40):
+        build.compute(4_100_000 + 140_000 * i, 4_200_000 + 140_000 * i, Phase.BACKWARD, "gemm")
+    path = written(Run("sparse", (build.build(),)), tmp_path / "sparse.html")
+    texts = """([from, to]) => {
+        const { main, labels } = dptrace, drawn = [], view = main.canvas.getContext("2d");
+        view.fillText = (text) => drawn.push(text);
+        main.show(from, to);
+        labels.draw(view, { from, to, width: main.canvas.width, hidden: [] });
+        return drawn.filter((text) => /Forward|Backward/.test(text));
+    }"""
+    with open_page(browser, path, (1280, 720)) as (page, _):
+        settle(page)
+        assert ["Backward", "Forward 4.00 ms"] == sorted(page.evaluate(texts, [0, 10_000_000]))
+        assert [] == page.evaluate(texts, [4_201_000, 4_239_000])
+
+
+@browser_test
 def test_paper_has_every_gpu_and_is_light(browser: Browser, many: Path) -> None:
     """Forty GPUs are printed on several sheets in the light theme, and the page is restored afterwards."""
     with open_page(browser, many, (1280, 500)) as (page, errors):

@@ -8,9 +8,10 @@ import pytest
 
 from dptrace.analysis.per_gpu.split import Part, partition
 from dptrace.run.run import Run
+from dptrace.timeline.model import Phase
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.svg import MAX_SHAPES, gantt_svg, middle_step_run
-from tests.support.builders import two_rank_timelines
+from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.synthetic import training_run
 from tests.support.view_cases import many_ranks
 
@@ -66,6 +67,18 @@ def test_what_matters_is_named() -> None:
         assert word in text
     assert 'fill="url(#hatch)"' in text
     assert "A step takes" not in gantt_svg(Run("x", two_rank_timelines()), heading=False)
+
+
+def test_no_label_stands_over_idle_time() -> None:
+    """A phase is named where its colour fills the place, with its time if idle time does not interrupt it."""
+    build = TimelineBuilder(0, bounds=(0, 10_000_000))
+    build.compute(0, 4_000_000, Phase.FORWARD, "gemm")
+    for i in range(40):
+        build.compute(4_100_000 + 140_000 * i, 4_150_000 + 140_000 * i, Phase.BACKWARD, "gemm")
+    text = gantt_svg(Run("sparse", (build.build(),)))
+
+    assert 1 == text.count(">Forward 4.00 ms<")
+    assert 1 == len(re.findall(">Backward[^<]*<", text))  # in the legend
 
 
 def test_many_ranks_have_a_row_each() -> None:

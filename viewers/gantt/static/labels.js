@@ -16,6 +16,8 @@ const MAX_LABELS = 1000;
 const MIN_STEP = 4;
 /** Share of other colors allowed under the label of a collective, and of a phase. */
 const MIXED = 0.03, MIXED_PHASE = 0.05;
+/** Minimum share of a phase's color under its label: over idle time alone it would name no work. */
+const LEAST_FILLED = 0.01;
 /** Distance in pixels between two positions at which a label is tried, and the number of positions per text. */
 const TRY_DISTANCE = 8, MAX_TRIES = 24;
 
@@ -145,7 +147,7 @@ export class Labels {
       for (let x = left; x <= left + room; x += distance) {
         const under = [x - PADDING + 1, x + this.#width(text) + PADDING - 1], share = this.#share(row, [category], under, view);
         if (share >= 1 - MIXED_PHASE) return this.#text(text, x, row, category, view);
-        if (share >= (best?.share ?? 1) || (best && best.text !== text)) continue;
+        if (share < LEAST_FILLED || (best && (best.share >= share || best.text !== text))) continue;
         const others = this.#phaseCategories.filter((k) => k !== category && !view.hidden[k]);
         if (this.#share(row, others, under, view) <= MIXED_PHASE) best = { text, x, share };
       }
@@ -172,7 +174,9 @@ export class Labels {
       const end = lod.start[index] + lod.duration[index], label = columns.name[index];
       // An action of a pipeline schedule has its own label, such as F3.
       if (label) return [`${visible(scene.names[label - 1])} ${duration(lod.duration[index])}`, visible(scene.names[label - 1])];
-      return [`${short} ${duration(lod.busy(row.lane, lod.category[index], lod.start[index], end))}`, short];
+      // Where idle time interrupts a phase, a time next to its name would be read as that of the block under the label.
+      const busy = lod.busy(row.lane, lod.category[index], lod.start[index], end), whole = busy >= (1 - MIXED_PHASE) * lod.duration[index];
+      return whole ? [`${short} ${duration(busy)}`, short] : [short];
     }
     if (row.role === "idle") {
       const { short } = scene.categories[lod.category[index]];
