@@ -86,7 +86,13 @@ def _server() -> subprocess.Popen[str]:
     root = Path(__file__).parents[2]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
     server = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=root, env=environment, process_group=0
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=root,
+        env=environment,
+        start_new_session=True,
     )
     atexit.register(server.kill)
     return server
