@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import lzma
 import math
 import os
 import tarfile
@@ -169,7 +170,7 @@ _EXPANSION = "DPTRACE_GZIP_LIMIT"
 """Environment variable: how many times its compressed size a file may expand to."""
 
 
-_DAMAGE: Any = (EOFError, OSError, zlib.error, _zlib.error, zipfile.BadZipFile, tarfile.TarError)
+_DAMAGE: Any = (EOFError, OSError, zlib.error, _zlib.error, lzma.LZMAError, zipfile.BadZipFile, tarfile.TarError)
 
 
 class ChunkedStream:

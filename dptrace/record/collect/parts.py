@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import lzma
 import re
 import shutil
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -22,6 +24,10 @@ _FILES = re.compile(r"run\.json|rank\d{1,9}\.pt\.trace\.json\.gz|rank\d{1,9}\.lo
 _LARGEST_RUN_FILE = 1 << 28
 _GROWTH, _ALWAYS_ALLOWED = 20, 1 << 30
 """Traces are compressed already, so that an archive that grows more when unpacked is not one of runs."""
+_DAMAGE = (
+    *(OSError, EOFError, ValueError, RuntimeError),
+    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +130,7 @@ def _unpack(archive: Path, to: Path) -> None:
                             f"{archive}: grows more than {_GROWTH} times when unpacked; unpack it yourself."
                         )
                     out.write(block)
-    except (OSError, EOFError, ValueError, RuntimeError, tarfile.TarError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         shutil.rmtree(to, ignore_errors=True)
         reason = str(error).partition("\n")[0].removesuffix(":")
         raise DptraceError(
