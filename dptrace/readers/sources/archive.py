@@ -6,13 +6,13 @@ import os
 import tarfile
 import weakref
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from typing import IO
 
+from dptrace.core.compression import ARCHIVE_DAMAGE
 from dptrace.errors import TraceError
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity, open_seekable
@@ -144,5 +144,5 @@ def _translate_errors(file: Source) -> Iterator[None]:
         raise TraceError(f"{file.address}: no such file in the archive.") from None
     except NotImplementedError as error:
         raise TraceError(f"{file.address}: uses an unsupported compression ({error}); unpack it.") from None
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
+    except ARCHIVE_DAMAGE as error:
         raise TraceError(f"{file.address}: is not a readable archive ({error}); was it copied completely?") from None

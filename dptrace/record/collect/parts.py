@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import lzma
 import re
 import shutil
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from dptrace.core.compression import ARCHIVE_DAMAGE
 from dptrace.errors import DptraceError
 from dptrace.record.launch.manifest import overhead
 from dptrace.record.launch.run_folder import RUN_FILE
@@ -24,10 +23,6 @@ _FILES = re.compile(r"run\.json|rank\d{1,9}\.pt\.trace\.json\.gz|rank\d{1,9}\.lo
 _LARGEST_RUN_FILE = 1 << 28
 _GROWTH, _ALWAYS_ALLOWED = 20, 1 << 30
 """Traces are compressed already, so that an archive that grows more when unpacked is not one of runs."""
-_DAMAGE = (
-    *(OSError, EOFError, ValueError, RuntimeError),
-    *(tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +125,7 @@ def _unpack(archive: Path, to: Path) -> None:
                             f"{archive}: grows more than {_GROWTH} times when unpacked; unpack it yourself."
                         )
                     out.write(block)
-    except _DAMAGE as error:
+    except ARCHIVE_DAMAGE as error:
         shutil.rmtree(to, ignore_errors=True)
         reason = str(error).partition("\n")[0].removesuffix(":")
         raise DptraceError(
