@@ -22,5 +22,5 @@ def _damage() -> tuple[type[Exception], ...]:
 
 DAMAGE = _damage()
 """Raised for damaged compressed data, in an archive or not."""
-ARCHIVE_DAMAGE = (*DAMAGE, RuntimeError, ValueError)
+ARCHIVE_DAMAGE: tuple[type[Exception], ...] = (*DAMAGE, RuntimeError, ValueError)
 """Raised for a damaged archive, and for one of an unknown version or compression."""
