@@ -8,11 +8,13 @@
 from __future__ import annotations
 
 import mmap
+import os
+import stat
 import struct
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -74,15 +76,25 @@ def loads(data: bytes | memoryview | mmap.mmap, type: type[Value]) -> Value:
         arrays = view[-(-(_START.size + length) // _ALIGN) * _ALIGN :]
 
         def in_place(kind: Any, header: tuple[str, int, list[int]]) -> NDArray[Any]:
-            dtype, offset, shape = header
+            name, offset, shape = header
+            dtype = np.dtype(name)
+            if dtype != _dtype_of(kind) or min(shape) < 0:
+                raise CorruptArrayFile(f"it holds {name} of shape {shape} where {kind} is expected")
             count = int(np.prod(shape, dtype=np.int64))
-            array = np.frombuffer(arrays, np.dtype(dtype), count, offset) if count else np.empty(0, np.dtype(dtype))
+            array = np.frombuffer(arrays, dtype, count, offset) if count else np.empty(0, dtype)
             array.flags.writeable = False
             return array.reshape(shape)
 
         return msgspec.msgpack.decode(head, type=type, dec_hook=in_place)
-    except (struct.error, msgspec.MsgspecError, ValueError, TypeError) as error:
+    except (struct.error, msgspec.MsgspecError, ValueError, TypeError, OverflowError) as error:
         raise CorruptArrayFile(str(error)) from None
+
+
+def _dtype_of(kind: Any) -> np.dtype[Any]:
+    """Return the type of an array's entries from its annotation, such as ``NDArray[np.int64]``."""
+    (entry,) = get_args(get_args(kind)[1])
+    dtype: np.dtype[Any] = np.dtype(entry)
+    return dtype
 
 
 def load(path: Path, type: type[Value]) -> Value:
@@ -90,13 +102,20 @@ def load(path: Path, type: type[Value]) -> Value:
 
     Raises:
         CorruptArrayFile: as :func:`loads`.
-        OSError: the file can't be read.
+        OSError: the file can't be read, or is a pipe or a device.
     """
-    with path.open("rb") as file:
+    with open(path, "rb", opener=_without_waiting) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(f"{path} is no file")
         try:
             return loads(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), type)
         except ValueError as error:  # an empty file can't be mapped
             raise CorruptArrayFile(str(error)) from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a file; a pipe would wait for a writer."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _sum(parts: Iterable[bytes | memoryview]) -> int:

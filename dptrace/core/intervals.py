@@ -22,14 +22,14 @@ EMPTY: IntervalSet = (np.empty(0, np.int64), np.empty(0, np.int64))
 def union(starts: Int64, ends: Int64) -> IntervalSet:
     """Merge intervals in any order, which may overlap, touch or be empty, into a set."""
     kept = ends > starts
-    starts, ends = starts[kept], ends[kept]
-    if not len(starts):
+    if not kept.any():
         return EMPTY
-    order = np.argsort(starts, kind="stable")
+    starts, ends = starts[kept], ends[kept]
+    order = starts.argsort(kind="stable")
     starts, reach = starts[order], np.maximum.accumulate(ends[order])
-    first = np.concatenate(([True], starts[1:] > reach[:-1]))
-    last = np.concatenate((first[1:], [True]))
-    return starts[first], reach[last]
+    edges = np.ones(len(starts) + 1, np.bool_)
+    np.greater(starts[1:], reach[:-1], out=edges[1:-1])
+    return starts[edges[:-1]], reach[edges[1:]]
 
 
 def covered(intervals: IntervalSet, times: NDArray[Any]) -> NDArray[Any]:
@@ -39,10 +39,15 @@ def covered(intervals: IntervalSet, times: NDArray[Any]) -> NDArray[Any]:
     replace clipping, so that many windows cost a sort.
     """
     starts, ends = intervals
-    before = np.concatenate((np.zeros(1, np.int64), np.cumsum(ends - starts)))
-    index = np.searchsorted(starts, times, side="right")
-    overshoot = np.maximum(ends[index - 1] - times, 0) if len(ends) else np.zeros(len(times), np.int64)
-    return before[index] - np.where(index > 0, overshoot, 0)
+    if not len(starts):
+        return np.zeros(len(times), np.int64)
+    before = np.zeros(len(starts) + 1, np.int64)
+    np.cumsum(ends - starts, out=before[1:])
+    index = starts.searchsorted(times, side="right")
+    overshoot = np.maximum(ends[index - 1] - times, 0)
+    overshoot[index == 0] = 0
+    inside: NDArray[Any] = before[index] - overshoot
+    return inside
 
 
 def _both(a: IntervalSet, b: IntervalSet, want: int) -> IntervalSet:

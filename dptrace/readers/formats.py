@@ -7,6 +7,7 @@ To add a format, write a module with ``pieces(source, start, chunks)``, which tu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
@@ -51,12 +52,20 @@ def pieces(file: Source | Path) -> Iterator[Piece]:
         TraceError: the file is missing, empty, of no known format, or without a list of events.
     """
     source = Source.of(file)
-    # glibc returns freed memory to the system, and clears what it takes again, above a limit that grows with the
-    # largest block ever freed. A chunk is above the initial limit: a tenth of all time was spent there.
-    bytes(16 << 20)
+    _keep_freed_memory()
     with open_decompressed(source) as stream:
         chunks = ChunkedStream(stream)
         start = chunks.read_chunk()
         known = next(known for known in reversed(FORMATS) if known.recognizes(start))
         read: Callable[[Source, bytes, ChunkedStream], Iterator[Piece]] = import_module(known.module).pieces
         yield from read(source, start, chunks)
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Let chunks reuse memory, once per process.
+
+    glibc returns freed memory to the system, and clears what it takes again, above a limit that grows with the largest
+    block ever freed. A chunk is above the initial limit: a tenth of all time was spent there.
+    """
+    bytes(16 << 20)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import importlib
 import math
 import os
-import tarfile
-import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Protocol
 
+from dptrace.core.compression import DAMAGE
 from dptrace.errors import TraceError, UsageError
 from dptrace.readers.sources.open import open_source
 from dptrace.readers.sources.source import Source
@@ -55,7 +54,7 @@ def open_decompressed(source: Source) -> Iterator[ByteStream]:
     with open_source(source) as stream:
         try:
             magic = stream.peek(4)[:4]
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise TraceError(f"{source.address}: can't be read: {error}.") from None
         if not magic:
             raise TraceError(f"{source.address}: is empty; the job may have ended before it wrote its trace.")
@@ -102,7 +101,7 @@ class _Gunzip:
             data = self.input or self._more()
             try:
                 output: bytes = self.member.decompress(data, size)
-            except _DAMAGE as error:
+            except DAMAGE as error:
                 if self.reopen is None:
                     raise
                 self.error = error
@@ -169,9 +168,6 @@ _EXPANSION = "DPTRACE_GZIP_LIMIT"
 """Environment variable: how many times its compressed size a file may expand to."""
 
 
-_DAMAGE: Any = (EOFError, OSError, zlib.error, _zlib.error, zipfile.BadZipFile, tarfile.TarError)
-
-
 class ChunkedStream:
     """A stream read in chunks, which records its end and any damage."""
 
@@ -186,7 +182,7 @@ class ChunkedStream:
         while size < CHUNK and not self.ended:
             try:
                 part = self.stream.read1(min(_AT_ONCE, CHUNK - size))
-            except _DAMAGE as error:
+            except DAMAGE as error:
                 self.damage = f"the compressed data is truncated or damaged ({error})".replace("\n", " ")
                 part = b""
             self.ended = not part

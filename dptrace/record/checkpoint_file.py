@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import stat
+import warnings
 import zipfile
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +26,8 @@ _MEMBER = re.compile(
 _LARGEST_INDEX = 1 << 26
 """Bytes of data.pkl, the names and shapes of the tensors; the numbers are in other members."""
 _DEEPEST = 8
+_SETTING = (str, int, float, bool, type(None))
+"""Types of a training's settings; tensors, for example, can't be compared as these are."""
 
 
 def write_checkpoint(path: Path, step: int, settings: dict[str, Any], content: dict[str, Any]) -> None:
@@ -56,10 +60,17 @@ def read_checkpoint(path: Path, step: int, device: torch.device) -> dict[str, An
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError("it is no file")
     _check_intact(path)
-    content = torch.load(path, map_location=device, weights_only=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on odd files, which are then refused
+            content = torch.load(path, map_location=device, weights_only=True)
+    except pickle.UnpicklingError:
+        # torch's own message recommends to read the file in the way that runs what is in it.
+        raise ValueError("it holds other things than tensors, numbers and texts, which might run code") from None
     if not isinstance(content, dict) or content.get("schema") != SCHEMA or content.get("step") != step:
         raise ValueError(f"it is not a checkpoint of step {step} of dptrace")
-    if not isinstance(content.get("facts"), dict):
+    settings = content.get("facts")
+    if not isinstance(settings, dict) or not all(isinstance(value, _SETTING) for value in settings.values()):
         raise ValueError("it does not say which training it belongs to")
     _check_plain(content)
     return content

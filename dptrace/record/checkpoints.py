@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import textwrap
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +23,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from dptrace.core.text import sanitize
 from dptrace.errors import DptraceError, UsageError
 from dptrace.record.checkpoint_file import read_checkpoint, write_checkpoint
 from dptrace.record.distributed import RankStore
@@ -121,10 +123,11 @@ class Checkpoints:
         for name in sorted(self.settings.keys() | saved.keys(), key=str):
             both = saved.get(name), self.settings.get(name)
             if both[0] != both[1]:
-                theirs, ours = ("none" if value is None else value for value in both)
+                theirs, ours = ("none" if value is None else _in_a_line(value) for value in both)
+                what = _in_a_line(name).replace("_", "-")
                 raise UsageError(
-                    f"{path} belongs to another training: {str(name).replace('_', '-')} {theirs}, not {ours}. Choose "
-                    "another folder with --checkpoints."
+                    f"{path} belongs to another training: {what} {theirs}, not {ours}. Choose another folder with "
+                    "--checkpoints."
                 )
 
 
@@ -221,6 +224,11 @@ class ShardedCheckpoints(Checkpoints):
 
     def _all_can_read(self, can_read: bool) -> bool:
         return self.peers.all_true(can_read)
+
+
+def _in_a_line(value: object) -> str:
+    """Return a value from a file as text that fits into a message."""
+    return textwrap.shorten(sanitize(str(value)), 80, placeholder="…")
 
 
 def _file_name(number: int) -> str:

@@ -183,12 +183,13 @@ class _ThreadEvents:
             (python >= 0, python, np.where(function >= 0, around, -1), HostCause.PYTHON, 2),
             (in_step, -1, -1, HostCause.NOTHING_RECORDED, 1),
         ]
-        table = np.full((len(times), 4), -1, np.int64)
-        table[:, _CAUSE], table[:, _RANK] = HostCause.NOTHING_RECORDED, 0
-        for mask, what, where, cause, rank in reversed(choices):
-            row = np.stack(np.broadcast_arrays(what, where, int(cause), rank), axis=-1)
-            table[mask] = np.broadcast_to(row, table.shape)[mask]
-        return table
+        table = np.full((4, len(times)), -1, np.int64)
+        table[_CAUSE], table[_RANK] = HostCause.NOTHING_RECORDED, 0
+        for mask, *row in reversed(choices):
+            if mask.any():
+                for column, value in zip(table, row, strict=True):
+                    np.copyto(column, value, where=mask)
+        return table.T
 
 
 def _first_of(tables: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -92,6 +92,32 @@ def test_a_result_is_shown_as_a_table_as_json_and_as_a_page(result: Path) -> Non
     assert "Measured links" in (result.parent / "links.html").read_text()
 
 
+def test_a_collective_of_any_name_is_shown_as_it_is_called(result: Path) -> None:
+    """Its name is text, also where the terminal's library would take it for markup."""
+    content = json.loads(result.read_text())
+    content["collectives"] = {"[/b]": content["collectives"]["all_reduce"]}
+    result.write_text(json.dumps(content))
+
+    shown = run("--from", "links.json", "--html", "links.html")
+
+    assert 0 == shown.exit_code
+    assert "[/b]" in shown.output
+
+
+def test_a_changed_result_is_refused_in_a_line(result: Path) -> None:
+    """The message names the file, and the place in it."""
+    content = json.loads(result.read_text())
+    del content["collectives"]["broadcast"]["busbw_gbps"]
+    result.write_text(json.dumps(content))
+
+    shown = run("--from", "links.json", "--html", "links.html")
+
+    assert 1 == shown.exit_code
+    assert "links.json: " in shown.output
+    assert "busbw_gbps" in shown.output
+    assert not (result.parent / "links.html").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "count"), [("4096", 4096), ("4K", 4096), ("4kb", 4096), ("4 KiB", 4096), ("1GB", 1 << 30), ("2T", 2 << 40)]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,3 +92,32 @@ def test_bytes_of_another_type_are_damaged() -> None:
     """Bytes of one type are not read as another."""
     with pytest.raises(CorruptArrayFile):
         loads(b"".join(dumps(outer([1]))), Inner)
+
+
+@dataclass(frozen=True)
+class Wide:
+    times: NDArray[np.float64]
+    flags: NDArray[np.uint8]
+
+
+def test_arrays_of_another_type_are_damaged() -> None:
+    """Entries that would be taken for other numbers are an error, though the checksum is right."""
+    data = b"".join(dumps(Wide(np.zeros(3), np.zeros(3, np.uint8))))
+
+    assert 3 == len(loads(data, Wide).times)
+    with pytest.raises(CorruptArrayFile, match="f8"):
+        loads(data, Inner)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
+@pytest.mark.parametrize("device", ["/dev/zero", ""])
+def test_a_pipe_or_a_device_is_not_read(device: str, tmp_path: Path) -> None:
+    """Reading one would wait for a writer, or never end."""
+    path = tmp_path / "x"
+    if device:
+        path.symlink_to(device)
+    else:
+        os.mkfifo(path)
+
+    with pytest.raises(OSError, match="no file"):
+        load(path, Outer)

@@ -186,3 +186,25 @@ def test_a_file_rewritten_in_place_with_its_old_time_is_another(source: Source, 
     os.utime(tmp_path / "t.json", ns=(status.st_atime_ns, status.st_mtime_ns))
 
     assert (None, None) == cache.fetch(source, (), Kind)
+
+
+def test_an_entry_of_other_arrays_is_read_again(source: Source) -> None:
+    """Its checksum is right, and its numbers have another type."""
+    cache.store(source, (), {"a": VALUE["a"].astype(np.float32)}, file_identity(source))
+
+    assert (None, None) == cache.fetch(source, (), Kind)
+    stored(source)
+    assert cache.fetch(source, (), Kind)[0] is not None
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
+def test_a_pipe_in_the_place_of_an_entry_is_ignored(source: Source) -> None:
+    """It is not waited for, and gives way to the next entry."""
+    entry = stored(source)
+    assert entry is not None
+    entry.unlink()
+    os.mkfifo(entry)
+
+    assert (None, None) == cache.fetch(source, (), Kind)
+    stored(source)
+    assert cache.fetch(source, (), Kind)[0] is not None

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dptrace.errors import DptraceError
+from dptrace.errors import DptraceError, UsageError
 
 torch = pytest.importorskip("torch")
 
@@ -60,6 +60,8 @@ HOSTILE = {
     "another schema": _saved(_whole(schema=2)),
     "no facts": _saved({"schema": 1, "step": 5}),
     "facts of another type": _saved(_whole(facts=[1])),
+    "a tensor in the facts": _saved(_whole(facts={"lr": torch.ones(2)})),
+    "a list in the facts": _saved(_whole(facts={"lr": [torch.ones(2)]})),
     "a parameter": _saved(_whole(model={"w": torch.nn.Parameter(torch.ones(2))})),
     "an ordered state": _saved(_whole(model=OrderedDict(w=torch.Size([1, 2])), more=torch.device("cpu"))),
     "sparse": _saved(_whole(model={"w": {("a", "b"): 1}})),
@@ -75,9 +77,22 @@ def test_a_hostile_file_is_refused_and_not_run(kind: str, tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "step-00000005.pt").write_bytes(HOSTILE[kind])
     with pytest.raises(DptraceError, match="No checkpoint can be read") as error:
-        Checkpoints(tmp_path, {}).load_newest(100, CPU)
+        Checkpoints(tmp_path, {"lr": 0.1}).load_newest(100, CPU)
     assert "\n" not in str(error.value)
+    assert "weights_only" not in str(error.value)  # the message must not recommend to run it
     assert not (tmp_path / "ran").exists()
+
+
+def test_settings_from_a_file_are_shown_in_a_line(tmp_path: Path) -> None:
+    """Without what a terminal would obey, and not at any length."""
+    from dptrace.record.checkpoints import Checkpoints
+
+    (tmp_path / "step-00000005.pt").write_bytes(_saved(_whole(facts={"model": "\x1b[31m\n" + "long " * 1000})))
+    with pytest.raises(UsageError, match=r"belongs to another training: model .*not mlp") as error:
+        Checkpoints(tmp_path, {"model": "mlp"}).load_newest(100, CPU)
+
+    assert not {"\x1b", "\n"} & set(str(error.value))
+    assert len(str(error.value)) < 1000
 
 
 def test_what_is_no_file_is_neither_read_nor_deleted(tmp_path: Path) -> None:

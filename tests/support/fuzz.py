@@ -29,6 +29,7 @@ import dptrace.readers.stream
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import Trace
 from tests.support.damage import damaged, mutated_document
+from tests.support.fuzz_formats import archived, damaged_packets, perfetto_files
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.real_traces import REAL
 
@@ -76,6 +77,7 @@ class Finding:
     kind: str
     error: str
     data: bytes
+    name: str
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class FuzzInput:
     data: bytes
     sure: int
     """Number of its events known to be undamaged."""
+    name: str = "rank0.json"
 
 
 _CATEGORIES = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "kernel", "gpu_memcpy", "gpu_memset")
@@ -112,11 +115,37 @@ class Fuzzer:
         self.documents = [
             json.loads(text) for text in self.texts if text.lstrip()[:1] == b"{" and b"traceEvents" in text
         ]
+        # The smallest recordings: Perfetto's library writes slowly.
+        self.perfetto = list(perfetto_files(sorted(self.documents, key=lambda document: len(str(document)))[:4]))
+        self.bytes = [b"".join(packets) for packets in self.perfetto]
         self.results: Counter[str] = Counter()
 
     def make(self, number: int) -> FuzzInput:
         """Return one damaged file."""
         rng = random.Random(self.seed * 1_000_003 + number)
+        case = self._perfetto(rng) if rng.random() < 0.25 else self._json(rng)
+        return self._in_archive(rng, case) if rng.random() < 0.2 else case
+
+    def _perfetto(self, rng: random.Random) -> FuzzInput:
+        """Return a damaged Perfetto trace."""
+        data = damaged_packets(rng, rng.choice(self.perfetto), self.bytes)
+        if rng.random() < 0.3:
+            data = damaged(rng, data, self.bytes)
+        if rng.random() < 0.3:
+            data = gzip.compress(data, 1, mtime=0)
+        return FuzzInput("perfetto", data, 0, "rank0.pftrace")
+
+    def _in_archive(self, rng: random.Random, case: FuzzInput) -> FuzzInput:
+        """Put a damaged trace into an archive, which may be damaged, too."""
+        suffix, data = archived(rng, case.name, case.data)
+        if rng.random() < 0.6:
+            # The directory is at the end of a zip archive, and spread over a tar archive.
+            cut = rng.choice((0, max(0, len(data) - 400))) if suffix == ".zip" else 0
+            data = data[:cut] + damaged(rng, data[cut:], [data])
+        return FuzzInput("archive", data, 0, f"rank0{suffix}")
+
+    def _json(self, rng: random.Random) -> FuzzInput:
+        """Return a damaged JSON trace."""
         kind, sure = "bytes", 0
         if rng.random() < 0.5:
             document, data = mutated_document(rng, rng.choice(self.documents))
@@ -136,7 +165,7 @@ class Fuzzer:
                 if time.monotonic() > until:
                     return
                 case = self.make(number)
-                path = Path(folder, "rank0.json")
+                path = Path(folder, case.name)
                 path.write_bytes(case.data)
                 small = (700, 20_000) if len(case.data) < 1 << 20 else ()
                 dptrace.readers.stream.CHUNK = random.Random(number).choice((*small, 4 << 20))
@@ -144,7 +173,7 @@ class Fuzzer:
                     self.results[_within(LIMIT_S, lambda path=path, case=case: examine(path, case.sure))] += 1  # type: ignore[misc]
                 except Exception:
                     self.results["finding"] += 1
-                    yield Finding(self.seed, number, case.kind, traceback.format_exc(), case.data)
+                    yield Finding(self.seed, number, case.kind, traceback.format_exc(), case.data, case.name)
 
 
 def examine(path: Path, sure: int = 0) -> str:
@@ -175,7 +204,7 @@ def examine(path: Path, sure: int = 0) -> str:
             assert length == collective["exposed_ns"] + collective["overlapped_ns"]
     assert len(run.steps()) == sum(len(rank["steps"]) for rank in document["ranks"])
     assert all(isinstance(note, str) and note for note in run.notes)
-    return "read with damage" if any("rank0.json: " in note for note in run.notes) else "read"
+    return "read with damage" if any(re.search(r"rank0\.\w+: ", note) for note in run.notes) else "read"
 
 
 _PARTS = ("forward_ns", "backward_ns", "optimizer_ns", "other_ns", "exposed_comm_ns", "exposed_memory_ns", "idle_ns")
@@ -232,7 +261,7 @@ def main() -> int:
         found += 1
         print(f"seed {finding.seed}, number {finding.number}, {finding.kind}:\n{finding.error}", flush=True)
         if chosen.keep is not None:
-            (chosen.keep / f"fuzz-{finding.seed}-{finding.number}.json").write_bytes(finding.data)
+            (chosen.keep / f"fuzz-{finding.seed}-{finding.number}-{finding.name}").write_bytes(finding.data)
     print(f"{sum(fuzzer.results.values()):,} files in {time.monotonic() - begin:.0f} s: {dict(fuzzer.results)}")
     return 1 if found else 0
 

@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table
 
 from dptrace.core.text import sanitize
+from dptrace.viewers.base.format import plain
 from dptrace.viewers.base.table import TextTable
 
 __all__ = ["facts", "fits_table", "label", "nearest_link_sentence", "size", "table", "topology"]
@@ -88,7 +89,7 @@ def table(content: Mapping[str, Any]) -> Table:
     for at, heading in enumerate(cells.columns):
         made.add_column(heading, justify="right" if at else "left", no_wrap=not at)
     for row in cells.rows:
-        made.add_row(*row)
+        made.add_row(*map(plain, row))
     return made
 
 

@@ -116,7 +116,7 @@ def saved_by_step(aligned: AlignedSteps, pen: Pen, width: int) -> Iterator[Table
         for heading in ("step of A", "A", "step of B", "B", "B against A"):
             table.add_column(heading, justify="right", no_wrap=True)
         for row in rows[:MAX_PAIRS]:
-            table.add_row(*map(pen.text, row))
+            table.add_row(*(Text(pen.text(cell)) for cell in row))
         yield table
     if more:
         yield _line(more, pen)

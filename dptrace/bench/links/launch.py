@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dptrace.bench.links.schema import check_links
 from dptrace.bench.store import read_json
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record.launch.failure import collect_logs, find_failure, last_lines
@@ -162,6 +163,8 @@ def read_links(path: Path) -> dict[str, Any]:
         raise DptraceError(
             f"{path}: has schema {content.get('schema')!r}, but this dptrace reads schema 1. Measure again."
         )
+    if wrong := check_links(content):
+        raise DptraceError(f"{path}: is not as dptrace links wrote it: {wrong}. Measure again: dptrace links -o {path}")
     return content
 
 

@@ -92,7 +92,7 @@ class _Sequence:
             (data.debug_annotation_names, self.keys),
             (data.gpu_specifications, self.specs),
         ):
-            table.update((entry.iid, entry.name) for entry in entries)
+            table.update((entry.iid, _text(entry.name)) for entry in entries)
         self.strings.update(
             (entry.iid, entry.str.decode("utf-8", "replace")) for entry in data.debug_annotation_string_values
         )
@@ -181,12 +181,12 @@ class _Events:
 
     def _slice_fields(self, event: Any, sequence: _Sequence) -> tuple[str, str, dict[str, Any]]:
         """Return a slice's category, name and args."""
-        name = sequence.names.get(event.name_iid, "") if event.name_iid else event.name
+        name = sequence.names.get(event.name_iid, "") if event.name_iid else _text(event.name)
         args = {}
         for annotation in event.debug_annotations:
-            key = annotation.name or sequence.keys.get(annotation.name_iid, "")
+            key = _text(annotation.name) or sequence.keys.get(annotation.name_iid, "")
             args[key] = _value(annotation, sequence)
-        categories = [*event.categories, *[sequence.categories.get(iid, "") for iid in event.category_iids]]
+        categories = [*map(_text, event.categories), *[sequence.categories.get(iid, "") for iid in event.category_iids]]
         if categories or self.categorized:
             self.categorized = True
             return categories[0] if categories else "", name, args
@@ -195,15 +195,16 @@ class _Events:
     def _stage(self, packet: Any, sequence: _Sequence, number: int) -> None:
         event = packet.gpu_render_stage_event
         stage = sequence.specs.get(event.stage_iid, "")
-        name = sequence.names.get(event.name_iid, "") or event.name or stage
+        name = sequence.names.get(event.name_iid, "") or _text(event.name) or stage
         lane = _LANE.search(sequence.specs.get(event.hw_queue_iid, ""))
         stream: int = int(lane.group(1)) if lane else event.hw_queue_iid
         args: dict[str, Any] = {"device": event.gpu_id, "stream": stream}
         for extra in event.extra_data:
-            number_like = extra.value.isdecimal() and len(extra.value) < 19
-            args[extra.name] = int(extra.value) if number_like and extra.name in _NUMBERS else extra.value
-            if extra.name == "stream id" and number_like:
-                args["stream"] = int(extra.value)
+            key, value = _text(extra.name), _text(extra.value)
+            number_like = value.isdecimal() and len(value) < 19
+            args[key] = int(value) if number_like and key in _NUMBERS else value
+            if key == "stream id" and number_like:
+                args["stream"] = int(value)
         time = self._time(packet, sequence, number)
         body = self._body(_STAGES.get(stage, ""), name, args, event.gpu_id, args["stream"])
         self._write(body, time, time + event.duration)
@@ -234,16 +235,23 @@ def _value(annotation: Any, sequence: _Sequence) -> Any:
     kind = annotation.WhichOneof("value")
     if kind == "string_value_iid":
         return sequence.strings.get(annotation.string_value_iid, "")
-    if kind in ("string_value", "int_value", "uint_value", "double_value", "bool_value"):
+    if kind == "string_value":
+        return _text(annotation.string_value)
+    if kind in ("int_value", "uint_value", "double_value", "bool_value"):
         return getattr(annotation, kind)
     if annotation.array_values:
         return [_value(entry, sequence) for entry in annotation.array_values]
     if annotation.dict_entries:
         return {
-            entry.name or sequence.keys.get(entry.name_iid, ""): _value(entry, sequence)
+            _text(entry.name) or sequence.keys.get(entry.name_iid, ""): _value(entry, sequence)
             for entry in annotation.dict_entries
         }
     return None
+
+
+def _text(value: str | bytes) -> str:
+    """Return a text of a packet, which protobuf returns as bytes where it is not UTF-8."""
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
 
 
 def _category(name: str, args: dict[str, Any]) -> str:

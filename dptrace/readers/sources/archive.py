@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
+import weakref
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import IO
 
+from dptrace.core.compression import ARCHIVE_DAMAGE
 from dptrace.errors import TraceError
 from dptrace.readers.sources.source import Source
-from dptrace.readers.sources.storage import open_seekable
+from dptrace.readers.sources.storage import file_identity, open_seekable
 
 __all__ = ["is_archive", "members", "open_member"]
 
@@ -37,8 +39,7 @@ def members(archive: Source) -> list[str]:
     Raises:
         TraceError: the archive is missing, damaged, or of a kind without random access.
     """
-    with _opened(archive) as contents, _translate_errors(archive):
-        names = contents.names()
+    names = _contents(archive).names
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise TraceError(f"{archive.address}: holds {twice} more than once; unpack it, or remove one of them.")
@@ -52,64 +53,87 @@ def open_member(file: Source) -> Iterator[IO[bytes]]:
     Raises:
         TraceError: the archive or the file in it is missing, damaged, encrypted or a bomb.
     """
-    with _opened(file) as contents:
+    with _contents(file.outer()).opened(file) as stream:
+        yield stream
+
+
+class _Zip:
+    """A zip archive. Its file stays open, since zipfile reads the whole directory before it opens a member."""
+
+    def __init__(self, archive: Source) -> None:
+        whole = open_seekable(archive)
+        try:
+            with _translate_errors(archive):
+                self._archive = zipfile.ZipFile(whole)
+        except BaseException:
+            whole.close()
+            raise
+        weakref.finalize(self._archive, whole.close)  # a member's stream keeps the archive alive
+        self.names = [info.filename for info in self._archive.infolist() if not info.is_dir()]
+
+    @contextmanager
+    def opened(self, file: Source) -> Iterator[IO[bytes]]:
         with _translate_errors(file):
-            stream = contents.open(file)
+            info = self._archive.getinfo(file.member)
+            if info.flag_bits & 1:
+                raise TraceError(f"{file.address}: is encrypted; unpack the archive with its password first.")
+            if info.file_size > max(_HARMLESS, info.compress_size * _EXPANSION):
+                raise TraceError(
+                    f"{file.address}: looks like a zip bomb: {info.compress_size:,} bytes expand to "
+                    f"{info.file_size:,}. If this is a trace, unpack it with unzip."
+                )
+            stream = self._archive.open(info)
         with stream:
             yield stream
 
 
-@dataclass(frozen=True, slots=True)
-class _Zip:
-    archive: zipfile.ZipFile
-
-    def names(self) -> list[str]:
-        return [info.filename for info in self.archive.infolist() if not info.is_dir()]
-
-    def open(self, file: Source) -> IO[bytes]:
-        info = self.archive.getinfo(file.member)
-        if info.flag_bits & 1:
-            raise TraceError(f"{file.address}: is encrypted; unpack the archive with its password first.")
-        if info.file_size > max(_HARMLESS, info.compress_size * _EXPANSION):
-            raise TraceError(
-                f"{file.address}: looks like a zip bomb: {info.compress_size:,} bytes expand to {info.file_size:,}. "
-                "If this is a trace, unpack it with unzip."
-            )
-        return self.archive.open(info)
-
-
-@dataclass(frozen=True, slots=True)
 class _Tar:
-    archive: tarfile.TarFile
+    """The headers of a tar archive."""
 
-    def names(self) -> list[str]:
-        return [info.name for info in self.archive if info.isfile()]
+    def __init__(self, archive: Source) -> None:
+        with (
+            open_seekable(archive) as whole,
+            _translate_errors(archive),
+            tarfile.open(fileobj=whole, mode="r:") as contents,
+        ):
+            headers = contents.getmembers()
+        self._headers = {header.name: header for header in headers}
+        self.names = [header.name for header in headers if header.isfile()]
 
-    def open(self, file: Source) -> IO[bytes]:
-        stream = self.archive.extractfile(file.member)
-        if stream is None:
-            raise TraceError(f"{file.address}: is not a file in the archive.")
-        return stream
+    @contextmanager
+    def opened(self, file: Source) -> Iterator[IO[bytes]]:
+        # Opened anew, since two members that share a file would move each other's position.
+        with ExitStack() as stack:
+            whole = stack.enter_context(open_seekable(file))
+            with _translate_errors(file):
+                header = self._headers[file.member]
+                contents = stack.enter_context(tarfile.open(fileobj=whole, mode="r:"))
+                stream = contents.extractfile(header)
+            if stream is None:
+                raise TraceError(f"{file.address}: is not a file in the archive.")
+            yield stack.enter_context(stream)
 
 
-@contextmanager
-def _opened(file: Source) -> Iterator[_Zip | _Tar]:
-    archive = file.outer()
+def _contents(archive: Source) -> _Zip | _Tar:
+    """Return what an archive holds; it is read once for all of its members."""
+    identity = file_identity(archive)
+    # A forked process has its own, since it would move this one's position in the file.
+    return _read(archive) if identity is None else _reread_if_changed(archive, identity, os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _reread_if_changed(archive: Source, identity: tuple[str | int, ...], process: int) -> _Zip | _Tar:
+    return _read(archive)
+
+
+def _read(archive: Source) -> _Zip | _Tar:
     name = archive.address.lower().split("?")[0]
     if name.endswith(_COMPRESSED_TAR):
         raise TraceError(
             f"{archive.address}: is a compressed tar archive, which has no random access; unpack it (tar xf) and "
             "name the folder, or pack the compressed traces with tar cf or zip -0."
         )
-    with ExitStack() as stack:
-        whole = stack.enter_context(open_seekable(file))
-        contents: _Zip | _Tar
-        with _translate_errors(archive):
-            if name.endswith(_TAR):
-                contents = _Tar(stack.enter_context(tarfile.open(fileobj=whole, mode="r:")))
-            else:
-                contents = _Zip(stack.enter_context(zipfile.ZipFile(whole)))
-        yield contents
+    return _Tar(archive) if name.endswith(_TAR) else _Zip(archive)
 
 
 @contextmanager
@@ -120,5 +144,5 @@ def _translate_errors(file: Source) -> Iterator[None]:
         raise TraceError(f"{file.address}: no such file in the archive.") from None
     except NotImplementedError as error:
         raise TraceError(f"{file.address}: uses an unsupported compression ({error}); unpack it.") from None
-    except (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
+    except ARCHIVE_DAMAGE as error:
         raise TraceError(f"{file.address}: is not a readable archive ({error}); was it copied completely?") from None

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from dptrace.core.compression import ARCHIVE_DAMAGE
 from dptrace.errors import DptraceError, TraceError, UsageError
 from dptrace.readers.formats import FORMATS, TRACE_SUFFIXES
 from dptrace.readers.sources.archive import is_archive, members
@@ -24,6 +25,7 @@ Value = TypeVar("Value")
 
 RUN_FILE = "run.json"
 _ARCHIVES = (".zip", ".tar")
+_UNREADABLE: tuple[type[Exception], ...] = (*ARCHIVE_DAMAGE, DptraceError, msgspec.MsgspecError, RecursionError)
 _EXTENSIONS = ", ".join(extension for known in FORMATS for extension in known.extensions)
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_ .]?(\d+)", re.IGNORECASE)
 
@@ -228,7 +230,7 @@ def _run_info(file: Source | None, notes: list[str]) -> dict[str, Any]:
     try:
         with open_source(file) as stream:
             metadata = msgspec.json.decode(stream.read())
-    except (DptraceError, OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except _UNREADABLE as error:
         notes.append(f"{RUN_FILE} can't be read ({error}); the traces are shown without it.")
         return {}
     return metadata if isinstance(metadata, dict) else {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from dptrace.core.compression import ARCHIVE_DAMAGE
 from dptrace.errors import DptraceError
 from dptrace.record.launch.manifest import overhead
 from dptrace.record.launch.run_folder import RUN_FILE
@@ -124,7 +125,7 @@ def _unpack(archive: Path, to: Path) -> None:
                             f"{archive}: grows more than {_GROWTH} times when unpacked; unpack it yourself."
                         )
                     out.write(block)
-    except (OSError, EOFError, ValueError, RuntimeError, tarfile.TarError, zipfile.BadZipFile) as error:
+    except ARCHIVE_DAMAGE as error:
         shutil.rmtree(to, ignore_errors=True)
         reason = str(error).partition("\n")[0].removesuffix(":")
         raise DptraceError(

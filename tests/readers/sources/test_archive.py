@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -130,3 +132,64 @@ def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(TraceError, match=r"holds a\.json more than once"):
         members(Source.of(path))
+
+
+def many(folder: Path, count: int, suffix: str) -> Source:
+    """Pack many small files."""
+    path = folder / f"{count}{suffix}"
+    with zipfile.ZipFile(path, "w") if suffix == ".zip" else tarfile.open(path, "w") as archive:
+        for number in range(count):
+            if isinstance(archive, zipfile.ZipFile):
+                archive.writestr(f"{number}.json", f"{number}")
+            else:
+                info = tarfile.TarInfo(f"{number}.json")
+                info.size = len(f"{number}")
+                archive.addfile(info, io.BytesIO(f"{number}".encode()))
+    return Source.of(path)
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar"])
+def test_four_times_as_many_members_cost_four_times_as_much(suffix: str, tmp_path: Path) -> None:
+    """The directory of an archive is read once, not once for each member."""
+
+    def calls(count: int) -> int:
+        archive, made = many(tmp_path, count, suffix), 0
+
+        def called(frame: FrameType, event: str, argument: object) -> None:
+            nonlocal made
+            made += 1
+
+        sys.setprofile(called)
+        try:
+            for name in members(archive):
+                with open_source(archive.archive_member(name)) as stream:
+                    assert name == f"{stream.read().decode()}.json"
+        finally:
+            sys.setprofile(None)
+        return made
+
+    assert calls(160) < 5 * calls(40)
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar"])
+def test_members_are_read_at_the_same_time(suffix: str, tmp_path: Path) -> None:
+    """Two open members of one archive do not disturb each other."""
+    archive = many(tmp_path, 101, suffix)
+
+    with open_source(archive.archive_member("99.json")) as one, open_source(archive.archive_member("100.json")) as two:
+        found = two.read(1), one.read(1), two.read(), one.read()
+
+    assert (b"1", b"9", b"00", b"9") == found
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar"])
+def test_an_archive_that_has_changed_is_read_again(suffix: str, tmp_path: Path) -> None:
+    """What was known of its members does not outlive it."""
+    archive = many(tmp_path, 3, suffix)
+    assert 3 == len(members(archive))
+
+    Path(many(tmp_path, 5, suffix).address).replace(archive.address)
+
+    assert 5 == len(members(archive))
+    with open_source(archive.archive_member("4.json")) as stream:
+        assert b"4" == stream.read()

@@ -88,6 +88,22 @@ def test_a_damaged_run_json_is_a_note(folder: Path) -> None:
     assert "run.json can't be read" in sources.notes[0]
 
 
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_run_json_that_is_damaged_in_its_archive_is_a_note(method: int, folder: Path) -> None:
+    """Whatever the compression: the traces are found."""
+    path = folder / "all.zip"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("run.json", '{"schema": 1, "mode": "' + "naive" * 1000 + '"}')
+        archive.writestr("rank0.json", "1")
+    data = path.read_bytes()
+    path.write_bytes(data[:50] + b"\x55\xaa\x55" + data[53:])
+
+    sources = find([str(path)])
+
+    assert 1 == len(sources.files)
+    assert "run.json can't be read" in sources.notes[0]
+
+
 def traces(folder: Path, *files: tuple[str, int | None]) -> list[Trace]:
     return [read_trace(KinetoFile(rank=rank).op("a", 1, 2).write(folder / name)) for name, rank in files]
 

@@ -96,3 +96,16 @@ def test_an_archive_that_grows_without_end_is_stopped(
         packed.writestr("run/rank0.pt.trace.json.gz", bytes(1 << 22))
     with pytest.raises(DptraceError, match="grows more than 20 times"):
         find_parts(tmp_path / "bomb.zip", scratch)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA])
+def test_an_archive_with_damaged_data_is_refused(method: int, tmp_path: Path, scratch: Path) -> None:
+    """In one line, whatever the compression."""
+    path = tmp_path / "damaged.zip"
+    with zipfile.ZipFile(path, "w", method) as packed:
+        packed.writestr("run/rank0.pt.trace.json.gz", bytes(range(256)) * 1000)
+    data = path.read_bytes()
+    path.write_bytes(data[:80] + bytes(40) + data[120:])
+
+    with pytest.raises(DptraceError, match=r"damaged\.zip: "):
+        find_parts(path, scratch)

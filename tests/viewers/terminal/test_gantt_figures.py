@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dptrace.analysis.per_gpu.split import FIGURES
 from tests.support.builders import two_rank_timelines
 from tests.support.jobs import job
@@ -45,6 +47,14 @@ def test_the_figures_of_both_runs_stand_below() -> None:
         assert f"{letter}  all_reduce: 1 per step, 4.1 kB" in text
         assert f"{letter}  Idle 4.0" in text or f"{letter}  Idle 3.9" in text
     assert 8 == sum("saved (" in line and line.strip()[0].isdigit() for line in text.splitlines())
+
+
+def test_the_names_of_compared_steps_are_text() -> None:
+    """Also where the terminal's library would take them for markup."""
+    timeline = training(0, 2)
+    timeline = replace(timeline, windows=replace(timeline.windows, names=("one[/b]", "two[/b]")))
+
+    assert any("one[/b]" in line and "µs" in line for line in paired(run_of(timeline), run_of(timeline), 120))
 
 
 def test_causes_and_kinds_are_told() -> None:
