@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.fuzz import Fuzzer, check_step, examine
+from tests.support.kineto_files import KinetoFile, training_step
+from tests.support.silent_damage import check_silence
 
 SECONDS = 25
 """Maximum duration of each of the two runs."""
@@ -44,6 +46,20 @@ def test_the_fuzzers_undamaged_files_are_readable(tmp_path: Path) -> None:
     for text in Fuzzer(1).texts:
         path.write_bytes(text)
         assert examine(path) in ("read", "read with damage", "refused")
+
+
+def test_a_changed_figure_without_a_note_is_a_finding(tmp_path: Path) -> None:
+    """But for a change that leaves sound JSON, which no reader can tell from the truth."""
+    file = training_step(KinetoFile(), 0, 0)
+    before = file.text().encode()
+    file.events[-1]["dur"] += 5
+    path = tmp_path / "rank0.json"
+
+    path.write_text(file.text())
+    check_silence(path, before)
+    path.write_text(file.text() + "]")
+    with pytest.raises(AssertionError, match="without a note"):
+        check_silence(path, before)
 
 
 def test_figures_that_do_not_add_up_are_a_finding() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rewriting import Rewriter, figures
+from tests.support.rewriting import Rewriter
+from tests.support.silent_damage import figures
 
 
 @pytest.mark.parametrize("seed", [1, random.SystemRandom().randrange(1 << 30)], ids=["fixed", "random"])

@@ -20,6 +20,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,6 +33,7 @@ from tests.support.damage import damaged, mutated_document
 from tests.support.fuzz_formats import archived, damaged_packets, perfetto_files
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.real_traces import REAL
+from tests.support.silent_damage import check_silence
 
 __all__ = ["Finding", "Fuzzer", "examine"]
 
@@ -89,6 +91,8 @@ class FuzzInput:
     sure: int
     """Number of its events known to be undamaged."""
     name: str = "rank0.json"
+    before: bytes | None = None
+    """The JSON text before the bytes were damaged."""
 
 
 _CATEGORIES = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "kernel", "gpu_memcpy", "gpu_memset")
@@ -146,17 +150,18 @@ class Fuzzer:
 
     def _json(self, rng: random.Random) -> FuzzInput:
         """Return a damaged JSON trace."""
-        kind, sure = "bytes", 0
+        kind, sure, before = "bytes", 0, rng.choice(self.texts)
         if rng.random() < 0.5:
-            document, data = mutated_document(rng, rng.choice(self.documents))
+            document, before = mutated_document(rng, rng.choice(self.documents))
             kind, sure = "structure", sum(map(_is_sure, _listed(document["traceEvents"])))
+        data = before
         if kind == "bytes" or rng.random() < 0.1:
-            data, sure = damaged(rng, rng.choice(self.texts) if kind == "bytes" else data, self.texts), 0
+            data, sure = damaged(rng, before, self.texts), 0
         if rng.random() < 0.25:
             data = gzip.compress(data, 1, mtime=0)
             if rng.random() < 0.6:
                 kind, data, sure = "gzip", damaged(rng, data, [data]), 0
-        return FuzzInput(kind, data, sure)
+        return FuzzInput(kind, data, sure, before=before)
 
     def run(self, numbers: Iterator[int], until: float = float("inf")) -> Iterator[Finding]:
         """Make and read one file after the other; yield those that broke something."""
@@ -170,10 +175,17 @@ class Fuzzer:
                 small = (700, 20_000) if len(case.data) < 1 << 20 else ()
                 dptrace.readers.stream.CHUNK = random.Random(number).choice((*small, 4 << 20))
                 try:
-                    self.results[_within(LIMIT_S, lambda path=path, case=case: examine(path, case.sure))] += 1  # type: ignore[misc]
+                    self.results[_within(LIMIT_S, partial(_outcome, path, case))] += 1
                 except Exception:
                     self.results["finding"] += 1
                     yield Finding(self.seed, number, case.kind, traceback.format_exc(), case.data, case.name)
+
+
+def _outcome(path: Path, case: FuzzInput) -> str:
+    outcome = examine(path, case.sure)
+    if outcome == "read" and case.before is not None:
+        check_silence(path, case.before)
+    return outcome
 
 
 def examine(path: Path, sure: int = 0) -> str:

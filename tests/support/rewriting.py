@@ -22,8 +22,9 @@ import dptrace
 import dptrace.readers.stream
 from tests.support.fuzz import made_by_hand, recordings
 from tests.support.real_traces import REAL
+from tests.support.silent_damage import figures
 
-__all__ = ["Difference", "Rewriter", "figures"]
+__all__ = ["Difference", "Rewriter"]
 
 _IDS = ("pid", "tid", "id")
 _ARGUMENT_IDS = ("correlation", "stream", "device")
@@ -74,14 +75,6 @@ class Difference(NamedTuple):
     document: int
     what: str
     data: bytes
-
-
-def figures(path: Path) -> Any:
-    """Return everything that ``dptrace analyze --json`` prints; or the error."""
-    try:
-        return dptrace.open(path, cache=False, jobs=1).to_dict()
-    except dptrace.DptraceError as error:
-        return {"error": str(error)}
 
 
 def _difference(before: Any, after: Any, at: str = "") -> str | None:
