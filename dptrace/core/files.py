@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dptrace.core.inputs import note_output
 from dptrace.errors import DptraceError, UsageError
 
 __all__ = ["atomic_write", "cache_folder", "check_output"]
@@ -25,8 +26,9 @@ def check_output(path: Path, force: bool) -> None:
     """Check before any work that an output file can be written.
 
     Raises:
-        UsageError: the file exists and *force* is not set, or its folder is missing.
+        UsageError: the file exists and *force* is not set, the command reads it, or its folder is missing.
     """
+    note_output(path)
     try:
         if path.is_dir():
             raise UsageError(f"{path} is a folder; name a file.")

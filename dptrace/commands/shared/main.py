@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from dptrace.core.inputs import command_files
 from dptrace.core.text import sanitize
 from dptrace.errors import DptraceError
 from dptrace.version import __version__
@@ -94,7 +95,8 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
+            with command_files():
+                return super().invoke(ctx)
         except DptraceError as error:
             kind = _UsageFault if error.exit_code == _UsageFault.exit_code else click.ClickException
             raise kind(sanitize(str(error))) from error
