@@ -1,4 +1,4 @@
-"""Atomic writes, checks of output paths, and the cache folder."""
+"""Atomic writes, and checks of output paths."""
 
 from __future__ import annotations
 
@@ -10,16 +10,7 @@ from pathlib import Path
 from dptrace.core.inputs import note_output
 from dptrace.errors import DptraceError, UsageError
 
-__all__ = ["atomic_write", "cache_folder", "check_output"]
-
-
-def cache_folder() -> Path:
-    """Return the cache folder, which the environment variable ``DPTRACE_CACHE`` can set."""
-    if named := os.environ.get("DPTRACE_CACHE"):
-        return Path(named)
-    from platformdirs import user_cache_path
-
-    return Path(user_cache_path("dptrace", appauthor=False))
+__all__ = ["atomic_write", "check_output"]
 
 
 def check_output(path: Path, force: bool) -> None:

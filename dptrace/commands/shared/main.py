@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from dptrace.core.home import ensure_home
 from dptrace.core.inputs import command_files
 from dptrace.core.text import sanitize
 from dptrace.errors import DptraceError
@@ -132,6 +133,7 @@ def main() -> None:
 
     A closed pipe (``dptrace analyze RUN | head``) is not an error.
     """
+    ensure_home()
     # Closed by the shell (`>&-`): the output is discarded.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - for as long as the process
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
