@@ -101,16 +101,20 @@ def export_trace(run: Run, path: str | PathLike[str], *, align: bool = True, for
         The path that was written.
 
     Raises:
-        UsageError: the suffix is not one of these, or the file exists and *force* is not given.
+        UsageError: the suffix is not one of these, the file exists and *force* is not given, or the run was read from
+            it.
         DptraceError: the run was opened with ``figures_only``, or the file cannot be written.
     """
     from dptrace.core.files import check_output
+    from dptrace.core.inputs import refuse_overwriting
     from dptrace.export.aligned_run import align_run
     from dptrace.export.formats import format_of, write_trace
 
     target = Path(path)
     suffix = format_of(target)
     check_output(target, force)
+    if run.sources is not None:
+        refuse_overwriting([target], run.sources.local_files())
     if run.figures_only:
         raise DptraceError(
             f"{run.path}: opened with figures_only, which drops the intervals. Open it without to export it."

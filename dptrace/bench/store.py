@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from dptrace.core.files import atomic_write
+from dptrace.core.inputs import note_output
 from dptrace.errors import DptraceError, UsageError
 
 __all__ = ["PLAN", "Store"]
@@ -32,8 +33,10 @@ class Store:
             force: delete the existing results.
 
         Raises:
-            UsageError: there are results and neither option is given, or their plan is another one.
+            UsageError: there are results and neither option is given, their plan is another one, or the folder holds
+                a file that the command reads.
         """
+        note_output(self.folder)
         path = self.folder / PLAN
         if path.exists():
             there = self.plan()

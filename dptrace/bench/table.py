@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dptrace.bench.matrix import BenchConfig
+from dptrace.core.inputs import note_inputs
 from dptrace.errors import DptraceError
 from dptrace.model import scaling
 
@@ -160,9 +161,11 @@ def rows_from_csv(path: Path) -> list[Row]:
 
     Raises:
         DptraceError: the file can't be read, or a column or figure is missing or invalid.
+        UsageError: it is also the command's output.
     """
     import pandas as pd
 
+    note_inputs([path])
     try:
         table = pd.read_csv(path)
     except (OSError, ValueError, pd.errors.ParserError) as error:

@@ -12,6 +12,7 @@ from dptrace.commands.shared.options import Decorator, RenamedOption, given_opti
 from dptrace.commands.shared.output import NORMAL, console, emit, json_text, print_hint, print_notes, write_text
 from dptrace.commands.shared.progress import progress
 from dptrace.core.files import check_output
+from dptrace.core.inputs import note_inputs, note_output
 from dptrace.core.subprocess_pool import available_cores
 from dptrace.core.text import sanitize
 from dptrace.core.units import plural
@@ -121,6 +122,7 @@ def _from_file(path: Path, output: Path, force: bool) -> BenchResult:
         raise UsageError(f"{output}: holds a benchmark that was run here; choose another folder with -o.")
     if output.exists() and any(output.iterdir() if output.is_dir() else [output]) and not force:
         raise UsageError(f"{output}: is not empty; --force overwrites it, -o chooses another folder.")
+    note_output(output)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -231,6 +233,7 @@ def _cells(options: dict[str, Any], numbers: list[int], most: int) -> tuple[list
         )
     if not script.is_file():
         raise UsageError(f"--script {script}: not found.")
+    note_inputs([script])
     fit = [number for number in numbers if number <= most]
     if not fit:
         raise UsageError(f"--gpus: this machine has only {most}.")

@@ -25,8 +25,10 @@ def command(mode: str, target: Path, force: bool) -> None:
       dptrace cp naive . && dptrace record --gpus 2 --out runs/my-naive ./naive.py
     """
     from dptrace.core.files import atomic_write, check_output
+    from dptrace.core.inputs import note_inputs
 
     source = trainer(mode)
+    note_inputs([source])
     path = target / source.name if target.is_dir() else target
     if path.suffix != ".py":
         raise UsageError(f"{target}: is neither an existing folder nor a name that ends in .py.")

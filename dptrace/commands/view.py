@@ -138,7 +138,7 @@ def _document(runs: list[Run], by_step: bool, picture: PictureOptions, gantt_cha
 
 def _cached_page_path(paths: tuple[str, ...]) -> Path:
     """Return the page's path in the cache folder: one for each run, so that viewing it twice leaves one file."""
-    from dptrace.core.files import cache_folder
+    from dptrace.core.home import cache_folder
 
     folder = cache_folder() / "pages"
     try:

@@ -1,4 +1,4 @@
-"""Atomic writes, checks of output paths, and the cache folder."""
+"""Atomic writes, and checks of output paths."""
 
 from __future__ import annotations
 
@@ -7,26 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from dptrace.core.inputs import note_output
 from dptrace.errors import DptraceError, UsageError
 
-__all__ = ["atomic_write", "cache_folder", "check_output"]
-
-
-def cache_folder() -> Path:
-    """Return the cache folder, which the environment variable ``DPTRACE_CACHE`` can set."""
-    if named := os.environ.get("DPTRACE_CACHE"):
-        return Path(named)
-    from platformdirs import user_cache_path
-
-    return Path(user_cache_path("dptrace", appauthor=False))
+__all__ = ["atomic_write", "check_output"]
 
 
 def check_output(path: Path, force: bool) -> None:
     """Check before any work that an output file can be written.
 
     Raises:
-        UsageError: the file exists and *force* is not set, or its folder is missing.
+        UsageError: the file exists and *force* is not set, the command reads it, or its folder is missing.
     """
+    note_output(path)
     try:
         if path.is_dir():
             raise UsageError(f"{path} is a folder; name a file.")

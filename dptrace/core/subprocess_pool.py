@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from dptrace.core.termination import Terminated, end_on_signals
 from dptrace.errors import DptraceError
 
 __all__ = ["PythonProcess", "available_cores", "command_output", "run_parallel", "serve"]
@@ -77,14 +78,18 @@ class PythonProcess:
 def serve(descriptor: int, answer: Callable[[Any], object]) -> None:
     """Send back what *answer* returns or raises for each message, until the parent process has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with Connection(descriptor) as connection, suppress(EOFError, OSError):
-        while True:
-            message = connection.recv()
-            try:
-                result = answer(message)
-            except Exception as error:
-                result = error
-            connection.send(result)
+    end_on_signals()
+    try:
+        with Connection(descriptor) as connection, suppress(EOFError, OSError):
+            while True:
+                message = connection.recv()
+                try:
+                    result = answer(message)
+                except Exception as error:
+                    result = error
+                connection.send(result)
+    except Terminated as ended:
+        os._exit(ended.exit_code)
 
 
 Item = TypeVar("Item")
@@ -126,6 +131,8 @@ def run_parallel(
             yield index, _call(function, items[index])
     finally:
         for worker in workers:
+            worker.ask_to_end()
+        for worker in workers:
             worker.stop()
 
 
@@ -136,6 +143,8 @@ def _call(function: Callable[[Item], Result], item: Item) -> Result | DptraceErr
         return error
 
 
+_PATIENCE_S = 5
+"""How long a process may take to notice that it is to end; one long computation in C delays that."""
 _DIED = object()
 """In place of a result: the process that worked on the item ended without one."""
 
@@ -145,6 +154,7 @@ class _Worker(PythonProcess):
 
     def __init__(self, *work: Any) -> None:
         super().__init__("dptrace.core.subprocess_pool:serve_calls")
+        self.working = False
         self.thread = threading.Thread(target=self._run, args=work, daemon=True)
         self.thread.start()
 
@@ -157,14 +167,25 @@ class _Worker(PythonProcess):
     ) -> None:
         for index in waiting:
             try:
+                self.working = True
                 self.connection.send((function, items[index]))
-                done.put((index, self.connection.recv()))
+                result = self.connection.recv()
+                self.working = False
+                done.put((index, result))
             except (EOFError, OSError):
                 done.put((index, _DIED))
                 return  # the other processes take the remaining items
 
+    def ask_to_end(self) -> None:
+        """Let the process remove what it is writing, if it is working."""
+        if self.working:
+            self.process.terminate()
+
     def stop(self) -> None:
         """End the process, whatever it is doing, and the thread with it."""
+        if self.working:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(_PATIENCE_S)
         self.process.kill()
         self.thread.join()
         super().stop()

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from dptrace.core.termination import signals_held
 from dptrace.core.text import sanitize
 from dptrace.doctor.collective_checks import (
     check_clocks,
@@ -96,8 +97,11 @@ def _record(command: tuple[str, ...], folder: Path) -> Verdict | None:
     """Make the recording as a user would; return what is wrong if that fails."""
     # --verbose: the output of a trainer's rank 0, and with it the messages of the profiler's library.
     arguments = [sys.executable, "-m", "dptrace", *command, "--verbose", "-o", str(folder / "run")]
-    with (folder / "log").open("wb") as log, subprocess.Popen(arguments, stdout=log, stderr=log) as process:
+    process = None
+    with (folder / "log").open("wb") as log:
         try:
+            with signals_held():  # one could lose a process that has just been started
+                process = subprocess.Popen(arguments, stdout=log, stderr=log)
             code = process.wait(_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             return Verdict(
@@ -107,9 +111,9 @@ def _record(command: tuple[str, ...], folder: Path) -> Verdict | None:
                 f"NCCL_P2P_DISABLE=1 or NCCL_DEBUG=INFO. The last lines were: {_last_lines(_read_log(folder))}",
             )
         finally:
-            with suppress(ProcessLookupError):
+            if process is not None:
                 process.terminate()  # it ends its ranks; no effect if it has ended
-            process.wait()  # after Ctrl-C, leaving the block would not wait for that
+                process.wait()
     if code == 0:
         return None
     return Verdict("recording", "wrong", f"it failed with exit code {code}: {_last_lines(_read_log(folder))}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from dptrace.core.files import check_output
 from dptrace.errors import UsageError
 
 __all__ = ["check_overlay", "frequent_sequences"]
@@ -21,17 +22,16 @@ def check_overlay(name: str, trace: Any, rank: int, folder: str, force: bool) ->
     """Check the target of an overlay before any work, and create its folder.
 
     Raises:
-        UsageError: the file exists and *force* is not given, or the folder cannot be created.
+        UsageError: the file exists and *force* is not given, the command reads it, or the folder cannot be created.
     """
     file = _target(name, trace, rank, folder)
-    if file.is_file() and not force:
-        raise UsageError(f"{file} already exists; --force overwrites it.")
     try:
         file.parent.mkdir(exist_ok=True)
     except OSError as error:
         raise UsageError(
             f"{folder}: cannot be used as the folder of the overlaid trace: {error.strerror or error}. Name another."
         ) from None
+    check_output(file, force)
 
 
 def _target(name: str, trace: Any, rank: int, folder: str) -> Path:

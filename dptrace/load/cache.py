@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from dptrace.core.array_file import CorruptArrayFile, dumps, load
-from dptrace.core.files import cache_folder
-from dptrace.errors import DptraceError
+from dptrace.core.home import cache_folder
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
 
@@ -64,14 +63,8 @@ def cache_summary(remove: bool = False) -> CacheSummary:
     Args:
         remove: also remove them, and abandoned partial files, and count what was removed. Files of other programs in
             the folder stay, and so do files that cannot be removed.
-
-    Raises:
-        DptraceError: there is no home folder, and ``DPTRACE_CACHE`` is not set.
     """
-    try:
-        folder = cache_folder()
-    except RuntimeError:
-        raise DptraceError("There is no home folder to hold a cache. Set DPTRACE_CACHE to a folder.") from None
+    folder = cache_folder()
     counts = {".rank": 0, ".part": 0, ".html": 0}
     sizes = dict(counts)
     for path in _own_files(folder):
@@ -165,10 +158,7 @@ def _entry(source: Source, key: Sequence[object]) -> Path | None:
     if identity is None:
         return None
     digest = blake2b(repr((_code(), identity, tuple(key))).encode("utf-8", "surrogateescape"), digest_size=16)
-    try:
-        return cache_folder() / f"{digest.hexdigest()}.rank"
-    except RuntimeError:  # no home folder
-        return None
+    return cache_folder() / f"{digest.hexdigest()}.rank"
 
 
 @cache

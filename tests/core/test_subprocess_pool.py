@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dptrace.core.files import atomic_write
 from dptrace.core.subprocess_pool import available_cores, run_parallel
 from dptrace.errors import DptraceError, MissingExtraError
 
@@ -34,6 +35,18 @@ def prints(item: int) -> int:
     print("noise")
     os.write(1, b"more noise")
     return item
+
+
+def interrupted(item: tuple[Path, int]) -> None:
+    """Write a file for long; in the home process, fail as soon as another process writes it."""
+    path, home = item
+    if os.getpid() == home:
+        while not list(path.parent.iterdir()):
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+    with atomic_write(path) as temporary:
+        temporary.write_text("half")
+        time.sleep(100)
 
 
 def elsewhere(item: tuple[int, int]) -> int:
@@ -68,6 +81,15 @@ def test_an_error_of_the_user_is_a_result_and_a_dead_process_costs_a_retry() -> 
 
     assert "pip install 'dptrace[record]'" in str(seen[0])
     assert {1: 2, 2: 0} == {index: result for index, result in seen.items() if index}
+
+
+@pytest.mark.spawn
+def test_a_process_that_is_ended_removes_what_it_is_writing(tmp_path: Path) -> None:
+    """After Ctrl-C or SIGTERM, no temporary file of another process is left."""
+    with pytest.raises(KeyboardInterrupt):
+        list(run_parallel(interrupted, [(tmp_path / name, os.getpid()) for name in ("a", "b")], 2))
+
+    assert [] == list(tmp_path.iterdir())
 
 
 def test_a_mistake_of_ours_is_raised() -> None:

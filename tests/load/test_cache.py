@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dptrace.core.files import cache_folder
+from dptrace.core.home import cache_folder
 from dptrace.core.intervals import Int64
 from dptrace.load import cache
 from dptrace.readers.sources.source import Source

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dptrace.core.files import cache_folder
+from dptrace.core.home import cache_folder
 from dptrace.errors import DptraceError
 from dptrace.load import cache, local, rank_file
 from dptrace.load.options import ReadOptions

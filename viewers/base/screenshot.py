@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
+from dptrace.core.termination import signals_held
 from dptrace.errors import DptraceError
 
 __all__ = ["find_chromium", "framed", "screenshot"]
@@ -57,7 +60,8 @@ def screenshot(page: str, path: Path, size: tuple[int, int]) -> None:
     chromium = find_chromium()
     if chromium is None:
         raise DptraceError(_MISSING)
-    with tempfile.TemporaryDirectory(prefix="dptrace-") as folder:
+    # A killed Chromium may leave a file behind while the folder is removed.
+    with tempfile.TemporaryDirectory(prefix="dptrace-", ignore_cleanup_errors=True) as folder:
         file, written = Path(folder, "page.html"), Path(folder, "page.png")
         file.write_text(page.replace("</head>", f"{_CONTROLS}</head>", 1), encoding="utf-8")
         command = [
@@ -72,10 +76,33 @@ def screenshot(page: str, path: Path, size: tuple[int, int]) -> None:
             file.as_uri(),
         ]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+            said = _run(command, folder)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise DptraceError(f"{chromium} could not draw the page: {error}. Write an SVG: --svg FILE.") from None
         if not written.exists():
-            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            last = (said.strip().splitlines() or ["it said nothing"])[-1]
             raise DptraceError(f"{chromium} drew nothing: {last}. Write an SVG, which needs no browser: --svg FILE.")
         shutil.copyfile(written, path)
+
+
+def _run(command: list[str], folder: str) -> str:
+    """Run Chromium with its temporary files in a folder, and return what it says; end all of its processes with it."""
+    process = None
+    try:
+        with signals_held():  # one could lose a process that has just been started
+            process = subprocess.Popen(
+                command,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+                env={**os.environ, "TMPDIR": folder},
+            )
+        return process.communicate(timeout=_PATIENCE)[1]
+    except BaseException:
+        if process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+            process.communicate()
+        raise

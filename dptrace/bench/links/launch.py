@@ -15,6 +15,7 @@ from typing import Any
 
 from dptrace.bench.links.schema import check_links
 from dptrace.bench.store import read_json
+from dptrace.core.inputs import note_inputs
 from dptrace.errors import DptraceError, RecordingError, UsageError
 from dptrace.record.launch.failure import collect_logs, find_failure, last_lines
 from dptrace.record.launch.signals import catch_signals
@@ -154,7 +155,9 @@ def read_links(path: Path) -> dict[str, Any]:
 
     Raises:
         DptraceError: it can't be read, or is another kind of file.
+        UsageError: it is also the command's output.
     """
+    note_inputs([path])
     content = read_json(path)
     whole = isinstance(content.get("collectives"), dict) and "busbw_gbps" in content
     if not whole or content.get("kind") != "links":

@@ -9,6 +9,9 @@ import sys
 
 import click
 
+from dptrace.core.home import ensure_home
+from dptrace.core.inputs import command_files
+from dptrace.core.termination import Terminated, end_on_signals, end_retries
 from dptrace.core.text import sanitize
 from dptrace.errors import DptraceError
 from dptrace.version import __version__
@@ -54,6 +57,7 @@ EXIT_CODES = {
     "2": "wrong use: an option, argument or command",
     "3": "a limit of diff --fail-if is exceeded",
     "130": "interrupted with Ctrl-C",
+    "143": "ended by SIGTERM (129: by SIGHUP)",
 }
 
 
@@ -94,7 +98,8 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
+            with command_files():
+                return super().invoke(ctx)
         except DptraceError as error:
             kind = _UsageFault if error.exit_code == _UsageFault.exit_code else click.ClickException
             raise kind(sanitize(str(error))) from error
@@ -126,10 +131,23 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command line and exit with its code: 130 after Ctrl-C, 1 where the output can't be written.
+    """Run the command line and exit with its code: 130 after Ctrl-C, 143 after SIGTERM, 1 for an unwritable output.
 
     A closed pipe (``dptrace analyze RUN | head``) is not an error.
     """
+    try:
+        end_on_signals()
+        ensure_home()
+        code = _run()
+    except Terminated as ended:
+        _discard_output()  # who reads it may be gone, or may never read on
+        code = ended.exit_code
+    finally:
+        end_retries()
+    sys.exit(code)
+
+
+def _run() -> int:
     # Closed by the shell (`>&-`): the output is discarded.
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - for as long as the process
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
@@ -152,7 +170,7 @@ def main() -> None:
         _discard_output()
         click.echo(f"Error: the output can't be written: {error.strerror or error}.", err=True)
         code = 1
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0
 
 
 def _discard_output() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from dptrace.core.compression import ARCHIVE_DAMAGE
+from dptrace.core.inputs import STANDARD_INPUT, note_inputs
 from dptrace.errors import DptraceError, TraceError, UsageError
 from dptrace.readers.formats import FORMATS, TRACE_SUFFIXES
 from dptrace.readers.sources.archive import is_archive, members
@@ -40,6 +42,16 @@ class Sources:
     metadata: dict[str, Any]
     """The contents of ``run.json``; empty without one."""
     notes: tuple[str, ...]
+    run_file: Source | None = None
+    """Where the metadata is from."""
+
+    def local_files(self) -> list[str]:
+        """Return what holds the run on this machine: its files or their archives, and ``run.json``."""
+        sources = self.files if self.run_file is None else (*self.files, self.run_file)
+        containers = dict.fromkeys(source.container for source in sources if not source.remote)
+        paths = [STANDARD_INPUT if path == STDIN else path for path in containers]
+        # It belongs to the run where a file is named individually, too.
+        return [*paths, *dict.fromkeys(os.path.join(os.path.dirname(path), RUN_FILE) for path in paths)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +68,7 @@ def find(paths: Sequence[str]) -> Sources:
     """Find the trace files that *paths* name.
 
     Raises:
-        UsageError: no path, or standard input together with others.
+        UsageError: no path, standard input together with others, or a file that is also the command's output.
         DptraceError: a path does not exist, or a folder, an archive or a URL holds no traces.
         MissingExtraError: the package for such URLs is not installed.
     """
@@ -68,6 +80,7 @@ def find(paths: Sequence[str]) -> Sources:
     named: set[Source] = set()
     notes: list[str] = []
     metadata: dict[str, Any] = {}
+    run_file: Source | None = None
     for text in paths:
         try:
             found = _files_of_argument(text)
@@ -76,9 +89,11 @@ def find(paths: Sequence[str]) -> Sources:
         files += found.files
         named |= {*found.files} if found.named_individually else set()
         notes += found.notes
-        metadata = metadata or _run_info(found.run_file, notes)
-    unique = tuple(dict.fromkeys(files))
-    return Sources(unique, frozenset(named), metadata, tuple(notes))
+        if not metadata and found.run_file is not None:
+            run_file, metadata = found.run_file, _run_info(found.run_file, notes)
+    sources = Sources(tuple(dict.fromkeys(files)), frozenset(named), metadata, tuple(notes), run_file)
+    note_inputs(sources.local_files())
+    return sources
 
 
 def _files_of_argument(text: str) -> _ArgumentFiles:
@@ -224,9 +239,7 @@ def _no_traces(where: str, notes: Sequence[str] = ()) -> DptraceError:
     return DptraceError(" ".join([advice, *notes]))
 
 
-def _run_info(file: Source | None, notes: list[str]) -> dict[str, Any]:
-    if file is None:
-        return {}
+def _run_info(file: Source, notes: list[str]) -> dict[str, Any]:
     try:
         with open_source(file) as stream:
             metadata = msgspec.json.decode(stream.read())

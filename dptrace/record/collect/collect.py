@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from dptrace.core.inputs import note_output
 from dptrace.errors import DptraceError
 from dptrace.record.collect.parts import Part, find_parts
 from dptrace.record.launch.manifest import is_missing_ranks_note, missing_ranks_note, overhead
@@ -30,7 +31,7 @@ def collect(destination: Path, sources: Sequence[Path], force: bool) -> dict[str
     """Write one run folder with the ranks of all sources; return its run.json, with ``folder``, its path.
 
     Raises:
-        UsageError: the destination may not be written.
+        UsageError: the destination may not be written, or is or holds a source.
         DptraceError: a source cannot be used, or the sources are not parts of one job.
     """
     run = RunFolder(destination)
@@ -42,6 +43,7 @@ def collect(destination: Path, sources: Sequence[Path], force: bool) -> dict[str
             for number, source in enumerate(sources):
                 (unpacked := Path(scratch, str(number))).mkdir()
                 parts += find_parts(source, unpacked)
+            note_output(destination)
             content = merged(parts)
             (files := run.staging / "run").mkdir()
             for part in parts:

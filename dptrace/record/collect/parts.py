@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from dptrace.core.compression import ARCHIVE_DAMAGE
+from dptrace.core.inputs import note_inputs
 from dptrace.errors import DptraceError
 from dptrace.record.launch.manifest import overhead
 from dptrace.record.launch.run_folder import RUN_FILE
@@ -64,6 +65,7 @@ def find_parts(source: Path, scratch: Path) -> list[Part]:
         found = sorted(path.parent for path in folder.glob(f"{depth}/{RUN_FILE}") if path.parent.name[0] != ".")
     if not found:
         raise DptraceError(f"{source} holds no {RUN_FILE}, which dptrace record writes beside the traces.")
+    note_inputs([source] if folder is scratch else [file for path in found for file in path.iterdir()])
     return [_part(source, folder, path) for path in found]
 
 

@@ -10,6 +10,7 @@ import shutil
 import time
 from pathlib import Path
 
+from dptrace.core.termination import signals_held
 from dptrace.errors import DptraceError, UsageError
 
 __all__ = ["RUN_FILE", "SCHEMA", "RunFolder", "is_run_folder", "trace_name"]
@@ -132,6 +133,10 @@ class RunFolder:
             files: the folder in ``staging`` that holds the run's files.
             number: which run of the job it is; from the second on, the number is part of the name.
         """
+        with signals_held():
+            return self._complete(files, number)
+
+    def _complete(self, files: Path, number: int) -> Path:
         target = self._numbered(self._target, number)
         if not target.exists() or (self._force and is_run_folder(target)):
             self._replace(files, target)

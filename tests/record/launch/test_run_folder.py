@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,26 @@ def test_a_run_is_replaced_only_with_force_and_only_at_the_end(tmp_path: Path) -
     run.complete(_files(run))
     run.discard()
     assert [] == os.listdir(run.path)
+    assert ["mine"] == os.listdir(tmp_path)
+
+
+def test_a_run_is_not_replaced_by_halves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal between its steps waits until the new run is there and the old one is gone."""
+    run = RunFolder(_run(tmp_path / "mine", "rank1.log"))
+    run.begin(force=True)
+    (_files(run) / trace_name(0)).write_text("new")
+    rename = Path.rename
+
+    def interrupted(path: Path, target: Path) -> Path:
+        os.kill(os.getpid(), signal.SIGINT)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.complete(_files(run))
+    run.discard()
+
+    assert "new" == (run.path / trace_name(0)).read_text()
     assert ["mine"] == os.listdir(tmp_path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dptrace.errors import DptraceError
@@ -42,3 +43,22 @@ def test_a_browser_that_draws_nothing_is_told(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(DptraceError, match="drew nothing: no display"):
         screenshot("", tmp_path / "x.png", (640, 480))
     assert ["broken"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_a_browser_that_is_ended_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of its processes, and none of its temporary files."""
+    (temporary := tmp_path / "temporary").mkdir()
+    slow, child = tmp_path / "slow", tmp_path / "child"
+    slow.write_text(f"#!/bin/sh\nmktemp\nsleep 100 &\necho $! > {child}\nwait\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("CHROMIUM", str(slow))
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr("dptrace.viewers.base.screenshot._PATIENCE", 0.5)
+
+    with pytest.raises(DptraceError, match="could not draw"):
+        screenshot("", tmp_path / "x.png", (640, 480))
+
+    assert [] == list(temporary.iterdir())
+    number = int(child.read_text())
+    assert not psutil.pid_exists(number) or psutil.Process(number).status() == psutil.STATUS_ZOMBIE
