@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from itertools import count
 from pathlib import Path
 
 import pytest
 
+from dptrace.readers.kineto.reader import read_trace
 from tests.support.fuzz import Fuzzer, check_step, examine
+from tests.support.fuzz_formats import archived
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.silent_damage import check_silence
 
@@ -60,6 +63,20 @@ def test_a_changed_figure_without_a_note_is_a_finding(tmp_path: Path) -> None:
     path.write_text(file.text() + "]")
     with pytest.raises(AssertionError, match="without a note"):
         check_silence(path, before)
+
+
+def test_the_fuzzers_files_of_other_formats_are_good(tmp_path: Path) -> None:
+    """Undamaged, Perfetto traces have no damage, and are read from archives of both kinds."""
+    found = Counter[str]()
+    for number, data in enumerate(Fuzzer(1).binaries):
+        path = tmp_path / "rank0.pftrace"
+        path.write_bytes(data)
+        suffix, archive = archived(random.Random(number), path.name, data)
+        packed = path.with_suffix(suffix)
+        packed.write_bytes(archive)
+        found += Counter([examine(packed), suffix, *read_trace(path).damage])
+
+    assert {".zip", ".tar"} < set(found) <= {".zip", ".tar", "read", "read with damage"}
 
 
 def test_figures_that_do_not_add_up_are_a_finding() -> None:

@@ -30,7 +30,7 @@ import dptrace.readers.stream
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.trace import Trace
 from tests.support.damage import damaged, mutated_document
-from tests.support.fuzz_formats import archived, damaged_packets, perfetto_files
+from tests.support.fuzz_formats import archived, damaged_packets, framed, perfetto_files
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.real_traces import REAL
 from tests.support.silent_damage import check_silence
@@ -121,7 +121,7 @@ class Fuzzer:
         ]
         # The smallest recordings: Perfetto's library writes slowly.
         self.perfetto = list(perfetto_files(sorted(self.documents, key=lambda document: len(str(document)))[:4]))
-        self.bytes = [b"".join(packets) for packets in self.perfetto]
+        self.binaries = [framed(packets) for packets in self.perfetto]
         self.results: Counter[str] = Counter()
 
     def make(self, number: int) -> FuzzInput:
@@ -132,9 +132,9 @@ class Fuzzer:
 
     def _perfetto(self, rng: random.Random) -> FuzzInput:
         """Return a damaged Perfetto trace."""
-        data = damaged_packets(rng, rng.choice(self.perfetto), self.bytes)
+        data = damaged_packets(rng, rng.choice(self.perfetto), self.binaries)
         if rng.random() < 0.3:
-            data = damaged(rng, data, self.bytes)
+            data = damaged(rng, data, self.binaries)
         if rng.random() < 0.3:
             data = gzip.compress(data, 1, mtime=0)
         return FuzzInput("perfetto", data, 0, "rank0.pftrace")

@@ -16,7 +16,7 @@ from tests.support.damage import damaged
 from tests.support.kineto_files import BASE_NS
 from tests.support.perfetto_files import as_torch_of_june, as_torch_of_september, as_tracer
 
-__all__ = ["archived", "damaged_packets", "perfetto_files"]
+__all__ = ["archived", "damaged_packets", "framed", "perfetto_files"]
 
 _FEW = 400
 """Events of a recording that a Perfetto file is made of."""
@@ -60,6 +60,11 @@ def damaged_packets(rng: random.Random, packets: list[bytes], others: list[bytes
             packets[at] = _changed_number(rng, packets[at])
         else:
             packets[at] = damaged(rng, packets[at], others)
+    return framed(packets)
+
+
+def framed(packets: list[bytes]) -> bytes:
+    """Return the file of these packets."""
     return b"".join(b"\x0a" + _length(len(packet)) + packet for packet in packets)
 
 
