@@ -122,7 +122,11 @@ def idle_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
 
 def collective_frame(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> pd.DataFrame:
     """Return a row per collective and GPU."""
-    rows = (row for pair in zip(devices, waits, strict=True) for row in _collective_rows(*pair))
+    rows = (
+        {"rank": device.timeline.rank, "device": device.timeline.device} | row
+        for device, wait in zip(devices, waits, strict=True)
+        for row in _collective_rows(device, wait)
+    )
     return _nullable(frame(rows, _COLLECTIVE_COLUMNS), "bytes", "exposed_wait_ns", "waits_for")
 
 
@@ -155,10 +159,7 @@ def rank_dict(device: DeviceFigures, wait: ExposedWait) -> dict[str, Any]:
         "steps": [_step_dict(device, wait, k, name) for k, name in enumerate(device.split.names)],
         "total": total | wait.total(),
         "overlap_percent": overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"]),
-        "collectives": [
-            {key: value for key, value in row.items() if key not in ("rank", "device")}
-            for row in _collective_rows(device, wait)
-        ],
+        "collectives": _collective_rows(device, wait),
     }
 
 
@@ -220,25 +221,35 @@ def _kind_waits(wait: ExposedWait, kind: str, step: int) -> dict[str, int | None
 
 
 def _collective_rows(device: DeviceFigures, wait: ExposedWait) -> list[dict[str, Any]]:
-    timeline, exposed, overlapped = device.timeline, device.exposed_ns, device.overlapped_ns
-    rows = []
-    for call, i in enumerate(np.flatnonzero(timeline.collective >= 0)):
-        comm, step = timeline.collectives[timeline.collective[i]], int(timeline.step[i])
-        values = (
-            *(timeline.rank, timeline.device, timeline.windows.names[step] if step >= 0 else None, comm.kind),
-            *(
-                comm.bytes or None,
-                comm.dtype,
-                comm.group,
-                comm.group_size,
-                comm.seq,
-                Phase(timeline.phase[i]).name.lower(),
-            ),
-            *(int(timeline.start_ns[i]), int(timeline.end_ns[i]), int(exposed[i]), int(overlapped[i])),
-            *(timeline.names[timeline.name[i]], comm.label, *wait.calls.row(call).values()),
-        )
-        rows.append(dict(zip(_COLLECTIVE_COLUMNS, values, strict=True)))
-    return rows
+    """Return a row per collective of one GPU: the columns of a collective without those of the GPU."""
+    timeline = device.timeline
+    calls = np.flatnonzero(timeline.collective >= 0)
+    phases, steps = [phase.name.lower() for phase in Phase], [*timeline.windows.names, None, None]
+    columns = (
+        *(timeline.collective, timeline.step, timeline.phase, timeline.name, timeline.start_ns, timeline.end_ns),
+        *(device.exposed_ns, device.overlapped_ns),
+    )
+    rows = zip(*(column[calls].tolist() for column in columns), wait.calls.rows(), strict=True)
+    return [
+        {
+            "step": steps[step],
+            "kind": (comm := timeline.collectives[collective]).kind,
+            "bytes": comm.bytes or None,
+            "dtype": comm.dtype,
+            "group": comm.group,
+            "group_size": comm.group_size,
+            "seq": comm.seq,
+            "phase": phases[phase],
+            "start_ns": start,
+            "end_ns": end,
+            "exposed_ns": exposed,
+            "overlapped_ns": overlapped,
+            "name": timeline.names[name],
+            "label": comm.label,
+            **waits,
+        }
+        for collective, step, phase, name, start, end, exposed, overlapped, waits in rows
+    ]
 
 
 def _kernels_of(timeline: Timeline) -> pd.DataFrame:

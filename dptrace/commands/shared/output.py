@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -93,7 +94,23 @@ def print_tables(show: Callable[[Console], None], output: Path | None) -> None:
 
 def json_text(content: object) -> str:
     """Return JSON for a person or a program to read; all but ASCII is escaped, so no name controls the terminal."""
-    return json.dumps(content, indent=1) + "\n"
+    import msgspec
+
+    try:
+        data = msgspec.json.encode(content, enc_hook=_plain)
+    except UnicodeEncodeError:  # a name whose bytes were not UTF-8
+        data = json.dumps(content).encode()
+    text = msgspec.json.format(data, indent=1).decode()
+    if not text.isascii() or "\x7f" in text:
+        text = re.sub("[\x7f-\U0010ffff]", lambda character: json.dumps(character[0])[1:-1], text)
+    return text + "\n"
+
+
+def _plain(value: Any) -> object:
+    """Return a NumPy number as Python's."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{value!r} has no form in JSON")
 
 
 def csv_text(frame: pd.DataFrame) -> str:
