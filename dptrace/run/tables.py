@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -163,8 +162,10 @@ def rank_dict(device: DeviceFigures, wait: ExposedWait) -> dict[str, Any]:
     }
 
 
-def mean_split_html(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> str:
-    """Return a small HTML table: the mean split of a step for each of the first GPUs, and their waiting."""
+def mean_split_html(title: str, devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> str:
+    """Return a title and a small HTML table: the mean split of a step for the first GPUs, and their waiting."""
+    from html import escape
+
     names = [name.removesuffix("_ns").replace("_", " ") for name in (*FIGURES, *WAIT_FIGURES)]
     head = "".join(f"<th>{name}</th>" for name in ["rank", *names])
     body = []
@@ -174,7 +175,7 @@ def mean_split_html(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWai
         body.append(f"<tr><th>{escape(device.timeline.label)}</th>{cells}</tr>")
     more = len(devices) - len(body)
     rest = f"<p>and {more:,} more; run.totals() has all.</p>" if more > 0 else ""
-    return f"<table><caption>ms per step</caption><tr>{head}</tr>{''.join(body)}</table>{rest}"
+    return f"<p>{escape(title)}</p><table><caption>ms per step</caption><tr>{head}</tr>{''.join(body)}</table>{rest}"
 
 
 def one_line(path: str, ranks: Sequence[int], world_size: int, splits: Sequence[Split]) -> str:

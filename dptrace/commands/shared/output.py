@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -64,7 +63,7 @@ def console(stderr: bool = False) -> Console:
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream is None or stream.isatty() or "COLUMNS" in os.environ else _FILE_WIDTH
-    return Console(file=stream, width=width, highlight=False)
+    return Console(file=stream, width=width, highlight=False, emoji=False)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -89,11 +88,13 @@ def print_tables(show: Callable[[Console], None], output: Path | None) -> None:
         show(console())
         return
     with atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as file:
-        show(Console(file=file, width=_FILE_WIDTH, highlight=False))
+        show(Console(file=file, width=_FILE_WIDTH, highlight=False, emoji=False))
 
 
 def json_text(content: object) -> str:
     """Return JSON for a person or a program to read; all but ASCII is escaped, so no name controls the terminal."""
+    import json
+
     import msgspec
 
     try:
