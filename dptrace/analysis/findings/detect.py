@@ -18,7 +18,7 @@ from dptrace.analysis.cross_rank.stragglers import Stragglers
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.findings.bandwidth import low_bandwidth, slow_collectives
 from dptrace.analysis.findings.communication import exposed, first_bucket, small_messages
-from dptrace.analysis.findings.finding import Finding, FindingContext
+from dptrace.analysis.findings.finding import MIN_SHARE, Finding, FindingContext
 from dptrace.analysis.findings.host import idle, recompute, unused_parameters
 from dptrace.analysis.findings.overlap import without_overlap
 from dptrace.analysis.findings.pipeline import bubbles
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Finding", "findings"]
 
-_MIN_SHARE = 0.01
-"""Smallest share of the step that a finding costs."""
 _CROSS_RANK_DETECTORS = (stragglers, exposed, small_messages, first_bucket, low_bandwidth, slow_collectives)
 _PER_GPU_DETECTORS = (bubbles, unused_parameters, idle, recompute)
 
@@ -72,7 +70,7 @@ def findings(
     )
     found = [finding for finder in (*_CROSS_RANK_DETECTORS, *_PER_GPU_DETECTORS) for finding in finder(context)]
     found = without_overlap(found)
-    return tuple(sorted((f for f in found if f.share >= _MIN_SHARE), key=lambda finding: -finding.cost_ns))
+    return tuple(sorted((f for f in found if f.share >= MIN_SHARE), key=lambda finding: -finding.cost_ns))
 
 
 def _pipelines(devices: Sequence[DeviceFigures], clocks: Clocks) -> tuple[Pipeline, ...]:

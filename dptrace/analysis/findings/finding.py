@@ -22,7 +22,10 @@ from dptrace.core.intervals import Int64, covered
 if TYPE_CHECKING:
     from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
 
-__all__ = ["Finding", "FindingContext", "exposures"]
+__all__ = ["MIN_SHARE", "Finding", "FindingContext", "exposures"]
+
+MIN_SHARE = 0.01
+"""Smallest share of the step that a reported finding costs."""
 
 
 @dataclass(frozen=True, slots=True)
