@@ -6,9 +6,13 @@ SMALL and LARGE are two ranks' trace files; LARGE's steps are repeated with shif
 default 5 and 46 times. The CPU seconds, peak memory and wall time of whole processes are measured in turns, as medians
 of three runs (one run above two million events).
 
-floor     gunzip with isal and one typed decode with msgspec, one thread: the lower bound
-dptrace   dptrace analyze -q --no-cache, with --jobs 1 and with all cores
-HTA       import, load, temporal breakdown and overlap, in the Python that --hta names
+floor       gunzip with isal and one typed decode with msgspec, one thread: the lower bound
+dptrace     dptrace analyze -q --no-cache, with --jobs 1 and with all cores, and with --jobs 1 --json
+from cache  dptrace analyze -q of a file that was read before, with and without --json
+HTA         import, load, temporal breakdown and overlap, in the Python that --hta names
+
+The first rows are of one of this repository's small runs: what a command costs besides reading. All run from bytecode,
+as an installed dptrace does.
 """
 
 from __future__ import annotations
@@ -56,6 +60,8 @@ analysis.get_temporal_breakdown(visualize=False)
 analysis.get_comm_comp_overlap(visualize=False)
 """
 RUNS, ONE_RUN_FROM = 3, 2_000_000
+CACHED = "from cache"
+TINY = Path(__file__).parents[1] / "traces" / "interleaved_cpu_2ranks"
 
 
 @dataclass
@@ -113,13 +119,21 @@ def template(event: dict[str, Any]) -> tuple[str, float, int]:
     return text, start if isinstance(start, int | float) else 0, number if isinstance(number, int) else 0
 
 
-def measured(commands: dict[str, list[str]], runs: int) -> dict[str, Cost]:
-    """Run each command *runs* times, in turns, so that a busy machine affects all; return the medians."""
+def measured(commands: dict[str, list[str]], runs: int, environment: dict[str, str]) -> dict[str, Cost]:
+    """Run each command *runs* times, in turns, so that a busy machine affects all; return the medians.
+
+    A command whose name begins with "from cache" runs once more before, which fills the cache.
+    """
     costs: dict[str, list[Cost]] = {name: [] for name in commands}
+    for name, command in commands.items():
+        if name.startswith(CACHED):
+            subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
     for _ in range(runs):
         for name, command in commands.items():
             began = time.monotonic()
-            with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+            with subprocess.Popen(
+                command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            ) as process:
                 assert process.stderr is not None
                 stderr = process.stderr.read()
                 _, status, usage = os.wait4(process.pid, 0)
@@ -137,11 +151,14 @@ def measured(commands: dict[str, list[str]], runs: int) -> dict[str, Cost]:
 
 def commands_for(file: Path, hta: str | None) -> dict[str, list[str]]:
     """Return the commands to run on a file, by name."""
-    analyze = [sys.executable, "-m", "dptrace", "analyze", "-q", "--no-cache", str(file)]
+    analyze = [sys.executable, "-m", "dptrace", "analyze", "-q", str(file)]
     commands = {
         "floor": [sys.executable, "-c", FLOOR, str(file)],
-        "dptrace": [*analyze, "--jobs", "1"],
-        "dptrace, all cores": analyze,
+        "dptrace": [*analyze, "--no-cache", "--jobs", "1"],
+        "dptrace --json": [*analyze, "--no-cache", "--jobs", "1", "--json"],
+        "dptrace, all cores": [*analyze, "--no-cache"],
+        CACHED: analyze,
+        f"{CACHED} --json": [*analyze, "--json"],
     }
     return {**commands, "HTA": [hta, "-c", HTA, str(file.resolve())]} if hta else commands
 
@@ -160,11 +177,24 @@ def files(options: argparse.Namespace, folder: Path) -> Iterator[tuple[Path, int
 
 def show(events: int, costs: dict[str, Cost]) -> None:
     """Print the rows of one file."""
-    floor, hta = costs["floor"], costs.get("HTA")
+    floor, hta = costs.get("floor"), costs.get("HTA")
     for name, cost in costs.items():
-        row = f"| {events:,} | {name} | {cost.cpu:.2f} | {cost.cpu / floor.cpu:.2f} | {cost.peak_mb:,.0f} |"
+        times = f"{cost.cpu / floor.cpu:.2f}" if floor else ""
+        row = f"| {events:,} | {name} | {cost.cpu:.2f} | {times} | {cost.peak_mb:,.0f} |"
         ratios = f" {hta.cpu / cost.cpu:.0f} | {hta.peak_mb / cost.peak_mb:.1f} |" if hta and name != "HTA" else " | |"
         print(f"{row} {cost.wall:.2f} |{ratios}", flush=True)
+
+
+def show_tiny(environment: dict[str, str]) -> None:
+    """Print the rows of a run so small that starting takes most of the time."""
+    analyze = [sys.executable, "-m", "dptrace", "analyze", "-q", str(TINY)]
+    commands = {
+        f"{CACHED}, tiny run": analyze,  # the first to run: it writes the bytecode
+        "dptrace, tiny run": [*analyze, "--no-cache"],
+        "dptrace --json, tiny run": [*analyze, "--no-cache", "--json"],
+    }
+    events = sum(len(json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]) for file in TINY.glob("*.json.gz"))
+    show(events, measured(commands, 3 * RUNS, environment))
 
 
 def show_growth(ours: dict[int, Cost]) -> None:
@@ -196,9 +226,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        environment |= {"DPTRACE_CACHE": f"{temporary}/cache", "PYTHONPYCACHEPREFIX": f"{temporary}/bytecode"}
+        show_tiny(environment)
         for file, events in files(options, folder):
             commands = commands_for(file, options.hta if events <= options.hta_up_to else None)
-            costs = measured(commands, RUNS if events < ONE_RUN_FROM else 1)
+            costs = measured(commands, RUNS if events < ONE_RUN_FROM else 1, environment)
             show(events, costs)
             ours[events] = costs["dptrace"]
     show_growth(ours)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from dptrace.commands.shared.output import (
     OutputFile,
     csv_text,
     emit,
+    json_text,
     print_hint,
     print_notes,
     print_tables,
@@ -195,9 +195,8 @@ def _show(
     """Print tables, JSON or CSV, and write the page."""
     output = output_options.output
     if output_options.as_json:
-        # json.dumps escapes all but ASCII, so no name from a trace can control the terminal.
         content = comparison.to_dict() | {"limits": [crossing.to_dict() for crossing in crossings]}
-        emit(json.dumps(content, indent=1) + "\n", output)
+        emit(json_text(content), output)
     elif output_options.as_csv:
         emit(csv_text(getattr(comparison, output_options.as_csv)()), output)
     else:

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection, Pipe
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -31,6 +29,8 @@ def available_cores() -> int:
 
 def command_output(*command: str) -> str:
     """Return what a command prints; nothing if it is missing, fails or hangs, as nvidia-smi does on a broken GPU."""
+    import subprocess
+
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True, errors="replace")
     except (OSError, subprocess.SubprocessError):
@@ -48,6 +48,10 @@ class PythonProcess:
     """
 
     def __init__(self, main: str, *shared: int) -> None:
+        # A run of one file needs neither.
+        import subprocess
+        from multiprocessing.connection import Pipe
+
         module, _, function = main.partition(":")
         self.connection, theirs = Pipe()
         with theirs:
@@ -77,6 +81,8 @@ class PythonProcess:
 
 def serve(descriptor: int, answer: Callable[[Any], object]) -> None:
     """Send back what *answer* returns or raises for each message, until the parent process has gone."""
+    from multiprocessing.connection import Connection
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_on_signals()
     try:

@@ -12,6 +12,7 @@ from dptrace.analysis.cross_rank.exposed_wait import CallWaits, ExposedWait
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.labels import PART_LABELS
 from dptrace.analysis.per_gpu.split import FIGURES, Part, Segments, Split, exposure, partition
+from dptrace.core.arrays import unique
 from dptrace.core.intervals import Int64
 from dptrace.core.text import encodable
 from dptrace.export.aligned_run import AlignedRun, Members, Shift
@@ -182,7 +183,7 @@ def _streams(device: DeviceFigures, calls: CallWaits, members: Members) -> Itera
     waiting[is_comm], waits_for[is_comm] = calls.exposed_ns, calls.waits_for
     names = tuple(map(encodable, timeline.names))
     phases = tuple(phase.name.lower() for phase in Phase)
-    for lane in np.unique(timeline.lane).tolist():
+    for lane in unique(timeline.lane).tolist():
         index = np.flatnonzero(timeline.lane == lane)
         kinds = [kind.name.lower() for kind in Kind if np.any(timeline.kind[index] == kind)]
         word = "thread" if timeline.on_cpu else "stream"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from uuid import uuid4
 
 from dptrace.core.array_file import CorruptArrayFile
@@ -54,7 +53,10 @@ def read_files(sources: Sequence[Source], read_options: ReadOptions) -> Iterator
             yield index, _map_result(answer, sources[index], read_options) if isinstance(answer, Path) else answer
 
 
-def _temporary() -> TemporaryDirectory[str]:
+def _temporary() -> AbstractContextManager[str]:
+    # A run of one file needs none.
+    from tempfile import TemporaryDirectory
+
     return TemporaryDirectory(prefix="dptrace.", ignore_cleanup_errors=True)
 
 

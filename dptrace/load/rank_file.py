@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
+from dptrace.core.garbage import collection_paused
 from dptrace.core.text import sanitize
 from dptrace.load import cache
 from dptrace.load.options import ReadOptions
@@ -41,6 +42,7 @@ class RankFile:
         return replace(self, devices=tuple(device.only_communication() for device in self.devices))
 
 
+@collection_paused()
 def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> tuple[RankFile, Path | None]:
     """Return a file's figures, from the cache or else from the file, and the cache entry that holds them, if any.
 

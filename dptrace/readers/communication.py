@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.core.arrays import unique
 from dptrace.errors import UsageError
 from dptrace.readers.kernel_name import own_name
 
@@ -280,21 +281,28 @@ METADATA_PREFIXES = (*(prefix for prefixes in CALLERS for prefix in prefixes), G
 """Starts of the names of CPU events that carry a collective's metadata."""
 
 
+# Compiled when first searched for: all take 10 ms, which a trace without kernels need not spend.
+@cache
 def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(f"(?:^|::)(?:{pattern})$", re.IGNORECASE)
 
 
-_KNOWN = _compiled("|".join(f"(?:{kernel.pattern})" for kernel in KERNELS))
-_TESTS = tuple((_compiled(kernel.pattern), re.compile(kernel.signature), kernel) for kernel in KERNELS)
+@cache
+def _any_line() -> re.Pattern[str]:
+    return _compiled("|".join(f"(?:{kernel.pattern})" for kernel in KERNELS))
+
+
+def _describes(kernel: CommunicationKernel, own: str, name: str) -> bool:
+    return bool(_compiled(kernel.pattern).search(own) and re.search(kernel.signature, name))
 
 
 @lru_cache(maxsize=4096)
 def _line_of(name: str) -> CommunicationKernel | None:
     """Return the line of the table that describes a kernel, or None for one that does not communicate."""
     own = own_name(name)
-    if not _KNOWN.search(own):
+    if not _any_line().search(own):
         return None
-    return next((k for pattern, whole, k in _TESTS if pattern.search(own) and whole.search(name)), None)
+    return next((kernel for kernel in KERNELS if _describes(kernel, own, name)), None)
 
 
 @lru_cache(maxsize=4096)
@@ -350,7 +358,7 @@ def communicating(
         patterns: as for :func:`communication_names`, which also describes the errors.
     """
     known = np.zeros(len(names), np.bool_)
-    used = np.unique(name[kernels])
+    used = unique(name[kernels])
     known[used] = communication_names([names[i] for i in used.tolist()], patterns)
     result: NDArray[np.bool_] = kernels & known[name]
     return result

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -66,40 +67,55 @@ class CrossRankAnalysis:
     def collectives(self) -> list[dict[str, Any]]:
         """Return each collective across ranks, with an entry per rank under ``members``; times in ns, rates in GB/s."""
         matches, timing = self.matches, self.timing
-        members, latest = self._members(), self.stragglers.latest(len(matches))
-        rows = []
-        for row, collective in enumerate(matches.collectives):
-            group = matches.groups[matches.group[row]]
-            busbw, algbw = (_gigabytes(float(rate[row])) for rate in (timing.busbw, timing.algbw))
-            last = int(latest[row] if latest[row] >= 0 else timing.last[row])
-            rows.append(
-                {
-                    "kind": str(matches.kind[row]),
-                    "name": self.names[row],
-                    "group": group.name,
-                    "group_description": group.description,
-                    "group_ranks": list(group.ranks),
-                    "seq": collective.seq,
-                    "bytes": int(matches.bytes[row]) or None,
-                    "dtype": collective.dtype,
-                    "step": matches.step[row] or None,
-                    "phase": Phase(matches.phase[row]).name.lower(),
-                    "complete": bool(matches.complete[row]),
-                    "transfer_ns": _known_ns(int(timing.transfer_ns[row])),
-                    "algbw_gbps": algbw,
-                    "busbw_gbps": busbw,
-                    "last_rank": matches.device_ids[last][0] if last >= 0 else None,
-                    "members": members[matches.first[row] : matches.first[row + 1]],
-                }
-            )
-        return rows
+        members, phases = self._members(), [phase.name.lower() for phase in Phase]
+        latest = self.stragglers.latest(len(matches))
+        rows = zip(
+            matches.collectives,
+            self.names,
+            matches.group.tolist(),
+            matches.kind.tolist(),
+            matches.bytes.tolist(),
+            matches.step.tolist(),
+            matches.phase.tolist(),
+            matches.complete.tolist(),
+            timing.transfer_ns.tolist(),
+            timing.algbw.tolist(),
+            timing.busbw.tolist(),
+            np.where(latest >= 0, latest, timing.last).tolist(),
+            pairwise(matches.first.tolist()),
+            strict=True,
+        )
+        return [
+            {
+                "kind": kind,
+                "name": name,
+                "group": (group := matches.groups[number]).name,
+                "group_description": group.description,
+                "group_ranks": list(group.ranks),
+                "seq": collective.seq,
+                "bytes": size or None,
+                "dtype": collective.dtype,
+                "step": step or None,
+                "phase": phases[phase],
+                "complete": complete,
+                "transfer_ns": _known_ns(transfer),
+                "algbw_gbps": _gigabytes(algbw),
+                "busbw_gbps": _gigabytes(busbw),
+                "last_rank": matches.device_ids[last][0] if last >= 0 else None,
+                "members": members[first:end],
+            }
+            for collective, name, number, kind, size, step, phase, complete, transfer, algbw, busbw, last, (
+                first,
+                end,
+            ) in rows
+        ]
 
     def _members(self) -> list[dict[str, Any]]:
         matches, timing = self.matches, self.timing
-        waits, exposures = [wait.calls for wait in self.exposed_waits], []
+        waits, exposures = [wait.calls.rows() for wait in self.exposed_waits], []
         for figures in self.devices:
             is_comm = figures.timeline.collective >= 0
-            exposures.append((figures.exposed_ns[is_comm], figures.overlapped_ns[is_comm]))
+            exposures.append((figures.exposed_ns[is_comm].tolist(), figures.overlapped_ns[is_comm].tolist()))
         columns = zip(
             matches.device.tolist(),
             matches.index.tolist(),
@@ -116,11 +132,11 @@ class CrossRankAnalysis:
                 "device": matches.device_ids[device][1],
                 "start_ns": start,
                 "end_ns": end,
-                "exposed_ns": int(exposures[device][0][index]),
-                "overlapped_ns": int(exposures[device][1][index]),
+                "exposed_ns": exposures[device][0][index],
+                "overlapped_ns": exposures[device][1][index],
                 "wait_ns": _known_ns(wait),
                 "late_ns": late if known else None,
-                **waits[device].row(index),
+                **waits[device][index],
             }
             for device, index, start, end, wait, late, known in columns
         ]

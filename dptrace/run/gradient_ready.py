@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.core.arrays import unique
 from dptrace.core.intervals import Int64
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
@@ -34,7 +35,7 @@ def exclusive_ns(start_ns: Int64, end_ns: Int64) -> NDArray[np.float64]:
 
     Gloo runs two collectives at once, which share the link and the cores.
     """
-    edges = np.unique(np.concatenate((start_ns, end_ns)))
+    edges = unique(np.concatenate((start_ns, end_ns)))
     begun = np.searchsorted(np.sort(start_ns), edges[:-1], "right")
     ended = np.searchsorted(np.sort(end_ns), edges[:-1], "right")
     share = np.diff(edges) / np.maximum(begun - ended, 1)

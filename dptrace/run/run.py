@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
@@ -360,7 +359,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Return a small table for notebooks: the split of each GPU, mean per step."""
-        return f"<p>{escape(repr(self))}</p>{tables.mean_split_html(self.devices, self.cross_rank.exposed_waits)}"
+        return tables.mean_split_html(repr(self), self.devices, self.cross_rank.exposed_waits)
 
     def diff(self, other: Run) -> Comparison:
         """Return :meth:`compare`; deprecated."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,7 +121,11 @@ def idle_frame(devices: Sequence[DeviceFigures]) -> pd.DataFrame:
 
 def collective_frame(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> pd.DataFrame:
     """Return a row per collective and GPU."""
-    rows = (row for pair in zip(devices, waits, strict=True) for row in _collective_rows(*pair))
+    rows = (
+        {"rank": device.timeline.rank, "device": device.timeline.device} | row
+        for device, wait in zip(devices, waits, strict=True)
+        for row in _collective_rows(device, wait)
+    )
     return _nullable(frame(rows, _COLLECTIVE_COLUMNS), "bytes", "exposed_wait_ns", "waits_for")
 
 
@@ -155,15 +158,14 @@ def rank_dict(device: DeviceFigures, wait: ExposedWait) -> dict[str, Any]:
         "steps": [_step_dict(device, wait, k, name) for k, name in enumerate(device.split.names)],
         "total": total | wait.total(),
         "overlap_percent": overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"]),
-        "collectives": [
-            {key: value for key, value in row.items() if key not in ("rank", "device")}
-            for row in _collective_rows(device, wait)
-        ],
+        "collectives": _collective_rows(device, wait),
     }
 
 
-def mean_split_html(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> str:
-    """Return a small HTML table: the mean split of a step for each of the first GPUs, and their waiting."""
+def mean_split_html(title: str, devices: Sequence[DeviceFigures], waits: Sequence[ExposedWait]) -> str:
+    """Return a title and a small HTML table: the mean split of a step for the first GPUs, and their waiting."""
+    from html import escape
+
     names = [name.removesuffix("_ns").replace("_", " ") for name in (*FIGURES, *WAIT_FIGURES)]
     head = "".join(f"<th>{name}</th>" for name in ["rank", *names])
     body = []
@@ -173,7 +175,7 @@ def mean_split_html(devices: Sequence[DeviceFigures], waits: Sequence[ExposedWai
         body.append(f"<tr><th>{escape(device.timeline.label)}</th>{cells}</tr>")
     more = len(devices) - len(body)
     rest = f"<p>and {more:,} more; run.totals() has all.</p>" if more > 0 else ""
-    return f"<table><caption>ms per step</caption><tr>{head}</tr>{''.join(body)}</table>{rest}"
+    return f"<p>{escape(title)}</p><table><caption>ms per step</caption><tr>{head}</tr>{''.join(body)}</table>{rest}"
 
 
 def one_line(path: str, ranks: Sequence[int], world_size: int, splits: Sequence[Split]) -> str:
@@ -220,25 +222,35 @@ def _kind_waits(wait: ExposedWait, kind: str, step: int) -> dict[str, int | None
 
 
 def _collective_rows(device: DeviceFigures, wait: ExposedWait) -> list[dict[str, Any]]:
-    timeline, exposed, overlapped = device.timeline, device.exposed_ns, device.overlapped_ns
-    rows = []
-    for call, i in enumerate(np.flatnonzero(timeline.collective >= 0)):
-        comm, step = timeline.collectives[timeline.collective[i]], int(timeline.step[i])
-        values = (
-            *(timeline.rank, timeline.device, timeline.windows.names[step] if step >= 0 else None, comm.kind),
-            *(
-                comm.bytes or None,
-                comm.dtype,
-                comm.group,
-                comm.group_size,
-                comm.seq,
-                Phase(timeline.phase[i]).name.lower(),
-            ),
-            *(int(timeline.start_ns[i]), int(timeline.end_ns[i]), int(exposed[i]), int(overlapped[i])),
-            *(timeline.names[timeline.name[i]], comm.label, *wait.calls.row(call).values()),
-        )
-        rows.append(dict(zip(_COLLECTIVE_COLUMNS, values, strict=True)))
-    return rows
+    """Return a row per collective of one GPU: the columns of a collective without those of the GPU."""
+    timeline = device.timeline
+    calls = np.flatnonzero(timeline.collective >= 0)
+    phases, steps = [phase.name.lower() for phase in Phase], [*timeline.windows.names, None, None]
+    columns = (
+        *(timeline.collective, timeline.step, timeline.phase, timeline.name, timeline.start_ns, timeline.end_ns),
+        *(device.exposed_ns, device.overlapped_ns),
+    )
+    rows = zip(*(column[calls].tolist() for column in columns), wait.calls.rows(), strict=True)
+    return [
+        {
+            "step": steps[step],
+            "kind": (comm := timeline.collectives[collective]).kind,
+            "bytes": comm.bytes or None,
+            "dtype": comm.dtype,
+            "group": comm.group,
+            "group_size": comm.group_size,
+            "seq": comm.seq,
+            "phase": phases[phase],
+            "start_ns": start,
+            "end_ns": end,
+            "exposed_ns": exposed,
+            "overlapped_ns": overlapped,
+            "name": timeline.names[name],
+            "label": comm.label,
+            **waits,
+        }
+        for collective, step, phase, name, start, end, exposed, overlapped, waits in rows
+    ]
 
 
 def _kernels_of(timeline: Timeline) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.core.arrays import mask_of, unique
 from dptrace.core.intervals import Int64, IntervalSet, subtract, union
 from dptrace.errors import TraceError
 from dptrace.readers.communication import GLOO_PREFIX, communicating
@@ -95,13 +96,13 @@ def _on_gpus(
     again = known & recomputed(trace, thread, time)
     kernel = trace.category[events] == Category.KERNEL
     comm = communicating(trace.names, trace.name[events], kernel, patterns)
-    comm |= kernel & np.isin(events, list(trace.comm))
+    comm |= kernel & mask_of(list(trace.comm), len(trace))[events]
     kind = np.where(comm, Kind.COMMUNICATION, np.where(kernel, Kind.COMPUTE, Kind.MEMORY)).astype(np.uint8)
     notes += [*_no_operators_note(trace, known), *_orphan_notes(trace, known)]
     timelines: list[Timeline] = []
     # A device event without a device id belongs to the process's only device: 0, as torch numbers them.
     devices = np.maximum(trace.device[events], 0)
-    for device in np.unique(devices):
+    for device in unique(devices):
         chosen = np.flatnonzero(devices == device)
         timeline = _timeline(
             trace,
@@ -214,7 +215,7 @@ def _on_cpu(trace: Trace, rank: int, steps: CpuSteps, notes: list[str]) -> Timel
     events = np.sort(np.concatenate((compute, comm)))
     if not len(events):
         raise TraceError(f"{trace.path}: has neither GPU work nor operators: there is nothing to split.")
-    is_comm = np.isin(events, comm)
+    is_comm = mask_of(comm, len(trace))[events]
     launch = events.copy()
     launch[is_comm] = operator
     time, thread = trace.start_ns[launch], trace.thread[launch]

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from dptrace.core.arrays import mask_of
 from dptrace.core.intervals import Int64
 from dptrace.readers.communication import C10D_PREFIX, kind_of
 from dptrace.readers.kineto.comm_metadata import MAX_BYTES
@@ -38,7 +39,7 @@ def enqueuing_operator(trace: Trace, comm: Int64) -> Int64:
     operator_of = comm.copy()
     for with_elements in (True, False):
         free = np.flatnonzero(operator_of == comm)
-        left = np.setdiff1d(ops, operator_of)
+        left = ops[~mask_of(operator_of, len(trace))[ops]]
         executed = _grouped((_executed_work(trace, event, with_elements) for event in comm[free].tolist()), free)
         requested = _grouped((_requested_work(trace, op, with_elements) for op in left.tolist()), left)
         for work, operators in requested.items():

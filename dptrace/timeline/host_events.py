@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.core.arrays import unique
 from dptrace.core.intervals import Int64, IntervalSet, covered, union
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.host import NO_ACTIVITY, HostActivity, HostCause, HostLabel
@@ -66,7 +67,7 @@ def host_activity(
     events = [_ThreadEvents.of(trace, thread, shortest, kinds) for thread in _launching_threads(trace, launch)]
     if not events:
         return NO_ACTIVITY
-    times = np.unique(np.concatenate([*(thread.edges for thread in events), *communicating]))
+    times = unique(np.concatenate([*(thread.edges for thread in events), *communicating]))
     if not len(times):
         return NO_ACTIVITY  # only events too short for pieces of their own
     columns = _first_of([thread.at(times, kinds) for thread in events])
@@ -83,7 +84,7 @@ def host_activity(
 def _launching_threads(trace: Trace, launch: Int64) -> list[int]:
     """Return the threads that launched work or run the loop; NCCL's watchdog, which only queries, is not among them."""
     marks = trace.named("ProfilerStep#") & (trace.category <= Category.ANNOTATION)
-    threads: list[int] = np.union1d(trace.thread[launch[launch >= 0]], trace.thread[marks]).tolist()
+    threads: list[int] = unique(np.append(trace.thread[launch[launch >= 0]], trace.thread[marks])).tolist()
     return threads
 
 
@@ -237,7 +238,7 @@ def _relabel(
 ) -> NDArray[np.int64]:
     """Give the chosen pieces another cause; new labels are appended to *labels*."""
     moved = np.arange(len(labels))
-    for old in np.unique(label[chosen]).tolist():
+    for old in unique(label[chosen]).tolist():
         labels.append(HostLabel(cause, labels[old].what, labels[old].where))
         moved[old] = len(labels) - 1
     return np.where(chosen, moved[label], label)

@@ -7,6 +7,7 @@ import re
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.core.arrays import mask_of
 from dptrace.core.intervals import Int64
 from dptrace.readers.trace import Category, Trace
 from dptrace.timeline.launches import enclosing
@@ -88,7 +89,8 @@ def _closure_end(
         return until
     steps = steps[enclosing(trace, backward, trace.thread[steps], trace.start_ns[steps]) < 0]
     marks = np.flatnonzero(closure)
-    steps = np.setdiff1d(steps, enclosing(trace, optimizer, trace.thread[marks], trace.start_ns[marks]))
+    around_marks = enclosing(trace, optimizer, trace.thread[marks], trace.start_ns[marks])
+    steps = steps[~mask_of(around_marks, len(trace))[steps]]
     first = np.searchsorted(trace.start_ns[begun], trace.start_ns[steps])
     last = np.searchsorted(trace.start_ns[begun], trace.end_ns[steps], side="right")
     # The latest end of those within; one entry beyond all for reduceat, which returns it where there is none.

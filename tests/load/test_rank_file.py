@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,22 @@ def test_a_file_is_its_devices_rank_and_world(source: Source) -> None:
     assert (3, 4, 1, ()) == (file.rank, file.world_size, len(file.devices), file.damage)
     assert file.devices[0].split.total() == back.devices[0].split.total()
     assert file.devices[0].timeline.collectives == back.devices[0].timeline.collectives
+
+
+def test_reading_starts_no_search_for_cycles(source: Source) -> None:
+    """It would take a tenth of the time, and find none."""
+    searches: list[str] = []
+    gc.collect()
+    gc.callbacks.append(lambda phase, info: searches.append(phase))
+    try:
+        threshold = gc.get_threshold()
+        gc.set_threshold(1)
+        load_rank_file(source, ReadOptions(cache=False))
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.pop()
+
+    assert len(searches) < 100
 
 
 def test_a_file_goes_by_the_name_it_has_today(source: Source) -> None:

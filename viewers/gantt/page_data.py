@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.labels import CAUSE_LABELS, EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
+from dptrace.core.arrays import unique
 from dptrace.timeline.model import Collective
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, cause_category
@@ -174,8 +175,8 @@ def _columns(chart: Chart, store: ColumnStore | None) -> dict[str, Any]:
 
 def _streams(lanes: Sequence[Lane]) -> tuple[list[int], list[NDArray[np.intp]]]:
     """Return all stream ids, and for each lane the index of every interval's id; an id can be any integer."""
-    lane_ids = [np.unique(lane.stream[:1]) if _one_stream(lane) else np.unique(lane.stream) for lane in lanes]
-    ids = np.unique(np.concatenate([np.zeros(0, np.int64), *lane_ids]))
+    lane_ids = [unique(lane.stream[:1]) if _one_stream(lane) else unique(lane.stream) for lane in lanes]
+    ids = unique(np.concatenate([np.zeros(0, np.int64), *lane_ids]))
     return ids.tolist(), [np.searchsorted(ids, lane.stream) for lane in lanes]
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.per_gpu.labels import EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.analysis.per_gpu.step_grid import middle_step
+from dptrace.core.arrays import unique
 from dptrace.core.intervals import Int64
 from dptrace.core.units import byte_size, milliseconds
 from dptrace.run.run import Run
@@ -95,7 +96,7 @@ def gantt_svg(run: Run, heading: bool = True, dark: bool = False) -> str:
 
 def _legend(canvas: Canvas, layout: SvgLayout, y: float) -> None:
     lanes = [layout.lane(row.track, row.role) for row in layout.rows]
-    used = {int(c) for lane in lanes if lane for c in np.unique(lane.category)} | {int(Part.IDLE)}
+    used = {int(c) for lane in lanes if lane for c in unique(lane.category)} | {int(Part.IDLE)}
     x = layout.left
     for category in _ORDER:
         if int(category) in used:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean, median
 from typing import Any
 
 from dptrace.analysis.per_gpu.expert_load import expert_loads
@@ -49,6 +48,8 @@ def profiler_sentence(info: Mapping[str, Any]) -> str:
     overhead, ranks = info.get("profiler_overhead"), info.get("ranks")
     if not isinstance(overhead, float | int) or not isinstance(ranks, list):
         return ""
+    from statistics import fmean, median  # only for runs that dptrace recorded
+
     try:
         plain = fmean(
             median(rank["unprofiled_ns"]) for rank in ranks if isinstance(rank, dict) and rank["unprofiled_ns"]

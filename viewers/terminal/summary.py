@@ -20,7 +20,6 @@ from dptrace.viewers.base.headline import headline
 from dptrace.viewers.terminal.cross_rank_tables import findings_list, timing_table
 from dptrace.viewers.terminal.run_facts import expert_lines, memory_sentence, profiler_sentence
 from dptrace.viewers.terminal.split_tables import MAX_STEPS, collective_table, idle_table, step_tables, titled_table
-from dptrace.viewers.views.pipeline import bubble_table
 
 __all__ = ["notes", "print_collectives", "print_run", "sentence"]
 
@@ -118,17 +117,20 @@ def print_run(run: Run, console: Console, every: bool = False, align: bool = Tru
 
 def _tables(run: Run, analysis: CrossRankAnalysis, every: bool) -> Iterator[RenderableType]:
     yield from step_tables(run, every)
-    tables = (
-        collective_table(run),
-        timing_table(analysis, every),
-        idle_table(run, every),
-        bubble_table(run),
-    )
+    tables = collective_table(run), timing_table(analysis, every), idle_table(run, every), _bubble_table(run)
     yield from (table for table in tables if table is not None)
     if memory := memory_sentence(run.metadata):
         yield Text(memory)
     if load := expert_lines(run.metadata, every):
         yield Text("\n".join(load))
+
+
+def _bubble_table(run: Run) -> RenderableType | None:
+    if not run.pipelines:
+        return None
+    from dptrace.viewers.views.pipeline import bubble_table
+
+    return bubble_table(run)
 
 
 def print_collectives(run: Run, console: Console, every: bool = False) -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.matching.match import Matches
+from dptrace.core.arrays import unique
 from dptrace.model.alpha_beta import MIN_SIZE_RATIO, Line, r_squared, weighted_line
 from dptrace.model.collectives import bus_factor
 
@@ -77,7 +78,7 @@ def alpha_beta(matches: Matches, timing: Timing) -> tuple[AlphaBeta, ...]:
 
 
 def _fit(kind: str, group: int, ranks: int, size: NDArray[np.int64], seconds: NDArray[np.float64]) -> AlphaBeta:
-    sizes = np.unique(size)
+    sizes = unique(size)
     about = kind, group, ranks, len(size), len(sizes)
     if not len(size):
         return AlphaBeta(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.matching.match import Matches
+from dptrace.core.arrays import unique
 from dptrace.timeline.model import Phase
 
 __all__ = ["Bucket", "Buckets", "buckets", "ddp_logging_data", "instance_names"]
@@ -62,7 +63,7 @@ def buckets(matches: Matches, metadata: Mapping[str, Any]) -> Buckets | None:
     for step in dict.fromkeys(matches.step[wanted].tolist()):
         last = -1
         # Each group of replicas reduces its own buckets: with shared layers there are several groups.
-        for group in np.unique(matches.group[wanted & (matches.step == step)]).tolist():
+        for group in unique(matches.group[wanted & (matches.step == step)]).tolist():
             rows = np.flatnonzero(wanted & (matches.step == step) & (matches.group == group))
             # In the order of their starts: concurrent all-reduces may end in a different order.
             rows = rows[np.argsort(matches.start_ns[matches.first[rows]], kind="stable")]

@@ -12,7 +12,6 @@ device to what held it up:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -233,6 +232,8 @@ class LateGroup:
 
 def _excess(own: Mapping[HostLabel, int], others: Sequence[Mapping[HostLabel, int]]) -> dict[HostLabel, float]:
     """Return what a host did longer than the median of the others; waiting for other ranks is not its own doing."""
+    from statistics import median
+
     labels = [label for label in own if label.cause != HostCause.PASSIVE]
     excess = {label: own[label] - median(other.get(label, 0) for other in others) for label in labels}
     return {label: ns for label, ns in excess.items() if ns > 0}

@@ -99,10 +99,12 @@ class CallWaits:
     waits_for: NDArray[np.int32]
     """Rank that arrived last, if more than half of the wait was for it alone; else -1."""
 
-    def row(self, call: int) -> dict[str, int | None]:
-        """Return the exposed wait of a collective and the rank that it was for; None where not known."""
-        exposed, rank = int(self.exposed_ns[call]), int(self.waits_for[call])
-        return {"exposed_wait_ns": exposed if exposed >= 0 else None, "waits_for": rank if rank >= 0 else None}
+    def rows(self) -> list[dict[str, int | None]]:
+        """Return the exposed wait of each collective and the rank that it was for; None where not known."""
+        return [
+            {"exposed_wait_ns": exposed if exposed >= 0 else None, "waits_for": rank if rank >= 0 else None}
+            for exposed, rank in zip(self.exposed_ns.tolist(), self.waits_for.tolist(), strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import numpy as np
 
 from dptrace.analysis.cross_rank.clocks import Clocks
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.arrays import unique
 from dptrace.model.collectives import COLLECTIVES
 from dptrace.timeline.model import Action, Timeline
 
@@ -186,7 +187,7 @@ def _partners(timeline: Timeline) -> set[int]:
 
 def _stages(timelines: dict[int, Timeline]) -> dict[int, tuple[int, ...]]:
     """Return each device's stages; if the labels name none, one stage per rank in rank order."""
-    named = {i: tuple(np.unique(t.actions.stage).tolist()) for i, t in timelines.items()}
+    named = {i: tuple(unique(t.actions.stage).tolist()) for i, t in timelines.items()}
     if any(stages[0] < 0 for stages in named.values()):
         by_rank = sorted(timelines, key=lambda i: (timelines[i].rank, i))
         return {i: (place,) for place, i in enumerate(by_rank)}

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.findings.finding import Finding, FindingContext
+from dptrace.core.arrays import unique
 from dptrace.core.units import byte_size, duration
 
 __all__ = ["low_bandwidth", "slow_collectives"]
@@ -107,7 +108,7 @@ def _against_each_other(context: FindingContext, large: NDArray[np.bool_]) -> li
     for place, doubling in zip(places.tolist(), doublings, strict=True):
         comparable.setdefault((str(matches.kind[place]), int(matches.size[place]), doubling), []).append(place)
     for (kind, _, _), rows in comparable.items():
-        groups = {int(g): [r for r in rows if matches.group[r] == g] for g in np.unique(matches.group[rows])}
+        groups = {int(g): [r for r in rows if matches.group[r] == g] for g in unique(matches.group[rows])}
         middles = {g: float(np.median(busbw[own])) for g, own in groups.items() if len(own) >= _FEWEST}
         if len(middles) < 2:
             continue

@@ -96,7 +96,8 @@ def _gradients(device: DeviceFigures, kinds: tuple[str, ...]) -> Int64:
     comm = np.flatnonzero(timeline.collective >= 0)
     calls = [timeline.collectives[i] for i in timeline.collective[comm].tolist()]
     # DDP also reduces its map of used parameters in backward, as integers.
-    wanted = np.array([c.kind in kinds and not c.dtype.lower().startswith(("int", "long")) for c in calls], np.bool_)
+    integers = {dtype for dtype in {call.dtype for call in calls} if dtype.lower().startswith(("int", "long"))}
+    wanted = np.array([call.kind in kinds and call.dtype not in integers for call in calls], np.bool_)
     return np.flatnonzero(wanted & (timeline.phase[comm] == Phase.BACKWARD) & (timeline.step[comm] >= 0))
 
 

@@ -8,18 +8,17 @@ large first bucket, low bandwidth, a pipeline's bubble) is not part of the gener
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta
 from dptrace.analysis.cross_rank.clocks import Clocks
 from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
 from dptrace.analysis.cross_rank.latency import Latency
-from dptrace.analysis.cross_rank.pipeline_bubble import pipelines
 from dptrace.analysis.cross_rank.stragglers import Stragglers
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.findings.bandwidth import low_bandwidth, slow_collectives
 from dptrace.analysis.findings.communication import exposed, first_bucket, small_messages
-from dptrace.analysis.findings.finding import Finding, FindingContext
+from dptrace.analysis.findings.finding import MIN_SHARE, Finding, FindingContext
 from dptrace.analysis.findings.host import idle, recompute, unused_parameters
 from dptrace.analysis.findings.overlap import without_overlap
 from dptrace.analysis.findings.pipeline import bubbles
@@ -27,10 +26,11 @@ from dptrace.analysis.findings.stragglers import stragglers
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 
+if TYPE_CHECKING:
+    from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
+
 __all__ = ["Finding", "findings"]
 
-_MIN_SHARE = 0.01
-"""Smallest share of the step that a finding costs."""
 _CROSS_RANK_DETECTORS = (stragglers, exposed, small_messages, first_bucket, low_bandwidth, slow_collectives)
 _PER_GPU_DETECTORS = (bubbles, unused_parameters, idle, recompute)
 
@@ -64,10 +64,17 @@ def findings(
     known = tuple(device for device in devices if len(device.timeline.windows))
     if not known:
         return ()
-    formed = pipelines(devices, clocks) if clocks and any(len(d.timeline.actions) for d in devices) else ()
+    formed = _pipelines(devices, clocks) if clocks and any(len(d.timeline.actions) for d in devices) else ()
     context = FindingContext(
         known, matches, late, timing, tuple(fits), tuple(latencies), names, metadata or {}, formed, tuple(waits)
     )
     found = [finding for finder in (*_CROSS_RANK_DETECTORS, *_PER_GPU_DETECTORS) for finding in finder(context)]
     found = without_overlap(found)
-    return tuple(sorted((f for f in found if f.share >= _MIN_SHARE), key=lambda finding: -finding.cost_ns))
+    return tuple(sorted((f for f in found if f.share >= MIN_SHARE), key=lambda finding: -finding.cost_ns))
+
+
+def _pipelines(devices: Sequence[DeviceFigures], clocks: Clocks) -> tuple[Pipeline, ...]:
+    # Most runs have none.
+    from dptrace.analysis.cross_rank.pipeline_bubble import pipelines
+
+    return pipelines(devices, clocks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +13,19 @@ from numpy.typing import NDArray
 from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta
 from dptrace.analysis.cross_rank.exposed_wait import ExposedWait
 from dptrace.analysis.cross_rank.latency import Latency
-from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
 from dptrace.analysis.cross_rank.stragglers import Stragglers
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.intervals import Int64, covered
 
-__all__ = ["Finding", "FindingContext", "exposures"]
+if TYPE_CHECKING:
+    from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
+
+__all__ = ["MIN_SHARE", "Finding", "FindingContext", "exposures"]
+
+MIN_SHARE = 0.01
+"""Smallest share of the step that a reported finding costs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dptrace.analysis.findings.advice import ALLOCATOR_ADVICE, PYTHON_ADVICE, SYNCHRONIZING_ADVICE
-from dptrace.analysis.findings.finding import Finding, FindingContext
+from dptrace.analysis.findings.finding import MIN_SHARE, Finding, FindingContext
 from dptrace.analysis.findings.idle_gaps import gaps_text, longest_gaps, main_activity
 from dptrace.core.intervals import Int64
 from dptrace.core.units import duration
@@ -81,6 +82,9 @@ def idle(context: FindingContext) -> list[Finding]:
 def _idle_finding(context: FindingContext, cause: str, texts: tuple[str, str, str], values: Sequence[Int64]) -> Finding:
     devices = context.devices
     kind, text, advice = texts
+    total = context.finding(kind, text, advice, sum(int(ns.sum()) for ns in values))
+    if total.share < MIN_SHARE:
+        return total  # not reported: its gaps need no names
     means = [float(own.mean()) for own in values]
     most = int(np.argmax(means))
     device, own = devices[most], values[most]
@@ -100,7 +104,7 @@ def _idle_finding(context: FindingContext, cause: str, texts: tuple[str, str, st
     evidence: dict[str, Any] = {"rank": device.timeline.rank, "step": shown, "ns": int(own[step])}
     if gaps:
         evidence |= {"what": gaps[0].label.what, "where": gaps[0].label.where, "gaps_ns": [gap.ns for gap in gaps]}
-    return context.finding(kind, text, advice, sum(int(ns.sum()) for ns in values), evidence)
+    return replace(total, text=text, advice=advice, evidence=evidence)
 
 
 def _overhead(context: FindingContext) -> str:

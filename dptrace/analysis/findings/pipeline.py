@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
+from typing import TYPE_CHECKING
+
 from dptrace.analysis.findings.finding import Finding, FindingContext
 from dptrace.core.units import duration
+
+if TYPE_CHECKING:
+    from dptrace.analysis.cross_rank.pipeline_bubble import Pipeline
 
 __all__ = ["bubbles"]
 

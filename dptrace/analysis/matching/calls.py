@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.arrays import unique
 from dptrace.core.intervals import Int64
 from dptrace.model.collectives import COLLECTIVES, CollectiveKind
 from dptrace.timeline.model import UNKNOWN_GROUP, Collective, Kind
@@ -84,7 +85,7 @@ class Calls:
 def distinct(first: NDArray[Any], second: NDArray[Any]) -> tuple[Int64, Int64]:
     """Return the distinct pairs of two columns of non-negative numbers, in order."""
     width = int(second.max(initial=0)) + 1
-    pairs = np.unique(first.astype(np.int64) * width + second)
+    pairs = unique(first.astype(np.int64) * width + second)
     return pairs // width, pairs % width
 
 

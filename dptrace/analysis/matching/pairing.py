@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.matching.calls import NO_STEP, Calls
 from dptrace.analysis.matching.offsets import estimate_drift, estimate_offsets
 from dptrace.analysis.matching.sequence_alignment import align, vote
+from dptrace.core.arrays import unique
 from dptrace.core.intervals import Int64
 
 __all__ = ["pair"]
@@ -160,7 +161,7 @@ class _Instances:
         free[self.row[own[self.row[own] != _OPEN]]] = False
         wanted = pending[~calls.unmatchable[pending]]
         free &= np.isin(calls.family[self.representative], calls.family[wanted])
-        for other in np.unique(clock.reference[calls.device[self.representative[free]]]):
+        for other in unique(clock.reference[calls.device[self.representative[free]]]):
             if other != clock.reference[device]:
                 self._align_reference(device, wanted, np.flatnonzero(free), int(other))
         free &= clock.reference[calls.device[self.representative]] == clock.reference[device]
@@ -174,7 +175,7 @@ class _Instances:
         """Pair a device's open calls with instances that end at the same time; return calls and instances."""
         calls, time = self.calls, self.clock.time
         found = [(wanted[:0], free[:0])]
-        for family in np.unique(calls.family[wanted]):
+        for family in unique(calls.family[wanted]):
             mine = wanted[calls.family[wanted] == family]
             theirs = free[calls.family[self.representative[free]] == family]
             mine = mine[np.argsort(time[mine], kind="stable")]

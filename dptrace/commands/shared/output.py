@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -63,7 +63,7 @@ def console(stderr: bool = False) -> Console:
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream is None or stream.isatty() or "COLUMNS" in os.environ else _FILE_WIDTH
-    return Console(file=stream, width=width, highlight=False)
+    return Console(file=stream, width=width, highlight=False, emoji=False)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -88,12 +88,30 @@ def print_tables(show: Callable[[Console], None], output: Path | None) -> None:
         show(console())
         return
     with atomic_write(output) as temporary, temporary.open("w", encoding="utf-8") as file:
-        show(Console(file=file, width=_FILE_WIDTH, highlight=False))
+        show(Console(file=file, width=_FILE_WIDTH, highlight=False, emoji=False))
 
 
 def json_text(content: object) -> str:
     """Return JSON for a person or a program to read; all but ASCII is escaped, so no name controls the terminal."""
-    return json.dumps(content, indent=1) + "\n"
+    import json
+
+    import msgspec
+
+    try:
+        data = msgspec.json.encode(content, enc_hook=_plain)
+    except UnicodeEncodeError:  # a name whose bytes were not UTF-8, which msgspec does not write
+        return json.dumps(content, indent=1) + "\n"
+    text = msgspec.json.format(data, indent=1).decode()
+    if not text.isascii() or "\x7f" in text:
+        text = re.sub("[\x7f-\U0010ffff]", lambda character: json.dumps(character[0])[1:-1], text)
+    return text + "\n"
+
+
+def _plain(value: Any) -> object:
+    """Return a NumPy number as Python's."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{value!r} has no form in JSON")
 
 
 def csv_text(frame: pd.DataFrame) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from dptrace.core.subprocess_pool import PythonProcess, serve
 from dptrace.errors import DptraceError
@@ -19,6 +19,9 @@ from dptrace.readers.kineto.columns import Columns, DecodedPart, IdMap
 from dptrace.readers.kineto.decode import PieceDecoder, decode_whole
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 __all__ = ["ParallelDecoder", "is_worthwhile"]
 
@@ -106,6 +109,8 @@ class _DecoderProcess(PythonProcess):
     """One process, and the thread that sends it pieces and receives their columns."""
 
     def __init__(self) -> None:
+        from concurrent.futures import ThreadPoolExecutor  # few files are huge
+
         super().__init__("dptrace.readers.kineto.parallel_decode:serve_pieces")
         self.thread = ThreadPoolExecutor(1)
         self.ids = IdMap()
