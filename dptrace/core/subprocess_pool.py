@@ -189,6 +189,8 @@ class _Worker(PythonProcess):
 
     def stop(self) -> None:
         """End the process, whatever it is doing, and the thread with it."""
+        import subprocess
+
         if self.working:
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(_PATIENCE_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 from dptrace.readers.kineto.columns import DAMAGE, EventSink
 from dptrace.readers.kineto.envelope import BLANK, is_closed_list, is_complete_list
@@ -71,14 +72,25 @@ _MOST_HELD = 8
 def decode_whole(text: bytes, between: bytes, columns: EventSink) -> bool:
     """Decode whole events, some of which may have fields of odd types; return False, adding none, for other text."""
     events = text if b"," in between else _with_commas(text, between)
-    try:
-        columns.decode(b"".join((b"[", events, b"]")))  # one copy, where two additions would copy twice
-        return True
-    except DAMAGE:
-        values = values_of(events)
+    if _is_text(events):
+        with suppress(*DAMAGE):
+            columns.decode(b"".join((b"[", events, b"]")))  # one copy, where two additions would copy twice
+            return True
+    values = values_of(events)
     if values is not None:
         _add_events(values, columns)
     return values is not None
+
+
+def _is_text(events: bytes) -> bool:
+    """Return whether a text is UTF-8; the decoder does not look at keys and values that it skips."""
+    if events.isascii():
+        return True
+    try:
+        events.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def add_stretch(text: bytes, between: bytes, columns: EventSink) -> None:
@@ -115,6 +127,8 @@ def _add_events(events: list[bytes], columns: EventSink) -> None:
 
 def take_events(events: bytes, columns: EventSink) -> bool:
     """Decode events separated by commas; return False, without adding any, if they are damaged."""
+    if not _is_text(events):
+        return False
     try:
         columns.decode(b"[" + events + b"]")
     except DAMAGE:

@@ -90,3 +90,14 @@ def test_of_several_values_the_last_counts(tmp_path: Path) -> None:
     trace = read_trace(path)
 
     assert ([1000, 2000], ()) == (trace.start_ns.tolist(), trace.damage)
+
+
+@pytest.mark.parametrize("key", ['"ph"', '"name"', '"args"'])
+def test_a_key_that_is_no_text_is_damage(key: str, tmp_path: Path) -> None:
+    """An event that lost a field to a changed byte looks like one that never had it."""
+    text = json.dumps({"traceEvents": [event(f"e{k}", k) for k in range(9)]}).encode()
+    at = text.index(key.encode(), 300) + 2
+    path = tmp_path / "rank0.json"
+    path.write_bytes(text[:at] + b"\xc1" + text[at + 1 :])
+
+    assert any("1 event repaired" in sentence for sentence in read_trace(path).damage)
