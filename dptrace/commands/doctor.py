@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dptrace.commands.shared.options import json_option, output_option, quiet_option
-from dptrace.commands.shared.output import json_text, print_hint, write_text
+from dptrace.commands.shared.output import print_hint, write_text
 from dptrace.core.files import check_output
 from dptrace.core.text import sanitize
 from dptrace.core.units import plural
@@ -50,7 +51,8 @@ def command(with_selftest: bool, as_json: bool, output: Path | None, force: bool
     test = _selftest(report, verbosity) if with_selftest else None
     content = asdict(report) | ({"selftest": asdict(test) | {"works": test.works}} if test else {})
     lines = [*_lines(report), *(_selftest_lines(test) if test else ())]
-    text = json_text(content) if as_json else "\n".join(lines) + "\n"
+    # Not json_text: a package that it needs may be what is broken.
+    text = json.dumps(content, indent=1) + "\n" if as_json else "\n".join(lines) + "\n"
     if output is None:
         click.echo(text, nl=False)
     else:

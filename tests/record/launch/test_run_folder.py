@@ -78,8 +78,12 @@ def test_a_run_is_not_replaced_by_halves(tmp_path: Path, monkeypatch: pytest.Mon
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run.complete(_files(run))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest-xdist ignores it in its processes
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run.complete(_files(run))
+    finally:
+        signal.signal(signal.SIGINT, before)
     run.discard()
 
     assert "new" == (run.path / trace_name(0)).read_text()
