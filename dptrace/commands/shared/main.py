@@ -140,6 +140,7 @@ def main() -> None:
         ensure_home()
         code = _run()
     except Terminated as ended:
+        end_retries()  # here, where none can arrive: after this block, one would be an error of its own
         _discard_output()  # who reads it may be gone, or may never read on
         code = ended.exit_code
     finally:
