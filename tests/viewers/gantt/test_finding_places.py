@@ -12,7 +12,7 @@ from dptrace.run.run import Run
 from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt.chart import Role, chart
 from dptrace.viewers.gantt.finding_places import MOST, finding_places
-from tests.support.browser import browser_test, chromium, open_page
+from tests.support.browser import browser_test, chromium, open_page, until
 from tests.support.gantt_page import settle, visible_range
 from tests.support.planted import Plant, planted_job
 from tests.support.real_traces import needs_real_traces, real
@@ -101,7 +101,7 @@ def test_a_click_shows_the_evidence(late: Run, tmp_path: Path) -> None:
 
         button.focus()
         page.keyboard.press("Enter")
-        page.wait_for_function("dptrace.interactions.selection.chosen?.memberDetails")
+        until(page, "Boolean(dptrace.interactions.selection.chosen?.memberDetails)", True)
         settle(page)
 
         start, end = visible_range(page)

@@ -169,7 +169,7 @@ def test_a_chip_hides_its_category(browser: Browser, file: Path) -> None:
             return int((image == color).all(axis=2).sum())
 
         before, figures = backward(), shown_figures(page)
-        chip = page.get_by_role("button", name="Backward")
+        chip = page.get_by_role("button", name="Backward", exact=True)
         chip.click()
         settle(page)
 
