@@ -45,7 +45,7 @@ _installed = [path for path in sys.path[1:] if path not in os.environ.get("PYTHO
 
 
 def run_python(
-    *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None, timeout: float = 900
+    *arguments: str, cwd: Path | None = None, env: dict[str, str] | None = None, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
     """Run Python with these arguments, which are ``-m`` and a module, or a script.
 
