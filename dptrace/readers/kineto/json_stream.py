@@ -26,7 +26,7 @@ _STRETCH = 64 << 20
 _HEAD = 128 << 20
 """Maximum bytes held before the first event; the groups of a job of thousands of ranks fill a part of it."""
 _LOST = 16 << 20
-"""Maximum bytes held before the first event if the list seems to have begun in them."""
+"""Bytes without the list after which the structure of a document counts as damaged."""
 
 
 def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Piece]:
@@ -39,22 +39,22 @@ def pieces(source: Source, start: bytes, chunks: ChunkedStream) -> Iterator[Piec
         TraceError: the file is not JSON, or JSON without a list of events.
     """
     head, rest = _head(source, chunks, start)
-    between, known, longer = b"", 0, 0
+    between, known, enough = b"", 0, 0
     while not chunks.ended:
         rest += chunks.read_chunk()
-        if len(rest) < longer and not chunks.ended:
+        if len(rest) < enough and not chunks.ended:
             continue
         between = between or _separator(rest)
         cut = cut_between_events(rest, between, known)
         if cut > 0 and not chunks.ended:
             yield Piece(rest[: cut + 1], head, between if between in rest else _separator(rest), last=False)
             rest = rest[rest.index(b"{", cut) :]
-            known = longer = 0
+            known = enough = 0
         elif len(rest) > _STRETCH and not chunks.ended:
             chunks.stop(f"{len(rest) >> 20:,} MB follow in which no event ends")
         else:
             # Twice as much for the next try, so that a long event is not searched again with each chunk.
-            known, longer = max(len(rest) - _LONGEST_BETWEEN, 0), 2 * len(rest)
+            known, enough = max(len(rest) - _LONGEST_BETWEEN, 0), 2 * len(rest)
     between = between if between and between in rest else _separator(rest)
     yield Piece(rest, head, between, last=True, damage=chunks.damage)
 
