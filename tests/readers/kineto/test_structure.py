@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptrace.readers.kineto.structure import State, cut_between_events, find_list, separator_of
+from dptrace.readers.kineto.structure import (
+    State,
+    count_brackets,
+    cut_between_events,
+    find_list,
+    is_list,
+    separator_of,
+)
 
 _TEXTS = st.text(st.sampled_from('ab{}[],:"\\ \n\u00e9'), max_size=6)
 _VALUES = st.recursive(
@@ -63,16 +70,23 @@ def test_a_name_may_be_escaped_and_another_document_come_first() -> None:
 
 @given(_EVENTS, _SPELLINGS, st.data())
 def test_a_cut_is_between_two_events(events: list[Any], spelling: tuple[Any, tuple[str, str]], data: Any) -> None:
-    """At any key, order, spacing and nesting; there is none only if no event is followed by another."""
+    """At any key, order, spacing and nesting; there is none only if no event is followed by another.
+
+    The cut is a guess where the arguments of an event hold objects that look like events: then the text before it is no
+    list, which decoding shows, and counting the brackets is right.
+    """
     indent, separators = spelling
     texts = [json.dumps(event, indent=indent, separators=separators) for event in events]
     text = separators[0].join(texts).encode()
     ends = [len(separators[0].join(texts[: k + 1])) for k in range(len(texts))]
-    shown = data.draw(st.integers(0, len(text)))
+    shown = text[: data.draw(st.integers(0, len(text)))]
     # Another event follows if its brace is there.
-    whole = [end - 1 for end in ends[:-1] if b"{" in text[end:shown]]
+    whole = [end - 1 for end in ends[:-1] if b"{" in shown[end:]] or [-1]
 
-    assert cut_between_events(text[:shown], separator_of(text)) in (whole or [-1])
+    cut = cut_between_events(shown, separator_of(text))
+
+    assert cut in whole or (cut >= 0 and not is_list(shown[: cut + 1]))
+    assert count_brackets(shown).last_end == whole[-1]
 
 
 def test_damaged_text_is_cut_where_events_seem_to_meet() -> None:
