@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
+from msgspec.structs import replace
 
 from dptrace.commands.shared.options import Selection, json_option, opening_options, output_option, run_options
 from dptrace.commands.shared.output import (
@@ -83,8 +84,7 @@ def command(
         print_hint(f"Next: dptrace view {quoted_paths(paths)}", verbosity)
 
 
-@dataclass(frozen=True)
-class _OutputOptions:
+class _OutputOptions(msgspec.Struct, frozen=True):
     """What to print, and where."""
 
     every: bool

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.comparison.changes import Change, changes_of, unclaimed
@@ -185,7 +187,7 @@ def _row_changes(
     judged = [unclaimed(one) if alike else one for one in _judge_rows(values, sides, alpha)]
     a, b = values[:, None, : sides.a.steps], values[:, None, sides.a.steps :]
     rows = changes_of(names, list(a), list(b), sides.weights, judged)
-    return [replace(row, a_rank_spread=None, b_rank_spread=None) for row in rows]
+    return [dataclasses.replace(row, a_rank_spread=None, b_rank_spread=None) for row in rows]
 
 
 def _judge_rows(values: Float, sides: Sides, alpha: float) -> list[Judgement]:

@@ -1,4 +1,4 @@
-"""Dataclasses with arrays as bytes: the arrays are aligned in one block, so that a file of them can be memory-mapped.
+"""Value classes with arrays as bytes: the arrays are aligned in one block, so that a file of them can be memory-mapped.
 
 ::
 
@@ -37,7 +37,7 @@ def dumps(value: object) -> list[bytes | memoryview]:
     """Return the bytes of *value* in parts, to be written one after the other.
 
     Args:
-        value: a dataclass, or a container of dataclasses, of plain values and NumPy arrays.
+        value: a Struct or dataclass, or a container of them, of plain values and NumPy arrays.
     """
     arrays: list[NDArray[Any]] = []
     offset = 0

@@ -11,11 +11,12 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from dptrace.core.array_file import CorruptArrayFile, dumps, load
 from dptrace.core.home import cache_folder
@@ -39,8 +40,7 @@ _PART = re.compile(r"\.(dptrace|[0-9a-f]{32}\.rank)\.\d+\.part")
 _PAGE = re.compile(r".+-[0-9a-f]{8}\.html")
 
 
-@dataclass(frozen=True, slots=True)
-class CacheSummary:
+class CacheSummary(msgspec.Struct, frozen=True):
     """The cache folder, and the number and size of dptrace's files in it."""
 
     folder: Path

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from dptrace.errors import UsageError
 
 __all__ = ["ReadOptions"]
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
+class ReadOptions(msgspec.Struct, frozen=True):
     """Options for reading, with their defaults."""
 
     comm_patterns: tuple[str, ...] = ()

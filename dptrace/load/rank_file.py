@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
 
 from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.core.garbage import collection_paused
@@ -19,8 +21,7 @@ from dptrace.timeline.build import build_timelines
 __all__ = ["RankFile", "load_rank_file"]
 
 
-@dataclass(frozen=True, slots=True)
-class RankFile:
+class RankFile(msgspec.Struct, frozen=True):
     """One file with its timelines and figures, small enough to be sent between processes."""
 
     path: str

@@ -8,9 +8,10 @@ few repetitions each, so that it weights outliers down and adds confidence range
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["MIN_SIZE_RATIO", "Fit", "Line", "Segment", "fit", "line_through", "pieces", "r_squared", "weighted_line"]
@@ -38,8 +39,7 @@ _FARTHER = 2
 """Factor by which several lines must reduce chi-square against one line, so that scatter is not cut into pieces."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """t = alpha + beta·n."""
 
     alpha_s: float
@@ -55,8 +55,7 @@ class Line:
         return self.alpha_s + self.beta_s_per_byte * size
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True):
     """A line and the range of sizes it applies to."""
 
     line: Line
@@ -64,8 +63,7 @@ class Segment:
     to_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(msgspec.Struct, frozen=True):
     """The line through the medians, with its confidence ranges and goodness of fit."""
 
     line: Line

@@ -17,16 +17,16 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+
+import msgspec
 
 from dptrace.model.alpha_beta import Line
 
 __all__ = ["CapPrediction", "best_cap", "bucket_ends", "candidate_caps", "exposed_s", "pipelined_bytes", "predict"]
 
 
-@dataclass(frozen=True, slots=True)
-class CapPrediction:
+class CapPrediction(msgspec.Struct, frozen=True):
     """The prediction for one cap."""
 
     cap_bytes: int

@@ -10,13 +10,13 @@ nccl-tests counts it, see :data:`COUNTED`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 __all__ = ["ALGORITHMS", "COLLECTIVES", "COUNTED", "KINDS", "Algorithm", "CollectiveKind", "algorithm_of", "bus_factor"]
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveKind:
+class CollectiveKind(msgspec.Struct, frozen=True):
     """The properties of one kind of collective; the defaults are those of an unknown kind."""
 
     name: str
@@ -124,8 +124,7 @@ def bus_factor(kind: str, ranks: int) -> float:
     return 1.0 if formula == "1" else _count(formula, ranks)
 
 
-@dataclass(frozen=True, slots=True)
-class Algorithm:
+class Algorithm(msgspec.Struct, frozen=True):
     """One algorithm of a collective: t = hops·alpha + share·n·beta, with alpha and beta of one link."""
 
     name: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 __all__ = ["INTERCONNECTS", "Interconnect", "InterconnectMatch", "nearest_interconnect"]
 
@@ -12,8 +13,7 @@ _LATENCY_COUNTS = 0.25
 """Weight of latency against bandwidth: the share of software in latency varies widely."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interconnect:
+class Interconnect(msgspec.Struct, frozen=True):
     """One kind of link at its nominal speed."""
 
     name: str
@@ -26,8 +26,7 @@ class Interconnect:
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class InterconnectMatch:
+class InterconnectMatch(msgspec.Struct, frozen=True):
     """The known interconnect that a measured link resembles most."""
 
     interconnect: Interconnect

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dptrace.model.alpha_beta import Fit, Line, Segment, fit
@@ -171,7 +171,7 @@ def _nearest(measured: Mapping[str, Any], found: Mapping[str, Mapping[str, Any]]
     inside = "All ranks are on one machine: no network is involved." if not several else ""
     return {
         "by": kind,
-        **asdict(like.interconnect),
+        **msgspec.structs.asdict(like.interconnect),
         "bandwidth_ratio": like.bandwidth_ratio,
         "latency_ratio": like.latency_ratio,
         "remark": inside,

@@ -8,10 +8,11 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
 from typing import Protocol
+
+import msgspec
 
 from dptrace.core.compression import DAMAGE
 from dptrace.errors import TraceError, UsageError
@@ -29,8 +30,7 @@ CHUNK = 1 << 20
 """Bytes of JSON decoded at a time: large enough that splitting costs nothing, small enough to stay in cache."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """Some whole events of a file as JSON text, or the end of the file."""
 
     text: bytes

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from dptrace.analysis.cross_rank.alpha_beta import AlphaBeta, alpha_beta
 from dptrace.analysis.cross_rank.clocks import UNKNOWN_NS, Clocks, estimate, exclude_misfits
@@ -27,8 +28,7 @@ from dptrace.timeline.model import Phase
 __all__ = ["CrossRankAnalysis", "analyze_cross_rank"]
 
 
-@dataclass(frozen=True)
-class CrossRankAnalysis:
+class CrossRankAnalysis(msgspec.Struct, frozen=True, dict=True):
     """The analysis of a run's ranks against each other."""
 
     devices: tuple[DeviceFigures, ...]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,8 +14,7 @@ _NOTABLE = 0.01
 """Share of the run's wall time, or of a typical rank's figure, above which a difference is notable."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotableRank:
+class NotableRank(msgspec.Struct, frozen=True):
     """One of a run's devices, and why it is notable."""
 
     index: int

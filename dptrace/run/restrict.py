@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.clocks import Clocks
@@ -139,7 +140,7 @@ class _Kept:
         collectives = [int(self._instance[i]) for i in whole.collectives if self._instance[i] >= 0]
         waiting = tuple(int(self._device[d]) for d in whole.waiting if self._device[d] >= 0)
         device = int(self._device[whole.device])
-        return replace(whole, device=device, waiting=waiting, collectives=collectives, cost_ns=cost_ns)
+        return dataclasses.replace(whole, device=device, waiting=waiting, collectives=collectives, cost_ns=cost_ns)
 
     def finding(self, whole: Finding) -> Finding:
         """Let the evidence name the collective by its new number; None if it is not kept."""

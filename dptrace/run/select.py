@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,8 +30,7 @@ def numbers_of_ranks(path: str, devices: Sequence[DeviceFigures], ranks: Collect
     return numbers
 
 
-@dataclass(frozen=True, slots=True)
-class KeptDevice:
+class KeptDevice(msgspec.Struct, frozen=True):
     """A device of a run, as far as it is selected."""
 
     number: int

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import IntEnum
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,8 +27,7 @@ class HostCause(IntEnum):
     """A blocking call while the device itself waits in a collective: another rank is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostLabel:
+class HostLabel(msgspec.Struct, frozen=True):
     """One thing that a host did."""
 
     cause: int
@@ -39,8 +38,7 @@ class HostLabel:
     """The annotation around it, or else its outermost operator; empty if there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostActivity:
+class HostActivity(msgspec.Struct, frozen=True):
     """Pieces of time without gap, one label each, on the rank's own clock."""
 
     start_ns: Int64
@@ -49,9 +47,9 @@ class HostActivity:
     label: NDArray[np.int32]
     """Index into ``labels``, one per piece."""
     labels: tuple[HostLabel, ...]
-    returned_ns: Int64 = field(default_factory=lambda: EMPTY[0])
+    returned_ns: Int64 = msgspec.field(default_factory=lambda: EMPTY[0])
     """Ascending ends of the calls that synchronize with the device."""
-    step_ns: Int64 = field(default_factory=lambda: EMPTY[0])
+    step_ns: Int64 = msgspec.field(default_factory=lambda: EMPTY[0])
     """Start of each step on the host."""
 
     def cut(self, since: int, until: int) -> tuple[Int64, Int64, NDArray[np.int32]]:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -88,8 +88,7 @@ def _launching_threads(trace: Trace, launch: Int64) -> list[int]:
     return threads
 
 
-@dataclass(frozen=True, slots=True)
-class _NameKinds:
+class _NameKinds(msgspec.Struct, frozen=True):
     """Masks over a trace's string table."""
 
     allocator: NDArray[np.bool_]
@@ -106,8 +105,7 @@ class _NameKinds:
         return cls(named(_ALLOCATOR), named(_SYNCHRONIZING), named(loading), named(re.compile("ProfilerStep#")))
 
 
-@dataclass(frozen=True, slots=True)
-class _Nested:
+class _Nested(msgspec.Struct, frozen=True):
     """Events of one thread, sorted by start."""
 
     start: Int64
@@ -131,8 +129,7 @@ class _Nested:
 _WHAT, _WHERE, _CAUSE, _RANK = range(4)
 
 
-@dataclass(frozen=True, slots=True)
-class _ThreadEvents:
+class _ThreadEvents(msgspec.Struct, frozen=True):
     """The host events of one thread that have pieces of their own."""
 
     nested: tuple[_Nested, ...]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import fields, force_setattr, replace
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet
@@ -56,8 +57,7 @@ class Phase(IntEnum):
     OTHER = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(msgspec.Struct, frozen=True):
     """One collective on one rank: a DDP bucket, an FSDP all-gather."""
 
     kind: str
@@ -94,8 +94,7 @@ class Action(IntEnum):
     """The part of backward that no stage waits for: the gradients of the weights."""
 
 
-@dataclass(frozen=True, slots=True)
-class Actions:
+class Actions(msgspec.Struct, frozen=True):
     """The actions of a pipeline schedule on one GPU, sorted by start; one entry per action in each column."""
 
     stage: NDArray[np.int32]
@@ -129,8 +128,7 @@ NO_ACTIONS = Actions(_NO_INT32, _NO_INT32, np.empty(0, np.uint8), _NO_INT32, *EM
 """The actions of a run without a pipeline."""
 
 
-@dataclass(frozen=True, slots=True)
-class Windows:
+class Windows(msgspec.Struct, frozen=True):
     """The steps on one device: step k is ``bounds[k]`` to ``bounds[k + 1]``, without gaps."""
 
     names: tuple[str, ...]
@@ -145,8 +143,7 @@ COLUMNS = ("start_ns", "end_ns", "name", "kind", "phase", "step", "lane", "colle
 """The columns of a timeline, one entry per interval."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(msgspec.Struct, frozen=True):
     """One GPU (rank and device): its intervals sorted by start, one entry per interval in each column."""
 
     rank: int
@@ -171,8 +168,8 @@ class Timeline:
     collectives: tuple[Collective, ...]
     windows: Windows
     path: str = ""
-    notes: tuple[str, ...] = field(default=())
-    launch_ns: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
+    notes: tuple[str, ...] = msgspec.field(default=())
+    launch_ns: Int64 = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
     """Start of the launching call in ns; UNKNOWN where the file does not say, and everywhere by default."""
     host: HostActivity = NO_ACTIVITY
     """What the host did at each instant."""
@@ -182,7 +179,7 @@ class Timeline:
     """Whether the trace has labels of DistributedDataParallel."""
     parameter_search: IntervalSet = EMPTY
     """When the host searched for unused parameters (DDP's find_unused_parameters), in ns."""
-    recompute: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    recompute: NDArray[np.bool_] = msgspec.field(default_factory=lambda: np.empty(0, np.bool_))
     """Whether an interval is forward compute repeated in backward, as far as known; False by default."""
     actions: Actions = NO_ACTIONS
     """The actions of a pipeline schedule on this device."""
@@ -191,9 +188,9 @@ class Timeline:
 
     def __post_init__(self) -> None:
         if len(self.launch_ns) != len(self.start_ns):
-            object.__setattr__(self, "launch_ns", np.full(len(self.start_ns), UNKNOWN, np.int64))
+            force_setattr(self, "launch_ns", np.full(len(self.start_ns), UNKNOWN, np.int64))
         if len(self.recompute) != len(self.start_ns):
-            object.__setattr__(self, "recompute", np.zeros(len(self.start_ns), np.bool_))
+            force_setattr(self, "recompute", np.zeros(len(self.start_ns), np.bool_))
 
     def __len__(self) -> int:
         return len(self.start_ns)

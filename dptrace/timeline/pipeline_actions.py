@@ -8,10 +8,10 @@ threads, which have no label, launch backward's kernels while the labelled threa
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64, IntervalSet, covered, subtract, union

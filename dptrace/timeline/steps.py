@@ -5,9 +5,9 @@ Also the selection of steps of a timeline, whose figures do not change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
@@ -20,8 +20,7 @@ WHOLE_TRACE = "whole trace"
 """Name of the only window of a trace without step marks."""
 
 
-@dataclass(frozen=True, slots=True)
-class CpuSteps:
+class CpuSteps(msgspec.Struct, frozen=True):
     """The steps on the CPU; empty if the trace has no marks."""
 
     names: tuple[str, ...]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import FIGURES
@@ -158,7 +159,7 @@ def test_runs_of_different_sizes_are_compared_rank_for_rank_on_average() -> None
 def test_ranks_that_one_run_lacks_are_left_out_of_the_other() -> None:
     """A straggler that has a trace in one run only does not count as a change."""
     b = job(ranks=4, seed=1)
-    found = compare(job(ranks=4), replace(b, timelines=b.timelines[1:], devices=()))
+    found = compare(job(ranks=4), dataclasses.replace(b, timelines=b.timelines[1:], devices=()))
 
     assert ((1, 0), (2, 0), (3, 0)) == found.a.device_ids == found.b.device_ids
     assert "3 of 4 ranks" in found.differences[0]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dptrace.comparison.differences import differences, drawn_differences, incomparable
 from tests.support.builders import TimelineBuilder
@@ -50,13 +51,15 @@ def test_a_strange_run_json_does_no_harm(strange: object) -> None:
 def test_world_sizes_ranks_and_devices_are_told() -> None:
     """World size, ranks that one lacks, no rank in common, CPU against GPU."""
     a = job(ranks=4)
-    few = replace(a, timelines=a.timelines[:2], devices=())
+    few = dataclasses.replace(a, timelines=a.timelines[:2], devices=())
     cpu = run_of([replace(t, device=-1, device_name="CPU") for t in a.timelines])
 
     assert "A had 4 ranks, B 2" in differences(a, job(ranks=2), None)[0]
     assert "A had 1 rank, B 2" in differences(job(ranks=1), job(ranks=2), None)[0]
     assert "2 of 4 ranks" in differences(a, few, [(0, 0), (1, 0)])[0]
-    assert "no rank in common" in differences(few, replace(a, timelines=a.timelines[2:], devices=()), None)[0]
+    assert (
+        "no rank in common" in differences(few, dataclasses.replace(a, timelines=a.timelines[2:], devices=()), None)[0]
+    )
     assert ["A shows operators on CPUs", "Device: A CPU, B NVIDIA H100."] == [
         text.partition(", B kernels")[0] for text in differences(cpu, a, [(rank, 0) for rank in range(4)])
     ]
@@ -65,7 +68,7 @@ def test_world_sizes_ranks_and_devices_are_told() -> None:
 def test_what_is_drawn_beside_each_other_tells_ranks_that_are_missing() -> None:
     """Missing ranks, world sizes and models are listed, but not means, since each run is drawn as it is."""
     a = job(ranks=4, metadata=info())
-    few = replace(a, timelines=a.timelines[:1], devices=())
+    few = dataclasses.replace(a, timelines=a.timelines[:1], devices=())
 
     assert [] == drawn_differences(a, a)
     (note,) = drawn_differences(a, few)

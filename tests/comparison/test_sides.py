@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dptrace.comparison.compare import Comparison, compare
 from dptrace.comparison.sides import make_sides
@@ -110,7 +111,7 @@ def test_a_longer_transfer_is_named_apart_from_waiting() -> None:
 def test_what_lacks_a_rank_has_no_transfer() -> None:
     """One rank's trace of a job of two: nothing shows how long it waited."""
     a, b = (job(seed=seed, world_size=2) for seed in (0, 1))
-    one_rank = [replace(run, timelines=run.timelines[:1], devices=()) for run in (a, b)]
+    one_rank = [dataclasses.replace(run, timelines=run.timelines[:1], devices=()) for run in (a, b)]
     found = compare(one_rank[0], one_rank[1])
 
     assert () == found.wait_and_transfer
@@ -126,7 +127,7 @@ def test_unknown_transfers_of_one_side_are_not_zero(swapped: bool) -> None:
         replace(t, collectives=tuple(replace(c, kind="all_gather") for c in t.collectives)) for t in whole.timelines
     ]
     one_of_two = job(seed=1, world_size=2)
-    one_of_two = replace(one_of_two, timelines=one_of_two.timelines[:1], devices=())
+    one_of_two = dataclasses.replace(one_of_two, timelines=one_of_two.timelines[:1], devices=())
     pair = run_of(gathers), one_of_two
     found = compare(*(pair[::-1] if swapped else pair))
 
@@ -155,7 +156,7 @@ def test_differences_and_notes_name_the_recordings_they_are_on() -> None:
 def test_recordings_of_one_side_share_ranks() -> None:
     """Rank 0 of one recording and rank 1 of another are no side."""
     a, b = job(), job(seed=1)
-    first, second = (replace(a, timelines=a.timelines[k : k + 1], devices=()) for k in (0, 1))
+    first, second = (dataclasses.replace(a, timelines=a.timelines[k : k + 1], devices=()) for k in (0, 1))
 
     with pytest.raises(DptraceError, match="share a rank"):
         compare([first, second], b)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dptrace.comparison.step_alignment import RunSteps, align_steps, run_steps
 from dptrace.errors import DptraceError

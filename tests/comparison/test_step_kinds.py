@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import force_setattr, replace
 
 from dptrace.comparison.compare import Comparison, compare
 from dptrace.comparison.step_kinds import two_lengths
@@ -37,7 +36,7 @@ def half(timeline: Timeline, odd: int) -> Timeline:
         names.append(part.windows.names[0])
     whole = replace(timeline, windows=Windows(tuple(names), np.array(bounds)))
     for column in COLUMNS:
-        object.__setattr__(whole, column, np.concatenate([getattr(part, column) for part in parts]))
+        force_setattr(whole, column, np.concatenate([getattr(part, column) for part in parts]))
     return whole
 
 

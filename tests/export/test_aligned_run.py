@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dptrace.analysis.cross_rank.clocks import estimate
 from dptrace.analysis.cross_rank.transfers import timing

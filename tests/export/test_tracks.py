@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dptrace.analysis.per_gpu.split import exposure
 from dptrace.export.aligned_run import AlignedRun, Members, Shift, without_alignment
@@ -111,7 +112,7 @@ def test_unknown_times_are_left_out(tmp_path: Path, suffix: str) -> None:
     run = Run("made", two_rank_timelines())
     joined = linked(run)
     none = {name: np.full(2, -1) for name in ("wait_ns", "transfer_ns", "busbw_gbps")}
-    joined = replace(joined, members=tuple(replace(each, **none) for each in joined.members))
+    joined = dataclasses.replace(joined, members=tuple(dataclasses.replace(each, **none) for each in joined.members))
     write_trace(run, tmp_path / f"x{suffix}", suffix, aligned_run=joined)
 
     args = [each.args for track in read_back(tmp_path / f"x{suffix}") for each in track.slices if each.link]
@@ -127,7 +128,9 @@ def test_drift_keeps_slices_apart(tmp_path: Path, suffix: str) -> None:
         build.compute(start, start + 7)
     run = Run("made", (build.build(),))
     shift = Shift(0, 0, 0, lambda times: times + np.rint(3e-3 * times).astype(np.int64))
-    write_trace(run, tmp_path / f"x{suffix}", suffix, aligned_run=replace(without_alignment(run), shifts=(shift,)))
+    write_trace(
+        run, tmp_path / f"x{suffix}", suffix, aligned_run=dataclasses.replace(without_alignment(run), shifts=(shift,))
+    )
 
     for track in read_back(tmp_path / f"x{suffix}"):
         assert all(one.end_ns == other.start_ns for one, other in zip(track.slices, track.slices[1:], strict=False))

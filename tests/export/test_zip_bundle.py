@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import io
 import json
 import zipfile
 from collections.abc import Sequence
-from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dptrace.errors import DptraceError
 from dptrace.export import zip_bundle
@@ -52,7 +53,7 @@ def written(files: dict[str, bytes], shifts: Sequence[int] = (), ranks: Sequence
     run = Run("made", timelines)
     moves = tuple(Shift(rank, by, 1, np.abs if by else None) for rank, by in enumerate(shifts or [0] * len(paths)))
     file = io.BytesIO()
-    write_bundle(run, replace(without_alignment(run), shifts=moves), file, opener(files), lambda done: None)
+    write_bundle(run, dataclasses.replace(without_alignment(run), shifts=moves), file, opener(files), lambda done: None)
     return file.getvalue()
 
 

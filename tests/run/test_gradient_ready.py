@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dptrace.load.open import open_run
 from dptrace.run.cross_rank import analyze_cross_rank

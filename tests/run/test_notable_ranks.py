@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 import dptrace
 from dptrace.run.notable_ranks import notable_ranks

@@ -94,7 +94,7 @@ def test_runs_are_compared(folder: Path) -> None:
 
 def test_forward_computed_again_is_a_share_of_backward(folder: Path) -> None:
     """The share is a sum over devices and steps; None for a run without recomputation."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     run = dptrace.open(str(folder))
     assert run.recompute_percent() is None

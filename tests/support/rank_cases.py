@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from functools import cache
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.matching.match import Matches
@@ -108,7 +109,7 @@ def _having(trace: Trace, chosen: NDArray[np.bool_]) -> Trace:
     place = np.cumsum(chosen) - 1
     columns = ("start_ns", "end_ns", "category", "name", "thread", "correlation", "device", "stream")
     comm = {int(place[i]): args for i, args in trace.comm.items() if chosen[i]}
-    return replace(trace, comm=comm, **{column: getattr(trace, column)[chosen] for column in columns})
+    return dataclasses.replace(trace, comm=comm, **{column: getattr(trace, column)[chosen] for column in columns})
 
 
 def shifted(device: DeviceFigures, ahead_ns: int, ppm: float = 0.0) -> DeviceFigures:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from dptrace.doctor.verdict import Recorded
 from dptrace.run.run import Run

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import force_setattr
 
 from dptrace.core.array_file import dumps, loads
 from dptrace.readers.kineto.reader import read_trace
@@ -167,9 +168,9 @@ def test_stretches_against_a_look_at_every_interval(
             builder.compute(start, start + length, Phase.BACKWARD if backward else Phase.FORWARD)
     works.sort(key=lambda work: (work[0], work[0] + work[1]))
     timeline = builder.build()
-    object.__setattr__(timeline, "launch_ns", np.array([work[2] for work in works], np.int64))
+    force_setattr(timeline, "launch_ns", np.array([work[2] for work in works], np.int64))
     behind = np.array([work[3] for work in works], np.bool_)
-    object.__setattr__(timeline, "phase", np.where(behind, Phase.BACKWARD, Phase.FORWARD).astype(np.uint8))
+    force_setattr(timeline, "phase", np.where(behind, Phase.BACKWARD, Phase.FORWARD).astype(np.uint8))
 
     found = actions_of(labelled(spans), timeline)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,8 +15,7 @@ from dptrace.model.collectives import bus_factor
 __all__ = ["AlphaBeta", "alpha_beta"]
 
 
-@dataclass(frozen=True, slots=True)
-class AlphaBeta:
+class AlphaBeta(msgspec.Struct, frozen=True):
     """One kind of collective in one group: transfer time = alpha + beta × bytes."""
 
     kind: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.message_bounds import connect_by_messages
@@ -23,8 +24,7 @@ UNKNOWN_NS = -1
 """A time that the traces do not tell, such as the uncertainty between two clocks that nothing compares."""
 
 
-@dataclass(frozen=True, slots=True)
-class Clocks:
+class Clocks(msgspec.Struct, frozen=True):
     """How far the clock of each device is ahead of its reference's; one entry per device in each column."""
 
     offset_ns: Int64

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,8 +16,7 @@ from dptrace.timeline.model import Phase
 __all__ = ["Bucket", "Buckets", "buckets", "ddp_logging_data", "instance_names"]
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(msgspec.Struct, frozen=True):
     """A gradient bucket, from DDP's logging data."""
 
     index: int
@@ -31,8 +30,7 @@ class Bucket:
         return f"bucket {self.index}"
 
 
-@dataclass(frozen=True)
-class Buckets:
+class Buckets(msgspec.Struct, frozen=True, dict=True):
     """DDP's buckets and the instances that carry them."""
 
     buckets: tuple[Bucket, ...]

@@ -10,8 +10,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,8 +27,7 @@ WAIT_FIGURES = ("exposed_wait_ns", "exposed_unmatched_ns")
 """The figures that stand beside ``exposed_comm_ns`` in every table."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitFigures:
+class WaitFigures(msgspec.Struct, frozen=True):
     """Parts of the exposed communication of each step; arrays of one entry per step."""
 
     wait_ns: Int64
@@ -88,8 +87,7 @@ def exposed_parts(exposed_ns: float, waits: Mapping[str, float | None]) -> dict[
     return {"exposed_wait_ns": wait, "exposed_transfer_ns": transfer, "exposed_unmatched_ns": unmatched}
 
 
-@dataclass(frozen=True, slots=True)
-class CallWaits:
+class CallWaits(msgspec.Struct, frozen=True):
     """Waiting of each collective of a device, in the order of its timeline; -1 where it is not known."""
 
     wait_ns: Int64
@@ -107,8 +105,7 @@ class CallWaits:
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class ExposedWait(WaitFigures):
+class ExposedWait(WaitFigures, frozen=True):
     """Waiting in the exposed communication of one device."""
 
     intervals: IntervalSet
@@ -207,8 +204,7 @@ def _waits_for(matches: Matches) -> NDArray[np.int32]:
     return np.where((wait > 0) & (2 * alone_ns[matches.instance] > wait), rank, -1).astype(np.int32)
 
 
-@dataclass(frozen=True, slots=True)
-class _Members:
+class _Members(msgspec.Struct, frozen=True):
     """One device's part in the matched collectives: an entry each."""
 
     start_ns: Int64

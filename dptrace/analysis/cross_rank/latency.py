@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.transfers import Timing
@@ -22,8 +23,7 @@ _ALIKE = 1.25
 """Largest ratio of sizes that should take equally long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Latency:
+class Latency(msgspec.Struct, frozen=True):
     """Instances that should take equally long: same kind, group and size, or same name and phase."""
 
     name: str

@@ -11,8 +11,8 @@ late, that one waits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,8 +30,7 @@ _MIN_LATE_NS = 50_000
 """Smallest lateness that counts: kernels launched at the same time on several GPUs differ by less."""
 
 
-@dataclass(frozen=True)
-class Lateness:
+class Lateness(msgspec.Struct, frozen=True, dict=True):
     """The synchronizing collectives of one set of devices: arrays of rows × devices."""
 
     devices: tuple[int, ...]

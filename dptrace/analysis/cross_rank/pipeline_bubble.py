@@ -10,10 +10,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from dptrace.analysis.cross_rank.clocks import Clocks
@@ -49,8 +49,7 @@ ACTION_COLUMNS = (
 _MESSAGES = frozenset(kind.name for kind in COLLECTIVES.values() if kind.point_to_point)
 
 
-@dataclass(frozen=True, slots=True)
-class RankSpan:
+class RankSpan(msgspec.Struct, frozen=True):
     """One rank's work in one step of a schedule."""
 
     device: int
@@ -63,8 +62,7 @@ class RankSpan:
     """Compute time in its actions."""
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineStep:
+class PipelineStep(msgspec.Struct, frozen=True):
     """One step of a pipeline."""
 
     step: str
@@ -89,8 +87,7 @@ def _bubble(busy: int, whole: int) -> float:
     return 100 * (whole - busy) / whole if whole else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Pipeline:
+class Pipeline(msgspec.Struct, frozen=True):
     """Ranks that pass micro-batches to each other."""
 
     devices: tuple[int, ...]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,8 +16,7 @@ from dptrace.timeline.model import UNKNOWN
 __all__ = ["ProgramPoints"]
 
 
-@dataclass(frozen=True)
-class ProgramPoints:
+class ProgramPoints(msgspec.Struct, frozen=True, dict=True):
     """Step starts, launches of the group's collectives, and returns of blocking calls: points × devices, ascending."""
 
     own_ns: Int64

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from dptrace.analysis.matching.offsets import Offset
 from dptrace.analysis.per_gpu.device import DeviceFigures

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,8 +20,7 @@ from dptrace.core.intervals import Int64
 __all__ = ["CAUSES", "Delay", "Stragglers", "stragglers"]
 
 
-@dataclass(frozen=True)
-class Stragglers:
+class Stragglers(msgspec.Struct, frozen=True, dict=True):
     """One row per rank that was late at a collective, in the order of the matches."""
 
     instance: Int64

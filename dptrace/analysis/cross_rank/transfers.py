@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,8 +14,7 @@ from dptrace.model.collectives import bus_factor
 __all__ = ["Timing", "aligned_starts", "timing"]
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(msgspec.Struct, frozen=True, dict=True):
     """One entry per instance of the matches, or per member of one.
 
     Only complete instances have figures: where ranks are missing, all others may have waited for them.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,8 +28,7 @@ MIN_SHARE = 0.01
 """Smallest share of the step that a reported finding costs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(msgspec.Struct, frozen=True):
     """A cause of lost time."""
 
     kind: str
@@ -42,7 +41,7 @@ class Finding:
     """Estimated time that a step would be shorter without it, on the mean GPU that it affects."""
     share: float
     """The cost as a share of the step's wall time, from 0 to 1."""
-    evidence: dict[str, Any] = field(default_factory=dict)
+    evidence: dict[str, Any] = msgspec.field(default_factory=dict)
     """Where to look: step, rank, collective."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,8 +50,7 @@ class Finding:
         return {name: getattr(self, name) for name in names}
 
 
-@dataclass(frozen=True)
-class FindingContext:
+class FindingContext(msgspec.Struct, frozen=True, dict=True):
     """The data of a run, and the figures that several detectors use."""
 
     devices: tuple[DeviceFigures, ...]
@@ -64,7 +62,7 @@ class FindingContext:
     latencies: tuple[Latency, ...] = ()
     names: Sequence[str] = ()
     """Name of each instance of the matches; empty if unknown."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """The contents of ``run.json``."""
     pipelines: tuple[Pipeline, ...] = ()
     """The pipelines, with indices into the devices of the matches."""

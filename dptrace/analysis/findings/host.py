@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from dptrace.analysis.findings.advice import ALLOCATOR_ADVICE, PYTHON_ADVICE, SYNCHRONIZING_ADVICE
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding, FindingContext

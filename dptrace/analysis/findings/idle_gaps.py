@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
@@ -31,8 +31,7 @@ _CAUSES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(msgspec.Struct, frozen=True):
     """The part of an idle gap that one thing on the host filled."""
 
     ns: int

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,8 +26,7 @@ _PAIR = 2
 _POINT_TO_POINT = frozenset(kind.name for kind in COLLECTIVES.values() if kind.point_to_point)
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(msgspec.Struct, frozen=True):
     """A process group, as far as the traces describe it; the name is empty if unknown."""
 
     name: str = ""
@@ -38,8 +37,7 @@ class Group:
     description: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
+class Calls(msgspec.Struct, frozen=True):
     """One row per communication interval, sorted by device and start."""
 
     device: NDArray[np.int32]

@@ -9,10 +9,10 @@ by their end times, on clocks aligned by the certain matches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,8 +28,7 @@ __all__ = ["Group", "Matches", "match"]
 Value = TypeVar("Value", bound=np.generic)
 
 
-@dataclass(frozen=True)
-class Matches:
+class Matches(msgspec.Struct, frozen=True, dict=True):
     """One row per collective instance, sorted by time, and one row per member, sorted by instance."""
 
     device_ids: tuple[tuple[int, int], ...]

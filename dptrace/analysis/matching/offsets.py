@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,8 +18,7 @@ _FEW, _DRIFTS = 3, 8
 """Fewest points for a scatter, and for a slope."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offset:
+class Offset(msgspec.Struct, frozen=True):
     """How far one clock is ahead of another."""
 
     ahead_ns: float
@@ -44,8 +43,7 @@ class Offset:
         return Offset(ahead, self.drift + other.drift, other.at_ns, uncertainty, count)
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(msgspec.Struct, frozen=True):
     """Starts and ends, in ns, of the collectives that two devices share."""
 
     start_ns: Int64

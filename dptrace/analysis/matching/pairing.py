@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -246,8 +247,7 @@ class _Fits:
         return apart
 
 
-@dataclass(frozen=True, slots=True)
-class _Between:
+class _Between(msgspec.Struct, frozen=True):
     """The same for leftover calls that both lie between the same two matched ones."""
 
     fits: _Fits

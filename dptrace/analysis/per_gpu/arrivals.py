@@ -9,8 +9,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -31,8 +30,7 @@ _ROUNDED_NS = 1_000
 """Old traces round times to whole microseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrivals:
+class Arrivals(msgspec.Struct, frozen=True):
     """One entry per collective of a device, in the order of their starts."""
 
     launch_ns: Int64
@@ -87,8 +85,7 @@ def _ended_before(ends: Int64, by_end: Int64, times: Int64, since: Int64) -> Int
     return np.where(near, found, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Blocks:
+class _Blocks(msgspec.Struct, frozen=True):
     """Stretches of compute and copies without a gap."""
 
     start_ns: Int64

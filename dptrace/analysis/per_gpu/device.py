@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from dptrace.analysis.per_gpu.arrivals import Arrivals, arrivals
 from dptrace.analysis.per_gpu.idle import idle
@@ -16,8 +16,7 @@ from dptrace.timeline.steps import select_steps_with_mask
 __all__ = ["DeviceFigures", "figures_of"]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceFigures:
+class DeviceFigures(msgspec.Struct, frozen=True):
     """The timeline of one GPU and all figures that need no other rank."""
 
     timeline: Timeline

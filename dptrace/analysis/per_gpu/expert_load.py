@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 __all__ = ["ExpertLoad", "expert_loads"]
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertLoad:
+class ExpertLoad(msgspec.Struct, frozen=True):
     """The experts of one layer; their shares of the layer's tokens sum to 1."""
 
     layer: int

@@ -10,8 +10,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,8 +40,7 @@ _LONG_NS = 50_000
 """Shortest gap that is kept to be named."""
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(msgspec.Struct, frozen=True):
     """Idle time of one device by cause."""
 
     causes: dict[str, Int64]

@@ -15,10 +15,10 @@ no compute (exposed); then memory with neither; then idle. See docs/how-it-works
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import reduce
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -76,8 +76,7 @@ _PHASE_OF = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(msgspec.Struct, frozen=True):
     """Segments of time on one device, sorted by start; one entry per segment in each column."""
 
     start_ns: Int64
@@ -88,8 +87,7 @@ class Segments:
     """Step index in a partition; index of the interval in the timeline in an exposure."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommFigures:
+class CommFigures(msgspec.Struct, frozen=True):
     """One kind of collective in each step: arrays of one entry per step."""
 
     count: Int64
@@ -103,8 +101,7 @@ class CommFigures:
         return bool(((self.count > 0) & (self.bytes == 0)).any())
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(msgspec.Struct, frozen=True):
     """The nine figures of one device in int64 ns, one entry per step."""
 
     rank: int
@@ -280,8 +277,7 @@ def _segments(start: object, end: object, part: object, source: object) -> Segme
     )
 
 
-@dataclass(frozen=True, slots=True)
-class KindFigures:
+class KindFigures(msgspec.Struct, frozen=True):
     """One kind of collective: the mean per GPU and step."""
 
     kind: str

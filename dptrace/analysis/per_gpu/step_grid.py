@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,8 +16,7 @@ from dptrace.core.intervals import Int64
 __all__ = ["StepGrid", "middle_step", "step_grid"]
 
 
-@dataclass(frozen=True, slots=True)
-class StepGrid:
+class StepGrid(msgspec.Struct, frozen=True):
     """The nine figures of every GPU in every step."""
 
     device_ids: tuple[tuple[int, int], ...]

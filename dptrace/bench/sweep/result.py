@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import msgspec
+
 from dptrace.bench.matrix import BenchConfig
 from dptrace.bench.schedule import Job, results
 from dptrace.bench.store import Store
@@ -74,7 +76,7 @@ def sweep_result(request: SweepRequest, store: Store, notes: Sequence[str] = ())
 def _fit(fitted: FittedLine) -> dict[str, Any]:
     ranges = {name: getattr(fitted, name) for name in ("alpha_range_s", "beta_range_s_per_byte")}
     about = {"r2": fitted.r2, "source": fitted.source, "unsure": fitted.unreliable_reason or None}
-    return {**asdict(fitted.line), **ranges, **about}
+    return {**msgspec.structs.asdict(fitted.line), **ranges, **about}
 
 
 def _about(request: SweepRequest, good: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -30,8 +29,7 @@ _TRY = 1000
 """Cost of a try besides its text, in bytes decoded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
+class Metadata(msgspec.Struct, frozen=True):
     """The document's other keys; of any type, since many tools write such files."""
 
     base: Any = None
@@ -44,8 +42,7 @@ class Metadata:
     """Ids of gloo's threads in order of creation, as dptrace's recorder lists them."""
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(msgspec.Struct, frozen=True):
     """Where a document and its list of events end."""
 
     end: int

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,8 +21,7 @@ _NEAR = 8
 """A device event overruns if ``_WITHIN`` of the next ``_NEAR`` events on its stream lie within it."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventColumns:
+class EventColumns(msgspec.Struct, frozen=True):
     """The columns that are checked, an entry per event, in the order of the file."""
 
     start: Int64

@@ -6,7 +6,6 @@ import glob
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -32,8 +31,7 @@ _EXTENSIONS = ", ".join(extension for known in FORMATS for extension in known.ex
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_ .]?(\d+)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(msgspec.Struct, frozen=True):
     """The files of a run."""
 
     files: tuple[Source, ...]
@@ -54,8 +52,7 @@ class Sources:
         return [*paths, *dict.fromkeys(os.path.join(os.path.dirname(path), RUN_FILE) for path in paths)]
 
 
-@dataclass(frozen=True, slots=True)
-class _ArgumentFiles:
+class _ArgumentFiles(msgspec.Struct, frozen=True):
     """The files that one argument names."""
 
     files: list[Source]

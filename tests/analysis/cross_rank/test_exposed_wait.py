@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dptrace.analysis.cross_rank.clocks import Clocks, estimate
 from dptrace.analysis.cross_rank.exposed_wait import ExposedWait, exposed_waits, sum_of_waits

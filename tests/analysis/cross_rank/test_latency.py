@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dptrace.analysis.cross_rank.clocks import estimate
 from dptrace.analysis.cross_rank.latency import Latency, latencies, merge_groups, with_phase_in_name

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from dptrace.analysis.cross_rank.stragglers import stragglers
 from dptrace.analysis.findings.advice import first_bucket_advice

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import dptrace
 from dptrace.analysis.cross_rank.stragglers import stragglers
@@ -90,7 +89,7 @@ def test_idle_time_is_told_by_cause(kind: str, launch: int, loading: tuple[int, 
     """A gap of 20 ms on one of two ranks costs 10 ms on the mean GPU, and the worse rank is named."""
     gap = step(0, gap=(40, 60)).build()
     spans = tuple(np.array([edge * MS]) for edge in loading) if loading else gap.data_loading
-    gap = replace(gap, launch_ns=np.array([0, launch * MS]), data_loading=spans)  # type: ignore[arg-type]
+    gap = replace(gap, launch_ns=np.array([0, launch * MS]), data_loading=spans)
     found = {finding.kind: finding for finding in findings_of(gap, step(1).build())}
 
     assert kind in found

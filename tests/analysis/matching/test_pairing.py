@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from dptrace.analysis.matching.calls import calls_of
 from dptrace.analysis.matching.match import match

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 
 from dptrace.analysis.per_gpu.device import figures_of
 from dptrace.analysis.per_gpu.split import FIGURES

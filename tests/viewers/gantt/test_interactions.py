@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from PIL import Image
 
 from dptrace.run.run import Run

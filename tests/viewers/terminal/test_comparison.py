@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from dptrace.comparison.changes import PARTS
@@ -86,7 +87,7 @@ def test_ranks_are_rows_when_asked(found: Comparison) -> None:
     """Each that both have; and it is said where there is none."""
     assert "of each rank" in printed(found, per_rank=True)
     assert "of each rank" not in printed(found)
-    alone = replace(found, by_rank=())
+    alone = dataclasses.replace(found, by_rank=())
     assert "No rank is in both runs." in printed(alone, per_rank=True)
 
 
@@ -137,10 +138,10 @@ def test_percents_are_readable(found: Comparison) -> None:
     """What is new has none; what is a thousand has no decimals."""
     change = found.change("backward_ns")
 
-    assert "new" == percent(replace(change, a=0))
-    assert "+1,100" == percent(replace(change, a=1.0, b=12.0))
-    assert "−50.0" == percent(replace(change, a=2.0, b=1.0))
-    assert "0.0" == percent(replace(change, a=1e6, b=1e6 - 1))
+    assert "new" == percent(dataclasses.replace(change, a=0))
+    assert "+1,100" == percent(dataclasses.replace(change, a=1.0, b=12.0))
+    assert "−50.0" == percent(dataclasses.replace(change, a=2.0, b=1.0))
+    assert "0.0" == percent(dataclasses.replace(change, a=1e6, b=1e6 - 1))
 
 
 def test_the_steps_told_are_those_compared() -> None:

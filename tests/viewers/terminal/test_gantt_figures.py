@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from dptrace.analysis.per_gpu.split import FIGURES
 from tests.support.builders import two_rank_timelines

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from dptrace.analysis.per_gpu.labels import PART_LABELS
