@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["mask_of", "unique"]
+__all__ = ["mask_of", "median", "unique"]
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -38,3 +38,19 @@ def mask_of(indices: NDArray[np.integer] | Sequence[int], count: int) -> NDArray
     mask = np.zeros(count + 1, np.bool_)
     mask[indices] = True
     return mask[:count]
+
+
+def median(values: ArrayLike, axis: int = 0) -> Any:
+    """Return the median along an axis, as float64; NaN of no values, or where one is NaN.
+
+    ``np.median`` does the same, but imports ``numpy.ma``.
+
+    >>> float(median([3, 1, 2, 10]))
+    2.5
+    """
+    ordered = np.sort(values, axis=axis)
+    count = ordered.shape[axis]
+    if not count:
+        return np.full(np.delete(ordered.shape, axis), np.nan)[()]
+    low, high, last = (ordered.take(i, axis).astype(np.float64) for i in ((count - 1) // 2, count // 2, -1))
+    return np.where(np.isnan(last), np.nan, (low + high) / 2)[()]

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.arrays import unique
 from dptrace.core.text import sanitize
 from dptrace.core.units import plural
 from dptrace.load.local import read_files
@@ -80,7 +79,9 @@ def _no_gpu_work(timelines: Sequence[Timeline]) -> list[str]:
 
 def _unmatched_patterns(timelines: Sequence[Timeline], patterns: Sequence[str]) -> list[str]:
     """Return a note for each pattern of further communication kernels that fits no kernel: it may be misspelled."""
-    kernels = {t.names[name] for t in timelines if not t.on_cpu for name in np.unique(t.name).tolist()}
+    if not patterns:
+        return []
+    kernels = {t.names[name] for t in timelines if not t.on_cpu for name in unique(t.name).tolist()}
     unmatched = [p for p in patterns if not any(re.search(p, kernel, re.IGNORECASE) for kernel in kernels)]
     return [f"--comm-pattern {sanitize(pattern)!r} fits no kernel." for pattern in unmatched]
 

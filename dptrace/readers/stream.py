@@ -174,6 +174,8 @@ class ChunkedStream:
     def __init__(self, stream: ByteStream) -> None:
         self.stream = stream
         self.ended, self.damage = False, ""
+        # Gunzip loses nothing before damage, however much is read at a time.
+        self._at_once = CHUNK if isinstance(stream, _Gunzip) else _AT_ONCE
 
     def read_chunk(self) -> bytes:
         """Return the next CHUNK bytes, or fewer at the end or before damage."""
@@ -181,7 +183,7 @@ class ChunkedStream:
         size = 0
         while size < CHUNK and not self.ended:
             try:
-                part = self.stream.read1(min(_AT_ONCE, CHUNK - size))
+                part = self.stream.read1(min(self._at_once, CHUNK - size))
             except DAMAGE as error:
                 self.damage = f"the compressed data is truncated or damaged ({error})".replace("\n", " ")
                 part = b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.core.arrays import unique
+from dptrace.core.arrays import median, unique
 from dptrace.core.intervals import Int64
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
@@ -85,5 +85,5 @@ def ready_before_last(cross_rank: CrossRankAnalysis) -> tuple[float, ...]:
     if not lines:
         return ()
     # One thread launches the buckets in order; their separate medians need not be in order.
-    median = np.minimum(np.maximum.accumulate(np.median(np.array(lines), axis=0)), 0) / 1e9
-    return tuple(median.tolist())
+    middle = np.minimum(np.maximum.accumulate(median(np.array(lines), axis=0)), 0) / 1e9
+    return tuple(middle.tolist())

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.core.arrays import median
 from dptrace.run.run import Run
 
 __all__ = ["NotableRank", "notable_ranks"]
@@ -37,7 +38,7 @@ def notable_ranks(run: Run) -> tuple[NotableRank, ...]:
         why.setdefault(index, []).append("held others up")
     figures = _figures(run, with_steps)
     for word, values in figures.items():
-        if np.ptp(values) > _NOTABLE * max(float(np.median(values)), 1.0):
+        if np.ptp(values) > _NOTABLE * max(float(median(values)), 1.0):
             why.setdefault(with_steps[int(values.argmax())], []).append(word)
     typical = with_steps[_most_typical(figures)]
     if len(with_steps) > len(why) and typical not in why:
@@ -66,5 +67,5 @@ def _figures(run: Run, with_steps: list[int]) -> dict[str, NDArray[np.float64]]:
 
 def _most_typical(figures: dict[str, NDArray[np.float64]]) -> int:
     """Return the index of the device that is nearest to the median in all figures."""
-    columns = [abs(values - np.median(values)) for values in figures.values()]
+    columns = [abs(values - median(values)) for values in figures.values()]
     return int(np.sum(columns, axis=0).argmin())

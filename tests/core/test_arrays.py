@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from numpy.typing import NDArray
 
-from dptrace.core.arrays import mask_of, unique
+from dptrace.core.arrays import mask_of, median, unique
 
 
 @pytest.mark.parametrize("values", [[], [5], [3, -1, 3, 2, -1], [1, 1, 1]])
@@ -23,11 +28,24 @@ def test_distinct_values_are_those_of_numpy(values: list[int]) -> None:
 def test_masked_arrays_are_not_imported() -> None:
     """They would take a twentieth of a short command."""
     code = (
-        "import sys, numpy; from dptrace.core.arrays import unique; "
-        "unique(numpy.arange(3)); print('numpy.ma' in sys.modules)"
+        "import sys, numpy; from dptrace.core.arrays import median, unique; "
+        "unique(numpy.arange(3)); median(numpy.arange(3)); print('numpy.ma' in sys.modules)"
     )
 
     assert "False" == subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
+
+
+@given(arrays(st.sampled_from([np.int64, np.float64]), array_shapes(max_dims=2, max_side=7)), st.data())
+def test_a_median_is_that_of_numpy(values: NDArray[Any], data: st.DataObject) -> None:
+    """Along each axis; of whole numbers, numbers and values that are none."""
+    axis = data.draw(st.integers(0, values.ndim - 1))
+
+    assert np.array_equal(np.median(values, axis=axis), median(values, axis=axis), equal_nan=True)
+
+
+def test_no_values_have_no_median() -> None:
+    """It is NaN, as NumPy's is."""
+    assert np.isnan(median([]))
 
 
 @pytest.mark.parametrize("indices", [[], [2], [0, 3, 3], [-1, 1], np.array([-1, -1], np.int64)])

@@ -12,6 +12,7 @@ from rich.text import Text
 from dptrace.analysis.cross_rank.exposed_wait import exposed_parts, sum_of_waits
 from dptrace.analysis.per_gpu.labels import EXPOSED_LABELS, PART_LABELS, waiting_label
 from dptrace.analysis.per_gpu.split import FIGURES, Part, overlap_percent
+from dptrace.core.arrays import median
 from dptrace.core.units import byte_size, duration, milliseconds, share
 from dptrace.run.cross_rank import CrossRankAnalysis
 from dptrace.run.run import Run
@@ -34,7 +35,7 @@ def sentence(run: Run) -> Text:
         return Text("There is no step in this run.", style="bold")
     total = _totals(run)
     wall = max(total["wall_ns"], 1)
-    step = np.median(np.concatenate([figures.figures["wall_ns"] for figures in run.splits]))
+    step = median(np.concatenate([figures.figures["wall_ns"] for figures in run.splits]))
     text = Text(f"A step takes {milliseconds(float(step))} ms (median): ", style="bold")
     text.append(_exposed(run, total), style="bold red")
     percent = overlap_percent(total["overlapped_comm_ns"], total["exposed_comm_ns"])

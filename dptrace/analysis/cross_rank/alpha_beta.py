@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.matching.match import Matches
-from dptrace.core.arrays import unique
+from dptrace.core.arrays import median, unique
 from dptrace.model.alpha_beta import MIN_SIZE_RATIO, Line, r_squared, weighted_line
 from dptrace.model.collectives import bus_factor
 
@@ -86,7 +86,7 @@ def _fit(kind: str, group: int, ranks: int, size: NDArray[np.int64], seconds: ND
         return AlphaBeta(*about, None, None, None, None, "the sizes differ by a factor of two or less")
     line = _line_through_medians(size, seconds)
     expected = line.alpha_s + line.beta_s_per_byte * size.astype(np.float64)
-    deviation = float(np.median(np.abs(seconds - expected) / expected))
+    deviation = float(median(np.abs(seconds - expected) / expected))
     return AlphaBeta(*about, line.alpha_s, line.beta_s_per_byte, r_squared(seconds, expected, seconds**-2), deviation)
 
 
@@ -97,5 +97,5 @@ def _line_through_medians(size: NDArray[np.int64], seconds: NDArray[np.float64])
     instances.
     """
     sizes, which, count = np.unique(size, return_inverse=True, return_counts=True)
-    median = np.array([np.median(seconds[which == i]) for i in range(len(sizes))])
-    return weighted_line(sizes, median, np.sqrt(count) / median)
+    typical = np.array([median(seconds[which == i]) for i in range(len(sizes))])
+    return weighted_line(sizes, typical, np.sqrt(count) / typical)

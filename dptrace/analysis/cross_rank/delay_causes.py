@@ -22,6 +22,7 @@ from dptrace.analysis.cross_rank.lateness import Lateness
 from dptrace.analysis.cross_rank.program_points import ProgramPoints
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.arrays import median
 from dptrace.timeline.host import HostCause, HostLabel
 from dptrace.timeline.model import UNKNOWN
 
@@ -97,7 +98,7 @@ class LateGroup:
         if not self.matches.step[self.lateness.rows[row]] or (self.points.of_row[self._in_order[place:]] >= 0).any():
             return Cause("before_recording")
         ran = self.computed_ns[row] - (self.computed_ns[self._in_order[place - 1]] if place else 0)
-        excess = float(ran[column] - np.median(ran[self._early(row)]))
+        excess = float(ran[column] - median(ran[self._early(row)]))
         return Cause("compute" if excess > late / 2 else "unknown")
 
     def _held_up_at(self, row: int, column: int) -> tuple[int | None, int | None]:
@@ -140,7 +141,7 @@ class LateGroup:
         rows = rows[self.points.of_row[rows] >= first]
         before = self._in_order[np.maximum(self._place[rows] - 1, 0)]
         work = self.work_ns[rows] - self.work_ns[before]
-        excess = work[:, column] - np.median(work[:, early], axis=1)
+        excess = work[:, column] - median(work[:, early], axis=1)
         for place in np.argsort(-excess, axis=None, kind="stable").tolist():
             segment, kind = divmod(place, 2)
             if excess[segment, kind] <= _LEAST_NS or left <= _ENOUGH * late:
@@ -167,11 +168,11 @@ class LateGroup:
         early, point = self._early(row), int(self.points.of_row[row])
         # A CUDA graph launches the work of many segments at once: compare by device time instead.
         ran = self.computed_ns[row] - self.computed_ns[previous]
-        excess = float(ran[column] - np.median(ran[early]))
+        excess = float(ran[column] - median(ran[early]))
         if excess > left / 2:
             found[point, Cause("compute")] = found.get((point, Cause("compute")), 0.0) + min(excess, left)
             left -= min(excess, left)
-        skew = float(self.ends_ns[previous, column] - np.median(self.ends_ns[previous, early]))
+        skew = float(self.ends_ns[previous, column] - median(self.ends_ns[previous, early]))
         if left > _ENOUGH * late and skew > left / 2:
             kind = str(self.matches.kind[self.lateness.rows[previous]])
             found[int(self.points.of_row[previous]), Cause("uneven_end", kind)] = min(skew, left)
@@ -186,9 +187,7 @@ class LateGroup:
         Older lag only used up the lead that the host had over its device.
         """
         early = self._early(row)
-        lag = self.points.aligned_ns[: point + 1, column] - np.median(
-            self.points.aligned_ns[: point + 1, early], axis=1
-        )
+        lag = self.points.aligned_ns[: point + 1, column] - median(self.points.aligned_ns[: point + 1, early], axis=1)
         least = float(lag[point])
         while point >= 0 and least > 0 and left > max(_NEGLIGIBLE * late, 1000):
             below = min(least, float(lag[point - 1])) if point else 0.0

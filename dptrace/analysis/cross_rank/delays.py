@@ -16,6 +16,7 @@ from dptrace.analysis.cross_rank.delay_causes import LateGroup
 from dptrace.analysis.cross_rank.lateness import Lateness
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64, covered
 from dptrace.timeline.host import HostCause
 
@@ -101,7 +102,7 @@ class _Ledger:
         self._held[late] += cost
         early = lateness.early[row]
         queued = np.maximum(self.group.points.queued_ns(row, lateness.start_ns[row]), 0) + self._held
-        back = max(0.0, self._shift - float(np.median(queued[early])))
+        back = max(0.0, self._shift - float(median(queued[early])))
         self._shift += cost - back
         for key, arrival, left in sorted(self._open, key=lambda entry: entry[0] not in now):
             took = min(left[0], back)

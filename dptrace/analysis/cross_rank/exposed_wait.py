@@ -19,6 +19,7 @@ from dptrace.analysis.cross_rank.clocks import Clocks
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, subtract, union
 
 __all__ = ["WAIT_FIGURES", "CallWaits", "ExposedWait", "WaitFigures", "exposed_parts", "exposed_waits", "sum_of_waits"]
@@ -44,8 +45,8 @@ class WaitFigures(msgspec.Struct, frozen=True):
 
     def median(self) -> dict[str, int | None]:
         """Return the medians over the steps; the wait is None unless it is known in all of them."""
-        wait = int(np.median(self.wait_ns)) if self.known.all() and len(self.known) else None
-        return {"exposed_wait_ns": wait, "exposed_unmatched_ns": int(np.median(self.unmatched_ns))}
+        wait = int(median(self.wait_ns)) if self.known.all() and len(self.known) else None
+        return {"exposed_wait_ns": wait, "exposed_unmatched_ns": int(median(self.unmatched_ns))}
 
     def cut(self, steps: slice) -> WaitFigures:
         """Keep some steps."""

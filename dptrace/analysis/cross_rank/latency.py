@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.transfers import Timing
 from dptrace.analysis.matching.match import Matches
+from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64
 from dptrace.timeline.model import Phase
 
@@ -128,8 +129,8 @@ def _family(name: str) -> str:
 def _latency(matches: Matches, timing: Timing, part: Int64, name: str) -> Latency:
     one = part[0]
     transfer = timing.transfer_ns[part]
-    middle = np.median(transfer)
-    deviation = np.median(np.abs(transfer - middle))
+    middle = median(transfer)
+    deviation = median(np.abs(transfer - middle))
     # With unknown sizes, larger messages would seem slow.
     sizes = matches.bytes[part]
     comparable = len(part) >= _FEWEST and (sizes.min() > 0 or bool(name)) and sizes.max() <= _ALIKE * sizes.min()
@@ -141,11 +142,11 @@ def _latency(matches: Matches, timing: Timing, part: Int64, name: str) -> Latenc
         name=name,
         kind=str(matches.kind[one]),
         group=int(matches.group[one]),
-        bytes=int(np.median(sizes)),
+        bytes=int(median(sizes)),
         instances=part,
         transfer_ns=transfer,
         wait_ns=float(waited.mean()) if len(waited) else None,
-        busbw=float(np.median(rates)) if len(rates) else None,
+        busbw=float(median(rates)) if len(rates) else None,
         slow=slow,
         phase=int(matches.phase[one]) if name else UNKNOWN_PHASE,
     )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.clocks import Clocks
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64
 from dptrace.timeline.model import UNKNOWN
 
@@ -50,7 +51,7 @@ class ProgramPoints(msgspec.Struct, frozen=True, dict=True):
         known = np.flatnonzero((launch_ns != UNKNOWN).all(axis=1))
         points = np.concatenate([_step_starts(devices), launch_ns[known]])
         row = np.concatenate([np.full(len(points) - len(known), -1), known])
-        order = np.argsort(np.median(align(points), axis=1), kind="stable")
+        order = np.argsort(median(align(points), axis=1), kind="stable")
         points, row = _with_returns(devices, points[order], row[order])
         of_row = np.full(len(launch_ns), -1, np.int64)
         of_row[row[row >= 0]] = np.flatnonzero(row >= 0)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
-
 from dptrace.analysis.cross_rank.delay import Delay
 from dptrace.analysis.matching.match import Matches
 from dptrace.analysis.per_gpu.device import DeviceFigures
+from dptrace.core.arrays import median
 from dptrace.timeline.model import Kind
 
 __all__ = ["name_slow_kernels"]
@@ -26,7 +25,7 @@ def name_slow_kernels(delays: Sequence[Delay], matches: Matches, devices: Sequen
     for delay in wanted[:_MOST_NAMED]:
         own = _kernels(delay, delay.device, matches, devices)
         others = [_kernels(delay, device, matches, devices) for device in delay.waiting[:_MOST_COMPARED]]
-        excess = {name: ns - float(np.median([other[name] for other in others])) for name, ns in own.items()}
+        excess = {name: ns - float(median([other[name] for other in others])) for name, ns in own.items()}
         if excess and (name := max(excess, key=lambda name: excess[name])) and excess[name] > 0:
             delay.what = name
 

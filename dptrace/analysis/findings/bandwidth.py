@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.analysis.findings.finding import Finding, FindingContext
-from dptrace.core.arrays import unique
+from dptrace.core.arrays import median, unique
 from dptrace.core.units import byte_size, duration
 
 __all__ = ["low_bandwidth", "slow_collectives"]
@@ -85,11 +85,11 @@ def _against_link(context: FindingContext, large: NDArray[np.bool_]) -> list[Fin
     inside = large & _one_machine(context)[matches.group] if len(matches) else large
     for kind in sorted(set(matches.kind[inside].tolist())):
         rows, link = inside & (matches.kind == kind), _link(context.metadata, str(kind))
-        middle = float(np.median(context.timing.busbw[rows]))
+        middle = float(median(context.timing.busbw[rows]))
         if middle >= _REACHED * link:
             continue
         text = (
-            f"{kind} of large messages ({byte_size(float(np.median(matches.bytes[rows])))}) reaches "
+            f"{kind} of large messages ({byte_size(float(median(matches.bytes[rows])))}) reaches "
             f"{100 * middle / link:.0f} % of the {link / 1e9:.3g} GB/s measured on this machine's links."
         )
         found.append(
@@ -109,11 +109,11 @@ def _against_each_other(context: FindingContext, large: NDArray[np.bool_]) -> li
         comparable.setdefault((str(matches.kind[place]), int(matches.size[place]), doubling), []).append(place)
     for (kind, _, _), rows in comparable.items():
         groups = {int(g): [r for r in rows if matches.group[r] == g] for g in unique(matches.group[rows])}
-        middles = {g: float(np.median(busbw[own])) for g, own in groups.items() if len(own) >= _FEWEST}
+        middles = {g: float(median(busbw[own])) for g, own in groups.items() if len(own) >= _FEWEST}
         if len(middles) < 2:
             continue
         slowest = min(middles, key=lambda g: middles[g])
-        others = float(np.median([middle for g, middle in middles.items() if g != slowest]))
+        others = float(median([middle for g, middle in middles.items() if g != slowest]))
         if middles[slowest] >= _HALF * others:
             continue
         chosen = np.zeros(len(matches), np.bool_)
@@ -146,7 +146,7 @@ def slow_collectives(context: FindingContext) -> list[Finding]:
         # A stage without work waits in its messages: this belongs to the schedule.
         if not latency.slow.any() or (latency.kind == "send_recv" and context.pipelines):
             continue
-        middle = float(np.median(latency.transfer_ns))
+        middle = float(median(latency.transfer_ns))
         for row, transfer in zip(latency.instances[latency.slow], latency.transfer_ns[latency.slow], strict=True):
             members = slice(int(context.matches.first[row]), int(context.matches.first[row + 1]))
             cost += float(np.minimum(context.net_ns[members], transfer - middle).sum())

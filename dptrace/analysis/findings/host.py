@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from dptrace.analysis.findings.advice import ALLOCATOR_ADVICE, PYTHON_ADVICE, SYNCHRONIZING_ADVICE
 from dptrace.analysis.findings.finding import MIN_SHARE, Finding, FindingContext
 from dptrace.analysis.findings.idle_gaps import gaps_text, longest_gaps, main_activity
+from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64
 from dptrace.core.units import duration
 from dptrace.timeline.host import HostCause
@@ -91,7 +92,7 @@ def _idle_finding(context: FindingContext, cause: str, texts: tuple[str, str, st
     step = int(own.argmax())
     if len(own) > 1 and int(own[step]) > _ONE_STEP * int(own.sum()):
         text += f", {duration(int(own[step]))} in {device.split.names[step]} alone"
-    elif len(devices) > 1 and means[most] > 1.5 * np.median(means):
+    elif len(devices) > 1 and means[most] > 1.5 * median(means):
         text += f", most on rank {device.timeline.rank} ({duration(means[most])} per step)"
     gaps = longest_gaps(device, cause, int(own.sum()), context.claimed[most])
     rank = device.timeline.rank if len(devices) > 1 else None

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64
 
 __all__ = ["Offset", "Shared", "estimate_drift", "estimate_offset", "estimate_offsets"]
@@ -93,12 +94,12 @@ def estimate_drift(time: Int64, difference: NDArray[np.float64]) -> tuple[float,
     middle = (int(time.min()) + int(time.max())) // 2
     moment = (time - middle).astype(np.float64)
     drift = _drift(moment, difference)
-    return float(np.median(difference - drift * moment)), drift, middle
+    return float(median(difference - drift * moment)), drift, middle
 
 
 def _scatter(values: NDArray[np.float64]) -> float:
     """Return the standard deviation of a normal distribution with this median absolute deviation."""
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+    return 1.4826 * float(median(np.abs(values - median(values))))
 
 
 def _causal(shared: Shared, drifted: NDArray[np.float64]) -> tuple[float, float]:
@@ -123,7 +124,7 @@ def _drift(moment: NDArray[np.float64], difference: NDArray[np.float64]) -> floa
     if (run <= 0).any():
         return 0.0
     slopes = (difference[-half:] - difference[:half]) / run
-    slope = float(np.median(slopes))
+    slope = float(median(slopes))
     moved = abs(slope) * float(moment[-1] - moment[0])
     error = 1.25 * _scatter(slopes) / np.sqrt(half)
     certain = abs(slope) > 4 * error and moved > max(3 * _scatter(difference - slope * moment), 2 * _FLOOR_NS)

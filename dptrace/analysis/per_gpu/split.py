@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64, IntervalSet, covered, intersect, subtract, union
 from dptrace.timeline.model import Kind, Phase, Timeline
 
@@ -127,7 +128,7 @@ class Split(msgspec.Struct, frozen=True):
 
     def median(self) -> dict[str, int]:
         """Return the median of each figure over the steps; the medians need not add up."""
-        return {name: int(np.median(values)) for name, values in self.figures.items()}
+        return {name: int(median(values)) for name, values in self.figures.items()}
 
 
 def _sets(timeline: Timeline) -> list[IntervalSet]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.analysis.per_gpu.split import FIGURES
+from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64
 
 __all__ = ["StepGrid", "middle_step", "step_grid"]
@@ -69,7 +70,7 @@ def middle_step(devices: Sequence[DeviceFigures]) -> str | None:
     count = grid.present.sum(axis=0)
     common = np.flatnonzero(count == count.max())
     wall = grid.figures["wall_ns"].sum(axis=0)[common] / count.max()
-    return grid.steps[int(common[np.abs(wall - np.median(wall)).argmin()])]
+    return grid.steps[int(common[np.abs(wall - median(wall)).argmin()])]
 
 
 def _in_order(names: list[tuple[str, ...]]) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dptrace.readers.kineto.columns import DAMAGE, EventSink
 from dptrace.readers.kineto.envelope import BLANK, is_closed_list, is_complete_list
 from dptrace.readers.kineto.json_stream import LIST
-from dptrace.readers.kineto.repair import clean, escape_quotes, last_values, salvage, split_at_braces, split_events
 from dptrace.readers.kineto.structure import count_brackets, is_list, values_of
 
 __all__ = ["PieceDecoder", "add_stretch", "decode_whole", "take_events"]
@@ -138,6 +137,9 @@ def take_events(events: bytes, columns: EventSink) -> bool:
 
 def _repair_events(text: bytes, columns: EventSink) -> None:
     """Repair a damaged event, split it into several where they run together, or salvage what remains of it."""
+    # Compiling its patterns takes 4 ms of each start, and few files are damaged.
+    from dptrace.readers.kineto.repair import clean, escape_quotes, last_values, salvage, split_at_braces, split_events
+
     text = text.strip(BLANK)
     if take_events(last_values(text), columns):
         return

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from dptrace.readers.kineto.columns import DAMAGE
-from dptrace.readers.kineto.repair import closing_bracket, recover_metadata_fields
+from dptrace.readers.kineto.structure import closing_bracket
 
 __all__ = [
     "BLANK",
@@ -78,6 +78,8 @@ def decode_document(head: bytes, tail: bytes) -> Metadata | None:
 
 def recover_metadata(around: bytes) -> Metadata:
     """Return the metadata that can be found in a document that can't be decoded."""
+    from dptrace.readers.kineto.repair import recover_metadata_fields
+
     base, document = recover_metadata_fields(around)
     rest = "only the clock's base and the rank were read" if base is not None or document else "it was not read"
     return Metadata(base, document, None, (f"The document around the events can't be decoded; {rest}.",))

@@ -24,7 +24,6 @@ from dptrace.readers.kineto.envelope import BLANK, End, Metadata, decode_documen
 from dptrace.readers.kineto.event_schema import as_count
 from dptrace.readers.kineto.json_stream import LIST
 from dptrace.readers.kineto.parallel_decode import ParallelDecoder, is_worthwhile
-from dptrace.readers.kineto.repair import recover_metadata_fields
 from dptrace.readers.kineto.structure import State, find_list
 from dptrace.readers.kineto.validation import EventColumns, validate_events
 from dptrace.readers.sources.source import Source
@@ -81,6 +80,8 @@ def _next_list(text: bytes, found: End, head: bytes) -> int | None:
 
 def _finish_bare(source: Source, piece: Piece, columns: EventSink) -> tuple[Metadata, str]:
     """Decode the end of a file of bare events, one per line."""
+    from dptrace.readers.kineto.repair import recover_metadata_fields
+
     text = piece.text.strip(BLANK)
     add_stretch(text, piece.between, columns)
     why = "" if text.endswith((b"}", b"]")) else "it ends in the middle"

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import msgspec
 
 from dptrace.readers.kineto.event_schema import DAMAGE
-from dptrace.readers.kineto.repair import closing_bracket
 
 __all__ = [
     "Brackets",
     "State",
+    "closing_bracket",
     "count_brackets",
     "cut_between_events",
     "find_list",
@@ -177,3 +177,41 @@ def count_brackets(text: bytes) -> Brackets:
             if depth == 0:
                 end = mark.start() if sign == b"}" else -1
     return Brackets(last, depth > 0)
+
+
+_MARK = re.compile(rb'["{}\[\]]')
+_MOST_MARKS = 4_000_000
+"""Maximum quotation marks and brackets counted; the text after a real file's last event has some thousand."""
+
+
+def closing_bracket(text: bytes, depth: int, at: int = 0) -> int:
+    """Return the position after the bracket that closes the *depth* brackets open at *at*, or -1 if none does.
+
+    With depth 0 it is the end of the next list or object. Linear in the text; gives up after ``_MOST_MARKS``.
+    """
+    for _ in range(_MOST_MARKS):
+        if (mark := _MARK.search(text, at)) is None:
+            return -1
+        at = mark.end()
+        sign = mark.group()
+        if sign == b'"':
+            if (at := _end_of_text(text, at)) < 0:
+                return -1
+        elif sign in b"{[":
+            depth += 1
+        else:
+            depth -= 1
+            if depth <= 0:
+                return at
+    return -1
+
+
+def _end_of_text(text: bytes, at: int) -> int:
+    while (end := text.find(b'"', at)) >= 0:
+        before = end
+        while text[before - 1 : before] == b"\\" and before > at:
+            before -= 1
+        if (end - before) % 2 == 0:
+            return end + 1
+        at = end + 1
+    return -1

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.core.arrays import median
 from dptrace.core.intervals import Int64
 from dptrace.core.units import plural
 from dptrace.readers.trace import Category
@@ -75,7 +76,7 @@ def _far_in_time(rows: EventColumns, keep: NDArray[np.bool_]) -> NDArray[np.bool
     if not keep.any() or int(rows.end[keep].max()) - int(rows.start[keep].min()) <= _DAY:
         return far
     set_times = keep & ((rows.start != 0) | (rows.end != 0))
-    middle = int(np.median(rows.start[set_times])) if set_times.any() else 0
+    middle = int(median(rows.start[set_times])) if set_times.any() else 0
     far[:] = (rows.start < middle - _DAY) | (rows.end > middle + _DAY)
     return far
 

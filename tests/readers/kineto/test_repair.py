@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.kineto.repair import (
     clean,
-    closing_bracket,
     escape_quotes,
     last_values,
     recover_metadata_fields,
@@ -23,6 +22,7 @@ from dptrace.readers.kineto.repair import (
     split_at_braces,
     split_events,
 )
+from dptrace.readers.kineto.structure import closing_bracket
 from tests.support.kineto_files import BASE_NS, KinetoFile
 
 PLAIN = '{"ph": "X", "cat": "kernel", "name": %s, "pid": 0, "tid": 7, "ts": 5, "dur": 3, "args": %s}'
@@ -123,21 +123,6 @@ def test_damaged_events_of_another_spelling_are_all_read(tmp_path: Path) -> None
     path.write_text(f'{{"traceEvents": [{", ".join(events)}]}}')
 
     assert [1000 * k for k in range(60)] == read_trace(path).start_ns.tolist()
-
-
-@pytest.mark.parametrize(
-    ("text", "depth", "end"),
-    [
-        (b"[1, [2]] 3", 0, 8),
-        (b'{"a]": "\\"]"} x', 0, 13),
-        (b'1, "]", [2]] x', 1, 12),
-        (b"[[1]", 0, -1),
-        (b'["never ends]', 0, -1),
-    ],
-)
-def test_the_closing_bracket_is_found_by_counting(text: bytes, depth: int, end: int) -> None:
-    """Brackets inside strings don't count, whatever is escaped there."""
-    assert end == closing_bracket(text, depth)
 
 
 @pytest.mark.parametrize("sign", [b'"', b'\\"', b"[", b'"}', b'" ', b'"name":"', b', "', b"} "])

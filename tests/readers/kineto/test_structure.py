@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dptrace.readers.kineto.structure import (
     State,
+    closing_bracket,
     count_brackets,
     cut_between_events,
     find_list,
@@ -94,3 +95,18 @@ def test_damaged_text_is_cut_where_events_seem_to_meet() -> None:
     text = b'{"a": "x"y"}, {"a": "{1"}, {"a": 2'
 
     assert text.rindex(b"}") == cut_between_events(text, b'}, {"a":')
+
+
+@pytest.mark.parametrize(
+    ("text", "depth", "end"),
+    [
+        (b"[1, [2]] 3", 0, 8),
+        (b'{"a]": "\\"]"} x', 0, 13),
+        (b'1, "]", [2]] x', 1, 12),
+        (b"[[1]", 0, -1),
+        (b'["never ends]', 0, -1),
+    ],
+)
+def test_the_closing_bracket_is_found_by_counting(text: bytes, depth: int, end: int) -> None:
+    """Brackets inside strings don't count, whatever is escaped there."""
+    assert end == closing_bracket(text, depth)
