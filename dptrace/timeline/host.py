@@ -72,7 +72,7 @@ class HostActivity(msgspec.Struct, frozen=True):
 
     def intervals(self, *causes: HostCause) -> IntervalSet:
         """Return when the host was busy with any of these causes."""
-        chosen = np.isin([label.cause for label in self.labels], causes)[self.label]
+        chosen = np.array([label.cause in causes for label in self.labels], np.bool_)[self.label]
         ends = np.append(self.start_ns[1:], self.end_ns)
         return union(self.start_ns[chosen], ends[chosen])
 

@@ -225,7 +225,7 @@ def _mark_passive(
     labels: list[HostLabel], label: NDArray[np.int64], times: Int64, communicating: IntervalSet
 ) -> NDArray[np.int64]:
     """Relabel blocking calls while the device communicates: they wait for it, and it for other ranks."""
-    blocks = np.isin([own.cause for own in labels], (HostCause.ALLOCATOR, HostCause.SYNCHRONIZING))
+    blocks = np.array([own.cause in (HostCause.ALLOCATOR, HostCause.SYNCHRONIZING) for own in labels], np.bool_)
     inside = covered(communicating, times + 1) > covered(communicating, times)
     return _relabel(labels, label, blocks[label] & inside, HostCause.PASSIVE)
 

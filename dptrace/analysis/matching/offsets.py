@@ -167,10 +167,11 @@ _Table = tuple[Int64, NDArray[np.int32], Int64, Int64]
 def _next_level(level: Sequence[int], rows: Sequence[Int64], table: _Table, found: list[Offset | None]) -> list[int]:
     """Find the offsets of all devices that share collectives with this level; return these devices."""
     fresh: dict[int, Offset] = {}
-    for hub in level:
+    missing = np.array([offset is None for offset in found])
+    for hub in level if missing.any() else ():
         base = found[hub]
         assert base is not None
-        for other, shared in _neighbors(rows[hub], table, found):
+        for other, shared in _neighbors(rows[hub], table, missing):
             chained = base.chain(estimate_offset(shared))
             if other not in fresh or chained.uncertainty_ns < fresh[other].uncertainty_ns:
                 fresh[other] = chained
@@ -179,10 +180,9 @@ def _next_level(level: Sequence[int], rows: Sequence[Int64], table: _Table, foun
     return sorted(fresh)
 
 
-def _neighbors(rows: Int64, table: _Table, found: Sequence[Offset | None]) -> list[tuple[int, Shared]]:
-    """Return, for each device without an offset, the collectives it shares with the device of *rows*."""
+def _neighbors(rows: Int64, table: _Table, missing: NDArray[np.bool_]) -> list[tuple[int, Shared]]:
+    """Return, for each *missing* device, the collectives it shares with the device of *rows*."""
     instance, device, start_ns, end_ns = table
-    missing = np.array([offset is None for offset in found])
     low = np.searchsorted(instance, instance[rows], side="left")
     size = np.searchsorted(instance, instance[rows], side="right") - low
     own = np.repeat(rows, size)
