@@ -63,8 +63,9 @@ def categories() -> list[dict[str, Any]]:
 def _with_inks(entry: dict[str, Any]) -> dict[str, Any]:
     color = str(entry["color"])
     ink = theme.ink_on(color)
-    dark, dark_ink = theme.DARK.get(color, (color, ink))
-    return {**entry, "ink": ink, "dark": {"color": dark, "ink": dark_ink}}
+    dark, dark_ink = theme.DARK[color]
+    pattern = {"pattern": theme.PATTERNS[color]} if color in theme.PATTERNS else {}
+    return {**entry, **pattern, "ink": ink, "dark": {"color": dark, "ink": dark_ink}}
 
 
 def layout(chart: Chart) -> dict[str, Any]:

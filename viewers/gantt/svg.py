@@ -232,13 +232,16 @@ def _label(canvas: Canvas, layout: SvgLayout, row: Row) -> None:
         if phase:
             if (x := _filled_place(layout, row, category, left, right, width)) is None:
                 continue
-            # A box in the phase's colour covers short idle gaps under the text.
-            canvas.rect(x + 1, row.y + 1, width, row.height - 2, _COLORS[category], round_=3)
-            canvas.text(x + 5, middle, fitting, theme.ink_on(_COLORS[category]), 11, on=_COLORS[category])
+            color = _COLORS[category]
             left = x
         elif place := _on_one_color(layout, row, left, right, width):
             x, color = place
-            canvas.text(x + 4, middle, fitting, theme.ink_on(color), 11, on=color)
+        else:
+            continue
+        # A box in the block's colour covers short gaps and the lines of a pattern under the text.
+        if phase or color in theme.PATTERNS:
+            canvas.rect(x + 1, row.y + 1, width, row.height - 2, color, round_=3, plain=True)
+        canvas.text(x + 5, middle, fitting, theme.ink_on(color), 11, on=color)
         reach = left + width + 2
 
 

@@ -8,7 +8,6 @@ import { Link, stepNamed } from "./hash.js";
 import { CollectiveKinds } from "./collective_kinds.js";
 import { Measure } from "./measure.js";
 import { CollectiveMembers } from "./collective_members.js";
-import { isExposed } from "./rows.js";
 import { SearchIndex } from "./search.js";
 import { Selection } from "./select.js";
 import { figures } from "./summary.js";
@@ -138,7 +137,7 @@ export class Interactions {
     const share = (ns) => percentOf(ns, sum.wall);
     const rows = this.scene.order.flatMap((category) => {
       const ns = sum.parts[category] ?? 0;
-      return ns > 0 || category === idle ? [[named(category, this.scene.categories[category].label, isExposed(this.scene, category)), duration(ns), share(ns)]] : [];
+      return ns > 0 || category === idle ? [[named(category, this.scene.categories[category]), duration(ns), share(ns)]] : [];
     });
     rows.push(Object.assign(["total", duration(sum.wall), share(sum.wall)], { className: "total" }));
     const kinds = this.kinds.figures(from, to).map(({ kind, ...time }) => [collectiveWord({ kind }) || "other", duration(time.exposed), duration(time.overlapped)]);
@@ -177,8 +176,8 @@ function press(selector, yes) {
   $(selector).setAttribute("aria-pressed", String(yes));
 }
 
-function named(category, label, hatched) {
+function named(category, look) {
   const node = element("span");
-  node.append(swatch(category, hatched), label);
+  node.append(swatch(category, look), look.label);
   return node;
 }

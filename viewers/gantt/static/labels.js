@@ -173,10 +173,10 @@ export class Labels {
       const { short } = scene.categories[lod.category[index]];
       const end = lod.start[index] + lod.duration[index], label = columns.name[index];
       // An action of a pipeline schedule has its own label, such as F3.
-      if (label) return [`${visible(scene.names[label - 1])} ${duration(lod.duration[index])}`, visible(scene.names[label - 1])];
+      const name = label ? visible(scene.names[label - 1]) : short;
       // Where idle time interrupts a phase, a time next to its name would be read as that of the block under the label.
       const busy = lod.busy(row.lane, lod.category[index], lod.start[index], end), whole = busy >= (1 - MIXED_PHASE) * lod.duration[index];
-      return whole ? [`${short} ${duration(busy)}`, short] : [short];
+      return whole ? [`${name} ${duration(busy)}`, name] : [name];
     }
     if (row.role === "idle") {
       const { short } = scene.categories[lod.category[index]];
@@ -210,8 +210,8 @@ export class Labels {
     if (!this.#claim(x - PADDING + 1, x + this.#width(text), row, view)) return false;
     const y = row.y + row.h / 2;
     view.left--;
-    if (row.role === "phases" || row.role === "idle") {
-      // Patterns (idle causes) and gaps (phases) under a text are covered by a box in the interval's color.
+    if (row.role === "phases" || this.scene.categories[category].pattern) {
+      // Patterns and gaps (phases) under a text are covered by a box in the interval's color.
       context.fillStyle = neutral ? paper : color;
       context.strokeStyle = quiet;
       context.beginPath();

@@ -1,7 +1,7 @@
 /** The bar and the figures above the chart: exact sums over the visible time inside the steps. */
 
 import { element } from "../../base/static/dom.js";
-import { busyCategories, insideSteps, isExposed, laneOf, stepEnd } from "./rows.js";
+import { busyCategories, insideSteps, laneOf, stepEnd } from "./rows.js";
 import { collectiveWord, duration, moment, percent, percentOf } from "./text.js";
 
 function median(values) {
@@ -86,8 +86,8 @@ export class Summary {
       if (category !== this.scene.special.idle && !drawn.includes(category)) continue;
       const share = sum.wall ? sum.parts[category] / sum.wall : 0;
       if (share < 0.0005) continue;
-      const { label, short } = this.scene.categories[category];
-      const segment = element("div", isExposed(this.scene, category) ? "segment hatched" : "segment");
+      const { label, short, pattern } = this.scene.categories[category];
+      const segment = element("div", pattern ? `segment ${pattern}` : "segment");
       Object.assign(segment.style, { flexGrow: share, backgroundColor: `var(--c${category})`, color: `var(--i${category})` });
       segment.dataset.category = category;
       segment.dataset.ns = sum.parts[category];
