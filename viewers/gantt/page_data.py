@@ -128,7 +128,7 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, store: ColumnStor
             "causes": [cause_category(cause) for cause in CAUSES],
         },
         "names": chart.names,
-        "collectives": [_collective(name, known) for name, known in chart.collectives],
+        "collectives": [_collective(*known) for known in chart.collectives],
         "details": details,
         "chrome": theme.CHROME,
         "lanes": [
@@ -139,10 +139,10 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, store: ColumnStor
     }
 
 
-def _collective(name: str, known: Collective) -> dict[str, Any]:
+def _collective(name: str, known: Collective, title: str) -> dict[str, Any]:
     entry = {"name": name, "kind": known.kind, "bytes": known.bytes, "dtype": known.dtype, "group": known.group}
     entry["size"] = known.group_size
-    return entry | ({"label": known.label} if known.label else {})
+    return entry | {key: text for key, text in (("label", known.label), ("title", title)) if text}
 
 
 def _first(lane: Lane) -> int:

@@ -1,6 +1,7 @@
 /** The tooltip and the outline of the interval under the pointer. */
 
 import { element } from "../../base/static/dom.js";
+import { collectiveName, waitedFor } from "./collective_labels.js";
 import { laneAt } from "./extra_rows.js";
 import { busyCategories, laneOf, stepAt, stepEnd, streamWord, stripSteps } from "./rows.js";
 import { bytes, duration, integer, moment, percent, percentOf, shortName, visible } from "./text.js";
@@ -185,22 +186,23 @@ export class Hover {
   }
 
   #collective(index) {
-    const { name, kind, bytes: size, dtype, group, size: members } = this.scene.collectives[this.columns.name[index]];
+    const known = this.scene.collectives[this.columns.name[index]], { name, kind, bytes: size, dtype, group, label, size: members } = known;
     const exposed = this.columns.exposed[index - this.columns.exposedFrom[this.row.track]];
     const time = this.lod.duration[index];
-    const facts = [size ? bytes(size) : "", dtype, group && `group ${group}`, members ? `${members} ranks` : ""].filter(Boolean);
-    const lines = [line(visible(kind && kind !== "other" ? kind : shortName(name)), "head"), line(visible(name), "full")];
+    const facts = [known.title && kind !== "other" ? kind : "", size ? bytes(size) : "", dtype, group && `group ${group}`, members ? `${members} ranks` : ""].filter(Boolean);
+    const lines = [line(visible(collectiveName(known)), "head"), line(visible([name, label].filter(Boolean).join(" · ")), "full")];
     if (facts.length) lines.push(line(visible(facts.join(" · "))));
     lines.push(line(this.#span(index)));
     lines.push(line(`exposed ${duration(exposed)} (${percentOf(exposed, time)}) · overlapped ${duration(time - exposed)}`));
     return [...lines, ...this.#waited(index)];
   }
 
-  /** How long a collective waited, and for which rank; nothing where that is unknown or it did not. */
+  /** How long a collective waited, and for which rank, or why that is not known; nothing where it did not wait. */
   #waited(index) {
     const place = index - this.columns.exposedFrom[this.row.track];
-    const wait = this.columns.wait[place] - 1, rank = this.columns.waitsFor[place] - 1;
-    return wait > 0 ? [line(`waiting for ${rank < 0 ? "other ranks" : `rank ${rank}`}: ${duration(wait)}`)] : [];
+    const wait = this.columns.wait[place] - 1, rank = this.columns.waitsFor[place] - 1, { unknownWaits } = this.scene;
+    if (wait < 0 && unknownWaits) return [line(`waiting unknown: ${unknownWaits}`, "dim")];
+    return wait > 0 ? [line(`${waitedFor(rank)}: ${duration(wait)}`)] : [];
   }
 
   /** A part of a step: its time in the step, and the interval under the pointer. */

@@ -140,9 +140,9 @@ export class Interactions {
       return ns > 0 || category === idle ? [[named(category, this.scene.categories[category]), duration(ns), share(ns)]] : [];
     });
     rows.push(Object.assign(["total", duration(sum.wall), share(sum.wall)], { className: "total" }));
-    const kinds = this.kinds.figures(from, to).map(({ kind, ...time }) => [collectiveWord({ kind }) || "other", duration(time.exposed), duration(time.overlapped)]);
+    const kinds = this.kinds.figures(from, to).map(({ kind, ...time }) => [collectiveWord({ kind }) || "other", duration(time.exposed), this.scene.unknownWaits && !time.waiting ? "?" : duration(time.waiting), duration(time.overlapped)]);
     const many = this.scene.tracks.length, note = element("p", "quiet", `Starts at ${moment(from, to - from)}${many > 1 ? `; sum over all ${many} GPUs` : ""}; time outside the steps is not counted.`);
-    const nodes = [note, table(["part", "time", "share"], rows), ...(kinds.length ? [table(["communication", "exposed", "overlapped"], kinds)] : [])];
+    const nodes = [note, table(["part", "time", "share"], rows), ...(kinds.length ? [table(["communication", "exposed", "of it waiting", "overlapped"], kinds)] : [])];
     this.card.show("measure", duration(to - from), nodes, { close: () => this.measure.clear() });
   }
 

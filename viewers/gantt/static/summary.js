@@ -101,7 +101,7 @@ export class Summary {
   /** Set the tooltip of an indicator to the times per kind of collective. */
   #titleByKind(indicator, chosen, from, to) {
     const kindFigures = this.kinds?.figures(from, to, chosen) ?? [];
-    indicator.title = kindFigures.map(({ kind, exposed, overlapped }) => `${collectiveWord({ kind }) || "other"}: ${duration(exposed)} exposed, ${duration(overlapped)} overlapped`).join("\n");
+    indicator.title = kindFigures.map(({ kind, exposed, waiting, overlapped }) => `${collectiveWord({ kind }) || "other"}: ${duration(exposed)} exposed${waiting ? `, ${duration(waiting)} of it waiting` : ""}, ${duration(overlapped)} overlapped`).join("\n");
   }
 
   #indicators(sum, chosen, from, to) {
@@ -117,7 +117,10 @@ export class Summary {
     };
     add("step", steps ? duration(median(sum.steps)) : "–", steps > 1 ? "median step" : "step", median(sum.steps));
     add("exposed", percentOf(whole, sum.wall), "exposed communication", whole, whole > 0.03 * sum.wall);
+    const { unknownWaits } = this.scene;
     if (waited) add("waiting", percentOf(waited, sum.wall), "waiting for other ranks", waited);
+    else if (unknownWaits && whole) add("waiting", "?", "of it waiting", 0);
+    if (unknownWaits && whole) box.lastChild.title = `Waiting is not known for all collectives: ${unknownWaits}.`;
     add("overlapped", percentOf(sum.overlapped, communication), "of communication overlapped", sum.overlapped);
     this.#titleByKind(box.lastChild, chosen, from, to);
     add("idle", percentOf(sum.parts[idle], sum.wall), "idle", sum.parts[idle]);
