@@ -16,6 +16,7 @@ pipeline schedule on a micro-batch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias, TypeVar
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.cross_rank.call_names import call_names
 from dptrace.analysis.cross_rank.exposed_wait import CallWaits, ExposedWait
+from dptrace.analysis.matching.coordinates import coordinates
 from dptrace.analysis.per_gpu.idle import CAUSES, idle
 from dptrace.analysis.per_gpu.split import Part, Segments, exposure, part_intervals_of, partition
 from dptrace.core.intervals import Int64, IntervalSet
@@ -120,6 +122,8 @@ class Track:
     steps: tuple[str, ...]
     bounds_ns: Int64
     """Start of each step and end of the last one, since the chart's origin."""
+    coordinates: Mapping[str, int]
+    """Number of its rank in each dimension of the job's mesh: ``{"dp": 1, "tp": 0}``; empty where not known."""
 
     @property
     def label(self) -> str:
@@ -195,10 +199,18 @@ def chart(run: Run) -> Chart:
     collectives: _Table[_NamedCollective] = _Table()
     tracks, lanes = [], []
     waits, calls = run.cross_rank.exposed_waits, call_names(timelines, run.cross_rank.matches, run.cross_rank.names)
+    mesh = coordinates(run.cross_rank.matches.groups, run.metadata, run.world_size)
     for index, timeline in enumerate(timelines):
         windows = timeline.windows
         tracks.append(
-            Track(timeline.rank, timeline.device, timeline.device_name, windows.names, windows.bounds - origin)
+            Track(
+                timeline.rank,
+                timeline.device,
+                timeline.device_name,
+                windows.names,
+                windows.bounds - origin,
+                mesh.get(timeline.rank, {}),
+            )
         )
         lanes += _lanes(timeline, waits[index], calls[index], index, origin, end, names, collectives)
     return Chart(origin, end - origin, tuple(tracks), _strips(tracks), tuple(lanes), tuple(names), tuple(collectives))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.matching.coordinates import place
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.labels import CAUSE_LABELS, EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
@@ -111,6 +112,8 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, store: ColumnStor
                 "device": track.device_name,
                 "steps": track.steps,
                 "bounds": track.bounds_ns.tolist(),
+                "place": place(track.coordinates),
+                "coordinates": dict(track.coordinates),
             }
             for track in chart.tracks
         ],

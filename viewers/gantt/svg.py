@@ -11,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.matching.coordinates import place
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.analysis.per_gpu.step_grid import middle_step
 from dptrace.core.arrays import unique
@@ -111,6 +112,8 @@ def _frame(canvas: Canvas, layout: SvgLayout) -> None:
             canvas.text(16, middle, track.label, size=13 if row.height > 12 else 10, bold=True)
             low, high = layout.x(float(track.bounds_ns[0])), layout.x(float(track.bounds_ns[-1]))
             canvas.rect(low, row.y, high - low, row.height, theme.IDLE)
+        elif row.role is Role.COMPUTE and track.coordinates:
+            canvas.text(16, middle, place(track.coordinates), _QUIET, 11)
         if several:
             canvas.text(layout.left - 8, middle, _ROW_NAMES[row.role], _QUIET, 10 if row.height < 12 else 12, "end")
 

@@ -23,6 +23,7 @@ _KINDS = {
 _ARROWS = {"send": "→", "recv": "←"}
 _LABEL = re.compile(r"^\w+::(?P<what>[^()]*?)(?: \((?P<where>.+)\))?$")
 _PIPELINE = re.compile(r"^PP:\d*(?:SEND|RECV)_(?P<action>\w+)$")
+_RING = re.compile(r"^Ring::(?P<phase>[\w-]+) \(chunk (?P<send>\d+) out, (?P<recv>\d+) in\)$")
 _SAID_BY_KIND = re.compile("all_?reduce|all_?gather|reduce_?scatter|post_backward_reduce|all_?to_?all")
 """Words of labels that repeat what the kind says."""
 
@@ -66,6 +67,11 @@ def short_name(collective: Collective, instance: str = "") -> str:
     label = collective.label
     if instance and instance != label and not label:
         what = instance
+    elif ring := _RING.match(label):
+        chunk = (
+            f"chunk {ring[collective.kind]}" if collective.kind in _ARROWS else f"{ring['send']} out, {ring['recv']} in"
+        )
+        what = f"{ring['phase']} {chunk}"
     elif pipeline := _PIPELINE.match(label):
         what = pipeline["action"]
     elif named := _LABEL.match(label):

@@ -3,7 +3,7 @@
 import { element } from "../../base/static/dom.js";
 import { collectiveName, waitedFor } from "./collective_labels.js";
 import { laneAt } from "./extra_rows.js";
-import { busyCategories, laneOf, stepAt, stepEnd, streamWord, stripSteps } from "./rows.js";
+import { busyCategories, laneOf, stepAt, stepEnd, streamWord, stripSteps, trackName } from "./rows.js";
 import { bytes, duration, integer, moment, percent, percentOf, shortName, visible } from "./text.js";
 
 /** Distance from the pointer, in pixels, within which a narrow interval is still found. */
@@ -160,7 +160,7 @@ export class Hover {
   #where(index) {
     const track = this.scene.tracks[this.row.track], step = stepAt(track, this.lod.start[index]);
     const stream = this.scene.columns.streams[this.columns.stream[index]];
-    return [step < 0 ? "outside the steps, not counted" : visible(track.steps[step]), track.label, `${streamWord(track)} ${stream}`].join(" · ");
+    return [step < 0 ? "outside the steps, not counted" : visible(track.steps[step]), trackName(track), `${streamWord(track)} ${stream}`].join(" · ");
   }
 
   #kernel(index) {
@@ -173,8 +173,8 @@ export class Hover {
 
   /** An idle interval and its cause. */
   #cause(index) {
-    const { label } = this.scene.categories[this.lod.category[index]], { label: track } = this.scene.tracks[this.row.track];
-    return [line(label, "head"), line(CAUSES[label] ?? ""), line(this.#span(index)), line(track, "dim")];
+    const { label } = this.scene.categories[this.lod.category[index]], track = this.scene.tracks[this.row.track];
+    return [line(label, "head"), line(CAUSES[label] ?? ""), line(this.#span(index)), line(trackName(track), "dim")];
   }
 
   /** The idle cause at a time, as lines; empty if there is none. */
@@ -218,6 +218,6 @@ export class Hover {
     const detail = index < 0 ? this.#why(point) : [line(`this interval: ${this.#span(index)}`)];
     const rank = category === scene.special.waiting ? this.columns.name[index] : 0;
     const label = rank ? `Waiting for rank ${rank - 1}` : scene.categories[category].label;
-    return [line(label, "head"), inStep, ...detail, line(track.label, "dim")];
+    return [line(label, "head"), inStep, ...detail, line(trackName(track), "dim")];
   }
 }

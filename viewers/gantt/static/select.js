@@ -3,7 +3,7 @@
 import { element, table } from "../../base/static/dom.js";
 import { collectiveName } from "./collective_labels.js";
 import { laneAt } from "./extra_rows.js";
-import { stepAt, streamWord } from "./rows.js";
+import { stepAt, streamWord, trackName } from "./rows.js";
 import { bytes, duration, moment, percentOf, rate, shortName, shortOperator, visible } from "./text.js";
 
 /** Shown for a time that the traces do not tell: a rank is missing, or the clocks are not certain enough. */
@@ -61,7 +61,7 @@ export class Selection {
     const { lod, scene, columns } = this, { from, to } = this.plot.range, owner = scene.tracks[track];
     const step = stepAt(owner, lod.start[index]), delay = this.members.launchDelay(index);
     return [
-      ["GPU", owner.label + (owner.device ? ` · ${owner.device}` : "")],
+      ["GPU", trackName(owner) + (owner.device ? ` · ${owner.device}` : "")],
       ["step", step < 0 ? "outside the steps, not counted" : owner.steps[step]],
       ["start", moment(lod.start[index], Math.min(to - from, 1e6))],
       ["duration", duration(lod.duration[index])],

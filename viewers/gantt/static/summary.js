@@ -111,7 +111,7 @@ export class Summary {
     const box = element("div", "indicators");
     const add = (key, value, label, ns, alarming) => {
       const indicator = element("div", alarming ? "indicator alarming" : "indicator");
-      Object.assign(indicator.dataset, { key, ns });
+      Object.assign(indicator.dataset, ns === null ? { key } : { key, ns });
       indicator.append(element("b", "", value), element("span", "", label));
       box.append(indicator);
     };
@@ -119,7 +119,7 @@ export class Summary {
     add("exposed", percentOf(whole, sum.wall), "exposed communication", whole, whole > 0.03 * sum.wall);
     const { unknownWaits } = this.scene;
     if (waited) add("waiting", percentOf(waited, sum.wall), "waiting for other ranks", waited);
-    else if (unknownWaits && whole) add("waiting", "?", "of it waiting", 0);
+    else if (unknownWaits && whole) add("waiting", "?", "of it waiting", null);
     if (unknownWaits && whole) box.lastChild.title = `Waiting is not known for all collectives: ${unknownWaits}.`;
     add("overlapped", percentOf(sum.overlapped, communication), "of communication overlapped", sum.overlapped);
     this.#titleByKind(box.lastChild, chosen, from, to);
