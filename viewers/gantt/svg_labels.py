@@ -31,8 +31,8 @@ _NARROWEST = 30
 """Width in pixels of a labelled block at least."""
 _LABELS = {Role.PHASES: Role.PHASE_LABELS, Role.EXPOSURE: Role.COLLECTIVES}
 
-_Block: TypeAlias = tuple[int, int, tuple[str, ...]]
-"""Start and end of a block, and the texts for it, longest first."""
+_Block: TypeAlias = tuple[int, int, tuple[str, ...], int]
+"""Start and end of a block, the texts for it, longest first, and the category that it must have, or -1."""
 
 
 def draw_labels(canvas: Canvas, layout: SvgLayout, row: Row) -> None:
@@ -44,7 +44,7 @@ def draw_labels(canvas: Canvas, layout: SvgLayout, row: Row) -> None:
     for index in np.flatnonzero(lane.duration_ns >= _NARROWEST * layout.gantt_chart.end_ns / layout.width).tolist():
         category = int(lane.category[index])
         blocks = _phase(layout, row, lane, index) if row.role is Role.PHASES else _collective(layout, row, lane, index)
-        for start, end, texts in blocks:
+        for start, end, texts, wanted in blocks:
             left, right = max(layout.x(start), reach), layout.x(end)
             fitting = next((text for text in texts if text_width(text, 11) + 10 <= right - left), "")
             if not fitting:
@@ -57,6 +57,8 @@ def draw_labels(canvas: Canvas, layout: SvgLayout, row: Row) -> None:
             if place is None:
                 continue
             x, color = place
+            if wanted >= 0 and color != COLORS[wanted]:
+                continue
             # A box in the block's colour covers short gaps and the lines of a pattern under the text.
             if row.role is Role.PHASES or color in theme.PATTERNS:
                 canvas.rect(x + 1, row.y + 1, width, row.height - 2, color, round_=3, plain=True)
@@ -75,7 +77,7 @@ def _phase(layout: SvgLayout, row: Row, lane: Lane, index: int) -> Iterator[_Blo
     # Where idle time interrupts a phase, a time next to its name would be read as that of the block under the label.
     between = " · " if named else " "
     timed = (f"{name}{between}{milliseconds(ns)} ms",) if ns >= (1 - _MIXED) * length else ()
-    yield start, start + length, (*timed, name, name.split()[0])
+    yield start, start + length, (*timed, name, name.split()[0]), category
 
 
 def _collective(layout: SvgLayout, row: Row, lane: Lane, index: int) -> Iterator[_Block]:
@@ -90,8 +92,8 @@ def _collective(layout: SvgLayout, row: Row, lane: Lane, index: int) -> Iterator
         whole = _covered(exposure, WAITING, start, start + wait) >= (1 - _MIXED) * wait
         time = duration(wait)
         waits = (f"{whom} · {time}", f"waiting · {time}", time) if whole else (whom, "waiting")
-        yield start, start + wait, (*(f"{texts[-1]} · {text}" for text in waits[:1]), *waits)
-    yield start + max(wait, 0), start + length, texts
+        yield start, start + wait, (*(f"{texts[-1]} · {text}" for text in waits[:1]), *waits), WAITING
+    yield start + max(wait, 0), start + length, texts, -1
 
 
 def _collective_texts(layout: SvgLayout, lane: Lane, index: int) -> tuple[str, ...]:

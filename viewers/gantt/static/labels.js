@@ -125,13 +125,13 @@ export class Labels {
     if (!wait || waiting === undefined) return;
     const whole = lod.busy(row.lane, waiting, start, start + wait) >= (1 - MIXED) * wait;
     const waits = waitTexts(columns.waitsFor[place] - 1, whole ? wait : null), both = named ? [] : waits.map((text) => `${texts.at(-1)} · ${text}`);
-    this.#onPart(named ? waits : [...both, ...texts.slice(-1), ...waits], row, start, start + wait, view);
+    this.#onPart(named ? waits : [...both, ...texts.slice(-1), ...waits], row, start, start + wait, view, waiting);
   }
 
-  /** Label the part of a collective between two times; whether there was room. */
-  #onPart(texts, row, begin, end, view) {
+  /** Label the part of a collective between two times, with `only` on that category; whether there was room. */
+  #onPart(texts, row, begin, end, view, only) {
     const [left, right] = room(begin, end, view), text = texts.find((one) => this.#width(one) <= right - left);
-    return text !== undefined && this.#onOneColor(text, left, right, row, view);
+    return text !== undefined && this.#onOneColor(text, left, right, row, view, only);
   }
 
   /**
@@ -146,14 +146,14 @@ export class Labels {
   }
 
   /** Label a part of a collective at its left or right end, if one color fills the place of the text; whether one does. */
-  #onOneColor(text, left, right, row, view) {
+  #onOneColor(text, left, right, row, view, only) {
     const { exposed, waiting, overlapped } = this.scene.special, width = this.#width(text);
     for (const x of [left, right - width]) {
       const from = view.from + x * view.px, to = from + width * view.px;
       const shares = [exposed, waiting].map((k) => (k === undefined ? 0 : this.lod.busy(row.lane, k, from, to) / (to - from)));
       if (shares.some((share) => share > MIXED && share < 1 - MIXED)) continue;
       const category = shares[0] > 0.5 ? exposed : shares[1] > 0.5 ? waiting : overlapped;
-      if (this.#text(text, x, row, category, view)) return true;
+      if ((only ?? category) === category && this.#text(text, x, row, category, view)) return true;
     }
     return false;
   }

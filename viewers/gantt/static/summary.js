@@ -119,7 +119,7 @@ export class Summary {
     add("exposed", percentOf(whole, sum.wall), "exposed communication", whole, whole > 0.03 * sum.wall);
     const { unknownWaits } = this.scene;
     if (waited) add("waiting", percentOf(waited, sum.wall), "waiting for other ranks", waited);
-    else if (unknownWaits && whole) add("waiting", "?", "of it waiting", null);
+    else if (unknownWaits && whole) add("waiting", "?", "waiting unknown", null);
     if (unknownWaits && whole) box.lastChild.title = `Waiting is not known for all collectives: ${unknownWaits}.`;
     add("overlapped", percentOf(sum.overlapped, communication), "of communication overlapped", sum.overlapped);
     this.#titleByKind(box.lastChild, chosen, from, to);
