@@ -148,12 +148,12 @@ export class Labels {
   /** Label a part of a collective at its left or right end, if one color fills the place of the text; whether one does. */
   #onOneColor(text, left, right, row, view, only) {
     const { exposed, waiting, overlapped } = this.scene.special, width = this.#width(text);
+    const categories = [exposed, waiting, overlapped].filter((k) => k !== undefined);
     for (const x of [left, right - width]) {
-      const from = view.from + x * view.px, to = from + width * view.px;
-      const shares = [exposed, waiting].map((k) => (k === undefined ? 0 : this.lod.busy(row.lane, k, from, to) / (to - from)));
-      if (shares.some((share) => share > MIXED && share < 1 - MIXED)) continue;
-      const category = shares[0] > 0.5 ? exposed : shares[1] > 0.5 ? waiting : overlapped;
-      if ((only ?? category) === category && this.#text(text, x, row, category, view)) return true;
+      const under = [x - PADDING + 1, x + width + PADDING - 1], shares = categories.map((k) => this.#share(row, [k], under, view));
+      const category = categories.find((k, i) => shares[i] >= 1 - MIXED && shares.every((share, other) => other === i || share <= MIXED));
+      if (category === undefined || (only ?? category) !== category) continue;
+      if (this.#text(text, x, row, category, view)) return true;
     }
     return false;
   }
