@@ -15,6 +15,7 @@ naive; but all of them start after backward, so that backward hides none of them
 from __future__ import annotations
 
 import torch.distributed as dist
+from torch.profiler import record_function
 
 from dptrace.record import Options, World
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
@@ -31,7 +32,10 @@ def train(options: Options, world: World) -> None:
             loss = task.forward(model, x, y)
             optimizer_wrapper.backward(loss, over=world.size)  # so that the sum over the ranks is the average
 
-            pending = [dist.all_reduce(parameter.grad, async_op=True) for parameter in model.parameters()]
+            pending = []
+            for name, parameter in model.named_parameters():
+                with record_function(f"DP::all_reduce ({name})"):  # its name in the trace
+                    pending.append(dist.all_reduce(parameter.grad, async_op=True))
             for reduction in pending:
                 reduction.wait()
 

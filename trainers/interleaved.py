@@ -14,7 +14,11 @@ are computed; only all-reduces that are unfinished at the end of backward are wa
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch.distributed as dist
+from torch import Tensor
+from torch.profiler import record_function
 
 from dptrace.record import Options, World
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
@@ -27,8 +31,13 @@ def train(options: Options, world: World) -> None:
     optimizer_wrapper = OptimizerWrapper(model, options)
 
     pending: list[dist.Work] = []
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(lambda p: pending.append(dist.all_reduce(p.grad, async_op=True)))
+
+    def all_reduce(parameter: Tensor, name: str) -> None:
+        with record_function(f"DP::all_reduce ({name})"):  # its name in the trace
+            pending.append(dist.all_reduce(parameter.grad, async_op=True))
+
+    for name, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(partial(all_reduce, name=name))
 
     with task.record(model) as recording:
         for x, y in task.batches(recording.total_steps):

@@ -15,6 +15,7 @@ network idles while gradients are computed, and the GPU idles while they travel.
 from __future__ import annotations
 
 import torch.distributed as dist
+from torch.profiler import record_function
 
 from dptrace.record import Options, World
 from dptrace.trainers.parts.optimizer_wrapper import OptimizerWrapper
@@ -31,8 +32,9 @@ def train(options: Options, world: World) -> None:
             loss = task.forward(model, x, y)
             optimizer_wrapper.backward(loss, over=world.size)  # so that the sum over the ranks is the average
 
-            for parameter in model.parameters():
-                dist.all_reduce(parameter.grad)
+            for name, parameter in model.named_parameters():
+                with record_function(f"DP::all_reduce ({name})"):  # its name in the trace
+                    dist.all_reduce(parameter.grad)
 
             optimizer_wrapper.step()
             recording.step(loss)

@@ -13,8 +13,9 @@ from dptrace.timeline.model import Collective
 __all__ = ["collectives_of", "described", "labels_of"]
 
 # Labels that name the reason of a collective: torch's for fully_shard's units (by module) and for pipeline actions (by
-# stage and micro-batch), and those of dptrace's trainers for expert and tensor parallelism.
-_LABELS = ("FSDP::all_gather", "FSDP::post_backward_reduce", "PP:", "MoE::", "TP::")
+# stage and micro-batch), and those of dptrace's trainers for gradients, the steps of a ring, expert and tensor
+# parallelism.
+_LABELS = ("FSDP::all_gather", "FSDP::post_backward_reduce", "PP:", "MoE::", "TP::", "DP::", "Ring::")
 
 
 def collectives_of(trace: Trace, events: Int64, launch: Int64) -> tuple[Collective, ...]:

@@ -53,7 +53,7 @@ test("the system's theme holds until one is chosen", () => {
 
 test("a scene without dark colors keeps its colors", () => {
   assert.deepEqual(looks({ categories: [{ color: "a", ink: "b" }] }, "dark"), { name: "dark", categories: [{ color: "a", ink: "b" }], chrome: {} });
-  assert.deepEqual(patternsOf({ special: { exposed: 4, causes: [8, 9, 10, 11, 12] } }), { 4: "hatch", 8: "back", 9: "dots", 10: "bars", 11: undefined, 12: "rails" });
+  assert.deepEqual(patternsOf({ categories: [{}, { pattern: "hatch" }, { pattern: "back" }, {}] }), { 1: "hatch", 2: "back" });
 });
 
 const LANES = ["compute", "exposure", "collectives"];
@@ -61,7 +61,7 @@ const SCENE = {
   tracks: [{ label: "rank 0 · GPU 0", bounds: [0, 100] }, { label: "rank 1 · GPU 1", bounds: [50, 200] }],
   lanes: [0, 1].flatMap((track) => LANES.map((role) => ({ track, role }))),
   collectives: [{ kind: "all_reduce" }, { kind: "all_gather" }, { kind: "" }],
-  special: { exposed: 0 },
+  special: { exposed: 0, waiting: 2 },
   columns: { streams: [7, 20] },
 };
 
@@ -69,17 +69,17 @@ test("each kind's time in a window equals brute force, with overlaps counted onc
   const draw = random(5), entries = [];
   for (const lane of [1, 4]) {
     let time = 0;
-    for (let i = 0; i < 40; i++) entries.push({ lane, start: (time += Math.floor(draw() * 8)), duration: Math.floor(draw() * 12), category: draw() < 0.5 ? 0 : 1, name: Math.floor(draw() * 3) });
+    for (let i = 0; i < 40; i++) entries.push({ lane, start: (time += Math.floor(draw() * 8)), duration: Math.floor(draw() * 12), category: Math.floor(draw() * 3), name: Math.floor(draw() * 3) });
   }
-  const lod = lodOf(entries, 6, 2), kinds = new CollectiveKinds(lod, SCENE, { name: entries.map(({ name }) => name) });
+  const lod = lodOf(entries, 6, 3), kinds = new CollectiveKinds(lod, SCENE, { name: entries.map(({ name }) => name) });
   for (const [from, to] of [[-10, 500], [30, 90], [60, 61], [300, 400]]) {
     const truth = ["all_reduce", "all_gather", "other"].map((kind, name) => {
-      const of = (category) => [0, 1].reduce((sum, track) => {
-        const lane = 3 * track + 1, only = entries.filter((e) => e.lane === lane && e.name === name && e.category === category).map((e) => ({ ...e, lane: 0 }));
+      const of = (...categories) => [0, 1].reduce((sum, track) => {
+        const lane = 3 * track + 1, only = entries.filter((e) => e.lane === lane && e.name === name && categories.includes(e.category)).map((e) => ({ ...e, lane: 0, category: 0 }));
         const { bounds } = SCENE.tracks[track];
-        return sum + covered(lodOf(only, 1, 2), 0, category, Math.max(from, bounds[0]), Math.min(to, bounds[1]));
+        return sum + covered(lodOf(only, 1, 1), 0, 0, Math.max(from, bounds[0]), Math.min(to, bounds[1]));
       }, 0);
-      return { kind, exposed: of(0), overlapped: of(1) };
+      return { kind, exposed: of(0, 2), waiting: of(2), overlapped: of(1) };
     });
     const sums = kinds.figures(from, to), byKind = (a, b) => a.kind.localeCompare(b.kind);
     assert.deepEqual([...sums].sort(byKind), truth.filter(({ exposed, overlapped }) => exposed + overlapped).sort(byKind));

@@ -110,7 +110,9 @@ def tip(page: Page) -> str:
 def shown_figures(page: Page) -> dict[str, float]:
     """Read the summary in ns: parts by the names of their figures, and the indicators."""
     parts = page.eval_on_selector_all(".segment", "all => all.map((one) => [one.dataset.category, one.dataset.ns])")
-    keys = page.eval_on_selector_all(".indicator", "all => all.map((one) => [one.dataset.key, one.dataset.ns])")
+    keys = page.eval_on_selector_all(
+        ".indicator[data-ns]", "all => all.map((one) => [one.dataset.key, one.dataset.ns])"
+    )
     names = {int(part): name for part, name in SHARE_FIGURES.items()} | {WAITING: "exposed_wait_ns"}
     figures = {names[int(part)]: float(ns) for part, ns in parts}
     return figures | {key: float(ns) for key, ns in keys}

@@ -113,7 +113,7 @@ CASES: dict[str, Callable[[], Run]] = {
 def drawn() -> Drawing:
     """A drawing with a mark of every kind."""
     marks: tuple[Box | Dot | Line | Label, ...] = (
-        Box(0, 5, 0, 20, "#D62F1F", "a tip", ("a text that is too long for its box by far" * 9, "short"), "#FFFFFF"),
+        Box(0, 5, 0, 20, "#B42814", "a tip", ("a text that is too long for its box by far" * 9, "short"), "#FFFFFF"),
         Dot(1, 10, "#0072B2", "dot", hollow=True),
         *(Dot(2, 10, "#0072B2", shape=shape) for shape in ("square", "triangle", "diamond")),
         Line(((0, 0), (5, 20)), "#111827", "5 4"),
@@ -121,5 +121,5 @@ def drawn() -> Drawing:
         Label(5, 10, "before", side="left", bold=True),
     )
     y = Axis(0, 20, ((10, "row"),), "rows", strong=frozenset({10.0}))
-    legend = (Entry("#D62F1F", "red"), Entry("#0072B2", "dot", "circle"))
+    legend = (Entry("#B42814", "red"), Entry("#0072B2", "dot", "circle"))
     return Drawing("title", "subtitle", linear_axis(0, 6, ""), y, 20, marks, legend)

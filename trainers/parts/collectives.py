@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.profiler import record_function
 
 from dptrace.record import World
 from dptrace.record.options.validation import check_nodes
@@ -69,12 +70,12 @@ def ring_all_reduce(tensor: Tensor, rank: int, size: int, exchange: Exchange) ->
     buffer = torch.empty_like(chunks[0])  # the first chunks are the longest
     for sent, received, add in rounds(rank, size):
         target = chunks[received]
+        arriving = buffer[: len(target)] if add else target
+        phase = "reduce-scatter" if add else "all-gather"
+        with record_function(f"Ring::{phase} (chunk {sent} out, {received} in)"):  # its name in the trace
+            exchange(chunks[sent], arriving)
         if add:
-            summand = buffer[: len(target)]
-            exchange(chunks[sent], summand)
-            target += summand
-        else:
-            exchange(chunks[sent], target)
+            target += arriving
 
 
 def exchange(sent: Tensor, received: Tensor) -> None:

@@ -11,8 +11,8 @@ from bokeh.plotting import figure
 
 from dptrace.core.text import sanitize
 from dptrace.viewers.base.marks import Axis, Box, Dot, Drawing, Label, Line
-from dptrace.viewers.base.svg_canvas import FONT, hatched, shortened, text_width
-from dptrace.viewers.base.theme import dark_color, dark_ink
+from dptrace.viewers.base.svg_canvas import FONT, shortened, text_width
+from dptrace.viewers.base.theme import PATTERNS, dark_color, dark_ink
 
 __all__ = ["bokeh_figure"]
 
@@ -23,6 +23,8 @@ _LONGEST = 300
 _TALL = 700
 """Height in pixels from which the figure has ticks above it, too."""
 _QUIET, _GRID, _INK, _PAPER, _AXIS = "#5B6472", "#E3E7EC", "#374151", "#FFFFFF", "#9CA3AF"
+_HATCHES = {"hatch": "/", "back": "\\", "dots": ".", "bars": "|", "rails": "-"}
+"""Bokeh's patterns by the names in theme.PATTERNS."""
 _ANCHORS = {"right": ("left", 6), "left": ("right", -6), "center": ("center", 0)}
 
 
@@ -132,7 +134,7 @@ def _boxes(plot: figure, drawing: Drawing) -> None:
             **{side: [getattr(box, side) for box in boxes] for side in ("left", "right", "top", "bottom")},
             "color": [box.color for box in boxes],
             "tip": [sanitize(box.tip) for box in boxes],
-            "hatch": ["/" if hatched(box.color) else " " for box in boxes],
+            "hatch": [_HATCHES.get(PATTERNS.get(box.color, ""), " ") for box in boxes],
             "text": [_fitting(box, drawing) for box in boxes],
             "ink": [box.ink for box in boxes],
             "x": [(box.left + box.right) / 2 for box in boxes],
@@ -152,7 +154,9 @@ def _boxes(plot: figure, drawing: Drawing) -> None:
         hatch_scale=8,
         source=source,
     )
-    plot.text("x", "y", "text", text_color="ink", text_align="center", source=source, **_font())
+    # On its own ground, since the lines of a pattern would cross it.
+    look = {"text_color": "ink", "text_align": "center", "background_fill_color": "color", **_font()}
+    plot.text("x", "y", "text", source=source, **look)
     _hover(plot, drawn)
 
 

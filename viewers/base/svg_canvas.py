@@ -10,22 +10,21 @@ from dptrace.core.text import sanitize
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.theme import dark_color, dark_ink
 
-__all__ = ["FONT", "Canvas", "escape", "hatched", "number", "shortened", "text_width"]
+__all__ = ["FONT", "Canvas", "escape", "number", "shortened", "text_width"]
 
 FONT = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif"
 
 _UNFIT = re.compile("[\ufffe\uffff\u2028\u2029]")
 """Characters that XML forbids, or that break a line."""
 _NARROW = frozenset("iljtfrI.,:;|!'()[]· ")
-_HATCH = (
-    '<pattern id="{name}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-    '<rect width="7" height="7" fill="{color}"{style}/>'
-    '<rect width="1.6" height="7" fill="#000" fill-opacity="{opacity}"/></pattern>'
+_PATTERN = (
+    '<pattern id="{name}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate({turn})">'
+    '<rect width="7" height="7" fill="{color}"{style}/>{dark}</pattern>'
 )
-_HATCHES = {theme.EXPOSED: "hatch", theme.WAITING: "hatch-waiting"}
-"""Names of the patterns by color."""
-_OPACITIES = {theme.EXPOSED: ".34", theme.WAITING: ".2"}
-"""How dark the lines of each pattern are."""
+_LINE = '<rect width="1.6" height="7" fill="#000" fill-opacity=".34"/>'
+_DOT = '<circle cx="3.5" cy="3.5" r="1.5" fill="#000" fill-opacity=".45"/>'
+_PATTERNS = {"hatch": (45, _LINE), "back": (-45, _LINE), "bars": (0, _LINE), "rails": (90, _LINE), "dots": (0, _DOT)}
+"""How far each of theme.PATTERNS is turned, in degrees, and what is dark in it."""
 _ATTRIBUTES = 'xmlns="http://www.w3.org/2000/svg" role="img" font-size="12"'
 _SHAPES = {
     "square": ((-3.6, -3.6), (3.6, -3.6), (3.6, 3.6), (-3.6, 3.6)),
@@ -79,15 +78,10 @@ def shortened(text: str, room: float, size: float = 12) -> str:
     return "…"
 
 
-def hatched(color: str) -> bool:
-    """Return whether a color comes with a hatch: exposed communication does, waiting or not."""
-    return color in _HATCHES
-
-
 class Canvas:
     """Collect shapes, then :meth:`finish`.
 
-    One with *night* tells of each shape its color on a dark page, as the properties --n (fill) and --s (stroke).
+    One with *dark* tells of each shape its color on a dark page, as the properties --n (fill) and --s (stroke).
     """
 
     def __init__(self, width: float, height: float, title: str, dark: bool = False) -> None:
@@ -96,9 +90,9 @@ class Canvas:
         self._parts = [
             f'<svg {_ATTRIBUTES} viewBox="0 0 {number(width)} {number(height)}" {size} font-family="{escape(FONT)}">',
             f"<title>{escape(title)}</title>",
-            f"<defs>{''.join(map(self._hatch, _HATCHES))}</defs>",
             f'<rect width="{number(width)}" height="{number(height)}" fill="#FFFFFF"{self._dark_style("#FFFFFF")}/>',
         ]
+        self._patterned: dict[str, str] = {}
         self.shapes = 0
         """Number of rectangles, lines and dots."""
 
@@ -113,13 +107,18 @@ class Canvas:
         properties = ";".join(f"{name}:{dark}" for name, light, dark in shades if dark != light)
         return f' style="{escape(properties)}"' if self.dark and properties else ""
 
-    def _hatch(self, color: str) -> str:
-        style = self._dark_style(color)
-        return _HATCH.format(name=_HATCHES[color], color=color, style=style, opacity=_OPACITIES[color])
+    def _pattern(self, color: str) -> str:
+        """Return the name of a color's pattern, which is defined once."""
+        pattern = theme.PATTERNS[color]
+        name, (turn, dark) = f"{pattern}-{color[1:]}", _PATTERNS[pattern]
+        self._patterned[color] = _PATTERN.format(
+            name=name, turn=turn, color=color, style=self._dark_style(color), dark=dark
+        )
+        return name
 
-    def _fill(self, color: str, dark: str = "") -> str:
-        if name := _HATCHES.get(color):
-            return f'fill="url(#{name})"'
+    def _fill(self, color: str, dark: str = "", plain: bool = False) -> str:
+        if color in theme.PATTERNS and not plain:
+            return f'fill="url(#{self._pattern(color)})"'
         return f'fill="{escape(color)}"{self._dark_style(color, dark=dark)}'
 
     def rect(
@@ -132,17 +131,19 @@ class Canvas:
         tip: str = "",
         round_: float = 0,
         dark: str = "",
+        plain: bool = False,
     ) -> None:
         """Draw a rectangle; one without width is not drawn.
 
         Args:
-            night: its color on a dark page, where that is not the palette's.
+            dark: its color on a dark page, where that is not the palette's.
+            plain: without the color's pattern, whose lines would cross a text.
         """
         if width <= 0 or height <= 0:
             return
         corners = f' rx="{number(round_)}"' if round_ else ""
         size = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"{corners}'
-        self._add("rect", f"{size} {self._fill(color, dark)}", tip)
+        self._add("rect", f"{size} {self._fill(color, dark, plain)}", tip)
 
     def rects(self, boxes: list[tuple[float, float, float, float]], color: str) -> None:
         """Draw many rectangles of one color (x, y, width, height) as one path."""
@@ -194,7 +195,7 @@ class Canvas:
 
         Args:
             on: the color behind it, where that is not the background.
-            night: its color on a dark page, where that is not the palette's.
+            dark: its color on a dark page, where that is not the palette's.
         """
         style = f' text-anchor="{anchor}"' if anchor != "start" else ""
         style += f' font-size="{number(size)}"' if size != 12 else ""
@@ -207,4 +208,5 @@ class Canvas:
 
     def finish(self) -> str:
         """Return the SVG text."""
-        return "\n".join([*self._parts, "</svg>", ""])
+        definitions = [f"<defs>{''.join(self._patterned.values())}</defs>"] if self._patterned else []
+        return "\n".join([*self._parts[:2], *definitions, *self._parts[2:], "</svg>", ""])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dptrace.viewers.base.marks import Box, Dot, Drawing, Entry, Label, Line
 from dptrace.viewers.base.svg_canvas import Canvas, shortened, text_width
+from dptrace.viewers.base.theme import PATTERNS
 
 __all__ = ["WIDTH", "legend_svg", "svg"]
 
@@ -136,6 +137,9 @@ def _marks(canvas: Canvas, drawing: Drawing, left: float, top: float, inner: flo
             size = 12 if height >= 15 else 10
             fitting = next((text for text in mark.texts if text_width(text, size) + 6 <= width), "")
             if fitting and height >= 11:
+                if mark.color in PATTERNS:
+                    around = text_width(fitting, size) + 6
+                    canvas.rect(x + (width - around) / 2, y + 1, around, height - 2, mark.color, plain=True)
                 canvas.text(x + width / 2, y + height / 2, fitting, mark.ink, size, "middle", on=mark.color, dark=ink)
         elif isinstance(mark, Dot):
             canvas.dot(across(mark.x), down(mark.y), mark.color, mark.shape, mark.hollow, mark.tip)

@@ -1,10 +1,9 @@
 """The palette: every picture, table and export uses the same color for the same thing.
 
-Chosen by a search over simulated protanopia, deuteranopia and tritanopia for the least distance between any
-two colors of one lane; exposed communication is hatched as well, so that nothing hangs on color alone.
-
-
-A dark page replaces the colors that would be hard to see on it (:func:`dark_color`)."""
+Chosen by a search over simulated protanopia, deuteranopia and tritanopia for the largest least distance between any
+two colors of one row; waiting and exposed communication have patterns as well, so that nothing hangs on color alone. On
+a white page a fill must be dark to be seen, on a dark page light: each thing has a color for both
+(:func:`dark_color`)."""
 
 from __future__ import annotations
 
@@ -21,6 +20,7 @@ __all__ = [
     "OVERLAPPED",
     "PART_COLORS",
     "PART_ORDER",
+    "PATTERNS",
     "WAITING",
     "css",
     "dark_color",
@@ -28,26 +28,28 @@ __all__ = [
     "ink_on",
 ]
 
-_LOOKS: dict[Part | str, tuple[str, ...]] = {
-    Part.FORWARD: ("#1B4F9C", "#FFFFFF", "#356BBF", "#FFFFFF"),
-    Part.BACKWARD: ("#74B3E8", "#0B2540"),
-    Part.OPTIMIZER: ("#EFCB3A", "#3A2E00"),
-    Part.OTHER: ("#857B70", "#14110E", "#9A9085", "#14110E"),
-    Part.EXPOSED_COMM: ("#D62F1F", "#FFFFFF"),
-    Part.EXPOSED_MEMORY: ("#602047", "#FFFFFF", "#A8487F", "#FFFFFF"),
+_LOOKS: dict[Part | str, tuple[str, str, str, str]] = {
+    Part.FORWARD: ("#233E9D", "#FFFFFF", "#5584F8", "#000000"),
+    Part.BACKWARD: ("#3475B3", "#FFFFFF", "#94C9FF", "#000000"),
+    Part.OPTIMIZER: ("#AF7F0C", "#000000", "#FDD370", "#000000"),
+    Part.OTHER: ("#785652", "#FFFFFF", "#88736E", "#000000"),
+    Part.EXPOSED_COMM: ("#B42814", "#FFFFFF", "#D75433", "#000000"),
+    Part.EXPOSED_MEMORY: ("#4A1F38", "#FFFFFF", "#FB81C8", "#000000"),
     Part.IDLE: ("#ECEFF1", "#4B5563", "#262C35", "#B6BFCC"),
-    "overlapped": ("#3ECF8E", "#06351F"),
-    "waiting": ("#B3BAC5", "#10141A", "#7C8798", "#0B0E13"),
-    "data_loading_ns": ("#6A4C93", "#FFFFFF", "#7E5CB5", "#FFFFFF"),
-    "allocator_ns": ("#B08968", "#1E1206"),
-    "synchronizing_ns": ("#8A9A3A", "#10140A"),
-    "host_bound_ns": ("#D9822B", "#2B1600"),
-    "launch_latency_ns": ("#9FD8CB", "#0C332B"),
-    "waiting_ns": ("#8A94A3", "#10141A"),
-    "bubble_ns": ("#C86FA8", "#1F0617"),
+    "overlapped": ("#4B9858", "#000000", "#68B87B", "#000000"),
+    "waiting": ("#71767A", "#FFFFFF", "#899096", "#000000"),
+    "data_loading_ns": ("#9356C8", "#FFFFFF", "#836FBE", "#000000"),
+    "allocator_ns": ("#4E3628", "#FFFFFF", "#907265", "#000000"),
+    "synchronizing_ns": ("#929842", "#000000", "#E5D69E", "#000000"),
+    "host_bound_ns": ("#A43F00", "#FFFFFF", "#DE741F", "#000000"),
+    "launch_latency_ns": ("#3D7F6B", "#FFFFFF", "#5AAFA2", "#000000"),
+    "waiting_ns": ("#3A4757", "#FFFFFF", "#DFE3E8", "#000000"),
+    "bubble_ns": ("#DA70A2", "#000000", "#EE9AEE", "#000000"),
 }
-"""Parts, overlapped communication and causes of idle time: the color and the color of text on it, with a contrast of at
-least 4.5:1; then the same two on a dark page, for colors that are hard to see there."""
+"""Parts, overlapped communication and causes of idle time: the color and the color of text on it on a light page, then
+the same two on a dark page. ``python -m benchmarks.palette`` prints what the tests hold: text has a contrast of at
+least 4.5:1, a fill of at least 3:1 against page and idle time, and what one row can hold differs for every kind of
+color vision, and in a grey print by lightness or pattern."""
 
 PART_COLORS: dict[Part, str] = {part: look[0] for part, look in _LOOKS.items() if isinstance(part, Part)}
 
@@ -58,18 +60,30 @@ EXPOSED = PART_COLORS[Part.EXPOSED_COMM]
 OVERLAPPED = _LOOKS["overlapped"][0]
 """Communication under compute."""
 WAITING = _LOOKS["waiting"][0]
-"""Exposed communication that is waiting for later ranks; hatched as well."""
+"""Exposed communication that is waiting for later ranks."""
 MEMORY = PART_COLORS[Part.EXPOSED_MEMORY]
 """Copies and sets, exposed or not."""
 IDLE = PART_COLORS[Part.IDLE]
 
 CAUSE_COLORS: dict[str, str] = {cause: _LOOKS[cause][0] for cause in CAUSES}
-"""Colors of the causes of idle time; each also has a pattern where it is drawn."""
+"""Colors of the causes of idle time."""
+
+_PATTERNS: dict[Part | str, str] = {
+    Part.EXPOSED_COMM: "hatch",
+    "waiting": "back",
+    "data_loading_ns": "back",
+    "allocator_ns": "dots",
+    "synchronizing_ns": "bars",
+    "launch_latency_ns": "rails",
+}
+PATTERNS: dict[str, str] = {color: pattern for look, pattern in _PATTERNS.items() for color in _LOOKS[look][::2]}
+"""Patterns of the colors that have one, light and dark: ``hatch`` rises to the right, ``back`` falls, ``bars`` are
+upright and ``rails`` level."""
 
 _INKS: dict[str, str] = {look[0]: look[1] for look in _LOOKS.values()}
 
-DARK: dict[str, tuple[str, str]] = {look[0]: (look[2], look[3]) for look in _LOOKS.values() if len(look) > 2}
-"""Color and text color on a dark page, for those of the above that are hard to see there; others stay the same."""
+DARK: dict[str, tuple[str, str]] = {look[0]: (look[2], look[3]) for look in _LOOKS.values()}
+"""Color and text color on a dark page, by the color on a light page."""
 
 _CHROME = {
     "paper": ("#FFFFFF", "#12161C"),
@@ -143,7 +157,7 @@ _NIGHT = {
 
 
 def dark_color(color: str) -> str:
-    """Return the color to use on a dark page; most data colors are the same there."""
+    """Return the color to use on a dark page."""
     return _NIGHT.get(color, color)
 
 

@@ -16,6 +16,7 @@ pipeline schedule on a micro-batch.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias, TypeVar
@@ -23,12 +24,15 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.cross_rank.call_names import call_names
 from dptrace.analysis.cross_rank.exposed_wait import CallWaits, ExposedWait
+from dptrace.analysis.matching.coordinates import coordinates
 from dptrace.analysis.per_gpu.idle import CAUSES, idle
 from dptrace.analysis.per_gpu.split import Part, Segments, exposure, part_intervals_of, partition
 from dptrace.core.intervals import Int64, IntervalSet
 from dptrace.run.run import Run
-from dptrace.timeline.model import Action, Collective, Kind, Phase, Timeline
+from dptrace.timeline.model import Collective, Kind, Phase, Timeline
+from dptrace.viewers.gantt.phase_labels import phase_labels, wait_names
 from dptrace.viewers.gantt.waiting import ranks_waited_for, with_waiting_parts, with_waiting_pieces
 
 __all__ = [
@@ -44,8 +48,8 @@ __all__ = [
     "drawn_intervals",
 ]
 
-_NamedCollective: TypeAlias = tuple[str, Collective]
-"""A collective's kernel name and its metadata."""
+_NamedCollective: TypeAlias = tuple[str, Collective, str]
+"""A collective's kernel name, its metadata, and its short name or an empty string."""
 
 OVERLAPPED = len(Part)
 """The category of overlapped communication. The parts are before it, the idle causes after it."""
@@ -61,8 +65,6 @@ for _phase, _part in {
 }.items():
     _PART_OF[_phase] = _part
 
-_INTERRUPTIONS = (1 / 20_000, 1 / 2_000, 1 / 200)
-"""Shares of a step up to which another part does not end a label; ascending, so that short pieces are joined first."""
 _SAME_STEPS = 0.25
 """Share of a step by which the steps of two GPUs may differ and still share a step strip."""
 
@@ -120,6 +122,8 @@ class Track:
     steps: tuple[str, ...]
     bounds_ns: Int64
     """Start of each step and end of the last one, since the chart's origin."""
+    coordinates: Mapping[str, int]
+    """Number of its rank in each dimension of the job's mesh: ``{"dp": 1, "tp": 0}``; empty where not known."""
 
     @property
     def label(self) -> str:
@@ -148,7 +152,7 @@ class Chart:
     lanes: tuple[Lane, ...]
     names: tuple[str, ...]
     collectives: tuple[_NamedCollective, ...]
-    """Kernel name and metadata of the collectives, without duplicates."""
+    """Kernel name, metadata and short name (``AR bucket 0``) of the collectives, without duplicates."""
 
     def __len__(self) -> int:
         return sum(len(lane) for lane in self.lanes)
@@ -194,19 +198,28 @@ def chart(run: Run) -> Chart:
     names: _Table[str] = _Table()
     collectives: _Table[_NamedCollective] = _Table()
     tracks, lanes = [], []
-    waits = run.cross_rank.exposed_waits
+    waits, calls = run.cross_rank.exposed_waits, call_names(timelines, run.cross_rank.matches, run.cross_rank.names)
+    mesh = coordinates(run.cross_rank.matches.groups, run.metadata, run.world_size)
     for index, timeline in enumerate(timelines):
         windows = timeline.windows
         tracks.append(
-            Track(timeline.rank, timeline.device, timeline.device_name, windows.names, windows.bounds - origin)
+            Track(
+                timeline.rank,
+                timeline.device,
+                timeline.device_name,
+                windows.names,
+                windows.bounds - origin,
+                mesh.get(timeline.rank, {}),
+            )
         )
-        lanes += _lanes(timeline, waits[index], index, origin, end, names, collectives)
+        lanes += _lanes(timeline, waits[index], calls[index], index, origin, end, names, collectives)
     return Chart(origin, end - origin, tuple(tracks), _strips(tracks), tuple(lanes), tuple(names), tuple(collectives))
 
 
 def _lanes(
     timeline: Timeline,
     wait: ExposedWait,
+    calls: tuple[str, ...],
     track: int,
     origin: int,
     end: int,
@@ -227,10 +240,13 @@ def _lanes(
         return Lane(track, role, starts - origin, ends - starts, category[index], name, timeline.lane[index], _none())
 
     memory = np.full(len(timeline), Part.EXPOSED_MEMORY, np.uint8)
-    entry = _entries(timeline, kinds[Kind.COMMUNICATION], collectives)
+    entry = _entries(timeline, calls, kinds[Kind.COMMUNICATION], collectives)
+    phases = _phases(track, _busy(parts), timeline, wait.calls, origin, end)
+    labels = phase_labels(timeline, _busy(parts), names)
+    stretches = _drawn(track, Role.PHASE_LABELS, labels.spans, origin, end, labels.name)
     return [
-        _phases(track, _busy(parts), timeline, wait.calls, origin, end),
-        _drawn(track, Role.PHASE_LABELS, *_label_lane(timeline, parts, names, origin, end)),
+        phases,
+        _named_waits(stretches, phases, names),
         recorded(Role.COMPUTE, Kind.COMPUTE, _PART_OF[timeline.phase]),
         _drawn(track, Role.EXPOSURE, pieces, origin, end, entry),
         _collectives(timeline, wait.calls, track, kinds[Kind.COMMUNICATION], exposed, origin, entry),
@@ -244,6 +260,16 @@ def _phases(track: int, busy: Segments, timeline: Timeline, calls: CallWaits, or
     lane = _drawn(track, Role.PHASES, busy, origin, end)
     ranks = ranks_waited_for(lane.start_ns + origin, timeline, calls)
     return replace(lane, name=np.where(lane.category == WAITING, ranks + 1, 0))
+
+
+def _named_waits(labels: Lane, phases: Lane, names: _Table[str]) -> Lane:
+    """Name the rank that is waited for in the labels of waiting, where it is one."""
+    spans, waits = labels.category == WAITING, phases.category == WAITING
+    start = labels.start_ns[spans]
+    name = labels.name.copy()
+    ends, ranks = start + labels.duration_ns[spans], phases.name[waits] - 1
+    name[spans] = wait_names(start, ends, phases.start_ns[waits], ranks, names)
+    return replace(labels, name=name)
 
 
 def _drawn(track: int, role: Role, pieces: Segments, origin: int, end: int, entry: Int64 | None = None) -> Lane:
@@ -277,11 +303,17 @@ def _as_categories(exposed: Segments) -> Segments:
     return Segments(exposed.start_ns, exposed.end_ns, category, exposed.source)
 
 
-def _entries(timeline: Timeline, index: NDArray[np.intp], table: _Table[_NamedCollective]) -> Int64:
+def _entries(
+    timeline: Timeline, calls: tuple[str, ...], index: NDArray[np.intp], table: _Table[_NamedCollective]
+) -> Int64:
     """Return each collective's entry in *table*, by interval; *index* are the collectives, new ones are added."""
     unknown = Collective("")
-    pairs = zip(timeline.name[index].tolist(), timeline.collective[index].tolist(), strict=True)
-    known = [(timeline.names[name], timeline.collectives[c] if c >= 0 else unknown) for name, c in pairs]
+    number = (np.cumsum(timeline.collective >= 0) - 1)[index].tolist()
+    rows = zip(timeline.name[index].tolist(), timeline.collective[index].tolist(), number, strict=True)
+    known = [
+        (timeline.names[name], timeline.collectives[c] if c >= 0 else unknown, calls[n] if c >= 0 else "")
+        for name, c, n in rows
+    ]
     entry = np.zeros(len(timeline), np.int64)
     entry[index] = [table[pair] for pair in known]
     return entry
@@ -315,54 +347,6 @@ def _collectives(
         calls.wait_ns[call[index]] + 1,
         calls.waits_for[call[index]].astype(np.int64) + 1,
     )
-
-
-def _phase_label_spans(parts: Segments, bounds: Int64) -> Segments:
-    """Join pieces of one part across idle time and across short pieces of other parts.
-
-    ``F.F.F|B.B o B.B|X`` becomes ``F---F|B-----B|X``, with one label each.
-    """
-    kept = _busy(parts)
-    start, end, part, step = kept.start_ns, kept.end_ns, kept.part, kept.source
-    time = end - start
-    for share in (0.0, *_INTERRUPTIONS):
-        long = time >= share * np.diff(bounds)[step]
-        start, end, part, step, time = start[long], end[long], part[long], step[long], time[long]
-        if not len(start):
-            break
-        changed = (part[1:] != part[:-1]) | (step[1:] != step[:-1])
-        first = np.flatnonzero(np.concatenate(([True], changed)))
-        last = np.concatenate((first[1:], [len(start)])) - 1
-        time = np.add.reduceat(time, first)
-        start, end, part, step = start[first], end[last], part[first], step[first]
-    return Segments(start, end, part, step)
-
-
-def _label_lane(
-    timeline: Timeline, parts: Segments, names: _Table[str], origin: int, end: int
-) -> tuple[Segments, int, int, Int64]:
-    """Return the arguments of :func:`_drawn` for the labels; a pipeline's forward and backward are its named actions.
-
-    These are the spans, origin, end, and for each source the index of its name plus 1, or 0 without name.
-    """
-    plain, actions = _phase_label_spans(parts, timeline.windows.bounds), timeline.actions
-    kept = np.ones(len(plain.part), bool) if not len(actions) else ~np.isin(plain.part, (Part.FORWARD, Part.BACKWARD))
-    several = len(set(actions.stage.tolist())) > 1
-    texts = [
-        f"{stage if several else ''}{Action(kind).name}{batch}"
-        for stage, kind, batch in zip(actions.stage, actions.kind, actions.micro_batch, strict=True)
-    ]
-    part = np.where(actions.kind == Action.F, Part.FORWARD, Part.BACKWARD).astype(np.uint8)
-    start = np.concatenate((plain.start_ns[kept], actions.start_ns))
-    order = np.argsort(start, kind="stable")
-    source = np.concatenate((np.zeros(int(kept.sum()), np.int32), np.arange(len(actions), dtype=np.int32) + 1))
-    pieces = Segments(
-        start[order],
-        np.concatenate((plain.end_ns[kept], actions.end_ns))[order],
-        np.concatenate((plain.part[kept], part))[order],
-        source[order],
-    )
-    return pieces, origin, end, np.array([0, *(names[text] + 1 for text in texts)], np.int64)
 
 
 def _strips(tracks: list[Track]) -> tuple[Strip, ...]:

@@ -119,7 +119,7 @@ def _longest_gap(step: _Place, lane: Lane, category: int) -> _Place | None:
 def _most_exposed(chart: Chart, step: _Place, kind: object) -> _Place | None:
     """Return the collective of a kind with the longest exposed time of those that begin in a step."""
     lane = _lane(chart, step.track, Role.COLLECTIVES)
-    of_kind = np.array([known.kind == kind for _, known in chart.collectives], np.bool_)
+    of_kind = np.array([known.kind == kind for _, known, _ in chart.collectives], np.bool_)
     inside = (lane.start_ns >= step.start_ns) & (lane.start_ns < step.end_ns)
     inside &= of_kind[lane.name] if len(of_kind) else False
     if not inside.any():

@@ -36,6 +36,7 @@ from dptrace.viewers.gantt.column_packing import ColumnStore
 from dptrace.viewers.gantt.finding_places import finding_places
 from dptrace.viewers.gantt.interval_details import details
 from dptrace.viewers.gantt.page_data import scene
+from dptrace.viewers.gantt.waiting import why_unknown
 
 __all__ = ["MAX_INTERVALS", "MAX_SERVED", "document", "gantt_page", "served"]
 
@@ -68,7 +69,7 @@ def document(run: Run, gantt_chart: Chart | None = None) -> str:
         DptraceError: the run has no step, or more intervals than a page can hold.
     """
     gantt_chart = _checked(run, gantt_chart, MAX_INTERVALS)
-    page_data = scene(gantt_chart, details(run, gantt_chart)) | {"findings": finding_places(run, gantt_chart)}
+    page_data = scene(gantt_chart, details(run, gantt_chart)) | _of_run(run, gantt_chart)
     return gantt_page(_headline(run, gantt_chart), page_data)
 
 
@@ -84,8 +85,13 @@ def served(run: Run, gantt_chart: Chart | None = None) -> tuple[str, ColumnStore
     gantt_chart = _checked(run, gantt_chart, MAX_SERVED)
     store: ColumnStore = {}
     page_data = scene(gantt_chart, details(run, gantt_chart), store)
-    page_data |= {"served": True, "findings": finding_places(run, gantt_chart)}
+    page_data |= {"served": True} | _of_run(run, gantt_chart)
     return gantt_page(_headline(run, gantt_chart), page_data), store
+
+
+def _of_run(run: Run, gantt_chart: Chart) -> dict[str, Any]:
+    """Return what the page says of a whole run: its findings, and why waits are unknown."""
+    return {"findings": finding_places(run, gantt_chart), "unknownWaits": why_unknown(run)}
 
 
 def gantt_page(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.analysis.matching.coordinates import place
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.labels import CAUSE_LABELS, EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
@@ -63,8 +64,9 @@ def categories() -> list[dict[str, Any]]:
 def _with_inks(entry: dict[str, Any]) -> dict[str, Any]:
     color = str(entry["color"])
     ink = theme.ink_on(color)
-    dark, dark_ink = theme.DARK.get(color, (color, ink))
-    return {**entry, "ink": ink, "dark": {"color": dark, "ink": dark_ink}}
+    dark, dark_ink = theme.DARK[color]
+    pattern = {"pattern": theme.PATTERNS[color]} if color in theme.PATTERNS else {}
+    return {**entry, **pattern, "ink": ink, "dark": {"color": dark, "ink": dark_ink}}
 
 
 def layout(chart: Chart) -> dict[str, Any]:
@@ -110,6 +112,8 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, store: ColumnStor
                 "device": track.device_name,
                 "steps": track.steps,
                 "bounds": track.bounds_ns.tolist(),
+                "place": place(track.coordinates),
+                "coordinates": dict(track.coordinates),
             }
             for track in chart.tracks
         ],
@@ -127,7 +131,7 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, store: ColumnStor
             "causes": [cause_category(cause) for cause in CAUSES],
         },
         "names": chart.names,
-        "collectives": [_collective(name, known) for name, known in chart.collectives],
+        "collectives": [_collective(*known) for known in chart.collectives],
         "details": details,
         "chrome": theme.CHROME,
         "lanes": [
@@ -138,10 +142,10 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, store: ColumnStor
     }
 
 
-def _collective(name: str, known: Collective) -> dict[str, Any]:
+def _collective(name: str, known: Collective, title: str) -> dict[str, Any]:
     entry = {"name": name, "kind": known.kind, "bytes": known.bytes, "dtype": known.dtype, "group": known.group}
     entry["size"] = known.group_size
-    return entry | ({"label": known.label} if known.label else {})
+    return entry | {key: text for key, text in (("label", known.label), ("title", title)) if text}
 
 
 def _first(lane: Lane) -> int:

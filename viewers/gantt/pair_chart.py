@@ -71,6 +71,7 @@ def _side(aligned: AlignedSteps, which: int) -> Chart:
             t.device_name,
             one.names,
             np.append(begin[i] + by[i], end[i][-1] + by[i][-1]),
+            t.coordinates,
             "AB"[which],
             end[i] + by[i],
         )

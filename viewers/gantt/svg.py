@@ -11,12 +11,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.per_gpu.labels import EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS
+from dptrace.analysis.matching.coordinates import place
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.analysis.per_gpu.step_grid import middle_step
 from dptrace.core.arrays import unique
-from dptrace.core.intervals import Int64
-from dptrace.core.units import byte_size, milliseconds
+from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
 from dptrace.timeline.steps import select_steps
 from dptrace.viewers.base import theme
@@ -25,8 +24,9 @@ from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.marks import message, time_axis
 from dptrace.viewers.base.svg_canvas import Canvas, shortened, text_width
 from dptrace.viewers.base.svg_renderer import svg as message_svg
-from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Lane, Role, chart
+from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Role, chart
 from dptrace.viewers.gantt.level_of_detail import Intervals, Lod
+from dptrace.viewers.gantt.svg_labels import COLORS, NAMES, draw_labels
 from dptrace.viewers.gantt.svg_layout import RIGHT, STRIP, WIDTH, Row, SvgLayout, svg_layout
 from dptrace.viewers.terminal.summary import sentence
 
@@ -41,19 +41,9 @@ _WHOLE, _SEPARATED = 3.0, 5.0
 """Minimum widths in pixels of an interval that is drawn whole, and of one with a gap to the next."""
 _FINE = 14.0
 """Minimum height of a row whose shares are drawn to half a pixel."""
-_TRIES = 12
-"""Places at which a label is tried."""
-_MIXED = 0.03
-"""Share of another colour allowed under a label."""
 _ROW_NAMES = {Role.PHASES: "phases", Role.COMPUTE: "compute", Role.EXPOSURE: "communication", Role.MEMORY: "memory"}
-_LABELS = {Role.PHASES: Role.PHASE_LABELS, Role.EXPOSURE: Role.COLLECTIVES}
 _QUIET, _EDGE = "#5B6472", "#8593A8"
 _ORDER = (*theme.PART_ORDER[:5], WAITING, OVERLAPPED, *theme.PART_ORDER[5:])
-_COLORS = {int(part): color for part, color in theme.PART_COLORS.items()}
-_COLORS |= {OVERLAPPED: theme.OVERLAPPED, WAITING: theme.WAITING}
-_NAMES = {int(part): name for part, name in PART_LABELS.items()}
-_NAMES |= {OVERLAPPED: OVERLAPPED_LABEL, WAITING: EXPOSED_LABELS["exposed_wait_ns"]}
-
 _Box: TypeAlias = tuple[float, float, float, float]
 
 
@@ -90,7 +80,7 @@ def gantt_svg(run: Run, heading: bool = True, dark: bool = False) -> str:
     _short(canvas, layout, lods)
     for row, lod in zip(layout.rows, lods, strict=True):
         _whole(canvas, layout, row, lod)
-        _label(canvas, layout, row)
+        draw_labels(canvas, layout, row)
     return canvas.finish()
 
 
@@ -100,8 +90,8 @@ def _legend(canvas: Canvas, layout: SvgLayout, y: float) -> None:
     x = layout.left
     for category in _ORDER:
         if int(category) in used:
-            name = _NAMES[int(category)]
-            canvas.rect(x, y - 6, 15, 12, _COLORS[int(category)], round_=2)
+            name = NAMES[int(category)]
+            canvas.rect(x, y - 6, 15, 12, COLORS[int(category)], round_=2)
             canvas.text(x + 20, y, name, "#374151")
             x += text_width(name) + 36
 
@@ -122,6 +112,8 @@ def _frame(canvas: Canvas, layout: SvgLayout) -> None:
             canvas.text(16, middle, track.label, size=13 if row.height > 12 else 10, bold=True)
             low, high = layout.x(float(track.bounds_ns[0])), layout.x(float(track.bounds_ns[-1]))
             canvas.rect(low, row.y, high - low, row.height, theme.IDLE)
+        elif row.role is Role.COMPUTE and track.coordinates:
+            canvas.text(16, middle, place(track.coordinates), _QUIET, 11)
         if several:
             canvas.text(layout.left - 8, middle, _ROW_NAMES[row.role], _QUIET, 10 if row.height < 12 else 12, "end")
 
@@ -165,7 +157,7 @@ def _short(canvas: Canvas, layout: SvgLayout, lods: list[Lod]) -> None:
             break
     for row in drawn:
         for category, boxes in row.items():
-            canvas.rects(boxes, _COLORS[category])
+            canvas.rects(boxes, COLORS[category])
 
 
 def _stacks(layout: SvgLayout, row: Row, lod: Lod, wide: int) -> dict[int, list[_Box]]:
@@ -210,86 +202,5 @@ def _whole(canvas: Canvas, layout: SvgLayout, row: Row, lod: Lod) -> None:
         left, right = layout.x(start), layout.x(start + int(lane.duration_ns[index]))
         line = 0.8 if apart and right - left > _SEPARATED else 0.0
         boxes.setdefault(int(lane.category[index]), []).append((left, row.y, right - left - line, row.height))
-    for category in sorted(boxes.keys() & _COLORS.keys()):
-        canvas.rects(boxes[category], _COLORS[category])
-
-
-def _label(canvas: Canvas, layout: SvgLayout, row: Row) -> None:
-    """Label the phases and collectives that are wide enough."""
-    lane = layout.lane(row.track, _LABELS[row.role]) if row.role in _LABELS else None
-    if lane is None or row.height < 12:
-        return
-    reach = 0.0
-    for index in np.flatnonzero(lane.duration_ns >= 30 * layout.gantt_chart.end_ns / layout.width).tolist():
-        start, length = int(lane.start_ns[index]), int(lane.duration_ns[index])
-        left, right = max(layout.x(start), reach), layout.x(start + length)
-        phase, category = row.role is Role.PHASES, int(lane.category[index])
-        texts = _phase_texts(layout, row, category, start, length) if phase else _texts(layout, lane, index)
-        fitting = next((text for text in texts if text_width(text, 11) + 10 <= right - left), "")
-        if not fitting:
-            continue
-        width, middle = text_width(fitting, 11) + 8, row.y + row.height / 2
-        if phase:
-            if (x := _filled_place(layout, row, category, left, right, width)) is None:
-                continue
-            # A box in the phase's colour covers short idle gaps under the text.
-            canvas.rect(x + 1, row.y + 1, width, row.height - 2, _COLORS[category], round_=3)
-            canvas.text(x + 5, middle, fitting, theme.ink_on(_COLORS[category]), 11, on=_COLORS[category])
-            left = x
-        elif place := _on_one_color(layout, row, left, right, width):
-            x, color = place
-            canvas.text(x + 4, middle, fitting, theme.ink_on(color), 11, on=color)
-        reach = left + width + 2
-
-
-def _filled_place(layout: SvgLayout, row: Row, category: int, left: float, right: float, width: float) -> float | None:
-    """Find the first place of a phase where its colour fills the width of a text; return x, or None without one."""
-    lane = layout.lane(row.track, Role.PHASES)
-    assert lane is not None
-    to_ns = layout.gantt_chart.end_ns / layout.width
-    for x in np.linspace(left, right - width, _TRIES).tolist():
-        low, high = round((x - layout.left) * to_ns), round((x + width - layout.left) * to_ns)
-        if _covered(lane, category, low, high) >= (1 - _MIXED) * (high - low):
-            return float(x)
-    return None
-
-
-def _on_one_color(layout: SvgLayout, row: Row, left: float, right: float, width: float) -> tuple[float, str] | None:
-    """Find an end of a collective where one colour is under the whole text; return x and colour."""
-    lane = layout.lane(row.track, row.role)
-    assert lane is not None
-    to_ns = layout.gantt_chart.end_ns / layout.width
-    for x in (left, right - width):
-        low, high = round((x - layout.left) * to_ns), round((x + width - layout.left) * to_ns)
-        shares = {
-            category: _covered(lane, category, low, high) / max(high - low, 1)
-            for category in (int(Part.EXPOSED_COMM), WAITING, OVERLAPPED)
-        }
-        category = max(shares, key=lambda category: shares[category])
-        if shares[category] > 1 - _MIXED and sum(shares.values()) - shares[category] < _MIXED:
-            return x, _COLORS[category]
-    return None
-
-
-def _phase_texts(layout: SvgLayout, row: Row, category: int, start: int, length: int) -> tuple[str, ...]:
-    name = _NAMES[category]
-    lane = layout.lane(row.track, Role.PHASES)
-    assert lane is not None
-    ns = _covered(lane, category, start, start + length)
-    # Where idle time interrupts a phase, a time next to its name would be read as that of the block under the label.
-    timed = (f"{name} {milliseconds(ns)} ms",) if ns >= (1 - _MIXED) * length else ()
-    return *timed, name, name.split()[0]
-
-
-def _covered(lane: Lane, category: int, start: int, end: int) -> int:
-    """Return the ns of a window that a category's intervals take, summed without regard to overlaps."""
-    mask = lane.category == category
-    starts, ends = lane.start_ns[mask], (lane.start_ns + lane.duration_ns)[mask]
-    inside: Int64 = np.maximum(np.minimum(ends, end) - np.maximum(starts, start), 0)
-    return int(inside.sum())
-
-
-def _texts(layout: SvgLayout, lane: Lane, index: int) -> tuple[str, ...]:
-    name, known = layout.gantt_chart.collectives[int(lane.name[index])]
-    kind = known.kind if known.kind not in ("", "other") else shortened(name, 150, 11)
-    return (f"{kind} {byte_size(known.bytes)}", kind) if known.bytes else (kind,)
+    for category in sorted(boxes.keys() & COLORS.keys()):
+        canvas.rects(boxes[category], COLORS[category])

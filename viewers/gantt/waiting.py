@@ -5,12 +5,23 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dptrace.analysis.cross_rank.exposed_wait import CallWaits, ExposedWait
+from dptrace.analysis.cross_rank.exposed_wait import CallWaits, ExposedWait, sum_of_waits
 from dptrace.analysis.per_gpu.split import Part, Segments
 from dptrace.core.intervals import Int64, covered
+from dptrace.run.run import Run
 from dptrace.timeline.model import Timeline
 
-__all__ = ["ranks_waited_for", "with_waiting_parts", "with_waiting_pieces"]
+__all__ = ["ranks_waited_for", "why_unknown", "with_waiting_parts", "with_waiting_pieces"]
+
+
+def why_unknown(run: Run) -> str:
+    """Return why the waits of some of a run's collectives are not known; empty where all are."""
+    if not sum_of_waits(run.cross_rank.exposed_waits)["exposed_unmatched_ns"]:
+        return ""
+    ranks = len({timeline.rank for timeline in run.timelines})
+    if run.world_size > ranks:
+        return f"only {ranks} of {run.world_size} ranks {'is' if ranks == 1 else 'are'} recorded"
+    return "not all ranks of the collective are recorded, or they do not match"
 
 
 def with_waiting_parts(parts: Segments, wait: ExposedWait, category: int) -> Segments:

@@ -144,7 +144,8 @@ def _table(title: str, note: str, columns: Sequence[str], rows: Sequence[dict[st
 
 
 def _row(name: str, cells: Sequence[str], style: str = "", color: str = "", title: str = "") -> dict[str, Any]:
-    return {"name": sanitize(name), "cells": list(cells), "style": style, "color": color, "title": sanitize(title)}
+    row: dict[str, Any] = {"name": sanitize(name), "cells": list(cells), "style": style, "title": sanitize(title)}
+    return row | {"color": color, "dark": theme.dark_color(color)}
 
 
 def _moved(verdict: str) -> str:

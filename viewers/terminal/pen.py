@@ -14,7 +14,7 @@ from rich.text import Text
 from dptrace.analysis.per_gpu.labels import EXPOSED_LABELS, OVERLAPPED_LABEL, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.text import sanitize
-from dptrace.viewers.base.theme import OVERLAPPED, PART_COLORS, PART_ORDER, WAITING, ink_on
+from dptrace.viewers.base.theme import DARK, OVERLAPPED, PART_COLORS, PART_ORDER, PATTERNS, WAITING
 
 __all__ = [
     "EXPOSED",
@@ -46,6 +46,8 @@ class Look:
     """The text style of a part that has no background and whose label is centered."""
 
 
+_FILLS = {color: {"hatch": "/", "back": "\\"}.get(pattern, " ") for color, pattern in PATTERNS.items()}
+"""What fills the rest of a stretch with a name or letter, by color."""
 _GLYPHS = {
     Part.FORWARD: ("F", "white on blue"),
     Part.BACKWARD: ("B", "black on cyan"),
@@ -55,11 +57,11 @@ _GLYPHS = {
     Part.EXPOSED_MEMORY: ("M", "white on magenta"),
 }
 LOOKS = {
-    part: Look(glyph, PART_LABELS[part], PART_COLORS[part], ansi_16, fill="/" if part == Part.EXPOSED_COMM else " ")
+    part: Look(glyph, PART_LABELS[part], PART_COLORS[part], ansi_16, fill=_FILLS.get(PART_COLORS[part], " "))
     for part, (glyph, ansi_16) in _GLYPHS.items()
 }
 EXPOSED = LOOKS[Part.EXPOSED_COMM]
-WAITS = Look("W", EXPOSED_LABELS["exposed_wait_ns"], WAITING, "black on bright_black", fill="/")
+WAITS = Look("W", EXPOSED_LABELS["exposed_wait_ns"], WAITING, "black on bright_black", fill=_FILLS[WAITING])
 OVERLAP = Look("=", OVERLAPPED_LABEL, OVERLAPPED, "black on green")
 # Idle keeps the terminal's background: a bar as bright as work would draw attention to nothing.
 IDLE = LOOKS[Part.IDLE] = Look("·", PART_LABELS[Part.IDLE], fill="·")
@@ -109,7 +111,9 @@ class Pen:
             return look.ink
         if not look.color:
             return ""
-        return look.ansi_16 if self.ansi_16 else f"{ink_on(look.color)} on {look.color}"
+        # Those for a dark page, as most terminals are dark; each stretch has its name or letter as well.
+        color, ink = DARK[look.color]
+        return look.ansi_16 if self.ansi_16 else f"{ink} on {color}"
 
     def bar(self, cells: Sequence[Look]) -> Text:
         """Draw one row: in color with the part's name or letter, otherwise with its letter repeated."""

@@ -7,7 +7,7 @@ import pytest
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.theme import dark_color, dark_ink
 from dptrace.viewers.views import bandwidth
-from tests.viewers.base.test_theme import contrast
+from tests.support.color_vision import contrast
 
 PAPER = theme.CHROME["dark"]["paper"]
 

@@ -23,15 +23,22 @@ def test_names_are_escaped() -> None:
     assert "\\u202e" in escape("\u202e")
 
 
-def test_exposed_communication_is_hatched() -> None:
-    """By a pattern, not by its colour alone; other colours are plain."""
+def test_patterns_tell_colours_apart() -> None:
+    """Waiting and exposed communication have patterns that lean in opposite directions; the drawing defines what it
+    uses, and a ground for text is plain."""
     canvas = Canvas(10, 10, "x")
     canvas.rect(0, 0, 5, 5, theme.EXPOSED)
-    canvas.rect(0, 0, 5, 5, theme.OVERLAPPED)
-    text = canvas.finish()
+    canvas.rect(0, 0, 5, 6, theme.WAITING)
+    canvas.rect(0, 0, 5, 7, theme.OVERLAPPED)
+    canvas.rect(0, 0, 5, 8, theme.EXPOSED, plain=True)
+    root = ET.fromstring(canvas.finish())
+    space = "{http://www.w3.org/2000/svg}"
+    turned = {f"url(#{one.get('id')})": one.get("patternTransform") for one in root.iter(f"{space}pattern")}
+    fills = {one.get("height"): one.get("fill") for one in root.iter(f"{space}rect")}
 
-    assert 'height="5" fill="url(#hatch)"' in text
-    assert f'height="5" fill="{theme.OVERLAPPED}"' in text
+    assert ["rotate(45)", "rotate(-45)"] == [turned[str(fills[height])] for height in ("5", "6")]
+    assert 2 == len(turned)
+    assert [theme.OVERLAPPED, theme.EXPOSED] == [fills["7"], fills["8"]]
 
 
 def test_a_rectangle_of_no_size_is_not_drawn() -> None:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
+import numpy as np
 import pytest
 
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.labels import CAUSE_LABELS, PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.viewers.base import theme
+from tests.support.color_vision import VISIONS, contrast, distance, lab, linear_rgb, seen
+from tests.support.palette import ROWS, Look, alike_in_grey, apart, looks
 
-
-def luminance(color: str) -> float:
-    """Return the relative luminance of WCAG 2."""
-    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def contrast(a: str, b: str) -> float:
-    """Return the contrast ratio of WCAG 2."""
-    high, low = sorted((luminance(a), luminance(b)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
+PAGES = ["light", "dark"]
+IDLE = {"light": (theme.IDLE, theme.ink_on(theme.IDLE)), "dark": theme.DARK[theme.IDLE]}
+SHARMA = [
+    ((50.0, 2.6772, -79.7751), (50.0, 0.0, -82.7485), 2.0425),
+    ((50.0, 2.5, 0.0), (50.0, 0.0, -2.5), 4.3065),
+    ((50.0, 2.49, -0.001), (50.0, -2.49, 0.0009), 7.1792),
+    ((50.0, 2.49, -0.001), (50.0, -2.49, 0.0011), 7.2195),
+    ((50.0, 2.5, 0.0), (73.0, 25.0, -18.0), 27.1492),
+    ((60.2574, -34.0099, 36.2677), (60.4626, -34.1751, 39.4387), 1.2644),
+    ((50.0, 0.0, 0.0), (50.0, -1.0, 2.0), 2.3669),
+]
+"""Two colours in CIELAB and their distance."""
 
 
 def test_every_part_has_a_colour_and_a_name() -> None:
@@ -36,24 +37,65 @@ def test_no_two_things_share_a_colour() -> None:
     assert len({*theme.PART_COLORS.values(), theme.OVERLAPPED, theme.WAITING}) == len(Part) + 2
 
 
-@pytest.mark.parametrize(
-    "color", [*theme.PART_COLORS.values(), theme.OVERLAPPED, theme.WAITING, *theme.CAUSE_COLORS.values()]
-)
-def test_text_on_every_colour_can_be_read(color: str) -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_text_on_every_colour_can_be_read(page: str) -> None:
     """The ink of each colour reaches the 4.5:1 of WCAG 2."""
-    assert contrast(color, theme.ink_on(color)) >= 4.5
+    idle = [Look("idle", *IDLE[page], "", "", "")]
+
+    assert [] == [look for look in (*looks(page), *idle) if contrast(look.color, look.ink) < 4.5]
 
 
-@pytest.mark.parametrize(
-    "color", [*theme.PART_COLORS.values(), theme.OVERLAPPED, theme.WAITING, *theme.CAUSE_COLORS.values()]
-)
-def test_a_dark_page_can_be_read(color: str) -> None:
-    """Every colour has a dark twin or is its own; its ink can be read on it, and it stands out of the page."""
-    shown, ink = theme.DARK.get(color, (color, theme.ink_on(color)))
+@pytest.mark.parametrize("page", PAGES)
+def test_every_colour_stands_out_of_what_is_behind_it(page: str) -> None:
+    """By 3:1 from the page, as WCAG 2 asks of graphics, and from idle time where it is drawn over it."""
+    over_idle = {*ROWS["phases"], *ROWS["communication"]}
 
-    assert contrast(shown, ink) >= 4.5
-    # Idle is what lies behind the rest: it need not stand out.
-    assert contrast(shown, theme.CHROME["dark"]["paper"]) >= (1.2 if color == theme.IDLE else 3)
+    assert [] == [look for look in looks(page) if contrast(look.color, look.paper) < 3]
+    assert [] == [look for look in looks(page) if look.name in over_idle and contrast(look.color, look.idle) < 3]
+
+
+@pytest.mark.parametrize("vision", VISIONS)
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("page", PAGES)
+def test_no_two_colours_of_a_row_look_alike(page: str, row: str, vision: str) -> None:
+    """Not to readers with protanopia, deuteranopia or tritanopia either: at least 11 times what is just noticeable
+    in one row of the chart, 9 in the legend, which has rows side by side."""
+    least = 9 if row == "legend" else 11
+
+    assert {} == {pair: d for pair, d in apart(page, row, vision).items() if d < least}
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row != "legend"])
+@pytest.mark.parametrize("page", PAGES)
+def test_a_grey_print_tells_the_colours_of_a_row_apart(page: str, row: str) -> None:
+    """By lightness, or by pattern."""
+    assert [] == alike_in_grey(page, row, 5)
+
+
+@pytest.mark.parametrize(("a", "b", "expected"), SHARMA)
+def test_distances_are_those_of_the_paper(a: tuple[float, ...], b: tuple[float, ...], expected: float) -> None:
+    """Pairs from the test data of Sharma, Wu and Dalal: near grey, opposite hues, blue, and far apart."""
+    assert expected == pytest.approx(float(distance(a, b)), abs=5e-5)
+
+
+def test_colour_blind_eyes_see_white_and_grey() -> None:
+    """The simulation keeps what has no hue, and takes red and green from those who do not have them."""
+    for vision in VISIONS:
+        assert np.allclose(seen(linear_rgb("#808080"), vision), linear_rgb("#808080"), atol=1e-5)
+    red, green = (lab(seen(linear_rgb(color), "deuteranopia")) for color in ("#B06000", "#6E8A00"))
+    assert float(distance(red, green)) < 10 < float(distance(*(lab(linear_rgb(c)) for c in ("#B06000", "#6E8A00"))))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_search_turns_grey_can_still_be_seen(page: str) -> None:
+    """hits.js keeps the lightness of what is no hit; the texts on it can still be read."""
+    for look in looks(page):
+        if look.name in CAUSES:  # their row is not searched
+            continue
+        grey = np.array([0.3, 0.59, 0.11]) @ [int(look.color[i : i + 2], 16) for i in (1, 3, 5)]
+        color = "#" + f"{round(float(grey)):02X}" * 3
+        assert contrast(color, look.paper) >= 3, look
+        assert contrast(color, look.ink) >= 4.5, look
 
 
 @pytest.mark.parametrize("name", ["light", "dark"])
@@ -64,6 +106,7 @@ def test_a_dark_page_can_be_read(color: str) -> None:
         ("text", "warn"),
         ("strip-ink", "strip"),
         ("strip-ink", "strip-odd"),
+        ("quiet", "strip"),
         ("tip-text", "tip"),
         ("tip-quiet", "tip"),
     ],
@@ -83,10 +126,3 @@ def test_every_cause_of_idling_has_a_colour_and_a_name() -> None:
     """A cause without its own would be drawn as another."""
     assert list(CAUSES) == list(theme.CAUSE_COLORS) == list(CAUSE_LABELS)
     assert len({*theme.CAUSE_COLORS.values()}) == len(CAUSES)
-
-
-def test_parts_of_one_lane_differ_in_lightness() -> None:
-    """The parts next to each other are distinguishable in a grey print."""
-    neighbours = [Part.FORWARD, Part.BACKWARD, Part.EXPOSED_COMM]
-    for a, b in combinations(neighbours, 2):
-        assert contrast(theme.PART_COLORS[a], theme.PART_COLORS[b]) > 1.5

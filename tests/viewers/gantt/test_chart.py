@@ -74,7 +74,7 @@ def test_every_stretch_of_a_collective_is_there() -> None:
     assert np.where(truth.part == 1, Part.EXPOSED_COMM, OVERLAPPED).tolist() == pieces.category.tolist()
     assert pieces.duration_ns.sum() == whole.duration_ns.sum()
     assert pieces.duration_ns[pieces.category == Part.EXPOSED_COMM].sum() == whole.exposed_ns.sum()
-    name, known = drawn.collectives[whole.name[0]]
+    name, known, _ = drawn.collectives[whole.name[0]]
     assert ("all_reduce", 26_214_400) == (known.kind, known.bytes)
     assert name.startswith("ncclDevKernel")
 

@@ -62,7 +62,7 @@ def test_idle_time_is_one_gap_across_short_work(tmp_path: Path) -> None:
 def test_a_step_that_is_not_drawn_has_no_place(late: Run) -> None:
     """A selection of steps may leave out the one that a finding is about."""
     drawn = chart(late)
-    none = [track.__class__(track.rank + 5, 0, "", track.steps, track.bounds_ns) for track in drawn.tracks]
+    none = [track.__class__(track.rank + 5, 0, "", track.steps, track.bounds_ns, {}) for track in drawn.tracks]
 
     places = finding_places(late, drawn.__class__(0, drawn.end_ns, tuple(none), (), drawn.lanes, (), drawn.collectives))
 

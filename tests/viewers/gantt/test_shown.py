@@ -248,8 +248,27 @@ def test_only_what_touches_the_figures_is_loud(note: str, grave: bool) -> None:
     """A note is below the figures, highlighted if they leave out part of the recording."""
     page = gantt.document(Run("noted", two_rank_timelines(), {}, (note,)))
 
-    assert grave == ('<p id="notes" class="grave">' in page)
-    assert page.index('id="summary"') < page.index('<p id="notes"')
+    assert grave == ('<details id="notes" class="grave">' in page)
+    assert page.index('id="summary"') < page.index('<details id="notes"')
+
+
+@browser_test
+@pytest.mark.parametrize("grave", [False, True])
+def test_notes_are_folded_behind_their_count(browser: Browser, tmp_path: Path, grave: bool) -> None:
+    """Enter and a click unfold them; one that says that figures lack something can be read before."""
+    notes = ("Made by hand.", "a.json: cut off after 3 events; the rest is lost." if grave else "Drawn twice.")
+    run = Run("noted", two_rank_timelines(), {}, notes)
+    with open_page(browser, written(run, tmp_path / "noted.html")) as (page, errors):
+        settle(page)
+        summary = page.locator("#notes summary")
+        shown = page.locator("#notes").inner_text()
+        assert "2 notes" in summary.inner_text()
+        assert (False, grave) == (notes[0] in shown, notes[1] in shown)
+        summary.press("Enter")
+        assert all(note in page.locator("#notes").inner_text() for note in notes)
+        summary.click()
+        assert notes[0] not in page.locator("#notes").inner_text()
+        assert [] == errors
 
 
 @browser_test

@@ -65,7 +65,7 @@ def test_what_matters_is_named() -> None:
     rows = "rank 1 · GPU 1", "phases", "communication"
     for word in (*rows, "step 0 · 0.10 ms", "A step takes", "Exposed communication"):
         assert word in text
-    assert 'fill="url(#hatch)"' in text
+    assert f'fill="url(#hatch-{theme.EXPOSED[1:]})"' in text
     assert "A step takes" not in gantt_svg(Run("x", two_rank_timelines()), heading=False)
 
 

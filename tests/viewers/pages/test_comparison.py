@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from dptrace.analysis.per_gpu.split import Part
 from dptrace.comparison.compare import Comparison, compare
 from dptrace.core.units import milliseconds
 from dptrace.errors import DptraceError
 from dptrace.timeline.model import Timeline
+from dptrace.viewers.base import theme
 from dptrace.viewers.gantt import pair_page
 from dptrace.viewers.pages import comparison
 from tests.comparison.test_step_kinds import alternating
@@ -92,6 +94,22 @@ def test_the_tables_are_those_of_the_comparison(browser: Browser, file: Path, fo
         assert ["Where a step's time goes", "Medians and spread", "Collectives", "Kernels"] == page.locator(
             "#tables h2"
         ).all_text_contents()
+
+
+@browser_test
+def test_the_colors_of_the_tables_are_those_of_the_page(browser: Browser, file: Path) -> None:
+    """Light or dark, those of the chart above; the light ones could not be seen on a dark page."""
+    with open_page(browser, file) as (page, _):
+        settle(page)
+        forward = "getComputedStyle(document.querySelector('#tables .swatch')).backgroundColor"
+        seen = []
+        for mode in ("light", "dark"):
+            page.evaluate("(mode) => (dptrace.theme.mode = mode)", mode)
+            red, green, blue = map(int, re.findall(r"\d+", page.evaluate(forward)))
+            seen.append(f"#{red:02X}{green:02X}{blue:02X}")
+
+        color = theme.PART_COLORS[Part.FORWARD]
+        assert [color, theme.dark_color(color)] == seen
 
 
 @browser_test

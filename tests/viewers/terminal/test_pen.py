@@ -12,7 +12,7 @@ from rich.console import Console
 from dptrace.analysis.per_gpu.labels import PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.run.run import Run
-from dptrace.viewers.base.theme import OVERLAPPED, PART_COLORS
+from dptrace.viewers.base.theme import DARK, OVERLAPPED, PART_COLORS
 from dptrace.viewers.terminal.gantt import print_gantt
 from tests.support.builders import two_rank_timelines
 from tests.support.terminal_text import GLYPHS, drawn, run_of, training
@@ -28,7 +28,7 @@ def test_colour_is_never_alone() -> None:
     assert " Forward " in out
     assert "X///" in out
     for color in (PART_COLORS[Part.FORWARD], PART_COLORS[Part.EXPOSED_COMM], OVERLAPPED):
-        red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
+        red, green, blue = (int(DARK[color][0][k : k + 2], 16) for k in (1, 3, 5))
         assert f"48;2;{red};{green};{blue}" in out
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dptrace.viewers.base.marks import Box
 from dptrace.viewers.views.heatmap import heatmap, heatmap_table
+from tests.support.color_vision import contrast
 from tests.support.jobs import late_run
 from tests.support.view_cases import CASES
-from tests.viewers.base.test_theme import contrast
 
 
 def cells(case: str) -> list[Box]:

@@ -36,9 +36,9 @@ function wrapped(node) {
   return cell;
 }
 
-/** Return a square in a category's color, as in the legend. */
-export function swatch(category, hatched = false) {
-  const node = element("i", hatched ? "swatch hatched" : "swatch");
+/** Return a square in a category's color and pattern, as in the legend. */
+export function swatch(category, { pattern = "" } = {}) {
+  const node = element("i", pattern ? `swatch ${pattern}` : "swatch");
   node.style.backgroundColor = `var(--c${category})`;
   return node;
 }

@@ -11,12 +11,9 @@ export function looks(scene, name) {
   return { name, categories: scene.categories.map((entry) => ({ color: themed(entry).color, ink: themed(entry).ink })), chrome: scene.chrome?.[name] ?? {} };
 }
 
-/** Return the names of the raster's patterns by category, for exposed communication and the idle causes. */
-export function patternsOf({ special: { exposed, waiting, causes = [] } }) {
-  const patterns = { [exposed]: "hatch" };
-  if (waiting !== undefined) patterns[waiting] = "hatch";
-  causes.forEach((category, i) => (patterns[category] = ["back", "dots", "bars", undefined, "rails"][i]));
-  return patterns;
+/** Return the names of the raster's patterns by category. */
+export function patternsOf({ categories }) {
+  return Object.fromEntries(categories.flatMap(({ pattern }, category) => (pattern ? [[category, pattern]] : [])));
 }
 
 export class Theme {

@@ -1,7 +1,6 @@
 /** The legend: a button per category that hides or shows it. */
 
 import { element } from "../../base/static/dom.js";
-import { isExposed } from "./rows.js";
 
 /**
  * Fill `root` with the buttons of all categories but the idle causes, and `causes` with those; `hidden` by category,
@@ -10,9 +9,9 @@ import { isExposed } from "./rows.js";
 export function categoryButtons(root, causes, scene, hidden, redraw) {
   for (const category of scene.order) {
     if (!scene.used.includes(category)) continue;
-    const { label } = scene.categories[category], cause = scene.special.causes?.indexOf(category) ?? -1;
+    const { label, pattern = "" } = scene.categories[category], cause = scene.special.causes?.indexOf(category) ?? -1;
     const chip = element("button", cause >= 0 ? "chip cause" : "chip");
-    const swatch = element("i", isExposed(scene, category) ? "hatched" : cause >= 0 ? `cause${cause}` : "");
+    const swatch = element("i", pattern);
     chip.type = "button";
     chip.setAttribute("aria-pressed", "true");
     chip.title = "click to hide or show";

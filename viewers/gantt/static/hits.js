@@ -1,9 +1,9 @@
-/** Draws the hits of a search: everything else fades, each hit is underlined, and the current one is framed. */
+/** Draws the hits of a search: everything else turns grey, each hit is underlined, and the current one is framed. */
 
 import { above } from "./lod.js";
 
-/** Opacity of the cover over everything else; height and minimum length of the underline in pixels. */
-const FADE = 0.74, LINE_HEIGHT = 3, MIN_LINE = 2;
+/** Height and minimum length of the underline in pixels. */
+const LINE_HEIGHT = 3, MIN_LINE = 2;
 const SEARCHED_ROLES = new Set(["compute", "exposure", "memory"]);
 
 /**
@@ -38,14 +38,15 @@ export function drawHits(context, { from, to, width }, rows, hits, current, { pa
   for (const row of rows) {
     if (!SEARCHED_ROLES.has(row.role)) continue;
     const lane = hits.byLane.get(row.found), runs = lane ? touched(lane, view) : [];
-    context.globalAlpha = FADE;
+    // Grey of the same lightness: a faded bar or text could not be seen.
+    context.globalCompositeOperation = "saturation";
     context.fillStyle = paper;
     let left = 0;
     for (const [begin, end] of [...runs, [view.width, view.width]]) {
       if (begin > left) context.fillRect(left, row.y, begin - left, row.h);
       left = end;
     }
-    context.globalAlpha = 1;
+    context.globalCompositeOperation = "source-over";
     context.fillStyle = mark;
     for (const [begin, end] of runs) context.fillRect(begin, row.y + row.h - LINE_HEIGHT, Math.max(end - begin, MIN_LINE), LINE_HEIGHT);
     if (current && lane && current.lane === lane.lane) frame(context, current, row, view, mark);

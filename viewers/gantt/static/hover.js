@@ -1,8 +1,9 @@
 /** The tooltip and the outline of the interval under the pointer. */
 
 import { element } from "../../base/static/dom.js";
+import { collectiveName, waitedFor } from "./collective_labels.js";
 import { laneAt } from "./extra_rows.js";
-import { busyCategories, laneOf, stepAt, stepEnd, streamWord, stripSteps } from "./rows.js";
+import { busyCategories, laneOf, stepAt, stepEnd, streamWord, stripSteps, trackName } from "./rows.js";
 import { bytes, duration, integer, moment, percent, percentOf, shortName, visible } from "./text.js";
 
 /** Distance from the pointer, in pixels, within which a narrow interval is still found. */
@@ -159,7 +160,7 @@ export class Hover {
   #where(index) {
     const track = this.scene.tracks[this.row.track], step = stepAt(track, this.lod.start[index]);
     const stream = this.scene.columns.streams[this.columns.stream[index]];
-    return [step < 0 ? "outside the steps, not counted" : visible(track.steps[step]), track.label, `${streamWord(track)} ${stream}`].join(" · ");
+    return [step < 0 ? "outside the steps, not counted" : visible(track.steps[step]), trackName(track), `${streamWord(track)} ${stream}`].join(" · ");
   }
 
   #kernel(index) {
@@ -172,8 +173,8 @@ export class Hover {
 
   /** An idle interval and its cause. */
   #cause(index) {
-    const { label } = this.scene.categories[this.lod.category[index]], { label: track } = this.scene.tracks[this.row.track];
-    return [line(label, "head"), line(CAUSES[label] ?? ""), line(this.#span(index)), line(track, "dim")];
+    const { label } = this.scene.categories[this.lod.category[index]], track = this.scene.tracks[this.row.track];
+    return [line(label, "head"), line(CAUSES[label] ?? ""), line(this.#span(index)), line(trackName(track), "dim")];
   }
 
   /** The idle cause at a time, as lines; empty if there is none. */
@@ -185,22 +186,23 @@ export class Hover {
   }
 
   #collective(index) {
-    const { name, kind, bytes: size, dtype, group, size: members } = this.scene.collectives[this.columns.name[index]];
+    const known = this.scene.collectives[this.columns.name[index]], { name, kind, bytes: size, dtype, group, label, size: members } = known;
     const exposed = this.columns.exposed[index - this.columns.exposedFrom[this.row.track]];
     const time = this.lod.duration[index];
-    const facts = [size ? bytes(size) : "", dtype, group && `group ${group}`, members ? `${members} ranks` : ""].filter(Boolean);
-    const lines = [line(visible(kind && kind !== "other" ? kind : shortName(name)), "head"), line(visible(name), "full")];
+    const facts = [known.title && kind !== "other" ? kind : "", size ? bytes(size) : "", dtype, group && `group ${group}`, members ? `${members} ranks` : ""].filter(Boolean);
+    const lines = [line(visible(collectiveName(known)), "head"), line(visible([name, label].filter(Boolean).join(" · ")), "full")];
     if (facts.length) lines.push(line(visible(facts.join(" · "))));
     lines.push(line(this.#span(index)));
     lines.push(line(`exposed ${duration(exposed)} (${percentOf(exposed, time)}) · overlapped ${duration(time - exposed)}`));
     return [...lines, ...this.#waited(index)];
   }
 
-  /** How long a collective waited, and for which rank; nothing where that is unknown or it did not. */
+  /** How long a collective waited, and for which rank, or why that is not known; nothing where it did not wait. */
   #waited(index) {
     const place = index - this.columns.exposedFrom[this.row.track];
-    const wait = this.columns.wait[place] - 1, rank = this.columns.waitsFor[place] - 1;
-    return wait > 0 ? [line(`waiting for ${rank < 0 ? "other ranks" : `rank ${rank}`}: ${duration(wait)}`)] : [];
+    const wait = this.columns.wait[place] - 1, rank = this.columns.waitsFor[place] - 1, { unknownWaits } = this.scene;
+    if (wait < 0 && unknownWaits) return [line(`waiting unknown: ${unknownWaits}`, "dim")];
+    return wait > 0 ? [line(`${waitedFor(rank)}: ${duration(wait)}`)] : [];
   }
 
   /** A part of a step: its time in the step, and the interval under the pointer. */
@@ -216,6 +218,6 @@ export class Hover {
     const detail = index < 0 ? this.#why(point) : [line(`this interval: ${this.#span(index)}`)];
     const rank = category === scene.special.waiting ? this.columns.name[index] : 0;
     const label = rank ? `Waiting for rank ${rank - 1}` : scene.categories[category].label;
-    return [line(label, "head"), inStep, ...detail, line(track.label, "dim")];
+    return [line(label, "head"), inStep, ...detail, line(trackName(track), "dim")];
   }
 }

@@ -8,7 +8,6 @@ import { Link, stepNamed } from "./hash.js";
 import { CollectiveKinds } from "./collective_kinds.js";
 import { Measure } from "./measure.js";
 import { CollectiveMembers } from "./collective_members.js";
-import { isExposed } from "./rows.js";
 import { SearchIndex } from "./search.js";
 import { Selection } from "./select.js";
 import { figures } from "./summary.js";
@@ -138,12 +137,12 @@ export class Interactions {
     const share = (ns) => percentOf(ns, sum.wall);
     const rows = this.scene.order.flatMap((category) => {
       const ns = sum.parts[category] ?? 0;
-      return ns > 0 || category === idle ? [[named(category, this.scene.categories[category].label, isExposed(this.scene, category)), duration(ns), share(ns)]] : [];
+      return ns > 0 || category === idle ? [[named(category, this.scene.categories[category]), duration(ns), share(ns)]] : [];
     });
     rows.push(Object.assign(["total", duration(sum.wall), share(sum.wall)], { className: "total" }));
-    const kinds = this.kinds.figures(from, to).map(({ kind, ...time }) => [collectiveWord({ kind }) || "other", duration(time.exposed), duration(time.overlapped)]);
+    const kinds = this.kinds.figures(from, to).map(({ kind, ...time }) => [collectiveWord({ kind }) || "other", duration(time.exposed), this.scene.unknownWaits && !time.waiting ? "?" : duration(time.waiting), duration(time.overlapped)]);
     const many = this.scene.tracks.length, note = element("p", "quiet", `Starts at ${moment(from, to - from)}${many > 1 ? `; sum over all ${many} GPUs` : ""}; time outside the steps is not counted.`);
-    const nodes = [note, table(["part", "time", "share"], rows), ...(kinds.length ? [table(["communication", "exposed", "overlapped"], kinds)] : [])];
+    const nodes = [note, table(["part", "time", "share"], rows), ...(kinds.length ? [table(["communication", "exposed", "of it waiting", "overlapped"], kinds)] : [])];
     this.card.show("measure", duration(to - from), nodes, { close: () => this.measure.clear() });
   }
 
@@ -177,8 +176,8 @@ function press(selector, yes) {
   $(selector).setAttribute("aria-pressed", String(yes));
 }
 
-function named(category, label, hatched) {
+function named(category, look) {
   const node = element("span");
-  node.append(swatch(category, hatched), label);
+  node.append(swatch(category, look), look.label);
   return node;
 }

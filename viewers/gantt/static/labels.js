@@ -1,9 +1,10 @@
 /** Draws text and lines over the raster: step strips, step edges, and labels of intervals where they fit. */
 
 import { busyCategories, stepAt, stepEnd, stripSteps } from "./rows.js";
+import { collectiveTexts, waitTexts } from "./collective_labels.js";
 import { laneAt } from "./extra_rows.js";
 import { FONT_FAMILY, looks } from "../../base/static/theme.js";
-import { bytes, collectiveWord, duration, shortName, shortOperator, truncateMiddle, visible } from "./text.js";
+import { duration, shortName, shortOperator, truncateMiddle, visible } from "./text.js";
 
 /** Minimum width of a labelled interval in pixels; of a labelled phase, whose label may be a micro-batch number. */
 const MIN_WIDTH = 34, MIN_WIDTH_PHASE = 24;
@@ -20,6 +21,11 @@ const MIXED = 0.03, MIXED_PHASE = 0.05;
 const LEAST_FILLED = 0.01;
 /** Distance in pixels between two positions at which a label is tried, and the number of positions per text. */
 const TRY_DISTANCE = 8, MAX_TRIES = 24;
+
+/** Return the x positions between which the label of an interval has room. */
+function room(begin, end, { from, px, width }) {
+  return [Math.max(0, (begin - from) / px) + PADDING, Math.min(width, (end - from) / px) - PADDING];
+}
 
 export class Labels {
   #widths = new Map();
@@ -102,15 +108,30 @@ export class Labels {
     lod.eachLong(row.labels, from, to, least * px, (index) => {
       const category = lod.category[index];
       if (view.left <= 0 || hidden[category]) return;
-      const left = Math.max(0, (lod.start[index] - from) / px) + PADDING;
-      const right = Math.min(view.width, (lod.start[index] + lod.duration[index] - from) / px) - PADDING;
+      if (row.role === "exposure") return this.#collective(row, index, view);
+      const [left, right] = room(lod.start[index], lod.start[index] + lod.duration[index], view);
       const texts = this.#texts(row, row.source ? row.source[index] : index);
       if (row.role === "phases") return this.#onPhaseColor(texts, left, right, row, category, view);
       const text = this.#fit(texts, right - left, row.role);
-      if (!text) return;
-      if (row.role === "exposure") this.#onOneColor(text, left, right, row, view);
-      else this.#text(text, left, row, category, view);
+      if (text) this.#text(text, left, row, category, view);
     });
+  }
+
+  /** Label the wait of a collective and what comes after it, each on its own part, or both on the wait. */
+  #collective(row, index, view) {
+    const { lod, columns } = this, { waiting } = this.scene.special, start = lod.start[index];
+    const place = index - columns.exposedFrom[row.track], wait = Math.max(0, columns.wait[place] - 1), texts = this.#texts(row, index);
+    const named = this.#onPart(texts, row, start + wait, start + lod.duration[index], view);
+    if (!wait || waiting === undefined) return;
+    const whole = lod.busy(row.lane, waiting, start, start + wait) >= (1 - MIXED) * wait;
+    const waits = waitTexts(columns.waitsFor[place] - 1, whole ? wait : null), both = named ? [] : waits.map((text) => `${texts.at(-1)} · ${text}`);
+    this.#onPart(named ? waits : [...both, ...texts.slice(-1), ...waits], row, start, start + wait, view, waiting);
+  }
+
+  /** Label the part of a collective between two times, with `only` on that category; whether there was room. */
+  #onPart(texts, row, begin, end, view, only) {
+    const [left, right] = room(begin, end, view), text = texts.find((one) => this.#width(one) <= right - left);
+    return text !== undefined && this.#onOneColor(text, left, right, row, view, only);
   }
 
   /**
@@ -124,16 +145,17 @@ export class Labels {
     return true;
   }
 
-  /** Label a collective at its left or right end, if one color fills the place of the text. */
-  #onOneColor(text, left, right, row, view) {
+  /** Label a part of a collective at its left or right end, if one color fills the place of the text; whether one does. */
+  #onOneColor(text, left, right, row, view, only) {
     const { exposed, waiting, overlapped } = this.scene.special, width = this.#width(text);
+    const categories = [exposed, waiting, overlapped].filter((k) => k !== undefined);
     for (const x of [left, right - width]) {
-      const from = view.from + x * view.px, to = from + width * view.px;
-      const shares = [exposed, waiting].map((k) => (k === undefined ? 0 : this.lod.busy(row.lane, k, from, to) / (to - from)));
-      if (shares.some((share) => share > MIXED && share < 1 - MIXED)) continue;
-      const category = shares[0] > 0.5 ? exposed : shares[1] > 0.5 ? waiting : overlapped;
-      if (this.#text(text, x, row, category, view)) return;
+      const under = [x - PADDING + 1, x + width + PADDING - 1], shares = categories.map((k) => this.#share(row, [k], under, view));
+      const category = categories.find((k, i) => shares[i] >= 1 - MIXED && shares.every((share, other) => other === i || share <= MIXED));
+      if (category === undefined || (only ?? category) !== category) continue;
+      if (this.#text(text, x, row, category, view)) return true;
     }
+    return false;
   }
 
   /**
@@ -143,8 +165,8 @@ export class Labels {
   #onPhaseColor(texts, left, right, row, category, view) {
     let best = null;
     for (const text of texts) {
-      const room = right - this.#width(text) - left, distance = Math.max(TRY_DISTANCE, room / MAX_TRIES);
-      for (let x = left; x <= left + room; x += distance) {
+      const spare = right - this.#width(text) - left, distance = Math.max(TRY_DISTANCE, spare / MAX_TRIES);
+      for (let x = left; x <= left + spare; x += distance) {
         const under = [x - PADDING + 1, x + this.#width(text) + PADDING - 1], share = this.#share(row, [category], under, view);
         if (share >= 1 - MIXED_PHASE) return this.#text(text, x, row, category, view);
         if (share < LEAST_FILLED || (best && (best.share >= share || best.text !== text))) continue;
@@ -173,10 +195,11 @@ export class Labels {
       const { short } = scene.categories[lod.category[index]];
       const end = lod.start[index] + lod.duration[index], label = columns.name[index];
       // An action of a pipeline schedule has its own label, such as F3.
-      if (label) return [`${visible(scene.names[label - 1])} ${duration(lod.duration[index])}`, visible(scene.names[label - 1])];
+      const name = label ? visible(scene.names[label - 1]) : short, waits = lod.category[index] === scene.special.waiting;
       // Where idle time interrupts a phase, a time next to its name would be read as that of the block under the label.
       const busy = lod.busy(row.lane, lod.category[index], lod.start[index], end), whole = busy >= (1 - MIXED_PHASE) * lod.duration[index];
-      return whole ? [`${short} ${duration(busy)}`, short] : [short];
+      if (label && waits) return whole ? [`${name} · ${duration(busy)}`, `${short} ${duration(busy)}`, short] : [name, short];
+      return whole ? [`${name} ${duration(busy)}`, name] : [name];
     }
     if (row.role === "idle") {
       const { short } = scene.categories[lod.category[index]];
@@ -184,10 +207,8 @@ export class Labels {
     }
     const role = row.role === "stream" ? scene.lanes[laneAt(lod, index)].role : row.role;
     if (!["exposure", "collectives"].includes(role)) return this.#kernelTexts(scene.names[columns.name[index]]);
-    const known = scene.collectives[columns.name[index]], word = visible(collectiveWord(known));
-    if (!word) return this.#kernelTexts(known.name);
-    const whole = known.bytes ? `${word} ${bytes(known.bytes)}` : word;
-    return [...(known.label ? [`${whole} · ${visible(known.label)}`] : []), whole, word];
+    const known = scene.collectives[columns.name[index]], texts = collectiveTexts(known);
+    return texts.length ? texts : this.#kernelTexts(known.name);
   }
 
   /** Return a kernel's short name, and its operator, which is shorter still. */
@@ -198,8 +219,8 @@ export class Labels {
 
   #fit(texts, room, role) {
     const whole = texts.find((text) => this.#width(text) <= room);
-    // A truncated kernel name is still useful; a truncated "Backward" adds nothing to the color.
-    if (whole !== undefined || ["phases", "exposure", "idle"].includes(role)) return whole;
+    // A truncated kernel name is still useful; a truncated "Idle" adds nothing to the color.
+    if (whole !== undefined || role === "idle") return whole;
     const last = texts.at(-1);
     const cut = truncateMiddle(last, Math.floor((last.length * room) / this.#width(last)));
     return this.#width(cut) <= room ? cut : truncateMiddle(last, cut.length - 1);
@@ -210,8 +231,8 @@ export class Labels {
     if (!this.#claim(x - PADDING + 1, x + this.#width(text), row, view)) return false;
     const y = row.y + row.h / 2;
     view.left--;
-    if (row.role === "phases" || row.role === "idle") {
-      // Patterns (idle causes) and gaps (phases) under a text are covered by a box in the interval's color.
+    if (row.role === "phases" || this.scene.categories[category].pattern) {
+      // Patterns and gaps (phases) under a text are covered by a box in the interval's color.
       context.fillStyle = neutral ? paper : color;
       context.strokeStyle = quiet;
       context.beginPath();

@@ -64,6 +64,9 @@ export class RowNames {
       button.style.height = button.style.lineHeight = `${block.rows[0].h}px`;
       shown.set(block.track, button);
       nodes.push(button);
+      const { place } = this.scene.tracks[block.track];
+      // Beside the label of the second row; a collapsed GPU has it in its tooltip.
+      if (place && !collapsed && block.rows.length > 1) nodes.push(label(place, block.rows[1], "place"));
       if (!collapsed) for (const row of block.rows) nodes.push(label(row.label, row));
     }
     for (const strip of this.stage.strips) nodes.push(label(strip.label, strip, "row strip"));
@@ -83,8 +86,8 @@ export class RowNames {
   }
 
   #button(track) {
-    const { label: text } = this.scene.tracks[track];
-    const button = Object.assign(element("button", "track", text), { type: "button", title: text });
+    const { label: text, place } = this.scene.tracks[track];
+    const button = Object.assign(element("button", "track", text), { type: "button", title: place ? `${text} · ${place}` : text });
     button.dataset.track = track;
     return button;
   }

@@ -53,6 +53,11 @@ export function rowOf(scene, row) {
   };
 }
 
+/** Return the name of a track with its place in the job's mesh, where that is known. */
+export function trackName({ label, place }) {
+  return place ? `${label} · ${place}` : label;
+}
+
 /** Return what a track's rows on demand are called: CPUs have threads, GPUs streams. */
 export function streamWord({ label }) {
   return label.endsWith("CPU") ? "thread" : "stream";

@@ -104,8 +104,8 @@ export class SearchIndex {
 
   #texts() {
     this.#names ??= this.scene.names.map((name) => `${name}\n${shortName(name)}\n${shortOperator(name)}`.toLowerCase());
-    this.#collectives ??= this.scene.collectives.map(({ name, kind, group, label = "" }) =>
-      [name, kind, kind.replaceAll("_", "-"), kind.replaceAll("_", " "), group, label].join("\n").toLowerCase(),
+    this.#collectives ??= this.scene.collectives.map(({ name, kind, group, label = "", title = "" }) =>
+      [name, kind, kind.replaceAll("_", "-"), kind.replaceAll("_", " "), group, label, title].join("\n").toLowerCase(),
     );
   }
 

@@ -1,9 +1,10 @@
 /** The selected interval: details of a kernel, or a collective with its calls on all ranks. */
 
 import { element, table } from "../../base/static/dom.js";
+import { collectiveName } from "./collective_labels.js";
 import { laneAt } from "./extra_rows.js";
-import { stepAt, streamWord } from "./rows.js";
-import { bytes, collectiveWord, duration, moment, percentOf, rate, shortName, shortOperator, visible } from "./text.js";
+import { stepAt, streamWord, trackName } from "./rows.js";
+import { bytes, duration, moment, percentOf, rate, shortName, shortOperator, visible } from "./text.js";
 
 /** Shown for a time that the traces do not tell: a rank is missing, or the clocks are not certain enough. */
 const UNKNOWN = "–";
@@ -60,7 +61,7 @@ export class Selection {
     const { lod, scene, columns } = this, { from, to } = this.plot.range, owner = scene.tracks[track];
     const step = stepAt(owner, lod.start[index]), delay = this.members.launchDelay(index);
     return [
-      ["GPU", owner.label + (owner.device ? ` · ${owner.device}` : "")],
+      ["GPU", trackName(owner) + (owner.device ? ` · ${owner.device}` : "")],
       ["step", step < 0 ? "outside the steps, not counted" : owner.steps[step]],
       ["start", moment(lod.start[index], Math.min(to - from, 1e6))],
       ["duration", duration(lod.duration[index])],
@@ -79,7 +80,7 @@ export class Selection {
 
   #collective() {
     const { scene, columns, lod } = this, { index, track, memberDetails } = this.chosen, known = scene.collectives[columns.name[index]];
-    const title = [collectiveWord(known) || shortName(known.name), known.bytes ? bytes(known.bytes) : "", memberDetails?.name ?? ""].filter(Boolean).join(" · ");
+    const title = [collectiveName(known), known.bytes ? bytes(known.bytes) : ""].filter(Boolean).join(" · ");
     const exposed = columns.exposed[index - columns.exposedFrom[track]], time = lod.duration[index];
     const name = element("p", "full", visible([known.name, known.label].filter(Boolean).join(" · ")));
     if (!memberDetails) return [visible(title), [name, table(null, [...this.#facts(index, track), ["exposed", `${duration(exposed)} (${percentOf(exposed, time)})`]], "facts-table")]];
@@ -103,6 +104,7 @@ export class Selection {
       ["group", [group.description || group.name || known.group || "unnamed", ranks ? `${shown} of ${ranks} ranks shown` : `${shown} ranks shown`].join(" · ")],
       ...(seq >= 0 ? [["sequence", String(seq)]] : []),
       ...(known.dtype ? [["type", known.dtype]] : []),
+      ...(known.title && known.kind ? [["kind", known.kind]] : []),
     ].map(([key, text]) => [key, visible(text)]);
   }
 

@@ -1,7 +1,7 @@
 /** The bar and the figures above the chart: exact sums over the visible time inside the steps. */
 
 import { element } from "../../base/static/dom.js";
-import { busyCategories, insideSteps, isExposed, laneOf, stepEnd } from "./rows.js";
+import { busyCategories, insideSteps, laneOf, stepEnd } from "./rows.js";
 import { collectiveWord, duration, moment, percent, percentOf } from "./text.js";
 
 function median(values) {
@@ -86,8 +86,8 @@ export class Summary {
       if (category !== this.scene.special.idle && !drawn.includes(category)) continue;
       const share = sum.wall ? sum.parts[category] / sum.wall : 0;
       if (share < 0.0005) continue;
-      const { label, short } = this.scene.categories[category];
-      const segment = element("div", isExposed(this.scene, category) ? "segment hatched" : "segment");
+      const { label, short, pattern } = this.scene.categories[category];
+      const segment = element("div", pattern ? `segment ${pattern}` : "segment");
       Object.assign(segment.style, { flexGrow: share, backgroundColor: `var(--c${category})`, color: `var(--i${category})` });
       segment.dataset.category = category;
       segment.dataset.ns = sum.parts[category];
@@ -101,7 +101,7 @@ export class Summary {
   /** Set the tooltip of an indicator to the times per kind of collective. */
   #titleByKind(indicator, chosen, from, to) {
     const kindFigures = this.kinds?.figures(from, to, chosen) ?? [];
-    indicator.title = kindFigures.map(({ kind, exposed, overlapped }) => `${collectiveWord({ kind }) || "other"}: ${duration(exposed)} exposed, ${duration(overlapped)} overlapped`).join("\n");
+    indicator.title = kindFigures.map(({ kind, exposed, waiting, overlapped }) => `${collectiveWord({ kind }) || "other"}: ${duration(exposed)} exposed${waiting ? `, ${duration(waiting)} of it waiting` : ""}, ${duration(overlapped)} overlapped`).join("\n");
   }
 
   #indicators(sum, chosen, from, to) {
@@ -111,13 +111,16 @@ export class Summary {
     const box = element("div", "indicators");
     const add = (key, value, label, ns, alarming) => {
       const indicator = element("div", alarming ? "indicator alarming" : "indicator");
-      Object.assign(indicator.dataset, { key, ns });
+      Object.assign(indicator.dataset, ns === null ? { key } : { key, ns });
       indicator.append(element("b", "", value), element("span", "", label));
       box.append(indicator);
     };
     add("step", steps ? duration(median(sum.steps)) : "–", steps > 1 ? "median step" : "step", median(sum.steps));
     add("exposed", percentOf(whole, sum.wall), "exposed communication", whole, whole > 0.03 * sum.wall);
+    const { unknownWaits } = this.scene;
     if (waited) add("waiting", percentOf(waited, sum.wall), "waiting for other ranks", waited);
+    else if (unknownWaits && whole) add("waiting", "?", "waiting unknown", null);
+    if (unknownWaits && whole) box.lastChild.title = `Waiting is not known for all collectives: ${unknownWaits}.`;
     add("overlapped", percentOf(sum.overlapped, communication), "of communication overlapped", sum.overlapped);
     this.#titleByKind(box.lastChild, chosen, from, to);
     add("idle", percentOf(sum.parts[idle], sum.wall), "idle", sum.parts[idle]);
