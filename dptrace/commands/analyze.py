@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
-from msgspec.structs import replace
 
 from dptrace.commands.shared.options import Selection, json_option, opening_options, output_option, run_options
 from dptrace.commands.shared.output import (
@@ -84,7 +83,8 @@ def command(
         print_hint(f"Next: dptrace view {quoted_paths(paths)}", verbosity)
 
 
-class _OutputOptions(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class _OutputOptions:
     """What to print, and where."""
 
     every: bool

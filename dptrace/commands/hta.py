@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,6 +213,7 @@ def _flag(name: str) -> str:
 
 def _chosen(result: Result, analysis: str, only: str | None, one: bool) -> Result:
     """Keep the requested table; CSV holds only one."""
+    from dataclasses import replace
 
     names = ", ".join(result.tables)
     if only is not None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from uuid import uuid4
-
-from msgspec.structs import replace
 
 from dptrace.core.array_file import CorruptArrayFile
 from dptrace.core.subprocess_pool import available_cores, run_parallel

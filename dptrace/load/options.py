@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
+from dataclasses import dataclass
 
 from dptrace.errors import UsageError
 
 __all__ = ["ReadOptions"]
 
 
-class ReadOptions(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
     """Options for reading, with their defaults."""
 
     comm_patterns: tuple[str, ...] = ()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
-import msgspec
-from msgspec.structs import replace
 
 from dptrace.commands.shared.output import NORMAL, QUIET, VERBOSE, OutputFile
 from dptrace.errors import UsageError
@@ -70,7 +69,7 @@ def group(*options: Decorator) -> Decorator:
 
 
 def field_of(argument: str, default: Any) -> dict[str, Any]:
-    """Return the attributes of an option that sets the field of its name in the Struct *argument* of the verb."""
+    """Return the attributes of an option that sets the field of its name in the dataclass *argument* of the verb."""
 
     def set_field(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         ctx.params[argument] = replace(ctx.params.get(argument, default), **{str(param.name): value})
@@ -161,7 +160,8 @@ def check_machines(options: dict[str, Any]) -> None:
         raise UsageError(f"--node-rank {node_rank}: must be from 0 to {nnodes - 1} with --nnodes {nnodes}.")
 
 
-class Selection(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Selection:
     """The ranks and steps to keep of a run; None keeps all."""
 
     ranks: frozenset[int] | None = None

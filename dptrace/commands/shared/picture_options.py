@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from dptrace.commands.shared.options import field_of, group
 from dptrace.commands.shared.output import OutputFile, console, print_hint, write_text
@@ -36,7 +36,8 @@ _PAIR_HEADER_HEIGHT = 370
 _SUFFIXES = frozenset((".png", ".svg", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".pdf", ".html"))
 
 
-class PictureOptions(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class PictureOptions:
     """Which view to draw, and as which file."""
 
     view: str = GANTT

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from dptrace.commands.shared.options import field_of, group
 from dptrace.commands.shared.output import print_hint
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["ServeOptions", "open_browser", "serve_options"]
 
 
-class ServeOptions(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
     """Whether and where a page is served."""
 
     serve_requested: bool = False
