@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dptrace.api import compare, export_trace, hta_analysis, open, show
+from dptrace.api import compare, export_trace, figure, hta_analysis, open, show
 from dptrace.errors import DptraceError, MissingExtraError, RecordingError, TraceError, UsageError
 from dptrace.version import __version__
 
@@ -28,6 +28,7 @@ __all__ = [
     "__version__",
     "compare",
     "export_trace",
+    "figure",
     "hta_analysis",
     "open",
     "show",

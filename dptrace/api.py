@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dptrace.run.run import Run
     from dptrace.viewers.pages.notebook import NotebookPage as NotebookPage
 
-__all__ = ["compare", "export_trace", "hta_analysis", "open", "show"]
+__all__ = ["compare", "export_trace", "figure", "hta_analysis", "open", "show"]
 
 
 def open(
@@ -86,6 +86,23 @@ def show(run: Run, view: str = "gantt", height: int = 640) -> NotebookPage:
     from dptrace.viewers.pages.notebook import show
 
     return show(run, view, height)
+
+
+def figure(
+    run: Run, *, width: int = 640, annotate: bool = False, every_step: bool = False, every_rank: bool = False
+) -> str:
+    """Draw the Gantt chart of one step as SVG, for papers and slides: rows, axis and legend in large type.
+
+    Args:
+        run: the run to draw; ``run.select(ranks=..., steps=...)`` chooses a part.
+        width: of the figure in pixels; a narrow one has the larger type once it is scaled to a column.
+        annotate: number the most expensive findings in the chart and write them below it.
+        every_step: draw all steps instead of the one of median length.
+        every_rank: draw all ranks; else of more than eight, the most notable.
+    """
+    from dptrace.viewers.gantt.figure import figure_svg
+
+    return figure_svg(run, every_step, every_rank, width, annotate)
 
 
 def export_trace(run: Run, path: str | PathLike[str], *, align: bool = True, force: bool = False) -> Path:

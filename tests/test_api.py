@@ -39,6 +39,18 @@ def test_a_run_is_one_line_and_a_small_table() -> None:
         assert "<table>" in shown._repr_html_()
 
 
+def test_a_figure_is_svg_of_the_chosen_part() -> None:
+    """One step, unless all are asked for; findings are numbered where that is asked for."""
+    run = dptrace.open(TRACES / "interleaved_cpu_2ranks")
+    one, every = dptrace.figure(run), dptrace.figure(run.select(ranks=[0]), every_step=True, width=1600)
+
+    assert one.startswith("<svg")
+    assert 1 == one.count(">step ")
+    assert len(run.timelines[0].windows) == every.count(">step ")
+    assert "rank 1" not in every
+    assert len(dptrace.figure(run, annotate=True)) > len(one)
+
+
 def test_a_trace_is_exported_once(tmp_path: Path) -> None:
     """The suffix selects the format; an existing file is not overwritten unless force is given."""
     run = dptrace.open(TRACES / "interleaved_cpu_2ranks")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dptrace.commands.shared.figure_options import FigureOptions, figure_options
 from dptrace.commands.shared.options import Selection, force_option, opening_options, run_options
 from dptrace.commands.shared.output import OutputFile, quoted_paths
 from dptrace.commands.shared.pages import file_stem, write_page
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 )
 @serve_options
 @picture_options
+@figure_options
 @opening_options
 def command(
     paths: tuple[str, ...],
@@ -51,6 +53,7 @@ def command(
     align: str | None,
     serve: ServeOptions,
     picture: PictureOptions,
+    figure: FigureOptions,
     read_options: ReadOptions,
     verbosity: str,
 ) -> None:
@@ -66,29 +69,46 @@ def command(
       dptrace view runs/naive --against runs/interleaved
       dptrace view runs/ddp --text
       dptrace view runs/ddp --view breakdown --svg breakdown.svg
+      dptrace view runs/ddp --figure step.pdf --annotate
     """
     if align is not None and against is None:
         raise UsageError("--align needs a second run; name it with --against RUN.")
-    picture.check(output, text, force, against is not None)
-    serve.check(output is not None or text or picture.requested or not picture.is_gantt or against is not None)
+    _check(output, text, force, against, picture, figure, serve)
     both = [paths, *([(against,)] if against is not None else [])]
     runs = [open_with_progress(places, read_options, verbosity, selection) for places in both]
     by_step = align != "start"
-    if picture.requested:
+    if figure.requested:
+        figure.write(runs[0], selection, verbosity)
+    elif picture.requested:
         picture.write(runs, by_step, verbosity)
-        return
-    if text:
+    elif text:
         _print(runs, by_step, picture)
-        return
-    gantt_chart = _gantt_chart(runs, output, picture)
-    if gantt_chart is not None and (serve.requested or _too_large(gantt_chart)):
-        serve.serve(runs[0], gantt_chart, not no_browser, verbosity)
-        return
-    path = output or _cached_page_path((*paths, "--against", against) if against is not None else paths)
-    write_page(path, lambda: _document(runs, by_step, picture, gantt_chart), verbosity)
-    if output is None and not no_browser:
-        second = "" if against is None else f" --against {quoted_paths((against,))}"
-        _show(path, quoted_paths(paths) + second)
+    else:
+        gantt_chart = _gantt_chart(runs, output, picture)
+        if gantt_chart is not None and (serve.requested or _too_large(gantt_chart)):
+            serve.serve(runs[0], gantt_chart, not no_browser, verbosity)
+            return
+        page = output or _cached_page_path((*paths, "--against", against) if against is not None else paths)
+        write_page(page, lambda: _document(runs, by_step, picture, gantt_chart), verbosity)
+        if output is None and not no_browser:
+            second = "" if against is None else f" --against {quoted_paths((against,))}"
+            _show(page, quoted_paths(paths) + second)
+
+
+def _check(
+    output: Path | None,
+    text: bool,
+    force: bool,
+    against: str | None,
+    picture: PictureOptions,
+    figure: FigureOptions,
+    serve: ServeOptions,
+) -> None:
+    """Refuse options that do not go together, before any work."""
+    picture.check(output, text, force, against is not None)
+    page_only = output is None and not text and not picture.requested and picture.is_gantt and against is None
+    figure.check(not page_only or serve.requested, force)
+    serve.check(not page_only or figure.requested)
 
 
 def _print(runs: list[Run], by_step: bool, picture: PictureOptions) -> None:

@@ -14,7 +14,7 @@ from dptrace.errors import DptraceError
 from dptrace.timeline.model import Timeline
 from dptrace.timeline.steps import select_steps_with_mask
 
-__all__ = ["KeptDevice", "all_steps", "numbers_of_ranks", "selection_note", "with_steps"]
+__all__ = ["KeptDevice", "all_steps", "cut_to_steps", "numbers_of_ranks", "selection_note", "with_steps"]
 
 
 def numbers_of_ranks(path: str, devices: Sequence[DeviceFigures], ranks: Collection[int]) -> tuple[int, ...]:
@@ -84,6 +84,11 @@ def _selected_steps(number: int, device: DeviceFigures, first: int, last: int) -
     kept = [index for index, own in enumerate(numbers) if own is not None and first <= own <= last]
     if not kept:
         return None
-    cut, intervals = select_steps_with_mask(timeline, kept[0], kept[-1])
-    calls = intervals[timeline.collective >= 0]
-    return KeptDevice(number, figures_of(cut), slice(kept[0], kept[-1] + 1), calls)
+    return cut_to_steps(number, device, kept[0], kept[-1])
+
+
+def cut_to_steps(number: int, device: DeviceFigures, first: int, last: int) -> KeptDevice:
+    """Cut a device to the steps at these places."""
+    timeline, intervals = select_steps_with_mask(device.timeline, first, last)
+    calls = intervals[device.timeline.collective >= 0]
+    return KeptDevice(number, figures_of(timeline), slice(first, last + 1), calls)

@@ -1,7 +1,8 @@
-"""Take a screenshot of a page with an installed Chromium."""
+"""Draw a page as PNG or PDF with an installed Chromium."""
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 from dptrace.core.termination import signals_held
 from dptrace.errors import DptraceError
 
-__all__ = ["find_chromium", "framed", "screenshot"]
+__all__ = ["find_chromium", "framed", "screenshot", "write_pdf"]
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge")
 _MAC = "/Applications/{0}.app/Contents/MacOS/{0}"
@@ -25,7 +26,7 @@ _ELSEWHERE = {
 """Where browsers are installed outside the search path."""
 _PATIENCE = 120
 _MISSING = (
-    "--png needs Chromium or Chrome, which was not found. Install one (Debian: apt-get install chromium), name it "
+    "A {} needs Chromium or Chrome, which was not found. Install one (Debian: apt-get install chromium), name it "
     "in the variable CHROMIUM, or write an SVG, which needs none: --svg FILE."
 )
 
@@ -57,22 +58,41 @@ def screenshot(page: str, path: Path, size: tuple[int, int]) -> None:
     Raises:
         DptraceError: there is no Chromium, or it wrote nothing.
     """
+    page = page.replace("</head>", f"{_CONTROLS}</head>", 1)
+    _draw(page, path, "png", ["--hide-scrollbars", f"--window-size={size[0]},{size[1]}"], "--screenshot=")
+
+
+def write_pdf(drawing: str, path: Path, size: tuple[float, float]) -> None:
+    """Write an SVG of this size in pixels as PDF of one page without margins; its text stays text.
+
+    Raises:
+        DptraceError: there is no Chromium, or it wrote nothing.
+    """
+    # A page that is a little larger, since a drawing that fills it to the last pixel may get a second, empty one.
+    width, height = math.ceil(size[0]) + 1, math.ceil(size[1]) + 1
+    style = f"@page{{size:{width}px {height}px;margin:0}}body{{margin:0}}svg{{display:block}}"
+    page = f'<!DOCTYPE html><meta charset="utf-8"><style>{style}</style>\n{drawing}'
+    _draw(page, path, "pdf", ["--no-pdf-header-footer"], "--print-to-pdf=")
+
+
+def _draw(page: str, path: Path, kind: str, options: list[str], output: str) -> None:
+    """Let Chromium draw a page into a file."""
     chromium = find_chromium()
     if chromium is None:
-        raise DptraceError(_MISSING)
+        raise DptraceError(_MISSING.format(kind.upper()))
     # A killed Chromium may leave a file behind while the folder is removed.
     with tempfile.TemporaryDirectory(prefix="dptrace-", ignore_cleanup_errors=True) as folder:
-        file, written = Path(folder, "page.html"), Path(folder, "page.png")
-        file.write_text(page.replace("</head>", f"{_CONTROLS}</head>", 1), encoding="utf-8")
+        file, written = Path(folder, "page.html"), Path(folder, f"drawn.{kind}")
+        file.write_text(page, encoding="utf-8")
         command = [
             chromium,
-            *("--headless", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-background-networking"),
+            *("--headless", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
             # Chromium does not run as root with its sandbox; the page is our own, and its policy lets nothing else run.
             *(["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []),
             f"--user-data-dir={Path(folder, 'profile')}",
-            f"--window-size={size[0]},{size[1]}",
             "--virtual-time-budget=8000",
-            f"--screenshot={written}",
+            *options,
+            f"{output}{written}",
             file.as_uri(),
         ]
         try:

@@ -15,7 +15,7 @@ from dptrace.run.run import Run
 from dptrace.timeline.model import Kind
 from dptrace.viewers.gantt.chart import Chart, Lane, Role, cause_category, drawn_intervals
 
-__all__ = ["MOST", "finding_places"]
+__all__ = ["MOST", "Place", "finding_places", "place_of"]
 
 MOST = 3
 """Number of findings above the chart."""
@@ -26,7 +26,7 @@ _CONTEXT = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """Where a chart shows a finding; times since the chart's origin."""
 
     track: int
@@ -49,13 +49,13 @@ def finding_places(run: Run, chart: Chart) -> list[dict[str, Any]]:
             "text": finding.text,
             "advice": finding.advice,
             "idle": _cause(finding) in CAUSES,
-            "place": _as_data(_place(finding, run, chart)),
+            "place": _as_data(place_of(finding, run, chart)),
         }
         for finding in found[:MOST]
     ]
 
 
-def _as_data(place: _Place | None) -> dict[str, Any] | None:
+def _as_data(place: Place | None) -> dict[str, Any] | None:
     if place is None:
         return None
     margin = int(_CONTEXT * (place.end_ns - place.start_ns))
@@ -63,7 +63,8 @@ def _as_data(place: _Place | None) -> dict[str, Any] | None:
     return {"track": place.track, "collective": place.collective, **times}
 
 
-def _place(finding: Finding, run: Run, chart: Chart) -> _Place | None:
+def place_of(finding: Finding, run: Run, chart: Chart) -> Place | None:
+    """Return where a chart shows a finding; None where it does not show its step."""
     evidence = finding.evidence
     for track in _tracks_of(chart, evidence.get("rank")):
         step = _step(chart, track, evidence.get("step"))
@@ -83,12 +84,12 @@ def _tracks_of(chart: Chart, rank: object) -> Iterator[int]:
     return (number for number, track in enumerate(chart.tracks) if track.rank == rank)
 
 
-def _step(chart: Chart, track: int, name: object) -> _Place | None:
+def _step(chart: Chart, track: int, name: object) -> Place | None:
     steps, bounds = chart.tracks[track].steps, chart.tracks[track].bounds_ns.tolist()
     if name not in steps:
         return None
     number = steps.index(str(name))
-    return _Place(track, bounds[number], bounds[number + 1])
+    return Place(track, bounds[number], bounds[number + 1])
 
 
 def _lane(chart: Chart, track: int, role: Role) -> Lane:
@@ -100,7 +101,7 @@ def _cause(finding: Finding) -> str:
     return f"{finding.kind}_ns"
 
 
-def _longest_gap(step: _Place, lane: Lane, category: int) -> _Place | None:
+def _longest_gap(step: Place, lane: Lane, category: int) -> Place | None:
     """Return the longest idle time of a cause that begins in a step; short work within it does not end it.
 
     Gaps of 3, 40 and 50 ms with 0.1 ms between the last two, in a step of 500 ms, make one of 90 ms.
@@ -113,10 +114,10 @@ def _longest_gap(step: _Place, lane: Lane, category: int) -> _Place | None:
     first = np.flatnonzero(np.append(True, apart))
     last = np.append(first[1:], len(start)) - 1
     longest = int(np.argmax(np.add.reduceat(length, first)))
-    return _Place(step.track, int(start[first[longest]]), int((start + length)[last[longest]]))
+    return Place(step.track, int(start[first[longest]]), int((start + length)[last[longest]]))
 
 
-def _most_exposed(chart: Chart, step: _Place, kind: object) -> _Place | None:
+def _most_exposed(chart: Chart, step: Place, kind: object) -> Place | None:
     """Return the collective of a kind with the longest exposed time of those that begin in a step."""
     lane = _lane(chart, step.track, Role.COLLECTIVES)
     of_kind = np.array([known.kind == kind for _, known, _ in chart.collectives], np.bool_)
@@ -126,10 +127,10 @@ def _most_exposed(chart: Chart, step: _Place, kind: object) -> _Place | None:
         return None
     place = int(np.argmax(np.where(inside, lane.exposed_ns, -1)))
     start = int(lane.start_ns[place])
-    return _Place(step.track, start, start + int(lane.duration_ns[place]), (step.track, place))
+    return Place(step.track, start, start + int(lane.duration_ns[place]), (step.track, place))
 
 
-def _collective(run: Run, chart: Chart, track: int, instance: int) -> _Place | None:
+def _collective(run: Run, chart: Chart, track: int, instance: int) -> Place | None:
     """Return a matched collective, from its first rank's arrival to its last rank's end."""
     matches = run.cross_rank.matches
     members = slice(int(matches.first[instance]), int(matches.first[instance + 1]))
@@ -143,7 +144,7 @@ def _collective(run: Run, chart: Chart, track: int, instance: int) -> _Place | N
     starts = [int(lane.start_ns[place]) for lane, place in lanes]
     ends = [int(lane.start_ns[place] + lane.duration_ns[place]) for lane, place in lanes]
     first = shown[int(np.argmin(starts))]
-    return _Place(track, min(starts), max(ends), first)
+    return Place(track, min(starts), max(ends), first)
 
 
 def _position(run: Run, chart: Chart, track: int, index: int) -> int | None:

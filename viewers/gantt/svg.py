@@ -5,7 +5,6 @@ As on the page, each pixel column is a stack of exact time shares, and intervals
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -13,11 +12,9 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.matching.coordinates import place
 from dptrace.analysis.per_gpu.split import Part
-from dptrace.analysis.per_gpu.step_grid import middle_step
 from dptrace.core.arrays import unique
 from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
-from dptrace.timeline.steps import select_steps
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.format import step_label
 from dptrace.viewers.base.headline import headline
@@ -30,7 +27,7 @@ from dptrace.viewers.gantt.svg_labels import COLORS, NAMES, draw_labels
 from dptrace.viewers.gantt.svg_layout import RIGHT, STRIP, WIDTH, Row, SvgLayout, svg_layout
 from dptrace.viewers.terminal.summary import sentence
 
-__all__ = ["MAX_SHAPES", "gantt_svg", "middle_step_run"]
+__all__ = ["MAX_SHAPES", "draw_chart", "gantt_svg", "legend_height"]
 
 MAX_SHAPES = 5_000
 """Maximum number of rectangles of short intervals; with more, the columns are wider."""
@@ -39,21 +36,14 @@ _COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 """Widths of a column in pixels, finest first."""
 _WHOLE, _SEPARATED = 3.0, 5.0
 """Minimum widths in pixels of an interval that is drawn whole, and of one with a gap to the next."""
+_LEGEND_LINE = 18.0
+"""Height of a line of the legend in pixels."""
 _FINE = 14.0
 """Minimum height of a row whose shares are drawn to half a pixel."""
 _ROW_NAMES = {Role.PHASES: "phases", Role.COMPUTE: "compute", Role.EXPOSURE: "communication", Role.MEMORY: "memory"}
 _QUIET, _EDGE = "#5B6472", "#8593A8"
 _ORDER = (*theme.PART_ORDER[:5], WAITING, OVERLAPPED, *theme.PART_ORDER[5:])
 _Box: TypeAlias = tuple[float, float, float, float]
-
-
-def middle_step_run(run: Run) -> Run:
-    """Return a run with only its step of median length, to draw a run that is too large."""
-    name = middle_step(run.devices)
-    places = [
-        (timeline, timeline.windows.names.index(name)) for timeline in run.timelines if name in timeline.windows.names
-    ]
-    return replace(run, timelines=tuple(select_steps(timeline, step, step) for timeline, step in places), devices=())
 
 
 def gantt_svg(run: Run, heading: bool = True, dark: bool = False) -> str:
@@ -68,40 +58,59 @@ def gantt_svg(run: Run, heading: bool = True, dark: bool = False) -> str:
     if not gantt_chart.tracks or gantt_chart.end_ns <= 0:
         return message_svg(message(head.title or "Gantt chart", "There is no step in this run."), heading, dark)
     layout = svg_layout(gantt_chart, 106 if heading else 50)
-    canvas = Canvas(WIDTH, layout.bottom + 12, head.title, dark)
+    canvas = Canvas(layout.chart_width, layout.bottom + 12, head.title, dark)
     if heading:
         canvas.text(16, 20, shortened(head.title, 500, 18), size=17, bold=True)
         facts = shortened(" · ".join(head.facts), WIDTH - 600)
         canvas.text(WIDTH - RIGHT, 20, facts, _QUIET, anchor="end")
         canvas.text(16, 44, shortened(sentence(run).plain, WIDTH - 32, 13), size=13)
-    _legend(canvas, layout, layout.top - 36)
+    draw_chart(canvas, layout, (layout.left, layout.top - 36))
+    return canvas.finish()
+
+
+def draw_chart(canvas: Canvas, layout: SvgLayout, legend: tuple[float, float]) -> None:
+    """Draw a chart's axis, rows and labels, and its legend, whose first line begins at *legend*."""
+    left, top = legend
+    for x, y, category in _legend(layout, left):
+        canvas.rect(x, top + y - 6, 15, 12, COLORS[category], round_=2)
+        canvas.text(x + 20, top + y, NAMES[category], "#374151")
     _frame(canvas, layout)
     lods = _lods(layout)
     _short(canvas, layout, lods)
     for row, lod in zip(layout.rows, lods, strict=True):
         _whole(canvas, layout, row, lod)
         draw_labels(canvas, layout, row)
-    return canvas.finish()
 
 
-def _legend(canvas: Canvas, layout: SvgLayout, y: float) -> None:
+def legend_height(layout: SvgLayout, left: float) -> float:
+    """Return the height of the lines of a chart's legend, which begin at *left*, in pixels."""
+    return max(y for _, y, _ in _legend(layout, left)) + _LEGEND_LINE
+
+
+def _legend(layout: SvgLayout, left: float) -> list[tuple[float, float, int]]:
+    """Return place and category of each entry, in as many lines as the width of the chart requires."""
     lanes = [layout.lane(row.track, row.role) for row in layout.rows]
     used = {int(c) for lane in lanes if lane for c in unique(lane.category)} | {int(Part.IDLE)}
-    x = layout.left
-    for category in _ORDER:
-        if int(category) in used:
-            name = NAMES[int(category)]
-            canvas.rect(x, y - 6, 15, 12, COLORS[int(category)], round_=2)
-            canvas.text(x + 20, y, name, "#374151")
-            x += text_width(name) + 36
+    entries, x, y = [], left, 0.0
+    for category in (int(category) for category in _ORDER if int(category) in used):
+        width = text_width(NAMES[category]) + 20
+        if x > left and x + width > layout.chart_width - RIGHT:
+            x, y = left, y + _LEGEND_LINE
+        entries.append((x, y, category))
+        x += width + 16
+    return entries
 
 
 def _frame(canvas: Canvas, layout: SvgLayout) -> None:
     """Draw the axis, the step strips and edges, the names of GPUs and rows, and the idle background."""
     tracks = layout.gantt_chart.tracks
+    reach = 0.0
     for value, label in time_axis(layout.gantt_chart.end_ns).ticks:
-        canvas.line(layout.x(value), layout.top, layout.x(value), layout.bottom, "#E3E7EC")
-        canvas.text(layout.x(value), layout.top - 9, label, "#374151", anchor="middle")
+        x, half = layout.x(value), text_width(label) / 2
+        canvas.line(x, layout.top, x, layout.bottom, "#E3E7EC")
+        if x - half >= reach:
+            canvas.text(x, layout.top - 9, label, "#374151", anchor="middle")
+            reach = x + half + 8
     canvas.line(layout.left, layout.top, layout.left + layout.width, layout.top, "#9CA3AF")
     for y, number in layout.strips:
         _strip(canvas, layout, y, number)

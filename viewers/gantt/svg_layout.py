@@ -45,11 +45,13 @@ class SvgLayout:
     strips: tuple[tuple[float, int], ...]
     """Top and index of each strip."""
     bottom: float
+    chart_width: float = WIDTH
+    """The width of the whole chart in pixels."""
 
     @property
     def width(self) -> int:
         """The width of the time axis in whole pixels."""
-        return int(WIDTH - self.left - RIGHT)
+        return int(self.chart_width - self.left - RIGHT)
 
     def x(self, ns: float) -> float:
         """Return the x position of a time since the chart's origin, limited to the axis."""
@@ -60,7 +62,7 @@ class SvgLayout:
         return next((lane for lane in self.gantt_chart.lanes if lane.track == track and lane.role is role), None)
 
 
-def svg_layout(gantt_chart: Chart, top: float) -> SvgLayout:
+def svg_layout(gantt_chart: Chart, top: float, width: float = WIDTH) -> SvgLayout:
     """Place the rows of a chart below *top*; with many GPUs, each has fewer and lower rows."""
     heights = next(rows for limit, rows in _HEIGHTS.items() if len(gantt_chart.tracks) <= limit)
     shown = {role: height for role, height in heights.items() if role is Role.PHASES or gantt_chart.has(role)}
@@ -76,4 +78,4 @@ def svg_layout(gantt_chart: Chart, top: float) -> SvgLayout:
                 rows.append(Row(track, role, y, height))
                 y += height + 2
             y += _BETWEEN if len(shown) > 1 else 0
-    return SvgLayout(gantt_chart, left, top, tuple(rows), tuple(strips), y)
+    return SvgLayout(gantt_chart, left, top, tuple(rows), tuple(strips), y, width)

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from dptrace.core.text import sanitize
 from dptrace.core.units import milliseconds
+from dptrace.run.middle_step import middle_step_of
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.base.marks import split_by_height
@@ -22,7 +23,7 @@ from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.interval_details import details
 from dptrace.viewers.gantt.page import gantt_page
 from dptrace.viewers.gantt.page_data import scene
-from dptrace.viewers.gantt.svg import gantt_svg, middle_step_run
+from dptrace.viewers.gantt.svg import gantt_svg
 from dptrace.viewers.terminal.summary import sentence
 from dptrace.viewers.views.registry import VIEWS
 from dptrace.viewers.views.view import View
@@ -109,7 +110,7 @@ def _section(run: Run, view: View) -> Section:
 
 
 def _still(run: Run, count: int) -> Section:
-    middle = middle_step_run(run)
+    middle = middle_step_of(run)
     names = sorted({name for timeline in middle.timelines for name in timeline.windows.names})
     about = (
         f"The run has {count:,} intervals, too many for a page to attach: this is its step of median length, "

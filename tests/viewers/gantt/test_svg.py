@@ -10,7 +10,7 @@ from dptrace.analysis.per_gpu.split import Part, partition
 from dptrace.run.run import Run
 from dptrace.timeline.model import Phase
 from dptrace.viewers.base import theme
-from dptrace.viewers.gantt.svg import MAX_SHAPES, gantt_svg, middle_step_run
+from dptrace.viewers.gantt.svg import MAX_SHAPES, gantt_svg
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.synthetic import training_run
 from tests.support.view_cases import many_ranks
@@ -89,11 +89,3 @@ def test_many_ranks_have_a_row_each() -> None:
     assert found
     assert float(found[1]) < 1_200
     assert 64 == len(re.findall(r">rank \d+ · GPU \d+<", text))
-
-
-def test_the_middle_step_is_cut_out() -> None:
-    """Every GPU has that step only."""
-    run = middle_step_run(training_run(600, ranks=2, steps=3))
-
-    assert [1, 1] == [len(timeline.windows) for timeline in run.timelines]
-    assert () == middle_step_run(Run("x", ())).timelines

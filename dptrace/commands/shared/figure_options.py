@@ -1,0 +1,100 @@
+"""The options of ``dptrace view`` that write a figure for papers and slides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from dptrace.commands.shared.options import Selection, field_of, group
+from dptrace.commands.shared.output import OutputFile, print_hint, write_text
+from dptrace.commands.shared.progress import progress
+from dptrace.core.files import atomic_write, check_output
+from dptrace.core.units import byte_size
+from dptrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from dptrace.run.run import Run
+
+__all__ = ["FigureOptions", "figure_options"]
+
+_KINDS = (".svg", ".pdf", ".png")
+_NARROWEST, _WIDEST = 400, 2000
+_DENSITY = 3
+"""Pixels of a PNG for each pixel of the figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class FigureOptions:
+    """Which file to write, and how the figure looks."""
+
+    figure: Path | None = None
+    figure_width: int | None = None
+    annotate: bool = False
+
+    @property
+    def requested(self) -> bool:
+        """Whether a figure is requested."""
+        return self.figure is not None
+
+    def check(self, other_output: bool, force: bool) -> None:
+        """Refuse combinations that can't work, and a file that would be overwritten, before any work.
+
+        Args:
+            other_output: whether another picture, view, page, server or second run is requested.
+
+        Raises:
+            UsageError: the message says what to do instead.
+        """
+        if self.figure is None:
+            if self.annotate or self.figure_width is not None:
+                option = "--annotate" if self.annotate else "--figure-width"
+                raise UsageError(f"{option} changes a figure; add --figure FILE.")
+            return
+        if self.figure.suffix.lower() not in _KINDS:
+            raise UsageError(f"--figure {self.figure}: the name must end in .svg, .pdf or .png.")
+        if other_output:
+            raise UsageError(
+                "--figure draws the Gantt chart of one run into one file; leave -o, --text, --view, --svg, --png, "
+                "--serve and --against out, or run the command twice."
+            )
+        check_output(self.figure, force)
+
+    def write(self, run: Run, selection: Selection, verbosity: str) -> None:
+        """Write the figure of a run that was cut to *selection*."""
+        from dptrace.viewers.gantt.figure import FIGURE_WIDTH, figure_svg
+
+        path, width = self.figure, self.figure_width or FIGURE_WIDTH
+        assert path is not None
+        with progress("Drawing", verbosity, measured=False):
+            drawn = figure_svg(run, selection.steps is not None, selection.ranks is not None, width, self.annotate)
+            if path.suffix.lower() == ".svg":
+                write_text(path, drawn)
+            else:
+                _draw(drawn, path, width)
+        print_hint(f"Wrote {path} ({byte_size(path.stat().st_size)}).", verbosity)
+
+
+def _draw(drawn: str, path: Path, width: int) -> None:
+    from dptrace.commands.shared.pages import svg_height
+    from dptrace.viewers.base.screenshot import framed, screenshot, write_pdf
+
+    with atomic_write(path) as temporary:
+        if path.suffix.lower() == ".pdf":
+            write_pdf(drawn, temporary, (width, svg_height(drawn, width)))
+        else:
+            screenshot(framed(drawn), temporary, (_DENSITY * width, svg_height(drawn, _DENSITY * width)))
+
+
+_FIELD = field_of("figure", FigureOptions())
+_FIGURE = "Write a figure for papers and slides, as .svg, .pdf or .png: one step, large type, nothing around it."
+_ANNOTATE = "Number the top findings in the figure and write them below."
+_WIDTH = "Width of the figure in pixels; a narrow one has the larger type once it is scaled. [640]"
+figure_options = group(
+    click.option("--figure", type=OutputFile(), help=_FIGURE, **_FIELD),
+    click.option("--figure-width", type=click.IntRange(_NARROWEST, _WIDEST), metavar="PIXELS", help=_WIDTH, **_FIELD),
+    click.option("--annotate", is_flag=True, help=_ANNOTATE, **_FIELD),
+)
+"""--figure, --figure-width and --annotate, as one argument *figure*."""
