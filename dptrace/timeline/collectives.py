@@ -16,6 +16,11 @@ __all__ = ["collectives_of", "described", "labels_of"]
 # stage and micro-batch), and those of dptrace's trainers for gradients, the steps of a ring, expert and tensor
 # parallelism.
 _LABELS = ("FSDP::all_gather", "FSDP::post_backward_reduce", "PP:", "MoE::", "TP::", "DP::", "Ring::")
+_ACCUMULATES = (
+    "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad",
+    "torch::autograd::AccumulateGrad",
+)
+"""Operators in which autograd calls the hooks of an accumulated gradient."""
 
 
 def collectives_of(trace: Trace, events: Int64, launch: Int64) -> tuple[Collective, ...]:
@@ -35,20 +40,23 @@ def collectives_of(trace: Trace, events: Int64, launch: Int64) -> tuple[Collecti
     caller_names = [np.where(outer >= 0, trace.name[outer], -1).tolist() for outer in callers]
     sources = zip(events.tolist(), *(outer.tolist() for outer in callers), strict=True)
     names_of = zip(*caller_names, trace.name[events].tolist(), strict=True)
-    plain: dict[tuple[tuple[int, ...], str], Collective] = {}
+    hooked = enclosing(trace, ops & trace.named(*_ACCUMULATES), thread, time) >= 0
+    gradients = (launched & hooked).tolist()
+    plain: dict[tuple[tuple[int, ...], str, bool], Collective] = {}
     collectives = []
-    for nearest, names, label in zip(sources, names_of, labels_of(trace, launch), strict=True):
+    for nearest, names, label, hook in zip(sources, names_of, labels_of(trace, launch), gradients, strict=True):
         # Shapes alone are not metadata: they serve gloo, whose events carry nothing else.
         args = next((a for i in nearest if (a := trace.comm.get(i)) and not a.elements), None) if trace.comm else None
         together = synchronizes(trace.names[names[-1]])
         if args is not None:
             kind = kind_of(args.collective) or _kind(trace, names)
-            collectives.append(described(kind, args, label, together))
+            collectives.append(described(kind, args, label, together, hook))
             continue
         # Most have only names, of which there are few.
-        if (names, label) not in plain:
-            plain[names, label] = Collective(_kind(trace, names), label=label, synchronizes=together)
-        collectives.append(plain[names, label])
+        known = names, label, hook
+        if known not in plain:
+            plain[known] = Collective(_kind(trace, names), label=label, synchronizes=together, gradients=hook)
+        collectives.append(plain[known])
     return tuple(collectives)
 
 
@@ -67,7 +75,9 @@ def labels_of(trace: Trace, launch: Int64) -> list[str]:
     return labels
 
 
-def described(kind: str, args: CommArgs, label: str = "", together: bool | None = None) -> Collective:
+def described(
+    kind: str, args: CommArgs, label: str = "", together: bool | None = None, gradients: bool = False
+) -> Collective:
     """Build the collective that metadata describes; *together* is whether its kernel synchronizes, where known."""
     known = (args.bytes, args.dtype, args.group, args.group_size, args.seq, args.ranks, args.description, args.peer)
-    return Collective(kind, *known, label, together)
+    return Collective(kind, *known, label, together, gradients)

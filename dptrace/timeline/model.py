@@ -79,6 +79,8 @@ class Collective(msgspec.Struct, frozen=True):
     """The trainer's label around the launch: ``FSDP::all_gather (layers.3)``, ``PP:0SEND_F1`` …"""
     synchronizes: bool | None = None
     """Whether no rank leaves its kernel before all have entered; None: as its kind does."""
+    gradients: bool = False
+    """Whether autograd launched it after it had accumulated a gradient, as DDP launches each bucket's all-reduce."""
 
 
 class Action(IntEnum):

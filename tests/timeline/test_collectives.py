@@ -51,6 +51,15 @@ def test_else_the_names_around_the_launch_tell(tmp_path: Path) -> None:
     assert Collective("broadcast") == collective(file, tmp_path)
 
 
+@pytest.mark.parametrize("function", ["torch::autograd::AccumulateGrad", "SyncBatchNormBackward"])
+def test_what_autograd_launches_for_a_gradient_is_marked(function: str, tmp_path: Path) -> None:
+    """As DDP's hooks do; a layer's own communication in backward is not."""
+    file = KinetoFile().op(f"autograd::engine::evaluate_function: {function}", 1, 9).op("c10d::allreduce_", 2, 8)
+    file.kernel("ncclDevKernel_Generic(x)", 10, 20, 5)
+
+    assert Collective("all_reduce", gradients="Accumulate" in function) == collective(file, tmp_path)
+
+
 def test_an_orphan_of_unknown_kind_is_other(tmp_path: Path) -> None:
     """A communication kernel without other evidence still counts as communication."""
     assert Collective("other") == collective(KinetoFile().kernel("ncclDevKernel_Generic(x)", 1, 2, None), tmp_path)

@@ -96,6 +96,25 @@ def test_each_of_the_first_modes_records_a_trace_for_each_rank(mode: str) -> Non
         assert (ranks > 1) == ("gloo:all_reduce" in names)
 
 
+@pytest.mark.spawn
+@pytest.mark.parametrize("mode", ["naive", "interleaved"])
+def test_each_gradient_s_all_reduce_bears_its_parameter_s_name(mode: str) -> None:
+    """In every step and on every rank: that of interleaved is launched by a hook of autograd, on its thread."""
+    run = recorded(mode, 2)
+    events = _events(run / "rank0.pt.trace.json.gz")
+    parameters = {name for event in events if (name := event["name"]).startswith("DP::all_reduce (")}
+
+    assert {"DP::all_reduce (0.weight)", "DP::all_reduce (0.bias)"} <= parameters
+    for timeline in dptrace.open(run).timelines:
+        assert sorted(parameters) * STEPS == sorted_by_step([what.label for what in timeline.collectives])
+
+
+def sorted_by_step(labels: list[str]) -> list[str]:
+    """Sort the labels of each step, which are equally many."""
+    each = len(labels) // STEPS
+    return [label for step in range(STEPS) for label in sorted(labels[each * step : each * (step + 1)])]
+
+
 def _events(path: Path) -> list[dict[str, Any]]:
     with gzip.open(path) as file:
         events = [event for event in json.load(file)["traceEvents"] if event.get("ph") == "X"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from dptrace.analysis.matching.match import Matches
 from dptrace.timeline.model import Collective, Timeline
 
-__all__ = ["call_names", "short_name"]
+__all__ = ["bucket_numbers", "call_names", "short_name"]
 
 _KINDS = {
     "all_reduce": "AR",
@@ -41,12 +42,40 @@ def call_names(timelines: Sequence[Timeline], matches: Matches, names: Sequence[
     shared[first[matches.device] + matches.index] = np.array(names, object)[matches.instance]
     found = []
     for number, timeline in enumerate(timelines):
+        for call, bucket in bucket_numbers(timeline).items():
+            shared[first[number] + call] = shared[first[number] + call] or f"bucket {bucket}"
         calls = timeline.collective[timeline.collective >= 0].tolist()
         own = shared[first[number] : first[number + 1]].tolist()
         # Few of many calls differ.
         known = {pair: short_name(timeline.collectives[pair[0]], pair[1]) for pair in set(zip(calls, own, strict=True))}
         found.append(tuple(known[pair] for pair in zip(calls, own, strict=True)))
     return tuple(found)
+
+
+def bucket_numbers(timeline: Timeline) -> dict[int, int]:
+    """Return the number of DDP's bucket by the index of its all-reduce among a timeline's collectives.
+
+    DDP launches the all-reduces of its buckets in their order, once per backward pass. They are numbered where a step
+    shows a single pass: sizes that repeat may be several, and steps of other sizes than most may lack some.
+    """
+    comm = np.flatnonzero(timeline.collective >= 0)
+    calls = [timeline.collectives[call] for call in timeline.collective[comm].tolist()]
+    passes: dict[tuple[int, str], list[int]] = {}
+    steps = timeline.step[comm].tolist() if timeline.uses_ddp else []
+    for call, step in sorted(enumerate(steps), key=lambda pair: int(timeline.launch_ns[comm[pair[0]]])):
+        what = calls[call]
+        if step >= 0 and what.gradients and what.kind == "all_reduce" and not what.label:
+            passes.setdefault((step, what.group), []).append(call)
+    sizes = {key: tuple(calls[call].bytes for call in found) for key, found in passes.items()}
+    usual = Counter(size for size in sizes.values() if not _repeats(size)).most_common(1)
+    chosen = [found for key, found in passes.items() if usual and sizes[key] == usual[0][0]]
+    return {call: bucket for found in chosen for bucket, call in enumerate(found)}
+
+
+def _repeats(sizes: tuple[int, ...]) -> bool:
+    """Return whether sizes are those of a shorter row several times."""
+    count = len(sizes)
+    return any(sizes == sizes[:part] * (count // part) for part in range(1, count // 2 + 1) if count % part == 0)
 
 
 def short_name(collective: Collective, instance: str = "") -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
-from dptrace.analysis.cross_rank.call_names import call_names, short_name
+from dptrace.analysis.cross_rank.call_names import bucket_numbers, call_names, short_name
 from dptrace.analysis.cross_rank.ddp_buckets import buckets, instance_names
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective
@@ -48,3 +50,28 @@ def test_each_rank_s_calls_have_the_names_of_their_buckets() -> None:
     assert found is not None
     names = call_names(timelines, matches, instance_names(matches, found))
     assert (("", "AR bucket 0", "AR bucket 1"),) * 2 == names
+
+
+def ddp(*steps: tuple[int, ...], uses_ddp: bool = True) -> dict[int, int]:
+    """Return the buckets of steps that reduce gradients of these sizes, after an all-reduce of something else."""
+    build = TimelineBuilder(bounds=tuple(1_000 * step for step in range(len(steps) + 1)))
+    for step, sizes in enumerate(steps):
+        build.all_reduce(1_000 * step + 1, 1_000 * step + 9, 4)
+        for place, size in enumerate(sizes):
+            what = Collective("all_reduce", size, "Float", "0", 2, gradients=True)
+            build.collective(1_000 * step + 100 * place + 50, 1_000 * step + 100 * place + 90, what)
+    timeline = build.build()
+    return bucket_numbers(replace(timeline, uses_ddp=uses_ddp, launch_ns=np.asarray(timeline.start_ns)))
+
+
+def test_ddp_s_buckets_are_counted_where_no_run_json_lists_them() -> None:
+    """In the order of their launches, one pass per step; what autograd did not launch for a gradient is none."""
+    assert {1: 0, 2: 1, 3: 2, 5: 0, 6: 1, 7: 2} == ddp((8, 32, 16), (8, 32, 16))
+
+
+def test_unclear_buckets_are_not_counted() -> None:
+    """Two passes in a step, equal sizes that may be two, a step that lacks a bucket, hooks of another library."""
+    assert {} == ddp((8, 32, 8, 32), (8, 32, 8, 32))
+    assert {} == ddp((8, 8))
+    assert {1: 0, 2: 1, 6: 0, 7: 1} == ddp((8, 32), (32,), (8, 32))
+    assert {} == ddp((8, 32), uses_ddp=False)

@@ -131,7 +131,9 @@ export class Labels {
   /** Label the part of a collective between two times, with `only` on that category; whether there was room. */
   #onPart(texts, row, begin, end, view, only) {
     const [left, right] = room(begin, end, view), text = texts.find((one) => this.#width(one) <= right - left);
-    return text !== undefined && this.#onOneColor(text, left, right, row, view, only);
+    if (text === undefined) return false;
+    // Where no color fills the place of the text, it stands in a neutral box, which is read as none of them.
+    return this.#onOneColor(text, left, right, row, view, only) || (only === undefined && this.#text(text, left, row, this.scene.special.exposed, view, true));
   }
 
   /**
@@ -231,7 +233,7 @@ export class Labels {
     if (!this.#claim(x - PADDING + 1, x + this.#width(text), row, view)) return false;
     const y = row.y + row.h / 2;
     view.left--;
-    if (row.role === "phases" || this.scene.categories[category].pattern) {
+    if (neutral || row.role === "phases" || this.scene.categories[category].pattern) {
       // Patterns and gaps (phases) under a text are covered by a box in the interval's color.
       context.fillStyle = neutral ? paper : color;
       context.strokeStyle = quiet;
