@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from msgspec.structs import replace
 
 from dptrace.run.run import Run
 from dptrace.timeline.model import Collective
