@@ -21,6 +21,12 @@ test("tick labels share a unit and differ from each other", () => {
   assert.equal(new Set(tickLabels([3.6e12, 3.6e12 + 200, 3.6e12 + 400])).size, 3);
 });
 
+test("deep in a run, ticks tell how far they are from the first", () => {
+  assert.deepEqual(tickLabels([64_600_200, 64_600_400, 64_600_600]), ["64.6002 ms", "+200 ns", "+400 ns"]);
+  assert.deepEqual(tickLabels([3.6e12, 3.6e12 + 5e6, 3.6e12 + 10e6]), ["3600.000 s", "+5 ms", "+10 ms"]);
+  assert.deepEqual(tickLabels([3.6e12, 3.601e12]), ["3600 s", "3601 s"]);
+});
+
 test("only a share of zero is 0 %", () => {
   assert.equal(percent(0), "0 %");
   assert.equal(percent(0.0001), "< 0.1 %");

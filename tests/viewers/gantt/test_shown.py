@@ -13,7 +13,7 @@ from dptrace.run.run import Run
 from dptrace.timeline.model import Phase
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt import page as gantt
-from tests.support.browser import PATIENCE_S, browser_test, chromium, emulate, open_page, rest
+from tests.support.browser import PATIENCE_S, browser_test, chromium, emulate, open_page, rest, until
 from tests.support.builders import TimelineBuilder, two_rank_timelines
 from tests.support.gantt_page import row_box, settle, tip
 from tests.support.synthetic import training_run
@@ -136,7 +136,7 @@ def test_the_tip_follows_the_view(browser: Browser, two: Path) -> None:
         page.keyboard.press("]")
         page.keyboard.press("]")
         settle(page)
-        assert "ProfilerStep#1" in tip(page)
+        until(page, "document.querySelector('.tip').innerText.includes('ProfilerStep#1')", True)
         page.keyboard.press("m")
         page.mouse.down()
         assert "" == tip(page)

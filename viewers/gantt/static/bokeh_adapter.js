@@ -14,13 +14,25 @@ class Plot {
     this.view = view;
     this.events = need(canvas.events_el, "events layer");
     this.frame = () => need(view.frame?.bbox, "frame");
-    // A click focuses the plot, but no key is handled there, so a focus outline would mislead.
-    for (const { style } of [view.el, canvas.el, canvas.events_el]) style.outline = "none";
+    // No key is handled in the plot: it is no stop of the tab key, and a focus outline after a click would mislead.
+    for (const layer of [view.el, canvas.el, canvas.events_el]) {
+      layer.style.outline = "none";
+      if (layer.tabIndex >= 0) layer.tabIndex = -1;
+    }
     this.canvas = document.createElement("canvas");
     this.canvas.className = "intervals";
     // The layers are in a shadow root, out of reach of the page's style sheet.
     this.canvas.style.cssText = "position:absolute;image-rendering:pixelated;pointer-events:none";
     need(canvas.primary?.el, "primary layer").after(this.canvas);
+  }
+
+  /** Name our canvas for a screen reader; Bokeh's layers hold axes and tools only, and are passed over. */
+  describe(name) {
+    const layers = need(this.view.canvas_view.primary?.el, "primary layer").getRootNode().querySelectorAll("canvas");
+    for (const layer of layers) layer.setAttribute("aria-hidden", "true");
+    this.canvas.removeAttribute("aria-hidden");
+    this.canvas.setAttribute("role", "img");
+    this.canvas.setAttribute("aria-label", name);
   }
 
   get range() {

@@ -117,10 +117,19 @@ function frameMarked(context, { width }, { blocks, marked }, { chrome }) {
   context.strokeRect(1.5, block.y - 2.5, width - 3, block.h + 5);
 }
 
+/** Name the canvases for a screen reader, which finds the same figures in the text above the chart. */
+function describeCanvases({ tracks, strips }, main, mini) {
+  const count = (number, word) => `${integer(number)} ${word}${number === 1 ? "" : "s"}`;
+  const steps = strips.reduce((most, { names }) => Math.max(most, names.length), 0);
+  main.describe(`Gantt chart of ${count(tracks.length, "GPU")} and ${count(steps, "step")}; its figures are in the text above`);
+  mini.describe("Overview of the whole run, with a window around the part that is shown");
+}
+
 async function start() {
   const scene = island("scene"), timing = { begun: performance.now() };
   keepServerAlive(scene);
   const [columns, { main, mini }] = await Promise.all([columnsOf(scene), embed(island("plot"), tickLabels)]);
+  describeCanvases(scene, main, mini);
   timing.decoded = performance.now();
   const lod = new Lod(columns), stage = new Stage(scene);
   timing.indexed = performance.now();

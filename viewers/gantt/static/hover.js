@@ -8,6 +8,8 @@ import { bytes, duration, integer, moment, percent, percentOf, shortName, visibl
 
 /** Distance from the pointer, in pixels, within which a narrow interval is still found. */
 const SLACK = 2;
+/** How long a view rests, in ms, before the tooltip comes back after zooming. */
+const REST_MS = 250;
 /** Ranks listed in the tooltip of a step. */
 const MAX_RANKS = 8;
 /** Explanations of the idle causes. */
@@ -28,6 +30,8 @@ export class Hover {
   #pointer = null;
   #view = "";
   #quiet = false;
+  #width = 0;
+  #rest = 0;
 
   constructor(plot, lod, scene, stage, columns) {
     Object.assign(this, { plot, lod, scene, stage, columns, index: -1, row: null });
@@ -55,10 +59,21 @@ export class Hover {
     if (yes) this.#clear();
   }
 
-  /** Update the tooltip if the view or the rows have moved under a resting pointer, or in any case with `force`. */
+  /**
+   * Update the tooltip if the view or the rows have moved under a resting pointer, or in any case with `force`. While the
+   * user zooms it would flicker: it is hidden until the view rests.
+   */
   follow(force = false) {
-    const { from, to } = this.plot.range, view = `${from} ${to} ${this.stage.moves}`;
+    const { from, to } = this.plot.range, view = `${from} ${to} ${this.stage.moves}`, zoomed = to - from !== this.#width;
+    this.#width = to - from;
     if (!this.#pointer || (view === this.#view && !force)) return;
+    if (zoomed && !force) {
+      this.#view = view;
+      this.#clear();
+      clearTimeout(this.#rest);
+      this.#rest = setTimeout(() => this.follow(true), REST_MS);
+      return;
+    }
     const { clientX, clientY } = this.#pointer, target = document.elementFromPoint(clientX, clientY);
     if (target?.closest("#figure")) this.#move(this.#pointer);
     else this.#leave();

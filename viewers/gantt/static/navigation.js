@@ -10,6 +10,7 @@ const MARGIN = { step: 0.02, interval: 0.1 };
 /** Speed per second while a key is held; a key press moves by TAP at once. */
 const SPEED = { zoom: 2.2, pan: 0.95 };
 const TAP = { zoom: 0.84, pan: 0.08 };
+const REDUCED_MOTION = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Navigation {
   #held = new Set();
@@ -114,11 +115,13 @@ export class Navigation {
     event.preventDefault();
   }
 
+  /** Move by a bit, then for as long as the key is held; a user who wants less motion gets the bits only. */
   #hold(key) {
-    if (this.#held.has(key)) return;
+    const { matches: inBits } = REDUCED_MOTION;
+    if (this.#held.has(key) && !inBits) return;
     this.#held.add(key);
     this.#go(key, { w: TAP.zoom, s: 1 / TAP.zoom, a: -TAP.pan, d: TAP.pan }[key]);
-    if (this.#frame) return;
+    if (this.#frame || inBits) return;
     this.#last = performance.now();
     this.#frame = requestAnimationFrame((now) => this.#tick(now));
   }

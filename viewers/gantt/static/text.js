@@ -31,11 +31,24 @@ export function moment(ns, width) {
   return `${(ns / size).toFixed(digits)} ${unit}`;
 }
 
-/** Format the ticks of an axis in one unit, with enough digits to distinguish neighbours. */
+/** Ratio of a tick's time to the distance of ticks from which all but the first tell how far they are from it. */
+const DEEP = 1e4;
+
+/**
+ * Format the ticks of an axis in one unit, with enough digits to distinguish neighbours. Deep in a run, the first tick has
+ * its time and the others their distance from it: "64.6002 ms", "+200 ns", "+400 ns".
+ */
 export function tickLabels(ticks) {
   const step = ticks.length > 1 ? Math.abs(ticks[1] - ticks[0]) : 1e6;
   const largest = Math.max(...ticks.map(Math.abs), step);
-  const [size, unit] = unitFor(Math.min(largest, step * 1e3));
+  if (largest < DEEP * step) return inOneUnit(ticks, step, unitFor(Math.min(largest, step * 1e3)));
+  const [first, ...others] = ticks;
+  const distances = others.map((tick) => tick - first);
+  const unit = unitFor(Math.max(...distances, step));
+  return [...inOneUnit([first], step, unitFor(largest)), ...inOneUnit(distances, step, unit).map((label) => `+${label}`)];
+}
+
+function inOneUnit(ticks, step, [size, unit]) {
   const digits = Math.max(0, -Math.floor(Math.log10(step / size) + 1e-9));
   return ticks.map((tick) => `${(tick / size).toFixed(digits)} ${unit}`);
 }
