@@ -36,6 +36,7 @@ from dptrace.viewers.gantt.column_packing import ColumnStore
 from dptrace.viewers.gantt.finding_places import finding_places
 from dptrace.viewers.gantt.interval_details import details
 from dptrace.viewers.gantt.page_data import scene
+from dptrace.viewers.gantt.row_order import row_orders
 from dptrace.viewers.gantt.waiting import why_unknown
 
 __all__ = ["MAX_INTERVALS", "MAX_SERVED", "document", "gantt_page", "served"]
@@ -91,7 +92,8 @@ def served(run: Run, gantt_chart: Chart | None = None) -> tuple[str, ColumnStore
 
 def _of_run(run: Run, gantt_chart: Chart) -> dict[str, Any]:
     """Return what the page says of a whole run: its findings, and why waits are unknown."""
-    return {"findings": finding_places(run, gantt_chart), "unknownWaits": why_unknown(run)}
+    orders = row_orders(run, gantt_chart)
+    return {"findings": finding_places(run, gantt_chart), "unknownWaits": why_unknown(run), "orders": orders}
 
 
 def gantt_page(

@@ -16,6 +16,7 @@ import { Navigation } from "./navigation.js";
 import { Picture } from "./picture.js";
 import { PrintView } from "./printed.js";
 import { Raster } from "./raster.js";
+import { RowOrder } from "./row_order.js";
 import { Scrolling } from "./scrolling.js";
 import { Stage } from "./stage.js";
 import { Summary } from "./summary.js";
@@ -195,6 +196,7 @@ async function start() {
     stage.changed();
   });
   interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, summary, redraw });
+  const order = new RowOrder($("#order"), stage, scene);
   const findings = new Findings($("#findings"), { scene, lod, stage, navigation, interactions, resized: () => {
     resized();
     stage.changed();
@@ -208,7 +210,7 @@ async function start() {
   timing.drawn = performance.now();
   // Used by tests and benchmarks.
   const exact = () => picture.exact() && minimap.exact();
-  globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printView, interactions, findings, timing, exact };
+  globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printView, interactions, findings, order, timing, exact };
   requestAnimationFrame(() => setTimeout(() => (document.documentElement.dataset.ready = "1")));
 }
 

@@ -35,10 +35,16 @@ export class RowNames {
     const track = Number(event.target.dataset?.track ?? NaN), { key } = event;
     if (!(track >= 0)) return;
     if (key === "ArrowLeft" || key === "ArrowRight") this.stage.collapse(track, key === "ArrowLeft");
-    else if (key === "ArrowUp" || key === "ArrowDown") this.focus(track + (key === "ArrowUp" ? -1 : 1));
+    else if (key === "ArrowUp" || key === "ArrowDown") this.focus(this.#neighbor(track, key === "ArrowUp" ? -1 : 1));
     else return;
     event.preventDefault();
     event.stopPropagation();
+  }
+
+  /** Return the GPU that many places below another, in the order that is shown. */
+  #neighbor(track, places) {
+    const shown = this.scene.strips.flatMap(({ tracks }) => tracks);
+    return shown[shown.indexOf(track) + places];
   }
 
   /** Scroll to a GPU and focus its name. */

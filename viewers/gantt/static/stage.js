@@ -11,7 +11,7 @@ const COLLAPSED = { height: 16, gap: 3 };
 const GAP = { rows: 2, tracks: 9, strip: 8 };
 const EDGE = 2;
 /** Maximum growth factor of the rows, and the pixels per GPU that stay free for rows on demand. */
-const MAX_GROWTH = 2, SPARE = 20;
+const MAX_GROWTH = 3, SPARE = 20;
 
 export class Stage {
   /** `changed` is called when rows have moved; `moves` counts how often. */
@@ -140,6 +140,26 @@ export class Stage {
     this.collapsed.fill(yes ? 1 : 0);
     this.#arrange();
     if (first && this.scroll) this.scroll = first.top - this.#pinned();
+    this.#place();
+    this.changed();
+  }
+
+  /** Collapse all GPUs but some. */
+  collapseBut(open) {
+    this.collapsed.fill(1);
+    for (const track of open) this.collapsed[track] = 0;
+    this.#arrange();
+    this.changed();
+  }
+
+  /** Order the GPUs below each strip by a comparison of their numbers; a strip goes on showing the steps of the same GPU. */
+  sort(compare) {
+    for (const strip of this.scene.strips) {
+      strip.lead ??= strip.tracks[0];
+      strip.tracks.sort(compare);
+    }
+    this.#arrange();
+    this.allBlocks.sort((a, b) => a.top - b.top).forEach((block, i) => (block.shaded = i % 2 === 0));
     this.#place();
     this.changed();
   }
