@@ -19,7 +19,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dptrace.errors import DptraceError
-from dptrace.viewers.gantt.column_packing import ColumnStore
+from dptrace.viewers.gantt.tiles.encoding import compressed
+from dptrace.viewers.gantt.tiles.requests import MAX_BODY, BadRequest
+from dptrace.viewers.gantt.tiles.service import TileService
 
 __all__ = ["LOOPBACK", "PageServer", "tunnel"]
 
@@ -66,9 +68,12 @@ class _Tabs:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], files: dict[str, tuple[str, bytes]]) -> None:
+    def __init__(
+        self, address: tuple[str, int], files: dict[str, tuple[str, bytes]], service: TileService | None
+    ) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self.files, self.tabs, self.token = files, _Tabs(), secrets.token_urlsafe(24)
+        self.files = {name: (kind, body, compressed(body)) for name, (kind, body) in files.items()}
+        self.service, self.tabs, self.token = service, _Tabs(), secrets.token_urlsafe(24)
         self.names = _names(address[0])
         super().__init__(address, _Handler)
 
@@ -88,20 +93,67 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
     server_version, sys_version = "dptrace", ""
     timeout = 60
+    # Connections are kept. Head and body leave in one write: Nagle's algorithm would hold back the second.
+    protocol_version, disable_nagle_algorithm, wbufsize = "HTTP/1.1", True, 1 << 16
 
     def do_GET(self) -> None:
         """Send a file, or keep the connection of an open tab."""
+        name = self._asked()
+        if name is None:
+            return
+        if name == "alive":
+            self._hold()
+        elif name in self.server.files:
+            kind, body, packed = self.server.files[name]
+            accepted = "gzip" in self.headers.get("Accept-Encoding", "")
+            self._send(HTTPStatus.OK, kind, packed if accepted else body, packed=accepted)
+        else:
+            self._refuse(HTTPStatus.NOT_FOUND, "Not found.")
+
+    def do_POST(self) -> None:
+        """Answer a request of the page."""
+        length = self.headers.get("Content-Length", "")
+        # Unread, the body would be taken for the next request.
+        self.close_connection = True
+        name = self._asked()
+        if name is None:
+            return
+        if not self._is_own_origin():
+            self._refuse(HTTPStatus.FORBIDDEN, "Only the page of this server may ask.")
+        elif self.server.service is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "Not found.")
+        elif not (length.isascii() and length.isdecimal()):
+            self._refuse(HTTPStatus.LENGTH_REQUIRED, "The length of the request is missing.")
+        elif len(length) > 9 or int(length) > MAX_BODY:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The request is too large.")
+        else:
+            body = self.rfile.read(int(length))
+            self.close_connection = self.headers.get("Connection", "").lower() == "close"
+            self._answer(self.server.service, name, body)
+
+    def _answer(self, service: TileService, name: str, body: bytes) -> None:
+        try:
+            kind, answer = service.answer(name, body)
+        except BadRequest as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, f"{error}.")
+        else:
+            self._send(HTTPStatus.OK, kind, compressed(answer), packed=True)
+
+    def _asked(self) -> str | None:
+        """Return what is asked for; without the token or at a foreign name, refuse and return None."""
         token, _, name = self.path.removeprefix("/").partition("/")
         if not self._host_is_allowed():
             self._refuse(HTTPStatus.MISDIRECTED_REQUEST, "Use the address that dptrace printed.")
         elif not secrets.compare_digest(token.encode(), self.server.token.encode()):
             self._refuse(HTTPStatus.FORBIDDEN, "The address is incomplete. Use the one that dptrace printed.")
-        elif name == "alive":
-            self._hold()
-        elif name in self.server.files:
-            self._send(HTTPStatus.OK, *self.server.files[name])
         else:
-            self._refuse(HTTPStatus.NOT_FOUND, "Not found.")
+            return name
+        return None
+
+    def _is_own_origin(self) -> bool:
+        """Whether a page of this server asks, or something that is no browser."""
+        origin = self.headers.get("Origin")
+        return origin is None or origin == f"http://{self.headers.get('Host', '')}"
 
     def _host_is_allowed(self) -> bool:
         """Whether the Host header names this machine; another name indicates DNS rebinding."""
@@ -116,9 +168,13 @@ class _Handler(BaseHTTPRequestHandler):
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
         self._send(status, "text/plain; charset=utf-8", reason.encode())
 
-    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+    def _send(self, status: HTTPStatus, kind: str, body: bytes, packed: bool = False) -> None:
         self._begin(status, kind)
+        if packed:
+            self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
 
@@ -129,12 +185,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _hold(self) -> None:
         """Keep an event stream open until the tab closes it."""
+        self.close_connection = True
         self._begin(HTTPStatus.OK, "text/event-stream")
+        self.send_header("Connection", "close")
         self.end_headers()
         self.server.tabs.changed(+1)
         try:
             while True:
                 self.wfile.write(b":\n\n")
+                self.wfile.flush()
                 ready, _, _ = select.select([self.connection], [], [], _HEARTBEAT_S)
                 if ready and not self.connection.recv(1024):
                     return
@@ -154,17 +213,28 @@ def _is_number(name: str) -> bool:
 
 
 class PageServer:
-    """Serve a page and its columns as soon as it is created; :meth:`wait` returns when all tabs are closed.
+    """Serve a page and what it asks for as soon as it is created; :meth:`wait` returns when all tabs are closed.
+
+    Args:
+        files: further files in JSON, by name.
+        service: answers the page's requests.
 
     Raises:
         DptraceError: the server cannot listen at the address.
     """
 
-    def __init__(self, page: str, columns: ColumnStore, host: str = LOOPBACK, port: int = 0) -> None:
-        files = {"": ("text/html; charset=utf-8", page.encode())}
-        files |= {f"columns/{name}": ("application/octet-stream", data) for name, data in columns.items()}
+    def __init__(
+        self,
+        page: str,
+        files: dict[str, bytes] | None = None,
+        service: TileService | None = None,
+        host: str = LOOPBACK,
+        port: int = 0,
+    ) -> None:
+        served = {"": ("text/html; charset=utf-8", page.encode())}
+        served |= {name: ("application/json", data) for name, data in (files or {}).items()}
         try:
-            self._server = _Server((host, port), files)
+            self._server = _Server((host, port), served, service)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise DptraceError(_refused(host, port, str(reason), isinstance(error, socket.gaierror))) from None

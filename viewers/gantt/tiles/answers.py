@@ -1,0 +1,148 @@
+"""What a page draws: tiles of columns for any zoom, and the exact columns and intervals of what is on its screen."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.viewers.gantt.chart import Role
+from dptrace.viewers.gantt.tiles.encoding import Message, quantized
+from dptrace.viewers.gantt.tiles.grid import column_cover, nested_cover
+from dptrace.viewers.gantt.tiles.lane import Rows
+from dptrace.viewers.gantt.tiles.requests import MAX_CELLS, BadRequest, Tiles, View
+from dptrace.viewers.gantt.tiles.store import StoredLane, TileStore
+
+__all__ = ["TILE", "add_rows", "lane_of", "texts_of", "tiles", "view"]
+
+TILE = 512
+"""Columns of a tile."""
+_MOST = 4000
+"""Intervals of a lane that are sent however short they are."""
+_MARGIN = 0.5
+"""Share of the view on either side whose intervals are sent, too."""
+_NARROW = 2**32
+
+
+def lane_of(store: TileStore, number: int) -> StoredLane:
+    """Return a lane by its number.
+
+    Raises:
+        BadRequest: there is none.
+    """
+    if number >= len(store.lanes):
+        raise BadRequest(f"there is no lane {number}")
+    return store.lanes[number]
+
+
+def tiles(store: TileStore, asked: Tiles, pool: Executor) -> bytes:
+    """Return tiles in the order asked for: number of categories, then each one and its columns."""
+    if sum(max(0, last - first + 1) for _, first, last in asked.runs) * TILE > MAX_CELLS:
+        raise BadRequest("there are too many tiles")
+    jobs = [(lane_of(store, number), first, last) for number, first, last in asked.runs]
+    return b"".join(pool.map(lambda job: _tiles_of(asked.level, *job), jobs))
+
+
+def _tiles_of(level: int, stored: StoredLane, first: int, last: int) -> bytes:
+    if first << level > 2**62:
+        raise BadRequest("the tile is after all time")
+    cover = nested_cover(stored.lane, stored.grids, level, first * TILE, (last - first + 1) * TILE)
+    shares, parts = quantized(cover, 1 << level), []
+    for begin in range(0, shares.shape[1], TILE):
+        tile = shares[:, begin : begin + TILE]
+        used = np.flatnonzero(tile.any(axis=1))
+        parts.append(bytes([len(used), *(stored.lane.categories[slot] for slot in used)]) + tile[used].tobytes())
+    return b"".join(parts)
+
+
+def view(store: TileStore, asked: View, pool: Executor) -> bytes:
+    """Return exact columns, and intervals of the view and of half of it on either side.
+
+    Of a lane with many intervals there, only those of at least ``shortest`` ns are sent.
+    """
+    message = Message()
+    pixel = (asked.end - asked.start) / asked.width
+    edges = asked.start + np.arange(asked.width + 1, dtype=np.float64) * pixel
+    margin = _MARGIN * (asked.end - asked.start)
+    column_lanes, raw_lanes = ([lane_of(store, n) for n in numbers] for numbers in (asked.columns, asked.raw))
+
+    def columns(stored: StoredLane) -> NDArray[np.uint8]:
+        return quantized(column_cover(stored.lane, stored.grids, edges), pixel)
+
+    def raw(stored: StoredLane) -> tuple[Rows, bool]:
+        return stored.lane.window(asked.start - margin, asked.end + margin, asked.shortest, _MOST)
+
+    shares, found = pool.map(columns, column_lanes), list(pool.map(raw, raw_lanes))
+    heads = []
+    for number, stored, planes in zip(asked.columns, column_lanes, shares, strict=True):
+        used = np.flatnonzero(planes.any(axis=1))
+        message.add(planes[used], "u1")
+        heads.append({"lane": number, "categories": [stored.lane.categories[slot] for slot in used]})
+    rows = [add_rows(message, store, number, *one) for number, one in zip(asked.raw, found, strict=True)]
+    return message.encode({"columns": heads, "rows": rows, **texts_of(store, asked.raw, [one for one, _ in found])})
+
+
+def add_rows(message: Message, store: TileStore, number: int, rows: Rows, every: bool) -> dict[str, Any]:
+    """Append intervals to a message; return their head.
+
+    Times are eight bytes wide where four are not enough. Further columns: of collectives their exposed time, wait and
+    the rank they wait for; of labels the time that their phase covers.
+    """
+    stored = store.lanes[number]
+    start, wide = np.diff(rows.start_ns, prepend=rows.start_ns[:1]), False
+    wide = bool(max(start.max(initial=0), rows.duration_ns.max(initial=0)) >= _NARROW)
+    message.add(start, "<f8" if wide else "<u4")
+    message.add(rows.duration_ns, "<f8" if wide else "<u4")
+    message.add(rows.category, "u1")
+    message.add(rows.name, "<u4")
+    message.add(rows.stream, "<u2")
+    message.add(np.diff(rows.position, prepend=rows.position[:1]), "<u4")
+    extra: list[NDArray[Any]] = [column[rows.position] for column in stored.extra.values()]
+    if stored.role == Role.PHASE_LABELS.value:
+        extra.append(_covered_by_phase(store, stored, rows))
+    for column in extra:
+        message.add(column, "<f8")
+    first = (rows.start_ns[0], rows.position[0]) if len(rows) else (0, 0)
+    return {
+        "lane": number,
+        "count": len(rows),
+        "base": int(first[0]),
+        "first": int(first[1]),
+        "every": every,
+        "wide": wide,
+        "extra": len(extra),
+    }
+
+
+def _covered_by_phase(store: TileStore, stored: StoredLane, rows: Rows) -> NDArray[np.float64]:
+    """Return the ns that each label's category covers in the phases of its track."""
+    phases = next(lane for lane in store.of_role(Role.PHASES.value) if lane.track == stored.track).lane
+    times = np.concatenate((rows.start_ns, rows.start_ns + rows.duration_ns)).astype(np.float64)
+    order = np.argsort(times, kind="stable")
+    cover = np.zeros((len(phases.categories), len(times)))
+    cover[:, order] = phases.cover(times[order])
+    slots = np.searchsorted(phases.categories, rows.category) if phases.count else np.zeros(len(rows), np.intp)
+    inside = np.diff(cover.reshape(len(phases.categories), 2, -1), axis=1)[:, 0]
+    known = np.isin(rows.category, phases.categories)
+    covered = np.zeros(len(rows))
+    covered[known] = inside[slots[known], np.flatnonzero(known)]
+    return covered
+
+
+def texts_of(store: TileStore, lanes: list[int], found: list[Rows]) -> dict[str, Any]:
+    """Return the names and collectives that occur in intervals, by number."""
+    names, collectives = set[int](), set[int]()
+    for number, rows in zip(lanes, found, strict=True):
+        role, used = store.lanes[number].role, set(np.flatnonzero(np.bincount(rows.name, minlength=1)).tolist())
+        if not len(rows) or role in (Role.PHASES.value, Role.IDLE.value):
+            continue
+        if role in (Role.COLLECTIVES.value, Role.EXPOSURE.value):
+            collectives |= used
+        else:
+            names |= {name - 1 for name in used if name} if role == Role.PHASE_LABELS.value else used
+    return {
+        "names": {name: store.names[name] for name in sorted(names)},
+        "collectives": {entry: store.about.collectives[entry] for entry in sorted(collectives)},
+    }

@@ -1,0 +1,54 @@
+"""Exact sums over a range of time: the parts of the steps, communication by kind, the exposed time of each step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dptrace.analysis.per_gpu.split import Part
+from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Role
+from dptrace.viewers.gantt.tiles.requests import Window
+from dptrace.viewers.gantt.tiles.store import KINDS, StoredLane, TileStore
+
+__all__ = ["exposed_per_step", "sums"]
+
+
+def sums(store: TileStore, asked: Window) -> dict[str, Any]:
+    """Return the ns of each category within a range and the steps, over all tracks, as the page's summary counts them.
+
+    ``parts`` are those of the phases by category, ``overlapped`` overlapped communication, ``kinds`` the exposed and
+    overlapped time of each kind of collective.
+    """
+    parts, overlapped = dict[int, float](), 0.0
+    for lane in store.of_role(Role.PHASES.value):
+        for category, ns in _within(store, lane, asked).items():
+            parts[category] = parts.get(category, 0) + ns
+    for lane in store.of_role(Role.EXPOSURE.value):
+        overlapped += _within(store, lane, asked).get(OVERLAPPED, 0)
+    kinds = [[kind, 0.0, 0.0] for kind in store.about.kinds]
+    for lane in store.of_role(KINDS):
+        for category, ns in _within(store, lane, asked).items():
+            kinds[category // 2][1 + category % 2] += ns  # type: ignore[operator]
+    return {"parts": parts, "overlapped": overlapped, "kinds": [kind for kind in kinds if kind[1] or kind[2]]}
+
+
+def _within(store: TileStore, stored: StoredLane, asked: Window) -> dict[int, float]:
+    """Return the ns of each category of a lane within a range and its track's steps."""
+    bounds = store.about.bounds[stored.track]
+    begin, end = max(asked.start, bounds[0]), min(asked.end, bounds[-1])
+    if not begin < end or not stored.lane.count:
+        return {}
+    covered = np.diff(stored.lane.cover(np.array([begin, end], np.float64)))[:, 0]
+    return dict(zip(stored.lane.categories, covered.tolist(), strict=True))
+
+
+def exposed_per_step(store: TileStore) -> list[list[float]]:
+    """Return the exposed time of communication in each step of each track."""
+    exposed = (int(Part.EXPOSED_COMM), WAITING)
+    times = []
+    for stored, bounds in zip(store.of_role(Role.PHASES.value), store.about.bounds, strict=True):
+        cover = stored.lane.cover(np.array(bounds, np.float64))
+        chosen = [slot for slot, category in enumerate(stored.lane.categories) if category in exposed]
+        times.append(np.diff(cover[chosen].sum(axis=0)).tolist())
+    return times

@@ -1,0 +1,112 @@
+"""What a page may ask for; anything else is refused before it costs anything."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from dptrace.errors import DptraceError
+
+__all__ = ["MAX_BODY", "At", "BadRequest", "Find", "Next", "Rows", "Tiles", "View", "Window", "decoded"]
+
+MAX_BODY = 1 << 20
+"""Bytes of a request at most."""
+MAX_CELLS = 1 << 24
+"""Lanes times columns of an answer at most."""
+
+_Time = Annotated[float, msgspec.Meta(ge=-(2.0**62), le=2.0**62)]
+_Length = Annotated[float, msgspec.Meta(ge=0, le=2.0**62)]
+_Lane = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+_Width = Annotated[int, msgspec.Meta(ge=1, le=1 << 15)]
+_Lanes = Annotated[list[_Lane], msgspec.Meta(max_length=1 << 14)]
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+
+
+class BadRequest(DptraceError):
+    """The page asked for something that does not exist."""
+
+
+class Tiles(msgspec.Struct, forbid_unknown_fields=True):
+    """Shares of columns of 2**level ns; each run is a lane and its first and last tile."""
+
+    level: Annotated[int, msgspec.Meta(ge=0, le=50)]
+    runs: Annotated[
+        list[tuple[_Lane, Annotated[int, msgspec.Meta(ge=0, le=2**50)], Annotated[int, msgspec.Meta(ge=0, le=2**50)]]],
+        msgspec.Meta(max_length=1 << 14),
+    ]
+
+
+class Window(msgspec.Struct, forbid_unknown_fields=True):
+    """A range of time."""
+
+    start: _Time
+    end: _Time
+
+    def __post_init__(self) -> None:
+        """Refuse an empty range."""
+        if not self.start < self.end:
+            raise ValueError("the range is empty")
+
+
+class View(Window, forbid_unknown_fields=True):
+    """Shares of the pixel columns of some lanes, and intervals of some."""
+
+    width: _Width
+    columns: _Lanes
+    raw: _Lanes
+    shortest: _Length
+
+    def __post_init__(self) -> None:
+        """Refuse an answer that no screen can show."""
+        super().__post_init__()
+        if self.width * len(self.columns) > MAX_CELLS:
+            raise ValueError("there are too many columns")
+
+
+class At(msgspec.Struct, forbid_unknown_fields=True):
+    """The interval of a lane at a time, or within *slack* ns of it."""
+
+    lane: _Lane
+    time: _Time
+    slack: _Length
+
+
+class Rows(msgspec.Struct, forbid_unknown_fields=True):
+    """Intervals by lane and position."""
+
+    places: Annotated[
+        list[tuple[_Lane, Annotated[int, msgspec.Meta(ge=0, le=2**40)]]], msgspec.Meta(max_length=1 << 14)
+    ]
+
+
+class Find(Window, forbid_unknown_fields=True):
+    """Intervals whose name contains a text, as columns of some lanes; and their number and time in the range."""
+
+    text: _Text
+    width: _Width
+    lanes: _Lanes
+
+
+class Next(msgspec.Struct, forbid_unknown_fields=True):
+    """The hit of a text after a time and interval, or with direction -1 the one before."""
+
+    text: _Text
+    start: _Time
+    number: Annotated[int, msgspec.Meta(ge=-1, le=2**60)]
+    direction: Annotated[int, msgspec.Meta(ge=-1, le=1)]
+
+
+Request = TypeVar("Request")
+
+
+def decoded(body: bytes, kind: type[Request]) -> Request:
+    """Return a request.
+
+    Raises:
+        BadRequest: it is none of this kind.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BadRequest(str(error)) from None

@@ -1,0 +1,152 @@
+"""The lanes of a chart with their indices, and what else a server must know; in a mapped file or in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.analysis.per_gpu.split import Part
+from dptrace.core.array_file import CorruptArrayFile
+from dptrace.core.arrays import unique
+from dptrace.core.mapped_arrays import ArrayWriter, MappedArrays, open_arrays
+from dptrace.viewers.gantt.chart import WAITING, Chart, Role
+from dptrace.viewers.gantt.chart import Lane as ChartLane
+from dptrace.viewers.gantt.tiles.block_index import Allocate, LaneColumns, LaneIndex, index_lane
+from dptrace.viewers.gantt.tiles.grid import Grid, make_grids
+from dptrace.viewers.gantt.tiles.lane import Lane
+
+__all__ = ["KINDS", "StoredLane", "TileStore", "build", "open_store", "save"]
+
+KINDS = "kinds"
+"""Role of the lanes that divide communication by kind; the page does not know them."""
+_EXTRA = ("exposed_ns", "wait_ns", "waits_for")
+"""Columns of collectives."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLane:
+    """A lane of a track, its grids, and its further columns by name."""
+
+    track: int
+    role: str
+    lane: Lane
+    grids: list[Grid]
+    extra: dict[str, NDArray[np.int64]]
+
+
+class _About(msgspec.Struct):
+    """What a store knows besides its arrays."""
+
+    names: list[str]
+    collectives: list[Any]
+    streams: list[int]
+    bounds: list[list[int]]
+    """Of each track: start of each step and end of the last one."""
+    kinds: list[str]
+    lanes: list[tuple[int, str, int, list[int], list[int], list[str]]] = []
+    """Of each lane: track, role, number of intervals, categories, levels of its grids, names of its further columns."""
+
+
+@dataclass(frozen=True)
+class TileStore:
+    """All lanes of a chart; the first ones are those of the page, in its order."""
+
+    lanes: list[StoredLane]
+    about: _About
+    ahead: Callable[[NDArray[Any]], None] = field(default=lambda array: None)
+    """Reads a part of an array that will be needed soon."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of kernels and labels, by number."""
+        return self.about.names
+
+    def of_role(self, role: str) -> Iterator[StoredLane]:
+        """Yield the lanes of a role, track by track."""
+        return (lane for lane in self.lanes if lane.role == role)
+
+
+def build(
+    chart: Chart, collectives: list[Any], allocate: Allocate = lambda kind, shape: np.empty(shape, kind)
+) -> TileStore:
+    """Index all lanes of a chart.
+
+    Args:
+        collectives: the chart's collectives as the page's data has them.
+    """
+    ids = unique(np.concatenate([np.zeros(0, np.int64), *(unique(lane.stream) for lane in chart.lanes)]))
+    kinds = sorted({known.kind or "other" for _, known in chart.collectives})
+    bounds = [track.bounds_ns.tolist() for track in chart.tracks]
+    about = _About(list(chart.names), collectives, ids.tolist(), bounds, kinds)
+    lanes = [_indexed(lane, np.searchsorted(ids, lane.stream), lane.category, allocate) for lane in chart.lanes]
+    of_entry = np.array([kinds.index(known.kind or "other") for _, known in chart.collectives] or [0], np.int64)
+    for lane in chart.lanes:
+        if lane.role is Role.EXPOSURE:
+            category = 2 * of_entry[lane.name] + ~np.isin(lane.category, (Part.EXPOSED_COMM, WAITING))
+            lanes.append(_indexed(lane, np.zeros(len(lane), np.int64), category, allocate, KINDS))
+    return TileStore(lanes, about)
+
+
+def _indexed(
+    lane: ChartLane, stream: NDArray[np.intp], category: NDArray[Any], allocate: Allocate, role: str = ""
+) -> StoredLane:
+    columns = LaneColumns(lane.start_ns, lane.duration_ns, category, lane.name, stream)
+    asked = Lane(index_lane(columns, allocate))
+    grids = make_grids(asked, allocate)
+    extra = {}
+    if not role and lane.role is Role.COLLECTIVES:
+        for name in _EXTRA:
+            extra[name] = allocate(np.int64, (len(lane),))
+            extra[name][:] = getattr(lane, name)
+    return StoredLane(lane.track, role or lane.role.value, asked, grids, extra)
+
+
+def save(path: Path, chart: Chart, collectives: list[Any]) -> None:
+    """Write the store of a chart to a file, which :func:`open_store` maps.
+
+    Raises:
+        OSError: the file can't be written, or there is no room for it.
+    """
+    with ArrayWriter(path) as writer:
+        store = build(chart, collectives, writer.allocate)
+        store.about.lanes = [
+            (
+                *(lane.track, lane.role, lane.lane.count, list(lane.lane.categories)),
+                *([grid.level for grid in lane.grids], list(lane.extra)),
+            )
+            for lane in store.lanes
+        ]
+        writer.finish(msgspec.json.encode(store.about))
+
+
+def open_store(path: Path) -> TileStore:
+    """Map a file of :func:`save`.
+
+    Raises:
+        CorruptArrayFile: it is cut off, changed, or of another kind.
+        OSError: it can't be read.
+    """
+    mapped = open_arrays(path)
+    try:
+        about = msgspec.json.decode(mapped.about, type=_About)
+        arrays = iter(mapped.arrays)
+        lanes = [_mapped(entry, arrays, mapped) for entry in about.lanes]
+    except (msgspec.MsgspecError, StopIteration, ValueError, IndexError) as error:
+        raise CorruptArrayFile(str(error)) from None
+    return TileStore(lanes, about, mapped.read_ahead)
+
+
+def _mapped(entry: tuple[Any, ...], arrays: Iterator[NDArray[Any]], mapped: MappedArrays) -> StoredLane:
+    track, role, count, categories, levels, extra = entry
+    heads, blocks = next(arrays), next(arrays)
+    lane = Lane(LaneIndex(count, tuple(categories), heads, blocks))
+    grids = [Grid(level, next(arrays)) for level in levels]
+    for array in (heads, *(grid.cover_ns for grid in grids)):
+        mapped.read_ahead(array)
+    return StoredLane(track, role, lane, grids, {name: next(arrays) for name in extra})
