@@ -86,7 +86,8 @@ def command(
     else:
         gantt_chart = _gantt_chart(runs, output, picture)
         if gantt_chart is not None and (serve.requested or _too_large(gantt_chart)):
-            serve.serve(runs[0], gantt_chart, not no_browser, verbosity)
+            entry = _index_entry(runs[0], read_options, selection)
+            serve.serve(runs[0], gantt_chart, entry, not no_browser, verbosity)
             return
         page = output or _cached_page_path((*paths, "--against", against) if against is not None else paths)
         write_page(page, lambda: _document(runs, by_step, picture, gantt_chart), verbosity)
@@ -135,6 +136,17 @@ def _gantt_chart(runs: list[Run], output: Path | None, picture: PictureOptions) 
     from dptrace.viewers.gantt.chart import chart
 
     return chart(runs[0])
+
+
+def _index_entry(run: Run, read_options: ReadOptions, selection: Selection) -> Path | None:
+    """Return the file in the cache that keeps the index of a run's chart; None without a cache."""
+    from dptrace.load.cache import index_entry
+
+    if not read_options.cache or run.sources is None:
+        return None
+    ranks = None if selection.ranks is None else sorted(selection.ranks)
+    key = (read_options.comm_patterns, read_options.strict, ranks, selection.steps)
+    return index_entry([*run.sources.files, *filter(None, [run.sources.run_file])], key)
 
 
 def _too_large(gantt_chart: Chart) -> bool:

@@ -1,4 +1,4 @@
-"""Cache parsed traces: one file per trace in the user's cache folder.
+"""Cache parsed traces, and the indices of charts: one file per trace or run in the user's cache folder.
 
 An entry is named by a digest of everything it depends on: the trace's path, size and modification time, the options it
 was read with, and dptrace's own code. A trace whose entry is missing, outdated or damaged is read again.
@@ -23,7 +23,7 @@ from dptrace.core.home import cache_folder
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
 
-__all__ = ["CacheSummary", "cache_summary", "fetch", "read", "store", "write"]
+__all__ = ["CacheSummary", "cache_summary", "fetch", "index_entry", "read", "store", "write"]
 
 Value = TypeVar("Value")
 
@@ -31,12 +31,14 @@ _LIMIT = 4 << 30
 """Total bytes of the entries; beyond it, the least recently used are removed."""
 _FIGURE_ROOMS = ("core", "readers", "timeline", "model", "analysis", "load")
 """The packages whose code determines the contents of an entry."""
+_CHART_ROOMS = (*_FIGURE_ROOMS, "run", "viewers")
+"""The same for the index of a chart."""
 _ABANDONED = 3600
 """Seconds after which a partly written file counts as abandoned."""
 
 # The folder may hold other files, so that only files with dptrace's own names are counted and removed.
-_ENTRY = re.compile(r"[0-9a-f]{32}\.rank")
-_PART = re.compile(r"\.(dptrace|[0-9a-f]{32}\.rank)\.\d+\.part")
+_ENTRY = re.compile(r"[0-9a-f]{32}\.(rank|tiles)")
+_PART = re.compile(r"\.(dptrace|[0-9a-f]{32}\.(rank|tiles))\.\d+\.part")
 _PAGE = re.compile(r".+-[0-9a-f]{8}\.html")
 
 
@@ -46,7 +48,7 @@ class CacheSummary(msgspec.Struct, frozen=True):
     folder: Path
     traces: int = 0
     trace_bytes: int = 0
-    """Parsed traces, and what interrupted processes left of them."""
+    """Parsed traces, indices of charts, and what interrupted processes left of both."""
     pages: int = 0
     page_bytes: int = 0
     """Pages that ``dptrace view`` wrote without ``-o``."""
@@ -65,7 +67,7 @@ def cache_summary(remove: bool = False) -> CacheSummary:
             the folder stay, and so do files that cannot be removed.
     """
     folder = cache_folder()
-    counts = {".rank": 0, ".part": 0, ".html": 0}
+    counts = {".rank": 0, ".tiles": 0, ".part": 0, ".html": 0}
     sizes = dict(counts)
     for path in _own_files(folder):
         with suppress(OSError):
@@ -74,7 +76,8 @@ def cache_summary(remove: bool = False) -> CacheSummary:
                 path.unlink()
             counts[path.suffix] += 1
             sizes[path.suffix] += size
-    return CacheSummary(folder, counts[".rank"], sizes[".rank"] + sizes[".part"], counts[".html"], sizes[".html"])
+    traces = sizes[".rank"] + sizes[".tiles"] + sizes[".part"]
+    return CacheSummary(folder, counts[".rank"], traces, counts[".html"], sizes[".html"])
 
 
 def _own_files(folder: Path) -> Iterator[Path]:
@@ -157,16 +160,42 @@ def _entry(source: Source, key: Sequence[object]) -> Path | None:
     identity = file_identity(source)
     if identity is None:
         return None
-    digest = blake2b(repr((_code(), identity, tuple(key))).encode("utf-8", "surrogateescape"), digest_size=16)
-    return cache_folder() / f"{digest.hexdigest()}.rank"
+    return cache_folder() / f"{_digest((_code(), identity, tuple(key)))}.rank"
+
+
+def index_entry(sources: Sequence[Source], key: Sequence[object]) -> Path | None:
+    """Return the file that keeps the index of a run's chart, which may not exist, in a folder that does.
+
+    None where the identity of a source is not known, or the folder can't be created.
+
+    Args:
+        sources: all files of the run.
+        key: how they were read, and what of them is shown.
+    """
+    identities = [file_identity(source) for source in sources]
+    if None in identities:
+        return None
+    entry = cache_folder() / f"{_digest((_code(_CHART_ROOMS), identities, tuple(key)))}.tiles"
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if entry.exists():
+            os.utime(entry)  # marks it as recently used
+        _evict(entry)
+    except OSError:
+        return None
+    return entry
+
+
+def _digest(value: object) -> str:
+    return blake2b(repr(value).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
 @cache
-def _code() -> str:
+def _code(rooms: tuple[str, ...] = _FIGURE_ROOMS) -> str:
     """Return a digest of the code that computes figures: an entry from other code does not match."""
     digest = blake2b(digest_size=16)
     root = Path(__file__).resolve().parents[1]
-    for path in sorted(path for room in _FIGURE_ROOMS for path in (root / room).rglob("*.py")):
+    for path in sorted(path for room in rooms for path in (root / room).rglob("*.py")):
         digest.update(str(path.relative_to(root)).encode() + path.read_bytes())
     return digest.hexdigest()
 

@@ -1,4 +1,4 @@
-"""Pack columns of integers for a page: as compact text in a single file, as plain bytes on a server."""
+"""Pack columns of integers for a page as compact text."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 
-__all__ = ["ColumnStore", "pack", "pack_to_store", "unpack"]
-
-ColumnStore = dict[str, bytes]
-"""Columns that a served page fetches, by name."""
+__all__ = ["pack", "unpack"]
 
 _TYPES: tuple[tuple[str, type[np.unsignedinteger[Any]]], ...] = (
     ("Uint8", np.uint8),
@@ -40,13 +37,6 @@ def pack(values: Int64) -> dict[str, Any]:
     planes = np.ascontiguousarray(narrow.view(np.uint8).reshape(-1, narrow.itemsize).T)
     packed = gzip.compress(planes.tobytes(), 1, mtime=0)
     return {"type": name, "data": base64.b64encode(packed).decode("ascii"), "escapes": escapes}
-
-
-def pack_to_store(name: str, parts: Sequence[NDArray[Any]], store: ColumnStore) -> dict[str, Any]:
-    """Store a column, passed in parts, as plain bytes; return what a page needs to fetch it."""
-    kind, narrow, escapes = _narrow(parts)
-    store[name] = narrow.tobytes()
-    return {"type": kind, "from": name, "escapes": escapes}
 
 
 def _narrow(parts: Sequence[NDArray[Any]]) -> tuple[str, NDArray[np.unsignedinteger[Any]], list[list[int]]]:

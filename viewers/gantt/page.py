@@ -9,7 +9,9 @@ intervals between Bokeh's canvases, from the exact sums of static/lod.js::
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from bokeh.core.types import ID
@@ -32,19 +34,18 @@ from dptrace.run.run import Run
 from dptrace.viewers.base.headline import Headline, headline
 from dptrace.viewers.base.page import bokeh_scripts, bundle, page, static
 from dptrace.viewers.gantt.chart import Chart, chart
-from dptrace.viewers.gantt.column_packing import ColumnStore
 from dptrace.viewers.gantt.finding_places import finding_places
 from dptrace.viewers.gantt.interval_details import details
-from dptrace.viewers.gantt.page_data import scene
+from dptrace.viewers.gantt.page_data import collective_entries, scene
 from dptrace.viewers.gantt.row_order import row_orders
+from dptrace.viewers.gantt.tiles.keep import kept_store
+from dptrace.viewers.gantt.tiles.store import TileStore
 from dptrace.viewers.gantt.waiting import why_unknown
 
-__all__ = ["MAX_INTERVALS", "MAX_SERVED", "document", "gantt_page", "served"]
+__all__ = ["MAX_INTERVALS", "ServedPage", "document", "gantt_page", "served"]
 
 MAX_INTERVALS = 3_000_000
 """Intervals of a single-file page at most: a file of about 30 MB, which a browser opens in about a second."""
-MAX_SERVED = 35_000_000
-"""Intervals of a served page at most: about 1.4 GB in the browser, as 19 million took 0.8 GB."""
 
 FONT = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif"
 _NOTHING = Markup("")
@@ -74,20 +75,32 @@ def document(run: Run, gantt_chart: Chart | None = None) -> str:
     return gantt_page(_headline(run, gantt_chart), page_data)
 
 
-def served(run: Run, gantt_chart: Chart | None = None) -> tuple[str, ColumnStore]:
-    """Draw a run as a page that fetches its columns from a server; return the page and the columns.
+@dataclass(frozen=True, slots=True)
+class ServedPage:
+    """A page that asks its server for what it shows."""
+
+    page: str
+    files: dict[str, bytes]
+    """What it fetches as a whole, by name: details of clicked intervals, in JSON."""
+    store: TileStore
+    """Answers the rest."""
+
+
+def served(run: Run, gantt_chart: Chart | None = None, entry: Path | None = None) -> ServedPage:
+    """Draw a run of any size as a page that asks a server for what is on its screen.
 
     Args:
         gantt_chart: the run's chart, if it already exists.
+        entry: the file that keeps the index of the chart, written if it does not exist; without, memory holds it.
 
     Raises:
-        DptraceError: the run has no step, or more intervals than a browser can hold.
+        DptraceError: the run has no step.
     """
-    gantt_chart = _checked(run, gantt_chart, MAX_SERVED)
-    store: ColumnStore = {}
-    page_data = scene(gantt_chart, details(run, gantt_chart), store)
-    page_data |= {"served": True} | _of_run(run, gantt_chart)
-    return gantt_page(_headline(run, gantt_chart), page_data), store
+    gantt_chart = _checked(run, gantt_chart, None)
+    page_data = scene(gantt_chart, served=True) | _of_run(run, gantt_chart)
+    files = {"details": json.dumps(details(run, gantt_chart), separators=(",", ":")).encode()}
+    store = kept_store(entry, gantt_chart, collective_entries(gantt_chart))
+    return ServedPage(gantt_page(_headline(run, gantt_chart), page_data), files, store)
 
 
 def _of_run(run: Run, gantt_chart: Chart) -> dict[str, Any]:
@@ -135,12 +148,12 @@ def _headline(run: Run, gantt_chart: Chart) -> Headline:
     return replace(head, notes=(*head.notes, note))
 
 
-def _checked(run: Run, gantt_chart: Chart | None, limit: int) -> Chart:
+def _checked(run: Run, gantt_chart: Chart | None, limit: int | None) -> Chart:
     """Return the chart of a run; an empty or too large one is an error."""
     gantt_chart = gantt_chart or chart(run)
     if not gantt_chart.tracks:
         raise DptraceError(f"{run.path}: there is no step to draw.")
-    if len(gantt_chart) > limit:
+    if limit is not None and len(gantt_chart) > limit:
         raise DptraceError(_too_many(run, gantt_chart, limit))
     return gantt_chart
 
@@ -148,10 +161,10 @@ def _checked(run: Run, gantt_chart: Chart | None, limit: int) -> Chart:
 def _too_many(run: Run, gantt_chart: Chart, limit: int) -> str:
     steps = max(len(track.steps) for track in gantt_chart.tracks)
     ranks = len({track.rank for track in gantt_chart.tracks})
-    serve = "" if len(gantt_chart) > MAX_SERVED else " To view all of it, omit -o or add --serve."
     return (
         f"{run.path}: {len(gantt_chart):,} intervals to draw ({ranks} ranks, {steps} steps); one page holds at "
-        f"most {limit:,}. Select fewer ranks or steps, for example with --ranks 0,1 or --steps A:B.{serve}"
+        f"most {limit:,}. Select fewer ranks or steps, for example with --ranks 0,1 or --steps A:B. "
+        "To view all of it, omit -o or add --serve."
     )
 
 

@@ -16,9 +16,9 @@ from dptrace.core.arrays import unique
 from dptrace.timeline.model import Collective
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, cause_category
-from dptrace.viewers.gantt.column_packing import ColumnStore, pack, pack_to_store
+from dptrace.viewers.gantt.column_packing import pack
 
-__all__ = ["MANY_TRACKS", "categories", "layout", "scene"]
+__all__ = ["MANY_TRACKS", "categories", "collective_entries", "layout", "scene"]
 
 _HEIGHTS = {
     2: {Role.PHASES: 40, Role.COMPUTE: 56, Role.EXPOSURE: 36, Role.MEMORY: 18},
@@ -95,12 +95,12 @@ def layout(chart: Chart) -> dict[str, Any]:
     return {"rows": rows, "strips": strips, "blocks": blocks, "height": height, "left": left, "collapsed": collapsed}
 
 
-def scene(chart: Chart, details: dict[str, Any] | None = None, store: ColumnStore | None = None) -> dict[str, Any]:
+def scene(chart: Chart, details: dict[str, Any] | None = None, served: bool = False) -> dict[str, Any]:
     """Return the data of the page's scripts, as one JSON-serializable object.
 
     Args:
         details: the result of ``interval_details.details``; without it the page shows no such details.
-        store: where to put the columns for a page that fetches them; without it they are part of the scene.
+        served: whether the page asks a server for intervals and names; without, they are part of the scene.
     """
     used = sorted({int(category) for lane in chart.lanes for category in _distinct(lane)} | {Part.IDLE})
     return {
@@ -130,16 +130,22 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, store: ColumnStor
             "waiting": WAITING,
             "causes": [cause_category(cause) for cause in CAUSES],
         },
-        "names": chart.names,
-        "collectives": [_collective(*known) for known in chart.collectives],
+        "names": [] if served else chart.names,
+        "collectives": [] if served else collective_entries(chart),
         "details": details,
         "chrome": theme.CHROME,
         "lanes": [
             {"track": lane.track, "role": lane.role.value, "count": len(lane), "first": _first(lane)}
+            | ({"categories": _distinct(lane).tolist()} if served else {})
             for lane in chart.lanes
         ],
-        "columns": _columns(chart, store),
-    }
+        "columns": {"streams": _streams(chart.lanes)[0]} if served else _columns(chart),
+    } | ({"served": True} if served else {})
+
+
+def collective_entries(chart: Chart) -> list[dict[str, Any]]:
+    """Return a chart's collectives as the page shows them."""
+    return [_collective(*known) for known in chart.collectives]
 
 
 def _collective(name: str, known: Collective, title: str) -> dict[str, Any]:
@@ -156,7 +162,7 @@ def _distinct(lane: Lane) -> NDArray[np.intp]:
     return np.flatnonzero(np.bincount(lane.category, minlength=1))
 
 
-def _columns(chart: Chart, store: ColumnStore | None) -> dict[str, Any]:
+def _columns(chart: Chart) -> dict[str, Any]:
     """Pack the columns of all lanes, one after the other; start times as differences."""
     lanes = chart.lanes
     ids, streams = _streams(lanes)
@@ -170,8 +176,6 @@ def _columns(chart: Chart, store: ColumnStore | None) -> dict[str, Any]:
         "waitsFor": [lane.waits_for for lane in lanes],
         "stream": streams,
     }
-    if store is not None:
-        return {key: pack_to_store(key, parts, store) for key, parts in columns.items()} | {"streams": ids}
     none = [np.zeros(0, np.int64)]
     packed = {key: pack(np.concatenate([*none, *parts])) for key, parts in columns.items()}
     return {**packed, "streams": ids}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,14 +50,19 @@ class ServeOptions:
                 "--view, --against, --svg or --png."
             )
 
-    def serve(self, run: Run, gantt_chart: Chart, browser: bool, verbosity: str) -> None:
-        """Serve a run's page until its tab is closed or Ctrl-C is pressed."""
+    def serve(self, run: Run, gantt_chart: Chart, entry: Path | None, browser: bool, verbosity: str) -> None:
+        """Serve a run's page until its tab is closed or Ctrl-C is pressed.
+
+        Args:
+            entry: the file in the cache that keeps the chart's index; None for none.
+        """
         from dptrace.viewers.gantt.page import served
         from dptrace.viewers.gantt.server import LOOPBACK, PageServer
+        from dptrace.viewers.gantt.tiles.service import TileService
 
         with progress("Drawing", verbosity, measured=False):
-            page, columns = served(run, gantt_chart)
-        server = PageServer(page, columns, self.host or LOOPBACK, self.port or 0)
+            drawn = served(run, gantt_chart, entry)
+        server = PageServer(drawn.page, drawn.files, TileService(drawn.store), self.host or LOOPBACK, self.port or 0)
         try:
             self._print_address(server, verbosity)
             if browser:

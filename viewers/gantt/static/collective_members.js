@@ -1,6 +1,7 @@
 /** A collective's other ranks, and launch delays; their columns are unpacked on first use. */
 
 import { unpack } from "./columns.js";
+import { above } from "./lod.js";
 import { laneOf } from "./rows.js";
 
 /** Convert a time that is packed plus 1, since 0 stands for an unknown one. */
@@ -15,10 +16,16 @@ export class CollectiveMembers {
     Object.assign(this, { lod, scene, columns, memberColumns: null, launch: null });
   }
 
-  /** Resolves when `of` and `launchDelay` have their data. */
-  ready() {
-    this.#ready ??= this.#unpack(this.scene.details ?? {});
-    return this.#ready;
+  /** Resolves when `of` and `launchDelay` have their data for an interval. */
+  async ready(index) {
+    this.#ready ??= this.#load();
+    await this.#ready;
+    await this.lod.hold(Array.from(this.#placesOf(index), (place) => this.#at(place)));
+  }
+
+  async #load() {
+    const { details, served } = this.scene;
+    await this.#unpack((served ? await (await fetch("details")).json() : details) ?? {});
   }
 
   async #unpack({ launch, instance, wait, late, instances, groups }) {
@@ -42,18 +49,28 @@ export class CollectiveMembers {
     instance.forEach((number, place) => number && (this.places[next[number - 1]++] = place));
   }
 
-  /** Convert an index of a track to the position among all collectives. */
-  #place(track, index) {
-    return index - this.columns.exposedFrom[track];
+  /** The number of collectives before each track's own, and of all. */
+  get #before() {
+    this.before ??= this.scene.tracks.reduce((sums, _, track) => [...sums, sums.at(-1) + (this.scene.lanes[laneOf(this.scene, track, "collectives")]?.count ?? 0)], [0]);
+    return this.before;
   }
 
-  /** Convert a position among all collectives to { track, index }. */
+  /** Convert an index to the position among all collectives; -1 for another interval. */
+  #place(index) {
+    const { lane, position } = this.lod.placeOf(index), { role, track } = this.scene.lanes[lane];
+    return role === "collectives" ? this.#before[track] + position : -1;
+  }
+
+  /** Convert a position among all collectives to { track, lane, position }. */
   #at(place) {
-    for (let track = 0; track < this.scene.tracks.length; track++) {
-      const lane = laneOf(this.scene, track, "collectives"), index = place + this.columns.exposedFrom[track];
-      if (index >= this.lod.offsets[lane] && index < this.lod.offsets[lane + 1]) return { track, index };
-    }
-    return null;
+    const track = above(this.#before, 0, this.#before.length, place) - 1;
+    return { track, lane: laneOf(this.scene, track, "collectives"), position: place - this.#before[track] };
+  }
+
+  /** Return the positions of the calls of an interval's instance; none if it was not matched. */
+  #placesOf(index) {
+    const number = this.memberColumns?.instance[this.#place(index)];
+    return number ? this.places.subarray(this.first[number - 1], this.first[number]) : [];
   }
 
   /**
@@ -62,12 +79,13 @@ export class CollectiveMembers {
    * Times in ns, null where unknown; rates in bytes per second, 0 where unknown.
    */
   of(track, index) {
-    const number = this.memberColumns?.instance[this.#place(track, index)];
+    const number = this.memberColumns?.instance[this.#place(index)];
     if (!number) return null;
     const field = (key) => this.instances[key][number - 1];
-    const members = Array.from(this.places.subarray(this.first[number - 1], this.first[number]), (place) => {
-      const { wait, late } = this.memberColumns;
-      return { ...this.#at(place), wait: known(wait[place]), late: known(late[place]), exposed: this.columns.exposed[place] };
+    const members = Array.from(this.#placesOf(index), (place) => {
+      const { wait, late } = this.memberColumns, { track: member, lane, position } = this.#at(place), at = this.lod.indexOf(lane, position);
+      const exposed = this.columns.exposed[at - this.columns.exposedFrom[member]];
+      return { track: member, index: at, wait: known(wait[place]), late: known(late[place]), exposed };
     });
     return {
       ...{ bytes: field("bytes"), transfer: known(field("transfer")), algbw: 1000 * field("algbw"), busbw: 1000 * field("busbw") },
@@ -79,16 +97,10 @@ export class CollectiveMembers {
   /** Return the time from the launch of an interval to its start in ns, or null if unknown. */
   launchDelay(index) {
     if (!this.launch) return null;
-    let before = 0;
-    for (let lane = 0; lane < this.scene.lanes.length; lane++) {
-      if (!LAUNCHED_ROLES.has(this.scene.lanes[lane].role)) continue;
-      const from = this.lod.offsets[lane], to = this.lod.offsets[lane + 1];
-      if (index >= from && index < to) {
-        const delay = this.launch[before + index - from];
-        return delay ? delay - 1 : null;
-      }
-      before += to - from;
-    }
-    return null;
+    const { lane, position } = this.lod.placeOf(index), { lanes } = this.scene;
+    if (!LAUNCHED_ROLES.has(lanes[lane].role)) return null;
+    const before = lanes.slice(0, lane).reduce((sum, { role, count }) => sum + (LAUNCHED_ROLES.has(role) ? count : 0), 0);
+    const delay = this.launch[before + position];
+    return delay ? delay - 1 : null;
   }
 }

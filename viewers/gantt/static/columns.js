@@ -1,4 +1,4 @@
-/** Unpacks the page's columns, which are embedded or served next to it; viewers/gantt/column_packing.py packs them. */
+/** Unpacks the page's columns; viewers/gantt/column_packing.py packs them. */
 
 const TYPES = { Uint8: Uint8Array, Uint16: Uint16Array, Uint32: Uint32Array };
 
@@ -11,21 +11,16 @@ function bytesOf(base64) {
 }
 
 /** Undo the byte planes: all first bytes, then all second bytes, and so on. */
-function joinPlanes(planes, size) {
+export function joinPlanes(planes, size) {
   if (size === 1) return planes;
   const count = planes.byteLength / size, from = new Uint8Array(planes), to = new Uint8Array(planes.byteLength);
   for (let plane = 0; plane < size; plane++) for (let i = 0, at = plane * count; i < count; i++, at++) to[i * size + plane] = from[at];
   return to.buffer;
 }
 
-async function contents({ data, from, type }) {
-  if (from === undefined) {
-    const stream = new Blob([bytesOf(data)]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return joinPlanes(await new Response(stream).arrayBuffer(), TYPES[type].BYTES_PER_ELEMENT);
-  }
-  const answer = await fetch(`columns/${from}`);
-  if (!answer.ok) throw new Error(`fetching the data failed with HTTP status ${answer.status}`);
-  return answer.arrayBuffer();
+async function contents({ data, type }) {
+  const stream = new Blob([bytesOf(data)]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return joinPlanes(await new Response(stream).arrayBuffer(), TYPES[type].BYTES_PER_ELEMENT);
 }
 
 /** Keep a connection to the server of a served page open; the server stops when the last one closes. */
@@ -33,7 +28,7 @@ export function keepServerAlive(scene) {
   if (scene.served) globalThis.dptraceOpen = new EventSource("alive");
 }
 
-/** Unpack or fetch one column: a typed array, or a Float64Array if a value does not fit in 32 bits. */
+/** Unpack one column: a typed array, or a Float64Array if a value does not fit in 32 bits. */
 export async function unpack(column) {
   const values = new TYPES[column.type](await contents(column));
   if (!column.escapes.length) return values;

@@ -1,6 +1,6 @@
 /** Rows on demand below a GPU's own rows: idle time by cause, and its streams (threads on a CPU) as recorded. */
 
-import { Lod, above } from "./lod.js";
+import { Lod } from "./lod.js";
 import { laneOf, rowOf, streamWord } from "./rows.js";
 
 const HEIGHT = { idle: 18, stream: 16 };
@@ -8,7 +8,7 @@ const RECORDED = ["compute", "collectives", "memory"];
 
 /** Return the lane of an interval. */
 export function laneAt(lod, index) {
-  return above(lod.offsets, 0, lod.offsets.length, index) - 1;
+  return lod.laneAt(index);
 }
 
 /**

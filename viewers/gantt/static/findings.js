@@ -41,6 +41,7 @@ export class Findings {
     stage.center(place.track);
     if (!place.collective) return interactions.selection.clear();
     const [track, position] = place.collective;
-    await interactions.selection.choose(this.lod.offsets[laneOf(this.scene, track, "collectives")] + position, track);
+    const [index] = await this.lod.hold([{ lane: laneOf(this.scene, track, "collectives"), position }]);
+    await interactions.selection.choose(index, track);
   }
 }

@@ -14,10 +14,12 @@ import { miniRows } from "./minimap.js";
 import { RowNames } from "./names.js";
 import { Navigation } from "./navigation.js";
 import { Picture } from "./picture.js";
+import { Overview } from "./overview.js";
 import { PrintView } from "./printed.js";
 import { Raster } from "./raster.js";
 import { RowOrder } from "./row_order.js";
 import { Scrolling } from "./scrolling.js";
+import { ServedLod } from "./served_lod.js";
 import { Stage } from "./stage.js";
 import { Summary } from "./summary.js";
 import { Theme, patternsOf } from "../../base/static/theme.js";
@@ -56,8 +58,8 @@ function throttle(interval, callback) {
 
 /** Show how many intervals are in view. */
 function showCount(lod, scene, rows, from, to) {
-  let count = 0;
-  for (const row of rows) if (row.found >= 0 && row.role !== "phases" && !row.extra) count += lod.count(row.found, from, to);
+  let count = lod.sums?.(from, to)?.count ?? 0;
+  if (!lod.sums) for (const row of rows) if (row.found >= 0 && row.role !== "phases" && !row.extra) count += lod.count(row.found, from, to);
   const onCpu = scene.tracks.filter(({ label }) => label.endsWith("CPU")).length;
   const what = !onCpu ? "kernels and copies" : onCpu < scene.tracks.length ? "kernels, copies and operators" : "operators and collectives";
   $("#view").textContent = `${integer(count)} ${what} in view`;
@@ -129,10 +131,10 @@ function describeCanvases({ tracks, strips }, main, mini) {
 async function start() {
   const scene = island("scene"), timing = { begun: performance.now() };
   keepServerAlive(scene);
-  const [columns, { main, mini }] = await Promise.all([columnsOf(scene), embed(island("plot"), tickLabels)]);
+  const [own, { main, mini }] = await Promise.all([scene.served ? null : columnsOf(scene), embed(island("plot"), tickLabels)]);
   describeCanvases(scene, main, mini);
   timing.decoded = performance.now();
-  const lod = new Lod(columns), stage = new Stage(scene);
+  const lod = own ? new Lod(own) : new ServedLod(scene), columns = own ?? lod.known, overview = own ? lod : new Overview(lod), stage = new Stage(scene);
   timing.indexed = performance.now();
   const hidden = new Uint8Array(scene.categories.length);
   const palette = { colors: scene.categories.map(({ color }) => color), order: scene.order, patterns: patternsOf(scene), ...scene.special };
@@ -161,10 +163,11 @@ async function start() {
       hover.place();
       interactions?.painted();
       follow(from, to);
+      lod.look?.({ from, to, width: main.canvas.width, rows: stage.visible });
     },
   });
   const thumbnailRows = miniRows(scene, stage.rows, mini.frame().height);
-  const minimap = new Picture(mini, new Raster(lod, thumbnailRows, palette), hidden, {
+  const minimap = new Picture(mini, new Raster(overview, thumbnailRows, palette), hidden, {
     rows: () => thumbnailRows,
     height: () => mini.frame().height,
     over: (context, view) => interactions?.overMini(context, view),
@@ -209,9 +212,17 @@ async function start() {
   minimap.draw();
   timing.drawn = performance.now();
   // Used by tests and benchmarks.
-  const exact = () => picture.exact() && minimap.exact();
+  const exact = () => picture.exact() && minimap.exact() && (!scene.served || (lod.settled && overview.settled));
   globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printView, interactions, findings, order, timing, exact };
-  requestAnimationFrame(() => setTimeout(() => (document.documentElement.dataset.ready = "1")));
+  const ready = () => requestAnimationFrame(() => setTimeout(() => (document.documentElement.dataset.ready = "1")));
+  if (!scene.served) return ready();
+  overview.changed = () => minimap.draw(true);
+  lod.changed = () => {
+    hover.follow(true);
+    picture.draw(true);
+    interactions.answered();
+    if (lod.loaded) ready();
+  };
 }
 
 start().catch((error) => {

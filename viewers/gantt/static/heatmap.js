@@ -32,7 +32,8 @@ export function heatOf(lod, scene, measure) {
     const phases = laneOf(scene, t, "phases");
     for (let step = 0; step < track.steps.length; step++) {
       const from = track.bounds[step], to = stepEnd(track, step), wall = to - from;
-      const value = measure === "time" ? wall : wall ? exposedTime(lod, scene, phases, from, to) / wall : 0;
+      const exposed = () => lod.exposedPerStep?.[t][step] ?? exposedTime(lod, scene, phases, from, to);
+      const value = measure === "time" ? wall : wall ? exposed() / wall : 0;
       values[t * steps + step] = value;
       least = Math.min(least, value);
       most = Math.max(most, value);
@@ -92,7 +93,8 @@ export class Heatmap {
 
   #button(key, label) {
     const button = Object.assign(element("button", "chip", label), { type: "button" });
-    button.addEventListener("click", () => {
+    button.addEventListener("click", async () => {
+      await this.lod.loadSteps?.();
       this.#measure = key;
       this.draw();
     });

@@ -37,7 +37,7 @@ export function drawHits(context, { from, to, width }, rows, hits, current, { pa
   const view = { from, px: (to - from) / width, width: Math.ceil(width) };
   for (const row of rows) {
     if (!SEARCHED_ROLES.has(row.role)) continue;
-    const lane = hits.byLane.get(row.found), runs = lane ? touched(lane, view) : [];
+    const lane = hits.byLane.get(row.found), runs = lane ? (lane.touched?.(view) ?? touched(lane, view)) : [];
     // Grey of the same lightness: a faded bar or text could not be seen.
     context.globalCompositeOperation = "saturation";
     context.fillStyle = paper;
@@ -67,5 +67,5 @@ export function drawMiniHits(context, { from, to, width }, rows, hits, { mark })
   context.fillStyle = mark;
   for (const { track, y, h } of rows)
     for (const lane of hits.lanes)
-      if (lane.track === track) for (const [begin, end] of touched(lane, view)) context.fillRect(begin, y + h / 2, Math.max(end - begin, MIN_LINE), h / 2);
+      if (lane.track === track) for (const [begin, end] of lane.touched?.(view) ?? touched(lane, view)) context.fillRect(begin, y + h / 2, Math.max(end - begin, MIN_LINE), h / 2);
 }

@@ -9,6 +9,7 @@ import { CollectiveKinds } from "./collective_kinds.js";
 import { Measure } from "./measure.js";
 import { CollectiveMembers } from "./collective_members.js";
 import { SearchIndex } from "./search.js";
+import { ServedSearch } from "./served_search.js";
 import { Selection } from "./select.js";
 import { figures } from "./summary.js";
 import { collectiveWord, duration, moment, percentOf } from "./text.js";
@@ -28,8 +29,12 @@ export class Interactions {
     const intervals = scene.lanes.reduce((sum, { role, count }) => sum + (role === "exposure" ? count : 0), 0);
     Object.assign(this, { summary, columns, eagerKinds: intervals <= MAX_EAGER_INTERVALS });
     this.selection = new Selection({ plot, hover, stage, lod, scene, columns, members: this.members, card: this.card, redraw });
-    const searchIndex = new SearchIndex(lod, scene, columns);
+    const searchIndex = scene.served ? new ServedSearch(lod) : new SearchIndex(lod, scene, columns);
     this.searchBar = new SearchBar({ input: $("#find"), output: $("#found"), searchIndex, plot, navigation, stage, scene, lod, card: this.card, redraw });
+    searchIndex.changed = () => {
+      this.searchBar.report();
+      redraw();
+    };
     this.measure = new Measure(plot, hover, { onSpan: (span) => this.#measured(span), onModeChange: (yes) => press("#measure", yes) });
     this.link = new Link({ show: (state) => this.#show(state), pageState: () => this.#pageState() });
     this.#buttons();
@@ -78,7 +83,7 @@ export class Interactions {
 
   /** Time per kind of collective; created on first use, so that the page opens sooner. */
   get kinds() {
-    this.summary.kinds ??= new CollectiveKinds(this.lod, this.scene, this.columns);
+    this.summary.kinds ??= this.lod.kinds ?? new CollectiveKinds(this.lod, this.scene, this.columns);
     return this.summary.kinds;
   }
 
@@ -86,6 +91,11 @@ export class Interactions {
   moved() {
     if (this.eagerKinds) this.summary.kinds = this.kinds;
     this.searchBar.report();
+  }
+
+  /** Called when the server has answered: shows what waited for it. */
+  answered() {
+    if (this.unanswered && this.measure.span) this.#measured(this.unanswered);
   }
 
   /** Show or hide the idle rows; the row under the pointer, or the first one, keeps its place on the screen. */
@@ -134,6 +144,9 @@ export class Interactions {
   #measured(span) {
     if (!span) return this.card.hide("measure");
     const { from, to } = span, { idle } = this.scene.special, sum = figures(this.lod, this.scene, from, to);
+    // The sums of a served page follow.
+    this.unanswered = sum ? null : span;
+    if (!sum) return;
     const share = (ns) => percentOf(ns, sum.wall);
     const rows = this.scene.order.flatMap((category) => {
       const ns = sum.parts[category] ?? 0;

@@ -181,7 +181,7 @@ export class Labels {
 
   /** Return the share of categories in the time between two x positions of a row. */
   #share(row, categories, [left, right], { from, px }) {
-    const time = (sum, k) => sum + this.lod.busy(row.lane, k, from + left * px, from + right * px);
+    const time = (sum, k) => sum + this.lod.about(row.lane, k, from + left * px, from + right * px);
     return categories.reduce(time, 0) / ((right - left) * px);
   }
 

@@ -109,6 +109,27 @@ export class Lod {
     return low;
   }
 
+  /** Return the lane of an interval. */
+  laneAt(index) {
+    return above(this.offsets, 0, this.offsets.length, index) - 1;
+  }
+
+  /** Return the lane of an interval and its position there. */
+  placeOf(index) {
+    const lane = this.laneAt(index);
+    return { lane, position: index - this.offsets[lane] };
+  }
+
+  /** Return the index of the interval at a position of a lane. */
+  indexOf(lane, position) {
+    return this.offsets[lane] + position;
+  }
+
+  /** Return the indices of intervals { lane, position }; those of a served page are fetched first. */
+  async hold(places) {
+    return places.map(({ lane, position }) => this.indexOf(lane, position));
+  }
+
   /** Whether a lane has intervals of a category. */
   has(lane, category) {
     const group = lane * this.categories + category;
@@ -130,6 +151,11 @@ export class Lod {
     const first = this.cover.offsets[group], last = this.cover.offsets[group + 1];
     const until = (time) => this.#coverBefore(first, this.#beginsAfter(this.cover.first, first, last, time), time);
     return until(to) - until(from);
+  }
+
+  /** The same, for what is drawn: of a served page to a pixel. */
+  about(lane, category, from, to) {
+    return this.busy(lane, category, from, to);
   }
 
   /**

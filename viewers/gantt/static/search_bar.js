@@ -58,11 +58,12 @@ export class SearchBar {
   }
 
   /** Go to the next hit, or with -1 to the previous one; start with the first hit in view. */
-  go(direction) {
+  async go(direction) {
     if (!this.hits?.count) return;
     const { from, to } = this.plot.range;
     const start = this.current ?? (direction > 0 ? { start: from, index: -1 } : { start: to, index: Infinity });
-    const hit = this.hits.next(start, direction);
+    const { hits } = this, hit = await hits.next(start, direction);
+    if (!hit || hits !== this.hits) return;
     this.current = { ...hit, duration: this.lod.duration[hit.index] };
     this.stage.reveal(hit.track, hit.role === "collectives" ? "exposure" : hit.role);
     this.#bring(this.current);
@@ -84,7 +85,7 @@ export class SearchBar {
   /** Show the number of hits; with `force`, or when no other card is open, also their time in the visible range. */
   report(force = false) {
     const { hits, current } = this;
-    this.output.textContent = !hits ? "" : !hits.count ? "nothing found" : current ? `${integer(hits.ordinal(current))} of ${integer(hits.count)}` : `${integer(hits.count)} found`;
+    this.output.textContent = !hits || hits.count === null ? "" : !hits.count ? "nothing found" : current ? `${integer(hits.ordinal(current))} of ${integer(hits.count)}` : `${integer(hits.count)} found`;
     if (!hits?.count || this.dismissed || (!force && this.card.key !== null && this.card.key !== "find")) return;
     const { from, to } = this.plot.range, tracks = hits.perTrack(from, to);
     const rows = tracks.slice(0, MAX_TRACKS).map(({ track, count, time }) => [this.scene.tracks[track].label, integer(count), duration(time)]);

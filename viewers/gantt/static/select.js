@@ -41,8 +41,10 @@ export class Selection {
   /** Select an interval by its index. */
   async choose(index, track, x = 0) {
     const { role } = this.scene.lanes[laneAt(this.lod, index)];
+    // Intervals of a served page are held as long as they are selected.
+    [index] = await this.lod.hold([this.lod.placeOf(index)]);
     this.chosen = { index, track, role, memberDetails: null };
-    await this.members.ready();
+    await this.members.ready(index);
     if (this.chosen?.index !== index) return;
     if (role === "collectives") this.chosen.memberDetails = this.members.of(track, index);
     const [title, nodes] = role === "collectives" ? this.#collective() : this.#kernel();

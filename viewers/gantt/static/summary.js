@@ -13,30 +13,35 @@ function median(values) {
 /**
  * Sum the time of [from, to] inside the steps over all tracks or the `chosen` ones, in ns: { wall, parts (by category;
  * idle is the rest), overlapped, steps (durations of the steps in view) }. In full view these are the split's totals.
+ * Those of a served page are null until they have arrived.
  */
 export function figures(lod, scene, from, to, chosen = null) {
-  const { idle, overlapped } = scene.special, busyOnes = busyCategories(scene);
+  const { idle } = scene.special, busyOnes = busyCategories(scene);
   const sum = { wall: 0, parts: scene.categories.map(() => 0), overlapped: 0, steps: [] };
+  const served = lod.sums?.(from, to);
+  if (lod.sums && !served) return null;
   scene.tracks.forEach((steps, track) => {
     if (chosen && !chosen.includes(track)) return;
     const { bounds } = steps;
     const begin = Math.max(from, bounds[0]), end = Math.min(to, bounds.at(-1));
     if (end <= begin) return;
-    const phases = laneOf(scene, track, "phases"), exposure = laneOf(scene, track, "exposure");
-    let busy = 0;
-    for (const category of busyOnes) {
-      const time = lod.busy(phases, category, begin, end);
-      sum.parts[category] += time;
-      busy += time;
-    }
-    const wall = insideSteps(steps, begin, end);
-    sum.wall += wall;
-    sum.parts[idle] += wall - busy;
-    sum.overlapped += lod.busy(exposure, overlapped, begin, end);
+    if (!served) addTrack(sum, lod, scene, track, begin, end);
+    sum.wall += insideSteps(steps, begin, end);
     for (let step = 0; step + 1 < bounds.length; step++)
       if (stepEnd(steps, step) > begin && bounds[step] < end) sum.steps.push(stepEnd(steps, step) - bounds[step]);
   });
+  if (served) {
+    for (const category of busyOnes) sum.parts[category] = served.parts[category] ?? 0;
+    sum.overlapped = served.overlapped;
+  }
+  sum.parts[idle] = sum.wall - busyOnes.reduce((busy, category) => busy + sum.parts[category], 0);
   return sum;
+}
+
+function addTrack(sum, lod, scene, track, begin, end) {
+  const phases = laneOf(scene, track, "phases"), exposure = laneOf(scene, track, "exposure");
+  for (const category of busyCategories(scene)) sum.parts[category] += lod.busy(phases, category, begin, end);
+  sum.overlapped += lod.busy(exposure, scene.special.overlapped, begin, end);
 }
 
 export class Summary {
@@ -48,6 +53,8 @@ export class Summary {
   /** Show one line for all tracks, or one for each run of a comparison. */
   update(from, to) {
     const { groups = [{ label: null, tracks: null }] } = this.scene;
+    // The figures of a served page follow; those shown stay until then.
+    if (!figures(this.lod, this.scene, from, to)) return;
     this.root.replaceChildren(...groups.flatMap((group, i) => this.#line(group, this.scene.strips[i]?.names.length, from, to)));
     this.#fit();
     this.dim();

@@ -80,7 +80,10 @@ def view(store: TileStore, asked: View, pool: Executor) -> bytes:
         used = np.flatnonzero(planes.any(axis=1))
         message.add(planes[used], "u1")
         heads.append({"lane": number, "categories": [stored.lane.categories[slot] for slot in used]})
-    rows = [add_rows(message, store, number, *one) for number, one in zip(asked.raw, found, strict=True)]
+    rows = [
+        add_rows(message, store, number, *one) | {"touching": stored.lane.touching(asked.start, asked.end)}
+        for number, stored, one in zip(asked.raw, raw_lanes, found, strict=True)
+    ]
     return message.encode({"columns": heads, "rows": rows, **texts_of(store, asked.raw, [one for one, _ in found])})
 
 

@@ -8,17 +8,19 @@ import numpy as np
 
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Role
-from dptrace.viewers.gantt.tiles.requests import Window
+from dptrace.viewers.gantt.tiles.answers import lane_of
+from dptrace.viewers.gantt.tiles.requests import Busy, Window
 from dptrace.viewers.gantt.tiles.store import KINDS, StoredLane, TileStore
 
-__all__ = ["exposed_per_step", "sums"]
+__all__ = ["busy", "exposed_per_step", "sums"]
 
 
 def sums(store: TileStore, asked: Window) -> dict[str, Any]:
     """Return the ns of each category within a range and the steps, over all tracks, as the page's summary counts them.
 
     ``parts`` are those of the phases by category, ``overlapped`` overlapped communication, ``kinds`` the exposed and
-    overlapped time of each kind of collective.
+    overlapped time of each kind of collective, ``count`` the number of kernels, collectives and copies that touch the
+    range.
     """
     parts, overlapped = dict[int, float](), 0.0
     for lane in store.of_role(Role.PHASES.value):
@@ -30,7 +32,20 @@ def sums(store: TileStore, asked: Window) -> dict[str, Any]:
     for lane in store.of_role(KINDS):
         for category, ns in _within(store, lane, asked).items():
             kinds[category // 2][1 + category % 2] += ns  # type: ignore[operator]
-    return {"parts": parts, "overlapped": overlapped, "kinds": [kind for kind in kinds if kind[1] or kind[2]]}
+    count = sum(
+        stored.lane.touching(asked.start, asked.end)
+        for stored in store.lanes
+        if stored.role in (Role.COMPUTE.value, Role.COLLECTIVES.value, Role.MEMORY.value)
+    )
+    used = [kind for kind in kinds if kind[1] or kind[2]]
+    return {"parts": parts, "overlapped": overlapped, "kinds": used, "count": count}
+
+
+def busy(store: TileStore, asked: Busy) -> dict[int, float]:
+    """Return the ns that each category of a lane covers in a range."""
+    lane = lane_of(store, asked.lane).lane
+    covered = np.diff(lane.cover(np.array([asked.start, asked.end], np.float64)))[:, 0]
+    return dict(zip(lane.categories, covered.tolist(), strict=True))
 
 
 def _within(store: TileStore, stored: StoredLane, asked: Window) -> dict[int, float]:

@@ -8,7 +8,7 @@ import msgspec
 
 from dptrace.errors import DptraceError
 
-__all__ = ["MAX_BODY", "At", "BadRequest", "Find", "Next", "Rows", "Tiles", "View", "Window", "decoded"]
+__all__ = ["MAX_BODY", "At", "BadRequest", "Busy", "Find", "Next", "Rows", "Tiles", "View", "Window", "decoded"]
 
 MAX_BODY = 1 << 20
 """Bytes of a request at most."""
@@ -78,6 +78,12 @@ class Rows(msgspec.Struct, forbid_unknown_fields=True):
     places: Annotated[
         list[tuple[_Lane, Annotated[int, msgspec.Meta(ge=0, le=2**40)]]], msgspec.Meta(max_length=1 << 14)
     ]
+
+
+class Busy(Window, forbid_unknown_fields=True):
+    """The time that each category of a lane covers in a range."""
+
+    lane: _Lane
 
 
 class Find(Window, forbid_unknown_fields=True):

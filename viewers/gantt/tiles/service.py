@@ -9,7 +9,7 @@ from typing import Any
 
 from dptrace.viewers.gantt.tiles import answers, figures, places
 from dptrace.viewers.gantt.tiles.find import Finder
-from dptrace.viewers.gantt.tiles.requests import At, BadRequest, Find, Next, Rows, Tiles, View, Window, decoded
+from dptrace.viewers.gantt.tiles.requests import At, BadRequest, Busy, Find, Next, Rows, Tiles, View, Window, decoded
 from dptrace.viewers.gantt.tiles.store import TileStore
 
 __all__ = ["TileService"]
@@ -32,6 +32,7 @@ class TileService:
         }
         self._json: dict[str, Callable[[bytes], Any]] = {
             "sums": lambda body: figures.sums(store, decoded(body, Window)),
+            "busy": lambda body: figures.busy(store, decoded(body, Busy)),
             "exposed": lambda body: figures.exposed_per_step(store),
             "find": lambda body: finder.find(decoded(body, Find)),
             "next": lambda body: finder.next(decoded(body, Next)),

@@ -43,6 +43,8 @@ class StoredLane:
 class _About(msgspec.Struct):
     """What a store knows besides its arrays."""
 
+    file: str
+    """Name of the file, so that a copy of another entry is not read."""
     names: list[str]
     collectives: list[Any]
     streams: list[int]
@@ -81,11 +83,11 @@ def build(
         collectives: the chart's collectives as the page's data has them.
     """
     ids = unique(np.concatenate([np.zeros(0, np.int64), *(unique(lane.stream) for lane in chart.lanes)]))
-    kinds = sorted({known.kind or "other" for _, known in chart.collectives})
+    kinds = sorted({known.kind or "other" for _, known, _ in chart.collectives})
     bounds = [track.bounds_ns.tolist() for track in chart.tracks]
-    about = _About(list(chart.names), collectives, ids.tolist(), bounds, kinds)
+    about = _About("", list(chart.names), collectives, ids.tolist(), bounds, kinds)
     lanes = [_indexed(lane, np.searchsorted(ids, lane.stream), lane.category, allocate) for lane in chart.lanes]
-    of_entry = np.array([kinds.index(known.kind or "other") for _, known in chart.collectives] or [0], np.int64)
+    of_entry = np.array([kinds.index(known.kind or "other") for _, known, _ in chart.collectives] or [0], np.int64)
     for lane in chart.lanes:
         if lane.role is Role.EXPOSURE:
             category = 2 * of_entry[lane.name] + ~np.isin(lane.category, (Part.EXPOSED_COMM, WAITING))
@@ -115,6 +117,7 @@ def save(path: Path, chart: Chart, collectives: list[Any]) -> None:
     """
     with ArrayWriter(path) as writer:
         store = build(chart, collectives, writer.allocate)
+        store.about.file = path.name
         store.about.lanes = [
             (
                 *(lane.track, lane.role, lane.lane.count, list(lane.lane.categories)),
@@ -135,6 +138,8 @@ def open_store(path: Path) -> TileStore:
     mapped = open_arrays(path)
     try:
         about = msgspec.json.decode(mapped.about, type=_About)
+        if about.file != path.name:
+            raise CorruptArrayFile(f"it is {about.file}")
         arrays = iter(mapped.arrays)
         lanes = [_mapped(entry, arrays, mapped) for entry in about.lanes]
     except (msgspec.MsgspecError, StopIteration, ValueError, IndexError) as error:

@@ -1,0 +1,124 @@
+/**
+ * Fetches what the view needs: one request for tiles and one for the view's exact columns and intervals at a time, the
+ * newest view first. An answer that the view has left far behind is not waited for.
+ */
+
+import { takeRows } from "./connection.js";
+import { levelOf } from "./tile_cache.js";
+
+/** Intervals shorter than this many pixels are sent only where there are few. */
+const SHORTEST = 1.5;
+/** Time after which a request for an earlier view is given up, in ms. */
+const STALE_MS = 400;
+
+export class Loader {
+  #view = null;
+  #tiles = null;
+  #exact = null;
+  /** Direction of the last zoom: below 0 is in. */
+  #trend = 0;
+
+  constructor(lod) {
+    this.lod = lod;
+  }
+
+  look(view) {
+    const old = this.#view;
+    if (old && old.to - old.from !== view.to - view.from) this.#trend = Math.sign(view.to - view.from - (old.to - old.from));
+    this.#view = { ...view, columns: [...new Set(view.rows.map(({ lane }) => lane))].filter((lane) => lane >= 0) };
+    this.#pump();
+  }
+
+  get settled() {
+    return this.#view !== null && this.#shown(this.#view);
+  }
+
+  /** Whether the exact columns of a view are there. */
+  #shown({ from, to, width, columns }) {
+    const { exact } = this.lod;
+    return exact !== null && exact.from === from && exact.to === to && exact.width === width && columns.every((lane) => exact.columns.has(lane));
+  }
+
+  #pump() {
+    if (!this.settled) this.#refine();
+    this.#fetchTiles();
+  }
+
+  async #refine() {
+    const now = this.#view, asked = this.#exact;
+    if (asked) {
+      if (performance.now() - asked.since < STALE_MS || asked.view === now) return;
+      asked.stop.abort();
+    }
+    const { from, to, width, columns, rows } = now, request = { view: now, since: performance.now(), stop: new AbortController() };
+    const raw = [...new Set(rows.flatMap(({ lane, found, labels, separated }) => [lane, found, labels, separated]))].filter((lane) => lane >= 0);
+    this.#exact = request;
+    await this.#safely(request, async () => {
+      const shortest = Math.floor((SHORTEST * (to - from)) / width);
+      const message = await this.lod.connection.message("view", { start: from, end: to, width, columns, raw, shortest }, request.stop.signal);
+      if (this.#exact === request) this.#keep(now, message);
+    });
+    if (this.#exact === request) this.#exact = null;
+    this.#pump();
+  }
+
+  #keep({ from, to, width }, message) {
+    const { lod } = this, { head } = message, columns = new Map();
+    for (const { lane, categories } of head.columns) columns.set(lane, categories.map((k) => [k, message.take("u1", width)]));
+    const rows = head.rows.map((one) => takeRows(message, one));
+    lod.learn(head);
+    lod.exact = { from, to, width, columns };
+    lod.known.replace(lod.lanes, rows);
+    for (const one of rows) if (lod.scene.lanes[one.lane].role === "stretches") this.#keepBusy(one);
+    lod.changed();
+  }
+
+  /** Keep the time that the phase of each label covers, which is shown with it. */
+  #keepBusy({ lane, count, start, duration, category, more }) {
+    const { lod } = this, { track } = lod.scene.lanes[lane];
+    const phases = lod.scene.lanes.findIndex((one) => one.track === track && one.role === "phases");
+    for (let i = 0; i < count; i++) lod.busyBy.set({ [category[i]]: more[0][i] }, phases, start[i], start[i] + duration[i]);
+  }
+
+  /** Return the next tiles to fetch: those of the view, then around it in the direction of the zoom, and the overview. */
+  #wanted() {
+    const { tiles } = this.lod, { from, to, width, columns } = this.#view, span = to - from, settled = this.settled;
+    const level = Math.min(tiles.top, levelOf(from, to, width)), near = this.#trend < 0 ? [level - 1, -0.15] : [level + 1, 0.5];
+    const around = [[level, 0.6], [level + 1, 0.6], [level - 1, 0], [tiles.top, 1e9]];
+    for (const [one, margin] of [[level, 0], ...(this.#trend ? [near] : []), ...(settled ? around : [])]) {
+      if (one < 0 || one > tiles.top) continue;
+      const runs = tiles.missing(one, columns, from - margin * span, to + margin * span);
+      if (runs.length) return { level: one, runs };
+    }
+    return null;
+  }
+
+  async #fetchTiles() {
+    const { tiles, connection } = this.lod;
+    if (this.#tiles) {
+      const { from, to, width } = this.#view, { level, runs } = this.#tiles, [first, last] = tiles.span(level, from, to);
+      if (Math.abs(level - levelOf(from, to, width)) <= 2 && runs[0][2] >= first - 4 && runs[0][1] <= last + 4) return;
+      this.#tiles.stop.abort();
+    }
+    const next = this.#wanted();
+    if (!next) return;
+    this.#tiles = { ...next, stop: new AbortController() };
+    const request = this.#tiles;
+    await this.#safely(request, async () => {
+      tiles.add(next.level, next.runs, new Uint8Array(await connection.buffer("tiles", next, request.stop.signal)));
+      if (!this.settled) this.lod.changed();
+    });
+    if (this.#tiles !== request) return;
+    this.#tiles = null;
+    this.#pump();
+  }
+
+  /** Run a request; one that was given up is no error. */
+  async #safely({ stop }, act) {
+    try {
+      await act();
+    } catch (error) {
+      if (!stop.signal.aborted) throw error;
+    }
+  }
+}

@@ -1,0 +1,68 @@
+/** Search on the server of a page: the same as search.js of the page's own columns. */
+
+/** The hits of a text; counts and columns arrive later. */
+class ServedHits {
+  #answers = new Map();
+  #asked = new Set();
+
+  constructor(text, lod, changed) {
+    Object.assign(this, { text, lod, changed, count: null, lanes: [] });
+    const lanes = lod.scene.lanes.flatMap(({ role }, lane) => (["compute", "collectives", "memory"].includes(role) ? [lane] : []));
+    this.byLane = new Map(lanes.map((lane) => [lane, { lane, touched: (view) => this.#columns(view)?.[lane] ?? [] }]));
+    const tracks = lod.scene.tracks.map(() => []);
+    for (const lane of lanes) tracks[lod.scene.lanes[lane].track].push(lane);
+    this.lanes = tracks.map((of, track) => ({ track, touched: (view) => of.flatMap((lane) => this.#columns(view)?.[lane] ?? []) }));
+    this.#ask({ from: 0, px: Math.max(1, lod.scene.end), width: 1 });
+  }
+
+  get pending() {
+    return this.#asked.size > this.#answers.size;
+  }
+
+  #columns(view) {
+    return this.#ask(view)?.columns;
+  }
+
+  /** Return the answer for a view { from, px, width }, or undefined until it has arrived. */
+  #ask({ from, px, width }) {
+    const key = [from, px, width].join();
+    if (!this.#asked.has(key)) this.#fetch(key, { text: this.text, start: from, end: from + px * width, width, lanes: [...this.byLane.keys()] });
+    return this.#answers.get(key);
+  }
+
+  async #fetch(key, question) {
+    this.#asked.add(key);
+    const answer = await this.lod.connection.json("find", question);
+    this.count = answer.count;
+    this.#answers.set(key, answer);
+    this.changed();
+  }
+
+  /** Hits within [from, to] by track, as Hits returns them; none until they have arrived. */
+  perTrack(from, to) {
+    const answer = this.#ask({ from, px: to - from, width: 1 });
+    return (answer?.tracks ?? []).map(([track, count, time]) => ({ track, count, time }));
+  }
+
+  /** Resolves to the hit after { start, number }, or before it with -1; null without any. */
+  async next({ start, number = -1 }, direction = 1) {
+    const { hit, ordinal } = await this.lod.connection.json("next", { text: this.text, start, number: Number.isFinite(number) ? number : 2 ** 53, direction });
+    if (!hit) return null;
+    const [lane, position] = hit, [index] = await this.lod.hold([{ lane, position }]), { track, role } = this.lod.scene.lanes[lane];
+    return { start: this.lod.start[index], index, track, role, lane, ordinal, number: this.lod.first(lane) + position };
+  }
+
+  ordinal({ ordinal }) {
+    return ordinal;
+  }
+}
+
+export class ServedSearch {
+  constructor(lod) {
+    Object.assign(this, { lod, changed: () => {} });
+  }
+
+  find(text) {
+    return text.trim() ? new ServedHits(text, this.lod, () => this.changed()) : null;
+  }
+}
