@@ -102,6 +102,8 @@ test("streams hold every recorded interval once, in order of time", () => {
   assert.deepEqual([0, 1, 2, 3, 4].map((i) => laneAt(lodOf(entries, 6, 2), i)), [0, 0, 1, 2, 3]);
 });
 
+const sceneOf = (lod, details) => ({ ...SCENE, details, lanes: SCENE.lanes.map((lane, i) => ({ ...lane, count: lod.offsets[i + 1] - lod.offsets[i] })) });
+
 test("a collective's members are collected over the ranks", async () => {
   const entries = [{ lane: 0, start: 1, duration: 1 }, { lane: 2, start: 10, duration: 30 }, { lane: 2, start: 50, duration: 5 }, { lane: 5, start: 20, duration: 20 }].map((e) => ({ category: 0, ...e }));
   const lod = lodOf(entries, 6, 1), columns = { exposed: [12, 5, 20], exposedFrom: [1, 1] };
@@ -113,12 +115,12 @@ test("a collective's members are collected over the ranks", async () => {
     groups: [{ name: "0", description: "mesh_dp", size: 4 }],
     instances: { transfer: packed(21), algbw: packed(5), busbw: packed(8), last: packed(2), bytes: packed(4096), seq: packed(18), group: packed(0), name: packed(0), names: ["bucket 0"] },
   };
-  const members = new CollectiveMembers(lod, { ...SCENE, details }, columns);
-  await members.ready();
-  const known = members.of(1, 3);
+  const members = new CollectiveMembers(lod, sceneOf(lod, details), columns);
+  await members.ready(3);
+  const known = members.of(3);
   assert.deepEqual([known.name, known.seq, known.last, known.transfer, known.bytes, known.busbw, known.group.description], ["bucket 0", 17, 1, 20, 4096, 8000, "mesh_dp"]);
   assert.deepEqual(known.members, [{ track: 0, index: 1, wait: 10, late: 0, exposed: 12 }, { track: 1, index: 3, wait: 0, late: 10, exposed: 20 }]);
-  assert.equal(members.of(0, 2), null);
+  assert.equal(members.of(2), null);
   assert.deepEqual([0, 1, 2, 3].map((i) => members.launchDelay(i)), [5, null, 0, 2]);
   assert.deepEqual(memberRows(known, SCENE, lod).map(({ cells }) => cells), [
     ["rank 0 · GPU 0", "first", "10 ns", "20 ns", "12 ns", "18 ns"],
@@ -130,15 +132,15 @@ test("what a missing rank leaves unknown is not drawn as zero", async () => {
   const lod = lodOf([{ lane: 2, start: 10, duration: 30, category: 0 }], 6, 1), zero = packed(0);
   const instances = { transfer: zero, algbw: zero, busbw: zero, last: zero, bytes: zero, seq: zero, group: zero, name: zero, names: [""] };
   const details = { instance: packed(1), wait: zero, late: zero, groups: [{ name: "0", description: "", size: 2 }], instances };
-  const members = new CollectiveMembers(lod, { ...SCENE, details }, { exposed: [12], exposedFrom: [0, 1] });
-  await members.ready();
-  const known = members.of(0, 0);
+  const members = new CollectiveMembers(lod, sceneOf(lod, details), { exposed: [12], exposedFrom: [0, 1] });
+  await members.ready(0);
+  const known = members.of(0);
   assert.deepEqual([known.transfer, known.last, known.members[0].wait, known.members[0].late], [null, -1, null, null]);
   assert.deepEqual(memberRows(known, SCENE, lod).map(({ cells }) => cells), [["rank 0 · GPU 0", "–", "–", "–", "12 ns", "18 ns"]]);
 });
 
 test("without details, members and launch delays are unknown", async () => {
   const members = new CollectiveMembers(lodOf([{ lane: 2, start: 0, duration: 1, category: 0 }], 6, 1), SCENE, { exposed: [0], exposedFrom: [0, 1] });
-  await members.ready();
-  assert.deepEqual([members.of(0, 0), members.launchDelay(0)], [null, null]);
+  await members.ready(0);
+  assert.deepEqual([members.of(0), members.launchDelay(0)], [null, null]);
 });

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
+import json
 import socket
 import time
 from collections.abc import Iterator
@@ -16,7 +18,10 @@ from dptrace.errors import DptraceError
 from dptrace.run.run import Run
 from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt import server
+from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.server import PageServer, tunnel
+from dptrace.viewers.gantt.tiles.service import TileService
+from dptrace.viewers.gantt.tiles.store import build
 from tests.support.browser import PATIENCE_S, browser_test, chromium, open_page
 from tests.support.gantt_page import expected_figures, settle, shown_figures
 from tests.support.synthetic import training_run
@@ -27,7 +32,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def served() -> Iterator[PageServer]:
-    started = PageServer("<p>page</p>", {"delta": bytes(range(200))})
+    started = PageServer(
+        "<p>page</p>", {"details": bytes(range(200))}, TileService(build(chart(training_run(300)), []))
+    )
     yield started
     started.close()
 
@@ -48,19 +55,19 @@ def root(served: PageServer) -> str:
     return urlsplit(served.url).path
 
 
-def test_page_and_columns_come_by_the_whole_address(served: PageServer) -> None:
-    """With their types, their lengths, and no other column."""
+def test_page_and_files_come_by_the_whole_address(served: PageServer) -> None:
+    """With their types, their lengths, and no other file."""
     status, headers, body = ask(served, root(served))
     assert (200, b"<p>page</p>") == (status, body)
     assert "text/html; charset=utf-8" == headers["content-type"]
-    status, headers, body = ask(served, root(served) + "columns/delta")
+    status, headers, body = ask(served, root(served) + "details")
     assert (200, bytes(range(200))) == (status, body)
-    assert "application/octet-stream" == headers["content-type"]
-    assert 404 == ask(served, root(served) + "columns/other")[0]
+    assert "application/json" == headers["content-type"]
+    assert 404 == ask(served, root(served) + "other")[0]
     assert 404 == ask(served, root(served) + "../pyproject.toml")[0]
 
 
-@pytest.mark.parametrize("path", ["/", "/columns/delta", "/x/", "//"])
+@pytest.mark.parametrize("path", ["/", "/details", "/view", "/x/", "//"])
 def test_without_the_token_nothing_is_served(served: PageServer, path: str) -> None:
     """The response does not contain the page."""
     status, _, body = ask(served, path)
@@ -101,7 +108,7 @@ def test_a_foreign_name_is_refused(served: PageServer, host: str, status: int) -
 
 def test_no_other_page_may_read_or_frame_it(served: PageServer) -> None:
     """All responses forbid CORS, sniffing, frames, referrers and caching."""
-    for path in (root(served), root(served) + "columns/delta", "/"):
+    for path in (root(served), root(served) + "details", "/"):
         _, headers, _ = ask(served, path, Origin="https://evil.example")
 
         assert not [name for name in headers if name.startswith("access-control")]
@@ -197,10 +204,10 @@ def run() -> Run:
 def test_a_served_page_shows_the_split_s_figures_and_ends_with_its_tab(
     browser: Browser, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fetched columns give the same figures under the policy; closing the tab stops the server, a reload does not."""
+    """Sums of the server are the same figures under the policy; closing the tab stops the server, a reload does not."""
     monkeypatch.setattr(server, "GRACE_S", 1.5)
-    page_text, columns = gantt.served(run)
-    started = PageServer(page_text, columns)
+    drawn = gantt.served(run)
+    started = PageServer(drawn.page, drawn.files, TileService(drawn.store))
     try:
         with open_page(browser, started.url) as (page, errors):
             settle(page)
@@ -218,12 +225,81 @@ def test_a_served_page_shows_the_split_s_figures_and_ends_with_its_tab(
         started.close()
 
 
-def test_a_served_page_fetches_its_columns() -> None:
-    """The page itself is small, and may fetch from its own server only."""
-    run = training_run(200_000, ranks=2)
-    page, columns = gantt.served(run)
+def test_a_served_page_is_small_for_any_run() -> None:
+    """It holds no interval and no name, and may ask its own server only."""
+    drawn = gantt.served(training_run(200_000, ranks=2))
 
-    assert len(page) < 1_700_000
-    assert "connect-src &#39;self&#39;;" in page
-    assert {"delta", "duration", "category", "name", "stream", "exposed", "wait", "waitsFor"} == set(columns)
-    assert sum(map(len, columns.values())) < 13 * 200_000 * 2
+    assert len(drawn.page) < 1_700_000
+    assert "connect-src &#39;self&#39;;" in drawn.page
+    assert "ampere_bf16" not in drawn.page
+
+
+def post(asked: PageServer, path: str, body: bytes, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", asked.port, timeout=60)
+    connection.request("POST", path, body, headers)
+    answer = connection.getresponse()
+    result = answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+    connection.close()
+    return result
+
+
+def test_requests_are_answered_compressed(served: PageServer) -> None:
+    """On a connection that is kept."""
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+    for _ in range(2):
+        connection.request("POST", root(served) + "sums", b'{"start": 0, "end": 1e9}')
+        answer = connection.getresponse()
+        assert (200, "gzip") == (answer.status, answer.getheader("Content-Encoding"))
+        assert {"parts", "overlapped", "kinds", "count"} == set(json.loads(gzip.decompress(answer.read())))
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("sums", b""),
+        ("sums", b"{"),
+        ("sums", b"[" * 100_000),
+        ("sums", b'{"start": 5, "end": 5}'),
+        ("sums", b'{"start": 0, "end": 1e400}'),
+        ("sums", b'{"start": 0, "end": NaN}'),
+        ("sums", b'{"start": 0, "end": 1, "more": 2}'),
+        ("view", b'{"start": 0, "end": 9, "width": 5, "columns": [99999], "raw": [], "shortest": 0}'),
+        ("view", b'{"start": 0, "end": 9, "width": 5, "columns": [-1], "raw": [], "shortest": 0}'),
+        ("view", b'{"start": 0, "end": 9, "width": 100000000, "columns": [0], "raw": [], "shortest": 0}'),
+        ("tiles", b'{"level": 0, "runs": [[0, 0, 1000000000]]}'),
+        ("tiles", b'{"level": 50, "runs": [[0, 1000000000000, 1000000000000]]}'),
+        ("rows", b'{"places": [[0, 1000000000]]}'),
+        ("at", b'{"lane": 0, "time": "x", "slack": 0}'),
+        ("streams", b'{"track": 7}'),
+        ("find", b'{"text": "", "start": 0, "end": 9, "width": 5, "lanes": []}'),
+        ("other", b"{}"),
+    ],
+)
+def test_a_bad_request_is_refused_in_a_sentence(
+    served: PageServer, capsys: pytest.CaptureFixture[str], name: str, body: bytes
+) -> None:
+    """With status 400 and no traceback, however it is wrong."""
+    status, _, told = post(served, root(served) + name, body)
+
+    assert 400 == status, told
+    assert b"Traceback" not in told
+    assert ("", "") == tuple(capsys.readouterr())
+
+
+def test_a_request_that_is_too_large_is_not_read(served: PageServer) -> None:
+    """Nor one without a length."""
+    assert 413 == post(served, root(served) + "sums", b"", **{"Content-Length": "999999999999"})[0]
+    assert 411 == post(served, root(served) + "sums", b"", **{"Transfer-Encoding": "chunked", "Content-Length": "x"})[0]
+
+
+def test_only_the_page_itself_may_ask(served: PageServer) -> None:
+    """Not another site's page, which knows neither the token nor has this origin."""
+    body, place = b'{"start": 0, "end": 1e9}', root(served) + "sums"
+    own = f"http://127.0.0.1:{served.port}"
+
+    assert 200 == post(served, place, body, Origin=own)[0]
+    assert 403 == post(served, place, body, Origin="https://evil.example")[0]
+    assert 403 == post(served, place, body, Origin="null")[0]
+    assert 403 == post(served, "/wrong/sums", body, Origin=own)[0]
+    assert 421 == post(served, place, body, Host="evil.example")[0]

@@ -78,7 +78,7 @@ export class CollectiveMembers {
    * busbw, last (its track, or -1), members: [{ track, index, wait, late, exposed }] }; null if it was not matched.
    * Times in ns, null where unknown; rates in bytes per second, 0 where unknown.
    */
-  of(track, index) {
+  of(index) {
     const number = this.memberColumns?.instance[this.#place(index)];
     if (!number) return null;
     const field = (key) => this.instances[key][number - 1];

@@ -41,26 +41,31 @@ export function takeRows(message, { lane, count, base, first, every, wide, extra
   return { lane, count, every, touching, start, duration, category, name, stream, position, more };
 }
 
-/** Send a request; `bytes` of its answers are counted. */
+/** Sends requests; counts them, those `pending`, and the `bytes` of the answers. */
 export class Connection {
   constructor(send = (...request) => fetch(...request)) {
-    Object.assign(this, { send, bytes: 0, requests: 0 });
+    Object.assign(this, { send, bytes: 0, requests: 0, pending: 0 });
   }
 
-  async #post(name, body, signal) {
+  async #post(name, body, signal, read) {
     this.requests++;
-    const answer = await this.send(name, { method: "POST", body: JSON.stringify(body), signal });
-    if (!answer.ok) throw new Error(`the server answered ${name} with HTTP status ${answer.status}`);
-    this.bytes += Number(answer.headers.get("content-length"));
-    return answer;
+    this.pending++;
+    try {
+      const answer = await this.send(name, { method: "POST", body: JSON.stringify(body), signal });
+      if (!answer.ok) throw new Error(`the server answered ${name} with HTTP status ${answer.status}`);
+      this.bytes += Number(answer.headers.get("content-length"));
+      return await read(answer);
+    } finally {
+      this.pending--;
+    }
   }
 
-  async json(name, body, signal) {
-    return (await this.#post(name, body, signal)).json();
+  json(name, body, signal) {
+    return this.#post(name, body, signal, (answer) => answer.json());
   }
 
-  async buffer(name, body, signal) {
-    return (await this.#post(name, body, signal)).arrayBuffer();
+  buffer(name, body, signal) {
+    return this.#post(name, body, signal, (answer) => answer.arrayBuffer());
   }
 
   async message(name, body, signal) {

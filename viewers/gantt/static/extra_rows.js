@@ -57,15 +57,26 @@ export class ExtraRows {
   /** Show or hide a GPU's streams. */
   showStreams(track, yes = !this.open.has(track)) {
     this.open[yes ? "add" : "delete"](track);
-    this.stage.extend(track, "stream", yes ? this.#streams(track) : []);
+    if (yes && this.scene.served) this.#fetchStreams(track);
+    else this.stage.extend(track, "stream", yes ? this.#streams(track) : []);
     if (yes) this.stage.reveal(track);
   }
 
   #streams(track) {
-    const { scene } = this, { lod, streams, source } = streamsOf(this.lod, scene, this.columns, track);
-    return streams.map((id, lane) => ({
-      ...rowOf(scene, { track, role: "stream", label: `${streamWord(scene.tracks[track])} ${id}`, h: HEIGHT.stream }),
-      ...{ lod, source, lane, found: lane, labels: lane, separated: lane, floor: 3, extra: true },
-    }));
+    const { lod, streams, source } = streamsOf(this.lod, this.scene, this.columns, track);
+    return streams.map((id, lane) => ({ ...this.#row(track, lane, id), lod, source }));
+  }
+
+  /** Show the streams of a served page as soon as they have arrived. */
+  async #fetchStreams(track) {
+    const lanes = await this.lod.streams(track), { streams } = this.scene.columns;
+    if (!this.open.has(track)) return;
+    this.stage.extend(track, "stream", lanes.map(({ lane, stream }) => this.#row(track, lane, streams[stream])));
+    this.stage.reveal(track);
+  }
+
+  #row(track, lane, id) {
+    const { scene } = this, label = `${streamWord(scene.tracks[track])} ${id}`;
+    return { ...rowOf(scene, { track, role: "stream", label, h: HEIGHT.stream }), lane, found: lane, labels: lane, separated: lane, floor: 3, extra: true };
   }
 }

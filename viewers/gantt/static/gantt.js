@@ -212,7 +212,7 @@ async function start() {
   minimap.draw();
   timing.drawn = performance.now();
   // Used by tests and benchmarks.
-  const exact = () => picture.exact() && minimap.exact() && (!scene.served || (lod.settled && overview.settled));
+  const exact = () => picture.exact() && minimap.exact() && (!scene.served || lod.settled);
   globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printView, interactions, findings, order, timing, exact };
   const ready = () => requestAnimationFrame(() => setTimeout(() => (document.documentElement.dataset.ready = "1")));
   if (!scene.served) return ready();

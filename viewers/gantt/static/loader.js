@@ -4,6 +4,7 @@
  */
 
 import { takeRows } from "./connection.js";
+import { laneOf } from "./rows.js";
 import { levelOf } from "./tile_cache.js";
 
 /** Intervals shorter than this many pixels are sent only where there are few. */
@@ -76,7 +77,7 @@ export class Loader {
   /** Keep the time that the phase of each label covers, which is shown with it. */
   #keepBusy({ lane, count, start, duration, category, more }) {
     const { lod } = this, { track } = lod.scene.lanes[lane];
-    const phases = lod.scene.lanes.findIndex((one) => one.track === track && one.role === "phases");
+    const phases = laneOf(lod.scene, track, "phases");
     for (let i = 0; i < count; i++) lod.busyBy.set({ [category[i]]: more[0][i] }, phases, start[i], start[i] + duration[i]);
   }
 

@@ -12,11 +12,6 @@ export class Overview {
     return this.lod.has(lane, category);
   }
 
-  /** Whether nothing that was asked for is missing. */
-  get settled() {
-    return this.#asked.size === this.#known.size;
-  }
-
   density(from, to, width, lanes, out) {
     out.fill(0);
     const key = [from, to, width, lanes].join();

@@ -46,7 +46,7 @@ export class Selection {
     this.chosen = { index, track, role, memberDetails: null };
     await this.members.ready(index);
     if (this.chosen?.index !== index) return;
-    if (role === "collectives") this.chosen.memberDetails = this.members.of(track, index);
+    if (role === "collectives") this.chosen.memberDetails = this.members.of(index);
     const [title, nodes] = role === "collectives" ? this.#collective() : this.#kernel();
     this.card.show("selection", title, nodes, { x, close: () => this.clear() });
     this.redraw();

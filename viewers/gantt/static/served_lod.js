@@ -41,10 +41,6 @@ class Answers {
     this.#known.set(question.join("/"), answer);
   }
 
-  get pending() {
-    return this.#asking + this.#wanted.length > 0;
-  }
-
   async #pump() {
     if (this.#asking >= this.atOnce || !this.#wanted.length) return;
     const { key, question } = this.#wanted.at(-1);
@@ -106,7 +102,7 @@ export class ServedLod {
 
   /** Whether everything that was asked for is there. */
   get settled() {
-    return this.loader.settled && !this.sumsBy.pending && !this.busyBy.pending && !this.placeBy.pending;
+    return this.loader.settled && !this.connection.pending;
   }
 
   has(lane, category) {
@@ -242,6 +238,19 @@ export class ServedLod {
   get kinds() {
     const times = (from, to) => (this.sums(from, to)?.kinds ?? []).map(([kind, exposed, overlapped]) => ({ kind, exposed, overlapped }));
     return { figures: (from, to) => times(from, to).sort((a, b) => b.exposed + b.overlapped - a.exposed - a.overlapped) };
+  }
+
+  /** Return the lanes of a track's streams [{ lane, stream }], made by the server. */
+  async streams(track) {
+    const { lanes } = this.scene, made = await this.connection.json("streams", { track });
+    for (const { lane, count, categories } of made) {
+      // Lanes of the server that the page does not show.
+      while (lanes.length <= lane) lanes.push({ track: -1, role: "", count: 0, categories: [] });
+      lanes[lane] = { track, role: "stream", count, categories };
+    }
+    this.masks = lanes.map(({ categories }) => new Set(categories));
+    this.lanes = lanes.length;
+    return made;
   }
 
   /** Fetch the exposed time of each step of each track. */

@@ -15,10 +15,6 @@ class ServedHits {
     this.#ask({ from: 0, px: Math.max(1, lod.scene.end), width: 1 });
   }
 
-  get pending() {
-    return this.#asked.size > this.#answers.size;
-  }
-
   #columns(view) {
     return this.#ask(view)?.columns;
   }

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.core.arrays import unique
 from dptrace.viewers.gantt.chart import Role
 from dptrace.viewers.gantt.tiles.encoding import Message, quantized
 from dptrace.viewers.gantt.tiles.grid import column_cover, nested_cover
 from dptrace.viewers.gantt.tiles.lane import Rows
 from dptrace.viewers.gantt.tiles.requests import MAX_CELLS, BadRequest, Tiles, View
-from dptrace.viewers.gantt.tiles.store import StoredLane, TileStore
+from dptrace.viewers.gantt.tiles.store import KINDS, STREAM, StoredLane, TileStore
 
 __all__ = ["TILE", "add_rows", "lane_of", "texts_of", "tiles", "view"]
 
@@ -138,14 +139,23 @@ def texts_of(store: TileStore, lanes: list[int], found: list[Rows]) -> dict[str,
     """Return the names and collectives that occur in intervals, by number."""
     names, collectives = set[int](), set[int]()
     for number, rows in zip(lanes, found, strict=True):
-        role, used = store.lanes[number].role, set(np.flatnonzero(np.bincount(rows.name, minlength=1)).tolist())
-        if not len(rows) or role in (Role.PHASES.value, Role.IDLE.value):
-            continue
-        if role in (Role.COLLECTIVES.value, Role.EXPOSURE.value):
-            collectives |= used
-        else:
-            names |= {name - 1 for name in used if name} if role == Role.PHASE_LABELS.value else used
+        stored = store.lanes[number]
+        if stored.role == Role.PHASE_LABELS.value:
+            names |= {name - 1 for name in _used(rows.name) if name}
+        elif stored.role == STREAM:
+            recorded_in = stored.extra["lane"][rows.position]
+            for source in _used(recorded_in):
+                of_source = _used(rows.name[recorded_in == source])
+                (collectives if store.lanes[source].role == Role.COLLECTIVES.value else names).update(of_source)
+        elif stored.role in (Role.COLLECTIVES.value, Role.EXPOSURE.value):
+            collectives |= _used(rows.name)
+        elif stored.role not in (Role.PHASES.value, Role.IDLE.value, KINDS):
+            names |= _used(rows.name)
     return {
         "names": {name: store.names[name] for name in sorted(names)},
         "collectives": {entry: store.about.collectives[entry] for entry in sorted(collectives)},
     }
+
+
+def _used(numbers: NDArray[Any]) -> set[int]:
+    return set(unique(numbers).tolist())

@@ -10,7 +10,7 @@ from dptrace.analysis.per_gpu.split import Part
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Role
 from dptrace.viewers.gantt.tiles.answers import lane_of
 from dptrace.viewers.gantt.tiles.requests import Busy, Window
-from dptrace.viewers.gantt.tiles.store import KINDS, StoredLane, TileStore
+from dptrace.viewers.gantt.tiles.store import KINDS, RECORDED, StoredLane, TileStore
 
 __all__ = ["busy", "exposed_per_step", "sums"]
 
@@ -32,11 +32,7 @@ def sums(store: TileStore, asked: Window) -> dict[str, Any]:
     for lane in store.of_role(KINDS):
         for category, ns in _within(store, lane, asked).items():
             kinds[category // 2][1 + category % 2] += ns  # type: ignore[operator]
-    count = sum(
-        stored.lane.touching(asked.start, asked.end)
-        for stored in store.lanes
-        if stored.role in (Role.COMPUTE.value, Role.COLLECTIVES.value, Role.MEMORY.value)
-    )
+    count = sum(stored.lane.touching(asked.start, asked.end) for stored in store.lanes if stored.role in RECORDED)
     used = [kind for kind in kinds if kind[1] or kind[2]]
     return {"parts": parts, "overlapped": overlapped, "kinds": used, "count": count}
 

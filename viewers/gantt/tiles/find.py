@@ -19,11 +19,10 @@ from dptrace.viewers.gantt.chart import Role
 from dptrace.viewers.gantt.tiles.block_index import BLOCK, NEVER
 from dptrace.viewers.gantt.tiles.lane import Lane, Rows
 from dptrace.viewers.gantt.tiles.requests import Find, Next
-from dptrace.viewers.gantt.tiles.store import TileStore
+from dptrace.viewers.gantt.tiles.store import RECORDED, TileStore
 
 __all__ = ["Finder", "LaneHits"]
 
-_RECORDED = (Role.COMPUTE.value, Role.COLLECTIVES.value, Role.MEMORY.value)
 _AT_ONCE = 8192
 """Blocks that are searched at once."""
 _KEPT = 4
@@ -136,7 +135,7 @@ class Finder:
         found = {}
         for number, stored in enumerate(self._store.lanes):
             mask = collectives if stored.role == Role.COLLECTIVES.value else names
-            if stored.role in _RECORDED and mask.any() and stored.lane.count:
+            if stored.role in RECORDED and mask.any() and stored.lane.count:
                 hits = find_in(stored.lane, mask)
                 if hits.count:
                     found[number] = hits

@@ -8,7 +8,20 @@ import msgspec
 
 from dptrace.errors import DptraceError
 
-__all__ = ["MAX_BODY", "At", "BadRequest", "Busy", "Find", "Next", "Rows", "Tiles", "View", "Window", "decoded"]
+__all__ = [
+    "MAX_BODY",
+    "At",
+    "BadRequest",
+    "Busy",
+    "Find",
+    "Next",
+    "Rows",
+    "Streams",
+    "Tiles",
+    "View",
+    "Window",
+    "decoded",
+]
 
 MAX_BODY = 1 << 20
 """Bytes of a request at most."""
@@ -101,6 +114,12 @@ class Next(msgspec.Struct, forbid_unknown_fields=True):
     start: _Time
     number: Annotated[int, msgspec.Meta(ge=-1, le=2**60)]
     direction: Annotated[int, msgspec.Meta(ge=-1, le=1)]
+
+
+class Streams(msgspec.Struct, forbid_unknown_fields=True):
+    """The streams of a track."""
+
+    track: _Lane
 
 
 Request = TypeVar("Request")

@@ -9,8 +9,21 @@ from typing import Any
 
 from dptrace.viewers.gantt.tiles import answers, figures, places
 from dptrace.viewers.gantt.tiles.find import Finder
-from dptrace.viewers.gantt.tiles.requests import At, BadRequest, Busy, Find, Next, Rows, Tiles, View, Window, decoded
+from dptrace.viewers.gantt.tiles.requests import (
+    At,
+    BadRequest,
+    Busy,
+    Find,
+    Next,
+    Rows,
+    Streams,
+    Tiles,
+    View,
+    Window,
+    decoded,
+)
 from dptrace.viewers.gantt.tiles.store import TileStore
+from dptrace.viewers.gantt.tiles.streams import StreamLanes
 
 __all__ = ["TileService"]
 
@@ -23,7 +36,7 @@ class TileService:
     """Answers requests from a store; may be called from several threads."""
 
     def __init__(self, store: TileStore) -> None:
-        pool, finder = ThreadPoolExecutor(_THREADS), Finder(store)
+        pool, finder, streams = ThreadPoolExecutor(_THREADS), Finder(store), StreamLanes(store)
         self._bytes: dict[str, Callable[[bytes], bytes]] = {
             "tiles": lambda body: answers.tiles(store, decoded(body, Tiles), pool),
             "view": lambda body: answers.view(store, decoded(body, View), pool),
@@ -35,6 +48,7 @@ class TileService:
             "busy": lambda body: figures.busy(store, decoded(body, Busy)),
             "exposed": lambda body: figures.exposed_per_step(store),
             "find": lambda body: finder.find(decoded(body, Find)),
+            "streams": lambda body: streams.of(decoded(body, Streams)),
             "next": lambda body: finder.next(decoded(body, Next)),
         }
 

@@ -21,11 +21,15 @@ from dptrace.viewers.gantt.tiles.block_index import Allocate, LaneColumns, LaneI
 from dptrace.viewers.gantt.tiles.grid import Grid, make_grids
 from dptrace.viewers.gantt.tiles.lane import Lane
 
-__all__ = ["KINDS", "StoredLane", "TileStore", "build", "open_store", "save"]
+__all__ = ["EXTRA", "KINDS", "RECORDED", "STREAM", "StoredLane", "TileStore", "build", "open_store", "save"]
 
 KINDS = "kinds"
 """Role of the lanes that divide communication by kind; the page does not know them."""
-_EXTRA = ("exposed_ns", "wait_ns", "waits_for")
+STREAM = "stream"
+"""Role of the lanes of streams, which are made on demand."""
+RECORDED = (Role.COMPUTE.value, Role.COLLECTIVES.value, Role.MEMORY.value)
+"""Roles of the lanes of recorded intervals."""
+EXTRA = ("exposed_ns", "wait_ns", "waits_for")
 """Columns of collectives."""
 
 
@@ -103,7 +107,7 @@ def _indexed(
     grids = make_grids(asked, allocate)
     extra = {}
     if not role and lane.role is Role.COLLECTIVES:
-        for name in _EXTRA:
+        for name in EXTRA:
             extra[name] = allocate(np.int64, (len(lane),))
             extra[name][:] = getattr(lane, name)
     return StoredLane(lane.track, role or lane.role.value, asked, grids, extra)

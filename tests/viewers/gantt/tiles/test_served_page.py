@@ -1,0 +1,120 @@
+"""A served page in the browser: it shows what the same page in one file shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dptrace.run.run import Run
+from dptrace.viewers.gantt import page as gantt
+from dptrace.viewers.gantt.chart import Role, chart
+from dptrace.viewers.gantt.server import PageServer
+from dptrace.viewers.gantt.tiles.service import TileService
+from tests.support.browser import browser_test, chromium, open_page, until
+from tests.support.gantt_page import at, expected_figures, settle, show, shown_figures, spot, tip
+from tests.support.synthetic import training_run
+from tests.viewers.gantt.test_truth import check, only_raster
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@contextmanager
+def served(run: Run) -> Iterator[str]:
+    """Serve a run; yields the address."""
+    drawn = gantt.served(run)
+    server = PageServer(drawn.page, drawn.files, TileService(drawn.store))
+    try:
+        yield server.url
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return training_run(40_000, ranks=3)
+
+
+@pytest.fixture(scope="module")
+def address(run: Run) -> Iterator[str]:
+    with served(run) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def file(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pages") / "page.html"
+    path.write_text(gantt.document(run), encoding="utf-8")
+    return path
+
+
+@browser_test
+@pytest.mark.parametrize("scale", [1, 2])
+def test_columns_are_shares_at_every_zoom(browser: Browser, address: str, run: Run, scale: float) -> None:
+    """Within a pixel of the row's height and the rounding of shares to a byte; figures are the split's."""
+    drawn = chart(run)
+    with open_page(browser, address, scale=scale) as (page, errors):
+        settle(page)
+        assert expected_figures(run) == shown_figures(page)
+        only_raster(page)
+        for low, high, least in ((0, 1, 0.7), (0.3, 0.8, 0.7), (0.5, 0.52, 0.1)):
+            show(page, low * drawn.end_ns, high * drawn.end_ns)
+            for role in (Role.PHASES, Role.COMPUTE, Role.EXPOSURE):
+                assert check(page, drawn, role, 2, most=1.25) > least
+        assert [] == [error for error in errors if "willReadFrequently" not in error]
+
+
+def seen(page: Page, end: int) -> list[object]:
+    """Use the page, and return what it tells: hovers, a search, a clicked collective, a measured range, streams."""
+    settle(page)
+    told: list[object] = []
+    for low, high in ((0, 1.0), (0.55, 0.56)):
+        show(page, low * end, high * end)
+        for role, share in (("phases", 0.3), ("compute", 0.35), ("exposure", 0.7), ("compute", 0.61)):
+            page.mouse.move(*at(page, role, (low + share * (high - low)) * end, 1))
+            told.append(tip(page))
+        told.append(page.locator("#view").inner_text())
+    x, y, _ = spot(page, "exposure", 1)
+    page.mouse.click(x, y)
+    page.locator("#card").wait_for()
+    settle(page)
+    told.append(page.locator("#card").inner_text())
+    page.keyboard.press("Escape")
+    page.keyboard.press("r")
+    page.mouse.move(5, 5)
+    page.locator(".row", has_text="stream").first.wait_for()
+    settle(page)
+    told.append(page.evaluate("dptrace.rows.filter(({ role }) => role === 'stream').map(({ label, h }) => [label, h])"))
+    page.fill("#find", "gemm")
+    until(page, "document.querySelector('#found').textContent.includes('found')", True)
+    settle(page)
+    told.append(page.locator("#card").inner_text())
+    for _ in range(2):
+        page.press("#find", "Enter")
+        settle(page)
+        told.append(page.locator("#found").inner_text())
+    page.press("#find", "Shift+Enter")
+    settle(page)
+    return [*told, page.locator("#found").inner_text(), page.evaluate("dptrace.interactions.searchBar.current.start")]
+
+
+@browser_test
+def test_a_served_page_tells_the_same(browser: Browser, address: str, file: Path, run: Run) -> None:
+    """By every way to ask."""
+    end = chart(run).end_ns
+    with open_page(browser, file) as (page, errors):
+        expected = seen(page, end)
+        assert [] == errors
+    with open_page(browser, address) as (page, errors):
+        assert expected == seen(page, end)
+        assert [] == errors
