@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.server import PageServer
+from dptrace.viewers.gantt.tiles.service import TileService
 from tests.support.browser import chromium
 from tests.support.synthetic import training_run
 
@@ -32,7 +33,7 @@ LAPTOP, LARGE = (1440, 900), (3840, 2000)
 STEPS = 12
 _KEYS = 8
 
-_ZOOM = """async () => {
+ZOOM = """async () => {
     const { main } = dptrace, canvas = main.canvas.getBoundingClientRect();
     const turn = (delta) => main.events.dispatchEvent(new WheelEvent("wheel", {
         bubbles: true, cancelable: true, composed: true, deltaY: delta,
@@ -109,9 +110,9 @@ def measure(case: Case) -> list[str]:
     between = time.process_time()
     with ExitStack() as stack:
         if len(laid_out) > gantt.MAX_INTERVALS:
-            page, columns = gantt.served(run, laid_out)
-            made, size = time.process_time(), len(page) + sum(map(len, columns.values()))
-            server = PageServer(page, columns)
+            drawn = gantt.served(run, laid_out)
+            made, size = time.process_time(), len(drawn.page)
+            server = PageServer(drawn.page, drawn.files, TileService(drawn.store))
             stack.callback(server.close)
             address = server.url
         else:
@@ -141,7 +142,7 @@ def look(stack: ExitStack, case: Case, address: str) -> list[str]:
     page.wait_for_timeout(800)
     process = renderer()
     memory, opened = process.memory_info().rss / 1e6, cpu(process)
-    frames = sorted(page.evaluate(_ZOOM))
+    frames = sorted(page.evaluate(ZOOM))
     zoomed = cpu(process) - opened
     key = key_to_paint(page)
     return [

@@ -56,6 +56,19 @@ function throttle(interval, callback) {
   };
 }
 
+/** Return a function that calls `callback` in the next frame, once for any number of calls until then. */
+function oncePerFrame(callback) {
+  let planned = false;
+  return () => {
+    if (planned) return;
+    planned = true;
+    requestAnimationFrame(() => {
+      planned = false;
+      callback();
+    });
+  };
+}
+
 /** Show how many intervals are in view. */
 function showCount(lod, scene, rows, from, to) {
   let count = lod.sums?.(from, to)?.count ?? 0;
@@ -217,12 +230,15 @@ async function start() {
   const ready = () => requestAnimationFrame(() => setTimeout(() => (document.documentElement.dataset.ready = "1")));
   if (!scene.served) return ready();
   overview.changed = () => minimap.draw(true);
-  lod.changed = () => {
+  lod.changed = oncePerFrame(() => {
     hover.follow(true);
     picture.draw(true);
     interactions.answered();
-    if (lod.loaded) ready();
-  };
+    if (!lod.loaded) return;
+    timing.loaded ??= performance.now();
+    timing.bytes ??= lod.connection.bytes;
+    ready();
+  });
 }
 
 start().catch((error) => {

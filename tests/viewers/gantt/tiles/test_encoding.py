@@ -15,12 +15,12 @@ from dptrace.viewers.gantt.tiles.encoding import Message, compressed, quantized
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=50), st.sampled_from([1.0, 64.0, 1e6]))
 def test_rounded_shares_do_not_drift(shares: list[float], column: float) -> None:
     """Each is off by at most one, but for the least that is shown, a full column is 255, and any time is at least 1."""
-    cover = np.asarray(np.concatenate(([0], np.cumsum(shares)))[None] * column, np.float64)
-    found = quantized(cover, column)[0].astype(int)
+    cover = np.array([0, *shares], np.float64).cumsum()[None] * column
+    found = quantized(cover.astype(np.float64), column)[0].astype(int)
     for share, value in zip(shares, found, strict=True):
         assert abs(share * 255 - value) <= 1
         assert value >= (share > 1e-3)
-    assert [255] * 7 == quantized(np.arange(8)[None] * 3.0, 3.0)[0].tolist()
+    assert [255] * 7 == quantized(np.linspace(0, 21, 8)[None], 3.0)[0].tolist()
 
 
 def test_a_full_column_between_halves_is_not_drawn_idle() -> None:
