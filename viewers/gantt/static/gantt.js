@@ -230,7 +230,9 @@ async function start() {
   const ready = () => requestAnimationFrame(() => setTimeout(() => (document.documentElement.dataset.ready = "1")));
   if (!scene.served) return ready();
   overview.changed = () => minimap.draw(true);
+  lod.failed = (error) => showProblem(`The server does not answer: ${error.message}. Is dptrace still running? Move the chart to ask again.`, error);
   lod.changed = oncePerFrame(() => {
+    $("#problem").hidden = true;
     hover.follow(true);
     picture.draw(true);
     interactions.answered();
@@ -241,9 +243,11 @@ async function start() {
   });
 }
 
-start().catch((error) => {
+function showProblem(text, error) {
   const problem = $("#problem");
-  problem.textContent = `The chart could not be drawn: ${error.message}. Run "dptrace view RUN --text" to draw it in the terminal.`;
+  problem.textContent = text;
   problem.hidden = false;
   console.error(error);
-});
+}
+
+start().catch((error) => showProblem(`The chart could not be drawn: ${error.message}. Run "dptrace view RUN --text" to draw it in the terminal.`, error));

@@ -60,7 +60,7 @@ export class Loader {
       if (this.#exact === request) this.#keep(now, message);
     });
     if (this.#exact === request) this.#exact = null;
-    this.#pump();
+    if (!request.failed) this.#pump();
   }
 
   #keep({ from, to, width }, message) {
@@ -111,15 +111,17 @@ export class Loader {
     });
     if (this.#tiles !== request) return;
     this.#tiles = null;
-    this.#pump();
+    if (!request.failed) this.#pump();
   }
 
-  /** Run a request; one that was given up is no error. */
-  async #safely({ stop }, act) {
+  /** Run a request; one that was given up is no error. After an error, the next view asks again. */
+  async #safely(request, act) {
     try {
       await act();
     } catch (error) {
-      if (!stop.signal.aborted) throw error;
+      if (request.stop.signal.aborted) return;
+      request.failed = true;
+      this.lod.failed(error);
     }
   }
 }

@@ -18,8 +18,8 @@ class Answers {
   #wanted = [];
   #asking = 0;
 
-  constructor(fetchOne, changed, atOnce = 1) {
-    Object.assign(this, { fetchOne, changed, atOnce });
+  constructor(fetchOne, { changed, failed }, atOnce = 1) {
+    Object.assign(this, { fetchOne, changed, failed, atOnce });
   }
 
   /** Return the answer to a question, or undefined; then it is asked. */
@@ -48,6 +48,8 @@ class Answers {
     try {
       this.#known.set(key, await this.fetchOne(...question));
       if (this.#known.size > MAX_ANSWERS) this.#known.delete(this.#known.keys().next().value);
+    } catch (error) {
+      this.failed(error);
     } finally {
       this.#asking--;
       this.#wanted = this.#wanted.filter((other) => other.key !== key);
@@ -61,17 +63,17 @@ class Answers {
 
 export class ServedLod {
   constructor(scene, connection = new Connection()) {
-    Object.assign(this, { scene, connection, categories: scene.categories.length, changed: () => {} });
+    Object.assign(this, { scene, connection, categories: scene.categories.length, changed: () => {}, failed: () => {} });
     this.lanes = scene.lanes.length;
     this.known = new KnownIntervals(scene, this.lanes);
     this.exact = null;
     this.masks = scene.lanes.map(({ categories }) => new Set(categories));
-    const changed = () => this.changed(), pad = scene.end / 250;
+    const told = { changed: () => this.changed(), failed: (error) => this.failed(error) }, pad = scene.end / 250;
     this.tiles = new TileCache(scene.end, levelOf(-pad, scene.end + pad, 1024));
     this.loader = new Loader(this);
-    this.sumsBy = new Answers((start, end) => connection.json("sums", { start, end }), changed);
-    this.busyBy = new Answers((lane, start, end) => connection.json("busy", { lane, start, end }), changed, 2);
-    this.placeBy = new Answers((lane, time, slack) => this.#fetchPlace(lane, time, slack), changed);
+    this.sumsBy = new Answers((start, end) => connection.json("sums", { start, end }), told);
+    this.busyBy = new Answers((lane, start, end) => connection.json("busy", { lane, start, end }), told, 2);
+    this.placeBy = new Answers((lane, time, slack) => this.#fetchPlace(lane, time, slack), told);
   }
 
   get start() {

@@ -55,8 +55,8 @@ class Lane:
 
     def cover(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the ns that each category covers before each of the ascending *edges*: categories by edges."""
-        if not self.count:
-            return np.zeros((0, len(edges)))
+        if not self.count or not len(edges):
+            return np.zeros((len(self.categories), len(edges)))
         # Whole numbers, since floats would make NumPy convert the whole column.
         whole = np.floor(edges).astype(np.int64)
         block = np.maximum(np.searchsorted(self.first, whole, "right") - 1, 0)

@@ -35,6 +35,12 @@ def test_cover_is_exact(lane: LaneColumns, one: float, other: float, width: int,
         assert np.abs(expected - cover[slot]).max() <= (0 if whole else 1e-5 * max(1, np.abs(edges).max() * 1e-9))
 
 
+def test_no_edges_and_no_intervals_cover_nothing() -> None:
+    """Rows for the categories that there are."""
+    assert (3, 0) == Lane(index_lane(random_lane(10_000))).cover(np.zeros(0)).shape
+    assert (0, 2) == Lane(index_lane(random_lane(0))).cover(np.array([0.0, 9.0])).shape
+
+
 def test_cover_is_exact_where_a_column_holds_many_blocks() -> None:
     """A hundred thousand intervals in seven columns: only the block of each edge is read."""
     lane = random_lane(100_000)
