@@ -208,3 +208,34 @@ def test_a_pipe_in_the_place_of_an_entry_is_ignored(source: Source) -> None:
     assert (None, None) == cache.fetch(source, (), Kind)
     stored(source)
     assert cache.fetch(source, (), Kind)[0] is not None
+
+
+def test_an_index_has_one_place_for_the_same_files_read_the_same_way(source: Source, tmp_path: Path) -> None:
+    """Another file, another way, or the file written again: another place."""
+    (tmp_path / "u.json").write_text("2")
+    other = Source.of(tmp_path / "u.json")
+    place = cache.index_entry([source], ("all",))
+    assert place is not None
+    assert place == cache.index_entry([source], ("all",))
+    assert place.parent.is_dir()
+    assert 4 == len(
+        {place, *(cache.index_entry(files, ("all",)) for files in ([source, other], [other, source], [other]))}
+    )
+    assert place != cache.index_entry([source], ("ranks 0",))
+    os.utime(tmp_path / "t.json", ns=(1, 1))
+    assert place != cache.index_entry([source], ("all",))
+
+
+def test_an_index_of_a_stream_has_no_place(source: Source) -> None:
+    """What standard input holds is not known before it is read."""
+    assert cache.index_entry([source, Source.of("-")], ()) is None
+
+
+def test_an_index_counts_as_a_part_of_the_cache(source: Source) -> None:
+    """It is counted, removed, and makes room like any entry."""
+    place = cache.index_entry([source], ())
+    assert place is not None
+    place.write_bytes(bytes(1000))
+    assert 1000 == cache.cache_summary().trace_bytes
+    cache.cache_summary(remove=True)
+    assert not place.exists()

@@ -52,6 +52,27 @@ def test_it_serves_until_ctrl_c_and_says_where(served_pages: list[str]) -> None:
     assert served_pages[0].startswith("<!DOCTYPE html>")
 
 
+def test_the_index_is_kept_in_the_cache(
+    served_pages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for the same ranks and steps, mapped the next time; none with --no-cache."""
+    monkeypatch.setenv("DPTRACE_CACHE", str(tmp_path))
+
+    def entries() -> dict[str, int]:
+        return {path.name: path.stat().st_ino for path in tmp_path.glob("*.tiles")}
+
+    view(TRACE, "--serve", "--no-browser", "--no-cache")
+    assert {} == entries()
+    view(TRACE, "--serve", "--no-browser")
+    once = entries()
+    assert 1 == len(once)
+    view(TRACE, "--serve", "--no-browser")
+    assert once == entries()
+    view(TRACE, "--serve", "--no-browser", "--ranks", "0")
+    assert 2 == len(entries())
+    assert 4 == len(served_pages)
+
+
 def test_over_ssh_it_gives_the_tunnel(served_pages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A line to type, with the port that is served."""
     monkeypatch.setenv("SSH_CONNECTION", "10.0.0.9 50000 10.0.0.5 22")
