@@ -17,6 +17,7 @@ from dptrace.timeline.model import Collective
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, cause_category
 from dptrace.viewers.gantt.column_packing import pack
+from dptrace.viewers.gantt.time_packing import pack_times
 
 __all__ = ["MANY_TRACKS", "categories", "collective_entries", "layout", "scene"]
 
@@ -102,6 +103,7 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, served: bool = Fa
         details: the result of ``interval_details.details``; without it the page shows no such details.
         served: whether the page asks a server for intervals and names; without, they are part of the scene.
     """
+    times = [("", None, None)] * len(chart.lanes) if served else pack_times(chart.lanes)
     used = sorted({int(category) for lane in chart.lanes for category in _distinct(lane)} | {Part.IDLE})
     return {
         "end": chart.end_ns,
@@ -135,11 +137,11 @@ def scene(chart: Chart, details: dict[str, Any] | None = None, served: bool = Fa
         "details": details,
         "chrome": theme.CHROME,
         "lanes": [
-            {"track": lane.track, "role": lane.role.value, "count": len(lane), "first": _first(lane)}
-            | ({"categories": _distinct(lane).tolist()} if served else {})
-            for lane in chart.lanes
+            {"track": lane.track, "role": lane.role.value, "count": len(lane)}
+            | ({"categories": _distinct(lane).tolist()} if served else {"first": _first(lane), "times": how})
+            for lane, (how, _, _) in zip(chart.lanes, times, strict=True)
         ],
-        "columns": {"streams": _streams(chart.lanes)[0]} if served else _columns(chart),
+        "columns": {"streams": _streams(chart.lanes)[0]} if served else _columns(chart, times),
     } | ({"served": True} if served else {})
 
 
@@ -162,13 +164,13 @@ def _distinct(lane: Lane) -> NDArray[np.intp]:
     return np.flatnonzero(np.bincount(lane.category, minlength=1))
 
 
-def _columns(chart: Chart) -> dict[str, Any]:
-    """Pack the columns of all lanes, one after the other; start times as differences."""
+def _columns(chart: Chart, times: Sequence[tuple[str, Any, Any]]) -> dict[str, Any]:
+    """Pack the columns of all lanes, one after the other; those of *times* are from ``pack_times``."""
     lanes = chart.lanes
     ids, streams = _streams(lanes)
     columns = {
-        "delta": [np.diff(lane.start_ns, prepend=_first(lane)) for lane in lanes],
-        "duration": [lane.duration_ns for lane in lanes],
+        "delta": [starts for _, starts, _ in times],
+        "duration": [durations for _, _, durations in times],
         "category": [lane.category for lane in lanes],
         "name": [lane.name for lane in lanes],
         "exposed": [lane.exposed_ns for lane in lanes],

@@ -13,11 +13,12 @@ from dptrace.analysis.per_gpu.labels import CAUSE_LABELS
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
-from dptrace.viewers.gantt.chart import OVERLAPPED, cause_category, chart
+from dptrace.viewers.gantt.chart import OVERLAPPED, Role, cause_category, chart
 from dptrace.viewers.gantt.column_packing import unpack
 from dptrace.viewers.gantt.page_data import categories, layout, scene
 from tests.support.builders import TimelineBuilder
 from tests.support.synthetic import training_run
+from tests.support.times import unpack_times
 
 
 @pytest.mark.parametrize("ranks", [1, 4, 8, 16])
@@ -44,17 +45,19 @@ def test_rows_that_would_be_empty_on_every_gpu_are_left_out() -> None:
 
 
 def test_columns_come_back_lane_by_lane() -> None:
-    """Starts are running sums from the lane's first; the other columns are stored directly."""
+    """Times as each lane stores them; the other columns are stored directly."""
     drawn = chart(training_run(600))
     data = json.loads(json.dumps(scene(drawn)))
-    offset = 0
+    offset, phases = 0, None
     for lane, entry in zip(drawn.lanes, data["lanes"], strict=True):
         rows = slice(offset, offset + entry["count"])
-        start = entry["first"] + np.cumsum(unpack(data["columns"]["delta"])[rows])
+        starts, durations = unpack(data["columns"]["delta"])[rows], unpack(data["columns"]["duration"])[rows]
+        start, duration = unpack_times(entry["times"], entry["first"], starts, durations, phases)
+        phases = (start, duration) if lane.role is Role.PHASES else phases
         streams = np.array(data["columns"]["streams"])[unpack(data["columns"]["stream"])[rows]]
 
         assert lane.start_ns.tolist() == start.tolist()
-        assert lane.duration_ns.tolist() == unpack(data["columns"]["duration"])[rows].tolist()
+        assert lane.duration_ns.tolist() == duration.tolist()
         assert lane.category.tolist() == unpack(data["columns"]["category"])[rows].tolist()
         assert lane.name.tolist() == unpack(data["columns"]["name"])[rows].tolist()
         assert lane.stream.tolist() == streams.tolist()

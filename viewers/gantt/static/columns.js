@@ -1,5 +1,7 @@
 /** Unpacks the page's columns; viewers/gantt/column_packing.py packs them. */
 
+import { timesOf } from "./times.js";
+
 const TYPES = { Uint8: Uint8Array, Uint16: Uint16Array, Uint32: Uint32Array };
 
 function bytesOf(base64) {
@@ -37,18 +39,14 @@ export async function unpack(column) {
   return wide;
 }
 
-/** Unpack all columns of a scene; start times are the running sums of `delta`. */
+/** Unpack all columns of a scene. */
 export async function columnsOf(scene) {
   const keys = ["delta", "duration", "category", "name", "stream", "exposed", "wait", "waitsFor"];
   const unpacked = await Promise.all(keys.map((key) => unpack(scene.columns[key])));
-  const { delta, ...columns } = Object.fromEntries(keys.map((key, i) => [key, unpacked[i]]));
+  const { delta, duration: packed, ...columns } = Object.fromEntries(keys.map((key, i) => [key, unpacked[i]]));
   const offsets = new Int32Array(scene.lanes.length + 1);
   scene.lanes.forEach((lane, i) => (offsets[i + 1] = offsets[i] + lane.count));
-  const start = new Float64Array(delta.length);
-  scene.lanes.forEach((lane, i) => {
-    let time = lane.first;
-    for (let j = offsets[i]; j < offsets[i + 1]; j++) start[j] = time += delta[j];
-  });
+  const { start, duration } = timesOf(scene.lanes, offsets, delta, packed);
   // The columns "exposed", "wait" and "waitsFor" hold collectives only: collective i of a track is entry i - exposedFrom[track].
   const exposedFrom = [];
   let before = 0;
@@ -57,5 +55,5 @@ export async function columnsOf(scene) {
     exposedFrom[lane.track] = offsets[i] - before;
     before += lane.count;
   });
-  return { ...columns, start, offsets, exposedFrom, categories: scene.categories.length };
+  return { ...columns, start, duration, offsets, exposedFrom, categories: scene.categories.length };
 }
