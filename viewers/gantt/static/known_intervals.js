@@ -50,13 +50,13 @@ export class KnownIntervals {
     const role = this.scene.lanes[rows.lane].role;
     for (const key of ["start", "duration", "category", "name", "stream", "position"]) this[key][index] = rows[key][i];
     this.lane[index] = rows.lane;
+    if (role !== "collectives" && role !== "stream") return;
     const [first, second, third, lane, position] = rows.more;
-    if (lane) {
-      // An interval of a stream belongs to another lane.
+    if (role === "stream") {
+      // It belongs to the lane that it was recorded in.
       this.lane[index] = lane[i];
       this.position[index] = position[i];
     }
-    if (role !== "collectives" && !lane) return;
     this.exposed[index] = first[i];
     this.wait[index] = second[i];
     this.waitsFor[index] = third[i];

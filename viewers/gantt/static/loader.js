@@ -70,15 +70,17 @@ export class Loader {
     lod.learn(head);
     lod.exact = { from, to, width, columns };
     lod.known.replace(lod.lanes, rows);
-    for (const one of rows) if (lod.scene.lanes[one.lane].role === "stretches") this.#keepBusy(one);
+    for (const one of rows) this.#keepBusy(one);
     lod.changed();
   }
 
-  /** Keep the time that the phase of each label covers, which is shown with it. */
+  /** Keep the times that labels show: those that the phases of labels cover, and that collectives are drawn as waiting. */
   #keepBusy({ lane, count, start, duration, category, more }) {
-    const { lod } = this, { track } = lod.scene.lanes[lane];
-    const phases = laneOf(lod.scene, track, "phases");
-    for (let i = 0; i < count; i++) lod.busyBy.set({ [category[i]]: more[0][i] }, phases, start[i], start[i] + duration[i]);
+    const { lod } = this, { track, role } = lod.scene.lanes[lane], { waiting } = lod.scene.special;
+    const phases = laneOf(lod.scene, track, "phases"), pieces = laneOf(lod.scene, track, "exposure");
+    if (role === "stretches") for (let i = 0; i < count; i++) lod.busyBy.set({ [category[i]]: more[0][i] }, phases, start[i], start[i] + duration[i]);
+    if (role !== "collectives") return;
+    for (let i = 0; i < count; i++) if (more[1][i] > 1) lod.busyBy.set({ [waiting]: more[3][i] }, pieces, start[i], start[i] + more[1][i] - 1);
   }
 
   /** Return the next tiles to fetch: those of the view, then around it in the direction of the zoom, and the overview. */

@@ -10,7 +10,7 @@ import { Loader } from "./loader.js";
 import { TileCache, levelOf, splat } from "./tile_cache.js";
 
 /** Answers of each kind that are kept. */
-const MAX_ANSWERS = 2000;
+const MAX_ANSWERS = 20_000;
 
 /** Answers by key; what is not there is asked for, one request after the other, the newest key first. */
 class Answers {
@@ -38,7 +38,11 @@ class Answers {
   }
 
   set(answer, ...question) {
-    this.#known.set(question.join("/"), answer);
+    const key = question.join("/");
+    // Set last, since the oldest makes room.
+    this.#known.delete(key);
+    this.#known.set(key, answer);
+    if (this.#known.size > MAX_ANSWERS) this.#known.delete(this.#known.keys().next().value);
   }
 
   async #pump() {
@@ -46,8 +50,7 @@ class Answers {
     const { key, question } = this.#wanted.at(-1);
     this.#asking++;
     try {
-      this.#known.set(key, await this.fetchOne(...question));
-      if (this.#known.size > MAX_ANSWERS) this.#known.delete(this.#known.keys().next().value);
+      this.set(await this.fetchOne(...question), ...question);
     } catch (error) {
       this.failed(error);
     } finally {
@@ -238,8 +241,8 @@ export class ServedLod {
 
   /** Times by kind of collective of a range, as CollectiveKinds returns them; none until they have arrived. */
   get kinds() {
-    const times = (from, to) => (this.sums(from, to)?.kinds ?? []).map(([kind, exposed, overlapped]) => ({ kind, exposed, overlapped }));
-    return { figures: (from, to) => times(from, to).sort((a, b) => b.exposed + b.overlapped - a.exposed - a.overlapped) };
+    const times = (from, to) => this.sums(from, to)?.kinds ?? [];
+    return { figures: (from, to) => [...times(from, to)].sort((a, b) => b.exposed + b.overlapped - a.exposed - a.overlapped) };
   }
 
   /** Return the lanes of a track's streams [{ lane, stream }], made by the server. */

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.arrays import unique
-from dptrace.viewers.gantt.chart import Role
+from dptrace.core.intervals import Int64
+from dptrace.viewers.gantt.chart import WAITING, Role
 from dptrace.viewers.gantt.tiles.encoding import Message, quantized
 from dptrace.viewers.gantt.tiles.grid import column_cover, nested_cover
 from dptrace.viewers.gantt.tiles.lane import Rows
 from dptrace.viewers.gantt.tiles.requests import MAX_CELLS, BadRequest, Tiles, View
-from dptrace.viewers.gantt.tiles.store import KINDS, STREAM, StoredLane, TileStore
+from dptrace.viewers.gantt.tiles.store import KINDS, STREAM, WAITS, StoredLane, TileStore
 
 __all__ = ["TILE", "add_rows", "lane_of", "texts_of", "tiles", "view"]
 
@@ -91,8 +92,8 @@ def view(store: TileStore, asked: View, pool: Executor) -> bytes:
 def add_rows(message: Message, store: TileStore, number: int, rows: Rows, every: bool) -> dict[str, Any]:
     """Append intervals to a message; return their head.
 
-    Times are eight bytes wide where four are not enough. Further columns: of collectives their exposed time, wait and
-    the rank they wait for; of labels the time that their phase covers.
+    Times are eight bytes wide where four are not enough. Further columns: of collectives their exposed time, wait,
+    the rank they wait for, and the time drawn as waiting; of labels the time that their phase covers.
     """
     stored = store.lanes[number]
     start, wide = np.diff(rows.start_ns, prepend=rows.start_ns[:1]), False
@@ -105,7 +106,9 @@ def add_rows(message: Message, store: TileStore, number: int, rows: Rows, every:
     message.add(np.diff(rows.position, prepend=rows.position[:1]), "<u4")
     extra: list[NDArray[Any]] = [column[rows.position] for column in stored.extra.values()]
     if stored.role == Role.PHASE_LABELS.value:
-        extra.append(_covered_by_phase(store, stored, rows))
+        extra.append(_label_time(store, stored, rows))
+    if stored.role == Role.COLLECTIVES.value:
+        extra.append(_wait_time(store, stored, rows))
     for column in extra:
         message.add(column, "<f8")
     first = (rows.start_ns[0], rows.position[0]) if len(rows) else (0, 0)
@@ -120,18 +123,31 @@ def add_rows(message: Message, store: TileStore, number: int, rows: Rows, every:
     }
 
 
-def _covered_by_phase(store: TileStore, stored: StoredLane, rows: Rows) -> NDArray[np.float64]:
+def _label_time(store: TileStore, stored: StoredLane, rows: Rows) -> NDArray[np.float64]:
     """Return the ns that each label's category covers in the phases of its track."""
-    phases = next(lane for lane in store.of_role(Role.PHASES.value) if lane.track == stored.track).lane
-    times = np.concatenate((rows.start_ns, rows.start_ns + rows.duration_ns)).astype(np.float64)
+    return _covered(store, stored, Role.PHASES, rows.start_ns, rows.start_ns + rows.duration_ns, rows.category)
+
+
+def _wait_time(store: TileStore, stored: StoredLane, rows: Rows) -> NDArray[np.float64]:
+    """Return the ns of each collective's wait that are drawn as waiting; the others are overlapped."""
+    until = rows.start_ns + np.maximum(stored.extra["wait_ns"][rows.position] - 1, 0)
+    return _covered(store, stored, Role.EXPOSURE, rows.start_ns, until, np.full(len(rows), WAITING))
+
+
+def _covered(
+    store: TileStore, stored: StoredLane, role: Role, start: Int64, end: Int64, category: NDArray[Any]
+) -> NDArray[np.float64]:
+    """Return the ns that a category covers between two times, for many, on a lane of the same track."""
+    lane = next(one for one in store.of_role(role.value) if one.track == stored.track).lane
+    times = np.concatenate((start, end)).astype(np.float64)
     order = np.argsort(times, kind="stable")
-    cover = np.zeros((len(phases.categories), len(times)))
-    cover[:, order] = phases.cover(times[order])
-    slots = np.searchsorted(phases.categories, rows.category) if phases.count else np.zeros(len(rows), np.intp)
-    inside = np.diff(cover.reshape(len(phases.categories), 2, -1), axis=1)[:, 0]
-    known = np.isin(rows.category, phases.categories)
-    covered = np.zeros(len(rows))
-    covered[known] = inside[slots[known], np.flatnonzero(known)]
+    cover = np.zeros((len(lane.categories), len(times)))
+    cover[:, order] = lane.cover(times[order])
+    inside = np.diff(cover.reshape(len(lane.categories), 2, -1), axis=1)[:, 0]
+    known = np.isin(category, lane.categories)
+    covered = np.zeros(len(start))
+    if known.any():
+        covered[known] = inside[np.searchsorted(lane.categories, category)[known], np.flatnonzero(known)]
     return covered
 
 
@@ -149,7 +165,7 @@ def texts_of(store: TileStore, lanes: list[int], found: list[Rows]) -> dict[str,
                 (collectives if store.lanes[source].role == Role.COLLECTIVES.value else names).update(of_source)
         elif stored.role in (Role.COLLECTIVES.value, Role.EXPOSURE.value):
             collectives |= _used(rows.name)
-        elif stored.role not in (Role.PHASES.value, Role.IDLE.value, KINDS):
+        elif stored.role not in (Role.PHASES.value, Role.IDLE.value, KINDS, WAITS):
             names |= _used(rows.name)
     return {
         "names": {name: store.names[name] for name in sorted(names)},

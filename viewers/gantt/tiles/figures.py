@@ -10,7 +10,7 @@ from dptrace.analysis.per_gpu.split import Part
 from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Role
 from dptrace.viewers.gantt.tiles.answers import lane_of
 from dptrace.viewers.gantt.tiles.requests import Busy, Window
-from dptrace.viewers.gantt.tiles.store import KINDS, RECORDED, StoredLane, TileStore
+from dptrace.viewers.gantt.tiles.store import KINDS, RECORDED, WAITS, StoredLane, TileStore
 
 __all__ = ["busy", "exposed_per_step", "sums"]
 
@@ -18,9 +18,9 @@ __all__ = ["busy", "exposed_per_step", "sums"]
 def sums(store: TileStore, asked: Window) -> dict[str, Any]:
     """Return the ns of each category within a range and the steps, over all tracks, as the page's summary counts them.
 
-    ``parts`` are those of the phases by category, ``overlapped`` overlapped communication, ``kinds`` the exposed and
-    overlapped time of each kind of collective, ``count`` the number of kernels, collectives and copies that touch the
-    range.
+    ``parts`` are those of the phases by category, ``overlapped`` overlapped communication, ``kinds`` the exposed,
+    waiting and overlapped time of each kind of collective, ``count`` the number of kernels, collectives and copies that
+    touch the range.
     """
     parts, overlapped = dict[int, float](), 0.0
     for lane in store.of_role(Role.PHASES.value):
@@ -28,12 +28,15 @@ def sums(store: TileStore, asked: Window) -> dict[str, Any]:
             parts[category] = parts.get(category, 0) + ns
     for lane in store.of_role(Role.EXPOSURE.value):
         overlapped += _within(store, lane, asked).get(OVERLAPPED, 0)
-    kinds = [[kind, 0.0, 0.0] for kind in store.about.kinds]
+    kinds = [{"kind": kind, "exposed": 0.0, "waiting": 0.0, "overlapped": 0.0} for kind in store.about.kinds]
     for lane in store.of_role(KINDS):
         for category, ns in _within(store, lane, asked).items():
-            kinds[category // 2][1 + category % 2] += ns  # type: ignore[operator]
+            kinds[category // 2]["overlapped" if category % 2 else "exposed"] += ns  # type: ignore[operator]
+    for lane in store.of_role(WAITS):
+        for category, ns in _within(store, lane, asked).items():
+            kinds[category]["waiting"] += ns  # type: ignore[operator]
     count = sum(stored.lane.touching(asked.start, asked.end) for stored in store.lanes if stored.role in RECORDED)
-    used = [kind for kind in kinds if kind[1] or kind[2]]
+    used = [kind for kind in kinds if kind["exposed"] or kind["overlapped"]]
     return {"parts": parts, "overlapped": overlapped, "kinds": used, "count": count}
 
 

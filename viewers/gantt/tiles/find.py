@@ -196,15 +196,8 @@ class Finder:
 
 def _text(entry: dict[str, Any]) -> str:
     kind = entry["kind"]
-    words = (
-        entry["name"],
-        kind,
-        kind.replace("_", "-"),
-        kind.replace("_", " "),
-        entry["group"],
-        entry.get("label", ""),
-    )
-    return "\n".join(words).lower()
+    spelled = (kind, kind.replace("_", "-"), kind.replace("_", " "))
+    return "\n".join((entry["name"], *spelled, entry["group"], entry.get("label", ""), entry.get("title", ""))).lower()
 
 
 def _runs(columns: NDArray[np.bool_]) -> list[list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,10 @@ from dptrace.viewers.gantt.tiles.block_index import Allocate, LaneColumns, LaneI
 from dptrace.viewers.gantt.tiles.grid import Grid, make_grids
 from dptrace.viewers.gantt.tiles.lane import Lane
 
-__all__ = ["EXTRA", "KINDS", "RECORDED", "STREAM", "StoredLane", "TileStore", "build", "open_store", "save"]
+__all__ = ["EXTRA", "KINDS", "RECORDED", "STREAM", "WAITS", "StoredLane", "TileStore", "build", "open_store", "save"]
 
-KINDS = "kinds"
-"""Role of the lanes that divide communication by kind; the page does not know them."""
+KINDS, WAITS = "kinds", "waits"
+"""Roles of the lanes that divide communication, and the waiting in it, by kind; the page does not know them."""
 STREAM = "stream"
 """Role of the lanes of streams, which are made on demand."""
 RECORDED = (Role.COMPUTE.value, Role.COLLECTIVES.value, Role.MEMORY.value)
@@ -96,7 +96,15 @@ def build(
         if lane.role is Role.EXPOSURE:
             category = 2 * of_entry[lane.name] + ~np.isin(lane.category, (Part.EXPOSED_COMM, WAITING))
             lanes.append(_indexed(lane, np.zeros(len(lane), np.int64), category, allocate, KINDS))
+            # Apart, since one collective can wait while another of its kind transfers.
+            waits = _chosen(lane, lane.category == WAITING)
+            lanes.append(_indexed(waits, np.zeros(len(waits), np.int64), of_entry[waits.name], allocate, WAITS))
     return TileStore(lanes, about)
+
+
+def _chosen(lane: ChartLane, mask: NDArray[np.bool_]) -> ChartLane:
+    columns = {key: getattr(lane, key)[mask] for key in ("start_ns", "duration_ns", "category", "name", "stream")}
+    return replace(lane, **columns)
 
 
 def _indexed(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dptrace.analysis.cross_rank.exposed_wait import sum_of_waits
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.core.intervals import covered, union
 from dptrace.viewers.gantt.chart import OVERLAPPED, Lane, Role, chart
@@ -110,7 +111,9 @@ def test_sums_are_those_of_the_split() -> None:
         assert sum(total[figure] for total in totals) == sums["parts"][str(int(part))]
     exposed, overlapped = (sum(total[key] for total in totals) for key in ("exposed_comm_ns", "overlapped_comm_ns"))
     assert overlapped == sums["overlapped"]
-    assert [["all_reduce", exposed, overlapped]] == sums["kinds"]
+    waiting = sum_of_waits(RUN.cross_rank.exposed_waits)["exposed_wait_ns"] or 0
+    kind = {"kind": "all_reduce", "exposed": exposed, "waiting": waiting, "overlapped": overlapped}
+    assert [kind] == sums["kinds"]
     recorded = [lane for lane in CHART.lanes if lane.role in (Role.COMPUTE, Role.COLLECTIVES, Role.MEMORY)]
     inside = [(lane.start_ns <= END) & (lane.start_ns + lane.duration_ns >= 0) for lane in recorded]
     assert sum(int(one.sum()) for one in inside) == sums["count"]

@@ -42,7 +42,7 @@ def test_the_lanes_are_those_of_the_chart() -> None:
         assert lane.stream.tolist() == [store.about.streams[stream] for stream in rows.stream]
         if lane.role is Role.COLLECTIVES:
             assert lane.exposed_ns.tolist() == stored.extra["exposed_ns"].tolist()
-    assert ["kinds", "kinds"] == [stored.role for stored in store.lanes[len(CHART.lanes) :]]
+    assert ["kinds", "waits", "kinds", "waits"] == [stored.role for stored in store.lanes[len(CHART.lanes) :]]
 
 
 def test_a_file_holds_the_same(tmp_path: Path) -> None:
