@@ -144,10 +144,12 @@ function describeCanvases({ tracks, strips }, main, mini) {
 async function start() {
   const scene = island("scene"), timing = { begun: performance.now() };
   keepServerAlive(scene);
-  const [own, { main, mini }] = await Promise.all([scene.served ? null : columnsOf(scene), embed(island("plot"), tickLabels)]);
+  const stage = new Stage(scene), served = scene.served ? new ServedLod(scene) : null;
+  served?.begin(stage.visible);
+  const [own, { main, mini }] = await Promise.all([served ? null : columnsOf(scene), embed(island("plot"), tickLabels)]);
   describeCanvases(scene, main, mini);
   timing.decoded = performance.now();
-  const lod = own ? new Lod(own) : new ServedLod(scene), columns = own ?? lod.known, overview = own ? lod : new Overview(lod), stage = new Stage(scene);
+  const lod = served ?? new Lod(own), columns = own ?? lod.known, overview = own ? lod : new Overview(lod);
   timing.indexed = performance.now();
   const hidden = new Uint8Array(scene.categories.length);
   const palette = { colors: scene.categories.map(({ color }) => color), order: scene.order, patterns: patternsOf(scene), ...scene.special };
@@ -224,6 +226,7 @@ async function start() {
   stage.changed();
   minimap.draw();
   timing.drawn = performance.now();
+  if (served?.some) timing.first = timing.drawn;
   // Used by tests and benchmarks.
   const exact = () => picture.exact() && minimap.exact() && (!scene.served || lod.settled);
   globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printView, interactions, findings, order, timing, exact };
@@ -236,6 +239,7 @@ async function start() {
     hover.follow(true);
     picture.draw(true);
     interactions.answered();
+    timing.first ??= performance.now();
     if (!lod.loaded) return;
     timing.loaded ??= performance.now();
     timing.bytes ??= lod.connection.bytes;

@@ -11,6 +11,8 @@ import { levelOf } from "./tile_cache.js";
 const SHORTEST = 1.5;
 /** Time after which a request for an earlier view is given up, in ms. */
 const STALE_MS = 400;
+/** Lanes of the first request, which is sent before it is known how many the window shows. */
+const MOST_AT_FIRST = 64;
 
 export class Loader {
   #view = null;
@@ -28,6 +30,13 @@ export class Loader {
     if (old && old.to - old.from !== view.to - view.from) this.#trend = Math.sign(view.to - view.from - (old.to - old.from));
     this.#view = { ...view, columns: [...new Set(view.rows.map(({ lane }) => lane))].filter((lane) => lane >= 0) };
     this.#pump();
+  }
+
+  /** Fetch the overview of the first rows. */
+  begin(rows) {
+    const { tiles, scene } = this.lod, lanes = [...new Set(rows.map(({ lane }) => lane))].filter((lane) => lane >= 0);
+    const runs = tiles.missing(tiles.top, lanes.slice(0, MOST_AT_FIRST), 0, scene.end);
+    if (runs.length) this.#request({ level: tiles.top, runs });
   }
 
   get settled() {
@@ -97,23 +106,26 @@ export class Loader {
   }
 
   async #fetchTiles() {
-    const { tiles, connection } = this.lod;
+    const { tiles } = this.lod;
     if (this.#tiles) {
       const { from, to, width } = this.#view, { level, runs } = this.#tiles, [first, last] = tiles.span(level, from, to);
       if (Math.abs(level - levelOf(from, to, width)) <= 2 && runs[0][2] >= first - 4 && runs[0][1] <= last + 4) return;
       this.#tiles.stop.abort();
     }
     const next = this.#wanted();
-    if (!next) return;
-    this.#tiles = { ...next, stop: new AbortController() };
-    const request = this.#tiles;
+    if (next) await this.#request(next);
+  }
+
+  async #request(next) {
+    const { tiles, connection } = this.lod, request = { ...next, stop: new AbortController() };
+    this.#tiles = request;
     await this.#safely(request, async () => {
       tiles.add(next.level, next.runs, new Uint8Array(await connection.buffer("tiles", next, request.stop.signal)));
       if (!this.settled) this.lod.changed();
     });
     if (this.#tiles !== request) return;
     this.#tiles = null;
-    if (!request.failed) this.#pump();
+    if (!request.failed && this.#view) this.#pump();
   }
 
   /** Run a request; one that was given up is no error. After an error, the next view asks again. */

@@ -95,6 +95,16 @@ export class ServedLod {
     return this.known.offsets;
   }
 
+  /** Fetch the overview of some rows, before their view is known. */
+  begin(rows) {
+    this.loader.begin(rows);
+  }
+
+  /** Whether there is anything to draw. */
+  get some() {
+    return this.exact !== null || this.tiles.some;
+  }
+
   /** Show a view { from, to, width (in pixels), rows }: fetch what it needs. */
   look(view) {
     this.loader.look(view);

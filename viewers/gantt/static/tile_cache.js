@@ -39,6 +39,11 @@ export class TileCache {
     Object.assign(this, { end, top, budget });
   }
 
+  /** Whether any tile is there. */
+  get some() {
+    return this.#tiles.size > 0;
+  }
+
   /** Return the first and last tile of a level that a range touches. */
   span(level, from, to) {
     const size = TILE * 2 ** level;
