@@ -11,6 +11,8 @@ import { levelOf } from "./tile_cache.js";
 const SHORTEST = 1.5;
 /** Time after which a request for an earlier view is given up, in ms. */
 const STALE_MS = 400;
+/** Runs of tiles in a request for what is not in view. */
+const FEW = 6;
 /** Lanes of the first request, which is sent before it is known how many the window shows. */
 const MOST_AT_FIRST = 64;
 
@@ -100,7 +102,8 @@ export class Loader {
     for (const [one, margin] of [[level, 0], ...(this.#trend ? [near] : []), ...(settled ? around : [])]) {
       if (one < 0 || one > tiles.top) continue;
       const runs = tiles.missing(one, columns, from - margin * span, to + margin * span);
-      if (runs.length) return { level: one, runs };
+      // A few at a time of what is not in view, so that the next view does not wait for them.
+      if (runs.length) return { level: one, runs: margin ? runs.slice(0, FEW) : runs };
     }
     return null;
   }
