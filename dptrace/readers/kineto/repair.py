@@ -45,7 +45,9 @@ _AFTER_ARGUMENT = re.compile(
 _AFTER_ELEMENT = re.compile(r'\s{0,99}(?:,\s{0,99}["\[{\d-]|\][}\]\s]{0,99}(?:,\s{0,99}["\[{\d-]|,?\s{0,99}$))')
 _AFTER_KEY = re.compile(r"\s*:")
 
-_SEAM = re.compile(rb'(?<=\})(?:[\s,\w.+\[\]{-]|"[^"{}]{0,9999}")*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)")')
+_SEAM = re.compile(
+    rb'(?<=\})(?:[\s,\w.+\[\]{-]|"[^"{}]{0,9999}")*(?:"[\s,]{0,99})?(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|id)")'
+)
 """Where two events meet that only a comma should separate."""
 
 _FIELDS = tuple(

@@ -109,6 +109,8 @@ def test_events_that_lost_their_comma_are_separated(cut: Callable[[bytes], list[
     assert [b'{"ph": "X"}', b'{"name": 1}', b'{"ts": 2}'] == cut(b'{"ph": "X"}\n {"name": 1},,{"ts": 2}')
     assert [b'{"ph": "X"}', b'{"name": 1}', b'{"ts": 2}'] == cut(b'{"ph": "X"}, null,{"name": 1}, "0x7f", {"ts": 2}')
     assert [b'{"ph": 1}', b'{"ts": 2}'] == cut(b'{"ph": 1}, "%s", {"ts": 2}' % (b"x" * 5000))
+    if cut is split_events:
+        assert [b'{"ph": 1}', b'{"ts": 2}'] == cut(b'{"ph": 1}, "a"b", {"ts": 2}')
     assert [b'{"ph": [{"x": 1}]}'] == cut(b'{"ph": [{"x": 1}]}')
 
 
