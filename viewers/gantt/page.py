@@ -34,6 +34,8 @@ from dptrace.viewers.base.page import bokeh_scripts, bundle, page, static
 from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.column_packing import ColumnStore
 from dptrace.viewers.gantt.finding_places import finding_places
+from dptrace.viewers.gantt.host.host_data import host_data, host_notes
+from dptrace.viewers.gantt.host.looks import kind_looks
 from dptrace.viewers.gantt.interval_details import details
 from dptrace.viewers.gantt.page_data import scene
 from dptrace.viewers.gantt.row_order import row_orders
@@ -47,6 +49,7 @@ MAX_SERVED = 35_000_000
 """Intervals of a served page at most: about 1.4 GB in the browser, as 19 million took 0.8 GB."""
 
 FONT = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif"
+_SHEETS = ("gantt", "findings", "stage", "interactions", "host")
 _NOTHING = Markup("")
 _RIGHT = 44
 """Right margin in pixels, for half of the last tick's label."""
@@ -71,14 +74,16 @@ def document(run: Run, gantt_chart: Chart | None = None) -> str:
     """
     gantt_chart = _checked(run, gantt_chart, MAX_INTERVALS)
     page_data = scene(gantt_chart, details(run, gantt_chart)) | _of_run(run, gantt_chart)
-    return gantt_page(_headline(run, gantt_chart), page_data)
+    head, host = _headline(run, gantt_chart), host_data(run, gantt_chart)
+    return gantt_page(replace(head, notes=(*head.notes, *host_notes(run, host))), page_data | {"host": host})
 
 
-def served(run: Run, gantt_chart: Chart | None = None) -> tuple[str, ColumnStore]:
+def served(run: Run, gantt_chart: Chart | None = None, host: bool = False) -> tuple[str, ColumnStore]:
     """Draw a run as a page that fetches its columns from a server; return the page and the columns.
 
     Args:
         gantt_chart: the run's chart, if it already exists.
+        host: show what the host did; the server then has to answer requests for it with ``HostAnswers``.
 
     Raises:
         DptraceError: the run has no step, or more intervals than a browser can hold.
@@ -87,6 +92,8 @@ def served(run: Run, gantt_chart: Chart | None = None) -> tuple[str, ColumnStore
     store: ColumnStore = {}
     page_data = scene(gantt_chart, details(run, gantt_chart), store)
     page_data |= {"served": True} | _of_run(run, gantt_chart)
+    if host:
+        page_data["host"] = {"kinds": kind_looks(), "served": True}
     return gantt_page(_headline(run, gantt_chart), page_data), store
 
 
@@ -114,7 +121,7 @@ def gantt_page(
     plot = json_item(_figures(page_data, zoom_key), ID("figure"))
     return page(
         head,
-        "".join(static("gantt", f"{sheet}.css") for sheet in ("gantt", "findings", "stage", "interactions")) + styles,
+        "".join(static("gantt", f"{sheet}.css") for sheet in _SHEETS) + styles,
         [*bokeh_scripts(), bundle("gantt", "gantt.js")],
         "gantt/gantt.html",
         page_data.get("served", False),

@@ -13,9 +13,10 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from dptrace.errors import DptraceError
@@ -25,6 +26,9 @@ __all__ = ["LOOPBACK", "PageServer", "tunnel"]
 
 LOOPBACK = "127.0.0.1"
 _OWN_NAMES = frozenset((LOOPBACK, "localhost", "::1"))
+
+Answers: TypeAlias = Mapping[str, Callable[[str], "bytes | None"]]
+"""What answers requests for JSON, by the first part of their address; None where a request is not valid."""
 
 GRACE_S = 5.0
 """Seconds without an open tab before the server stops; longer than a reload takes."""
@@ -66,9 +70,10 @@ class _Tabs:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], files: dict[str, tuple[str, bytes]]) -> None:
+    def __init__(self, address: tuple[str, int], files: dict[str, tuple[str, bytes]], answers: Answers) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.files, self.tabs, self.token = files, _Tabs(), secrets.token_urlsafe(24)
+        self.answers = answers
         self.names = _names(address[0])
         super().__init__(address, _Handler)
 
@@ -100,8 +105,15 @@ class _Handler(BaseHTTPRequestHandler):
             self._hold()
         elif name in self.server.files:
             self._send(HTTPStatus.OK, *self.server.files[name])
+        elif (answer := self._answer(name)) is not None:
+            self._send(HTTPStatus.OK, "application/json", answer)
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "Not found.")
+
+    def _answer(self, name: str) -> bytes | None:
+        """Return what the page's data source answers to a request ``SOURCE/REST``, if there is one."""
+        source, _, rest = name.partition("/")
+        return self.server.answers[source](rest) if source in self.server.answers else None
 
     def _host_is_allowed(self) -> bool:
         """Whether the Host header names this machine; another name indicates DNS rebinding."""
@@ -160,11 +172,13 @@ class PageServer:
         DptraceError: the server cannot listen at the address.
     """
 
-    def __init__(self, page: str, columns: ColumnStore, host: str = LOOPBACK, port: int = 0) -> None:
+    def __init__(
+        self, page: str, columns: ColumnStore, host: str = LOOPBACK, port: int = 0, answers: Answers | None = None
+    ) -> None:
         files = {"": ("text/html; charset=utf-8", page.encode())}
         files |= {f"columns/{name}": ("application/octet-stream", data) for name, data in columns.items()}
         try:
-            self._server = _Server((host, port), files)
+            self._server = _Server((host, port), files, answers or {})
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise DptraceError(_refused(host, port, str(reason), isinstance(error, socket.gaierror))) from None

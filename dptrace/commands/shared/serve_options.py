@@ -51,12 +51,14 @@ class ServeOptions:
 
     def serve(self, run: Run, gantt_chart: Chart, browser: bool, verbosity: str) -> None:
         """Serve a run's page until its tab is closed or Ctrl-C is pressed."""
+        from dptrace.viewers.gantt.host.host_data import HostAnswers
         from dptrace.viewers.gantt.page import served
         from dptrace.viewers.gantt.server import LOOPBACK, PageServer
 
         with progress("Drawing", verbosity, measured=False):
-            page, columns = served(run, gantt_chart)
-        server = PageServer(page, columns, self.host or LOOPBACK, self.port or 0)
+            page, columns = served(run, gantt_chart, host=True)
+        answers = {"host": HostAnswers(run, gantt_chart)}
+        server = PageServer(page, columns, self.host or LOOPBACK, self.port or 0, answers)
         try:
             self._print_address(server, verbosity)
             if browser:

@@ -344,7 +344,7 @@ def test_hostile_names_stay_text_whatever_is_done(browser: Browser, tmp_path: Pa
             assert index == page.evaluate("dptrace.interactions.selection.chosen.index"), role
             page.keyboard.press("Escape")
             assert page.locator("#card").is_hidden()
-        page.mouse.click(*spot(page, "idle")[:2])
+        page.mouse.move(*spot(page, "idle")[:2])
         assert tip(page).startswith("Idle: ")
         page.keyboard.down("Shift")
         box = row_box(page, "compute")

@@ -1,0 +1,110 @@
+/** The rows of host threads below each GPU's own rows: folded to their outermost calls, unfolded to all levels. */
+
+import { BLOCKING, CALLS, LABELS } from "./host_calls.js";
+import { rowOf } from "./rows.js";
+
+/** Height of a level in pixels, levels of a folded row by flame, and levels of an unfolded one at most. */
+const LEVEL = 13, FOLDED = { [CALLS]: 3, [LABELS]: 2 }, UNFOLDED = 24;
+/** Number of GPUs up to which the rows are shown at first. */
+const FEW = 4;
+/** States of a GPU's rows. */
+const OFF = 0, FOLD = 1, OPEN = 2;
+
+export class HostRows {
+  #state = new Map();
+
+  /** `redraw` draws the chart again; `failed(error)` is called when data could not be fetched. */
+  constructor({ stage, scene, source, redraw, failed }) {
+    Object.assign(this, { stage, scene, source, redraw, failed });
+  }
+
+  /** Show the rows that a page shows at first. */
+  async begin() {
+    if (!this.scene.layout.collapsed && this.scene.tracks.length <= FEW) await this.showAll(true);
+  }
+
+  state(track) {
+    return this.#state.get(track) ?? OFF;
+  }
+
+  get shown() {
+    return [...this.#state.values()].some((state) => state !== OFF);
+  }
+
+  async showAll(yes) {
+    for (const track of this.scene.tracks.keys()) if (yes ? this.state(track) === OFF : this.state(track)) await this.show(track, yes ? FOLD : OFF);
+  }
+
+  /** Show a GPU's rows folded or unfolded, or hide them; resolves to the GPU's data, or null without any. */
+  async show(track, state = this.state(track) === OPEN ? FOLD : OPEN) {
+    if (!this.source.has(track)) return null;
+    this.#state.set(track, state);
+    try {
+      const data = await this.source.of(track);
+      if (this.state(track) === state) this.#lay(track, data, state);
+      return data;
+    } catch (error) {
+      this.#state.delete(track);
+      this.failed(error);
+      return null;
+    }
+  }
+
+  /** Show at least the folded rows of a GPU. */
+  async reveal(track) {
+    return this.state(track) === OFF ? this.show(track, FOLD) : this.source.of(track);
+  }
+
+  #lay(track, data, state) {
+    const rows = state === OFF || !data.calls ? [] : data.threads.flatMap((name, thread) => [LABELS, CALLS].flatMap((flame) => this.#row(track, data, thread, flame, name, state)));
+    this.stage.extend(track, "host", rows);
+  }
+
+  #row(track, data, thread, flame, name, state) {
+    const levels = data.calls.lanesOf(thread, flame);
+    // The strip above the rows shows the steps already.
+    const all = state === OPEN ? levels : levels.filter((lane) => !data.calls.marksSteps(lane)), most = state === OPEN ? UNFOLDED : FOLDED[flame], lanes = all.slice(0, most);
+    if (!lanes.length) return [];
+    const label = flame === CALLS ? `host · ${name}` : "annotations", h = LEVEL * lanes.length;
+    // Calls that block show on the last level, however deep they are.
+    const host = { track, thread, flame, data, lanes, deeper: all.slice(most), calls: data.calls };
+    return [{ ...rowOf(this.scene, { track, role: "host", label, h }), host, extra: true, toggle: () => this.show(track), open: state === OPEN }];
+  }
+
+  /** Ask a server for what a narrower view shows; redraws when it has answered. */
+  async moved(from, to) {
+    if (!this.scene.host?.served) return;
+    for (const [track, state] of this.#state) {
+      if (state === OFF || !this.stage.visible.some((row) => row.host?.track === track)) continue;
+      try {
+        if (await this.source.refine(track, from, to)) this.#lay(track, await this.source.of(track), this.state(track));
+      } catch (error) {
+        this.failed(error);
+      }
+    }
+  }
+
+  /** Return the call of a row at { y, time } in the frame, else the nearest one of its level within `slack` ns, or -1. */
+  static callAt({ y, h, host: { lanes, deeper, calls } }, point, slack) {
+    const level = Math.max(0, Math.min(lanes.length - 1, Math.floor(((point.y - y) / h) * lanes.length)));
+    if (level === lanes.length - 1)
+      for (const lane of deeper.toReversed()) {
+        const found = calls.lod.near(lane, point.time, slack);
+        if (found >= 0 && BLOCKING.includes(calls.kind[found])) return found;
+      }
+    return calls.lod.near(lanes[level], point.time, slack);
+  }
+
+  /** Return the box { row, y, h } of a call in the frame, or that of the nearest level shown, or null. */
+  boxOf(track, calls, index) {
+    const { thread, flame, depth } = calls.levelOf(index);
+    return this.levelBox(track, thread, flame, depth);
+  }
+
+  levelBox(track, thread, flame, depth) {
+    const row = this.stage.visible.find(({ host }) => host?.track === track && host.thread === thread && host.flame === flame);
+    if (!row) return null;
+    const level = row.h / row.host.lanes.length, place = Math.min(depth, row.host.lanes.length - 1);
+    return { row, y: row.y + place * level, h: level };
+  }
+}

@@ -1,0 +1,66 @@
+/** Where the page gets what the host did: each GPU's data from the page itself, or from the server of a served page. */
+
+import { HostActivity } from "./host_activity.js";
+import { HostCalls } from "./host_calls.js";
+import { HostLaunches } from "./host_launches.js";
+import { texts } from "./columns.js";
+
+/** Margin on either side of a window that is asked of the server, as a multiple of its width. */
+const MARGIN = 1;
+
+async function asked(address) {
+  const answer = await fetch(`host/${address}`);
+  if (!answer.ok) throw new Error(`fetching the host's calls failed with HTTP status ${answer.status}`);
+  return answer.json();
+}
+
+export class HostSource {
+  #tracks = new Map();
+
+  constructor(scene, lod) {
+    Object.assign(this, { scene, lod });
+  }
+
+  /** Whether the page has, or can ask for, what the host did on a GPU. */
+  has(track) {
+    const { host } = this.scene;
+    return Boolean(host?.served || host?.tracks?.[track]);
+  }
+
+  /**
+   * Return a GPU's data: { threads (their names), otherThreads (how many more there are), calls, launches, launchDetails,
+   * activity }; calls and launches are null where they were not recorded or are not on the page. Null without data.
+   */
+  of(track) {
+    if (!this.has(track)) return Promise.resolve(null);
+    if (!this.#tracks.has(track)) this.#tracks.set(track, this.#read(track));
+    return this.#tracks.get(track);
+  }
+
+  async #read(track) {
+    const packed = this.scene.host.served ? await asked(track) : this.scene.host.tracks[track];
+    const { threads, otherThreads = 0, calls, launches, details, activity } = packed;
+    return {
+      ...{ threads, otherThreads, launchDetails: details ? await texts(details) : [] },
+      calls: calls ? await HostCalls.of(calls) : null,
+      launches: launches ? await HostLaunches.of(launches, this.lod, this.scene, track) : null,
+      activity: await HostActivity.of(activity),
+    };
+  }
+
+  /**
+   * Replace a GPU's calls by those of a window if the server left out some that the window could show; returns whether
+   * it did.
+   */
+  async refine(track, from, to) {
+    const data = await this.of(track), known = data?.calls;
+    if (!this.scene.host.served || !known?.leftOut) return false;
+    const [begin, end] = known.window, margin = MARGIN * (to - from);
+    const whole = [0, this.scene.end], low = Math.max(whole[0], Math.floor(from - margin)), high = Math.min(whole[1], Math.ceil(to + margin));
+    const inside = from >= begin && to <= end, closer = high - low < 0.5 * (end - begin);
+    if (inside && !closer) return false;
+    const { calls } = await asked(`${track}/${low}/${Math.max(high, low + 1)}`);
+    data.calls = await HostCalls.of(calls);
+    return true;
+  }
+}
