@@ -48,7 +48,7 @@ def track_data(
     threads, others = threads_of(calls, device)
     if launches:
         detail, used = _numbered(calls.device_detail[device[device >= 0]])
-        data["launches"] = _launch_columns(calls, device, threads, detail)
+        data["launches"] = _launch_columns(calls, device, chart.origin_ns, threads, detail)
         data["details"] = _packed_texts([astuple(calls.details[i]) for i in used])
     data |= {"threads": [calls.threads[thread] for thread in threads], "otherThreads": others}
     return data | window_data(timeline, calls, chart, most, (0, chart.end_ns))
@@ -125,30 +125,39 @@ def _call_columns(calls: HostCalls, found: CallsWindow, name: Int64, detail: Int
     return {key: pack(column) for key, column in columns.items()}
 
 
-def _launch_columns(calls: HostCalls, device: Int64, threads: list[int], detail: Int64) -> dict[str, Any]:
+def _launch_columns(calls: HostCalls, device: Int64, origin: int, threads: list[int], detail: Int64) -> dict[str, Any]:
     """Return for each interval of a GPU what launched it: start, length, thread, id; and the interval's details.
 
-    Each is plus 1, and 0 where it is unknown. The start is in ns before the interval's own start.
+    Length, thread, id and details are plus 1, and 0 where they are unknown. Starts and ids are differences.
     """
     found = device >= 0
     call = np.where(found, calls.device_call[device], -1)
     known = call >= 0
-    ahead = np.where(known, calls.device_start_ns[device] - calls.start_ns[call] + 1, 0)
+    # Where it is unknown, that of the interval before, so that the difference is small.
+    last = np.maximum.accumulate(np.where(known, np.arange(len(call)), -1))
+    start = np.where(last < 0, 0, calls.start_ns[call[last]] - origin)
     shown = np.isin(calls.thread[call], threads) & known
     order = np.argsort(threads)
     place = order[np.minimum(np.searchsorted(np.sort(threads), calls.thread[call]), len(threads) - 1)]
     # Ids count up in the order of launches, and so do kernels on a stream: their differences are small.
-    steps = np.diff(np.where(found, calls.device_correlation[device], -1) + 1, prepend=0)
+    correlation = np.where(found, calls.device_correlation[device], -1) + 1
     details = np.zeros(len(device), np.int64)
     details[found] = detail + 1
     columns = {
-        "ahead": np.maximum(ahead, 0),
+        "start": _differences(start),
         "length": np.where(known, calls.end_ns[call] - calls.start_ns[call] + 1, 0),
         "thread": np.where(shown, place + 1, 0),
-        "correlation": np.where(steps < 0, -2 * steps - 1, 2 * steps),
+        "correlation": _differences(correlation),
         "detail": details,
     }
     return {key: pack(column) for key, column in columns.items()}
+
+
+def _differences(values: Int64) -> Int64:
+    """Return the differences of successive values as numbers from 0: even ones are increases, odd ones the others."""
+    steps = np.diff(values, prepend=0)
+    folded: Int64 = np.where(steps < 0, -2 * steps - 1, 2 * steps)
+    return folded
 
 
 def _numbered(column: NDArray[Any]) -> tuple[Int64, list[int]]:

@@ -60,7 +60,7 @@ export class Cursor {
   /** Return the interval of a lane nearest to a time, or -1. */
   #nearest({ row, lane }, time) {
     const lod = this.#lodOf(row);
-    return lod.offsets[lane + 1] > lod.offsets[lane] ? lod.near(lane, time, Infinity) : -1;
+    return lod.near(lane, time, Infinity);
   }
 
   #begin() {
@@ -70,10 +70,13 @@ export class Cursor {
     if (first) this.#move(first, this.#nearest(first, this.time));
   }
 
-  #along(step) {
+  async #along(step) {
     if (!this.#holds()) return this.#begin();
-    const { offsets } = this.#lodOf(this.row), next = this.index + step;
-    if (next >= offsets[this.lane] && next < offsets[this.lane + 1]) this.#move({ row: this.row, lane: this.lane }, next);
+    const { row, lane } = this, lod = this.#lodOf(row), position = lod.placeOf(this.index).position + step;
+    const count = lod === this.lod ? this.stage.scene.lanes[lane].count : lod.offsets[lane + 1] - lod.offsets[lane];
+    if (position < 0 || position >= count) return;
+    const [next] = await lod.hold([{ lane, position }]);
+    this.#move({ row, lane }, next);
   }
 
   #across(step) {
@@ -129,7 +132,7 @@ export class Cursor {
   async #open() {
     if (!this.#holds()) return;
     const { row, index } = this;
-    if (row.host) this.host.choose(row.track, row.host.data, index);
+    if (row.host) await this.host.choose(row.track, row.host.data, index);
     else if (row.role === "idle") await this.host.chooseGap(row.track, this.lod.start[index]);
     else await this.selection.choose(row.source ? row.source[index] : index, row.track);
   }

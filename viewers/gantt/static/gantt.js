@@ -206,6 +206,7 @@ async function start() {
     hover.rest();
     resized();
     stage.changed();
+    if (matchMedia(BELOW).matches) $("#card").scrollIntoView({ block: "nearest" });
   };
   const findings = new Findings($("#findings"), { scene, lod, stage, navigation, interactions, resized: () => {
     resized();

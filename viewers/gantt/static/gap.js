@@ -4,19 +4,25 @@ import { laneOf } from "./rows.js";
 
 /** Roles of the intervals that end a gap. */
 const WORK = ["compute", "collectives", "memory"];
+/** Idle intervals of one gap at most, one per cause in turn. */
+const MAX_PIECES = 400;
 
 /** Return the idle time of a track around a time, joined across causes: { track, from, to, causes: [{ category, ns }] }, or null. */
-export function gapAt(lod, scene, track, time) {
+export async function gapAt(lod, scene, track, time) {
   const lane = laneOf(scene, track, "idle"), index = lane < 0 ? -1 : lod.at(lane, time);
   if (index < 0) return null;
-  const { start, duration, category } = lod, end = (i) => start[i] + duration[i];
-  let first = index, last = index;
-  while (first > lod.offsets[lane] && end(first - 1) === start[first]) first--;
-  while (last + 1 < lod.offsets[lane + 1] && start[last + 1] === end(last)) last++;
+  const piece = (i) => ({ from: lod.start[i], to: lod.start[i] + lod.duration[i], category: lod.category[i] });
+  const pieces = [piece(index)], { position: own } = lod.placeOf(index), { count } = scene.lanes[lane];
+  for (const step of [-1, 1])
+    for (let position = own + step; position >= 0 && position < count && pieces.length < MAX_PIECES; position += step) {
+      const [next] = await lod.hold([{ lane, position }]), found = piece(next);
+      if (step < 0 ? found.to !== pieces[0].from : found.from !== pieces.at(-1).to) break;
+      pieces[step < 0 ? "unshift" : "push"](found);
+    }
   const ns = new Map();
-  for (let i = first; i <= last; i++) ns.set(category[i], (ns.get(category[i]) ?? 0) + duration[i]);
-  const causes = [...ns].map(([cause, time]) => ({ category: cause, ns: time })).sort((a, b) => b.ns - a.ns);
-  return { track, from: start[first], to: end(last), causes };
+  for (const { from, to, category } of pieces) ns.set(category, (ns.get(category) ?? 0) + to - from);
+  const causes = [...ns].map(([category, total]) => ({ category, ns: total })).sort((a, b) => b.ns - a.ns);
+  return { track, from: pieces[0].from, to: pieces.at(-1).to, causes };
 }
 
 /** Return the index of the interval that begins where a gap ends, or -1. */

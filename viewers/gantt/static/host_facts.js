@@ -41,9 +41,8 @@ export function operatorOf(calls, index) {
   return [index, ...calls.around(index)].find((one) => !/^(cuda|hip|cu)[A-Z]/.test(calls.nameOf(one))) ?? -1;
 }
 
-/** Return the facts of what launched an interval: pairs of a name and a text. */
-export function launchFacts({ calls, launches, launchDetails }, index, start, memory = false) {
-  const launch = launches?.of(index);
+/** Return the facts of what launched an interval that starts at a time: pairs of a name and a text. */
+export function launchFacts({ calls, launches, launchDetails }, launch, start, memory = false) {
   if (!launch) return [["launch", launches ? NOT_RECORDED : "not on this page"]];
   const call = launch.start === null || launch.thread === null ? -1 : calls.launchAt(launch.thread, launch.start);
   const operator = call < 0 ? -1 : operatorOf(calls, call), found = operator < 0 ? detailsAt() : detailsAt(calls.details, calls.detail[operator]);

@@ -1,66 +1,65 @@
 /** What launched each interval of a GPU; the columns hold its compute, collectives and copies, one after the other. */
 
 import { laneOf } from "./rows.js";
-import { laneAt } from "./extra_rows.js";
+import { above } from "./lod.js";
 import { unpack } from "./columns.js";
 
 const ROLES = ["compute", "collectives", "memory"];
 /** Values are packed plus 1, and 0 where they are unknown. */
 const known = (packed) => (packed ? packed - 1 : null);
 
+/** Undo differences: even numbers are increases, odd ones the others. */
+function sums(steps) {
+  let value = 0;
+  return Float64Array.from(steps, (step) => (value += step % 2 ? -(step + 1) / 2 : step / 2));
+}
+
 export class HostLaunches {
-  static async of(packed, lod, scene, track) {
-    const keys = ["ahead", "length", "thread", "correlation", "detail"];
+  static async of(packed, scene, track) {
+    const keys = ["start", "length", "thread", "correlation", "detail"];
     const columns = Object.fromEntries(await Promise.all(keys.map(async (key) => [key, await unpack(packed[key])])));
-    let id = 0;
-    columns.correlation = Float64Array.from(columns.correlation, (step) => (id += step % 2 ? -(step + 1) / 2 : step / 2));
-    return new HostLaunches(columns, lod, scene, track);
+    return new HostLaunches({ ...columns, start: sums(columns.start), correlation: sums(columns.correlation) }, scene, track);
   }
 
   #sorted = null;
 
-  constructor(columns, lod, scene, track) {
-    Object.assign(this, { columns, lod, track });
-    let before = 0;
-    this.parts = ROLES.flatMap((role) => {
-      const lane = laneOf(scene, track, role);
-      if (lane < 0) return [];
-      const from = lod.offsets[lane], count = lod.offsets[lane + 1] - from;
-      before += count;
-      return [{ lane, from, first: before - count, count }];
+  constructor(columns, scene, track) {
+    let first = 0;
+    this.columns = columns;
+    this.parts = ROLES.map((role) => laneOf(scene, track, role)).filter((lane) => lane >= 0).map((lane) => {
+      const { count } = scene.lanes[lane];
+      first += count;
+      return { lane, first: first - count, count };
     });
   }
 
-  /** Return what launched an interval: { start, end, thread, correlation, detail }, null where it is not known. */
-  of(index) {
-    const lane = laneAt(this.lod, index), part = this.parts.find((one) => one.lane === lane);
-    return part ? this.#at(part.first + index - part.from, index) : null;
+  /** Return what launched the interval at a position of a lane: { start, end, thread, correlation, detail }, null where unknown. */
+  of({ lane, position }) {
+    const part = this.parts.find((one) => one.lane === lane);
+    return part ? this.#at(part.first + position) : null;
   }
 
-  #at(place, index) {
-    const { ahead, length, thread, correlation, detail } = this.columns;
-    const start = ahead[place] ? this.lod.start[index] - ahead[place] + 1 : null;
-    const end = start === null || !length[place] ? null : start + length[place] - 1;
-    return { start, end, thread: known(thread[place]), correlation: known(correlation[place]), detail: known(detail[place]) };
+  #at(place) {
+    const { start, length, thread, correlation, detail } = this.columns, begin = length[place] ? start[place] : null;
+    const end = begin === null ? null : begin + length[place] - 1;
+    return { start: begin, end, thread: known(thread[place]), correlation: known(correlation[place]), detail: known(detail[place]) };
   }
 
-  /** Return the intervals launched by calls of a thread that begin in [from, to), in the order of their launches. */
+  /** Return the intervals { lane, position } launched by calls of a thread that begin in [from, to), in order. */
   launchedIn(thread, from, to, most) {
     this.#sorted ??= this.#byLaunch();
-    const { times, indices } = this.#sorted, found = [];
-    let low = 0, high = times.length;
-    while (low < high) {
-      const middle = (low + high) >>> 1;
-      if (times[middle] < from) low = middle + 1;
-      else high = middle;
+    const { times, places } = this.#sorted, found = [];
+    for (let i = above(times, 0, times.length, from - 1); i < times.length && times[i] < to && found.length < most; i++) {
+      if (known(this.columns.thread[places[i]]) !== thread) continue;
+      const part = this.parts.find(({ first, count }) => places[i] < first + count);
+      found.push({ lane: part.lane, position: places[i] - part.first });
     }
-    for (; low < times.length && times[low] < to && found.length < most; low++) if (this.of(indices[low]).thread === thread) found.push(indices[low]);
     return found;
   }
 
   #byLaunch() {
-    const all = this.parts.flatMap(({ from, first, count }) => Array.from({ length: count }, (_, i) => [this.#at(first + i, from + i).start, from + i]));
-    const launched = all.filter(([time]) => time !== null).sort((a, b) => a[0] - b[0] || a[1] - b[1]);
-    return { times: Float64Array.from(launched, ([time]) => time), indices: Int32Array.from(launched, ([, index]) => index) };
+    const { start, length } = this.columns, places = Int32Array.from(start.keys()).filter((place) => length[place]);
+    places.sort((a, b) => start[a] - start[b] || a - b);
+    return { times: Float64Array.from(places, (place) => start[place]), places };
   }
 }

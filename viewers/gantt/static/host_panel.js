@@ -3,10 +3,12 @@
 import { element, swatch, table } from "../../base/static/dom.js";
 import { drawArrows } from "./arrows.js";
 import { laneAt } from "./extra_rows.js";
+import { collectiveName } from "./collective_labels.js";
 import { endOf, gapAt } from "./gap.js";
 import { CALLS } from "./host_calls.js";
 import { callFacts, labelAt, launchFacts } from "./host_facts.js";
 import { HostRows } from "./host_rows.js";
+import { trackName } from "./rows.js";
 import { duration, moment, percentOf, shortName, visible } from "./text.js";
 
 /** Arrows of one call, things that the host did in a gap, and calls in it that are listed at most. */
@@ -16,6 +18,10 @@ const LEAST = 0.005;
 /** Distance from the pointer, in pixels, within which a narrow call is still found. */
 const SLACK = 2;
 
+/** Whether it is known when something was launched. */
+const isKnown = (launch) => Boolean(launch) && launch.start !== null;
+/** Facts of what launched an interval that also hold for an operator on a CPU. */
+const OF_OPERATOR = ["shapes", "dtype", "called in", "stack"];
 const line = (text, className = "") => element("div", className, text);
 const ROWS = { collectives: "exposure" };
 
@@ -57,32 +63,36 @@ export class HostPanel {
   }
 
   /** Select a call of a GPU's host: show its facts, and arrows to what it launched. */
-  choose(track, data, index) {
+  async choose(track, data, index) {
     const { calls, launches } = data, { lod } = calls, { thread, flame } = calls.levelOf(index), { from, to } = this.plot.range;
     const end = lod.start[index] + Math.max(lod.duration[index], 1);
-    const launched = flame === CALLS && launches ? launches.launchedIn(thread, lod.start[index], end, MAX_ARROWS + 1) : [];
-    this.chosen = { track, calls, index, arrows: launched.slice(0, MAX_ARROWS).map((kernel) => ({ kernel, ...launches.of(kernel) })) };
+    const all = flame === CALLS && launches ? launches.launchedIn(thread, lod.start[index], end, MAX_ARROWS + 1) : [];
+    const places = all.filter(({ lane }) => !this.#isItself(lane));
+    this.chosen = { track, calls, data, index, arrows: [] };
+    const { chosen } = this, launched = await this.lod.hold(places);
+    if (this.chosen !== chosen) return;
+    chosen.arrows = launched.slice(0, MAX_ARROWS).map((kernel, i) => ({ kernel, ...launches.of(places[i]) }));
     const facts = callFacts(data, index, { range: to - from, kinds: this.kinds });
     const what = launched.length > MAX_ARROWS ? `more than ${MAX_ARROWS} intervals` : launched.map((kernel) => this.#nameOf(kernel)).join("\n") || "nothing";
     if (flame === CALLS) facts.push(["launched", launches ? what : "not on this page"]);
-    this.card.show("host", visible(calls.nameOf(index)), [table(null, [["GPU", this.scene.tracks[track].label], ...facts], "facts-table")], { close: () => this.clear() });
+    this.card.show("host", visible(calls.nameOf(index)), [table(null, [["GPU", trackName(this.scene.tracks[track])], ...facts], "facts-table")], { close: () => this.clear() });
     this.redraw();
   }
 
   #nameOf(index) {
     const role = this.scene.lanes[laneAt(this.lod, index)].role, name = this.columns.name[index];
-    return visible(shortName(role === "collectives" ? this.scene.collectives[name].name : this.scene.names[name]));
+    return visible(role === "collectives" ? collectiveName(this.scene.collectives[name]) : shortName(this.scene.names[name]));
   }
 
   /** Select the idle gap of a GPU at a time: its causes, what the host did meanwhile, and what ended it. */
   async chooseGap(track, time) {
-    const gap = gapAt(this.lod, this.scene, track, time);
+    const gap = await gapAt(this.lod, this.scene, track, time);
     if (!gap) return;
     this.chosen = { track, gap, arrows: [] };
     const data = this.rows.source.has(track) ? await this.rows.reveal(track) : null;
     if (this.chosen?.gap !== gap) return;
-    const next = endOf(this.lod, this.scene, gap), launch = next < 0 ? null : data?.launches?.of(next);
-    if (launch?.start) this.chosen.arrows = [{ kernel: next, ...launch }];
+    const next = endOf(this.lod, this.scene, gap), launch = next < 0 ? null : data?.launches?.of(this.lod.placeOf(next));
+    Object.assign(this.chosen, { data, arrows: isKnown(launch) && !this.#isItself(laneAt(this.lod, next)) ? [{ kernel: next, ...launch }] : [] });
     this.card.show("host", `Idle ${duration(gap.to - gap.from)} · ${this.scene.tracks[track].label}`, this.#gapNodes(gap, data, next, launch), { close: () => this.clear() });
     this.redraw();
   }
@@ -90,8 +100,8 @@ export class HostPanel {
   #gapNodes(gap, data, next, launch) {
     const { from, to, causes } = gap, whole = to - from, share = (ns) => percentOf(ns, whole);
     const named = (category) => {
-      const node = element("span");
-      node.append(swatch(category), this.scene.categories[category].label);
+      const node = element("span"), look = this.scene.categories[category];
+      node.append(swatch(category, look), look.label);
       return node;
     };
     const nodes = [table(["cause", "time", "share"], causes.map(({ category, ns }) => [named(category), duration(ns), share(ns)]))];
@@ -106,8 +116,15 @@ export class HostPanel {
   }
 
   #ended({ from, to }, data, next, launch) {
-    const when = !launch?.start ? [] : [["launched", launch.start < from ? `${duration(from - launch.start)} before the gap` : `${duration(launch.start - from)} into the gap, ${duration(to - launch.start)} before its end`]];
-    return [["ended by", this.#nameOf(next)], ...when, ...launchFacts(data, next, to).filter(([key]) => ["operator", "called in"].includes(key))];
+    const before = isKnown(launch) && launch.start < to ? `, ${duration(to - launch.start)} before its end` : "";
+    const when = !isKnown(launch) ? [] : [["launched", launch.start < from ? `${duration(from - launch.start)} before the gap` : `${duration(launch.start - from)} into the gap${before}`]];
+    return [["ended by", this.#nameOf(next)], ...when, ...launchFacts(data, launch, to).filter(([key]) => ["operator", "called in"].includes(key))];
+  }
+
+  /** Whether the intervals of a lane are operators on a CPU, which nothing launched but they themselves. */
+  #isItself(lane) {
+    const { track, role } = this.scene.lanes[lane];
+    return role === "compute" && this.scene.tracks[track].label.endsWith("CPU");
   }
 
   /** Add to the panel of an interval what launched it: returns facts, and draws the arrow. */
@@ -115,9 +132,10 @@ export class HostPanel {
     if (!this.source.has(track)) return [];
     const data = await this.rows.reveal(track), memory = this.scene.lanes[laneAt(this.lod, index)].role === "memory";
     if (!data?.calls) return [["launch", "not recorded"]];
-    const launch = data.launches?.of(index);
-    this.launch = launch?.start ? { track, arrows: [{ kernel: index, ...launch }] } : null;
-    return launchFacts(data, index, this.lod.start[index], memory);
+    const launch = data.launches?.of(this.lod.placeOf(index)), itself = this.#isItself(laneAt(this.lod, index));
+    this.launch = isKnown(launch) && !itself ? { track, data, arrows: [{ kernel: index, ...launch }] } : null;
+    const facts = launchFacts(data, launch, this.lod.start[index], memory);
+    return itself ? facts.filter(([key]) => OF_OPERATOR.includes(key)) : facts;
   }
 
   clear() {
@@ -132,8 +150,8 @@ export class HostPanel {
     const { chosen, launch } = this, x = (time) => ((time - view.from) / (view.to - view.from)) * view.width;
     if (chosen?.calls) this.#frame(context, this.rows.boxOf(chosen.track, chosen.calls, chosen.index), chosen.calls.lod, chosen.index, x, chrome);
     if (chosen?.gap) this.#shade(context, chosen.gap, x, chrome);
-    const { track, arrows } = chosen ?? launch ?? { arrows: [] };
-    drawArrows(context, arrows.flatMap((arrow) => this.#arrow(track, arrow, x)), chrome);
+    const { track, data, arrows } = chosen ?? launch ?? { arrows: [] };
+    drawArrows(context, arrows.flatMap((arrow) => this.#arrow(track, data.calls, arrow, x)), chrome);
   }
 
   #frame(context, box, lod, index, x, { mark, paper }) {
@@ -159,9 +177,10 @@ export class HostPanel {
   }
 
   /** Return the arrow to an interval, as a list; empty if a row of it is not on the screen. */
-  #arrow(track, { kernel, start, thread }, x) {
+  #arrow(track, calls, { kernel, start, thread }, x) {
     const role = this.scene.lanes[laneAt(this.lod, kernel)].role, box = this.stage.boxOf(track, ROWS[role] ?? role) ?? this.stage.boxOf(track, "phases");
-    const host = start === null || thread === null ? null : this.rows.levelBox(track, thread, CALLS, Infinity);
+    const call = start === null || thread === null || !calls ? -1 : calls.launchAt(thread, start);
+    const host = start === null || thread === null ? null : this.rows.levelBox(track, thread, CALLS, call < 0 ? Infinity : calls.levelOf(call).depth);
     if (!box || !host) return [];
     return [{ from: { x: x(start), y: host.y + host.h / 2 }, to: { x: x(this.lod.start[kernel]), y: host.y > box.y ? box.y + box.h : box.y } }];
   }

@@ -17,8 +17,8 @@ async function asked(address) {
 export class HostSource {
   #tracks = new Map();
 
-  constructor(scene, lod) {
-    Object.assign(this, { scene, lod });
+  constructor(scene) {
+    this.scene = scene;
   }
 
   /** Whether the page has, or can ask for, what the host did on a GPU. */
@@ -43,7 +43,7 @@ export class HostSource {
     return {
       ...{ threads, otherThreads, launchDetails: details ? await texts(details) : [] },
       calls: calls ? await HostCalls.of(calls) : null,
-      launches: launches ? await HostLaunches.of(launches, this.lod, this.scene, track) : null,
+      launches: launches ? await HostLaunches.of(launches, this.scene, track) : null,
       activity: await HostActivity.of(activity),
     };
   }

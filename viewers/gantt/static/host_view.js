@@ -8,7 +8,7 @@ import { HostSource } from "./host_source.js";
 export class HostView {
   constructor({ plot, hover, stage, lod, scene, columns, card, redraw, button }) {
     Object.assign(this, { plot, button });
-    this.source = new HostSource(scene, lod);
+    this.source = new HostSource(scene);
     this.rows = new HostRows({ stage, scene, source: this.source, failed: (error) => this.#failed(error) });
     this.panel = new HostPanel({ plot, hover, stage, lod, scene, columns, card, rows: this.rows, source: this.source, redraw });
     this.flame = new Flame(scene.host?.kinds ?? []);

@@ -187,8 +187,7 @@ export class Hover {
   titleOf({ role }, index) {
     if (role === "idle") return this.scene.categories[this.lod.category[index]].label;
     if (this.scene.lanes[laneAt(this.lod, index)].role !== "collectives") return shortName(this.scene.names[this.columns.name[index]]);
-    const { name, kind } = this.scene.collectives[this.columns.name[index]];
-    return kind && kind !== "other" ? kind : shortName(name);
+    return collectiveName(this.scene.collectives[this.columns.name[index]]);
   }
 
   #span(index) {

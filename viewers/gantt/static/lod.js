@@ -45,6 +45,22 @@ export class Lod {
     this.#indexDurations();
   }
 
+  /** Return the lane of an interval and its position there. */
+  placeOf(index) {
+    const lane = above(this.offsets, 0, this.offsets.length, index) - 1;
+    return { lane, position: index - this.offsets[lane] };
+  }
+
+  /** Return the index of the interval at a position of a lane. */
+  indexOf(lane, position) {
+    return this.offsets[lane] + position;
+  }
+
+  /** Return the indices of intervals { lane, position }. */
+  async hold(places) {
+    return places.map(({ lane, position }) => this.indexOf(lane, position));
+  }
+
   /** Call `begin(group, index)` where a covered stretch of a category begins, and `grow(group, ns)` as it gets longer. */
   #stretches(begin, grow) {
     const { start, duration, category, categories, offsets } = this;

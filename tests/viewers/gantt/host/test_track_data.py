@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dptrace.core.intervals import Int64
 from dptrace.load.open import open_run
 from dptrace.run.run import Run
 from dptrace.timeline.host_calls import HostCalls
@@ -27,6 +28,12 @@ ALL = 10**9
 
 def texts(packed: str) -> Any:
     return json.loads(gzip.decompress(base64.b64decode(packed)))
+
+
+def sums(steps: Int64) -> Int64:
+    """Undo differences: even numbers are increases, odd ones the others."""
+    values: Int64 = np.cumsum(np.where(steps % 2, -(steps + 1) // 2, steps // 2))
+    return values
 
 
 def calls_of(run: Run, track: int = 0) -> HostCalls:
@@ -91,12 +98,10 @@ def test_launches_are_those_of_the_timeline(path: str) -> None:
     launches = {key: unpack(column) for key, column in data["launches"].items()}
     end = drawn.origin_ns + drawn.end_ns
     index = np.concatenate([drawn_intervals(timeline, drawn.origin_ns, end, kind) for kind in KINDS])
-    ahead = timeline.start_ns[index] - timeline.launch_ns[index] + 1
-    assert (
-        np.where(timeline.launch_ns[index] == UNKNOWN, 0, np.maximum(ahead, 0)).tolist() == launches["ahead"].tolist()
-    )
-    steps = launches["correlation"]
-    ids = np.cumsum(np.where(steps % 2, -(steps + 1) // 2, steps // 2)) - 1
+    known = timeline.launch_ns[index] != UNKNOWN
+    starts = sums(launches["start"]) + drawn.origin_ns
+    assert timeline.launch_ns[index][known].tolist() == starts[known].tolist()
+    ids = sums(launches["correlation"]) - 1
     assert calls.device_correlation[calls.device_index(timeline)[index]].tolist() == ids.tolist()
     grids = [texts(data["details"])[detail - 1][2] for detail in launches["detail"].tolist()]
     device = calls.device_index(timeline)[index]
