@@ -43,7 +43,7 @@ export function operatorOf(calls, index) {
 
 /** Return the facts of what launched an interval that starts at a time: pairs of a name and a text. */
 export function launchFacts({ calls, launches, launchDetails }, launch, start, memory = false) {
-  if (!launch) return [["launch", launches ? NOT_RECORDED : "not on this page"]];
+  if (!launch || !calls) return [["launch", launches ? NOT_RECORDED : "not on this page"]];
   const call = launch.start === null || launch.thread === null ? -1 : calls.launchAt(launch.thread, launch.start);
   const operator = call < 0 ? -1 : operatorOf(calls, call), found = operator < 0 ? detailsAt() : detailsAt(calls.details, calls.detail[operator]);
   const own = launch.detail === null ? detailsAt() : detailsAt(launchDetails, launch.detail);

@@ -90,14 +90,15 @@ export class HostPanel {
     if (!gap) return;
     this.chosen = { track, gap, arrows: [] };
     const data = this.rows.source.has(track) ? await this.rows.reveal(track) : null;
-    if (this.chosen?.gap !== gap) return;
     const next = endOf(this.lod, this.scene, gap), launch = next < 0 ? null : data?.launches?.of(this.lod.placeOf(next));
+    const around = data && (await this.source.callsAt(track, launch?.start ?? null));
+    if (this.chosen?.gap !== gap) return;
     Object.assign(this.chosen, { data, arrows: isKnown(launch) && !this.#isItself(laneAt(this.lod, next)) ? [{ kernel: next, ...launch }] : [] });
-    this.card.show("host", `Idle ${duration(gap.to - gap.from)} · ${this.scene.tracks[track].label}`, this.#gapNodes(gap, data, next, launch), { close: () => this.clear() });
+    this.card.show("host", `Idle ${duration(gap.to - gap.from)} · ${this.scene.tracks[track].label}`, this.#gapNodes(gap, data, next, launch, around), { close: () => this.clear() });
     this.redraw();
   }
 
-  #gapNodes(gap, data, next, launch) {
+  #gapNodes(gap, data, next, launch, around) {
     const { from, to, causes } = gap, whole = to - from, share = (ns) => percentOf(ns, whole);
     const named = (category) => {
       const node = element("span"), look = this.scene.categories[category];
@@ -111,7 +112,7 @@ export class HostPanel {
     nodes.push(table(["the host meanwhile", "time", "share"], spent.map((one) => [text(one), duration(one.ns), share(one.ns)]), "figures texts"));
     const calls = data.calls ? longest(data.calls, from, to) : [];
     if (calls.length) nodes.push(table(["longest calls in it", "time", "thread"], calls.map(({ index, ns, thread }) => [visible(data.calls.nameOf(index)), duration(ns), data.threads[thread]]), "figures texts"));
-    if (next >= 0) nodes.push(table(null, this.#ended(gap, data, next, launch), "facts-table"));
+    if (next >= 0) nodes.push(table(null, this.#ended(gap, { ...data, calls: around }, next, launch), "facts-table"));
     return nodes;
   }
 
@@ -134,7 +135,8 @@ export class HostPanel {
     if (!data?.calls) return [["launch", "not recorded"]];
     const launch = data.launches?.of(this.lod.placeOf(index)), itself = this.#isItself(laneAt(this.lod, index));
     this.launch = isKnown(launch) && !itself ? { track, data, arrows: [{ kernel: index, ...launch }] } : null;
-    const facts = launchFacts(data, launch, this.lod.start[index], memory);
+    const calls = await this.source.callsAt(track, launch?.start ?? null);
+    const facts = launchFacts({ ...data, calls }, launch, this.lod.start[index], memory);
     return itself ? facts.filter(([key]) => OF_OPERATOR.includes(key)) : facts;
   }
 

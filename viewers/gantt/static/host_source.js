@@ -48,6 +48,15 @@ export class HostSource {
     };
   }
 
+  /** Return a GPU's calls around a time, also those that its rows leave out; null where they were not recorded. */
+  async callsAt(track, time) {
+    const { calls } = (await this.of(track)) ?? {};
+    if (!calls || time === null || !this.scene.host.served) return calls ?? null;
+    const [begin, end] = calls.window;
+    if (!calls.leftOut && time >= begin && time < end) return calls;
+    return HostCalls.of((await asked(`${track}/${time}/${time + 1}`)).calls);
+  }
+
   /**
    * Replace a GPU's calls by those of a window if the server left out some that the window could show; returns whether
    * it did.
