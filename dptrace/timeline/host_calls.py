@@ -214,16 +214,46 @@ def nesting(start: Int64, end: Int64, group: Int64) -> tuple[NDArray[np.int32], 
     Args:
         start, end, group: sorted by group, then start, then longer events first.
     """
-    count = len(start)
-    if not count:
+    if not len(start):
         return np.empty(0, np.int32), np.empty(0, np.int32)
+    depth, parent = _proper_nesting(start, end, group)
+    inside = parent >= 0
+    if (end[parent[inside]] < end[inside]).any():
+        depth, parent = _any_nesting(start, end, group)
+    return depth.astype(np.int32), parent.astype(np.int32)
+
+
+def _proper_nesting(start: Int64, end: Int64, group: Int64) -> tuple[Int64, Int64]:
+    """Do this for events that end no later than the one around them, in half the time; else a parent ends too early."""
+    # The depth is the number of events that run: those begun less those ended. Empty ones enclose nothing.
+    lasting = end > start
+    begun: Int64 = np.cumsum(lasting) - lasting
+    times, time = np.unique(np.append(end[lasting], start), return_inverse=True)
+    count = int(lasting.sum())
+    ended = np.sort(group[lasting] * len(times) + time[:count])
+    depth = begun - np.searchsorted(ended, group * len(times) + time[count:], side="right")
+    order = np.argsort(depth, kind="stable")
+    edges = np.searchsorted(depth[order], np.arange(int(depth.max()) + 2))
+    parent = np.full(len(start), -1, np.int64)
+    above = order[edges[0] : edges[1]]
+    for level in range(1, len(edges) - 1):
+        own = order[edges[level] : edges[level + 1]]
+        above = above[lasting[above]]
+        parent[own] = above[np.searchsorted(above, own) - 1]
+        above = own
+    return depth, parent
+
+
+def _any_nesting(start: Int64, end: Int64, group: Int64) -> tuple[Int64, Int64]:
+    """Do this for events that may overlap partly."""
+    count = len(start)
     first = np.searchsorted(group, group, side="left")
     around = last_above(end, np.arange(count) - 1, start)
     nested = (around < np.arange(count)) & (around >= first) & (end[around] > start)
     parent = np.where(nested, around, -1)
     # Each round doubles the number of ancestors that are counted.
-    depth, above = nested.astype(np.int32), parent.copy()
+    depth, above = nested.astype(np.int64), parent.copy()
     while len(open_ := np.flatnonzero(above >= 0)):
         further = above[open_]
         depth[open_], above[open_] = depth[open_] + depth[further], above[further]
-    return depth, parent.astype(np.int32)
+    return depth, parent
