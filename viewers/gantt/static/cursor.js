@@ -16,8 +16,7 @@ export class Cursor {
   constructor({ root, says, plot, hover, stage, lod, navigation, selection, host, redraw }) {
     Object.assign(this, { root, says, plot, hover, stage, lod, navigation, selection, host, redraw, row: null, lane: -1, index: -1, time: null });
     root.addEventListener("keydown", (event) => this.#key(event));
-    root.addEventListener("blur", () => this.redraw());
-    root.addEventListener("focus", () => this.redraw());
+    for (const change of ["focusin", "focusout"]) root.addEventListener(change, () => this.redraw());
     plot.events.addEventListener("click", () => this.#follow());
   }
 
@@ -139,7 +138,7 @@ export class Cursor {
 
   /** Draw a ring around the interval; the context is in CSS pixels. */
   draw(context, { from, to, width }, { chrome: { focus, paper } }) {
-    if (document.activeElement !== this.root || !this.#holds() || !this.stage.visible.includes(this.row)) return;
+    if (!this.root.contains(document.activeElement) || !this.#holds() || !this.stage.visible.includes(this.row)) return;
     const { row, lane, index } = this, { start, duration: length } = this.#lodOf(row), px = (to - from) / width;
     const level = row.host ? row.h / row.host.lanes.length : row.h, y = row.host ? row.y + row.host.lanes.indexOf(lane) * level : row.y;
     const left = Math.max(-8, (start[index] - from) / px), right = Math.min(width + 8, (start[index] + length[index] - from) / px);

@@ -32,12 +32,14 @@ export class HostRows {
   }
 
   async showAll(yes) {
-    for (const track of this.scene.tracks.keys()) if (yes ? this.state(track) === OFF : this.state(track)) await this.show(track, yes ? FOLD : OFF);
+    const tracks = [...this.scene.tracks.keys()].filter((track) => this.source.hasCalls(track) && (this.state(track) === OFF) === yes);
+    for (const track of tracks) await this.show(track, yes ? FOLD : OFF);
   }
 
   /** Show a GPU's rows folded or unfolded, or hide them; resolves to the GPU's data, or null without any. */
   async show(track, state = this.state(track) === OPEN ? FOLD : OPEN) {
     if (!this.source.has(track)) return null;
+    if (!this.source.hasCalls(track)) return this.source.of(track);
     this.#state.set(track, state);
     try {
       const data = await this.source.of(track);

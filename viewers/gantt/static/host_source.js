@@ -27,6 +27,12 @@ export class HostSource {
     return Boolean(host?.served || host?.tracks?.[track]);
   }
 
+  /** Whether that includes its calls, or may include them. */
+  hasCalls(track) {
+    const { host } = this.scene;
+    return Boolean(host?.served || host?.tracks?.[track]?.calls);
+  }
+
   /**
    * Return a GPU's data: { threads (their names), otherThreads (how many more there are), calls, launches, launchDetails,
    * activity }; calls and launches are null where they were not recorded or are not on the page. Null without data.

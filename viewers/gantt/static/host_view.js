@@ -13,7 +13,7 @@ export class HostView {
     this.panel = new HostPanel({ plot, hover, stage, lod, scene, columns, card, rows: this.rows, source: this.source, redraw });
     this.flame = new Flame(scene.host?.kinds ?? []);
     hover.hostTip = (row, point) => this.panel.tip(row, point);
-    const any = scene.tracks.some((_, track) => this.source.has(track));
+    const any = scene.tracks.some((_, track) => this.source.hasCalls(track));
     button.hidden = !any;
     button.addEventListener("click", () => this.toggle());
   }

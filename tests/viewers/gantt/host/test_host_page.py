@@ -26,6 +26,7 @@ from tests.support.gantt_page import at, settle, show
 from tests.support.kineto_files import KinetoFile, training_step
 from tests.support.paths import ROOT
 from tests.support.real_traces import needs_real_traces, real
+from tests.support.synthetic import training_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -191,6 +192,36 @@ def test_the_keyboard_leads_from_a_kernel_to_its_operator(browser: Browser, page
         assert "figure" == page.evaluate("document.activeElement.id")
         page.keyboard.press("Escape")
         assert page.locator("#card").is_hidden()
+        assert [] == errors
+
+
+@browser_test
+def test_the_keyboard_goes_on_from_a_click(browser: Browser, page_file: Path, small: Run) -> None:
+    """After a click on a kernel, an arrow key leads to the next one, and Enter shows it."""
+    timeline = small.timelines[0]
+    kernels = np.flatnonzero(timeline.kind == Kind.COMPUTE)
+    first, second = (timeline.names[timeline.name[i]] for i in kernels[:2])
+    middle = (timeline.start_ns[kernels[0]] + timeline.end_ns[kernels[0]]) / 2 - chart(small).origin_ns
+    with open_page(browser, page_file) as (page, errors):
+        page.mouse.click(*at(page, "compute", middle))
+        until(page, "document.querySelector('#card h2')?.textContent", first)
+        settle(page)
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Enter")
+        until(page, "document.querySelector('#card h2').textContent", second)
+        assert [] == errors
+
+
+@browser_test
+def test_a_run_without_calls_offers_no_rows(browser: Browser, tmp_path: Path) -> None:
+    """Built in memory: there is no button for them, a kernel's launch is not recorded, an idle gap has its causes."""
+    run = training_run(300, ranks=1)
+    with open_page(browser, written(run, tmp_path / "memory.html")) as (page, errors):
+        assert page.locator("#host").is_hidden()
+        choose(page, "compute", 3)
+        assert "not recorded" == facts(page)["launch"]
+        page.evaluate("dptrace.interactions.host.panel.chooseGap(0, dptrace.lod.start[dptrace.lod.offsets[6]])")
+        until(page, "document.querySelector('#card h2').textContent.startsWith('Idle')", True)
         assert [] == errors
 
 
