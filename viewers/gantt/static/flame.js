@@ -43,7 +43,9 @@ export class Flame {
     const deeper = hosts.flatMap(deeperOf), view = { from, to, width, top, height: bottom - top, px: (to - from) / width };
     this.#pixels(context, levels, view, this.none);
     if (deeper.length) this.#pixels(context, deeper, view, this.allButBlocking);
-    this.#labels(context, levels, view);
+    let left = MAX_LABELS;
+    context.textBaseline = "middle";
+    for (const level of [...levels, ...deeper]) left -= this.#labels(context, level, view, left);
   }
 
   #pixels(context, placed, { from, to, width, top, height }, hidden) {
@@ -62,22 +64,22 @@ export class Flame {
     context.drawImage(this.#canvas, 0, top, size.width / scale, size.height / scale);
   }
 
-  #labels(context, levels, { from, to, width, px }) {
-    let left = MAX_LABELS;
-    context.textBaseline = "middle";
-    for (const { y, h, lane, lod, calls } of levels) {
-      if (h < MIN_LEVEL) continue;
-      context.font = `${Math.min(12, Math.floor(h - 2.5))}px ${FONT_FAMILY}`;
-      lod.eachLong(lane, from, to, MIN_WIDTH * px, (index) => {
-        if (left-- <= 0) return;
-        const begin = Math.max(0, (lod.start[index] - from) / px) + PADDING;
-        const room = Math.min(width, (lod.start[index] + lod.duration[index] - from) / px) - PADDING - begin;
-        const text = this.#fitting(context, shortCall(calls.nameOf(index)), room);
-        if (!text) return;
-        context.fillStyle = this.inks[calls.kind[index]];
-        context.fillText(text, begin, y + h / 2);
-      });
-    }
+  /** Label the calls of a level, at most `most`; returns how many. */
+  #labels(context, { y, h, lane, lod, calls, deeper, blockingOnly }, { from, to, width, px }, most) {
+    let drawn = 0;
+    if (h < MIN_LEVEL) return drawn;
+    context.font = `${Math.min(12, Math.floor(h - 2.5))}px ${FONT_FAMILY}`;
+    lod.eachLong(lane, from, to, MIN_WIDTH * px, (index) => {
+      if (drawn >= most || (blockingOnly && !BLOCKING.includes(calls.kind[index]))) return;
+      const begin = Math.max(0, (lod.start[index] - from) / px) + PADDING;
+      const room = Math.min(width, (lod.start[index] + lod.duration[index] - from) / px) - PADDING - begin;
+      const text = this.#fitting(context, shortCall(calls.nameOf(index)), room);
+      if (!text || covered(lod, deeper, from + begin * px, from + (begin + this.#width(context, text)) * px)) return;
+      context.fillStyle = this.inks[calls.kind[index]];
+      context.fillText(text, begin, y + h / 2);
+      drawn++;
+    });
+    return drawn;
   }
 
   /** Return a text, or its beginning, that fits in a width; "" if too little of it would. */
@@ -98,14 +100,21 @@ export class Flame {
   }
 }
 
+/** Whether blocking calls of other levels are drawn over a range. */
+function covered(lod, lanes, from, to) {
+  return lanes.some((lane) => BLOCKING.some((kind) => lod.busy(lane, kind, from, to) > 0));
+}
+
 /** Return a row's levels as rows of the raster. */
 function levelsOf(row) {
-  return row.host.lanes.map((lane, i) => levelOf(row, lane, i));
+  const { lanes, deeper } = row.host;
+  return lanes.map((lane, i) => ({ ...levelOf(row, lane, i), deeper: i === lanes.length - 1 ? deeper : [] }));
 }
 
 /** Return the levels that a row is too low for, all in the place of its last one. */
 function deeperOf(row) {
-  return row.host.deeper.map((lane) => ({ ...levelOf(row, lane, row.host.lanes.length - 1), separated: -1, floor: 4 }));
+  const { lanes, deeper } = row.host, shared = { separated: -1, floor: 4, blockingOnly: true };
+  return deeper.map((lane, i) => ({ ...levelOf(row, lane, lanes.length - 1), ...shared, deeper: deeper.slice(i + 1) }));
 }
 
 function levelOf({ y, h, host: { lanes, calls } }, lane, place) {

@@ -22,11 +22,13 @@ export function pathOf(calls, index) {
   return path.length > MAX_PATH ? [...path.slice(0, 2), `… ${path.length - MAX_PATH} more …`, ...path.slice(2 - MAX_PATH)] : path;
 }
 
-/** Return the innermost annotation or module around a time, the step's own mark excepted; "" without one. */
+/** Return the innermost annotation or module around a time, the step's mark excepted; "" without one. */
 export function labelAt(calls, thread, time) {
   const label = calls.at(thread, LABELS, time);
   const names = label < 0 ? [] : [label, ...calls.around(label)].map((one) => calls.nameOf(one));
-  return names.find((name) => !name.startsWith("ProfilerStep#")) ?? "";
+  const found = names.find((name) => !name.startsWith("ProfilerStep#"));
+  // The first thread waits in its annotation while autograd's runs.
+  return found ?? (thread > 0 ? labelAt(calls, 0, time) : "");
 }
 
 /** Return the lines of the Python stack at a time, innermost first: those of an event's own record, else the functions around it. */
