@@ -3,12 +3,14 @@
 import { BLOCKING, CALLS, LABELS } from "./host_calls.js";
 import { rowOf } from "./rows.js";
 
-/** Height of a level in pixels, levels of a folded row by flame, and levels of an unfolded one at most. */
-const LEVEL = 13, FOLDED = { [CALLS]: 3, [LABELS]: 2 }, UNFOLDED = 24;
-/** Number of GPUs up to which the rows are shown at first. */
-const FEW = 4;
+/** Height of a level in pixels. */
+const LEVEL = 13;
+/** Numbers of GPUs up to which the rows are shown at first: folded, and as one line per thread. */
+const TWO = 2, FEW = 4;
 /** States of a GPU's rows. */
-const OFF = 0, FOLD = 1, OPEN = 2;
+const OFF = 0, FOLD = 1, OPEN = 2, LINE = 3;
+/** Levels shown at most, by state and flame. */
+const LEVELS = { [LINE]: { [CALLS]: 1, [LABELS]: 0 }, [FOLD]: { [CALLS]: 3, [LABELS]: 2 }, [OPEN]: { [CALLS]: 24, [LABELS]: 24 } };
 
 export class HostRows {
   #state = new Map();
@@ -20,7 +22,8 @@ export class HostRows {
 
   /** Show the rows that a page shows at first. */
   async begin() {
-    if (!this.scene.layout.collapsed && this.scene.tracks.length <= FEW) await this.showAll(true);
+    const { length } = this.scene.tracks;
+    if (!this.scene.layout.collapsed && length <= FEW) await this.showAll(length <= TWO ? FOLD : LINE);
   }
 
   state(track) {
@@ -31,9 +34,10 @@ export class HostRows {
     return [...this.#state.values()].some((state) => state !== OFF);
   }
 
-  async showAll(yes) {
-    const tracks = [...this.scene.tracks.keys()].filter((track) => this.source.hasCalls(track) && (this.state(track) === OFF) === yes);
-    for (const track of tracks) await this.show(track, yes ? FOLD : OFF);
+  /** Show the rows of all GPUs that have none, or hide all. */
+  async showAll(state = this.shown ? OFF : FOLD) {
+    const tracks = [...this.scene.tracks.keys()].filter((track) => this.source.hasCalls(track) && (this.state(track) === OFF) !== (state === OFF));
+    for (const track of tracks) await this.show(track, state);
   }
 
   /** Show a GPU's rows folded or unfolded, or hide them; resolves to the GPU's data, or null without any. */
@@ -54,7 +58,7 @@ export class HostRows {
 
   /** Show at least the folded rows of a GPU. */
   async reveal(track) {
-    return this.state(track) === OFF ? this.show(track, FOLD) : this.source.of(track);
+    return [OFF, LINE].includes(this.state(track)) ? this.show(track, FOLD) : this.source.of(track);
   }
 
   #lay(track, data, state) {
@@ -65,7 +69,7 @@ export class HostRows {
   #row(track, data, thread, flame, name, state) {
     const levels = data.calls.lanesOf(thread, flame);
     // The strip above the rows shows the steps already.
-    const all = state === OPEN ? levels : levels.filter((lane) => !data.calls.marksSteps(lane)), most = state === OPEN ? UNFOLDED : FOLDED[flame], lanes = all.slice(0, most);
+    const all = state === OPEN ? levels : levels.filter((lane) => !data.calls.marksSteps(lane)), most = LEVELS[state][flame], lanes = all.slice(0, most);
     if (!lanes.length) return [];
     const label = flame === CALLS ? `host · ${name}` : "annotations", h = LEVEL * lanes.length;
     // Calls that block show on the last level, however deep they are.

@@ -25,7 +25,7 @@ export class HostView {
 
   /** Show or hide the rows of all GPUs. */
   async toggle() {
-    await this.rows.showAll(!this.rows.shown);
+    await this.rows.showAll();
     this.#press();
   }
 
