@@ -14,14 +14,15 @@ const RING = 2;
 
 export class Cursor {
   constructor({ root, says, plot, hover, stage, lod, navigation, selection, host, redraw }) {
-    Object.assign(this, { root, says, plot, hover, stage, lod, navigation, selection, host, redraw, row: null, lane: -1, index: -1, time: null });
+    Object.assign(this, { root, says, plot, hover, stage, lod, navigation, selection, host, redraw, row: null, lane: -1, index: -1, time: null, shown: false });
     root.addEventListener("keydown", (event) => this.#key(event));
     for (const change of ["focusin", "focusout"]) root.addEventListener(change, () => this.redraw());
     plot.events.addEventListener("click", () => this.#follow());
   }
 
-  /** Start from what was clicked. */
+  /** Start from what was clicked; the ring appears with the first key. */
   #follow() {
+    this.shown = false;
     const { row, index, pointer } = this.hover, point = pointer && this.hover.time(pointer);
     if (!row || !point || !ROLES.has(row.role)) return;
     const found = row.host ? this.host.callAt(row, point) : row.source ? row.source.indexOf(index) : index;
@@ -108,6 +109,7 @@ export class Cursor {
 
   #move(place, index) {
     this.#put(place, index);
+    this.shown = true;
     const { from, to } = this.plot.range, { start, duration: length } = this.#lodOf(place.row), end = start[index] + length[index];
     if (end < from || start[index] > to) this.navigation.show(start[index] - MARGIN * (to - from), start[index] + (1 - MARGIN) * (to - from));
     this.#scroll(place.row);
@@ -138,7 +140,7 @@ export class Cursor {
 
   /** Draw a ring around the interval; the context is in CSS pixels. */
   draw(context, { from, to, width }, { chrome: { focus, paper } }) {
-    if (!this.root.contains(document.activeElement) || !this.#holds() || !this.stage.visible.includes(this.row)) return;
+    if (!this.shown || !this.root.contains(document.activeElement) || !this.#holds() || !this.stage.visible.includes(this.row)) return;
     const { row, lane, index } = this, { start, duration: length } = this.#lodOf(row), px = (to - from) / width;
     const level = row.host ? row.h / row.host.lanes.length : row.h, y = row.host ? row.y + row.host.lanes.indexOf(lane) * level : row.y;
     const left = Math.max(-8, (start[index] - from) / px), right = Math.min(width + 8, (start[index] + length[index] - from) / px);

@@ -204,9 +204,11 @@ async function start() {
   const order = new RowOrder($("#order"), stage, scene);
   interactions.card.changed = () => {
     hover.rest();
+    // Beside the chart, the panel takes no height.
+    if (!matchMedia(BELOW).matches) return;
     resized();
     stage.changed();
-    if (matchMedia(BELOW).matches) $("#card").scrollIntoView({ block: "nearest" });
+    $("#card").scrollIntoView({ block: "nearest" });
   };
   const findings = new Findings($("#findings"), { scene, lod, stage, navigation, interactions, resized: () => {
     resized();
