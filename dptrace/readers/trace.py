@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 
-__all__ = ["UNKNOWN_GROUP", "Category", "CommArgs", "Trace"]
+__all__ = ["UNKNOWN_GROUP", "Category", "CommArgs", "EventDetails", "Trace"]
 
 UNKNOWN_GROUP = "?"
 """Name of a group that is one of several, where nothing shows which."""
@@ -55,6 +55,24 @@ class CommArgs:
 
 
 @dataclass(frozen=True, slots=True)
+class EventDetails:
+    """What a file records about single calls and kernels, as text; empty where it does not."""
+
+    shapes: str = ""
+    """Sizes of an operator's inputs: ``[8, 512] × [512, 64]``."""
+    dtypes: str = ""
+    """Their types: ``float, float``."""
+    grid: str = ""
+    """A kernel's blocks: ``[32, 1, 1]``."""
+    block: str = ""
+    """The threads of one of its blocks."""
+    bytes: int = -1
+    """Size of a copy; -1 where the file does not say."""
+    stack: str = ""
+    """Python's call stack, innermost first, a line per call."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """The complete events of one rank's file, sorted by start; each column has one entry per event."""
 
@@ -84,6 +102,11 @@ class Trace:
     """What was truncated, repaired, dropped or impossible: a sentence each, starting with the file's name."""
     cut: bool = False
     """Whether the file ends before the recording ends."""
+    detail: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    """Index into ``details``, one per event; empty where they were not read."""
+    details: tuple[EventDetails, ...] = ()
+    threads: tuple[str, ...] = ()
+    """The file's id of each thread; empty where they were not read."""
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dptrace.api import Comparison, NotebookPage
     from dptrace.run.cross_rank import CrossRankAnalysis
     from dptrace.run.select import KeptDevice
+    from dptrace.timeline.host_calls import HostSource
 
 __all__ = ["SCHEMA", "Run"]
 
@@ -47,6 +48,8 @@ class Run:
     """Whether the timelines hold only communication; the figures are those of all intervals."""
     sources: Any = field(default=None, compare=False)
     """The files that the run was read from (``readers.sources.discovery.Sources``); None for a run built in memory."""
+    host_source: HostSource | None = field(default=None, compare=False)
+    """Reads the host calls of a timeline's rank, for pages that show them; None for a run built in memory."""
     selected_from: tuple[Run, tuple[KeptDevice, ...]] | None = field(default=None, compare=False)
     """The run that these ranks and steps are a part of; None for a whole run."""
 
@@ -91,7 +94,6 @@ class Run:
         return self._pipelines(self.cross_rank) if any(len(t.actions) for t in self.timelines) else ()
 
     def _pipelines(self, across: CrossRankAnalysis) -> tuple[Pipeline, ...]:
-        # Most runs have no pipeline.
         from dptrace.analysis.cross_rank.pipeline_bubble import pipelines
 
         return pipelines(self.devices, across.clocks)
@@ -395,5 +397,4 @@ _RENAMED = {
 
 
 def _warn(old: str, new: str) -> None:
-    message = f"Run.{old} is now Run.{new}; the old name will be removed in the next release."
-    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    warnings.warn(f"Run.{old} is now Run.{new}; the next release drops the old name.", DeprecationWarning, stacklevel=3)

@@ -26,15 +26,15 @@ from dptrace.timeline.host import NO_ACTIVITY, HostActivity, HostCause, HostLabe
 from dptrace.timeline.launches import last_above, outermost
 from dptrace.timeline.steps import CpuSteps
 
-__all__ = ["host_activity"]
+__all__ = ["ALLOCATOR", "SYNCHRONIZING", "host_activity"]
 
 DATA_LOADER = ("enumerate(DataLoader)",)
 """Starts of the names of events in which the host waits for a DataLoader's next batch."""
-_ALLOCATOR = re.compile(
+ALLOCATOR = re.compile(
     r"(cuda|hip)(Host|Mem)?(Malloc|Free|Alloc)|cuMem(Alloc|Free|Create|Map|Unmap|Release|SetAccess)|hipMem(Alloc|Free|Create|Map)"
 )
 """Calls of the CUDA and HIP runtimes and drivers that allocate or free memory; they may wait for the device."""
-_SYNCHRONIZING = re.compile(r"\w*Synchronize(_ptsz)?$|(cuda|hip)Memcpy(2D|3D)?$|cuMemcpy(DtoH|HtoD)?(_v2)?$")
+SYNCHRONIZING = re.compile(r"\w*Synchronize(_ptsz)?$|(cuda|hip)Memcpy(2D|3D)?$|cuMemcpy(DtoH|HtoD)?(_v2)?$")
 """Calls that return when the device has reached a point: the synchronizing ones and the blocking copies."""
 _HASH = re.compile(r"\b(?=\w*\d)[a-z0-9]{16,}\b|0x[0-9a-f]+")
 """Hashes and addresses in names: the same code has others on another rank."""
@@ -102,7 +102,7 @@ class _NameKinds(msgspec.Struct, frozen=True):
             return np.fromiter((test.match(name) is not None for name in trace.names), np.bool_, len(trace.names))
 
         loading = re.compile("|".join(map(re.escape, DATA_LOADER)))
-        return cls(named(_ALLOCATOR), named(_SYNCHRONIZING), named(loading), named(re.compile("ProfilerStep#")))
+        return cls(named(ALLOCATOR), named(SYNCHRONIZING), named(loading), named(re.compile("ProfilerStep#")))
 
 
 class _Nested(msgspec.Struct, frozen=True):

@@ -35,6 +35,8 @@ from dptrace.viewers.base.headline import Headline, headline
 from dptrace.viewers.base.page import bokeh_scripts, bundle, page, static
 from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.finding_places import finding_places
+from dptrace.viewers.gantt.host.host_data import host_data, host_notes
+from dptrace.viewers.gantt.host.looks import kind_looks
 from dptrace.viewers.gantt.interval_details import details
 from dptrace.viewers.gantt.page_data import collective_entries, scene
 from dptrace.viewers.gantt.row_order import row_orders
@@ -48,6 +50,7 @@ MAX_INTERVALS = 3_000_000
 """Intervals of a single-file page at most: a file of about 30 MB, which a browser opens in about a second."""
 
 FONT = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif"
+_SHEETS = ("gantt", "findings", "stage", "interactions", "host")
 _NOTHING = Markup("")
 _RIGHT = 44
 """Right margin in pixels, for half of the last tick's label."""
@@ -72,7 +75,8 @@ def document(run: Run, gantt_chart: Chart | None = None) -> str:
     """
     gantt_chart = _checked(run, gantt_chart, MAX_INTERVALS)
     page_data = scene(gantt_chart, details(run, gantt_chart)) | _of_run(run, gantt_chart)
-    return gantt_page(_headline(run, gantt_chart), page_data)
+    head, host = _headline(run, gantt_chart), host_data(run, gantt_chart)
+    return gantt_page(replace(head, notes=(*head.notes, *host_notes(run, host))), page_data | {"host": host})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +90,21 @@ class ServedPage:
     """Answers the rest."""
 
 
-def served(run: Run, gantt_chart: Chart | None = None, entry: Path | None = None) -> ServedPage:
+def served(run: Run, gantt_chart: Chart | None = None, entry: Path | None = None, host: bool = False) -> ServedPage:
     """Draw a run of any size as a page that asks a server for what is on its screen.
 
     Args:
         gantt_chart: the run's chart, if it already exists.
         entry: the file that keeps the index of the chart, written if it does not exist; without, memory holds it.
+        host: show what the host did; the server then has to answer requests for it with ``HostAnswers``.
 
     Raises:
         DptraceError: the run has no step.
     """
     gantt_chart = _checked(run, gantt_chart, None)
     page_data = scene(gantt_chart, served=True) | _of_run(run, gantt_chart)
+    if host:
+        page_data["host"] = {"kinds": kind_looks(), "served": True}
     files = {"details": json.dumps(details(run, gantt_chart), separators=(",", ":")).encode()}
     store = kept_store(entry, gantt_chart, collective_entries(gantt_chart))
     return ServedPage(gantt_page(_headline(run, gantt_chart), page_data), files, store)
@@ -127,7 +134,7 @@ def gantt_page(
     plot = json_item(_figures(page_data, zoom_key), ID("figure"))
     return page(
         head,
-        "".join(static("gantt", f"{sheet}.css") for sheet in ("gantt", "findings", "stage", "interactions")) + styles,
+        "".join(static("gantt", f"{sheet}.css") for sheet in _SHEETS) + styles,
         [*bokeh_scripts(), bundle("gantt", "gantt.js")],
         "gantt/gantt.html",
         page_data.get("served", False),

@@ -13,9 +13,10 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from dptrace.errors import DptraceError
@@ -27,6 +28,9 @@ __all__ = ["LOOPBACK", "PageServer", "tunnel"]
 
 LOOPBACK = "127.0.0.1"
 _OWN_NAMES = frozenset((LOOPBACK, "localhost", "::1"))
+
+Answers: TypeAlias = Mapping[str, Callable[[str], "bytes | None"]]
+"""What answers requests for JSON, by the first part of their address; None where a request is not valid."""
 
 GRACE_S = 5.0
 """Seconds without an open tab before the server stops; longer than a reload takes."""
@@ -69,11 +73,15 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(
-        self, address: tuple[str, int], files: dict[str, tuple[str, bytes]], service: TileService | None
+        self,
+        address: tuple[str, int],
+        files: dict[str, tuple[str, bytes]],
+        service: TileService | None,
+        answers: Answers,
     ) -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self.files = {name: (kind, body, compressed(body)) for name, (kind, body) in files.items()}
-        self.service, self.tabs, self.token = service, _Tabs(), secrets.token_urlsafe(24)
+        self.service, self.answers, self.tabs, self.token = service, answers, _Tabs(), secrets.token_urlsafe(24)
         self.names = _names(address[0])
         super().__init__(address, _Handler)
 
@@ -107,6 +115,8 @@ class _Handler(BaseHTTPRequestHandler):
             kind, body, packed = self.server.files[name]
             accepted = "gzip" in self.headers.get("Accept-Encoding", "")
             self._send(HTTPStatus.OK, kind, packed if accepted else body, packed=accepted)
+        elif (answer := self._found(name)) is not None:
+            self._send(HTTPStatus.OK, "application/json", compressed(answer), packed=True)
         else:
             self._refuse(HTTPStatus.NOT_FOUND, "Not found.")
 
@@ -154,6 +164,11 @@ class _Handler(BaseHTTPRequestHandler):
         """Whether a page of this server asks, or something that is no browser."""
         origin = self.headers.get("Origin")
         return origin is None or origin == f"http://{self.headers.get('Host', '')}"
+
+    def _found(self, name: str) -> bytes | None:
+        """Return what the page's data source answers to a request ``SOURCE/REST``, if there is one."""
+        source, _, rest = name.partition("/")
+        return self.server.answers[source](rest) if source in self.server.answers else None
 
     def _host_is_allowed(self) -> bool:
         """Whether the Host header names this machine; another name indicates DNS rebinding."""
@@ -230,11 +245,12 @@ class PageServer:
         service: TileService | None = None,
         host: str = LOOPBACK,
         port: int = 0,
+        answers: Answers | None = None,
     ) -> None:
         served = {"": ("text/html; charset=utf-8", page.encode())}
         served |= {name: ("application/json", data) for name, data in (files or {}).items()}
         try:
-            self._server = _Server((host, port), served, service)
+            self._server = _Server((host, port), served, service, answers or {})
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise DptraceError(_refused(host, port, str(reason), isinstance(error, socket.gaierror))) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,7 +123,8 @@ class PictureOptions:
             height = min(pair_page.rows_height(*runs) + _PAIR_HEADER_HEIGHT, _MAX_SIZE)
             return pair_page.document(runs[0], runs[1], by_step), (_DEFAULT_WIDTH, height)
         if self.is_gantt:
-            return self.document(runs[0]), _gantt_size(runs[0])
+            # A picture has the rows that its size was computed for, and nobody to unfold others.
+            return self.document(replace(runs[0], host_source=None)), _gantt_size(runs[0])
         from dptrace.viewers.base.screenshot import framed
 
         width = self.size[0] if self.size else _DEFAULT_WIDTH

@@ -56,13 +56,16 @@ class ServeOptions:
         Args:
             entry: the file in the cache that keeps the chart's index; None for none.
         """
+        from dptrace.viewers.gantt.host.host_data import HostAnswers
         from dptrace.viewers.gantt.page import served
         from dptrace.viewers.gantt.server import LOOPBACK, PageServer
         from dptrace.viewers.gantt.tiles.service import TileService
 
         with progress("Drawing", verbosity, measured=False):
-            drawn = served(run, gantt_chart, entry)
-        server = PageServer(drawn.page, drawn.files, TileService(drawn.store), self.host or LOOPBACK, self.port or 0)
+            drawn = served(run, gantt_chart, entry, host=True)
+        answers = {"host": HostAnswers(run, gantt_chart)}
+        service, host = TileService(drawn.store), self.host or LOOPBACK
+        server = PageServer(drawn.page, drawn.files, service, host, self.port or 0, answers)
         try:
             self._print_address(server, verbosity)
             if browser:

@@ -216,12 +216,19 @@ class Columns(EventSink):
         """
         for _ in range(3):
             try:
-                self._take(*complete_events(text, self._exact, self._with_comm_args))
+                self._take(*self._complete_events(text))
                 return
             except NeedsDecimal:
                 self._exact = True
             except _NeedsArgs:
                 self._with_comm_args = True
+
+    def _complete_events(self, text: bytes) -> tuple[int, list[Complete]]:
+        return complete_events(text, self._exact, self._with_comm_args)
+
+    def more(self, order: Int64) -> dict[str, Any]:
+        """Return what else a trace has of the events in *order*, by the name of its field."""
+        return {}
 
     def _take(self, count: int, complete: list[Complete]) -> None:
         codes = self._codes

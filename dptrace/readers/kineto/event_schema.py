@@ -17,9 +17,11 @@ __all__ = [
     "SPAN",
     "Args",
     "Complete",
+    "DetailArgs",
     "as_count",
     "code_of",
     "complete_events",
+    "detailed_events",
 ]
 
 DAMAGE = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
@@ -82,6 +84,15 @@ class Args(BasicArgs, frozen=True, gc=False):
 NO_ARGS = Args()
 
 
+class DetailArgs(Args, frozen=True, gc=False):
+    """The same with what one looks up about a single call or kernel."""
+
+    grid: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
+    block: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""))
+    bytes: Any = None
+    stack: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Call stack")
+
+
 class Complete(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="X"):
     """An event with a start and a duration."""
 
@@ -105,6 +116,14 @@ class _Exact(Complete, frozen=True, gc=False, tag_field="ph", tag="X"):
 
 class _ExactWithArgs(_Exact, frozen=True, gc=False, tag_field="ph", tag="X"):
     args: Args | None = NO_ARGS
+
+
+class _CompleteWithDetails(Complete, frozen=True, gc=False, tag_field="ph", tag="X"):
+    args: DetailArgs | None = None
+
+
+class _ExactWithDetails(_Exact, frozen=True, gc=False, tag_field="ph", tag="X"):
+    args: DetailArgs | None = None
 
 
 class _Phase(msgspec.Struct, frozen=True, gc=False):
@@ -167,6 +186,16 @@ def complete_events(text: bytes, exact: bool = False, with_comm_args: bool = Fal
         DAMAGE: the text is not a list of events.
     """
     return _events(exact, with_comm_args).decode(text)
+
+
+def detailed_events(text: bytes, exact: bool = False) -> tuple[int, list[Complete]]:
+    """Decode a JSON list of events as :func:`complete_events` does, with :class:`DetailArgs`."""
+    return _detailed(exact).decode(text)
+
+
+@cache
+def _detailed(exact: bool) -> _Events:
+    return _Events(_ExactWithDetails if exact else _CompleteWithDetails)
 
 
 def code_of(category: str | None) -> int:

@@ -20,6 +20,7 @@ from dptrace.readers.formats import pieces
 from dptrace.readers.kineto.columns import DAMAGE, Columns, EventSink
 from dptrace.readers.kineto.comm_metadata import with_global_ranks, with_gloo_groups
 from dptrace.readers.kineto.decode import PieceDecoder, add_stretch, take_events
+from dptrace.readers.kineto.detailed_columns import DetailedColumns
 from dptrace.readers.kineto.envelope import BLANK, End, Metadata, decode_document, end_of, recover_metadata
 from dptrace.readers.kineto.event_schema import as_count
 from dptrace.readers.kineto.json_stream import LIST
@@ -120,12 +121,13 @@ def read_into(source: Source, columns: EventSink, decoder: ParallelDecoder | Non
     return metadata, cut_off
 
 
-def read_trace(file: Source | Path, jobs: int = 1, comm_patterns: Sequence[str] = ()) -> Trace:
+def read_trace(file: Source | Path, jobs: int = 1, comm_patterns: Sequence[str] = (), detailed: bool = False) -> Trace:
     """Read one rank's trace.
 
     Args:
         jobs: maximum number of processes that decode a huge file; a file that one process reads as fast uses one.
         comm_patterns: regular expressions of further communication kernels.
+        detailed: also read the details of each event, in this process.
 
     Raises:
         TraceError: the file was not written by torch.profiler, or no event in it can be read.
@@ -133,8 +135,8 @@ def read_trace(file: Source | Path, jobs: int = 1, comm_patterns: Sequence[str] 
         DptraceError: one of the processes died.
     """
     source = Source.of(file)
-    columns = Columns()
-    with _decoder(source, columns, jobs) as decoder:
+    columns = DetailedColumns() if detailed else Columns()
+    with _decoder(source, columns, 1 if detailed else jobs) as decoder:
         metadata, cut_off = read_into(source, columns, decoder)
     if not columns.kept:
         raise _no_events(source, columns, cut_off)
@@ -202,6 +204,7 @@ def _assemble(
         device_names=_device_names(metadata.devices),
         damage=(*damage_of(source.name, columns, cut_off), *(f"{source.name}: {sentence}" for sentence in damage)),
         cut=bool(cut_off) and not columns.saw_last_event,
+        **columns.more(order),
     )
 
 

@@ -1,12 +1,13 @@
-/** A card in a corner of the page with the figures of the selection, the measurement or the search; one at a time. */
+/** The panel beside the chart, or below it on a narrow page: a selection, a measurement or a search; one at a time. */
 
 import { element } from "../../base/static/dom.js";
 
 export class Card {
   #close = () => {};
 
-  constructor(root) {
-    this.root = root;
+  /** `changed` is called when the panel has appeared or gone. */
+  constructor(root, changed = () => {}) {
+    Object.assign(this, { root, changed });
     this.key = null;
     this.title = element("h2");
     this.body = element("div", "body");
@@ -15,18 +16,22 @@ export class Card {
     close.addEventListener("click", () => this.hide());
     const head = element("div", "top");
     head.append(this.title, close);
-    root.append(head, this.body);
+    const inside = element("div", "inside");
+    inside.append(head, this.body);
+    root.append(inside);
   }
 
-  /** Show nodes under a title; `x` is the screen position of what they describe, which the card must not cover. */
-  show(key, title, nodes, { x = 0, close = () => {} } = {}) {
+  /** Show nodes under a title; `close` is called when others replace them, or nothing does. */
+  show(key, title, nodes, { close = () => {} } = {}) {
     if (this.key !== null && this.key !== key) this.#close();
     Object.assign(this, { key });
     this.#close = close;
     this.title.textContent = this.title.title = title;
     this.body.replaceChildren(...nodes);
-    if (this.root.hidden) this.root.classList.toggle("left", x > innerWidth / 2);
+    this.body.scrollTop = 0;
+    const appears = this.root.hidden;
     this.root.hidden = false;
+    if (appears) this.changed();
   }
 
   /** Hide the card; with `key`, only if it was shown under that key. */
@@ -37,5 +42,6 @@ export class Card {
     this.#close = () => {};
     this.root.hidden = true;
     close();
+    this.changed();
   }
 }

@@ -57,3 +57,9 @@ export async function columnsOf(scene) {
   });
   return { ...columns, start, duration, offsets, exposedFrom, categories: scene.categories.length };
 }
+
+/** Unpack texts: JSON, compressed, in base64. */
+export async function texts(packed) {
+  const stream = new Blob([bytesOf(packed)]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).json();
+}

@@ -33,6 +33,8 @@ const MARKED_MS = 1800;
 const NARROW = 700, NARROW_LEFT = 92, TICK = 78;
 /** Window size from which the page uses a larger font; gantt.css has the same query. */
 const LARGE = { query: "(min-width: 2400px) and (min-height: 1300px)", letters: 15 };
+/** Width below which the panel is below the chart; host.css has the same query. */
+const BELOW = "(max-width: 999px)";
 /** In pixels: minimum height of the rows, margin below them, and the overflow up to which no scrollbar is shown. */
 const FRAME = { least: 300, below: 14, spare: 60 };
 
@@ -90,7 +92,8 @@ function fitLayout(main, mini, stage, names, scrolling, labels) {
     scrolling.place(frame);
   };
   const { whole, left } = stage.scene.layout;
-  const free = () => Math.max(FRAME.least, innerHeight - main.within(document.documentElement).top - FRAME.below - $("#causes").offsetHeight);
+  const panel = () => (matchMedia(BELOW).matches ? $("#card").offsetHeight : 0);
+  const free = () => Math.max(FRAME.least, innerHeight - main.within(document.documentElement).top - FRAME.below - $("#causes").offsetHeight - panel());
   /** Adapt margin, font and row height to the window's size. */
   const resized = () => {
     const large = matchMedia(LARGE.query).matches, letters = large ? LARGE.letters : 12;
@@ -164,10 +167,12 @@ async function start() {
   });
   let interactions = null;
   const picture = new Picture(main, new Raster(lod, stage.rows, palette), hidden, {
-    rows: () => stage.visible,
+    // The host's rows have kinds of their own, and are drawn over the others.
+    rows: () => stage.visible.filter(({ host }) => !host),
     height: () => stage.frame,
     bands: () => stage.blocks.filter((block) => block.shaded),
     over: (context, view) => {
+      interactions?.under(context, view);
       labels.draw(context, view);
       timeSaved.draw(context, view);
       frameMarked(context, view, stage, labels.looks);
@@ -215,10 +220,19 @@ async function start() {
   });
   interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, summary, redraw });
   const order = new RowOrder($("#order"), stage, scene);
+  interactions.card.changed = () => {
+    hover.rest();
+    // Beside the chart, the panel takes no height.
+    if (!matchMedia(BELOW).matches) return;
+    resized();
+    stage.changed();
+    $("#card").scrollIntoView({ block: "nearest" });
+  };
   const findings = new Findings($("#findings"), { scene, lod, stage, navigation, interactions, resized: () => {
     resized();
     stage.changed();
   } });
+  if (!scene.served) await interactions.host.begin();
   const printView = new PrintView($("#sheets"), { picture, stage, scene, plot: main, theme });
   // Bokeh drew the first axis labels before formatTicks was set.
   main.repaint();
@@ -245,6 +259,8 @@ async function start() {
     timing.bytes ??= lod.connection.bytes;
     ready();
   });
+  // Only now, so that no answer to the chart's own requests arrives unheard.
+  await interactions.host.begin();
 }
 
 function showProblem(text, error) {

@@ -49,6 +49,21 @@ export class Hover {
     document.addEventListener("toggle", () => this.follow(true), { capture: true });
   }
 
+  /** The last mouse event over the plot, or null. */
+  get pointer() {
+    return this.#pointer;
+  }
+
+  /** Return the lines of a tooltip over a host's row; the page sets it. */
+  hostTip() {
+    return null;
+  }
+
+  /** Hide the tooltip until the pointer moves: the chart has moved under it. */
+  rest() {
+    this.#leave();
+  }
+
   get quiet() {
     return this.#quiet;
   }
@@ -158,6 +173,7 @@ export class Hover {
   }
 
   #row(index, point) {
+    if (this.row.host) return this.hostTip(this.row, point);
     if (this.row.role === "phases") return this.#part(index, point);
     if (index < 0) return null;
     if (this.row.role === "idle") return this.#cause(index);
@@ -165,6 +181,13 @@ export class Hover {
     const lines = collective ? this.#collective(index) : this.#kernel(index);
     const count = (this.row.lod ?? this.lod).count(this.row.found, point.time - point.pixel / 2, point.time + point.pixel / 2);
     return [...lines, line(this.#where(index), "dim"), ...(count > 1 ? [line(`${integer(count)} intervals under the pointer`, "dim")] : [])];
+  }
+
+  /** Return the name of an interval of a row. */
+  titleOf({ role }, index) {
+    if (role === "idle") return this.scene.categories[this.lod.category[index]].label;
+    if (this.scene.lanes[laneAt(this.lod, index)].role !== "collectives") return shortName(this.scene.names[this.columns.name[index]]);
+    return collectiveName(this.scene.collectives[this.columns.name[index]]);
   }
 
   #span(index) {

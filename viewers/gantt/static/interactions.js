@@ -2,12 +2,14 @@
 
 import { Card } from "./card.js";
 import { element, swatch, table, typing } from "../../base/static/dom.js";
+import { Cursor } from "./cursor.js";
 import { ExtraRows } from "./extra_rows.js";
 import { SearchBar } from "./search_bar.js";
 import { Link, stepNamed } from "./hash.js";
 import { CollectiveKinds } from "./collective_kinds.js";
 import { Measure } from "./measure.js";
 import { CollectiveMembers } from "./collective_members.js";
+import { HostView } from "./host_view.js";
 import { SearchIndex } from "./search.js";
 import { ServedSearch } from "./served_search.js";
 import { Selection } from "./select.js";
@@ -28,7 +30,9 @@ export class Interactions {
     this.extraRows = new ExtraRows(stage, lod, scene, columns);
     const intervals = scene.lanes.reduce((sum, { role, count }) => sum + (role === "exposure" ? count : 0), 0);
     Object.assign(this, { summary, columns, eagerKinds: intervals <= MAX_EAGER_INTERVALS });
-    this.selection = new Selection({ plot, hover, stage, lod, scene, columns, members: this.members, card: this.card, redraw });
+    this.host = new HostView({ plot, hover, stage, lod, scene, columns, card: this.card, redraw, button: $("#host") });
+    this.selection = new Selection({ plot, hover, stage, lod, scene, columns, members: this.members, card: this.card, host: this.host.panel, redraw });
+    this.cursor = new Cursor({ root: $("#figure"), says: $("#cursor"), plot, hover, stage, lod, navigation, selection: this.selection, host: this.host.panel, redraw });
     const searchIndex = scene.served ? new ServedSearch(lod) : new SearchIndex(lod, scene, columns);
     this.searchBar = new SearchBar({ input: $("#find"), output: $("#found"), searchIndex, plot, navigation, stage, scene, lod, card: this.card, redraw });
     searchIndex.changed = () => {
@@ -46,6 +50,7 @@ export class Interactions {
   #dress(looks) {
     for (const plot of [this.plot, this.mini]) plot.dress(looks.chrome);
     this.hover.dress(looks);
+    this.host.flame.dress(looks);
     this.measure.dress(looks);
     press("#theme", looks.name === "dark");
     this.redraw();
@@ -64,10 +69,17 @@ export class Interactions {
     on("#keys button", () => $("#keys").close());
   }
 
+  /** Draw rows that the raster does not. */
+  under(context, view) {
+    this.host.flame.draw(context, view, this.stage.visible);
+  }
+
   /** Draw over the rows. */
   over(context, view) {
     this.searchBar.draw(context, view, this.theme.looks);
     this.selection.draw(context, view, this.theme.looks);
+    this.host.panel.draw(context, view, this.theme.looks);
+    this.cursor.draw(context, view, this.theme.looks);
   }
 
   /** Draw over the minimap's rows. */
@@ -91,6 +103,7 @@ export class Interactions {
   moved() {
     if (this.eagerKinds) this.summary.kinds = this.kinds;
     this.searchBar.report();
+    this.host.moved();
   }
 
   /** Called when the server has answered: shows what waited for it. */
@@ -108,9 +121,14 @@ export class Interactions {
     press("#idle", yes);
   }
 
+  /** Return the GPU under the pointer, else that of the keyboard, of the selection, or the first in the frame. */
+  #pointedTrack() {
+    return this.hover.row?.track ?? this.cursor.row?.track ?? this.selection.chosen?.track ?? this.stage.blocks[0]?.track;
+  }
+
   /** Show or hide the streams of the GPU under the pointer, else of the selected one, else of the first in the frame. */
   #streams() {
-    const track = this.hover.row?.track ?? this.selection.chosen?.track ?? this.stage.blocks[0]?.track;
+    const track = this.#pointedTrack();
     if (track === undefined) return;
     this.extraRows.showStreams(track);
     press("#streams", this.extraRows.open.size > 0);
@@ -124,6 +142,7 @@ export class Interactions {
       m: () => (this.measure.mode = !this.measure.mode),
       i: () => this.showIdle(),
       r: () => this.#streams(),
+      c: () => this.host.fold(this.#pointedTrack()),
       escape: () => this.#escape(),
     };
     const action = actions[event.key.toLowerCase()];

@@ -4,6 +4,8 @@ import { element } from "../../base/static/dom.js";
 
 export class RowNames {
   #buttons = new Map();
+  /** The buttons of rows that can be unfolded, by GPU and name. */
+  #folds = new Map();
 
   constructor(root, stage, scene) {
     Object.assign(this, { root, stage, scene });
@@ -12,7 +14,7 @@ export class RowNames {
     this.list.setAttribute("aria-label", "GPUs: click to collapse or expand");
     if (scene.tracks.length > 1) root.append(this.#allButtons());
     root.append(this.list);
-    this.list.addEventListener("click", (event) => this.#toggle(event.target.closest("button")));
+    this.list.addEventListener("click", (event) => this.#toggle(event.target.closest("button.track")));
     this.list.addEventListener("keydown", (event) => this.#key(event));
   }
 
@@ -73,7 +75,7 @@ export class RowNames {
       const { place } = this.scene.tracks[block.track];
       // Beside the label of the second row; a collapsed GPU has it in its tooltip.
       if (place && !collapsed && block.rows.length > 1) nodes.push(label(place, block.rows[1], "place"));
-      if (!collapsed) for (const row of block.rows) nodes.push(label(row.label, row));
+      if (!collapsed) for (const row of block.rows) nodes.push(row.toggle ? this.#foldable(row) : label(row.label, row));
     }
     for (const strip of this.stage.strips) nodes.push(label(strip.label, strip, "row strip"));
     this.#buttons = shown;
@@ -89,6 +91,22 @@ export class RowNames {
       if (node.nextSibling !== before || node.parentNode !== this.list) this.list.insertBefore(node, before);
       before = node;
     }
+  }
+
+  /** Return the name of a row that can be unfolded, as a button; the same one each time, which keeps its focus. */
+  #foldable(row) {
+    const key = `${row.track} ${row.host.thread} ${row.label}`;
+    if (!this.#folds.has(key)) {
+      const button = Object.assign(element("button", "row fold", row.label), { type: "button", title: "Show all levels of this GPU's host rows, or the outermost ones (C)" });
+      button.addEventListener("click", () => button.act());
+      this.#folds.set(key, button);
+    }
+    const button = this.#folds.get(key);
+    button.act = row.toggle;
+    button.setAttribute("aria-expanded", String(row.open));
+    const height = Math.min(row.h, 26);
+    Object.assign(button.style, { top: `${row.y}px`, height: `${height}px`, lineHeight: `${height}px` });
+    return button;
   }
 
   #button(track) {

@@ -20,6 +20,8 @@ export class Navigation {
   #stepRange = null;
   #strip = 0;
   #pointer = 0.5;
+  /** The interval under the pointer when a button was pressed. */
+  #aim = -1;
 
   constructor(plot, scene, hover, bounds) {
     Object.assign(this, { plot, scene, hover, bounds });
@@ -30,6 +32,8 @@ export class Navigation {
     plot.events.addEventListener("mouseleave", () => (this.#pointer = 0.5));
     plot.events.addEventListener("click", (event) => this.#click(event));
     plot.events.addEventListener("dblclick", () => this.#interval());
+    // The first click of two can open the panel, which moves the chart under the pointer.
+    plot.events.addEventListener("mousedown", ({ detail }) => detail < 2 && (this.#aim = hover.index));
     addEventListener("keydown", (event) => this.#down(event));
     addEventListener("keyup", (event) => this.#held.delete(event.key.toLowerCase()));
     addEventListener("blur", () => this.#held.clear());
@@ -96,9 +100,9 @@ export class Navigation {
     if (step >= 0) this.step(step, hit.strip);
   }
 
-  /** Zoom to the interval under the pointer. */
+  /** Zoom to the interval that was under the pointer. */
   #interval() {
-    const { index, lod } = this.hover;
+    const { lod } = this.hover, index = this.#aim;
     if (index < 0) return;
     const margin = lod.duration[index] * MARGIN.interval;
     this.show(lod.start[index] - margin, lod.start[index] + lod.duration[index] + margin);

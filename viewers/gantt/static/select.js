@@ -27,34 +27,36 @@ export function memberRows(memberDetails, scene, lod) {
 }
 
 export class Selection {
-  constructor({ plot, hover, stage, lod, scene, columns, members, card, redraw }) {
-    Object.assign(this, { plot, hover, stage, lod, scene, columns, members, card, redraw, chosen: null });
-    plot.events.addEventListener("click", (event) => this.#click(event));
+  constructor({ plot, hover, stage, lod, scene, columns, members, card, host, redraw }) {
+    Object.assign(this, { plot, hover, stage, lod, scene, columns, members, card, host, redraw, chosen: null });
+    plot.events.addEventListener("click", () => this.#click());
   }
 
-  async #click(event) {
+  async #click() {
     const { index, row } = this.hover;
     if (index < 0 || !row || ["phases", "idle"].includes(row.role)) return;
-    await this.choose(index, row.track, event.clientX);
+    await this.choose(index, row.track);
   }
 
   /** Select an interval by its index. */
-  async choose(index, track, x = 0) {
+  async choose(index, track) {
     const { role } = this.scene.lanes[laneAt(this.lod, index)];
     // Intervals of a served page are held as long as they are selected.
     [index] = await this.lod.hold([this.lod.placeOf(index)]);
     this.chosen = { index, track, role, memberDetails: null };
     await this.members.ready(index);
+    const launch = await this.host.factsOf(track, index);
     if (this.chosen?.index !== index) return;
+    this.chosen.launch = launch;
     if (role === "collectives") this.chosen.memberDetails = this.members.of(index);
     const [title, nodes] = role === "collectives" ? this.#collective() : this.#kernel();
-    this.card.show("selection", title, nodes, { x, close: () => this.clear() });
+    this.card.show("selection", title, nodes, { close: () => this.clear() });
     this.redraw();
   }
 
   clear() {
     if (!this.chosen) return;
-    this.chosen = null;
+    this.chosen = this.host.launch = null;
     this.card.hide("selection");
     this.redraw();
   }
@@ -69,7 +71,8 @@ export class Selection {
       ["duration", duration(lod.duration[index])],
       ...(delay === null ? [] : [["launched", `${duration(delay)} before its start`]]),
       [streamWord(owner), String(scene.columns.streams[columns.stream[index]])],
-    ].map(([key, text]) => [key, visible(text)]);
+      ...this.chosen.launch,
+    ].map(([key, text]) => [key, key === "stack" ? text : visible(text)]);
   }
 
   #kernel() {
@@ -88,7 +91,7 @@ export class Selection {
     if (!memberDetails) return [visible(title), [name, table(null, [...this.#facts(index, track), ["exposed", `${duration(exposed)} (${percentOf(exposed, time)})`]], "facts-table")]];
     const rows = memberRows(memberDetails, scene, lod).map(({ track: member, last, cells: [label, ...rest] }) => Object.assign([this.#rankButton(member, label), ...rest], { className: last ? "last" : "" }));
     const head = ["rank", "arrival", "wait", "transfer", "exposed", "overlapped"];
-    return [visible(title), [name, table(null, this.#shared(known, memberDetails), "facts-table"), ...(memberDetails.transfer === null ? [] : [this.#bars(memberDetails)]), table(head, rows)]];
+    return [visible(title), [name, table(null, this.#shared(known, memberDetails), "facts-table"), ...(memberDetails.transfer === null ? [] : [this.#bars(memberDetails)]), table(head, rows), table(null, this.#facts(index, track), "facts-table")]];
   }
 
   /** Return a button that scrolls to a rank. */

@@ -12,6 +12,7 @@ import pytest
 from dptrace.run.run import Run
 from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt.chart import Role, chart
+from dptrace.viewers.gantt.host.host_data import HostAnswers
 from dptrace.viewers.gantt.server import PageServer
 from dptrace.viewers.gantt.tiles.service import TileService
 from tests.support.browser import browser_test, chromium, open_page, until
@@ -32,8 +33,9 @@ def browser() -> Iterator[Browser]:
 @contextmanager
 def served(run: Run) -> Iterator[str]:
     """Serve a run; yields the address."""
-    drawn = gantt.served(run)
-    server = PageServer(drawn.page, drawn.files, TileService(drawn.store))
+    drawn = gantt.served(run, host=True)
+    answers = {"host": HostAnswers(run, chart(run))}
+    server = PageServer(drawn.page, drawn.files, TileService(drawn.store), answers=answers)
     try:
         yield server.url
     finally:

@@ -1,0 +1,259 @@
+"""Every call of the threads that launched a device's work, nested; for pages that show what the host did.
+
+::
+
+    thread   ├─ annotations ─────────────────────┤     in a flame of their own
+             ├ aten::linear ─────────────┤             depth 0
+              ├ aten::addmm ───────────┤               depth 1
+                     ├ cudaLaunchKernel ┤              depth 2
+
+Figures do not need them: :mod:`dptrace.timeline.host_events` reduces them to what figures need.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TypeAlias
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.arrays import unique
+from dptrace.core.intervals import EMPTY, Int64
+from dptrace.readers.communication import GLOO_PREFIX
+from dptrace.readers.trace import Category, EventDetails, Trace
+from dptrace.timeline.gloo import enqueuing_operator
+from dptrace.timeline.host_events import ALLOCATOR, DATA_LOADER, SYNCHRONIZING
+from dptrace.timeline.launches import last_above, launches
+from dptrace.timeline.model import Timeline
+
+__all__ = ["CallKind", "Flame", "HostCalls", "HostSource", "host_calls", "nesting"]
+
+_READS_A_SCALAR = ("aten::_local_scalar_dense", "aten::item")
+"""Operators behind ``tensor.item()``, which wait for the device."""
+_MARKS = ("ProfilerStep#", "Optimizer.", *DATA_LOADER)
+"""Starts of labels that older torch records as operators."""
+_AUTOGRAD = "autograd::engine::evaluate_function"
+
+
+class CallKind(IntEnum):
+    """What a host event is."""
+
+    OPERATOR = 0
+    RUNTIME = 1
+    """A call of the device's runtime or driver: a launch, a copy."""
+    ALLOCATOR = 2
+    SYNCHRONIZING = 3
+    ANNOTATION = 4
+    MODULE = 5
+    """The forward of an ``nn.Module``, recorded with ``with_stack=True``."""
+    PYTHON = 6
+    """Another Python function; only long ones are read."""
+
+
+class Flame(IntEnum):
+    """Events that nest among themselves."""
+
+    CALLS = 0
+    LABELS = 1
+    """Annotations and modules."""
+    PYTHON = 2
+
+
+_FLAME_OF = np.array([Flame.CALLS] * 4 + [Flame.LABELS] * 2 + [Flame.PYTHON], np.uint8)
+
+
+class HostCalls(msgspec.Struct, frozen=True):
+    """The host events of one rank's launching threads, sorted by thread, flame, start; one entry per event."""
+
+    names: tuple[str, ...] = ()
+    threads: tuple[str, ...] = ()
+    """Name of each thread: ``main``, ``autograd``, or the file's id."""
+    details: tuple[EventDetails, ...] = ()
+    start_ns: Int64 = msgspec.field(default_factory=lambda: EMPTY[0])
+    end_ns: Int64 = msgspec.field(default_factory=lambda: EMPTY[0])
+    name: NDArray[np.int32] = msgspec.field(default_factory=lambda: np.empty(0, np.int32))
+    kind: NDArray[np.uint8] = msgspec.field(default_factory=lambda: np.empty(0, np.uint8))
+    """:class:`CallKind` values."""
+    thread: NDArray[np.int32] = msgspec.field(default_factory=lambda: np.empty(0, np.int32))
+    """Index into ``threads``."""
+    depth: NDArray[np.int32] = msgspec.field(default_factory=lambda: np.empty(0, np.int32))
+    """Number of events of the same thread and flame around it."""
+    parent: NDArray[np.int32] = msgspec.field(default_factory=lambda: np.empty(0, np.int32))
+    """Index of the innermost of these, or -1."""
+    detail: NDArray[np.int32] = msgspec.field(default_factory=lambda: np.empty(0, np.int32))
+    """Index into ``details``."""
+    device_start_ns: Int64 = msgspec.field(default_factory=lambda: EMPTY[0])
+    """Start of each interval on a device, ascending; on a CPU, of each operator and collective."""
+    device_lane: Int64 = msgspec.field(default_factory=lambda: EMPTY[0])
+    """Its stream or thread, as in a timeline."""
+    device_call: NDArray[np.int32] = msgspec.field(default_factory=lambda: np.empty(0, np.int32))
+    """Index of the call that launched it, or -1."""
+    device_detail: NDArray[np.int32] = msgspec.field(default_factory=lambda: np.empty(0, np.int32))
+    device_correlation: Int64 = msgspec.field(default_factory=lambda: EMPTY[0])
+    """The id that links it to its launch; -1 without one."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def flame(self) -> NDArray[np.uint8]:
+        """The :class:`Flame` of each event."""
+        flames: NDArray[np.uint8] = _FLAME_OF[self.kind]
+        return flames
+
+    def device_index(self, timeline: Timeline) -> Int64:
+        """Return for each interval of a timeline its place in the columns ``device_…``, or -1."""
+        if not len(self.device_start_ns):
+            return np.full(len(timeline), -1, np.int64)
+        count = len(self.device_start_ns)
+        lanes, lane = np.unique(np.append(self.device_lane, timeline.lane), return_inverse=True)
+        _, time = np.unique(np.append(self.device_start_ns, timeline.start_ns), return_inverse=True)
+        key = time * len(lanes) + lane
+        # The first of equal ones: on a CPU, the outermost operator.
+        known, first = np.unique(key[:count], return_index=True)
+        place = np.minimum(np.searchsorted(known, key[count:]), len(known) - 1)
+        found: Int64 = np.where(known[place] == key[count:], first[place], -1)
+        return found
+
+
+HostSource: TypeAlias = Callable[[Timeline], "HostCalls | None"]
+"""Reads the host calls of a timeline's rank; None where they can't be read."""
+
+
+def host_calls(trace: Trace) -> HostCalls:
+    """Collect the calls of the threads that launched work or run the loop; *trace* was read with details."""
+    device, launch = _device_events(trace)
+    kind = _kinds(trace, on_device=bool((trace.category >= Category.KERNEL).any()))
+    marks = trace.named("ProfilerStep#") & (trace.category <= Category.ANNOTATION)
+    threads = unique(np.append(trace.thread[launch[launch >= 0]], trace.thread[marks]))
+    host = np.flatnonzero((trace.category <= Category.LAUNCH) & np.isin(trace.thread, threads))
+    thread = np.searchsorted(threads, trace.thread[host])
+    group = thread * len(Flame) + _FLAME_OF[kind[host]]
+    order = np.argsort(group, kind="stable")  # those of a group stay sorted by start, longer ones first
+    host, thread, group = host[order], thread[order], group[order]
+    depth, parent = nesting(trace.start_ns[host], trace.end_ns[host], group)
+    place = np.full(len(trace), -1, np.int32)
+    place[host] = np.arange(len(host), dtype=np.int32)
+    detail = trace.detail if len(trace.detail) else np.zeros(len(trace), np.int32)
+    return HostCalls(
+        names=trace.names,
+        threads=_thread_names(trace, threads, marks),
+        details=trace.details or (EventDetails(),),
+        start_ns=trace.start_ns[host],
+        end_ns=trace.end_ns[host],
+        name=trace.name[host],
+        kind=kind[host],
+        thread=thread.astype(np.int32),
+        depth=depth,
+        parent=parent,
+        detail=detail[host],
+        device_start_ns=trace.start_ns[device],
+        device_lane=_lanes(trace, device),
+        device_call=np.where(launch >= 0, place[launch], -1).astype(np.int32),
+        device_detail=detail[device],
+        device_correlation=trace.correlation[device],
+    )
+
+
+def _device_events(trace: Trace) -> tuple[Int64, Int64]:
+    """Return the events that a timeline may hold, ascending, and the call that launched each, or -1."""
+    device = np.flatnonzero(trace.category >= Category.KERNEL)
+    if len(device):
+        return device, launches(trace, device)
+    comm = np.flatnonzero((trace.category == Category.ANNOTATION) & trace.named(GLOO_PREFIX))
+    events = np.sort(np.append(np.flatnonzero(trace.category == Category.CPU_OP), comm))
+    launch = events.copy()
+    operator = enqueuing_operator(trace, comm)
+    launch[np.searchsorted(events, comm)] = np.where(operator == comm, -1, operator)
+    return events, launch
+
+
+def _lanes(trace: Trace, events: Int64) -> Int64:
+    on_device = trace.category[events] >= Category.KERNEL
+    return np.where(on_device, trace.stream[events], trace.thread[events]).astype(np.int64)
+
+
+def _kinds(trace: Trace, on_device: bool) -> NDArray[np.uint8]:
+    def named(test: Callable[[str], object]) -> NDArray[np.bool_]:
+        return trace.events_named(np.fromiter((bool(test(name)) for name in trace.names), np.bool_, len(trace.names)))
+
+    kind = np.full(len(trace), CallKind.OPERATOR, np.uint8)
+    launch, op, python = (trace.category == c for c in (Category.LAUNCH, Category.CPU_OP, Category.PYTHON))
+    kind[launch] = CallKind.RUNTIME
+    kind[launch & named(SYNCHRONIZING.match)] = CallKind.SYNCHRONIZING
+    kind[launch & named(ALLOCATOR.match)] = CallKind.ALLOCATOR
+    if on_device:
+        kind[op & named(lambda name: name in _READS_A_SCALAR)] = CallKind.SYNCHRONIZING
+    kind[(trace.category == Category.ANNOTATION) | (op & trace.named(*_MARKS))] = CallKind.ANNOTATION
+    kind[python] = CallKind.PYTHON
+    kind[python & named(re.compile("nn.Module: ").match)] = CallKind.MODULE
+    return kind
+
+
+def _thread_names(trace: Trace, threads: NDArray[np.int32], marks: NDArray[np.bool_]) -> tuple[str, ...]:
+    """Name the thread of the training loop and that of autograd's engine; others have the file's id."""
+    names = {int(thread): trace.threads[thread] if trace.threads else str(thread) for thread in threads}
+    engine = trace.thread[trace.named(_AUTOGRAD) & (trace.category == Category.CPU_OP)]
+    if len(engine) and (most := int(np.bincount(engine).argmax())) in names:
+        names[most] = "autograd"
+    if marks.any():
+        names[int(trace.thread[marks][0])] = "main"
+    return tuple(names.values())
+
+
+def nesting(start: Int64, end: Int64, group: Int64) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the depth of each event, and the index of the event around it, or -1.
+
+    The event around one is the last before it in its group that ends after its start. So no two events of a depth run
+    at the same time, even where events overlap partly (pytorch#174555).
+
+    Args:
+        start, end, group: sorted by group, then start, then longer events first.
+    """
+    if not len(start):
+        return np.empty(0, np.int32), np.empty(0, np.int32)
+    depth, parent = _proper_nesting(start, end, group)
+    inside = parent >= 0
+    if (end[parent[inside]] < end[inside]).any():
+        depth, parent = _any_nesting(start, end, group)
+    return depth.astype(np.int32), parent.astype(np.int32)
+
+
+def _proper_nesting(start: Int64, end: Int64, group: Int64) -> tuple[Int64, Int64]:
+    """Do this for events that end no later than the one around them, in half the time; else a parent ends too early."""
+    # The depth is the number of events that run: those begun less those ended. Empty ones enclose nothing.
+    lasting = end > start
+    begun: Int64 = np.cumsum(lasting) - lasting
+    times, time = np.unique(np.append(end[lasting], start), return_inverse=True)
+    count = int(lasting.sum())
+    ended = np.sort(group[lasting] * len(times) + time[:count])
+    depth = begun - np.searchsorted(ended, group * len(times) + time[count:], side="right")
+    order = np.argsort(depth, kind="stable")
+    edges = np.searchsorted(depth[order], np.arange(int(depth.max()) + 2))
+    parent = np.full(len(start), -1, np.int64)
+    above = order[edges[0] : edges[1]]
+    for level in range(1, len(edges) - 1):
+        own = order[edges[level] : edges[level + 1]]
+        above = above[lasting[above]]
+        parent[own] = above[np.searchsorted(above, own) - 1]
+        above = own
+    return depth, parent
+
+
+def _any_nesting(start: Int64, end: Int64, group: Int64) -> tuple[Int64, Int64]:
+    """Do this for events that may overlap partly."""
+    count = len(start)
+    first = np.searchsorted(group, group, side="left")
+    around = last_above(end, np.arange(count) - 1, start)
+    nested = (around < np.arange(count)) & (around >= first) & (end[around] > start)
+    parent = np.where(nested, around, -1)
+    # Each round doubles the number of ancestors that are counted.
+    depth, above = nested.astype(np.int64), parent.copy()
+    while len(open_ := np.flatnonzero(above >= 0)):
+        further = above[open_]
+        depth[open_], above[open_] = depth[open_] + depth[further], above[further]
+    return depth, parent
