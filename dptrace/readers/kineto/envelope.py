@@ -62,10 +62,12 @@ class _Document(msgspec.Struct, frozen=True):
 
 def decode_document(head: bytes, tail: bytes) -> Metadata | None:
     """Decode the document around an emptied list of events; return None if it is not a document."""
+    text = head + tail
     try:
+        text.decode()  # the decoder does not look at keys that it skips: a damaged one hides its value
         if head == b"[":
-            return Metadata() if msgspec.json.decode(head + tail) == [] else None
-        document = msgspec.json.decode(head + tail, type=_Document)
+            return Metadata() if msgspec.json.decode(text) == [] else None
+        document = msgspec.json.decode(text, type=_Document)
     except DAMAGE:
         return None
     return Metadata(

@@ -44,6 +44,20 @@ def test_what_can_be_found_in_damaged_metadata_is() -> None:
     assert "can't be decoded" in metadata.damage[0]
 
 
+def test_a_damaged_key_that_hides_its_value_is_reported(tmp_path: Path) -> None:
+    """A byte in ``distributedInfo`` that is no UTF-8 costs no event, and a note says what was not read."""
+    path = tmp_path / "t.json"
+    steps().write(path)
+    document = json.loads(path.read_text())
+    events = document.pop("traceEvents")
+    text = json.dumps({**document, "traceEvents": events}).encode()
+    whole, damaged = read(tmp_path, text), read(tmp_path, text.replace(b"distributedInfo", b"distribut\xa4dInfo"))
+
+    assert () == whole.damage
+    assert "can't be decoded" in damaged.damage[0]
+    assert whole.start_ns.tolist() == damaged.start_ns.tolist()
+
+
 @pytest.mark.parametrize("sound", [True, False])
 def test_the_list_ends_before_what_follows_it(sound: bool) -> None:
     """Brackets in the last event and after the list are not its end."""
