@@ -211,6 +211,32 @@ def test_nothing_runs_off_a_narrow_page(browser: Browser, name: str, request: py
         assert [] == errors
 
 
+_BOXES = """() => {
+    const { prototype } = CanvasRenderingContext2D, { fillText } = prototype, { text } = dptrace.labels.looks.chrome;
+    const inBoxes = [];
+    prototype.fillText = function (label, x, y) {
+        const row = dptrace.stage.visible.find((one) => y > one.y && y < one.y + one.h);
+        if (row?.role === "phases" && this.fillStyle === text.toLowerCase()) inBoxes.push(label);
+    };
+    dptrace.picture.draw(true);
+    prototype.fillText = fillText;
+    return inBoxes;
+}"""
+
+
+@browser_test
+def test_boxes_of_labels_hide_no_row_of_a_collapsed_gpu(browser: Browser, many: Path) -> None:
+    """Where idle time interrupts a phase, its label has a neutral box if the GPU is expanded."""
+    with open_page(browser, many) as (page, _):
+        settle(page)
+        collapsed = page.evaluate(_BOXES)
+        page.evaluate("dptrace.stage.collapseAll(false)")
+        settle(page)
+
+        assert [] == collapsed
+        assert page.evaluate(_BOXES)
+
+
 @browser_test
 def test_rows_grow_with_the_window(browser: Browser, two: Path) -> None:
     """A large window also has a larger font."""

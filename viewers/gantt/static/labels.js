@@ -176,7 +176,8 @@ export class Labels {
         if (this.#share(row, others, under, view) <= MIXED_PHASE) best = { text, x, share };
       }
     }
-    return best && this.#text(best.text, best.x, row, category, view, true);
+    // In the one row of a collapsed GPU, boxes would hide the work that they stand for.
+    return best && !this.stage.collapsed[row.track] && this.#text(best.text, best.x, row, category, view, true);
   }
 
   /** Return the share of categories in the time between two x positions of a row. */
