@@ -65,7 +65,7 @@ def kinds(calls: HostCalls) -> dict[str, CallKind]:
 
 
 def test_kinds_follow_from_category_and_name(tmp_path: Path) -> None:
-    """Allocator calls and synchronization are told from other calls, .item() and old marks from operators."""
+    """Allocator calls and synchronization differ from other calls, .item() and old marks from operators."""
     file = training_step(KinetoFile(), 1, 0)
     names = ("cudaMalloc", "cudaFree", "hipMalloc", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpyAsync")
     for place, name in enumerate(names):

@@ -81,7 +81,7 @@ def shortened(text: str, room: float, size: float = 12) -> str:
 class Canvas:
     """Collect shapes, then :meth:`finish`.
 
-    One with *dark* tells of each shape its color on a dark page, as the properties --n (fill) and --s (stroke).
+    One with *dark* carries each shape's color on a dark page, as the properties --n (fill) and --s (stroke).
     """
 
     def __init__(self, width: float, height: float, title: str, dark: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Names on the Gantt page: of collectives, of waits and whom they are for, of ranks in their mesh."""
+"""Names on the Gantt page: of collectives, of waits and the rank that they are for, of ranks in their mesh."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_wait_names_the_rank_and_its_time(browser: Browser, tmp_path: Path) ->
 
 @browser_test
 def test_where_a_rank_is_missing_the_page_says_so(browser: Browser, tmp_path: Path) -> None:
-    """How much of the exposed time is waiting can't be told: no figure, no grey, but the reason."""
+    """How much of the exposed time is waiting is unknown: no figure, no grey, but the reason."""
     with open_page(browser, written(late_run(30, size=2), tmp_path / "lacking.html")) as (page, errors):
         settle(page)
         indicator = page.locator(".indicator[data-key=waiting]")

@@ -280,10 +280,10 @@ def test_a_bad_request_is_refused_in_a_sentence(
     served: PageServer, capsys: pytest.CaptureFixture[str], name: str, body: bytes
 ) -> None:
     """With status 400 and no traceback, however it is wrong."""
-    status, _, told = post(served, root(served) + name, body)
+    status, _, shown = post(served, root(served) + name, body)
 
-    assert 400 == status, told
-    assert b"Traceback" not in told
+    assert 400 == status, shown
+    assert b"Traceback" not in shown
     assert ("", "") == tuple(capsys.readouterr())
 
 

@@ -14,7 +14,7 @@ export function collectiveTexts(known) {
   return known.bytes ? [`${name} · ${bytes(known.bytes)}`, name] : [name];
 }
 
-/** Return whom a wait is for; `rank` is -1 where no rank stands out. */
+/** Return the rank that a wait is for, in words; `rank` is -1 where no rank stands out. */
 export function waitedFor(rank) {
   return `waiting for ${rank < 0 ? "other ranks" : `rank ${rank}`}`;
 }

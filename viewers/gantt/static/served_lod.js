@@ -1,5 +1,5 @@
 /**
- * The level of detail of a served page: what Lod tells of all intervals, from what the server has sent of the screen.
+ * The level of detail of a served page: what Lod holds of all intervals, from what the server has sent of the screen.
  * While the view moves, tiles are drawn; the exact columns and the intervals of the view replace them as they arrive.
  * What is asked for and is not there is fetched; `changed` is called when it has arrived.
  */
@@ -71,12 +71,12 @@ export class ServedLod {
     this.known = new KnownIntervals(scene, this.lanes);
     this.exact = null;
     this.masks = scene.lanes.map(({ categories }) => new Set(categories));
-    const told = { changed: () => this.changed(), failed: (error) => this.failed(error) }, pad = scene.end / 250;
+    const listeners = { changed: () => this.changed(), failed: (error) => this.failed(error) }, pad = scene.end / 250;
     this.tiles = new TileCache(scene.end, levelOf(-pad, scene.end + pad, 1024));
     this.loader = new Loader(this);
-    this.sumsBy = new Answers((start, end) => connection.json("sums", { start, end }), told);
-    this.busyBy = new Answers((lane, start, end) => connection.json("busy", { lane, start, end }), told, 2);
-    this.placeBy = new Answers((lane, time, slack) => this.#fetchPlace(lane, time, slack), told);
+    this.sumsBy = new Answers((start, end) => connection.json("sums", { start, end }), listeners);
+    this.busyBy = new Answers((lane, start, end) => connection.json("busy", { lane, start, end }), listeners, 2);
+    this.placeBy = new Answers((lane, time, slack) => this.#fetchPlace(lane, time, slack), listeners);
   }
 
   get start() {

@@ -155,8 +155,8 @@ def test_the_panel_tells_what_the_trace_does(browser: Browser, path: str, tmp_pa
             shown = np.flatnonzero(inside & (timeline.kind == kind))
             for position in random.choice(len(shown), 8, replace=False).tolist():
                 choose(page, role, position)
-                told, expected = facts(page), expected_facts(run, int(shown[position]))
-                assert expected == {name: told.get(name) for name in expected}, (role, position)
+                read, expected = facts(page), expected_facts(run, int(shown[position]))
+                assert expected == {name: read.get(name) for name in expected}, (role, position)
         assert [] == errors
 
 

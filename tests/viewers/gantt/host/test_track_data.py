@@ -130,7 +130,7 @@ def test_what_the_host_did_is_that_of_the_analysis(path: str) -> None:
 
 
 def test_short_calls_are_left_out_and_counted() -> None:
-    """Of the longest calls, as many as fit; the number and the length of the others is told."""
+    """Of the longest calls, as many as fit; the number and the length of the others are reported."""
     run = open_run([str(ROOT / "traces" / "ddp_cpu_2ranks")])
     drawn, calls = chart(run), calls_of(run)
     whole, part = (track_data(run.timelines[0], calls, drawn, most) for most in (ALL, 200))
@@ -142,7 +142,7 @@ def test_short_calls_are_left_out_and_counted() -> None:
 
 
 def test_the_threads_that_launched_most_are_shown(tmp_path: Path) -> None:
-    """The loop's thread first, then by number of launches; the number of others is told."""
+    """The loop's thread first, then by number of launches; the number of others is reported."""
     file = training_step(KinetoFile(), 1, 0)
     for tid in range(30, 40):
         for kernel in range(tid - 29):

@@ -79,35 +79,37 @@ def test_columns_are_shares_at_every_zoom(browser: Browser, address: str, run: R
 def seen(page: Page, end: int) -> list[object]:
     """Use the page, and return what it tells: hovers, a search, a clicked collective, a measured range, streams."""
     settle(page)
-    told: list[object] = []
+    shown: list[object] = []
     for low, high in ((0, 1.0), (0.55, 0.56)):
         show(page, low * end, high * end)
         for role, share in (("phases", 0.3), ("compute", 0.35), ("exposure", 0.7), ("compute", 0.61)):
             page.mouse.move(*at(page, role, (low + share * (high - low)) * end, 1))
-            told.append(tip(page))
-        told.append(page.locator("#view").inner_text())
+            shown.append(tip(page))
+        shown.append(page.locator("#view").inner_text())
     x, y, _ = spot(page, "exposure", 1)
     page.mouse.click(x, y)
     page.locator("#card").wait_for()
     settle(page)
-    told.append(page.locator("#card").inner_text())
+    shown.append(page.locator("#card").inner_text())
     page.keyboard.press("Escape")
     page.keyboard.press("r")
     page.mouse.move(5, 5)
     page.locator(".row", has_text="stream").first.wait_for()
     settle(page)
-    told.append(page.evaluate("dptrace.rows.filter(({ role }) => role === 'stream').map(({ label, h }) => [label, h])"))
+    shown.append(
+        page.evaluate("dptrace.rows.filter(({ role }) => role === 'stream').map(({ label, h }) => [label, h])")
+    )
     page.fill("#find", "gemm")
     until(page, "document.querySelector('#found').textContent.includes('found')", True)
     settle(page)
-    told.append(page.locator("#card").inner_text())
+    shown.append(page.locator("#card").inner_text())
     for _ in range(2):
         page.press("#find", "Enter")
         settle(page)
-        told.append(page.locator("#found").inner_text())
+        shown.append(page.locator("#found").inner_text())
     page.press("#find", "Shift+Enter")
     settle(page)
-    return [*told, page.locator("#found").inner_text(), page.evaluate("dptrace.interactions.searchBar.current.start")]
+    return [*shown, page.locator("#found").inner_text(), page.evaluate("dptrace.interactions.searchBar.current.start")]
 
 
 @browser_test

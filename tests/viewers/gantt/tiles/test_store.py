@@ -20,7 +20,7 @@ ENTRIES = collective_entries(CHART)
 
 
 def contents(store: TileStore) -> list[object]:
-    """Return all that a store tells of its lanes."""
+    """Return all that a store holds about its lanes."""
     rows = [(stored, stored.lane.rows_of_blocks(np.arange(len(stored.lane.first)))) for stored in store.lanes]
     return [
         (
