@@ -34,6 +34,7 @@ CASES = [
     "view runs/a -o hard.json",
     "view runs/a --svg runs/a/rank0.json",
     "view runs/a --png runs/a/rank0.json",
+    "view runs/a --figure hard.svg",
     "view runs/b --against runs/a -o runs/a/rank1.json",
     "report runs/a -o ./runs/../runs/a/rank0.json",
     "export runs/a -o runs/a/rank0.json",
@@ -68,7 +69,8 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
             training_step(KinetoFile(rank, 2), 1, 0).write(tree / "runs" / name / f"rank{rank}.json")
         (tree / "runs" / name / "run.json").write_text("{}")
     shutil.make_archive(str(tree / "packed"), "zip", tree / "runs", "a")
-    os.link(tree / "runs" / "a" / "rank0.json", tree / "hard.json")
+    for link in ("hard.json", "hard.svg"):
+        os.link(tree / "runs" / "a" / "rank0.json", tree / link)
     (tree / "link.json").symlink_to("runs/a/rank1.json")
     (tree / "folder").symlink_to("runs/a")
     (tree / "own.py").write_text("import dptrace")
