@@ -335,6 +335,7 @@ def test_hostile_names_stay_text_whatever_is_done(browser: Browser, tmp_path: Pa
         page.keyboard.press("Escape")
         page.keyboard.press("f")
         settle(page)
+        width = page.evaluate("dptrace.main.frame().width")
         for role in ("compute", "exposure", "memory", "stream"):
             x, y, index = spot(page, role)
             page.mouse.move(x, y)
@@ -346,6 +347,9 @@ def test_hostile_names_stay_text_whatever_is_done(browser: Browser, tmp_path: Pa
             assert index == page.evaluate("dptrace.interactions.selection.chosen.index"), role
             page.keyboard.press("Escape")
             assert page.locator("#card").is_hidden()
+            # The chart takes the room of the panel in a later frame.
+            until(page, "dptrace.main.frame().width", width)
+            settle(page)
         page.mouse.move(*spot(page, "idle")[:2])
         assert tip(page).startswith("Idle: ")
         page.keyboard.down("Shift")
