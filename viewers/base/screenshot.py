@@ -27,7 +27,7 @@ _ELSEWHERE = {
 _PATIENCE = 120
 _MISSING = (
     "A {} needs Chromium or Chrome, which was not found. Install one (Debian: apt-get install chromium), name it "
-    "in the variable CHROMIUM, or write an SVG, which needs none: --svg FILE."
+    "in the variable CHROMIUM, or write an SVG, which needs none: --svg FILE or --figure FILE.svg."
 )
 
 
