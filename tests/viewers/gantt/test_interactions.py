@@ -313,6 +313,15 @@ def hostile_run() -> Run:
     return Run(PAYLOAD, timelines, {"mode": PAYLOAD}, (PAYLOAD,), 2)
 
 
+def close_card(page: Page, width: float) -> None:
+    """Close the panel, and wait until the chart has the *width* that it had before."""
+    page.keyboard.press("Escape")
+    assert page.locator("#card").is_hidden()
+    # The chart takes the room of the panel in a later frame.
+    until(page, "dptrace.main.frame().width", width)
+    settle(page)
+
+
 @browser_test
 def test_hostile_names_stay_text_whatever_is_done(browser: Browser, tmp_path: Path) -> None:
     """Selected, searched, measured, linked and shown in rows on demand: nothing is executed or fetched."""
@@ -345,11 +354,7 @@ def test_hostile_names_stay_text_whatever_is_done(browser: Browser, tmp_path: Pa
             page.locator("#card").wait_for(state="visible")
             assert "onerror" in card(page), role
             assert index == page.evaluate("dptrace.interactions.selection.chosen.index"), role
-            page.keyboard.press("Escape")
-            assert page.locator("#card").is_hidden()
-            # The chart takes the room of the panel in a later frame.
-            until(page, "dptrace.main.frame().width", width)
-            settle(page)
+            close_card(page, width)
         page.mouse.move(*spot(page, "idle")[:2])
         assert tip(page).startswith("Idle: ")
         page.keyboard.down("Shift")
