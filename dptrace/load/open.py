@@ -11,9 +11,9 @@ from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.arrays import unique
 from dptrace.core.text import sanitize
 from dptrace.core.units import plural
-from dptrace.load.host_reader import HostReader
 from dptrace.load.local import read_files
 from dptrace.load.options import ReadOptions
+from dptrace.load.rereader import FileRereader
 from dptrace.readers.communication import communication_names
 from dptrace.readers.sources.discovery import assign_ranks, collect, find
 from dptrace.readers.sources.url import redact
@@ -65,7 +65,7 @@ def open_run(
         devices,
         read_options.figures_only,
         sources,
-        None if read_options.figures_only else HostReader(sources.files, read_options),
+        None if read_options.figures_only else FileRereader(sources.files, read_options),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,6 +11,7 @@ from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.analysis.per_gpu.split import Split
 from dptrace.errors import DptraceError
 from dptrace.run import tables
+from dptrace.run.renamed import RenamedMethods
 from dptrace.timeline.model import Timeline
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dptrace.api import Comparison, NotebookPage
     from dptrace.run.cross_rank import CrossRankAnalysis
     from dptrace.run.select import KeptDevice
-    from dptrace.timeline.host_calls import HostSource
+    from dptrace.timeline.reading import Reading, Rereader, Result
 
 __all__ = ["SCHEMA", "Run"]
 
@@ -30,7 +30,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, repr=False)
-class Run:
+class Run(RenamedMethods):
     """The recording of one job: a timeline per GPU, sorted by rank and device. :func:`dptrace.open` reads one."""
 
     path: str
@@ -48,8 +48,8 @@ class Run:
     """Whether the timelines hold only communication; the figures are those of all intervals."""
     sources: Any = field(default=None, compare=False)
     """The files that the run was read from (``readers.sources.discovery.Sources``); None for a run built in memory."""
-    host_source: HostSource | None = field(default=None, compare=False)
-    """Reads the host calls of a timeline's rank, for pages that show them; None for a run built in memory."""
+    rereader: Rereader | None = field(default=None, compare=False)
+    """Reads the files again, for :meth:`read_again`; None for a run built in memory."""
     selected_from: tuple[Run, tuple[KeptDevice, ...]] | None = field(default=None, compare=False)
     """The run that these ranks and steps are a part of; None for a whole run."""
 
@@ -291,6 +291,10 @@ class Run:
         """
         return tables.frame([finding.to_dict() for finding in self.cross_rank.findings], tables.FINDING_COLUMNS)
 
+    def read_again(self, timeline: Timeline, reading: Reading[Result]) -> Result | None:
+        """Return what the file of a timeline's rank holds beyond the figures; None where it can't be read again."""
+        return None if self.rereader is None else self.rereader(timeline.path, reading)
+
     def select(self, ranks: Collection[int] | None = None, steps: tuple[int, int] | None = None) -> Run:
         """Return the part of the run with these ranks and steps.
 
@@ -362,39 +366,3 @@ class Run:
     def _repr_html_(self) -> str:
         """Return a small table for notebooks: the split of each GPU, mean per step."""
         return tables.mean_split_html(repr(self), self.devices, self.cross_rank.exposed_waits)
-
-    def diff(self, other: Run) -> Comparison:
-        """Return :meth:`compare`; deprecated."""
-        _warn("diff", "compare")
-        return self.compare(other)
-
-    def view(self, name: str = "gantt", height: int = 640) -> NotebookPage:
-        """Return :meth:`show`; deprecated."""
-        _warn("view", "show")
-        return self.show(name, height)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Return what a name of version 0.1 is called now; deprecated."""
-            if name not in _RENAMED:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            _warn(name, _RENAMED[name])
-            return getattr(self, _RENAMED[name])
-
-
-_RENAMED = {
-    "actions": "pipeline_actions",
-    "beside": "analyze_cross_rank",
-    "clocks": "clock_offsets",
-    "idle": "idle_causes",
-    "info": "metadata",
-    "intervals": "kernels",
-    "matches": "matched_collectives",
-    "together": "cross_rank",
-}
-"""Names of version 0.1, kept for one release."""
-
-
-def _warn(old: str, new: str) -> None:
-    warnings.warn(f"Run.{old} is now Run.{new}; the next release drops the old name.", DeprecationWarning, stacklevel=3)

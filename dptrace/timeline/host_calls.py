@@ -13,9 +13,8 @@ Figures do not need them: :mod:`dptrace.timeline.host_events` reduces them to wh
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -24,13 +23,15 @@ from numpy.typing import NDArray
 from dptrace.core.arrays import unique
 from dptrace.core.intervals import EMPTY, Int64
 from dptrace.readers.communication import GLOO_PREFIX
+from dptrace.readers.sources.source import Source
 from dptrace.readers.trace import Category, EventDetails, Trace
 from dptrace.timeline.gloo import enqueuing_operator
 from dptrace.timeline.host_events import ALLOCATOR, DATA_LOADER, SYNCHRONIZING
 from dptrace.timeline.launches import last_above, launches
 from dptrace.timeline.model import Timeline
+from dptrace.timeline.reading import Reading
 
-__all__ = ["CallKind", "Flame", "HostCalls", "HostSource", "host_calls", "nesting"]
+__all__ = ["HOST_CALLS", "CallKind", "Flame", "HostCalls", "host_calls", "nesting"]
 
 _READS_A_SCALAR = ("aten::_local_scalar_dense", "aten::item")
 """Operators behind ``tensor.item()``, which wait for the device."""
@@ -120,10 +121,6 @@ class HostCalls(msgspec.Struct, frozen=True):
         return found
 
 
-HostSource: TypeAlias = Callable[[Timeline], "HostCalls | None"]
-"""Reads the host calls of a timeline's rank; None where they can't be read."""
-
-
 def host_calls(trace: Trace) -> HostCalls:
     """Collect the calls of the threads that launched work or run the loop; *trace* was read with details."""
     device, launch = _device_events(trace)
@@ -157,6 +154,16 @@ def host_calls(trace: Trace) -> HostCalls:
         device_detail=detail[device],
         device_correlation=trace.correlation[device],
     )
+
+
+def _read(source: Source, patterns: Sequence[str]) -> HostCalls:
+    from dptrace.readers.kineto.reader import read_trace  # few commands read files again
+
+    return host_calls(read_trace(source, comm_patterns=patterns, detailed=True))
+
+
+HOST_CALLS = Reading("host calls", HostCalls, _read)
+"""Reads the host calls of a rank's file."""
 
 
 def _device_events(trace: Trace) -> tuple[Int64, Int64]:

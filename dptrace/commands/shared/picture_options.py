@@ -124,7 +124,7 @@ class PictureOptions:
             return pair_page.document(runs[0], runs[1], by_step), (_DEFAULT_WIDTH, height)
         if self.is_gantt:
             # A picture has the rows that its size was computed for, and nobody to unfold others.
-            return self.document(replace(runs[0], host_source=None)), _gantt_size(runs[0])
+            return self.document(replace(runs[0], rereader=None)), _gantt_size(runs[0])
         from dptrace.viewers.base.screenshot import framed
 
         width = self.size[0] if self.size else _DEFAULT_WIDTH

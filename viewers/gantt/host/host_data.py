@@ -12,6 +12,7 @@ import numpy as np
 from dptrace.core.units import duration, plural
 from dptrace.run.notable_ranks import notable_ranks
 from dptrace.run.run import Run
+from dptrace.timeline.host_calls import HOST_CALLS
 from dptrace.viewers.gantt.chart import Chart
 from dptrace.viewers.gantt.host.looks import kind_looks
 from dptrace.viewers.gantt.host.track_data import track_data, window_data
@@ -37,7 +38,7 @@ def host_data(run: Run, chart: Chart) -> dict[str, Any]:
     found = {}
     for track in sorted(tracks):
         timeline = run.timelines[track]
-        calls = run.host_source(timeline) if run.host_source is not None else None
+        calls = run.read_again(timeline, HOST_CALLS)
         found[str(track)] = track_data(timeline, calls, chart, most, launches=not large)
     return {"kinds": kind_looks(), "tracks": found}
 
@@ -87,9 +88,9 @@ class HostAnswers:
             return None
         if not 0 <= track < len(self.run.timelines) or len(window) not in (0, 2):
             return None
-        timeline, source = self.run.timelines[track], self.run.host_source
+        timeline = self.run.timelines[track]
         with self._lock:
-            calls = source(timeline) if source is not None else None
+            calls = self.run.read_again(timeline, HOST_CALLS)
         if not window or calls is None:
             return msgspec.json.encode(track_data(timeline, calls, self.chart, MOST_SERVED))
         return msgspec.json.encode(window_data(timeline, calls, self.chart, MOST_SERVED, (window[0], window[1])))

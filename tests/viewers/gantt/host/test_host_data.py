@@ -10,6 +10,7 @@ import pytest
 
 from dptrace.load.open import open_run
 from dptrace.run.run import Run
+from dptrace.timeline.host_calls import HOST_CALLS
 from dptrace.viewers.gantt.chart import chart
 from dptrace.viewers.gantt.host import host_data as module
 from dptrace.viewers.gantt.host.host_data import HostAnswers, host_data, host_notes
@@ -75,8 +76,8 @@ def test_a_server_answers_with_a_gpu_or_a_window(run: Run) -> None:
     """The whole GPU as a page in one file has it; a window with the calls that touch it only."""
     drawn = chart(run)
     answers = HostAnswers(run, drawn)
-    assert run.host_source is not None
-    expected = track_data(run.timelines[1], run.host_source(run.timelines[1]), drawn, module.MOST_SERVED)
+    calls = run.read_again(run.timelines[1], HOST_CALLS)
+    expected = track_data(run.timelines[1], calls, drawn, module.MOST_SERVED)
     whole, part = answers("1"), answers(f"1/0/{drawn.end_ns // 10}")
 
     assert whole is not None
@@ -93,7 +94,7 @@ def test_a_server_refuses_other_requests(run: Run, request_: str) -> None:
 
 def test_a_file_that_is_gone_is_answered_without_calls(run: Run, tmp_path: Path) -> None:
     """A window of it, too."""
-    answers = HostAnswers(replace(run, host_source=lambda timeline: None), chart(run))
+    answers = HostAnswers(replace(run, rereader=lambda path, reading: None), chart(run))
 
     for request in ("0", "0/1/2"):
         answer = answers(request)

@@ -13,7 +13,7 @@ from dptrace.core.intervals import union
 from dptrace.core.units import duration
 from dptrace.load.open import open_run
 from dptrace.run.run import Run
-from dptrace.timeline.host_calls import CallKind, HostCalls
+from dptrace.timeline.host_calls import HOST_CALLS, CallKind, HostCalls
 from dptrace.timeline.model import UNKNOWN, Kind
 from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt.chart import chart
@@ -93,8 +93,7 @@ def title(page: Page) -> str:
 
 
 def calls_of(run: Run, track: int = 0) -> HostCalls:
-    assert run.host_source is not None
-    calls = run.host_source(run.timelines[track])
+    calls = run.read_again(run.timelines[track], HOST_CALLS)
     assert calls is not None
     return calls
 

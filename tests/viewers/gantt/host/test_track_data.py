@@ -14,7 +14,7 @@ import pytest
 from dptrace.core.intervals import Int64
 from dptrace.load.open import open_run
 from dptrace.run.run import Run
-from dptrace.timeline.host_calls import HostCalls
+from dptrace.timeline.host_calls import HOST_CALLS, HostCalls
 from dptrace.timeline.model import UNKNOWN
 from dptrace.viewers.gantt.chart import chart, drawn_intervals
 from dptrace.viewers.gantt.column_packing import unpack
@@ -37,8 +37,7 @@ def sums(steps: Int64) -> Int64:
 
 
 def calls_of(run: Run, track: int = 0) -> HostCalls:
-    assert run.host_source is not None
-    calls = run.host_source(run.timelines[track])
+    calls = run.read_again(run.timelines[track], HOST_CALLS)
     assert calls is not None
     return calls
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dptrace.load.host_reader import HostReader
 from dptrace.load.open import open_run
 from dptrace.load.options import ReadOptions
+from dptrace.load.rereader import FileRereader
 from dptrace.readers.kineto import reader
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.run.run import Run
-from dptrace.timeline.host_calls import HostCalls, host_calls
+from dptrace.timeline.host_calls import HOST_CALLS, HostCalls, host_calls
 from tests.support.kineto_files import KinetoFile, training_step
 
 
@@ -27,8 +27,7 @@ def two_ranks(folder: Path) -> Run:
 
 
 def read(run: Run, number: int) -> HostCalls:
-    assert run.host_source is not None
-    calls = run.host_source(run.timelines[number])
+    calls = run.read_again(run.timelines[number], HOST_CALLS)
     assert calls is not None
     return calls
 
@@ -61,12 +60,12 @@ def test_a_file_that_is_gone_has_no_calls(tmp_path: Path) -> None:
     assert run.sources is not None
     (tmp_path / "rank0.json").unlink()
 
-    assert HostReader(run.sources.files, options)(run.timelines[0]) is None
-    assert HostReader(run.sources.files, options)(run.timelines[1]) is not None
+    assert FileRereader(run.sources.files, options)(run.timelines[0].path, HOST_CALLS) is None
+    assert FileRereader(run.sources.files, options)(run.timelines[1].path, HOST_CALLS) is not None
 
 
 def test_figures_alone_have_no_calls(tmp_path: Path) -> None:
     """A run opened for its figures reads nothing further."""
     two_ranks(tmp_path)
 
-    assert open_run([str(tmp_path)], ReadOptions(figures_only=True)).host_source is None
+    assert open_run([str(tmp_path)], ReadOptions(figures_only=True)).rereader is None
