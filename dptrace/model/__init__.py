@@ -1,1 +1,1 @@
-"""Cost models of communication and scaling: formulas with their sources, without files or plots."""
+"""Cost models of computation, communication and scaling: formulas with their sources, without files or plots."""

@@ -1,0 +1,66 @@
+"""Bytes of elementwise operators, reductions, normalization, softmax, embedding and copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dptrace.model.flops.costs import OperatorCall, cost
+
+F32, BF16, I64 = "float", "c10::BFloat16", "long int"
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "dtypes", "concrete", "expected", "kind"),
+    [
+        ("aten::add", ((8, 4), (4,), ()), (F32, F32, "Scalar"), (), 4 * (32 + 4 + 32), "elementwise"),
+        ("aten::add_", ((8, 4), (4,), ()), (F32, F32, "Scalar"), (), 4 * (32 + 4 + 32), "elementwise"),
+        ("aten::mul", ((8, 4), ()), (BF16, F32), (), 2 * 32 + 4 + 4 * 32, "elementwise"),
+        ("aten::eq", ((8, 4), (8, 1)), (F32, F32), (), 4 * (32 + 8) + 32, "elementwise"),
+        ("aten::native_dropout", ((8, 4), (), ()), (F32, "Scalar", "Scalar"), (), 32 * (4 + 4 + 1), "elementwise"),
+        ("aten::fill_", ((8, 4), ()), (F32, "Scalar"), (), 128, "elementwise"),
+        ("aten::copy_", ((8, 4), (8, 4)), (F32, BF16), (), 128 + 64, "copy"),
+        ("aten::sum", ((8, 4), (), ()), (F32, "", ""), ("", "[0]", "False"), 4 * (32 + 4), "reduction"),
+        ("aten::mean", ((8, 4), (), ()), (F32, "", ""), ("", "[-1]", "True"), 4 * (32 + 8), "reduction"),
+        ("aten::sum", ((8, 4), ()), (F32, ""), ("", ""), 4 * 33, "reduction"),
+        ("aten::max", ((8, 4), (), ()), (F32, "", ""), ("", "1", "False"), 4 * 32 + 8 * 12, "reduction"),
+        ("aten::_softmax", ((8, 4), (), ()), (F32, "Scalar", "Scalar"), (), 256, "softmax"),
+        ("aten::_softmax_backward_data", ((8, 4), (8, 4)), (F32, F32), (), 384, "softmax"),
+        ("aten::native_layer_norm", ((8, 4), (), (4,), (4,)), (F32, "", F32, F32), (), 4 * 72, "normalization"),
+        (
+            "aten::native_layer_norm_backward",
+            ((8, 4), (8, 4), (), (8, 1), (8, 1), (4,), (4,)),
+            (F32, F32, "", F32, F32, F32, F32),
+            (),
+            4 * (32 + 32 + 8 + 8 + 4 + 4 + 32 + 8),
+            "normalization",
+        ),
+        ("aten::embedding", ((100, 16), (3, 5)), (F32, I64), (), 15 * 8 + 2 * 15 * 64, "embedding"),
+        (
+            "aten::embedding_dense_backward",
+            ((3, 5, 16), (3, 5), ()),
+            (F32, I64, "Scalar"),
+            ("", "", "100"),
+            15 * 64 + 15 * 8 + 100 * 64,
+            "embedding",
+        ),
+        ("aten::index_select", ((10, 4), (), (3,)), (F32, "Scalar", I64), ("", "0", ""), 24 + 2 * 48, "embedding"),
+        ("aten::gather", ((10, 4), (), (3, 4)), (F32, "Scalar", I64), ("", "0", ""), 96 + 96, "embedding"),
+    ],
+)
+def test_bytes_are_those_of_inputs_and_outputs(
+    name: str, dims: tuple[Any, ...], dtypes: tuple[str, ...], concrete: tuple[str, ...], expected: int, kind: str
+) -> None:
+    """Each tensor once, a result in the widest type of its inputs; FLOPs are left open."""
+    found = cost(OperatorCall(name, dims, dtypes, concrete))
+
+    assert found is not None
+    assert (expected, None, kind) == (found.bytes, found.flops, found.kind)
+
+
+@pytest.mark.parametrize("name", ["aten::_foreach_add_", "aten::cat", "aten::add_", "aten::mul", "aten::sum"])
+def test_lists_of_tensors_have_no_bytes(name: str) -> None:
+    """The types in a list are not recorded, and long lists not even with sizes."""
+    for dims in (((), ()), (((8, 4), (4,)), ((8, 4), (4,)))):
+        assert cost(OperatorCall(name, dims, ("TensorList", "TensorList"))) is None
