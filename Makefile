@@ -1,5 +1,5 @@
 # `make demo` records a run and shows it; `make test` installs what the tests need and runs them; `make test-all` adds the
-# slow tests, `make quick` runs what needs neither processes nor a browser.
+# slow tests; `make quick`, for the inner loop, runs what needs no process, no browser and no more than a moment.
 PYTHON ?= python3
 VENV ?= .venv
 GPUS ?= 2
@@ -20,7 +20,7 @@ test-all: $(VENV)/.dev
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(ARGS)
 
 quick: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile -m "not browser and not spawn and not slow" $(ARGS)
+	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile -m "not browser and not spawn and not slow and not heavy" $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -84,6 +84,7 @@ def imports(path: Path, lazy: bool = True) -> set[str]:
     return found
 
 
+@pytest.mark.heavy
 def test_rooms_import_only_what_lies_below() -> None:
     """Each room imports only the rooms that its line lists; all offenders are named at once."""
     offenders = [
@@ -103,6 +104,7 @@ def test_the_rooms_have_an_order() -> None:
     TopologicalSorter(arrows).prepare()
 
 
+@pytest.mark.heavy
 def test_lazy_arrows_are_lazy() -> None:
     """An arrow that points up is followed inside a function only."""
     offenders = [
@@ -115,6 +117,7 @@ def test_lazy_arrows_are_lazy() -> None:
     assert not offenders
 
 
+@pytest.mark.heavy
 def test_no_module_is_part_of_a_cycle() -> None:
     """Following every import, lazy ones and those for type checkers too, no module comes back to itself."""
     arrows = {

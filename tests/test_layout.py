@@ -58,6 +58,7 @@ def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
             yield node
 
 
+@pytest.mark.heavy
 def test_functions_keep_their_budget() -> None:
     """No function, with signature and docstring, is longer than a screen; about 30 lines is the aim."""
     offenders = [
@@ -109,6 +110,7 @@ def module_of(path: Path) -> str:
     return ".".join(parts if parts[0] == "dptrace" else ("dptrace", *parts))
 
 
+@pytest.mark.heavy
 def test_every_module_is_tested_in_its_room() -> None:
     """tests/<room>/ holds test_<module>.py, or a test that imports the module or one of the room that imports it."""
     rooms: dict[str, list[Path]] = {}
@@ -134,6 +136,7 @@ def test_every_module_is_tested_in_its_room() -> None:
     assert not offenders, "\n".join(offenders)
 
 
+@pytest.mark.heavy
 def test_every_test_says_what_it_shows() -> None:
     """Each test has a docstring."""
     offenders = [

@@ -11,6 +11,7 @@ import venv
 import zipfile
 from pathlib import Path
 
+import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,6 +43,7 @@ run.no_such_method()
 """
 
 
+@pytest.mark.heavy
 def test_a_users_script_is_checked_against_the_wheels_types(tmp_path: Path) -> None:
     """In an environment with the wheel, mypy knows the types of the public API and finds mistakes in its use."""
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])

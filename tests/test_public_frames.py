@@ -74,6 +74,7 @@ def test_a_runs_frames_are_documented(name: str, runs: list[Run]) -> None:
     check(getattr(Run, name), [getattr(run, name)() for run in runs])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", COMPARISON_FRAMES)
 def test_a_comparisons_frames_are_documented(name: str, runs: list[Run]) -> None:
     """Each column of each table of a comparison, with its dtype and unit."""

@@ -60,6 +60,7 @@ def test_a_run_is_small_whole_and_quiet(name: str) -> None:
     assert total["other_ns"] < 0.01 * total["wall_ns"]
 
 
+@pytest.mark.heavy
 def test_no_cut_gives_wrong_figures_unsaid(tmp_path: Path) -> None:
     """Cut anywhere, a recording has the figures of the whole, or a note that steps may lack work."""
     raw = gzip.decompress((TRACES / "naive_cpu_2ranks" / "rank0.pt.trace.json.gz").read_bytes())

@@ -20,6 +20,7 @@ EVERY = sorted(str(path.relative_to(REAL)) for path in REAL.glob("*/*.json.gz"))
 PARTS = [name for name in FIGURES if name not in ("wall_ns", "overlapped_comm_ns")]
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize("name", sorted(GOLDEN))
 def test_figures_are_golden_to_the_nanosecond(name: str) -> None:
@@ -33,6 +34,7 @@ def test_figures_are_golden_to_the_nanosecond(name: str) -> None:
     }
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize("name", EVERY)
 def test_parts_of_every_step_sum_to_its_wall_time(name: str) -> None:

@@ -67,6 +67,7 @@ def test_wrong_use_is_refused_in_a_line(here: Path, arguments: list[str], says: 
     assert ["runs.csv"] == os.listdir(here)
 
 
+@pytest.mark.heavy
 def test_figures_from_elsewhere_are_drawn(here: Path) -> None:
     """The workshop's table gives the page, five charts, the table in three forms, and their sentences."""
     done = run("--from", "runs.csv", "-o", "made")
@@ -84,6 +85,7 @@ def test_figures_from_elsewhere_are_drawn(here: Path) -> None:
     assert "no losses" in content["reading"]["loss"][0]
 
 
+@pytest.mark.heavy
 def test_what_was_drawn_is_overwritten_only_when_told_so(here: Path) -> None:
     """A benchmark that was run here is never overwritten."""
     assert 0 == run("--from", "runs.csv", "-o", "made", "-q").exit_code
@@ -94,6 +96,7 @@ def test_what_was_drawn_is_overwritten_only_when_told_so(here: Path) -> None:
     assert "a benchmark that was run here" in run("--from", "runs.csv", "-o", "made", "--force").output
 
 
+@pytest.mark.heavy
 def test_table_for_machines(here: Path) -> None:
     """CSV or JSON alone on stdout; CSV can be read again."""
     csv = run("--from", "runs.csv", "-o", "a", "--csv", "-", "-q")

@@ -58,6 +58,7 @@ def launcher(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 @pytest.mark.parametrize(
     ("typed", "expected"),

@@ -26,6 +26,7 @@ def run(*arguments: object, columns: int = 80) -> Result:
     return CliRunner(env={"COLUMNS": str(columns)}).invoke(cli, ["diff", *map(str, arguments)])
 
 
+@pytest.mark.heavy
 def test_tables_fit_eighty_columns_and_say_what_moved() -> None:
     """What differs, a sentence, the tables, and the next command."""
     result = run(NAIVE, INTERLEAVED)
@@ -54,6 +55,7 @@ def test_json_is_the_schema_and_nothing_else_on_stdout() -> None:
     assert "Mode: A naive, B interleaved." in data["differs"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("what", "first", "rows"),
     [
@@ -71,6 +73,7 @@ def test_csv_has_a_row_for_each(what: list[str], first: str, rows: int) -> None:
     assert (first, rows + 1) == (table[0][0], len(table))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("form", ["--json", "--csv", "--all"])
 def test_output_is_written_and_never_overwritten_unasked(form: str, tmp_path: Path) -> None:
     """-o writes a file, refuses a second time, and --force overwrites."""
@@ -111,6 +114,7 @@ def test_limits_are_exit_code_3() -> None:
     assert 3 == run(NAIVE, INTERLEAVED, "--fail-if", "overlapped communication > +5%").exit_code
 
 
+@pytest.mark.heavy
 def test_noise_fails_only_when_asked() -> None:
     """Four steps cannot tell whether the wall's 9 % are noise."""
     limit = ("--fail-if", "wall > +5%")
@@ -169,6 +173,7 @@ def test_help_tells_limits_codes_and_examples() -> None:
     assert "dptrace diff runs/main runs/branch --fail-if" in text
 
 
+@pytest.mark.heavy
 def test_several_recordings_are_the_samples() -> None:
     """Of both sides; the sentence, the lines above it and the JSON have all of them."""
     names = [str(TRACES / f"{name}_cpu_2ranks") for name in ("naive", "interleaved", "ddp", "ddp_4mb")]
@@ -197,6 +202,7 @@ def test_halves_of_one_run_are_compared() -> None:
     assert 0 == run("--before", NAIVE, "--after", NAIVE, *sides).exit_code
 
 
+@pytest.mark.heavy
 def test_headline_and_verdicts_agree_in_every_output(tmp_path: Path) -> None:
     """No time is saved where the step time's difference may be noise: not in the terminal, nor on either page."""
     page, against = tmp_path / "diff.html", tmp_path / "against.html"
@@ -244,6 +250,7 @@ def test_bad_sides_are_answered_with_advice(arguments: tuple[str, ...], code: in
     assert "Traceback" not in result.output
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_a_kind_that_one_side_lacks_is_told(tmp_path: Path) -> None:
     """Steps of two kinds against a step of one of them; and against too few steps of either."""

@@ -33,6 +33,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["links", *arguments])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -80,6 +81,7 @@ def test_without_torch_the_package_to_install_is_named(result: Path, monkeypatch
     assert "pip install 'dptrace[record]'" in done.output
 
 
+@pytest.mark.heavy
 def test_a_result_is_shown_as_a_table_as_json_and_as_a_page(result: Path) -> None:
     """Without measuring; the JSON is the file's."""
     shown = run("--from", "links.json")

@@ -61,6 +61,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["sweep", *arguments])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -90,6 +91,7 @@ def test_what_can_not_be_swept_is_refused(here: Path, ran: list[str], arguments:
     assert not (here / "sweep").exists()
 
 
+@pytest.mark.heavy
 def test_the_folder_gets_everything(here: Path, ran: list[str]) -> None:
     """Table, sentences, charts, epochs, buckets; each value is timed before the first is recorded."""
     done = run("--bucket-cap-mb", "1,4")
@@ -109,6 +111,7 @@ def test_the_folder_gets_everything(here: Path, ran: list[str]) -> None:
         assert {row[BUCKET_CAP] for row in csv.DictReader(file)} == {"1", "4"}
 
 
+@pytest.mark.heavy
 def test_it_goes_on_where_it_was_and_a_failed_run_is_tried_again(here: Path, ran: list[str]) -> None:
     """Finished runs are not repeated; without --resume the folder stays unchanged."""
     first = run("--bucket-cap-mb", "1,2", "--json", "-q")
@@ -132,6 +135,7 @@ def test_where_every_run_failed_the_exit_code_says_so(here: Path, ran: list[str]
     assert "out of memory" in (here / "sweep" / "table.md").read_text()
 
 
+@pytest.mark.heavy
 def test_a_measured_line_chooses(here: Path, ran: list[str]) -> None:
     """Its file is named in the sentence."""
     (here / "links.json").write_text(json.dumps(link_report(measured(ranks=2))))

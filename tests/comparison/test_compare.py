@@ -83,6 +83,7 @@ def test_halves_of_one_run(seed: int) -> None:
     assert {} == named(found)
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize("name", ["sharded_h100_8ranks", "perparam_v100_rank1of2"])
 def test_halves_of_a_real_run(name: str) -> None:

@@ -198,6 +198,7 @@ def stretch(folder: Path, target: Path) -> None:
             json.dump(trace, file)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("factor", [1.0, 1.004, 1.1])
 def test_no_row_moves_under_a_headline_without_a_difference(seed: int, factor: float) -> None:

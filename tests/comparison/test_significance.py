@@ -29,6 +29,7 @@ def verdicts(a: Float, b: Float, kinds: int = 1, floor: float = 0.01) -> list[st
     return [one.verdict for one in judge(np.concatenate((a, b), axis=1), steps, floor, 3.0)[0]]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("steps", [4, 10])
 @pytest.mark.parametrize("phi", [0.0, 0.5])
 def test_two_recordings_of_the_same_thing_are_rarely_called_different(steps: int, phi: float) -> None:

@@ -118,6 +118,7 @@ def test_recordings_that_agree_by_chance_are_not_trusted_beyond_their_steps() ->
     assert noise.error[0, 0] > 0.5 * one.std() / np.sqrt(8)
 
 
+@pytest.mark.heavy
 @given(st.integers(0, 999), st.floats(0.005, 0.5))
 @settings(max_examples=30, deadline=None)
 def test_a_half_width_has_its_p_value(seed: int, alpha: float) -> None:

@@ -23,6 +23,7 @@ def few() -> Comparison:
     return compare(job(steps=3), job(steps=3, seed=1, factors={"backward": 1.1}))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("text", "failed"),
     [
@@ -83,6 +84,7 @@ def test_a_gain_that_is_asked_for_and_not_had_fails(few: Comparison) -> None:
     assert not parse("wall > -5%").check(compare(job(), job(factors={"backward": 0.5}))).failed
 
 
+@pytest.mark.heavy
 def test_from_nothing_to_something_is_beyond_any_percentage() -> None:
     """Exposed communication that A did not have."""
     found = compare(job(factors={"exposed": 0}), job(seed=1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 
 import dptrace
@@ -117,6 +118,7 @@ def test_kernels_before_their_launch_are_found() -> None:
     assert "ok" == check_launch_clock(recorded((first, replace(second, launch_ns=np.full(len(second), -1))))).level
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_eight_h100_pass_but_for_their_first_collectives() -> None:
     """A real job's clocks fit; its recording began amid collectives whose metadata are not in the files."""

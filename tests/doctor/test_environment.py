@@ -177,6 +177,7 @@ def doctor_without(*modules: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code, "doctor", "--json"], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.heavy
 def test_it_works_without_torch() -> None:
     """Without torch the doctor succeeds and prints the pip command."""
     done = doctor_without("torch")
@@ -186,6 +187,7 @@ def test_it_works_without_torch() -> None:
     assert any("pip install 'dptrace[record]'" in verdict["why"] for verdict in report["verdicts"])
 
 
+@pytest.mark.heavy
 def test_a_broken_core_is_exit_code_one() -> None:
     """Without one of dptrace's own packages it still reports, and exits with 1."""
     done = doctor_without("torch", "msgspec")

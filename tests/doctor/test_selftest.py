@@ -130,6 +130,7 @@ def test_a_gpu_that_left_no_event_is_explained(tmp_path: Path) -> None:
     assert "phases" not in verdicts
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_removed_metadata_are_noticed(tmp_path: Path) -> None:
     """An A100's trace passes the check of metadata until its collectives lose their arguments."""

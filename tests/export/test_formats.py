@@ -327,6 +327,7 @@ def test_zip_asks_for_the_files_themselves() -> None:
     assert BUNDLE == format_of(Path("runs/all.ZIP"))
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize(
     ("name", "suffix"),

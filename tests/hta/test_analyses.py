@@ -44,6 +44,7 @@ def analyze(name: str, paths: list[str], draw: bool = False, force: bool = False
     return analyze(name, find(paths), Options(**options), against, draw=draw, force=force)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ANALYSES)
 def test_every_analysis_gives_tables_and_pictures(run: list[str], capfd: pytest.CaptureFixture[str], name: str) -> None:
     """Frames with plain columns, as many figures as HTA draws, and no output."""
@@ -70,6 +71,7 @@ def test_ranks_are_chosen(run: list[str]) -> None:
         analyze("overlap", run, ranks=(7,))
 
 
+@pytest.mark.heavy
 def test_options_reach_hta(run: list[str]) -> None:
     """Each option changes HTA's result."""
     kinds = analyze("kernel-breakdown", run, memory_kernels=False).tables["kinds"]["kernel_type"]
@@ -121,6 +123,7 @@ def test_a_run_without_gpu_work_is_told(tmp_path: Path) -> None:
         analyze("temporal-breakdown", [str(path)])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["critical-path", "frequent-sequences"])
 def test_overlays_are_written_and_not_overwritten(run: list[str], tmp_path: Path, name: str) -> None:
     """The folder contains the whole trace with the result added; overwriting it needs force."""
@@ -150,6 +153,7 @@ def test_the_log_is_given_back() -> None:
     assert before == (logger.handlers[:], logger.level, logger.propagate)
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_fractions_that_htas_rounding_breaks() -> None:
     """HTA cannot nest events that its rounding reversed; the message names the option that avoids it."""

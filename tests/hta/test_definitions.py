@@ -30,6 +30,7 @@ def assert_equal(own: pd.DataFrame, compat: HtaCompat) -> None:
     pd.testing.assert_frame_equal(own, compat.frame, check_exact=True, check_dtype=False)
 
 
+@pytest.mark.heavy
 @needs_hta
 @needs_real_traces
 @pytest.mark.parametrize("run", RUNS)
@@ -38,6 +39,7 @@ def test_real_runs_equal_hta(run: str) -> None:
     assert_equal(htas_own(both(run)[0]), hta_compat(find(paths_of(run))))
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize(
     ("name", "exact", "figures"),
@@ -80,6 +82,7 @@ def crowded(path: Path, seed: int) -> Path:
     return file.write(path)
 
 
+@pytest.mark.heavy
 @needs_hta
 @pytest.mark.parametrize("rounding", ["0", "1"])
 def test_crowded_recordings_equal_hta(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounding: str) -> None:

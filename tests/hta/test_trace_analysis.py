@@ -89,6 +89,7 @@ ANALYSES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.heavy
 @needs_hta
 @needs_real_traces
 @pytest.mark.parametrize("run", RUNS)
@@ -101,6 +102,7 @@ def test_frames_equal_those_of_htas_loader(run: str) -> None:
     assert_same(own.t.traces, ours.t.traces)
 
 
+@pytest.mark.heavy
 @needs_hta
 @needs_real_traces
 @pytest.mark.parametrize("analysis", ANALYSES)
@@ -112,6 +114,7 @@ def test_analyses_equal_those_with_htas_loader(run: str, analysis: str) -> None:
     assert_same(outcome(ANALYSES[analysis], own), outcome(ANALYSES[analysis], ours))
 
 
+@pytest.mark.heavy
 @needs_hta
 @needs_real_traces
 def test_trace_diff_equals_that_with_htas_loader() -> None:

@@ -30,6 +30,7 @@ def test_a_file_is_its_devices_rank_and_world(source: Source) -> None:
     assert file.devices[0].timeline.collectives == back.devices[0].timeline.collectives
 
 
+@pytest.mark.heavy
 def test_reading_starts_no_search_for_cycles(source: Source) -> None:
     """It would take a tenth of the time, and find none."""
     searches: list[str] = []

@@ -19,6 +19,7 @@ def times(alpha: float, beta: float, scatter: float = 0.0, count: int = 15, seed
     return [(alpha + beta * size) * np.exp(random.normal(0, scatter, count)) for size in SIZES]
 
 
+@pytest.mark.heavy
 @given(ALPHAS, BETAS)
 def test_an_exact_line_is_found(alpha: float, beta: float) -> None:
     """Latency and slope are recovered at any scale, as far as both are visible."""
@@ -38,6 +39,7 @@ def test_the_crossover_takes_twice_the_latency(alpha: float, beta: float) -> Non
     assert line.seconds(line.crossover_bytes) == pytest.approx(2 * alpha)
 
 
+@pytest.mark.heavy
 @given(st.lists(st.floats(1e-6, 1.0), min_size=17, max_size=17), st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
 def test_whatever_was_measured_both_terms_are_finite_and_not_negative(medians: list[float], seed: int) -> None:

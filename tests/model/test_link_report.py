@@ -11,6 +11,7 @@ from dptrace.model.link_report import link_report
 from tests.support.links_samples import ALPHA_S, BETA_S, measured
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8])
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 def test_one_links_alpha_and_beta_come_back_from_every_collective(backend: str, ranks: int) -> None:

@@ -11,6 +11,7 @@ from tests.support.rewriting import Rewriter
 from tests.support.silent_damage import figures
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", [1, random.SystemRandom().randrange(1 << 30)], ids=["fixed", "random"])
 def test_no_spelling_changes_a_figure(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The order of keys and events, unknown keys, white space, escapes and spellings of numbers change nothing."""

@@ -40,11 +40,13 @@ def world() -> Iterator[World]:
         yield joined
 
 
+@pytest.mark.heavy
 def test_a_process_started_by_plain_python_is_a_group_of_its_own(world: World) -> None:
     """It is rank 0 of 1, on the GPU if there is one."""
     assert (0, 1, torch.cuda.is_available()) == (world.rank, world.size, world.device.type == "cuda")
 
 
+@pytest.mark.heavy
 def test_parameters_that_are_no_longer_finite_are_found(world: World) -> None:
     """Otherwise a diverged model would pass as in sync, because NaN has no difference on any rank."""
     model = torch.nn.Linear(2, 2).to(world.device)
@@ -56,6 +58,7 @@ def test_parameters_that_are_no_longer_finite_are_found(world: World) -> None:
         assert_in_sync(model)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("replicated", [False, True])
 def test_shards_are_compared_with_those_of_other_replicas_alone(
     replicated: bool, world: World, monkeypatch: pytest.MonkeyPatch
@@ -86,6 +89,7 @@ def test_shards_are_compared_with_those_of_other_replicas_alone(
             assert_in_sync(model)
 
 
+@pytest.mark.heavy
 def test_only_the_ranks_of_a_group_are_compared(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """If ranks hold different parts of a model, those that hold the same part form a group."""
     model, group, asked = torch.nn.Linear(2, 2).to(world.device), object(), set()
@@ -165,6 +169,7 @@ def test_ranks_that_share_a_gpu_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
         _init_process_group()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("launched", "tied"), [(True, [signal.SIGKILL]), (False, [])])
 def test_only_what_the_launcher_started_ends_with_its_parent(
     launched: bool, tied: list[int], monkeypatch: pytest.MonkeyPatch

@@ -347,6 +347,7 @@ def _train_with_own_profiler(passes: int, own_wait: int, **settings: Any) -> Pat
     return Path("own.json")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("own_wait", "recorded", "note"),
     [

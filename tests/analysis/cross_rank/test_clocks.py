@@ -88,6 +88,7 @@ def test_a_straggler_is_not_taken_for_a_wrong_clock() -> None:
     assert {1} == set(timing(matches, clocks).last.tolist())
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize("ahead", [500_000, 5 * MS, 500 * MS])

@@ -114,6 +114,7 @@ def counted(job: Job, rank: int, kind: str | None) -> list[Counted]:
     return steps
 
 
+@pytest.mark.heavy
 @given(jobs())
 def test_waits_are_those_counted_nanosecond_by_nanosecond(job: Job) -> None:
     """By step, and by kind, of concurrent collectives, some of which lack a rank or do not synchronize."""
@@ -127,6 +128,7 @@ def test_waits_are_those_counted_nanosecond_by_nanosecond(job: Job) -> None:
         assert {call.kind for call in job.calls if rank in call.spans} == set(found.by_kind)
 
 
+@pytest.mark.heavy
 @settings(max_examples=40)
 @given(jobs())
 def test_waiting_is_a_part_of_exposed_communication(job: Job) -> None:
@@ -138,6 +140,7 @@ def test_waiting_is_a_part_of_exposed_communication(job: Job) -> None:
             assert np.all(figures.wait_ns + figures.unmatched_ns <= device.split.comm[kind].exposed_ns)
 
 
+@pytest.mark.heavy
 @settings(max_examples=40)
 @given(jobs(complete=True))
 def test_in_a_complete_job_each_call_waits_and_then_transfers(job: Job) -> None:
@@ -154,6 +157,7 @@ def test_in_a_complete_job_each_call_waits_and_then_transfers(job: Job) -> None:
         assert np.all(calls.exposed_ns[known] <= device.exposed_ns[is_comm][known])
 
 
+@pytest.mark.heavy
 @settings(max_examples=40)
 @given(jobs(complete=True), st.integers(-(10**9), 10**9))
 def test_a_wait_does_not_depend_on_the_clocks(job: Job, ahead_ns: int) -> None:

@@ -85,6 +85,7 @@ def timeline(rank: int, own: list[Slot], starts: dict[Slot, int], end: dict[Slot
     return replace(build.build(), actions=actions)
 
 
+@pytest.mark.heavy
 @given(st.integers(2, 6), st.integers(1, 12), st.integers(1, 50), st.integers(1, 99))
 def test_gpipe_s_bubble_is_the_formula_s(ranks: int, micro_batches: int, forward: int, backward: int) -> None:
     """For any duration of forward and backward, if all stages take equally long."""
@@ -95,6 +96,7 @@ def test_gpipe_s_bubble_is_the_formula_s(ranks: int, micro_batches: int, forward
     assert "naive" if micro_batches == 1 else found.schedule == "gpipe"
 
 
+@pytest.mark.heavy
 @given(st.integers(2, 6), st.integers(2, 12), st.integers(1, 50))
 def test_1f1b_s_bubble_is_the_formula_s(ranks: int, micro_batches: int, forward: int) -> None:
     """With at least as many micro-batches as stages and a backward twice as long as forward."""

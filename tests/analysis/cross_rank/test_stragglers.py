@@ -96,6 +96,7 @@ def test_the_rank_that_sleeps_is_found() -> None:
     assert {"# running sparse arch"} == {found.delays[found.delay[row]].what for row in worst.tolist()}
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize(("name", "rank"), [("dlrm_v100_4ranks", 2), ("sharded_h100_8ranks", 1)])
 def test_the_rank_that_others_wait_for_most_is_found(name: str, rank: int) -> None:

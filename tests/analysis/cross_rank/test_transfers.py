@@ -108,6 +108,7 @@ def test_who_is_last_at_a_broadcast_is_told_by_its_start() -> None:
     assert 2 * MS == figures.late(int(matches.first[at]) + 1)
 
 
+@pytest.mark.heavy
 @needs_real_traces
 def test_eight_ranks_figures_equal_brute_force() -> None:
     """Transfer, waits and busbw of every collective, from each rank's kernels counted from the end."""

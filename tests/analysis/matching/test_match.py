@@ -244,6 +244,7 @@ def test_several_gpus_of_one_rank_are_devices_of_their_own() -> None:
     assert matches.complete.all()
 
 
+@pytest.mark.heavy
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(300_000, 900_000)), min_size=6, max_size=40),
     st.lists(st.sets(st.integers(0, 39), max_size=3), min_size=2, max_size=3),
@@ -275,6 +276,7 @@ def test_whatever_is_missing_no_two_collectives_are_mixed(
     assert len(calls) == len(found)
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize("job", JOBS)
 def test_all_of_a_real_job_is_matched(job: str) -> None:
@@ -296,6 +298,7 @@ def expected(run: tuple[DeviceFigures, ...], who: int, kept: set[int]) -> set[fr
     return found - {frozenset()}
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize(("low", "high"), [(1 / 3, 1), (0, 2 / 3)], ids=["begins late", "ends early"])
@@ -309,6 +312,7 @@ def test_what_a_shorter_capture_holds_is_matched_as_before(job: str, low: float,
     assert expected(run, 1, set(short.timeline.start_ns.tolist())) == instances(matches, ahead, 1)
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize("ahead", [0, -500 * MS])

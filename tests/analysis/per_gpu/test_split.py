@@ -66,6 +66,7 @@ def test_overlapped_is_communication_under_compute(timeline: Timeline) -> None:
         assert both == figures["overlapped_comm_ns"][k]
 
 
+@pytest.mark.heavy
 @given(timelines())
 def test_partition_has_no_gap_and_sums_to_the_split(timeline: Timeline) -> None:
     """The segments of the Gantt row are contiguous through all steps and sum to the figures."""

@@ -60,6 +60,7 @@ def test_each_collective_moves_its_bytes_and_no_others(tmp_path: Path) -> None:
     assert own + rest == tensors["send_recv"][0]
 
 
+@pytest.mark.heavy
 def test_sizes_end_where_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the free memory is shared by three tensors per rank; less than the smallest size is an error."""
     for name in ("RANK", "WORLD_SIZE"):

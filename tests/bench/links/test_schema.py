@@ -44,6 +44,7 @@ EDITS: dict[str, Callable[[Any], object]] = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("edit", EDITS)
 def test_what_cannot_be_drawn_is_refused(edit: str) -> None:
     """One line says what is wrong."""

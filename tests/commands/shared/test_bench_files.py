@@ -7,10 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dptrace.commands.shared.bench_files import BenchResult, draw_charts, machine_info, write
 from tests.support.bench_tables import WORKSHOP, with_losses
 
 
+@pytest.mark.heavy
 def test_every_file_is_listed_and_there(tmp_path: Path) -> None:
     """The list names what was written; bench.json keeps the plan, and gets rows, machine and sentences."""
     result = BenchResult(
@@ -28,6 +31,7 @@ def test_every_file_is_listed_and_there(tmp_path: Path) -> None:
     assert "a note" in page
 
 
+@pytest.mark.heavy
 def test_a_chart_that_can_no_longer_be_drawn_is_taken_away(tmp_path: Path) -> None:
     """So that the folder never shows figures of another benchmark."""
     result = BenchResult(with_losses(WORKSHOP), "Benchmark")

@@ -74,6 +74,7 @@ def trace(tmp_path: Path) -> str:
     return str(training_step(KinetoFile(), 1, 0).write(tmp_path / "rank0.json"))
 
 
+@pytest.mark.heavy
 def test_output_that_can_not_be_written_is_one_line(trace: str) -> None:
     """A full disk behind standard output gives a sentence and exit code 1, no traceback."""
     for arguments in (["analyze", trace], ["analyze", trace, "--json"], ["view", trace, "--text"]):
@@ -82,12 +83,14 @@ def test_output_that_can_not_be_written_is_one_line(trace: str) -> None:
         assert "Traceback" not in result.stderr
 
 
+@pytest.mark.heavy
 def test_a_closed_pipe_and_a_closed_output_are_no_error(trace: str) -> None:
     """`| head` and `>&-` end quietly."""
     assert "" == ended("analyze", trace, "-q", shell="| true").stderr
     assert "Traceback" not in ended("analyze", trace, "-q", shell=">&-").stderr
 
 
+@pytest.mark.heavy
 def test_an_encoding_without_our_signs_is_no_error(trace: str) -> None:
     """In ASCII the tables lose a dot or a dash; JSON stays whole."""
     ascii_only = {"PYTHONIOENCODING": "ascii"}
@@ -96,6 +99,7 @@ def test_an_encoding_without_our_signs_is_no_error(trace: str) -> None:
     assert 0 == json.loads(ended("analyze", trace, "--json", env=ascii_only).stdout)["ranks"][0]["rank"]
 
 
+@pytest.mark.heavy
 def test_names_can_not_give_orders_to_the_terminal(tmp_path: Path) -> None:
     """Escape sequences in file names, notes and kernels reach neither stdout nor stderr."""
     folder = tmp_path / "a\x1b]0;title\x07"

@@ -42,6 +42,7 @@ def test_the_views_are_listed() -> None:
         assert name in help_text
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", NAMES)
 def test_every_view_is_a_page_an_svg_and_a_text(name: str, folder: Path, tmp_path: Path) -> None:
     """Each by its own option."""

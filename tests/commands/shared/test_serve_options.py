@@ -52,6 +52,7 @@ def test_it_serves_until_ctrl_c_and_says_where(served_pages: list[str]) -> None:
     assert served_pages[0].startswith("<!DOCTYPE html>")
 
 
+@pytest.mark.heavy
 def test_the_index_is_kept_in_the_cache(
     served_pages: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -165,6 +165,7 @@ def test_events_beside_junk_are_all_read_though_a_text_could_swallow_one(tmp_pat
     assert 9 == len(read(tmp_path, f'{{"traceEvents": [{text}]}}'))
 
 
+@pytest.mark.heavy
 def test_lists_without_end_are_given_up(tmp_path: Path) -> None:
     """Thousands of lists and brackets take a moment, not minutes; the unread part counts as truncated."""
     text = steps().text()[:-1] + ', "traceEvents": []' * 5_000 + ', "x": [NaN]}'

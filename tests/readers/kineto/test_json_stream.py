@@ -71,6 +71,7 @@ def test_a_file_that_spells_its_first_events_otherwise_is_cut_all_the_same(
     assert all(len(piece.text) < 9000 for piece in pieces(path))
 
 
+@pytest.mark.heavy
 def test_a_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that expands 200 times is not a trace; an environment variable lifts the limit."""
     monkeypatch.setattr(dptrace.readers.stream, "_HARMLESS", 10_000_000)
@@ -89,6 +90,7 @@ def test_a_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         list(pieces(path))
 
 
+@pytest.mark.heavy
 def test_what_unpacks_to_little_is_no_bomb(tmp_path: Path) -> None:
     """Below a gigabyte no file is refused, whatever its compression ratio."""
     path = tmp_path / "t.json.gz"

@@ -127,6 +127,7 @@ def test_damaged_events_of_another_spelling_are_all_read(tmp_path: Path) -> None
     assert [1000 * k for k in range(60)] == read_trace(path).start_ns.tolist()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("sign", [b'"', b'\\"', b"[", b'"}', b'" ', b'"name":"', b', "', b"} "])
 def test_no_text_is_walked_over_and_over(sign: bytes) -> None:
     """Half a megabyte of any character takes a moment: nothing is quadratic."""

@@ -29,6 +29,7 @@ _EVENTS = st.lists(st.dictionaries(_TEXTS, _VALUES, max_size=3), min_size=2, max
 _SPELLINGS = st.sampled_from([(None, (",", ":")), (None, (", ", ": ")), (2, (" ,", " : ")), ("\t", (",\n\n", ":\r\n"))])
 
 
+@pytest.mark.heavy
 @given(st.lists(st.tuples(_TEXTS, _VALUES), max_size=4), _EVENTS, _SPELLINGS)
 def test_the_list_of_the_document_itself_is_found(
     around: list[tuple[str, Any]], events: list[Any], spelling: tuple[Any, tuple[str, str]]
@@ -69,6 +70,7 @@ def test_a_name_may_be_escaped_and_another_document_come_first() -> None:
     assert text.index(b"[") + 1 == find_list(text)
 
 
+@pytest.mark.heavy
 @given(_EVENTS, _SPELLINGS, st.data())
 def test_a_cut_is_between_two_events(events: list[Any], spelling: tuple[Any, tuple[str, str]], data: Any) -> None:
     """At any key, order, spacing and nesting; there is none only if no event is followed by another.

@@ -25,6 +25,7 @@ def kernels(trace: Trace) -> list[tuple[float, float]]:
     return [(begin, end) for begin, end in ((times - BASE_NS) / 1000).T.tolist()]
 
 
+@pytest.mark.heavy
 @needs_real_traces
 @pytest.mark.parametrize("path", sorted(REAL.rglob("*.json.gz")), ids=lambda path: path.name)
 def test_real_recordings_are_not_touched(path: Path) -> None:

@@ -42,6 +42,7 @@ def tarred(trace: Path, mode: str = "") -> Path:
     return archive
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("pack", [zipped, tarred])
 def test_a_member_reads_like_the_file_and_leaves_nothing_unpacked(trace: Path, pack: object) -> None:
     """The trace is the same, under the archive's address, and no file is written."""

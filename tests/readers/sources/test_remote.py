@@ -141,6 +141,7 @@ def test_an_identity_changes_with_the_file(memory: str) -> None:
     assert file_identity(Source.of(memory + "/none")) is None
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("end", ["/run/rank0.json.gz", "/run/", "/run", "/run/*.json.gz"])
 def test_the_command_line_reads_from_a_web_server(server: str, end: str) -> None:
     """A file, a folder as the server lists it, and a glob; the address keeps its slashes."""
@@ -165,6 +166,7 @@ def test_secrets_in_an_address_work_and_are_not_shown(server: str) -> None:
     assert "rank9.json.gz?X-Amz-Signature=…: no such file" in missing.output
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("end", "message"),
     [

@@ -37,6 +37,7 @@ def ring_of(tensors: list[Tensor]) -> list[int]:
     return sent
 
 
+@pytest.mark.heavy
 @given(length=st.integers(0, 40), size=st.integers(1, 9), seed=st.integers(0, 1 << 30))
 def test_every_rank_ends_with_the_sum(length: int, size: int, seed: int) -> None:
     """Also if the length is not divisible, and with more ranks than elements."""
@@ -49,6 +50,7 @@ def test_every_rank_ends_with_the_sum(length: int, size: int, seed: int) -> None
     assert all(torch.equal(total, tensor) for tensor in tensors)
 
 
+@pytest.mark.heavy
 @given(length=st.integers(1, 40), size=st.integers(2, 9), seed=st.integers(0, 1 << 30))
 def test_ranks_agree_to_the_last_bit(length: int, size: int, seed: int) -> None:
     """Each chunk is summed in one order on all ranks, although fractions round."""
@@ -60,6 +62,7 @@ def test_ranks_agree_to_the_last_bit(length: int, size: int, seed: int) -> None:
     assert all(torch.equal(tensors[0], tensor) for tensor in tensors)
 
 
+@pytest.mark.heavy
 @given(length=st.integers(0, 200), size=st.integers(2, 9))
 def test_all_ranks_together_send_twice_n_minus_one_times_the_tensor(length: int, size: int) -> None:
     """That is 2 (n-1)/n of it each; if the length is not divisible, no rank is more than two elements off."""

@@ -31,6 +31,7 @@ def built(name: str) -> Any:
     return gpt.build(name) if name in gpt.SIZES else mlp.balanced() if name == "balanced" else mlp.build(name)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("name", "sequence"), [("small", False), ("balanced", False), ("gpt-tiny", True)])
 def test_a_model_of_one_rank_is_the_model_itself(name: str, sequence: bool, alone: Any) -> None:
     """Names, outputs and gathered parameters are the same."""

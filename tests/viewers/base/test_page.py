@@ -125,6 +125,7 @@ def test_the_bundle_is_one_valid_script(tmp_path: Path) -> None:
     assert 0 == subprocess.run([str(NODE), "--check", str(script)], check=False).returncode
 
 
+@pytest.mark.heavy
 @needs_node
 @pytest.mark.parametrize("path", sorted((ROOT / "tests" / "js").glob("*.test.mjs")), ids=lambda path: path.name)
 def test_scripts(path: Path) -> None:

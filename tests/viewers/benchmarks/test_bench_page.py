@@ -22,6 +22,7 @@ def page(rows: list[Row], title: str = "Benchmark", notes: tuple[str, ...] = ())
     return document(Content(title, ["28 rows"], notes, rows, charts))
 
 
+@pytest.mark.heavy
 def test_the_page_says_what_the_charts_show() -> None:
     """The answer first; six charts, also where one is only a sentence; the table; SVG for paper."""
     text = page(WORKSHOP, notes=("ranks share cores",))
@@ -34,6 +35,7 @@ def test_the_page_says_what_the_charts_show() -> None:
     assert 28 == len(re.findall(r"<tr>(?=<td)", text))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", "</script><b>", "\u202eevil", "$$x$$"])
 def test_names_are_no_markup(name: str) -> None:
     """A model of a user's script can have any name."""
@@ -46,6 +48,7 @@ def test_names_are_no_markup(name: str) -> None:
     assert "\u202e" not in text
 
 
+@pytest.mark.heavy
 def test_nothing_may_be_fetched_or_run_but_what_is_in_the_page() -> None:
     """The policy allows the page's own scripts by their hashes."""
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page(WORKSHOP))

@@ -67,6 +67,7 @@ def test_page_and_files_come_by_the_whole_address(served: PageServer) -> None:
     assert 404 == ask(served, root(served) + "../pyproject.toml")[0]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("path", ["/", "/details", "/view", "/x/", "//"])
 def test_without_the_token_nothing_is_served(served: PageServer, path: str) -> None:
     """The response does not contain the page."""
@@ -87,6 +88,7 @@ def test_the_token_can_not_be_guessed() -> None:
         two.close()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("host", "status"),
     [
@@ -125,6 +127,7 @@ def test_it_listens_on_this_machine_only(served: PageServer) -> None:
     assert "127.0.0.1" == served._server.socket.getsockname()[0]
 
 
+@pytest.mark.heavy
 def test_it_ends_when_the_tab_is_gone_but_not_while_one_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reload reopens the tab before GRACE_S is over."""
     monkeypatch.setattr(server, "GRACE_S", 0.6)
@@ -254,6 +257,7 @@ def test_requests_are_answered_compressed(served: PageServer) -> None:
     connection.close()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "body"),
     [

@@ -48,6 +48,7 @@ def left_of(text: str) -> float:
     return float(found[1])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("ranks", [1, 8, 64])
 def test_shapes_are_few(ranks: int) -> None:
     """With many kernels and ranks, the file is small."""

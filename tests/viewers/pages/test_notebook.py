@@ -15,6 +15,7 @@ from tests.support.browser import PATIENCE_S, browser_test, chromium, open_page
 from tests.support.view_cases import CASES, hostile_run
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["gantt", "breakdown"])
 def test_a_notebook_shows_the_same_page(name: str, tmp_path: Path) -> None:
     """In a frame that may run scripts and reach nothing of the notebook; and writes it where asked."""

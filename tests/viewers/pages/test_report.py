@@ -41,6 +41,7 @@ def test_everything_is_on_the_page(recorded: Run) -> None:
         assert f"<dt>{term}</dt><dd>{text}</dd>" in page
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", CASES)
 def test_every_run_can_be_reported(case: str) -> None:
     """Without a step, without communication, on CPUs, by 64 ranks: a page that says so, below 10 MB."""

@@ -15,6 +15,7 @@ from tests.viewers.base.test_page import Scripts
 DRAWN = [name for name, view in VIEWS.items() if view.draw is not None]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", ["one rank", "uneven", "cpu", "64 ranks", "no time"])
 @pytest.mark.parametrize("name", DRAWN)
 def test_every_view_makes_a_page_of_every_run(name: str, case: str) -> None:
@@ -27,6 +28,7 @@ def test_every_view_makes_a_page_of_every_run(name: str, case: str) -> None:
     assert "unsafe-eval" not in page.split("</head>")[0]
 
 
+@pytest.mark.heavy
 def test_names_stay_data() -> None:
     """A hostile run adds no tag to the page of any view."""
     for name in DRAWN:

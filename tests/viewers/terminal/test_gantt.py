@@ -14,6 +14,7 @@ from tests.support.real_traces import needs_real_traces, real
 from tests.support.terminal_text import drawn, paired, run_of, training
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("ranks", [1, MAX_RANKS, MAX_RANKS + 1, 1000])
 def test_many_ranks_are_cut_and_told(ranks: int) -> None:
     """The first ranks are drawn, and the number of those left out is told with the way to see them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
@@ -31,6 +32,7 @@ def test_rows_are_the_splits_figures() -> None:
     assert [milliseconds(int(figures[name][0])) for name in ("forward_ns", "backward_ns")] == row.split()[1:3]
 
 
+@pytest.mark.heavy
 def test_many_ranks_and_steps_are_summed_up_unless_all_is_asked() -> None:
     """Forty ranks give one short table; --all gives each rank its own."""
     builders = (TimelineBuilder(rank, bounds=tuple(range(0, 3100, 100))).compute(0, 30) for rank in range(40))

@@ -50,6 +50,7 @@ def test_a_view_that_is_not_there_is_answered_with_those_that_are() -> None:
         view_named("pie")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", VIEWS)
 def test_every_view_draws_every_run(name: str, case: str) -> None:
@@ -72,6 +73,7 @@ def test_every_view_draws_every_run(name: str, case: str) -> None:
         assert 0 <= float(label.attrib["y"]) <= height + 5
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", VIEWS)
 def test_every_view_has_a_table_for_every_run(name: str, case: str) -> None:
