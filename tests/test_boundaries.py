@@ -29,8 +29,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis/per_gpu": {"timeline", "core"},
     "analysis/matching": {"analysis/per_gpu", "timeline", "model", "core"},
     "analysis/cross_rank": {"analysis/matching", "analysis/per_gpu", "timeline", "model", "core"},
+    "analysis/kernels": {"timeline", "readers", "model", "core"},
     "analysis/findings": FIGURES | {"core"},
-    "run": FIGURES | {"analysis/findings", "core", "errors", "api"},
+    "run": FIGURES | {"analysis/findings", "analysis/kernels", "core", "errors", "api"},
     "comparison": FIGURES | {"run", "core", "errors"},
     "load": FIGURES | {"run", "readers", "core", "errors"},
     "export": FIGURES | {"run", "core", "errors", "version"},
@@ -39,11 +40,25 @@ MAY_IMPORT: dict[str, set[str]] = {
     "trainers": {"record", "errors"},
     "doctor": {"record", "load", "run", "timeline", "core", "errors", "version"},
     "bench": {"record", "load", "run", "analysis/per_gpu", "model", "core", "errors"},
-    "viewers": FIGURES | {"analysis/findings", "run", "comparison", "bench", "core", "errors", "version"},
+    "viewers": FIGURES
+    | {"analysis/findings", "analysis/kernels", "run", "comparison", "bench", "core", "errors", "version"},
     "api": {"load", "run", "comparison", "export", "hta", "viewers", "readers", "core", "errors"},
     "__init__": {"api", "run", "comparison", "errors", "version"},
     "commands": FIGURES
-    | {"api", "doctor", "readers", "run", "load", "comparison", "export", "hta", "record", "bench", "viewers"}
+    | {
+        "analysis/kernels",
+        "api",
+        "doctor",
+        "readers",
+        "run",
+        "load",
+        "comparison",
+        "export",
+        "hta",
+        "record",
+        "bench",
+        "viewers",
+    }
     | {"core", "errors", "version"},
     "__main__": {"commands"},
 }

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
 
-__all__ = ["UNKNOWN_GROUP", "Category", "CommArgs", "EventDetails", "Trace"]
+__all__ = ["UNKNOWN_GROUP", "Category", "CommArgs", "EventDetails", "OperatorArgs", "OperatorInputs", "Trace"]
 
 UNKNOWN_GROUP = "?"
 """Name of a group that is one of several, where nothing shows which."""
@@ -72,6 +73,30 @@ class EventDetails:
     """Python's call stack, innermost first, a line per call."""
 
 
+class OperatorInputs(msgspec.Struct, frozen=True):
+    """What a file records about the inputs of an operator's call, as the JSON lists in the file; empty without them."""
+
+    dims: str = ""
+    """Sizes: ``[[8, 512], [512, 64], []]``; of a list of tensors a list of sizes."""
+    dtypes: str = ""
+    """Types: ``["float", "float", "Scalar"]``."""
+    concrete: str = ""
+    """Values of inputs that are no tensors: ``["", "", "1"]``."""
+    strides: str = ""
+
+
+class OperatorArgs(msgspec.Struct, frozen=True):
+    """What a file records about operators; each column has one entry per event of the trace."""
+
+    inputs: NDArray[np.int32]
+    """Index into ``table``; -1 for events that are no operators."""
+    table: tuple[OperatorInputs, ...]
+    sequence: Int64
+    """Autograd's number of the node that the operator creates or runs; -1 without one."""
+    forward_thread: NDArray[np.int32]
+    """Autograd's number of the thread that created the node, in backward; 0 elsewhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """The complete events of one rank's file, sorted by start; each column has one entry per event."""
@@ -107,6 +132,8 @@ class Trace:
     details: tuple[EventDetails, ...] = ()
     threads: tuple[str, ...] = ()
     """The file's id of each thread; empty where they were not read."""
+    operators: OperatorArgs | None = None
+    """Inputs and sequence numbers of operators; None where they were not read."""
 
     def __len__(self) -> int:
         return len(self.start_ns)

@@ -11,6 +11,7 @@ from dptrace.analysis.per_gpu.device import DeviceFigures, figures_of
 from dptrace.analysis.per_gpu.split import Split
 from dptrace.errors import DptraceError
 from dptrace.run import tables
+from dptrace.run.kernels import KernelTables
 from dptrace.run.renamed import RenamedMethods
 from dptrace.timeline.model import Timeline
 
@@ -30,7 +31,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, repr=False)
-class Run(RenamedMethods):
+class Run(KernelTables, RenamedMethods):
     """The recording of one job: a timeline per GPU, sorted by rank and device. :func:`dptrace.open` reads one."""
 
     path: str
@@ -294,6 +295,12 @@ class Run(RenamedMethods):
     def read_again(self, timeline: Timeline, reading: Reading[Result]) -> Result | None:
         """Return what the file of a timeline's rank holds beyond the figures; None where it can't be read again."""
         return None if self.rereader is None else self.rereader(timeline.path, reading)
+
+    @property
+    def has_selected_steps(self) -> bool:
+        """Whether only some steps were selected; intervals of others are there only for overlaps with these."""
+        kept = self.selected_from[1] if self.selected_from else ()
+        return any(part.steps != slice(None) for part in kept)
 
     def select(self, ranks: Collection[int] | None = None, steps: tuple[int, int] | None = None) -> Run:
         """Return the part of the run with these ranks and steps.

@@ -31,7 +31,7 @@ from dptrace.timeline.launches import last_above, launches
 from dptrace.timeline.model import Timeline
 from dptrace.timeline.reading import Reading
 
-__all__ = ["HOST_CALLS", "CallKind", "Flame", "HostCalls", "host_calls", "nesting"]
+__all__ = ["HOST_CALLS", "CallKind", "Flame", "HostCalls", "host_calls", "indexed_host_calls", "nesting"]
 
 _READS_A_SCALAR = ("aten::_local_scalar_dense", "aten::item")
 """Operators behind ``tensor.item()``, which wait for the device."""
@@ -123,6 +123,11 @@ class HostCalls(msgspec.Struct, frozen=True):
 
 def host_calls(trace: Trace) -> HostCalls:
     """Collect the calls of the threads that launched work or run the loop; *trace* was read with details."""
+    return indexed_host_calls(trace)[0]
+
+
+def indexed_host_calls(trace: Trace) -> tuple[HostCalls, Int64]:
+    """Collect these calls; also return the index of each in *trace*."""
     device, launch = _device_events(trace)
     kind = _kinds(trace, on_device=bool((trace.category >= Category.KERNEL).any()))
     marks = trace.named("ProfilerStep#") & (trace.category <= Category.ANNOTATION)
@@ -136,7 +141,7 @@ def host_calls(trace: Trace) -> HostCalls:
     place = np.full(len(trace), -1, np.int32)
     place[host] = np.arange(len(host), dtype=np.int32)
     detail = trace.detail if len(trace.detail) else np.zeros(len(trace), np.int32)
-    return HostCalls(
+    calls = HostCalls(
         names=trace.names,
         threads=_thread_names(trace, threads, marks),
         details=trace.details or (EventDetails(),),
@@ -154,6 +159,7 @@ def host_calls(trace: Trace) -> HostCalls:
         device_detail=detail[device],
         device_correlation=trace.correlation[device],
     )
+    return calls, host
 
 
 def _read(source: Source, patterns: Sequence[str]) -> HostCalls:

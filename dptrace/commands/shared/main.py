@@ -22,6 +22,7 @@ COMMANDS = {
     "record": "Record a training run: one Kineto trace per rank.",
     "collect": "Gather a run's parts from machines that share no folder.",
     "analyze": "Split each step: forward, backward, exposed and overlapped communication, idle.",
+    "kernels": "List what the GPUs compute: kernels, operators, shapes, modules.",
     "view": "Draw the per-GPU Gantt chart, in the browser or in the terminal.",
     "report": "Write findings, charts and tables as one page, to attach to a ticket.",
     "diff": "Compare two runs: what changed, by how much, and whether it is noise.",

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
+from dptrace.core.text import sanitize
 from dptrace.readers.communication import C10D_PREFIX, GLOO_PREFIX, METADATA_PREFIXES
 from dptrace.readers.kineto.comm_metadata import comm_args
 from dptrace.readers.kineto.event_schema import (
@@ -33,7 +34,7 @@ from dptrace.readers.kineto.event_schema import (
 from dptrace.readers.kineto.timestamps import NeedsDecimal, fast_nanoseconds, nanoseconds
 from dptrace.readers.trace import Category, CommArgs
 
-__all__ = ["DAMAGE", "Columns", "DecodedPart", "EventSink", "IdMap"]
+__all__ = ["DAMAGE", "Columns", "DecodedPart", "EventSink", "IdMap", "long_or_not_python"]
 
 _LAUNCHED = int(Category.LAUNCH)
 """First category whose events have a correlation."""
@@ -144,7 +145,7 @@ _SHORTEST_PYTHON_US = 20
 """Shorter Python functions are dropped: with_stack=True records millions of them, and none explains a delay."""
 
 
-def _long_or_not_python(events: list[Complete], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def long_or_not_python(events: list[Complete], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Return which events are not Python functions, or long ones."""
     wanted: NDArray[np.bool_] = category != Category.PYTHON
     for i in np.flatnonzero(~wanted).tolist():
@@ -208,6 +209,10 @@ class Columns(EventSink):
         """Return the file's id of a thread."""
         return self._threads.pairs[number][1]
 
+    def thread_names(self) -> tuple[str, ...]:
+        """Return the file's id of each thread."""
+        return tuple(sanitize(str(tid)) for _, tid in self._threads.pairs)
+
     def decode(self, text: bytes) -> None:
         """Add the events of a JSON list.
 
@@ -226,6 +231,10 @@ class Columns(EventSink):
     def _complete_events(self, text: bytes) -> tuple[int, list[Complete]]:
         return complete_events(text, self._exact, self._with_comm_args)
 
+    def _wanted(self, events: list[Complete], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """Return which events are kept of those in a category that is read."""
+        return long_or_not_python(events, category)
+
     def more(self, order: Int64) -> dict[str, Any]:
         """Return what else a trace has of the events in *order*, by the name of its field."""
         return {}
@@ -234,7 +243,7 @@ class Columns(EventSink):
         codes = self._codes
         category = np.frombuffer(bytes([codes[event.cat] for event in complete]), np.uint8)
         whole = bool((category == SPAN).any())
-        wanted = (category < SPAN) & _long_or_not_python(complete, category)
+        wanted = (category < SPAN) & self._wanted(complete, category)
         kept = complete if wanted.all() else list(compress(complete, wanted.tolist()))
         category = category if kept is complete else category[wanted]
         starts: list[Any] = [event.ts for event in kept]

@@ -57,7 +57,7 @@ class DetailedColumns(Columns):
         return {
             "detail": np.concatenate(self._detail)[order],
             "details": tuple(_details(*key) for key in self._numbers),
-            "threads": tuple(sanitize(str(tid)) for _, tid in self._threads.pairs),
+            "threads": self.thread_names(),
         }
 
 

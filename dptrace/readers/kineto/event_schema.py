@@ -18,10 +18,12 @@ __all__ = [
     "Args",
     "Complete",
     "DetailArgs",
+    "InputArgs",
     "as_count",
     "code_of",
     "complete_events",
     "detailed_events",
+    "operator_events",
 ]
 
 DAMAGE = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
@@ -93,6 +95,14 @@ class DetailArgs(Args, frozen=True, gc=False):
     stack: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Call stack")
 
 
+class InputArgs(Args, frozen=True, gc=False):
+    """The same with what ties an operator to its FLOPs, and backward to forward."""
+
+    strides: msgspec.Raw = msgspec.field(default=msgspec.Raw(b""), name="Input Strides")
+    sequence: Any = msgspec.field(default=-1, name="Sequence number")
+    forward_thread: Any = msgspec.field(default=0, name="Fwd thread id")
+
+
 class Complete(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="X"):
     """An event with a start and a duration."""
 
@@ -124,6 +134,14 @@ class _CompleteWithDetails(Complete, frozen=True, gc=False, tag_field="ph", tag=
 
 class _ExactWithDetails(_Exact, frozen=True, gc=False, tag_field="ph", tag="X"):
     args: DetailArgs | None = None
+
+
+class _CompleteWithInputs(Complete, frozen=True, gc=False, tag_field="ph", tag="X"):
+    args: InputArgs | None = None
+
+
+class _ExactWithInputs(_Exact, frozen=True, gc=False, tag_field="ph", tag="X"):
+    args: InputArgs | None = None
 
 
 class _Phase(msgspec.Struct, frozen=True, gc=False):
@@ -196,6 +214,16 @@ def detailed_events(text: bytes, exact: bool = False) -> tuple[int, list[Complet
 @cache
 def _detailed(exact: bool) -> _Events:
     return _Events(_ExactWithDetails if exact else _CompleteWithDetails)
+
+
+def operator_events(text: bytes, exact: bool = False) -> tuple[int, list[Complete]]:
+    """Decode a JSON list of events as :func:`complete_events` does, with :class:`InputArgs`."""
+    return _with_inputs(exact).decode(text)
+
+
+@cache
+def _with_inputs(exact: bool) -> _Events:
+    return _Events(_ExactWithInputs if exact else _CompleteWithInputs)
 
 
 def code_of(category: str | None) -> int:

@@ -24,6 +24,7 @@ from dptrace.readers.kineto.detailed_columns import DetailedColumns
 from dptrace.readers.kineto.envelope import BLANK, End, Metadata, decode_document, end_of, recover_metadata
 from dptrace.readers.kineto.event_schema import as_count
 from dptrace.readers.kineto.json_stream import LIST
+from dptrace.readers.kineto.operator_columns import OperatorColumns
 from dptrace.readers.kineto.parallel_decode import ParallelDecoder, is_worthwhile
 from dptrace.readers.kineto.structure import State, find_list
 from dptrace.readers.kineto.validation import EventColumns, validate_events
@@ -121,13 +122,20 @@ def read_into(source: Source, columns: EventSink, decoder: ParallelDecoder | Non
     return metadata, cut_off
 
 
-def read_trace(file: Source | Path, jobs: int = 1, comm_patterns: Sequence[str] = (), detailed: bool = False) -> Trace:
+def read_trace(
+    file: Source | Path,
+    jobs: int = 1,
+    comm_patterns: Sequence[str] = (),
+    detailed: bool = False,
+    operators: bool = False,
+) -> Trace:
     """Read one rank's trace.
 
     Args:
         jobs: maximum number of processes that decode a huge file; a file that one process reads as fast uses one.
         comm_patterns: regular expressions of further communication kernels.
         detailed: also read the details of each event, in this process.
+        operators: also read the inputs and sequence numbers of operators and short modules, in this process.
 
     Raises:
         TraceError: the file was not written by torch.profiler, or no event in it can be read.
@@ -135,8 +143,8 @@ def read_trace(file: Source | Path, jobs: int = 1, comm_patterns: Sequence[str] 
         DptraceError: one of the processes died.
     """
     source = Source.of(file)
-    columns = DetailedColumns() if detailed else Columns()
-    with _decoder(source, columns, 1 if detailed else jobs) as decoder:
+    columns = DetailedColumns() if detailed else OperatorColumns() if operators else Columns()
+    with _decoder(source, columns, 1 if detailed or operators else jobs) as decoder:
         metadata, cut_off = read_into(source, columns, decoder)
     if not columns.kept:
         raise _no_events(source, columns, cut_off)

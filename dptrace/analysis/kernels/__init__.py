@@ -1,0 +1,1 @@
+"""Which operator, module and annotation the time of a device belongs to, and tables of it."""

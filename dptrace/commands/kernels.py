@@ -1,0 +1,120 @@
+"""``dptrace kernels``: what the devices compute, by kernel, operator, shape, module, annotation or phase."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dptrace.commands.shared.options import Selection, json_option, opening_options, output_option, run_options
+from dptrace.commands.shared.output import csv_text, emit, json_text, print_hint, print_notes, print_tables
+from dptrace.commands.shared.reading import open_with_progress
+from dptrace.core.files import check_output
+from dptrace.errors import UsageError
+from dptrace.load.options import ReadOptions
+
+if TYPE_CHECKING:
+    from dptrace.analysis.kernels.summary import KernelSummary
+    from dptrace.run.run import Run
+
+_MOST_ROWS = 30
+"""Rows that the terminal shows unless --top asks for more."""
+_BY = ("kernel", "operator", "operator-shape", "module", "annotation", "phase")
+_KINDS = ("compute", "communication", "memory", "all")
+_SORTS = ("total", "count", "mean", "p95", "delay", "tflops")
+
+
+@click.command()
+@run_options
+@click.option("--by", type=click.Choice(_BY), default="kernel", help="What a row stands for.", show_default=True)
+@click.option(
+    "--kind", type=click.Choice(_KINDS), default="all", help="Only intervals of this kind.", show_default=True
+)
+@click.option("--per-rank", is_flag=True, help="Give each rank rows of its own.")
+@click.option("--match", metavar="REGEX", help="Only rows whose name matches, in any part and case.")
+@click.option("--sort", type=click.Choice(_SORTS), default="total", help="Order of the rows.", show_default=True)
+@click.option("--top", type=click.IntRange(1), metavar="N", help="Only the first N rows. [terminal: 30; else all]")
+@click.option("--full-names", is_flag=True, help="Print kernel names whole, with template arguments and parameters.")
+@json_option
+@click.option("--csv", "as_csv", is_flag=True, help="Print a CSV row for each row of the table (times in ns).")
+@output_option
+@opening_options
+def command(
+    paths: tuple[str, ...], selection: Selection, read_options: ReadOptions, verbosity: str, **shown: Any
+) -> None:
+    """List what the devices of RUN compute: kernels, operators with their shapes, modules, annotations, phases.
+
+    A kernel belongs to the operator and module that launched it; in backward, to those of the forward operator that it
+    differentiates. Rows add up to the time of all intervals exactly; on a CPU they are operators, with the time in
+    which no operator inside them ran. FLOPs need shapes, which torch.profiler records with record_shapes=True, as
+    `dptrace record` does.
+
+    \b
+    Examples:
+      dptrace kernels runs/ddp
+      dptrace kernels runs/ddp --by operator-shape --sort tflops
+      dptrace kernels runs/ddp --by module --match 'layers\\.3'
+      dptrace kernels runs/ddp --by kernel --kind communication --per-rank --csv > nccl.csv
+    """
+    options = _Options(**shown)
+    options.check()
+    run = open_with_progress(paths, read_options, verbosity, selection)
+    from dptrace.run.kernels import arranged, kernel_summary
+
+    summary = kernel_summary(run, options.by, options.kind, options.per_rank)
+    rows = arranged(summary.rows, options.match, options.sort, options.top)
+    _print(run, summary, rows, options)
+    print_notes(run.notes)
+    if options.output is not None:
+        print_hint(f"Wrote {options.output}.", verbosity)
+
+
+def _print(run: Run, summary: KernelSummary, rows: list[dict[str, Any]], options: _Options) -> None:
+    if options.as_json:
+        head: dict[str, Any] = {"run": run.path, "by": summary.by, "kind": options.kind, "ranks": summary.ranks}
+        head |= {"wall_ns": summary.wall_ns, "totals": summary.totals, "notes": list(run.notes)}
+        emit(json_text({**head, "rows": rows}), options.output)
+    elif options.as_csv:
+        from dptrace.run.kernels import flat_frame
+
+        emit(csv_text(flat_frame(rows)), options.output)
+    else:
+        from dptrace.viewers.terminal.kernel_tables import print_kernels
+
+        most = options.top or _MOST_ROWS
+        print_tables(lambda console: print_kernels(summary, rows, console, options.full_names, most), options.output)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What to list, and where."""
+
+    by: str
+    kind: str
+    per_rank: bool
+    match: str | None
+    sort: str
+    top: int | None
+    full_names: bool
+    as_json: bool
+    as_csv: bool
+    output: Path | None
+    force: bool
+
+    def check(self) -> None:
+        """Refuse options that would be ignored, a pattern that is none, and a file that would be overwritten."""
+        if self.as_json and self.as_csv:
+            raise UsageError("Choose one of --json and --csv.")
+        if self.full_names and (self.as_json or self.as_csv):
+            raise UsageError("--json and --csv have both the short and the full names; leave --full-names out.")
+        if self.sort == "tflops" and self.by != "operator-shape":
+            raise UsageError("--sort tflops needs --by operator-shape.")
+        try:
+            re.compile(self.match or "")
+        except re.error as error:
+            raise UsageError(f"--match {self.match}: not a regular expression ({error}).") from None
+        if self.output is not None:
+            check_output(self.output, self.force)

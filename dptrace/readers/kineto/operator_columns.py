@@ -1,0 +1,73 @@
+"""Columns with the inputs of operators, and the numbers that tie backward to forward; figures do not need them."""
+
+from __future__ import annotations
+
+from itertools import compress
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.core.intervals import Int64
+from dptrace.readers.kineto.columns import Columns, long_or_not_python
+from dptrace.readers.kineto.event_schema import Complete, InputArgs, as_count, operator_events
+from dptrace.readers.trace import Category, OperatorArgs, OperatorInputs
+
+__all__ = ["OperatorColumns"]
+
+_NOTHING = InputArgs()
+_LONGEST_TEXT = 20_000
+"""Bytes of an input that are kept; an optimizer's operator on lists of thousands of tensors has more."""
+_MODULE = "nn.Module: "
+
+
+class OperatorColumns(Columns):
+    """The columns of a file, with the inputs and sequence number of each operator, and modules however short."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._more: list[tuple[NDArray[np.int32], Int64, NDArray[np.int32]]] = []
+        self._numbers: dict[tuple[bytes, bytes, bytes, bytes], int] = {}
+
+    def _complete_events(self, text: bytes) -> tuple[int, list[Complete]]:
+        return operator_events(text, self._exact)
+
+    def _wanted(self, events: list[Complete], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        wanted = long_or_not_python(events, category)
+        for i in np.flatnonzero(~wanted).tolist():
+            wanted[i] = str(events[i].name).startswith(_MODULE)
+        return wanted
+
+    def _reduce(self, kept: list[Complete], start: Int64, category: NDArray[np.uint8]) -> None:
+        super()._reduce(kept, start, category)
+        operators = category == Category.CPU_OP
+        args: list[Any] = [event.args or _NOTHING for event in compress(kept, operators.tolist())]
+        inputs, sequence = np.full(len(kept), -1, np.int32), np.full(len(kept), -1, np.int64)
+        thread = np.zeros(len(kept), np.int32)
+        numbers = self._numbers
+        keys = [(bytes(a.dims), bytes(a.types), bytes(a.concrete), bytes(a.strides)) for a in args]
+        inputs[operators] = [numbers.setdefault(key, len(numbers)) for key in keys]
+        sequence[operators] = [_number(a.sequence, -1) for a in args]
+        thread[operators] = [_number(a.forward_thread, 0) & 0x7FFFFFFF for a in args]
+        self._more.append((inputs, sequence, thread))
+
+    def more(self, order: Int64) -> dict[str, Any]:
+        """Return the inputs and numbers of the events in *order*, and the file's ids of threads."""
+        inputs, sequence, thread = (np.concatenate(parts)[order] for parts in zip(*self._more, strict=True))
+        table = tuple(OperatorInputs(*map(_text, key)) for key in self._numbers)
+        return {
+            "operators": OperatorArgs(inputs, table, sequence, thread),
+            "threads": self.thread_names(),
+        }
+
+
+def _number(value: object, default: int) -> int:
+    if type(value) is int and 0 <= value < 1 << 62:
+        return value
+    number = as_count(value)
+    return default if number is None else number
+
+
+def _text(raw: bytes) -> str:
+    """Return a short JSON list as text; a long one is left out, since it can't be decoded in part."""
+    return raw.decode("utf-8", "replace") if len(raw) <= _LONGEST_TEXT else ""

@@ -1,0 +1,140 @@
+"""What a run's devices compute: tables by kernel, operator, shape, module, annotation or phase."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dptrace.errors import DptraceError, UsageError
+from dptrace.timeline.model import Kind, Timeline
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from dptrace.analysis.kernels.summary import KernelSummary
+    from dptrace.timeline.operator_calls import OperatorCalls
+    from dptrace.timeline.reading import Reading, Result
+
+__all__ = ["SORTS", "KernelTables", "arranged", "flat_frame", "kernel_summary", "kinds_of", "operator_calls_of"]
+
+SORTS = {
+    "total": "total_ns",
+    "count": "count",
+    "mean": "mean_ns",
+    "p95": "p95_ns",
+    "delay": "launch_delay_ns",
+    "tflops": "tflops",
+}
+"""Columns that rows are sorted by, largest first, by the name of the order."""
+_NAMES = ("kernel", "name", "operator", "forward_operator", "outermost_operator", "module", "annotation", "phase")
+
+
+class _Run(Protocol):
+    """What the tables need of a run."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def timelines(self) -> tuple[Timeline, ...]: ...
+
+    @property
+    def figures_only(self) -> bool: ...
+
+    @property
+    def has_selected_steps(self) -> bool: ...
+
+    def read_again(self, timeline: Timeline, reading: Reading[Result]) -> Result | None: ...
+
+
+def kinds_of(name: str) -> tuple[Kind, ...]:
+    """Return the kinds of intervals that a name stands for: ``compute``, ``communication``, ``memory`` or ``all``.
+
+    Raises:
+        UsageError: it is none of them.
+    """
+    if name == "all":
+        return tuple(Kind)
+    names = {kind.name.lower(): (kind,) for kind in Kind}
+    if name not in names:
+        raise UsageError(f"There is no kind {name!r}. Choose from all, {', '.join(names)}.")
+    return names[name]
+
+
+class KernelTables:
+    """The methods of a run that list what its devices compute."""
+
+    def kernel_summary(self: _Run, by: str = "kernel", kind: str = "all", per_rank: bool = False) -> pd.DataFrame:
+        """Return where the devices' time goes, by kernel or by what launched it: a row per group, most time first.
+
+        Args:
+            by: ``kernel``, ``operator``, ``operator-shape``, ``module``, ``annotation`` or ``phase``. All but
+                ``kernel`` and ``phase`` read the files of the run again.
+            kind: ``all``, ``compute``, ``communication`` or ``memory``.
+            per_rank: give each rank rows of its own.
+
+        Columns depend on *by*; docs/reference/json.md lists them.
+
+        Raises:
+            DptraceError: the run was opened with ``figures_only``, or its files can't be read again.
+            UsageError: there is no such *by* or *kind*.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(kernel_summary(self, by, kind, per_rank).rows)
+
+
+def kernel_summary(run: _Run, by: str, kind: str = "all", per_rank: bool = False) -> KernelSummary:
+    """Summarize a run as :meth:`KernelTables.kernel_summary` does, with the totals that the rows add up to."""
+    from dptrace.analysis.kernels.grouping import GROUPINGS
+    from dptrace.analysis.kernels.summary import summarize
+
+    if by not in GROUPINGS:
+        raise UsageError(f"Kernels can't be listed by {by!r}. Choose from {', '.join(GROUPINGS)}.")
+    if run.figures_only:
+        raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Open it without.")
+    return summarize(
+        run.timelines,
+        lambda timeline: operator_calls_of(run, timeline),
+        by,
+        kinds_of(kind),
+        per_rank,
+        run.has_selected_steps,
+    )
+
+
+def operator_calls_of(run: _Run, timeline: Timeline) -> OperatorCalls:
+    """Return the operators and labels of a timeline's rank.
+
+    Raises:
+        DptraceError: its file can't be read again.
+    """
+    from dptrace.timeline.operator_calls import OPERATOR_CALLS
+
+    calls = run.read_again(timeline, OPERATOR_CALLS)
+    if calls is None:
+        raise DptraceError(
+            f"{timeline.path or run.path}: can't be read again for its operators (a pipe, or the file has changed or "
+            "gone). Open the run from files; `--by kernel` and `--by phase` need no second reading."
+        )
+    return calls
+
+
+def arranged(rows: Sequence[dict[str, Any]], match: str | None, sort: str, top: int | None) -> list[dict[str, Any]]:
+    """Return the rows with a name that matches a regular expression, sorted, the first *top* of them."""
+    pattern = re.compile(match or "", re.IGNORECASE)
+    column = SORTS[sort]
+    chosen = [row for row in rows if any(pattern.search(row[name]) for name in _NAMES if row.get(name) is not None)]
+    return sorted(chosen, key=lambda row: -(row[column] or 0))[:top]
+
+
+def flat_frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Return rows as a frame whose lists are JSON texts, for CSV."""
+    import json
+
+    import pandas as pd
+
+    return pd.DataFrame(
+        [{name: json.dumps(value) if isinstance(value, list) else value for name, value in row.items()} for row in rows]
+    )

@@ -1,0 +1,178 @@
+"""Tables of device time add up to the time of the devices, however it is grouped."""
+
+from __future__ import annotations
+
+import csv
+from ast import literal_eval
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dptrace.analysis.kernels.grouping import GROUPINGS, NOT_LAUNCHED
+from dptrace.analysis.kernels.statistics import Pieces, statistics
+from dptrace.analysis.kernels.summary import KernelSummary, summarize
+from dptrace.readers.kineto.reader import read_trace
+from dptrace.timeline.build import build_timelines
+from dptrace.timeline.model import Kind
+from dptrace.timeline.operator_calls import operator_calls
+from tests.support.layered_files import layered_file
+from tests.support.real_traces import needs_real_traces, real
+
+
+def summary_of(paths: list[Path], by: str, **options: Any) -> KernelSummary:
+    traces = [read_trace(path, operators=True) for path in paths]
+    timelines = [
+        timeline for rank, trace in enumerate(traces) for timeline in build_timelines(trace, trace.rank or rank)
+    ]
+    recorded = {id(t): operator_calls(trace) for t, trace in zip(timelines, traces, strict=True)}
+    return summarize(timelines, lambda timeline: recorded[id(timeline)], by, **options)
+
+
+def adds_up(summary: KernelSummary) -> bool:
+    return all(
+        totals["total_ns"] == sum(row[f"{kind}_ns"] for row in summary.rows) for kind, totals in summary.totals.items()
+    ) and sum(totals["total_ns"] for totals in summary.totals.values()) == sum(row["total_ns"] for row in summary.rows)
+
+
+@pytest.fixture
+def two_ranks(tmp_path: Path) -> list[Path]:
+    return [layered_file(rank, 2).write(tmp_path / f"rank{rank}.json") for rank in (0, 1)]
+
+
+@pytest.mark.parametrize("by", GROUPINGS)
+def test_every_grouping_adds_up(two_ranks: list[Path], by: str) -> None:
+    """Over ranks, for each rank, and for one kind alone."""
+    assert adds_up(summary_of(two_ranks, by))
+    assert adds_up(summary_of(two_ranks, by, per_rank=True))
+    assert adds_up(summary_of(two_ranks, by, kinds=(Kind.COMPUTE,)))
+    assert 4 * 46_000 == sum(row["total_ns"] for row in summary_of(two_ranks, by, kinds=(Kind.COMPUTE,)).rows)
+
+
+def row_of(summary: KernelSummary, **key: Any) -> dict[str, Any]:
+    (row,) = (row for row in summary.rows if key.items() <= row.items())
+    return row
+
+
+def test_a_shape_has_its_flops(two_ranks: list[Path]) -> None:
+    """The memset inside the call is part of its time: 2 × 12 + 2 × 20 µs a rank."""
+    row = row_of(summary_of(two_ranks, "operator-shape"), operator="aten::mm")
+
+    assert ([[64, 32], [32, 16]], "bf16", 65_536, 7_168) == (
+        row["input_dims"],
+        row["dtype"],
+        row["flops"],
+        row["bytes"],
+    )
+    assert (8, 128_000, 12) == (row["count"], row["kernel_ns"], row["kernels"])
+    assert round(65_536 * 8 / 128_000 / 1e3, 6) == row["tflops"]
+
+
+def test_modules_have_forward_and_backward(two_ranks: list[Path]) -> None:
+    """Backward's time goes to the module of the forward operator."""
+    row = row_of(summary_of(two_ranks[:1], "module"), module="Block_0/Linear_0")
+
+    assert (2, 20_000, 40_000, 4_000) == (row["count"], row["forward_ns"], row["backward_ns"], row["memory_ns"])
+
+
+def test_figures_of_a_kernel(two_ranks: list[Path]) -> None:
+    """Count, quantiles, shares and launch delay of gemm_kernel: 10, 20, 10, 20 µs in two steps of 190 µs."""
+    summary = summary_of(two_ranks[:1], "kernel")
+    row = row_of(summary, kernel="gemm_kernel")
+
+    assert (4, 60_000, 15_000, 15_000, 20_000) == tuple(
+        row[c] for c in ("count", "total_ns", "mean_ns", "p50_ns", "p95_ns")
+    )
+    assert round(60_000 / summary.wall_ns, 6) == row["share_of_step"]
+    assert round(60 / 92, 6) == row["share_of_compute"]
+    assert ("backward", round(40 / 46, 6)) == (row["main_phase"], row["share_of_phase"])
+    assert 16_000 == row["launch_delay_ns"]
+
+
+def test_the_slowest_rank_stands_out(tmp_path: Path) -> None:
+    """Its time is compared with the median of all."""
+    files = [layered_file(rank, 3, steps=1 + 2 * (rank == 1)) for rank in range(3)]
+    row = row_of(
+        summary_of([file.write(tmp_path / f"rank{i}.json") for i, file in enumerate(files)], "kernel"),
+        kernel="relu_kernel",
+    )
+
+    assert (3.0, 1) == (row["max_over_median"], row["slowest_rank"])
+
+
+pieces = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 1), st.integers(0, 50), st.integers(0, 20)),
+    max_size=30,
+)
+
+
+@settings(max_examples=60)
+@given(pieces)
+def test_statistics_equal_a_count_by_hand(rows: list[tuple[int, int, int, int, int]]) -> None:
+    """Sums, calls, their union of intervals and its quantiles, over overlapping pieces of any calls."""
+    group, call, rank, start, length = (
+        (np.array(column, np.int64) for column in zip(*rows, strict=True)) if rows else (np.empty(0, np.int64),) * 5
+    )
+    none = np.zeros(len(group), np.uint8)
+    figures = statistics(
+        Pieces(group, call, rank, length, start, start + length, none, none, none == 0, length, none > 0, none > 0),
+        4,
+        2,
+    )
+    for number in range(4):
+        own = [row for row in rows if row[0] == number]
+        instants: dict[int, set[int]] = {}
+        for _, of_call, _, begin, ns in own:
+            instants.setdefault(of_call, set()).update(range(begin, begin + ns))
+        busy = [len(covered) for covered in instants.values()]
+
+        assert sum(row[4] for row in own) == figures.total_ns[number]
+        assert (len(busy), sum(busy), len(own)) == (
+            figures.count[number],
+            figures.kernel_ns[number],
+            figures.kernels[number],
+        )
+        if busy:
+            assert np.allclose(np.quantile(busy, [0.5, 0.95]), [figures.p50_ns[number], figures.p95_ns[number]])
+            assert np.median([row[4] for row in own]) == figures.delay_ns[number]
+
+
+def _lists(value: Any) -> Any:
+    return [_lists(item) for item in value] if isinstance(value, tuple) else value
+
+
+@needs_real_traces
+@pytest.mark.parametrize("model", ["h100_qwen_0.5b", "mi300_qwen_0.5b", "h100_bert_small"])
+def test_calls_and_times_equal_tracelens(model: str) -> None:
+    """Every matrix product and attention: number of calls, and time of the kernels below them within 0.1 %."""
+    folder = Path(real(f"compute/{model}"))
+    summary = summary_of([folder / "trace.json.gz"], "operator-shape")
+    csv.field_size_limit(1 << 30)
+    wanted: dict[tuple[str, str], list[float]] = {}
+    for table in ("GEMM", "SDPA_fwd"):
+        for line in csv.DictReader((folder / f"{table}.csv").read_text().splitlines()):
+            key = line["name"], str(_lists(literal_eval(line["Input Dims_first"])))
+            sums = wanted.setdefault(key, [0, 0.0])
+            sums[0] += int(line["name_count"])
+            sums[1] += float(line["Kernel Time (µs)_sum"])
+    found: dict[tuple[str, str], list[float]] = {}
+    for row in summary.rows:
+        sums = found.setdefault((row["operator"], str(row["input_dims"])), [0, 0.0])
+        sums[0] += row["count"]
+        sums[1] += row["kernel_ns"] / 1e3
+
+    assert len(wanted) >= 5
+    assert {key: count for key, (count, _) in wanted.items()} == {key: found[key][0] for key in wanted}
+    assert all(abs(found[key][1] - time) <= 1e-3 * time for key, (_, time) in wanted.items())
+
+
+@needs_real_traces
+def test_work_launched_before_the_recording_has_a_row() -> None:
+    """30 % of this trace's kernel time."""
+    rows = summary_of([Path(real("compute/h100_qwen_0.5b/trace.json.gz"))], "operator").rows
+    (row,) = (row for row in rows if row["operator"] == NOT_LAUNCHED)
+
+    assert 0.301 == round(row["share_of_compute"], 3)

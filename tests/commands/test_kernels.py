@@ -1,0 +1,137 @@
+"""``dptrace kernels`` as a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import dptrace
+from dptrace.commands.shared.main import cli
+from dptrace.errors import DptraceError, UsageError
+from tests.support.layered_files import layered_file
+
+LONG = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, A>(int)"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for rank in (0, 1):
+        file = layered_file(rank, 2).kernel(LONG, 500, 501, None)
+        file.write(tmp_path / f"rank{rank}.json")
+    return tmp_path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner(env={"COLUMNS": "140"}).invoke(cli, ["kernels", *map(str, arguments)])
+
+
+def rows_of(*arguments: object) -> list[dict[str, Any]]:
+    result = run(*arguments, "--json")
+    assert 0 == result.exit_code, result.output
+    rows: list[dict[str, Any]] = json.loads(result.stdout)["rows"]
+    return rows
+
+
+def test_kernels_are_listed_with_short_names(folder: Path) -> None:
+    """Most time first; full names on request."""
+    result = run(folder)
+
+    assert 0 == result.exit_code
+    assert "vectorized_elementwise_kernel(FillFunctor<float>)" in result.stdout
+    assert result.stdout.index("gemm_kernel") < result.stdout.index("relu_kernel")
+    assert "at::native::FillFunctor" in run(folder, "--full-names").stdout
+
+
+def test_json_has_the_rows_and_what_they_add_up_to(folder: Path) -> None:
+    """Times in ns; a kernel has both names."""
+    content = json.loads(run(folder, "--json").stdout)
+
+    assert ("kernel", "all", [0, 1]) == tuple(content[name] for name in ("by", "kind", "ranks"))
+    assert content["totals"]["compute"]["total_ns"] == sum(row["compute_ns"] for row in content["rows"])
+    assert LONG in [row["name"] for row in content["rows"]]
+
+
+def test_shapes_have_flops(folder: Path) -> None:
+    """And are null for operators without a formula or shapes."""
+    rows = rows_of(folder, "--by", "operator-shape")
+
+    assert {"aten::mm": 65_536, "aten::relu": None} == {
+        row["operator"]: row["flops"] for row in rows if row["operator"] in ("aten::mm", "aten::relu")
+    }
+
+
+def test_csv_has_a_line_for_each_row(folder: Path, tmp_path: Path) -> None:
+    """Lists are JSON in one field; -o writes a file."""
+    path = tmp_path / "shapes.csv"
+    result = run(folder, "--by", "operator-shape", "--csv", "-o", path)
+    lines = list(csv.DictReader(io.StringIO(path.read_text())))
+
+    assert 0 == result.exit_code
+    assert len(rows_of(folder, "--by", "operator-shape")) == len(lines)
+    assert "[[64, 32], [32, 16]]" in [line["input_dims"] for line in lines]
+
+
+def test_rows_are_chosen_and_sorted(folder: Path) -> None:
+    """By a pattern, an order, a number, a rank, a kind and a step."""
+    assert ["sgd_kernel"] == [row["kernel"] for row in rows_of(folder, "--match", "^SGD")]
+    assert 4 == max(row["count"] for row in rows_of(folder, "--steps", "1"))
+    counts = [row["count"] for row in rows_of(folder, "--sort", "count", "--top", "2")]
+    assert 2 == len(counts)
+    assert counts == sorted(counts, reverse=True)
+    assert {0, 1} == {row["rank"] for row in rows_of(folder, "--per-rank")}
+    assert {"communication"} == {row["kind"] for row in rows_of(folder, "--kind", "communication")}
+    assert [0] == json.loads(run(folder, "--ranks", "0", "--json").stdout)["ranks"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--match", "("],
+        ["--json", "--csv"],
+        ["--by", "nothing"],
+        ["--sort", "tflops"],
+        ["--json", "--full-names"],
+        ["--top", "0"],
+    ],
+)
+def test_wrong_use_is_refused(folder: Path, arguments: list[str]) -> None:
+    """With exit code 2."""
+    assert 2 == run(folder, *arguments).exit_code
+
+
+def test_an_output_is_not_overwritten(folder: Path, tmp_path: Path) -> None:
+    """Without --force."""
+    path = tmp_path / "out.json"
+    path.write_text("mine")
+
+    assert 0 != run(folder, "--json", "-o", path).exit_code
+    assert "mine" == path.read_text()
+
+
+def test_python_returns_the_same_rows(folder: Path) -> None:
+    """As a frame; a wrong grouping or kind is refused, and so is a run of figures alone."""
+    run_ = dptrace.open(str(folder))
+    frame = run_.kernel_summary(by="operator")
+
+    assert [row["total_ns"] for row in rows_of(folder, "--by", "operator")] == frame["total_ns"].tolist()
+    with pytest.raises(UsageError):
+        run_.kernel_summary(by="color")
+    with pytest.raises(UsageError):
+        run_.kernel_summary(kind="color")
+
+
+def test_a_file_that_is_gone_still_has_kernels(folder: Path) -> None:
+    """Operators need a second reading, which says so."""
+    run_ = dptrace.open(str(folder), cache=False)
+    for path in folder.glob("*.json"):
+        path.unlink()
+
+    assert len(run_.kernel_summary()) > 3
+    with pytest.raises(DptraceError, match="second reading"):
+        run_.kernel_summary(by="operator")

@@ -1,0 +1,47 @@
+"""The table of kernels in the terminal shows names without control, and says what it leaves out."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from dptrace.analysis.kernels.summary import KernelSummary, summarize
+from dptrace.timeline.operator_calls import OperatorCalls
+from dptrace.viewers.terminal.kernel_tables import print_kernels
+from tests.support.synthetic import training_timeline
+
+
+def printed(summary: KernelSummary, most: int = 30) -> str:
+    console = Console(file=io.StringIO(), width=132)
+    print_kernels(summary, summary.rows, console, most=most)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def summary_of(*names: str) -> KernelSummary:
+    timelines = [training_timeline(rank, 300, names=names) for rank in (0, 1)]
+    return summarize(timelines, lambda timeline: OperatorCalls(), "kernel")
+
+
+def test_names_do_not_control_the_terminal() -> None:
+    """They come from strangers' files."""
+    assert "\x1b" not in printed(summary_of("evil\x1b[31m", "[bold]gemm", "nccl", "Memcpy DtoD (x)"))
+    assert "[bold]gemm" in printed(summary_of("evil", "[bold]gemm", "nccl", "Memcpy DtoD (x)"))
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_rows_left_out_are_counted(most: int) -> None:
+    """With their time."""
+    text = printed(summary_of("add", "gemm", "nccl", "Memcpy DtoD (x)"), most)
+
+    assert f"{4 - most} more row" in text
+
+
+def test_overlapping_streams_are_said() -> None:
+    """The sum of durations is more than the time with any kernel running."""
+    text = printed(summary_of("add", "gemm", "nccl", "Memcpy DtoD (x)"))
+
+    assert "busy" in text
+    assert "max /" in text

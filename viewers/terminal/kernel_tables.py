@@ -1,0 +1,143 @@
+"""What devices compute, as a table in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from dptrace.analysis.kernels.summary import KernelSummary
+from dptrace.core.units import byte_size, milliseconds, plural
+from dptrace.viewers.base.format import plain
+from dptrace.viewers.terminal.split_tables import titled_table
+
+__all__ = ["print_kernels"]
+
+Row = Mapping[str, Any]
+Cell = Callable[[Row], str]
+
+_LONGEST = 64
+"""Characters of a name that are shown; a module's path may have more."""
+
+
+def _ms(name: str) -> Cell:
+    return lambda row: "–" if row.get(name) is None else milliseconds(row[name])
+
+
+def _us(name: str) -> Cell:
+    return lambda row: "–" if row.get(name) is None else f"{row[name] / 1e3:,.1f}"
+
+
+def _percent(name: str) -> Cell:
+    return lambda row: "–" if row.get(name) is None else f"{100 * row[name]:.1f}"
+
+
+def _text(name: str) -> Cell:
+    return lambda row: str(row.get(name) or "")
+
+
+def _number(name: str, digits: int = 1) -> Cell:
+    return lambda row: "–" if row.get(name) is None else f"{row[name]:,.{digits}f}"
+
+
+def _shapes(row: Row) -> str:
+    return " ".join(str(sizes).replace(" ", "") for sizes in row["input_dims"] if sizes)
+
+
+def _gigaflop(row: Row) -> str:
+    return "–" if row["flops"] is None else f"{row['flops'] / 1e9:,.3f}"
+
+
+_NAMES: dict[str, dict[str, Cell]] = {
+    "kernel": {"kernel": _text("kernel"), "kind": _text("kind")},
+    "operator": {
+        "operator": _text("operator"),
+        "outermost": _text("outermost_operator"),
+        "backward of": _text("forward_operator"),
+        "phase": _text("phase"),
+    },
+    "operator-shape": {"operator": _text("operator"), "inputs": _shapes, "type": _text("dtype")},
+    "module": {"module": _text("module")},
+    "annotation": {"annotation": _text("annotation")},
+    "phase": {"phase": _text("phase")},
+}
+_TIMES: dict[str, Cell] = {
+    "calls": lambda row: f"{row['count']:,}",
+    "total\nms": _ms("total_ns"),
+    "% of\nstep": _percent("share_of_step"),
+    "% of\ncompute": _percent("share_of_compute"),
+    "mean\nµs": _us("mean_ns"),
+    "p50\nµs": _us("p50_ns"),
+    "p95\nµs": _us("p95_ns"),
+}
+_MORE: dict[str, dict[str, Cell]] = {
+    "kernel": {"launch\ndelay µs": _us("launch_delay_ns")},
+    "module": {"forward\nms": _ms("forward_ns"), "backward\nms": _ms("backward_ns")},
+    "operator-shape": {
+        "GFLOP\na call": _gigaflop,
+        "TFLOP/s": _number("tflops"),
+        "GB/s": _number("gbps", 0),
+        "bytes\na call": lambda row: "–" if row["bytes"] is None else byte_size(row["bytes"]),
+    },
+}
+_SPREAD: dict[str, Cell] = {
+    "max /\nmedian": _number("max_over_median", 2),
+    "slowest\nrank": lambda row: "–" if row.get("slowest_rank") is None else str(row["slowest_rank"]),
+}
+
+
+def print_kernels(
+    summary: KernelSummary, rows: Sequence[Row], console: Console, full_names: bool = False, most: int = 30
+) -> None:
+    """Print rows of a summary, and the totals that all of its rows add up to.
+
+    Args:
+        full_names: print the names of kernels whole.
+        most: number of rows to print.
+    """
+    if not summary.rows:
+        console.print("Nothing of this kind ran in this run.")
+        return
+    console.print(*_totals(summary), sep="\n")
+    names = dict(_NAMES[summary.by])
+    if summary.by == "kernel" and full_names:
+        names["kernel"] = _text("name")
+    columns: dict[str, Cell] = {"rank": _text("rank")} if summary.rows[0].get("rank") is not None else {}
+    columns = {"rank": lambda row: str(row["rank"])} if columns else {}
+    spread = _SPREAD if len(summary.ranks) > 1 and not columns else {}
+    columns |= names | _TIMES | _MORE.get(summary.by, {}) | spread
+    table = titled_table(f"time by {summary.by.replace('-', ' and ')}")
+    for heading in columns:
+        named = heading in names
+        table.add_column(heading, justify="left" if named else "right", no_wrap=not named, overflow="fold")
+    for row in rows[:most]:
+        table.add_row(*(plain(_cut(cell(row), full_names)) for cell in columns.values()))
+    console.print(table)
+    if len(rows) > most:
+        rest = sum(row["total_ns"] for row in rows[most:])
+        console.print(
+            f"{plural(len(rows) - most, 'more row')}, {milliseconds(rest)} ms; --top shows them.", style="dim"
+        )
+
+
+def _cut(text: str, whole: bool) -> str:
+    return (
+        text
+        if whole or len(text) <= _LONGEST
+        else f"…{text[1 - _LONGEST :]}"
+        if "/" in text
+        else f"{text[: _LONGEST - 1]}…"
+    )
+
+
+def _totals(summary: KernelSummary) -> list[Text]:
+    """Return a line for each kind: the sum of durations, and the time with any running where that is less."""
+    lines = []
+    for kind, totals in summary.totals.items():
+        total, busy = totals["total_ns"], totals["busy_ns"]
+        if total:
+            overlap = f" ({milliseconds(busy)} ms busy: streams overlap)" if busy < total else ""
+            lines.append(Text(f"{kind}: {milliseconds(total)} ms{overlap}"))
+    return lines
