@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,7 @@ def command(
     """
     options = _Options(**shown)
     options.check()
+    read_options = replace(read_options, operators=options.by not in ("kernel", "phase"))
     run = open_with_progress(paths, read_options, verbosity, selection)
     from dptrace.run.kernels import arranged, kernel_summary
 

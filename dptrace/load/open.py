@@ -13,6 +13,7 @@ from dptrace.core.text import sanitize
 from dptrace.core.units import plural
 from dptrace.load.local import read_files
 from dptrace.load.options import ReadOptions
+from dptrace.load.rank_file import RankFile
 from dptrace.load.rereader import FileRereader
 from dptrace.readers.communication import communication_names
 from dptrace.readers.sources.discovery import assign_ranks, collect, find
@@ -20,6 +21,7 @@ from dptrace.readers.sources.url import redact
 from dptrace.run.run import Run
 from dptrace.timeline.build import NO_GPU_EVENTS
 from dptrace.timeline.model import Timeline
+from dptrace.timeline.operator_calls import OPERATOR_CALLS
 
 __all__ = ["open_run"]
 
@@ -65,8 +67,13 @@ def open_run(
         devices,
         read_options.figures_only,
         sources,
-        None if read_options.figures_only else FileRereader(sources.files, read_options),
+        None if read_options.figures_only else FileRereader(sources.files, read_options, _operators(files)),
     )
+
+
+def _operators(files: Sequence[RankFile]) -> dict[tuple[str, str], Any]:
+    """Return the operators that were read together with the figures, as the rereader holds them."""
+    return {(file.path, OPERATOR_CALLS.name): file.operators for file in files if file.operators is not None}
 
 
 def _no_gpu_work(timelines: Sequence[Timeline]) -> list[str]:

@@ -16,7 +16,9 @@ from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.sources.discovery import refuse_damage
 from dptrace.readers.sources.source import Source
 from dptrace.readers.sources.storage import file_identity
+from dptrace.readers.trace import Trace
 from dptrace.timeline.build import build_timelines
+from dptrace.timeline.operator_calls import OPERATOR_CALLS, OperatorCalls, operator_calls
 
 __all__ = ["RankFile", "load_rank_file"]
 
@@ -31,6 +33,8 @@ class RankFile(msgspec.Struct, frozen=True):
     devices: tuple[DeviceFigures, ...]
     damage: tuple[str, ...] = ()
     """What was truncated, repaired or dropped while reading, a sentence each."""
+    operators: OperatorCalls | None = None
+    """Its operators, where they were read in the same pass and are not in the cache."""
 
     def with_path(self, address: str) -> RankFile:
         """Return a copy with the path that the user gave in this call."""
@@ -56,10 +60,24 @@ def load_rank_file(source: Source, read_options: ReadOptions, jobs: int = 1) -> 
     if file is not None:
         file = file.with_path(source.address)
     else:
-        trace = read_trace(source, jobs, patterns)
+        trace = read_trace(source, jobs, patterns, operators=read_options.operators)
         devices = tuple(map(figures_of, build_timelines(trace, trace.rank or 0, patterns)))
         file = RankFile(trace.path, trace.rank, trace.world_size or 0, devices, trace.damage)
         entry = cache.store(source, key, file, identity) if cached else None
+        if trace.operators is not None:
+            file = _with_operators(file, trace, source, read_options, identity)
     if read_options.strict:
         refuse_damage(file.path, file.damage)
     return file.only_communication() if read_options.figures_only else file, entry
+
+
+def _with_operators(
+    file: RankFile, trace: Trace, source: Source, read_options: ReadOptions, identity: object
+) -> RankFile:
+    """Store the operators of a trace for a second look, or else keep them with its figures."""
+    operators = operator_calls(trace)
+    if read_options.cache and len(operators) <= OPERATOR_CALLS.most_cached:
+        key = (source.name, OPERATOR_CALLS.name, read_options.comm_patterns)
+        if cache.store(source, key, operators, identity) is not None:
+            return file
+    return replace(file, operators=operators)

@@ -34,7 +34,7 @@ from dptrace.readers.kineto.event_schema import (
 from dptrace.readers.kineto.timestamps import NeedsDecimal, fast_nanoseconds, nanoseconds
 from dptrace.readers.trace import Category, CommArgs
 
-__all__ = ["DAMAGE", "Columns", "DecodedPart", "EventSink", "IdMap", "long_or_not_python"]
+__all__ = ["DAMAGE", "Columns", "DecodedPart", "EventSink", "IdMap", "integers", "long_or_not_python"]
 
 _LAUNCHED = int(Category.LAUNCH)
 """First category whose events have a correlation."""
@@ -272,7 +272,7 @@ class Columns(EventSink):
         on_device = category[launched] >= _ON_DEVICE
         device_args = list(compress(args, on_device.tolist()))
         rest = (
-            _integers([a.correlation for a in args]),
+            integers([a.correlation for a in args]),
             self._devices.column([a.device for a in device_args]),
             self._streams.column([a.stream for a in device_args]),
         )
@@ -372,7 +372,7 @@ def _smallest(column: NDArray[Any]) -> NDArray[Any]:
     return column.astype(f"i{small // 8}")
 
 
-def _integers(values: list[Any]) -> NDArray[np.int64]:
+def integers(values: list[Any]) -> NDArray[np.int64]:
     """Make a column; whole numbers may be written as 5.0 or "5", and what is no 64-bit integer becomes -1."""
     try:
         return np.frombuffer(array("q", values), np.int64)

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dptrace.core.intervals import Int64
-from dptrace.readers.kineto.columns import Columns, long_or_not_python
-from dptrace.readers.kineto.event_schema import Complete, InputArgs, as_count, operator_events
+from dptrace.readers.kineto.columns import Columns, integers, long_or_not_python
+from dptrace.readers.kineto.event_schema import Complete, InputArgs, operator_events
 from dptrace.readers.trace import Category, OperatorArgs, OperatorInputs
 
 __all__ = ["OperatorColumns"]
@@ -47,8 +47,8 @@ class OperatorColumns(Columns):
         numbers = self._numbers
         keys = [(bytes(a.dims), bytes(a.types), bytes(a.concrete), bytes(a.strides)) for a in args]
         inputs[operators] = [numbers.setdefault(key, len(numbers)) for key in keys]
-        sequence[operators] = [_number(a.sequence, -1) for a in args]
-        thread[operators] = [_number(a.forward_thread, 0) & 0x7FFFFFFF for a in args]
+        sequence[operators] = np.maximum(integers([a.sequence for a in args]), -1)
+        thread[operators] = np.clip(integers([a.forward_thread for a in args]), 0, np.iinfo(np.int32).max)
         self._more.append((inputs, sequence, thread))
 
     def more(self, order: Int64) -> dict[str, Any]:
@@ -59,13 +59,6 @@ class OperatorColumns(Columns):
             "operators": OperatorArgs(inputs, table, sequence, thread),
             "threads": self.thread_names(),
         }
-
-
-def _number(value: object, default: int) -> int:
-    if type(value) is int and 0 <= value < 1 << 62:
-        return value
-    number = as_count(value)
-    return default if number is None else number
 
 
 def _text(raw: bytes) -> str:
