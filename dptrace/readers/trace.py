@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import Int64
 
 __all__ = ["UNKNOWN_GROUP", "Category", "CommArgs", "EventDetails", "OperatorArgs", "OperatorInputs", "Trace"]
@@ -121,6 +122,8 @@ class Trace:
     comm: dict[int, CommArgs] = field(repr=False)
     """Collective metadata by event index, for the events that carry it."""
     device_names: dict[int, str] = field(default_factory=dict)
+    gpus: dict[int, GpuProperties] = field(default_factory=dict)
+    """What the file records of each GPU, by the index of the device."""
     notes: tuple[str, ...] = ()
     """Remarks on the file that are not about damage, a sentence each."""
     damage: tuple[str, ...] = ()

@@ -123,7 +123,8 @@ def _on_gpus(
         )
         recompute = (again & (kind == Kind.COMPUTE))[chosen]
         host = _host_of(trace, steps, launch[chosen], timeline)
-        timelines.append(with_actions(trace, replace(timeline, recompute=recompute, host=host)))
+        gpu = trace.gpus.get(int(device))
+        timelines.append(with_actions(trace, replace(timeline, recompute=recompute, host=host, gpu=gpu)))
     return tuple(timelines)
 
 

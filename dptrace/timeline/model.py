@@ -10,6 +10,7 @@ import numpy as np
 from msgspec.structs import fields, force_setattr, replace
 from numpy.typing import NDArray
 
+from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import EMPTY, Int64, IntervalSet
 from dptrace.readers.trace import UNKNOWN_GROUP
 from dptrace.timeline.host import NO_ACTIVITY, HostActivity
@@ -187,6 +188,8 @@ class Timeline(msgspec.Struct, frozen=True):
     """The actions of a pipeline schedule on this device."""
     receiving: IntervalSet = EMPTY
     """When the host was in a receive of a pipeline, in ns."""
+    gpu: GpuProperties | None = None
+    """What the file records of the GPU; None on CPU, and where it records nothing."""
 
     def __post_init__(self) -> None:
         if len(self.launch_ns) != len(self.start_ns):

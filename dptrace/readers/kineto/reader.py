@@ -11,6 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from dptrace.core.gpu import GpuProperties, properties_of
 from dptrace.core.intervals import Int64
 from dptrace.core.text import sanitize
 from dptrace.core.units import plural
@@ -195,6 +196,7 @@ def _assemble(
         values += add
         return values
 
+    gpus = _gpus(metadata.devices)
     return Trace(
         path=sanitize(source.address),
         rank=_rank(info.get("rank")),
@@ -209,7 +211,8 @@ def _assemble(
         device=column(np.int32),
         stream=column(np.int64),
         comm=comm,
-        device_names=_device_names(metadata.devices),
+        device_names={number: gpu.name for number, gpu in gpus.items()},
+        gpus=gpus,
         damage=(*damage_of(source.name, columns, cut_off), *(f"{source.name}: {sentence}" for sentence in damage)),
         cut=bool(cut_off) and not columns.saw_last_event,
         **columns.more(order),
@@ -279,8 +282,8 @@ def _rank(value: object) -> int | None:
     return number if number is not None and number < 1 << 31 else None
 
 
-def _device_names(properties: object) -> dict[int, str]:
+def _gpus(properties: object) -> dict[int, GpuProperties]:
     if not isinstance(properties, list):
         return {}
-    devices = [(as_count(device.get("id")), device) for device in properties if isinstance(device, dict)]
-    return {number: str(device.get("name", "")) for number, device in devices if number is not None}
+    devices = [(as_count(device.get("id")), properties_of(device)) for device in properties if isinstance(device, dict)]
+    return {number: gpu for number, gpu in devices if number is not None and gpu is not None}

@@ -78,12 +78,13 @@ def test_the_clocks_base_is_added(tmp_path: Path) -> None:
 def test_columns_hold_what_the_events_say(tmp_path: Path) -> None:
     """Rank, world size, categories, threads, correlation, device, stream and metadata are read."""
     file = training_step(KinetoFile(rank=3, world_size=4), 1, 0)
-    file.head["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100"}]
+    file.head["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100", "numSms": 132}]
     trace = read_trace(file.write(tmp_path / "t.json.gz"))
 
     comm = next(i for i in range(len(trace)) if trace.names[trace.name[i]].startswith("nccl"))
     kernel = int(np.flatnonzero(trace.named("ncclDevKernel"))[0])
     assert (3, 4, {0: "NVIDIA H100"}) == (trace.rank, trace.world_size, trace.device_names)
+    assert {0: GpuProperties("NVIDIA H100", sms=132)} == trace.gpus
     assert (0, 20, Category.KERNEL) == (trace.device[kernel], trace.stream[kernel], trace.category[kernel])
     assert CommArgs("allreduce", 4000, "Float") == trace.comm[kernel]
     assert comm != kernel

@@ -1,0 +1,155 @@
+"""Peak arithmetic and memory bandwidth of GPUs, found by what a trace records of its device.
+
+All figures are dense: those with structured sparsity, which data sheets print in large, are twice as high and never
+reached by a dense model.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from dptrace.core.gpu import GpuProperties
+
+__all__ = ["PEAKS", "GpuPeak", "gpu_peak", "no_peak_advice"]
+
+
+class GpuPeak(msgspec.Struct, frozen=True):
+    """The peak of one GPU as software sees it; of an MI250, one of its two dies."""
+
+    name: str
+    pattern: str
+    """What the recorded name contains, as a regular expression."""
+    tflops: dict[str, float]
+    """Dense TFLOP/s by type: ``fp64``, ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``int8``. NVIDIA's fp64 and
+    fp32 are those of any unit, tensor cores included; AMD's those of the matrix cores."""
+    memory_tbps: float
+    """Memory bandwidth in TB/s (10¹²)."""
+    sms: int
+    source: str
+    part: float = 1.0
+    """Share of the whole GPU, where the trace shows fewer multiprocessors (MIG, AMD's compute partitions)."""
+
+    def flops_per_s(self, dtype: str) -> float | None:
+        """Return the peak for a type in FLOP/s; None where the GPU has no figure for it.
+
+        For fp32 it is that of TF32 where the GPU has it: what matrix products of float32 can reach if torch is allowed
+        to (``torch.backends.cuda.matmul.fp32_precision = "tf32"``).
+        """
+        found = self.tflops.get("tf32", self.tflops.get("fp32")) if dtype == "fp32" else self.tflops.get(dtype)
+        return None if found is None else found * 1e12 * self.part
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The memory bandwidth in bytes/s."""
+        return self.memory_tbps * 1e12 * self.part
+
+    def ridge(self, dtype: str) -> float | None:
+        """Return the arithmetic intensity in FLOP/byte above which arithmetic limits, not memory."""
+        peak = self.flops_per_s(dtype)
+        return None if peak is None else peak / self.bytes_per_s
+
+
+def _tensor(half: float, tf32: float | None = None, **others: float) -> dict[str, float]:
+    """Return peaks of a GPU with one figure for fp16 and bf16."""
+    return {"fp16": half, "bf16": half, **({} if tf32 is None else {"tf32": tf32}), **others}
+
+
+_KLOCK = "glennklockwood.com/garden/processors, citing NVIDIA"
+_SPECIFICATIONS = "specification pages (thundercompute, AnandTech, mullet, hmc-tech, waredb, io-tech)"
+_TABLES = "public source tables that cite the vendor (pytorch/torchtitan, Lightning-AI/litgpt)"
+_SHEET = "the vendor's data sheet"
+_A100 = _tensor(312, 156, fp64=19.5, fp32=19.5, int8=624)
+_H100 = _tensor(989.4, 494.7, fp64=66.9, fp32=66.9, fp8=1978.9, int8=1978.9)
+_MI300 = _tensor(1307.4, 653.7, fp64=163.4, fp32=163.4, fp8=2614.9, int8=2614.9)
+_MI200 = _tensor(181, fp64=45.3, fp32=45.3, int8=181)
+
+# The first pattern that is found decides, so the narrower ones come first.
+PEAKS = (
+    GpuPeak("V100 SXM2", r"\bV100-SXM2\b", {"fp64": 7.8, "fp32": 15.7, "fp16": 125}, 0.9, 80, _SHEET),
+    GpuPeak("V100 PCIe", r"\bV100-PCIE\b", {"fp64": 7.0, "fp32": 14, "fp16": 112}, 0.9, 80, _SPECIFICATIONS),
+    GpuPeak(
+        "A100 80 GB PCIe", r"\bA100.*80GB.*PCIe|\bA100-PCIE-80GB", _A100, 1.935, 108, f"{_KLOCK}; {_SPECIFICATIONS}"
+    ),
+    GpuPeak("A100 80 GB SXM", r"\bA100\b.*80GB", _A100, 2.039, 108, f"{_KLOCK}; {_SPECIFICATIONS}"),
+    GpuPeak("A100 40 GB", r"\bA100\b", _A100, 1.555, 108, f"{_KLOCK}; {_SPECIFICATIONS}"),
+    GpuPeak(
+        "H100 PCIe",
+        r"\bH100 PCIe",
+        _tensor(756, 378, fp64=51, fp32=51, fp8=1513, int8=1513),
+        2.0,
+        114,
+        f"{_TABLES}; bandwidth: NVIDIA product brief PB-11133",
+    ),
+    GpuPeak("H100 NVL", r"\bH100 NVL", _tensor(835, 417.5, fp64=60, fp32=60, fp8=1670, int8=1670), 3.9, 132, _TABLES),
+    GpuPeak("H100 SXM", r"\bH100\b", _H100, 3.35, 132, _KLOCK),
+    GpuPeak("H200", r"\bH200\b", _H100, 4.8, 132, f"{_TABLES}; rooflinenotes.dev"),
+    GpuPeak("B200", r"\bB200\b", _tensor(2250, 1100, fp64=40, fp8=4500, int8=4500), 8.0, 148, _KLOCK),
+    GpuPeak("GB200", r"\bGB200\b", _tensor(2500, 1250, fp64=45, fp8=5000, int8=5000), 8.0, 148, _KLOCK),
+    GpuPeak(
+        "L40S", r"\bL40S\b", _tensor(362, 183, fp64=1.4, fp32=91.6, fp8=733, int8=733), 0.864, 142, _SPECIFICATIONS
+    ),
+    GpuPeak(
+        "L4",
+        r"\bL4\b",
+        _tensor(121, 60, fp64=0.49, fp32=30.3, fp8=242, int8=242),
+        0.3,
+        58,
+        f"{_SPECIFICATIONS}; {_TABLES}",
+    ),
+    GpuPeak("A10", r"\bA10\b", _tensor(125, 62.5, fp64=1.0, fp32=31.2, int8=250), 0.6, 72, _SHEET),
+    GpuPeak(
+        "RTX 4090",
+        r"\bRTX 4090\b(?! D| Laptop)",
+        _tensor(165.2, 82.6, fp64=1.3, fp32=82.6, fp8=330, int8=661),
+        1.008,
+        128,
+        f"{_SPECIFICATIONS}; with accumulation in fp32",
+    ),
+    GpuPeak("MI210", r"\bMI210\b", _MI200, 1.6, 104, _SPECIFICATIONS),
+    GpuPeak(
+        "MI250X, one die",
+        r"\bMI250X?\b",
+        _tensor(191.5, fp64=47.9, fp32=47.9, int8=191.5),
+        1.6,
+        110,
+        f"{_SPECIFICATIONS}; {_TABLES}; half of the two dies of a module",
+    ),
+    GpuPeak("MI300X", r"\bMI300X\b", _MI300, 5.3, 304, "AMD ROCm documentation"),
+    GpuPeak("MI325X", r"\bMI325X\b", _MI300, 6.0, 304, f"{_TABLES}; rooflinenotes.dev"),
+    GpuPeak("MI355X", r"\bMI355X\b", _tensor(2500, fp64=78.6, fp8=5000, int8=5000), 8.0, 256, f"{_TABLES}, citing AMD"),
+)
+"""The known GPUs."""
+
+# ROCm in containers without its table of names calls all GPUs "AMD Radeon Graphics": capability and units tell
+# them apart.
+_UNNAMED = {((9, 0), 104): "MI210", ((9, 0), 110): "MI250X, one die", ((9, 4), 304): "MI300X", ((9, 5), 256): "MI355X"}
+
+
+def gpu_peak(gpu: GpuProperties) -> GpuPeak | None:
+    """Return the peak of the GPU that a trace names; None for an unknown one.
+
+    A GPU with fewer multiprocessors than its row is a part of it (MIG, AMD's compute partitions): its peaks are that
+    part of the row's. One with more is another model than the row's, hence unknown.
+
+    >>> gpu_peak(GpuProperties("NVIDIA H100 80GB HBM3")).flops_per_s("bf16")
+    989400000000000.0
+    """
+    row = next((row for row in PEAKS if re.search(row.pattern, gpu.name, re.IGNORECASE)), None)
+    if row is None and gpu.name == "AMD Radeon Graphics" and gpu.warp_size == 64:
+        row = next((row for row in PEAKS if row.name == _UNNAMED.get((gpu.capability, gpu.sms))), None)
+    if row is None or gpu.sms > row.sms:
+        return None
+    if not gpu.sms:  # an old trace, or run.json
+        return None if re.search(r"\bMIG\b", gpu.name) else row
+    return msgspec.structs.replace(row, part=gpu.sms / row.sms)
+
+
+def no_peak_advice(name: str) -> str:
+    """Return what to do about a GPU whose peak is not known."""
+    known = ", ".join(row.name for row in PEAKS)
+    return (
+        f"The peak of {name or 'this device'} is not known (known: {known}). "
+        "Give its dense TFLOP/s for the type that the model computes in: --peak-tflops 989."
+    )
