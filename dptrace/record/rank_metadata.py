@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dptrace.record.accelerator import accelerator_of
 from dptrace.record.distributed import RankStore
 from dptrace.record.environment import device_name, versions
+from dptrace.record.flops.step_flops import StepFlops
 from dptrace.record.launch import messages
 from dptrace.record.memory import MemoryTracker
 from dptrace.record.profiler import Stopwatch
@@ -45,6 +46,7 @@ class RankFacts(Protocol):
     device: torch.device
     stopwatch: Stopwatch
     memory: MemoryTracker
+    flops: StepFlops
     losses: list[torch.Tensor]
     model: nn.Module | None
     parameters: int | None
@@ -71,6 +73,7 @@ def describe(
         "overhead_windows": timing["overhead_windows"],
         "losses": _read_or_default("The losses", lambda: losses_as_floats(recording.losses), [], notes),
         "memory": _read_or_default("The memory figures", recording.memory.to_dict, None, notes),
+        "flops": recording.flops.to_dict(),
         "ddp": _read_or_default("DDP's logging data", lambda: ddp_logging(recording.model), None, notes),
         "notes": notes,
         "model": recording.options.get("model"),
@@ -95,6 +98,7 @@ def foreign_metadata(rank_store: RankStore, device: torch.device, recorded: int,
         "overhead_windows": [],
         "losses": [],
         "memory": None,
+        "flops": None,
         "ddp": None,
         "notes": notes,
         "model": None,

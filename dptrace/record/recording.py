@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from dptrace.core.units import plural
+from dptrace.record.flops.step_flops import StepFlops
 from dptrace.record.launch import messages
 from dptrace.record.memory import MemoryTracker
 from dptrace.record.options.parse import Schedule
@@ -114,6 +115,7 @@ class Recording:
         self.parameters: int | None = None
         self.device = device_of(())
         self.memory = MemoryTracker(model, self.device)
+        self.flops = StepFlops()
         if model is not None:
             self.set_parameters(model.parameters())
         self.steps_done = 0
@@ -174,6 +176,7 @@ class Recording:
                 self._begin_step()
 
     def _end_step(self, loss: torch.Tensor | float | None) -> None:
+        self.flops.end_step()
         window = self._window
         if window is not None and self.steps_done >= window.start:
             window.laps.append(self.stopwatch.end())
@@ -210,6 +213,7 @@ class Recording:
             self._add_requested_windows()
             self._open_window()
         self._update_memory()
+        self.flops.begin_step(self._window is None or self.steps_done < self._window.start)
         if self._window is not None:
             self.stopwatch.begin()
 
@@ -359,6 +363,7 @@ class Recording:
             with self._contain_errors():
                 self.output.fail(error)
         with self._contain_errors():
+            self.flops.end_step()
             self._beat(-1)
             if self._window is not None:
                 self._close_window(f"the training ended, {self._part_note()}")

@@ -35,6 +35,7 @@ def write_part(folder: Path, ranks: range, world_size: int = 4, **changes: Any) 
             "profiled_ns": [100 + rank],
             "overhead_windows": [],
             "memory": None,
+            "flops": None,
             "model": "small",
             "parameters": 10,
             "options": {"lr": 0.1},

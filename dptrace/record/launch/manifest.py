@@ -44,6 +44,7 @@ _RANK_FIELDS = (
     "profiled_ns",
     "overhead_windows",
     "memory",
+    "flops",
 )
 
 

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dptrace.readers.stream
+from dptrace.core.gpu import GpuProperties
 from dptrace.errors import DptraceError, TraceError
 from dptrace.readers.kineto.columns import EventSink
 from dptrace.readers.kineto.reader import damage_of, read_into, read_trace

@@ -1,0 +1,1 @@
+"""The FLOPs of a step, counted while it runs."""
