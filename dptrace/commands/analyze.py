@@ -20,6 +20,7 @@ from dptrace.commands.shared.output import (
 )
 from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.reading import open_with_progress
+from dptrace.commands.shared.workload_options import WORKLOAD_OPTIONS, with_workload, workload_options
 from dptrace.core.files import check_output
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     metavar="ADDRESS",
     help="Read on the workers of a Dask cluster (tcp://scheduler:8786), or 'local'; they return figures only.",
 )
+@workload_options
 @opening_options
 def command(
     paths: tuple[str, ...],
@@ -61,13 +63,22 @@ def command(
       dptrace analyze runs/interleaved
       dptrace analyze runs/ddp --ranks 0-3 --steps 4:6 --all
       dptrace analyze rank0.json.gz rank1.json.gz --csv > split.csv
+      dptrace analyze runs/llama --params 7B --tokens 4M
       dptrace analyze runs/ddp --json | jq '.ranks[0].total'
       dptrace analyze s3://bucket/run --dask tcp://scheduler:8786
     """
+    workload = {name: shown.pop(name) for name in WORKLOAD_OPTIONS}
     output_options = _OutputOptions(**shown)
     output_options.check()
     if output_options.as_hta:
-        if selection or output_options.collectives or dask or read_options != ReadOptions(strict=read_options.strict):
+        given = any(value is not None for value in workload.values())
+        if (
+            selection
+            or given
+            or output_options.collectives
+            or dask
+            or read_options != ReadOptions(strict=read_options.strict)
+        ):
             raise UsageError("--hta-compat can be combined with --json, --csv, --all, --strict and -o only.")
         _hta_compat(paths, output_options, read_options.strict, verbosity)
     else:
@@ -76,7 +87,8 @@ def command(
         if dask and not figures_only:
             raise UsageError("--steps needs every interval, and --dask returns figures only; leave one of them out.")
         read_options = replace(read_options, figures_only=figures_only, dask=dask)
-        _print(open_with_progress(paths, read_options, verbosity, selection), output_options)
+        run = open_with_progress(paths, read_options, verbosity, selection)
+        _print(with_workload(run, workload), output_options)
     if output_options.output is not None:
         print_hint(f"Wrote {output_options.output}.", verbosity)
     elif output_options.as_tables and not output_options.as_hta:

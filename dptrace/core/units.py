@@ -10,6 +10,7 @@ __all__ = [
     "byte_size",
     "duration",
     "milliseconds",
+    "number",
     "plural",
     "share",
     "signed",
@@ -99,6 +100,15 @@ def share(fraction: float) -> str:
     if not percent:
         return "0 %"
     return "< 0.1 %" if percent < 0.05 else f"{percent:.1f} %" if percent < 9.95 else f"{percent:.0f} %"
+
+
+def number(value: float) -> str:
+    """Format a rate or another number without a unit, in three significant digits, whole from 100 on.
+
+    >>> number(0.01234), number(4.567), number(494.7), number(12_345.6)
+    ('0.0123', '4.57', '495', '12,346')
+    """
+    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
 
 
 def plural(count: int, noun: str, nouns: str = "") -> str:

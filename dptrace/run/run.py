@@ -13,6 +13,7 @@ from dptrace.errors import DptraceError
 from dptrace.run import tables
 from dptrace.run.kernels import KernelTables
 from dptrace.run.renamed import RenamedMethods
+from dptrace.run.utilization_tables import UtilizationTables
 from dptrace.timeline.model import Timeline
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from dptrace.api import Comparison, NotebookPage
     from dptrace.run.cross_rank import CrossRankAnalysis
     from dptrace.run.select import KeptDevice
+    from dptrace.run.utilization import Workload
     from dptrace.timeline.reading import Reading, Rereader, Result
 
 __all__ = ["SCHEMA", "Run"]
@@ -31,7 +33,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, repr=False)
-class Run(KernelTables, RenamedMethods):
+class Run(KernelTables, UtilizationTables, RenamedMethods):
     """The recording of one job: a timeline per GPU, sorted by rank and device. :func:`dptrace.open` reads one."""
 
     path: str
@@ -51,6 +53,8 @@ class Run(KernelTables, RenamedMethods):
     """The files that the run was read from (``readers.sources.discovery.Sources``); None for a run built in memory."""
     rereader: Rereader | None = field(default=None, compare=False)
     """Reads the files again, for :meth:`read_again`; None for a run built in memory."""
+    workload: Workload | None = None
+    """What the user says of a step's parameters, tokens and peak; None for what run.json says."""
     selected_from: tuple[Run, tuple[KeptDevice, ...]] | None = field(default=None, compare=False)
     """The run that these ranks and steps are a part of; None for a whole run."""
 
@@ -364,6 +368,7 @@ class Run(KernelTables, RenamedMethods):
             "ranks": [tables.rank_dict(*pair) for pair in zip(self.devices, across.exposed_waits, strict=True)],
             "notes": [*self.notes, *across.notes],
             **({"pipelines": tables.pipeline_dicts(self._pipelines(across), self.timelines)} if staged else {}),
+            **self.efficiency_dict(),
             **across.to_dict(),
         }
 

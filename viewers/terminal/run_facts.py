@@ -1,4 +1,4 @@
-"""Facts of run.json as sentences: memory of the ranks, load of the experts, the profiler's overhead."""
+"""Facts as sentences: memory of the ranks, load of the experts, the profiler's overhead, what the steps compute."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dptrace.analysis.per_gpu.expert_load import expert_loads
-from dptrace.core.units import byte_size, duration, share
+from dptrace.core.units import byte_size, duration, number, share
+from dptrace.run.utilization import Utilization
 
-__all__ = ["MAX_LAYERS", "expert_lines", "memory_sentence", "profiler_sentence"]
+__all__ = ["MAX_LAYERS", "expert_lines", "memory_sentence", "profiler_sentence", "utilization_sentence"]
 
 _HELD = {
     "parameters_bytes": "of parameters",
@@ -60,6 +61,24 @@ def profiler_sentence(info: Mapping[str, Any]) -> str:
     cost = f"+{share(overhead)}" if overhead > 0 else "no overhead seen"
     profiled = f" and {duration(plain * (1 + overhead))} with it" if overhead > 0 else ""
     return f"A step takes {duration(plain)} without the profiler{profiled} ({cost})."
+
+
+def utilization_sentence(found: Utilization) -> str:
+    """Return FLOP/s, MFU, samples and tokens per second; empty where none is known."""
+    clauses = []
+    if found.tflops is not None:
+        clauses.append(f"{number(found.tflops)} TFLOP/s of the model on each rank")
+    if found.mfu is not None and found.peak_tflops is not None:
+        of = " ".join(part for part in (found.gpu, found.dtype) if part)
+        clauses.append(f"MFU {share(found.mfu)} of {number(found.peak_tflops)} TFLOP/s{f' ({of})' if of else ''}")
+    if found.hfu is not None and found.mfu is not None and found.hfu > found.mfu * 1.001:
+        clauses.append(f"HFU {share(found.hfu)}")
+    rates = ((found.samples_per_s, "samples/s"), (found.tokens_per_s, "tokens/s"))
+    clauses += [f"{number(rate)} {what}" for rate, what in rates if rate is not None]
+    if not clauses:
+        return ""
+    source = f" FLOPs: {found.source}." if found.source else ""
+    return f"{', '.join(clauses)}.{source}{f' {found.note}' if found.note else ''}"
 
 
 def _has_memory(rank: object) -> bool:

@@ -19,7 +19,7 @@ from dptrace.run.run import Run
 from dptrace.viewers.base.format import plain, rank_label, step_label
 from dptrace.viewers.base.headline import headline
 from dptrace.viewers.terminal.cross_rank_tables import findings_list, timing_table
-from dptrace.viewers.terminal.run_facts import expert_lines, memory_sentence, profiler_sentence
+from dptrace.viewers.terminal.run_facts import expert_lines, memory_sentence, profiler_sentence, utilization_sentence
 from dptrace.viewers.terminal.split_tables import MAX_STEPS, collective_table, idle_table, step_tables, titled_table
 
 __all__ = ["notes", "print_collectives", "print_run", "sentence"]
@@ -104,7 +104,7 @@ def print_run(run: Run, console: Console, every: bool = False, align: bool = Tru
         align: whether clocks that are off are corrected before ranks are compared.
     """
     analysis = run.cross_rank if align else run.analyze_cross_rank(align=False)
-    lines = (_mean_split(run), profiler_sentence(run.metadata))
+    lines = (_mean_split(run), utilization_sentence(run.efficiency), profiler_sentence(run.metadata))
     parts: list[RenderableType] = [_description(run), sentence(run), *(Text(line) for line in lines if line), ""]
     parts += [findings_list(analysis.findings), ""]
     for table in _tables(run, analysis, every):

@@ -1,0 +1,262 @@
+"""What each step computes, as a share of what its GPU could: MFU and HFU, FLOP/s, samples and tokens per second."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dptrace.core.gpu import GpuProperties
+from dptrace.model.gpu_peaks import gpu_peak, no_peak_advice
+from dptrace.model.mfu import ModelFlops, achieved, transformer_flops, utilization
+
+if TYPE_CHECKING:
+    from dptrace.analysis.per_gpu.device import DeviceFigures
+    from dptrace.run.run import Run
+
+__all__ = ["COLUMNS", "NO_WORKLOAD", "StepUtilization", "Utilization", "Workload", "utilization_of"]
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """What the user says about a step, before what run.json says; None where nothing is said."""
+
+    parameters: float | None = None
+    """Of the whole model."""
+    tokens: float | None = None
+    """Of one step, over all ranks."""
+    samples: float | None = None
+    """Of one step, over all ranks."""
+    peak_tflops: float | None = None
+    """Dense peak of one GPU, in TFLOP/s."""
+
+
+NO_WORKLOAD = Workload()
+
+COLUMNS = (
+    "rank",
+    "device",
+    "step",
+    "wall_ns",
+    "model_flops",
+    "hardware_flops",
+    "tflops",
+    "mfu",
+    "hfu",
+    "samples_per_s",
+    "tokens_per_s",
+)
+
+
+class StepUtilization(msgspec.Struct, frozen=True):
+    """One step of one rank; None where a figure is not known."""
+
+    rank: int
+    device: int
+    step: str
+    wall_ns: int
+    model_flops: float | None
+    hardware_flops: float | None
+    tflops: float | None
+    """Model FLOPs over the wall time, in TFLOP/s."""
+    mfu: float | None
+    hfu: float | None
+    samples_per_s: float | None
+    """Of all ranks together, at this rank's wall time."""
+    tokens_per_s: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain data."""
+        return msgspec.structs.asdict(self)
+
+
+class Utilization(msgspec.Struct, frozen=True):
+    """The figures of all steps, and what they were computed from."""
+
+    steps: tuple[StepUtilization, ...]
+    source: str
+    """Where the FLOPs come from; empty without any."""
+    dtype: str
+    """The type whose peak counts; empty where the user gave the peak."""
+    gpu: str
+    """The GPUs whose peak counts; empty without one."""
+    peak_tflops: float | None
+    """Of the first GPU that has one."""
+    note: str
+    """Why there is no MFU although the FLOPs are known, and what to do; else empty."""
+    mfu: float | None
+    """Over all ranks and steps: FLOPs over time × peak. None where a rank lacks either."""
+    hfu: float | None
+    tflops: float | None
+    """Of one rank, mean over all."""
+    samples_per_s: float | None
+    """Of all ranks together."""
+    tokens_per_s: float | None
+
+    @property
+    def known(self) -> bool:
+        """Whether there is any figure."""
+        return any(value is not None for value in (self.tflops, self.samples_per_s, self.tokens_per_s))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain data, as --json has them."""
+        return {name: getattr(self, name) for name in self.__struct_fields__ if name != "steps"} | {
+            "steps": [step.to_dict() for step in self.steps]
+        }
+
+
+def utilization_of(run: Run, workload: Workload = NO_WORKLOAD) -> Utilization:
+    """Return what the steps of a run compute.
+
+    FLOPs come from *workload* (6 · parameters · tokens, divided among the ranks), else from run.json, for which dptrace
+    counts those of one step. Batch and tokens come from *workload*, else from run.json's options ``batch_size`` and
+    ``tokens_per_sample``. The peak comes from *workload*, else from the table of GPUs, for the type of most FLOPs.
+    """
+    samples, tokens = _batch(run, workload)
+    flops = [_flops(run, device, workload, tokens) for device in run.devices]
+    dtype = next((found[1] for found in flops if found is not None), "")
+    peaks = [
+        _peak(device, found[1] if found else "", workload) for device, found in zip(run.devices, flops, strict=True)
+    ]
+    steps = tuple(
+        _step(device, k, found[0] if found else None, peak, samples, tokens)
+        for device, found, peak in zip(run.devices, flops, peaks, strict=True)
+        for k in range(len(device.split.names))
+    )
+    given = workload.peak_tflops is not None
+    named = next((device for device, peak in zip(run.devices, peaks, strict=True) if peak is not None), None)
+    return Utilization(
+        steps=steps,
+        source=next((found[0].source for found in flops if found is not None), ""),
+        dtype="" if given else dtype,
+        gpu="" if given or named is None else _gpu_name(named),
+        peak_tflops=next((peak / 1e12 for peak in peaks if peak is not None), None),
+        note=_note(run, flops, peaks, dtype),
+        **_overall(steps, {(d.timeline.rank, d.timeline.device): p for d, p in zip(run.devices, peaks, strict=True)}),
+    )
+
+
+def _number(value: object) -> float | None:
+    """Return a positive number of run.json, which people edit; else None."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return float(value) if good else None  # type: ignore[arg-type]
+
+
+def _batch(run: Run, workload: Workload) -> tuple[float | None, float | None]:
+    """Return samples and tokens of a step, over all ranks."""
+    options = run.metadata.get("options")
+    options = options if isinstance(options, dict) else {}
+    samples = workload.samples or _number(options.get("batch_size"))
+    each = _number(options.get("tokens_per_sample"))
+    return samples, workload.tokens or (samples * each if samples and each else None)
+
+
+def _flops(run: Run, device: DeviceFigures, workload: Workload, tokens: float | None) -> tuple[ModelFlops, str] | None:
+    """Return the FLOPs of one step of a rank, and the type of most of them."""
+    ranks = max(run.world_size, len(run.ranks), 1)
+    if workload.parameters and tokens:
+        whole = transformer_flops(workload.parameters, tokens)
+        return ModelFlops(whole / ranks, None, "6 · parameters · tokens"), _dtype_of_options(run)
+    counted = _recorded(run, device.timeline.rank)
+    model, hardware = _number(counted.get("model")), _number(counted.get("hardware"))
+    if model is None:
+        return None
+    return ModelFlops(model, hardware, "counted in a step of the warm-up"), str(counted.get("dtype", ""))
+
+
+def _recorded(run: Run, rank: int) -> dict[str, Any]:
+    ranks = run.metadata.get("ranks")
+    for entry in ranks if isinstance(ranks, list) else ():
+        if isinstance(entry, dict) and entry.get("rank") == rank and isinstance(entry.get("flops"), dict):
+            return dict(entry["flops"])
+    return {}
+
+
+_SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
+
+
+def _dtype_of_options(run: Run) -> str:
+    """Return the type that the options name, also that of mixed precision; bf16 where they name none."""
+    options = run.metadata.get("options")
+    options = options if isinstance(options, dict) else {}
+    amp, dtype = str(options.get("amp") or ""), str(options.get("dtype") or "")
+    return _SHORT.get(amp) or (amp if amp in _SHORT.values() else "") or _SHORT.get(dtype, "bf16")
+
+
+def _peak(device: DeviceFigures, dtype: str, workload: Workload) -> float | None:
+    """Return the peak of a GPU in FLOP/s; None on a CPU and for an unknown GPU."""
+    if workload.peak_tflops is not None:
+        return workload.peak_tflops * 1e12
+    timeline = device.timeline
+    if timeline.on_cpu or not dtype:
+        return None
+    row = gpu_peak(timeline.gpu or GpuProperties(timeline.device_name))
+    return None if row is None else row.flops_per_s(dtype)
+
+
+def _gpu_name(device: DeviceFigures) -> str:
+    row = gpu_peak(device.timeline.gpu or GpuProperties(device.timeline.device_name))
+    return "" if row is None else row.name if row.part == 1 else f"{100 * row.part:.0f} % of {row.name}"
+
+
+def _step(
+    device: DeviceFigures,
+    k: int,
+    flops: ModelFlops | None,
+    peak: float | None,
+    samples: float | None,
+    tokens: float | None,
+) -> StepUtilization:
+    wall = int(device.split.figures["wall_ns"][k])
+    model, hardware = (flops.model, flops.hardware) if flops is not None else (None, None)
+    rate = None if model is None else achieved(model, wall)
+    return StepUtilization(
+        rank=device.timeline.rank,
+        device=device.timeline.device,
+        step=device.split.names[k],
+        wall_ns=wall,
+        model_flops=model,
+        hardware_flops=hardware,
+        tflops=None if rate is None else rate / 1e12,
+        mfu=None if model is None or peak is None else utilization(model, wall, peak),
+        hfu=None if hardware is None or peak is None else utilization(hardware, wall, peak),
+        samples_per_s=None if samples is None else achieved(samples, wall),
+        tokens_per_s=None if tokens is None else achieved(tokens, wall),
+    )
+
+
+def _overall(steps: Sequence[StepUtilization], peaks: dict[tuple[int, int], float | None]) -> dict[str, float | None]:
+    """Return the figures over all steps: sums of FLOPs over sums of time, not means of rates."""
+    wall = sum(step.wall_ns for step in steps)
+    could = [step.wall_ns * (peaks[step.rank, step.device] or 0.0) / 1e9 for step in steps]
+
+    def over(values: list[float | None], total: float) -> float | None:
+        known = [value for value in values if value is not None]
+        return sum(known) / total if known and len(known) == len(values) and total > 0 else None
+
+    complete = bool(could) and all(could)
+    model, hardware = [step.model_flops for step in steps], [step.hardware_flops for step in steps]
+    return {
+        "mfu": over(model, sum(could)) if complete else None,
+        "hfu": over(hardware, sum(could)) if complete else None,
+        "tflops": over(model, wall * 1e3),
+        # Each rate holds for all ranks together, so their mean over time is that of all ranks too.
+        "samples_per_s": over([_times(step.samples_per_s, step.wall_ns) for step in steps], wall),
+        "tokens_per_s": over([_times(step.tokens_per_s, step.wall_ns) for step in steps], wall),
+    }
+
+
+def _times(rate: float | None, wall: int) -> float | None:
+    return None if rate is None else rate * wall
+
+
+def _note(run: Run, flops: Sequence[object | None], peaks: Sequence[float | None], dtype: str) -> str:
+    """Return why there is no MFU, and what to do."""
+    if run.on_cpu or all(found is None for found in flops) or all(peak is not None for peak in peaks):
+        return ""
+    lacking = next(device.timeline for device, peak in zip(run.devices, peaks, strict=True) if peak is None)
+    row = gpu_peak(lacking.gpu or GpuProperties(lacking.device_name))
+    if row is not None:
+        return f"The peak of {row.name} for {dtype} is not known: give it with --peak-tflops."
+    return no_peak_advice(lacking.device_name)
