@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -14,9 +14,27 @@ from dptrace.model.mfu import ModelFlops, achieved, transformer_flops, utilizati
 
 if TYPE_CHECKING:
     from dptrace.analysis.per_gpu.device import DeviceFigures
-    from dptrace.run.run import Run
 
 __all__ = ["COLUMNS", "NO_WORKLOAD", "StepUtilization", "Utilization", "Workload", "utilization_of"]
+
+
+class _Run(Protocol):
+    """What the figures need of a run."""
+
+    @property
+    def devices(self) -> tuple[DeviceFigures, ...]: ...
+
+    @property
+    def metadata(self) -> dict[str, Any]: ...
+
+    @property
+    def world_size(self) -> int: ...
+
+    @property
+    def ranks(self) -> tuple[int, ...]: ...
+
+    @property
+    def on_cpu(self) -> bool: ...
 
 
 class Workload(msgspec.Struct, frozen=True):
@@ -106,7 +124,7 @@ class Utilization(msgspec.Struct, frozen=True):
         }
 
 
-def utilization_of(run: Run, workload: Workload = NO_WORKLOAD) -> Utilization:
+def utilization_of(run: _Run, workload: Workload = NO_WORKLOAD) -> Utilization:
     """Return what the steps of a run compute.
 
     FLOPs come from *workload* (6 · parameters · tokens, divided among the ranks), else from run.json, for which dptrace
@@ -143,7 +161,7 @@ def _number(value: object) -> float | None:
     return float(value) if good else None  # type: ignore[arg-type]
 
 
-def _batch(run: Run, workload: Workload) -> tuple[float | None, float | None]:
+def _batch(run: _Run, workload: Workload) -> tuple[float | None, float | None]:
     """Return samples and tokens of a step, over all ranks."""
     options = run.metadata.get("options")
     options = options if isinstance(options, dict) else {}
@@ -152,7 +170,7 @@ def _batch(run: Run, workload: Workload) -> tuple[float | None, float | None]:
     return samples, workload.tokens or (samples * each if samples and each else None)
 
 
-def _flops(run: Run, device: DeviceFigures, workload: Workload, tokens: float | None) -> tuple[ModelFlops, str] | None:
+def _flops(run: _Run, device: DeviceFigures, workload: Workload, tokens: float | None) -> tuple[ModelFlops, str] | None:
     """Return the FLOPs of one step of a rank, and the type of most of them."""
     ranks = max(run.world_size, len(run.ranks), 1)
     if workload.parameters and tokens:
@@ -165,7 +183,7 @@ def _flops(run: Run, device: DeviceFigures, workload: Workload, tokens: float | 
     return ModelFlops(model, hardware, "counted in a step of the warm-up"), str(counted.get("dtype", ""))
 
 
-def _recorded(run: Run, rank: int) -> dict[str, Any]:
+def _recorded(run: _Run, rank: int) -> dict[str, Any]:
     ranks = run.metadata.get("ranks")
     for entry in ranks if isinstance(ranks, list) else ():
         if isinstance(entry, dict) and entry.get("rank") == rank and isinstance(entry.get("flops"), dict):
@@ -176,7 +194,7 @@ def _recorded(run: Run, rank: int) -> dict[str, Any]:
 _SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
 
 
-def _dtype_of_options(run: Run) -> str:
+def _dtype_of_options(run: _Run) -> str:
     """Return the type that the options name, also that of mixed precision; bf16 where they name none."""
     options = run.metadata.get("options")
     options = options if isinstance(options, dict) else {}
@@ -251,7 +269,7 @@ def _times(rate: float | None, wall: int) -> float | None:
     return None if rate is None else rate * wall
 
 
-def _note(run: Run, flops: Sequence[object | None], peaks: Sequence[float | None], dtype: str) -> str:
+def _note(run: _Run, flops: Sequence[object | None], peaks: Sequence[float | None], dtype: str) -> str:
     """Return why there is no MFU, and what to do."""
     if run.on_cpu or all(found is None for found in flops) or all(peak is not None for peak in peaks):
         return ""

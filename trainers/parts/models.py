@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from dptrace.record import Options
 from dptrace.trainers.parts import gpt, mlp, resnet
 
-__all__ = ["Data", "model_and_data"]
+__all__ = ["Data", "model_and_data", "token_options"]
 
 
 class Data(Protocol):
@@ -31,3 +31,8 @@ def model_and_data(options: Options) -> tuple[nn.Sequential, Data, Data | None]:
     if options.data:
         return resnet.build(), resnet.Cifar10(options.data), resnet.Cifar10(options.data, validation=True)
     return resnet.build(), resnet.SyntheticImages(options.seed), resnet.SyntheticImages(options.seed, validation=True)
+
+
+def token_options(data: Data) -> dict[str, int]:
+    """Return what run.json lists of text under ``options``: the tokens of a sample; nothing for images."""
+    return {"tokens_per_sample": data.context} if isinstance(data, gpt.Text) else {}

@@ -20,8 +20,7 @@ from dptrace.record.options.parse import SYNTHETIC_IMAGES, Options, parse_option
 from dptrace.record.options.validation import check_ranks
 from dptrace.record.recording import Recording, record
 from dptrace.trainers.parts.blocks import prepare
-from dptrace.trainers.parts.gpt import Text
-from dptrace.trainers.parts.models import Data, model_and_data
+from dptrace.trainers.parts.models import Data, model_and_data, token_options
 
 __all__ = ["Task", "build_task", "main"]
 
@@ -62,9 +61,7 @@ class Task:
     def _recorder(self, model: nn.Module) -> Recording | EpochTimer:
         options = self.options
         if options.epochs is None:
-            arguments = options.record_arguments
-            if isinstance(self.data, Text):
-                arguments["options"] = arguments["options"] | {"tokens_per_sample": self.data.context}
+            arguments = options.record_arguments | {"options": options.run_options | token_options(self.data)}
             return record(model=model, **arguments)
         about = options.run_options | {"mode": options.mode}
         return EpochTimer(options.epochs, options.steps_per_epoch, options.warmup, model, about)
