@@ -31,6 +31,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis/cross_rank": {"analysis/matching", "analysis/per_gpu", "timeline", "model", "core"},
     "analysis/kernels": {"timeline", "readers", "model", "core"},
     "analysis/findings": FIGURES | {"core"},
+    "analysis/compute_findings": {"analysis/kernels", "analysis/findings", "timeline", "readers", "model", "core"},
     "run": FIGURES | {"analysis/findings", "analysis/kernels", "core", "errors", "api"},
     "comparison": FIGURES | {"run", "core", "errors"},
     "load": FIGURES | {"run", "readers", "core", "errors"},
