@@ -40,11 +40,11 @@ _LOOKS: dict[Part | str, tuple[str, str, str, str]] = {
     "waiting": ("#71767A", "#FFFFFF", "#899096", "#000000"),
     "data_loading_ns": ("#9356C8", "#FFFFFF", "#836FBE", "#000000"),
     "allocator_ns": ("#4E3628", "#FFFFFF", "#907265", "#000000"),
-    "synchronizing_ns": ("#929842", "#000000", "#E5D69E", "#000000"),
+    "synchronizing_ns": ("#92884A", "#000000", "#E5D69E", "#000000"),
     "host_bound_ns": ("#A43F00", "#FFFFFF", "#DE741F", "#000000"),
     "launch_latency_ns": ("#3D7F6B", "#FFFFFF", "#5AAFA2", "#000000"),
     "waiting_ns": ("#3A4757", "#FFFFFF", "#DFE3E8", "#000000"),
-    "bubble_ns": ("#DA70A2", "#000000", "#EE9AEE", "#000000"),
+    "bubble_ns": ("#CA689A", "#000000", "#EE9AEE", "#000000"),
 }
 """Parts, overlapped communication and causes of idle time: the color and the color of text on it on a light page, then
 the same two on a dark page. ``python -m benchmarks.palette`` prints what the tests hold: text has a contrast of at

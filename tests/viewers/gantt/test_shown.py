@@ -298,6 +298,24 @@ def test_notes_are_folded_behind_their_count(browser: Browser, tmp_path: Path, g
 
 
 @browser_test
+def test_unfolded_notes_take_their_room_from_the_rows(browser: Browser, tmp_path: Path) -> None:
+    """The chart ends where the window does, before and after."""
+    run = Run("noted", two_rank_timelines(), {}, ("Made by hand.", "Drawn twice.", "Drawn by a test."))
+    with open_page(browser, written(run, tmp_path / "noted.html")) as (page, _):
+        settle(page)
+        bottom, frame = "dptrace.main.canvas.getBoundingClientRect().bottom <= innerHeight", "dptrace.stage.frame"
+        before = page.evaluate(frame)
+        assert page.evaluate(bottom)
+        page.locator("#notes summary").click()
+        settle(page)
+        assert page.evaluate(bottom)
+        assert before > page.evaluate(frame)
+        page.locator("#notes summary").click()
+        settle(page)
+        assert before <= page.evaluate(frame)
+
+
+@browser_test
 def test_an_address_keeps_its_step(browser: Browser, two: Path) -> None:
     """Also with a time range, as in the addresses that the page writes, and after reloading."""
     with open_page(browser, f"{two.as_uri()}#t=120000,160000&step=1") as (page, errors):

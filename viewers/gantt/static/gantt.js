@@ -233,6 +233,11 @@ async function start() {
     stage.changed();
   } });
   if (!scene.served) await interactions.host.begin();
+  $("#notes")?.addEventListener("toggle", () => {
+    if (document.documentElement.classList.contains("printing")) return;
+    resized();
+    stage.changed();
+  });
   const printView = new PrintView($("#sheets"), { picture, stage, scene, plot: main, theme });
   // Bokeh drew the first axis labels before formatTicks was set.
   main.repaint();
