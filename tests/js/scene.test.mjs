@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { columnsOf, unpack } from "../../viewers/gantt/static/columns.js";
-import { rowsOf, stepAt, stepSpan } from "../../viewers/gantt/static/rows.js";
+import { rowsOf, stepAt, stepSpan, stripParts } from "../../viewers/gantt/static/rows.js";
 import { figures } from "../../viewers/gantt/static/summary.js";
 import { lodOf, packed } from "./lod_builders.mjs";
 
@@ -66,4 +66,13 @@ test("rows have the lanes that fill them and the time of their steps", () => {
   assert.equal(phases.lane, 2);
   assert.equal(exposure.lane, 3);
   assert.deepEqual([phases.from, phases.to], [20, 220]);
+});
+
+test("one row names the steps of the topmost GPU, and beside them those at other times", () => {
+  const tracks = [[0, 100], [30, 130], [1000, 1100]].map((bounds) => ({ bounds })), strips = tracks.map((_, track) => ({ tracks: [track], names: ["0"] }));
+  const numbers = (top, view, row = { strips: [0, 1, 2] }) => stripParts({ tracks, strips }, row, top, view).map(({ number }) => number);
+  assert.deepEqual(numbers(0, { from: 0, to: 1100 }), [0, 2]);
+  assert.deepEqual(numbers(1, { from: 0, to: 1100 }), [1, 2]);
+  assert.deepEqual(numbers(0, { from: 1000, to: 1100 }), [2, 0]);
+  assert.deepEqual(numbers(0, { from: 0, to: 100 }, { strips: [0, 1, 2], lead: 1 }), [1, 2]);
 });

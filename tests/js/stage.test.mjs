@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { miniRows } from "../../viewers/gantt/static/minimap.js";
+import { sheetsOf } from "../../viewers/gantt/static/sheets.js";
 import { Stage } from "../../viewers/gantt/static/stage.js";
 
 const ROLES = { phases: 24, compute: 30 };
@@ -19,7 +20,7 @@ function sceneOf(gpus, perStrip = gpus, collapsed = false) {
     tracks: Array.from({ length: gpus }, () => ({ bounds: [0, 100], steps: ["ProfilerStep#1"] })),
     strips,
     lanes: [],
-    layout: { rows, blocks, strips: strips.map((_, strip) => ({ y: 0, h: 20, strip, label: "steps" })), height: 400, collapsed },
+    layout: { rows, blocks, strips: strips.map(({ tracks }, strip) => ({ y: 0, h: 20, strips: [strip], tracks, label: "steps" })), height: 400, collapsed },
   };
 }
 
@@ -53,7 +54,7 @@ test("a strip stays at the top while its GPUs pass, and leaves with them", () =>
   const stage = new Stage(sceneOf(20, 10));
   stage.scrollTo(100);
   assert.equal(stage.strips[0].y, 2);
-  assert.equal(stage.stripAt(10).strip, 0);
+  assert.deepEqual(stage.stripAt(10).strips, [0]);
   assert.equal(stage.rowAt(10), undefined);
   const second = stage.allStrips[1].top;
   stage.scrollTo(second - 10);
@@ -117,10 +118,10 @@ test("the minimap has a row per GPU, or evenly chosen GPUs if there is no room",
 
 test("sheets hold every GPU once and respect their maximum height", () => {
   const stage = new Stage(sceneOf(64, 10, true));
-  const sheets = stage.sheets(100, 400);
+  const sheets = sheetsOf(stage, 100, 400);
   assert.deepEqual(sheets.flatMap(({ tracks }) => tracks), Array.from({ length: 64 }, (_, i) => i));
   assert.ok(sheets[0].height <= 102 && sheets.every(({ height }) => height <= 402));
-  assert.equal(new Stage(sceneOf(3)).sheets(1000, 1000).length, 1);
+  assert.equal(sheetsOf(new Stage(sceneOf(3)), 1000, 1000).length, 1);
 });
 
 test("a centered GPU is in the middle, expanded, with its own steps in the strip", () => {
@@ -141,4 +142,59 @@ test("rows grow to fill the room, at most threefold, and shrink back", () => {
   assert.equal(stage.boxOf(0, "compute").h, 90);
   stage.grow(100);
   assert.equal(stage.height, before);
+});
+
+test("a pinned GPU stays at the top while the others scroll below it", () => {
+  const stage = new Stage(sceneOf(50));
+  stage.pin(7);
+  stage.scrollTo(700);
+  const pinned = stage.boxOf(7, "phases"), { covered } = stage;
+  assert.deepEqual([stage.order[0], pinned.y], [7, 30]);
+  assert.ok(covered > 80 && stage.visible.every(({ track, y, h }) => track === 7 || y + h > covered));
+  assert.equal(stage.rowAt(pinned.y + 5).track, 7);
+  assert.notEqual(stage.rowAt(covered + 40).track, 7);
+  stage.reveal(0);
+  assert.ok(stage.boxOf(0, "phases").y >= covered);
+  stage.pin(7);
+  assert.deepEqual([stage.order[0], stage.covered], [0, 0]);
+});
+
+test("pinned GPUs that leave no room for others scroll with them", () => {
+  const stage = new Stage(sceneOf(50));
+  for (let track = 0; track < 30; track++) stage.pin(track);
+  stage.scrollTo(1e9);
+  assert.ok(stage.covered <= 0.7 * 400 + 10);
+  assert.equal(stage.visible.at(-1).track, 49);
+});
+
+test("what scrolls and what stays is drawn apart, each row once", () => {
+  const stage = new Stage(sceneOf(50)), parts = [];
+  stage.pin(3);
+  stage.scrollTo(500);
+  const all = stage.visible.length;
+  stage.inParts(({ top, bottom }) => parts.push({ top, bottom, tracks: new Set(stage.visible.map(({ track }) => track)), rows: stage.visible.length, strips: stage.strips.length }));
+  assert.deepEqual(parts.map(({ top, bottom, strips }) => [top, bottom, strips]), [[stage.covered, 400, 0], [0, stage.covered, 1]]);
+  assert.deepEqual([parts[0].tracks.has(3), [...parts[1].tracks]], [false, [3]]);
+  assert.deepEqual([parts[0].rows + parts[1].rows, stage.visible.length], [all, all]);
+});
+
+test("groups have headings in the order of their GPUs", () => {
+  const stage = new Stage(sceneOf(6)), groupOf = new Map([0, 1, 0, 1, 0, 1].map((dp, track) => [track, `dp ${dp}`]));
+  stage.sort((a, b) => (a % 2) - (b % 2) || a - b, groupOf);
+  assert.deepEqual(stage.allHeadings.map(({ label, tracks }) => [label, tracks]), [["dp 0", [0, 2, 4]], ["dp 1", [1, 3, 5]]]);
+  assert.deepEqual(stage.order, [0, 2, 4, 1, 3, 5]);
+  const [, second] = stage.allHeadings;
+  assert.ok(second.top > stage.blockOf.get(4).top + stage.blockOf.get(4).h && second.top + second.h < stage.blockOf.get(1).top);
+  stage.sort((a, b) => a - b);
+  assert.deepEqual(stage.allHeadings, []);
+});
+
+test("only some GPUs can be shown, and one that is revealed is shown with them", () => {
+  const stage = new Stage(sceneOf(20, 20, true));
+  stage.showOnly([3, 9]);
+  assert.deepEqual([stage.order, stage.boxOf(3, "compute").h, stage.boxOf(4, "phases")], [[3, 9], 30, null]);
+  stage.reveal(4);
+  assert.deepEqual(stage.order, [3, 4, 9]);
+  stage.showOnly(null);
+  assert.equal(stage.order.length, 20);
 });

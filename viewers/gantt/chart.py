@@ -133,10 +133,12 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A row of step names above tracks whose steps are nearly at the same times."""
+    """Step names of tracks whose steps are nearly at the same times."""
 
     tracks: tuple[int, ...]
     steps: tuple[str, ...]
+    run: str = ""
+    """Letter of the run that the tracks belong to, where a chart holds two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,17 +353,23 @@ def _collectives(
 
 def _strips(tracks: list[Track]) -> tuple[Strip, ...]:
     """Return the step strips: one for all tracks, unless their clocks or steps differ."""
-    groups: list[list[int]] = []
+    groups: dict[tuple[str, ...], list[list[int]]] = {}
     for index, track in enumerate(tracks):
-        if groups and _same_steps(tracks[groups[-1][0]], track):
-            groups[-1].append(index)
+        alike = groups.setdefault(track.steps, [])
+        group = _same_steps([tracks[first].bounds_ns for first, *_ in alike], track.bounds_ns)
+        if group is None:
+            alike.append([index])
         else:
-            groups.append([index])
-    return tuple(Strip(tuple(group), tracks[group[0]].steps) for group in groups)
+            alike[group].append(index)
+    found = sorted(group for alike in groups.values() for group in alike)
+    return tuple(Strip(tuple(group), tracks[group[0]].steps) for group in found)
 
 
-def _same_steps(a: Track, b: Track) -> bool:
-    if a.steps != b.steps:
-        return False
-    allowed = _SAME_STEPS * float(np.median(np.diff(a.bounds_ns)))
-    return bool(np.abs(a.bounds_ns - b.bounds_ns).max() <= allowed)
+def _same_steps(leads: list[Int64], bounds: Int64) -> int | None:
+    """Return the first of some tracks' bounds that are nearly at the same times as others, or None."""
+    if not leads:
+        return None
+    stacked = np.stack(leads)
+    allowed = _SAME_STEPS * np.median(np.diff(stacked, axis=1), axis=1)
+    near = np.flatnonzero(np.abs(stacked - bounds).max(axis=1) <= allowed)
+    return int(near[0]) if len(near) else None

@@ -39,7 +39,7 @@ from dptrace.viewers.gantt.host.host_data import host_data, host_notes
 from dptrace.viewers.gantt.host.looks import kind_looks
 from dptrace.viewers.gantt.interval_details import details
 from dptrace.viewers.gantt.page_data import collective_entries, scene
-from dptrace.viewers.gantt.row_order import row_orders
+from dptrace.viewers.gantt.row_order import few_ranks, row_orders
 from dptrace.viewers.gantt.tiles.keep import kept_store
 from dptrace.viewers.gantt.tiles.store import TileStore
 from dptrace.viewers.gantt.waiting import why_unknown
@@ -111,9 +111,9 @@ def served(run: Run, gantt_chart: Chart | None = None, entry: Path | None = None
 
 
 def _of_run(run: Run, gantt_chart: Chart) -> dict[str, Any]:
-    """Return what the page says of a whole run: its findings, and why waits are unknown."""
-    orders = row_orders(run, gantt_chart)
-    return {"findings": finding_places(run, gantt_chart), "unknownWaits": why_unknown(run), "orders": orders}
+    """Return what the page says of a whole run: its findings, and why waits are unknown, orders of its GPUs."""
+    ranks = {"orders": row_orders(run, gantt_chart), "few": few_ranks(run, gantt_chart)}
+    return {"findings": finding_places(run, gantt_chart), "unknownWaits": why_unknown(run), **ranks}
 
 
 def gantt_page(

@@ -78,11 +78,12 @@ def layout(chart: Chart) -> dict[str, Any]:
     heights = next((rows for limit, rows in _HEIGHTS.items() if len(chart.tracks) <= limit), _TIGHT)
     shown = [role for role in heights if role in (Role.PHASES, Role.COMPUTE) or chart.has(role)]
     rows, strips, blocks, y = [], [], [], 2
-    for number, strip in enumerate(chart.strips):
-        label = f"steps, rank {chart.tracks[strip.tracks[0]].rank}" if len(strip.tracks) > 1 else "steps"
-        strips.append({"y": y, "h": _STRIP, "strip": number, "label": label})
+    for numbers in _heads(chart):
+        tracks = sorted(track for number in numbers for track in chart.strips[number].tracks)
+        lead = f"steps, rank {chart.tracks[tracks[0]].rank}" if len(numbers) == 1 < len(tracks) else "steps"
+        strips.append({"y": y, "h": _STRIP, "strips": numbers, "tracks": tracks, "label": lead})
         y += _STRIP + 8
-        for track in strip.tracks:
+        for track in tracks:
             top = y
             for role in shown:
                 row = {"y": y, "h": heights[role], "track": track, "role": role.value}
@@ -94,6 +95,12 @@ def layout(chart: Chart) -> dict[str, Any]:
     height = max(y - _BETWEEN_TRACKS + 4, 40)
     collapsed = len(chart.tracks) > MANY_TRACKS
     return {"rows": rows, "strips": strips, "blocks": blocks, "height": height, "left": left, "collapsed": collapsed}
+
+
+def _heads(chart: Chart) -> list[list[int]]:
+    """Return the strips that share a row: one row of step names stands above all GPUs of a run."""
+    runs = dict.fromkeys(strip.run for strip in chart.strips)
+    return [[number for number, strip in enumerate(chart.strips) if strip.run == run] for run in runs]
 
 
 def scene(chart: Chart, details: dict[str, Any] | None = None, served: bool = False) -> dict[str, Any]:

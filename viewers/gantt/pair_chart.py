@@ -42,8 +42,8 @@ def paired_chart(aligned: AlignedSteps) -> Chart:
     a, b = sides
     moved = [_renumbered(lane, len(a.tracks), len(a.names), len(a.collectives)) for lane in b.lanes]
     strips = tuple(
-        Strip(tuple(range(first, first + len(side.tracks))), side.tracks[0].steps)
-        for first, side in ((0, a), (len(a.tracks), b))
+        Strip(tuple(range(first, first + len(side.tracks))), side.tracks[0].steps, letter)
+        for letter, first, side in (("A", 0, a), ("B", len(a.tracks), b))
     )
     return replace(
         a,

@@ -1,4 +1,5 @@
-"""The orders in which the Gantt page can show the GPUs of a run: by rank, by what is wrong, by place in the job."""
+"""The orders in which the Gantt page can show the GPUs of a run, by rank, by what is wrong, by place in the job; and
+the few to look at first."""
 
 from __future__ import annotations
 
@@ -12,18 +13,23 @@ from dptrace.run.notable_ranks import notable_ranks
 from dptrace.run.run import Run
 from dptrace.viewers.gantt.chart import Chart
 
-__all__ = ["row_orders"]
+__all__ = ["few_ranks", "row_orders"]
 
 _FEWEST = 3
 """Number of GPUs from which an order other than by rank helps."""
 _OPEN = 4
 """Most notable GPUs that stay expanded, where the others are collapsed."""
+_FEW = 5
+"""Most GPUs that are chosen of a run."""
+_WORDS = {"held others up": "latest"}
+"""What the list of a run's chosen GPUs says, where that is not the reason itself."""
 
 
 def row_orders(run: Run, gantt_chart: Chart) -> list[dict[str, Any]]:
     """Return the orders of a run's tracks, the present one first, as data of the page; none for few GPUs.
 
-    Each has a ``label`` and the ``tracks`` in its order; ``open`` is the number of tracks that it is about, if not all.
+    Each has a ``label`` and the ``tracks`` in its order; ``open`` is the number of tracks that it is about, if not all,
+    and ``groups`` the name of each track's group, if it groups them.
     """
     if len(gantt_chart.tracks) < _FEWEST:
         return []
@@ -37,8 +43,27 @@ def row_orders(run: Run, gantt_chart: Chart) -> list[dict[str, Any]]:
         orders.append({"label": "notable ranks first", "tracks": tracks, "open": min(causes, _OPEN)})
     orders += _by_figures(run, by_rank)
     for name, value_of in _places(run, gantt_chart):
-        orders.append({"label": f"by {name}", "tracks": sorted(by_rank, key=lambda track: (value_of(track), track))})
+        tracks = sorted(by_rank, key=lambda track: (value_of(track), track))
+        groups = [f"{name} {value_of(track)}" if value_of(track) >= 0 else f"no {name} known" for track in by_rank]
+        orders.append({"label": f"by {name}", "tracks": tracks, "groups": groups})
     return orders
+
+
+def few_ranks(run: Run, gantt_chart: Chart) -> dict[str, Any] | None:
+    """Return the few GPUs of a run to look at first, as data of the page; None where there are not many more.
+
+    ``tracks`` holds them by rank, ``why`` the reason for each, ``label`` all reasons: ``latest, slowest, typical``.
+    """
+    reasons = {one.index: one.why for one in notable_ranks(run) if one.why} if gantt_chart.tracks else {}
+    tracks = list(reasons)[:_FEW]
+    typical = next((track for track, why in reasons.items() if why == "typical"), None)
+    if typical is not None and typical not in tracks:
+        tracks[-1] = typical
+    if len(tracks) < 2 or len(gantt_chart.tracks) < len(tracks) + _FEWEST:
+        return None
+    words = dict.fromkeys(_WORDS.get(word, word) for track in tracks for word in reasons[track].split(", "))
+    tracks.sort()
+    return {"label": ", ".join(words), "tracks": tracks, "why": [reasons[track] for track in tracks]}
 
 
 def _by_figures(run: Run, by_rank: list[int]) -> Iterable[dict[str, Any]]:

@@ -11,9 +11,9 @@ import pytest
 import dptrace
 from dptrace.run.run import Run
 from dptrace.viewers.gantt import page as gantt
-from dptrace.viewers.gantt.chart import chart
-from dptrace.viewers.gantt.row_order import row_orders
-from tests.support.browser import browser_test, chromium, open_page, until
+from dptrace.viewers.gantt.chart import Chart, chart
+from dptrace.viewers.gantt.row_order import few_ranks, row_orders
+from tests.support.browser import browser_test, chromium, open_page, rest, until
 from tests.support.gantt_page import settle
 from tests.support.real_traces import needs_real_traces, real
 from tests.support.synthetic import training_run
@@ -28,6 +28,10 @@ NAMES = "[...document.querySelectorAll('#names .track')].map((one) => one.textCo
 def browser() -> Iterator[Browser]:
     with chromium() as one:
         yield one
+
+
+def charted(run: Run) -> tuple[Run, Chart]:
+    return run, chart(run)
 
 
 def orders_of(run: Run) -> dict[str, list[int]]:
@@ -54,6 +58,31 @@ def test_ranks_are_ordered_by_their_node() -> None:
 
     assert [0, 2, 1, 3] == orders_of(several)["by node"]
     assert "by node" not in orders_of(one)
+
+
+def test_gpus_are_grouped_by_their_place() -> None:
+    """Each GPU has the name of its group; one without a place has a group of its own; by rank there are no groups."""
+    ranks = [{"rank": rank, "node": rank // 2} for rank in range(3)]
+    run = training_run(100, ranks=4)
+    orders = row_orders(*charted(Run(run.path, run.timelines, metadata={"ranks": ranks}, world_size=4)))
+    groups = {one["label"]: one.get("groups") for one in orders}
+
+    assert ["node 0", "node 0", "node 1", "no node known"] == groups["by node"]
+    assert groups["by rank"] is None
+
+
+@needs_real_traces
+def test_the_few_to_look_at_are_named_with_their_reasons() -> None:
+    """The straggler of four is listed, if there are more ranks than it is about."""
+    run = training_run(600, ranks=12)
+    few = few_ranks(*charted(run))
+
+    assert few is not None
+    assert "typical" in few["why"]
+    assert "slowest" in few["label"]
+    assert sorted(few["tracks"]) == few["tracks"]
+    assert 11 in few["tracks"]
+    assert few_ranks(*charted(dptrace.open(real("straggler_v100_4ranks")))) is None
 
 
 def test_few_ranks_have_no_orders() -> None:
@@ -101,3 +130,35 @@ def test_of_many_ranks_only_those_that_an_order_is_about_stay_open(browser: Brow
         open_tracks = page.evaluate("[...dptrace.stage.collapsed].flatMap((folded, track) => (folded ? [] : [track]))")
         assert [7, 8, 9] == open_tracks
         assert page.evaluate(f"{NAMES}[0]").startswith("rank 9")
+
+
+@browser_test
+def test_groups_pins_and_the_chosen_few_are_kept_in_the_address(browser: Browser, tmp_path: Path) -> None:
+    """Chosen by mouse and keyboard; a page that is opened by that address shows the same."""
+    run, path = training_run(1_200, ranks=12), tmp_path / "run.html"
+    ranks = [{"rank": rank, "node": rank % 2} for rank in range(12)]
+    path.write_text(gantt.document(Run(run.path, run.timelines, {"ranks": ranks}, (), 12)), encoding="utf-8")
+    with open_page(browser, path) as (page, errors):
+        settle(page)
+        page.get_by_role("combobox", name="Order of the ranks").select_option("by node")
+        assert ["node 0", "node 1"] == page.evaluate("dptrace.stage.allHeadings.map(({ label }) => label)")
+        page.locator("#names .track", has_text="rank 4").press("p")
+        page.locator("#names .list").hover()
+        page.locator("#names [aria-label^='Pin rank 2 ']").click()
+        settle(page)
+        assert ["rank 4", "rank 2", "rank 0"] == [name.split(" · ")[0] for name in page.evaluate(NAMES)][:3]
+        page.evaluate("dptrace.stage.scrollTo(1e6)")
+        settle(page)
+        assert ["rank 4", "rank 2"] == [name.split(" · ")[0] for name in page.evaluate(NAMES)][:2]
+        page.get_by_role("combobox", name="Ranks that are shown").select_option(index=1)
+        settle(page)
+        shown = page.evaluate("dptrace.stage.order")
+        assert len(shown) < 8
+        rest(page, within_ms=1_000)
+        address = page.evaluate("location.hash")
+        assert all(part in address for part in ("order=by%20node", "few=1", "pin=4%2C2"))
+        assert [] == errors
+    with open_page(browser, path.as_uri() + address) as (page, errors):
+        settle(page)
+        assert shown == page.evaluate("dptrace.stage.order")
+        assert [] == [error for error in errors if "file:" not in error]

@@ -9,6 +9,8 @@ import { duration, moment, visible } from "./text.js";
 const ROLES = new Set(["compute", "exposure", "memory", "idle", "stream", "host"]);
 /** Time shown on either side of an interval that the cursor moves to outside the view, as a share of the view. */
 const MARGIN = 0.5;
+/** Room in pixels between the ring and what covers the rows at the top of the frame. */
+const MARGIN_ABOVE = 14;
 /** Distance of the ring from its interval, in pixels. */
 const RING = 2;
 
@@ -49,7 +51,7 @@ export class Cursor {
 
   /** The lanes of the rows that are not hidden, from top to bottom: { row, lane, level }. */
   #lanes() {
-    const rows = this.stage.allBlocks.flatMap(({ rows: own }) => own).filter(({ h, role }) => h > 0 && ROLES.has(role));
+    const rows = this.stage.order.flatMap((track) => this.stage.blockOf.get(track).rows).filter(({ h, role }) => h > 0 && ROLES.has(role));
     return rows.flatMap((row) => (row.host ? row.host.lanes.map((lane, level) => ({ row, lane, level })) : row.found >= 0 ? [{ row, lane: row.found, level: 0 }] : []));
   }
 
@@ -117,8 +119,9 @@ export class Cursor {
     this.redraw();
   }
 
-  #scroll({ y, h }) {
-    const { frame } = this.stage, top = 40;
+  #scroll({ y, h, held }) {
+    const { frame, above } = this.stage, top = above + MARGIN_ABOVE;
+    if (held) return;
     if (y < top) this.stage.scrollBy(y - top);
     else if (y + h > frame) this.stage.scrollBy(Math.min(y + h - frame, y - top));
   }

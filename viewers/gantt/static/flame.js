@@ -50,12 +50,14 @@ export class Flame {
 
   #pixels(context, placed, { from, to, width, top, height }, hidden) {
     const rows = placed.map((level) => ({ ...level, y: level.y - top }));
-    const scale = context.getTransform().a, size = { width: Math.round(width * scale), height: Math.round(height * scale) };
     if (!this.#raster) {
       this.#raster = new Raster(rows[0].lod, rows, { colors: this.colors, order: ORDER, exposed: -1, idle: -1, patterns: {} });
       this.#raster.paint(this.colors, this.chrome.baseline, this.chrome.paper);
     }
     Object.assign(this.#raster, { rows, lod: rows[0].lod });
+    // A saved picture has shapes instead of pixels.
+    if (context.drawRows) return context.drawRows(this.#raster, placed, { from, to, width, columns: Math.round(width), hidden });
+    const scale = context.getTransform().a, size = { width: Math.round(width * scale), height: Math.round(height * scale) };
     const image = this.#raster.draw({ from, to, ...size, scale, hidden });
     this.#canvas ??= document.createElement("canvas");
     Object.assign(this.#canvas, size);

@@ -18,12 +18,14 @@ import { Overview } from "./overview.js";
 import { PrintView } from "./printed.js";
 import { Raster } from "./raster.js";
 import { RowOrder } from "./row_order.js";
+import { SavedView } from "./saved_view.js";
 import { Scrolling } from "./scrolling.js";
 import { ServedLod } from "./served_lod.js";
 import { Stage } from "./stage.js";
 import { Summary } from "./summary.js";
 import { Theme, patternsOf } from "../../base/static/theme.js";
 import { integer, tickLabels } from "./text.js";
+import { WholeView } from "./whole_view.js";
 
 /** Minimum time between two updates of the figures while the view moves, in ms. */
 const UPDATE_MS = 60;
@@ -166,24 +168,31 @@ async function start() {
     summary.update(from, to);
   });
   let interactions = null;
+  const whole = new WholeView({ lod, plot: main, stage, redraw: () => picture.draw(true) });
   const picture = new Picture(main, new Raster(lod, stage.rows, palette), hidden, {
     // The host's rows have kinds of their own, and are drawn over the others.
     rows: () => stage.visible.filter(({ host }) => !host),
     height: () => stage.frame,
     bands: () => stage.blocks.filter((block) => block.shaded),
-    over: (context, view) => {
+    over: (context, view) => stage.inParts(({ top, bottom }) => {
+      context.save();
+      context.beginPath();
+      context.rect(0, top, view.width, bottom - top);
+      context.clip();
       interactions?.under(context, view);
       labels.draw(context, view);
       timeSaved.draw(context, view);
       frameMarked(context, view, stage, labels.looks);
       interactions?.over(context, view);
-    },
+      context.restore();
+    }),
     after: (from, to) => {
+      if (labels.steps.follow({ from, to })) names.update();
       placeSides();
       hover.place();
       interactions?.painted();
       follow(from, to);
-      lod.look?.({ from, to, width: main.canvas.width, rows: stage.visible });
+      whole.look({ from, to, width: main.canvas.width, rows: stage.visible });
     },
   });
   const thumbnailRows = miniRows(scene, stage.rows, mini.frame().height);
@@ -218,27 +227,29 @@ async function start() {
     heat?.draw();
     stage.changed();
   });
-  interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, summary, redraw });
-  const order = new RowOrder($("#order"), stage, scene);
+  const refit = () => {
+    resized();
+    stage.changed();
+  };
+  const order = new RowOrder({ order: $("#order"), which: $("#which"), stage, scene, changed: refit });
+  names.pin = (track) => order.pin(track);
+  const saved = new SavedView({ plot: main, picture, stage, scene, theme, labels, hidden, whole, measure: () => interactions.measure });
+  const save = (kind) => saved.save(kind).catch((error) => showProblem(`The picture could not be saved: ${error.message}.`, error));
+  for (const kind of ["svg", "png"]) $(`#${kind}`).addEventListener("click", () => save(kind));
+  interactions = new Interactions({ plot: main, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, summary, order, save, redraw });
   interactions.card.changed = () => {
     hover.rest();
     // Beside the chart, the panel takes no height.
     if (!matchMedia(BELOW).matches) return;
-    resized();
-    stage.changed();
+    refit();
     $("#card").scrollIntoView({ block: "nearest" });
   };
-  const findings = new Findings($("#findings"), { scene, lod, stage, navigation, interactions, resized: () => {
-    resized();
-    stage.changed();
-  } });
+  const findings = new Findings($("#findings"), { scene, lod, stage, navigation, interactions, resized: refit });
   if (!scene.served) await interactions.host.begin();
   $("#notes")?.addEventListener("toggle", () => {
-    if (document.documentElement.classList.contains("printing")) return;
-    resized();
-    stage.changed();
+    if (!document.documentElement.classList.contains("printing")) refit();
   });
-  const printView = new PrintView($("#sheets"), { picture, stage, scene, plot: main, theme });
+  const printView = new PrintView($("#sheets"), { picture, stage, scene, plot: main, theme, whole });
   // Bokeh drew the first axis labels before formatTicks was set.
   main.repaint();
   resized();
@@ -248,7 +259,7 @@ async function start() {
   if (served?.some) timing.first = timing.drawn;
   // Used by tests and benchmarks.
   const exact = () => picture.exact() && minimap.exact() && (!scene.served || lod.settled);
-  globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printView, interactions, findings, order, timing, exact };
+  globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printView, interactions, findings, order, saved, timing, exact };
   const ready = () => requestAnimationFrame(() => setTimeout(() => (document.documentElement.dataset.ready = "1")));
   if (!scene.served) return ready();
   overview.changed = () => minimap.draw(true);

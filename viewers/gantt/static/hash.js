@@ -5,8 +5,8 @@ const MAX_TEXT = 200, MAX_HASH = 4000;
 const TIMES = /^(-?\d{1,16}(?:\.\d{1,9})?),(-?\d{1,16}(?:\.\d{1,9})?)$/;
 
 /**
- * Parse `#t=FROM,TO&step=4&rank=0&find=gemm&theme=dark`; times are in ns since the first step. Invalid settings are
- * ignored.
+ * Parse `#t=FROM,TO&step=4&rank=0&find=gemm&theme=dark&order=by dp&few=1&pin=0,3`; times are in ns since the first step.
+ * Invalid settings are ignored.
  */
 export function readHash(hash) {
   const state = {};
@@ -21,7 +21,9 @@ export function readHash(hash) {
   if (times && Number(times[2]) > Number(times[1])) state.t = { from: Number(times[1]), to: Number(times[2]) };
   if (/^\d{1,6}$/.test(given.get("rank") ?? "")) state.rank = Number(given.get("rank"));
   if (["light", "dark"].includes(given.get("theme"))) state.theme = given.get("theme");
-  for (const key of ["step", "find"]) {
+  if (/^\d{1,6}(\.\d{1,3})?(,\d{1,6}(\.\d{1,3})?){0,63}$/.test(given.get("pin") ?? "")) state.pin = given.get("pin");
+  if (given.get("few") === "1") state.few = "1";
+  for (const key of ["step", "find", "order"]) {
     const text = given.get(key);
     if (text && text.length <= MAX_TEXT) state[key] = text;
   }
@@ -29,10 +31,10 @@ export function readHash(hash) {
 }
 
 /** Write the hash that readHash parses; "" without settings. */
-export function writeHash({ t, step, rank, find, theme }) {
+export function writeHash({ t, ...settings }) {
   const parts = [];
   if (t) parts.push(`t=${Math.round(t.from)},${Math.round(t.to)}`);
-  for (const [key, value] of Object.entries({ step, rank, find, theme }))
+  for (const [key, value] of Object.entries(settings))
     if (value !== undefined && value !== null && value !== "") parts.push(`${key}=${encodeURIComponent(value)}`);
   return parts.length ? `#${parts.join("&")}` : "";
 }

@@ -3,7 +3,7 @@
 import { element } from "../../base/static/dom.js";
 import { collectiveName, waitedFor } from "./collective_labels.js";
 import { laneAt } from "./extra_rows.js";
-import { busyCategories, laneOf, stepAt, stepEnd, streamWord, stripSteps, trackName } from "./rows.js";
+import { busyCategories, laneOf, stepAt, stepEnd, streamWord, stripParts, trackName } from "./rows.js";
 import { bytes, duration, integer, moment, percent, percentOf, shortName, visible } from "./text.js";
 
 /** Distance from the pointer, in pixels, within which a narrow interval is still found. */
@@ -162,10 +162,16 @@ export class Hover {
     this.tip.style.top = `${fits ? below : Math.max(4, clientY - offsetHeight - 12)}px`;
   }
 
-  #step({ strip }, { time }) {
-    const { tracks, names } = this.scene.strips[strip];
-    const step = stepAt(stripSteps(this.scene, this.scene.strips[strip]), time);
-    if (step < 0) return null;
+  /** Return the step of a row of step names at a time: { number (of its strip), step }, or undefined. */
+  stepUnder(row, time) {
+    const parts = stripParts(this.scene, row, this.stage.topmost(row), this.plot.range);
+    return parts.map(({ number, steps }) => ({ number, step: stepAt(steps, time) })).find(({ step }) => step >= 0);
+  }
+
+  #step(row, { time }) {
+    const { number, step } = this.stepUnder(row, time) ?? {};
+    if (step === undefined) return null;
+    const { tracks, names } = this.scene.strips[number];
     const wall = tracks.map((track) => this.scene.tracks[track]).map((track) => stepEnd(track, step) - track.bounds[step]);
     const listed = tracks.slice(0, MAX_RANKS).map((track, i) => line(`${this.scene.tracks[track].label}: ${duration(wall[i])}`));
     const rest = tracks.length > MAX_RANKS ? [line(`… and ${tracks.length - MAX_RANKS} more, ${duration(Math.min(...wall))} to ${duration(Math.max(...wall))}`)] : [];

@@ -23,8 +23,8 @@ const $ = (selector) => document.querySelector(selector);
 
 export class Interactions {
   /** Takes the parts of the page; `redraw` redraws the chart and the minimap. */
-  constructor({ plot, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, summary, redraw }) {
-    Object.assign(this, { plot, mini, hover, stage, lod, scene, navigation, theme, thumbnailRows, redraw, whole: plot.range });
+  constructor({ plot, mini, hover, stage, lod, scene, columns, navigation, theme, thumbnailRows, summary, order, save, redraw }) {
+    Object.assign(this, { plot, mini, hover, stage, lod, scene, navigation, theme, thumbnailRows, redraw, order, save, whole: plot.range });
     this.card = new Card($("#card"));
     this.members = new CollectiveMembers(lod, scene, columns);
     this.extraRows = new ExtraRows(stage, lod, scene, columns);
@@ -143,6 +143,8 @@ export class Interactions {
       i: () => this.showIdle(),
       r: () => this.#streams(),
       c: () => this.host.fold(this.#pointedTrack()),
+      p: () => this.order.pin(this.#pointedTrack()),
+      e: () => this.save(event.shiftKey ? "png" : "svg"),
       escape: () => this.#escape(),
     };
     const action = actions[event.key.toLowerCase()];
@@ -179,8 +181,9 @@ export class Interactions {
   }
 
   /** Apply the view settings of an address; settings that do not exist in this run are ignored. */
-  #show({ t, step, rank, find, theme }) {
+  #show({ t, step, rank, find, theme, ...rows }) {
     if (theme) this.theme.mode = theme;
+    this.order.show(rows);
     const target = step && stepNamed(this.scene.strips, step);
     if (target) this.navigation.step(target.step, target.strip);
     if (t) this.navigation[target ? "within" : "show"](t.from, t.to);
@@ -200,6 +203,7 @@ export class Interactions {
       rank: label ? /rank (\d+)/.exec(label)?.[1] : this.rank,
       find: this.searchBar.hits?.text,
       theme: this.theme.mode === "auto" ? null : this.theme.mode,
+      ...this.order.state,
     };
   }
 }

@@ -1,9 +1,10 @@
-/** Draws text and lines over the raster: step strips, step edges, and labels of intervals where they fit. */
+/** Draws text over the raster: labels of intervals where they fit, and the names of steps and groups. */
 
-import { busyCategories, stepAt, stepEnd, stripSteps } from "./rows.js";
+import { busyCategories } from "./rows.js";
 import { collectiveTexts, waitTexts } from "./collective_labels.js";
 import { laneAt } from "./extra_rows.js";
 import { FONT_FAMILY, looks } from "../../base/static/theme.js";
+import { StepNames } from "./step_names.js";
 import { duration, shortName, shortOperator, truncateMiddle, visible } from "./text.js";
 
 /** Minimum width of a labelled interval in pixels; of a labelled phase, whose label may be a micro-batch number. */
@@ -13,8 +14,6 @@ const PADDING = 5;
 const MIN_ROW = 12;
 /** Labels per frame, since drawing text is slow. */
 const MAX_LABELS = 1000;
-/** Narrower steps, in pixels, are drawn as a grey band without edges. */
-const MIN_STEP = 4;
 /** Share of other colors allowed under the label of a collective, and of a phase. */
 const MIXED = 0.03, MIXED_PHASE = 0.05;
 /** Minimum share of a phase's color under its label: over idle time alone it would name no work. */
@@ -35,6 +34,7 @@ export class Labels {
   constructor(lod, scene, stage, columns) {
     // `looks` are the theme's colors, see theme.js.
     Object.assign(this, { lod, scene, stage, columns, looks: looks(scene, "light") });
+    this.steps = new StepNames(scene, stage, (text) => this.#width(text));
   }
 
   /** Set the font size in pixels. */
@@ -43,6 +43,11 @@ export class Labels {
     this.#pixels = pixels;
     this.#measure = null;
     this.#widths.clear();
+  }
+
+  /** The font size in pixels. */
+  get pixels() {
+    return this.#pixels;
   }
 
   get #font() {
@@ -54,50 +59,10 @@ export class Labels {
     const view = { context, from, to, px: (to - from) / width, width, hidden, left: MAX_LABELS };
     context.font = this.#font;
     context.textBaseline = "middle";
-    this.#edges(view);
+    this.steps.drawEdges(view, this.looks.chrome);
     for (const row of this.stage.visible) if (row.h >= MIN_ROW) this.#row(row, view);
     // Drawn last, since rows scroll below a strip at the top of the frame.
-    for (const strip of this.stage.strips) this.#strip(strip, view);
-  }
-
-  #strip({ y, h, strip }, view) {
-    const { context, from, to, px } = view;
-    const { names } = this.scene.strips[strip];
-    const steps = stripSteps(this.scene, this.scene.strips[strip]), { bounds } = steps;
-    const first = Math.max(0, stepAt({ bounds }, Math.max(from, bounds[0])));
-    context.clearRect(0, y - 2, view.width, h + 3);
-    for (let step = first; step < names.length && bounds[step] < to; step++) {
-      const left = Math.max(0, (bounds[step] - from) / px), right = Math.min(view.width, (stepEnd(steps, step) - from) / px);
-      context.fillStyle = this.looks.chrome[step % 2 ? "strip-odd" : "strip"];
-      context.fillRect(left, y, Math.max(right - left - (right - left > MIN_STEP ? 1 : 0), 0), h);
-      const fitting = this.#stepTexts(names[step], stepEnd(steps, step) - bounds[step]).find((text) => this.#width(text) + 8 <= right - left);
-      if (!fitting) continue;
-      context.fillStyle = this.looks.chrome["strip-ink"];
-      context.fillText(fitting, (left + right - this.#width(fitting)) / 2, y + h / 2 + 0.5);
-    }
-  }
-
-  #stepTexts(full, ns) {
-    const name = visible(full), number = /\d+$/.exec(name)?.[0];
-    return [`${name} · ${duration(ns)}`, ...(number ? [`#${number} · ${duration(ns)}`, name, number] : [name])];
-  }
-
-  #edges({ context, from, to, px }) {
-    context.strokeStyle = this.looks.chrome.edge;
-    context.lineWidth = 1;
-    context.setLineDash([3, 3]);
-    context.beginPath();
-    for (const { y, h, track } of this.stage.blocks) {
-      const { bounds } = this.scene.tracks[track];
-      if ((bounds.at(-1) - bounds[0]) / px < MIN_STEP * bounds.length) continue;
-      for (let step = Math.max(0, stepAt({ bounds }, from)); step < bounds.length && bounds[step] <= to; step++) {
-        const x = Math.round((bounds[step] - from) / px) + 0.5;
-        context.moveTo(x, y - 6);
-        context.lineTo(x, y + h + 4);
-      }
-    }
-    context.stroke();
-    context.setLineDash([]);
+    this.steps.drawNames(view, this.looks.chrome);
   }
 
   #row(row, view) {

@@ -6,15 +6,22 @@ export class RowNames {
   #buttons = new Map();
   /** The buttons of rows that can be unfolded, by GPU and name. */
   #folds = new Map();
+  /** The buttons of groups, by name. */
+  #groups = new Map();
 
   constructor(root, stage, scene) {
-    Object.assign(this, { root, stage, scene });
+    Object.assign(this, { root, stage, scene, pin: () => {} });
+    this.why = new Map(scene.few?.tracks.map((track, i) => [track, scene.few.why[i]]));
     this.list = element("div", "list");
     this.list.setAttribute("role", "group");
     this.list.setAttribute("aria-label", "GPUs: click to collapse or expand");
     if (scene.tracks.length > 1) root.append(this.#allButtons());
     root.append(this.list);
-    this.list.addEventListener("click", (event) => this.#toggle(event.target.closest("button.track")));
+    this.list.addEventListener("click", ({ target }) => {
+      const pin = target.closest("button.pin");
+      if (pin) this.pin(Number(pin.dataset.pin));
+      else this.#toggle(target.closest("button.track"));
+    });
     this.list.addEventListener("keydown", (event) => this.#key(event));
   }
 
@@ -32,12 +39,13 @@ export class RowNames {
     if (button) this.stage.collapse(Number(button.dataset.track));
   }
 
-  /** Up and down move between GPUs, left and right collapse and expand. */
+  /** Up and down move between GPUs, left and right collapse and expand, P pins. */
   #key(event) {
     const track = Number(event.target.dataset?.track ?? NaN), { key } = event;
     if (!(track >= 0)) return;
     if (key === "ArrowLeft" || key === "ArrowRight") this.stage.collapse(track, key === "ArrowLeft");
     else if (key === "ArrowUp" || key === "ArrowDown") this.focus(this.#neighbor(track, key === "ArrowUp" ? -1 : 1));
+    else if (key.toLowerCase() === "p" && !event.ctrlKey && !event.metaKey && !event.altKey) this.pin(track);
     else return;
     event.preventDefault();
     event.stopPropagation();
@@ -45,8 +53,8 @@ export class RowNames {
 
   /** Return the GPU that many places below another, in the order that is shown. */
   #neighbor(track, places) {
-    const shown = this.scene.strips.flatMap(({ tracks }) => tracks);
-    return shown[shown.indexOf(track) + places];
+    const { order } = this.stage;
+    return order[order.indexOf(track) + places];
   }
 
   /** Scroll to a GPU and focus its name. */
@@ -71,12 +79,16 @@ export class RowNames {
       button.style.top = `${block.y}px`;
       button.style.height = button.style.lineHeight = `${block.rows[0].h}px`;
       shown.set(block.track, button);
-      nodes.push(button);
-      const { place } = this.scene.tracks[block.track];
-      // Beside the label of the second row; a collapsed GPU has it in its tooltip.
-      if (place && !collapsed && block.rows.length > 1) nodes.push(label(place, block.rows[1], "place"));
-      if (!collapsed) for (const row of block.rows) nodes.push(row.toggle ? this.#foldable(row) : label(row.label, row));
+      const own = [button, this.#pin(block)];
+      // Beside the labels of the next rows; a collapsed GPU has them in its tooltip.
+      const about = [this.scene.tracks[block.track].place, this.why.get(block.track)?.split(", ")[0]].filter(Boolean);
+      if (!collapsed) block.rows.slice(1, 1 + about.length).forEach((row, i) => own.push(label(about[i], row, "place")));
+      if (!collapsed) for (const row of block.rows) own.push(row.toggle ? this.#foldable(row) : label(row.label, row));
+      // Pinned GPUs cover the names of those that scroll below them.
+      for (const node of own) node.style.clipPath = block.y < block.clip ? `inset(${Math.max(0, block.clip - parseFloat(node.style.top))}px 0 0 0)` : "";
+      nodes.push(...own);
     }
+    for (const heading of this.stage.headings) if (heading.y >= this.stage.covered) nodes.push(this.#heading(heading));
     for (const strip of this.stage.strips) nodes.push(label(strip.label, strip, "row strip"));
     this.#buttons = shown;
     this.#show(nodes);
@@ -109,9 +121,31 @@ export class RowNames {
     return button;
   }
 
+  /** Return a button that pins a GPU; the key P does the same, so it is no stop of the tab key. */
+  #pin({ track, y, rows }) {
+    const pinned = this.stage.pins.includes(track), name = this.scene.tracks[track].label;
+    const button = Object.assign(element("button", "pin"), { type: "button", tabIndex: -1, title: pinned ? "Let this GPU go back to its place (P)" : "Keep this GPU at the top (P)" });
+    button.dataset.pin = track;
+    button.setAttribute("aria-pressed", String(pinned));
+    button.setAttribute("aria-label", `Pin ${name}`);
+    Object.assign(button.style, { top: `${y}px`, height: `${Math.min(rows[0].h, 24)}px` });
+    return button;
+  }
+
+  /** Return the button of a group, which collapses its GPUs, or expands them. */
+  #heading({ label: text, tracks, y, h }) {
+    const folded = tracks.every((track) => this.stage.collapsed[track]);
+    if (!this.#groups.has(text)) this.#groups.set(text, Object.assign(element("button", "group", text), { type: "button", title: "Collapse or expand the GPUs of this group" }));
+    const button = this.#groups.get(text);
+    button.onclick = () => this.stage.collapseSome(tracks, !folded);
+    button.setAttribute("aria-expanded", String(!folded));
+    Object.assign(button.style, { top: `${y}px`, height: `${h}px`, lineHeight: `${h}px` });
+    return button;
+  }
+
   #button(track) {
     const { label: text, place } = this.scene.tracks[track];
-    const button = Object.assign(element("button", "track", text), { type: "button", title: place ? `${text} · ${place}` : text });
+    const button = Object.assign(element("button", "track", text), { type: "button", title: [text, place, this.why.get(track)].filter(Boolean).join(" · ") });
     button.dataset.track = track;
     return button;
   }

@@ -1,7 +1,7 @@
 /** Navigation in time by keys, steps and clicks; Bokeh handles wheel, drag and minimap. */
 
 import { typing } from "../../base/static/dom.js";
-import { stepAt, stepSpan, stripSteps } from "./rows.js";
+import { stepSpan } from "./rows.js";
 
 /** Shortest view in ns, below the resolution of any trace. */
 const MIN_WIDTH_NS = 200;
@@ -96,8 +96,8 @@ export class Navigation {
     const point = this.hover.time(event);
     const hit = point && this.hover.stage.stripAt(point.y);
     if (!hit) return;
-    const step = stepAt(stripSteps(this.scene, this.scene.strips[hit.strip]), point.time);
-    if (step >= 0) this.step(step, hit.strip);
+    const found = this.hover.stepUnder(hit, point.time);
+    if (found) this.step(found.step, found.number);
   }
 
   /** Zoom to the interval that was under the pointer. */

@@ -13,7 +13,7 @@ export class Picture {
   constructor(plot, raster, hidden, { rows, height, bands = () => [], over = () => {}, after = () => {} }) {
     Object.assign(this, { plot, raster, hidden, rows, height, bands, over, after });
     // Background of every second GPU; transparent, so that the grid stays visible.
-    this.band = "rgba(31, 60, 110, 0.04)";
+    this.band = { color: "#1F3C6E", alpha: 0.04 };
     plot.onPaint(() => this.draw());
   }
 
@@ -40,9 +40,12 @@ export class Picture {
     context.putImageData(new ImageData(new Uint8ClampedArray(image.buffer), width, height), 0, 0);
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.globalCompositeOperation = "destination-over";
-    context.fillStyle = this.band;
-    for (const { y, h } of this.bands()) context.fillRect(0, y - 4, width / scale, h + 8);
-    context.globalCompositeOperation = "source-over";
+    Object.assign(context, { fillStyle: this.band.color, globalAlpha: this.band.alpha });
+    for (const { y, h, clip = 0 } of this.bands()) {
+      const top = Math.max(clip, y - 4);
+      context.fillRect(0, top, width / scale, y + h + 4 - top);
+    }
+    Object.assign(context, { globalCompositeOperation: "source-over", globalAlpha: 1 });
     this.over(context, { from, to, width: width / scale, hidden });
     context.setTransform(1, 0, 0, 1, 0, 0);
   }

@@ -15,6 +15,11 @@ const PATTERNS = {
   bars: (x) => x % 4 === 0,
   rails: (x, y) => y % 4 === 0,
 };
+/** Whether a pattern is dark at a pixel. */
+export function isDark(pattern, x, y) {
+  return PATTERNS[pattern](x, y);
+}
+
 /** Number of columns after which every pattern repeats. */
 const PERIOD = 140;
 /** Alpha channel of time outside the steps, which no figure counts. */
@@ -34,7 +39,7 @@ export class Raster {
   #image = new Uint32Array(0);
 
   /**
-   * `rows`: { y, h, lane, idle (fill the background), floor (minimum height in px of any time above 0), separated (the
+   * `rows`: { y, h, clip (what is above is not drawn), lane, idle (fill the background), floor (minimum height in px of any time above 0), separated (the
    * lane whose touching intervals a line separates, or -1), from, to (time of the steps) }; `palette`: colors by
    * category, stacking `order`, the `exposed` and `idle` categories, and the names of `patterns` by category.
    */
@@ -65,7 +70,7 @@ export class Raster {
     rows.forEach((row, position) => {
       // Rows are clipped at the top and bottom of the image.
       const top = Math.round(row.y * scale), bottom = Math.round((row.y + row.h) * scale);
-      const box = { top, bottom, first: Math.max(0, top), last: Math.min(height, bottom) };
+      const box = { top, bottom, first: Math.max(0, top, Math.round((row.clip ?? 0) * scale)), last: Math.min(height, bottom) };
       const whole = this.#takeWhole(row, position, view);
       this.#background(row, box, view);
       this.#stack(row, position, box, view);

@@ -1,23 +1,74 @@
-/** The order of the GPUs: a list in the toolbar, and the rows that follow it. */
+/** Which GPUs are shown, and in which order: two lists in the toolbar, and the GPUs that are pinned to the top. */
 
 /** Number of GPUs from which those that an order is not about are collapsed. */
 const MANY = 8;
 
+/** Return a GPU's rank, with its place among the GPUs of that rank if it is not the first: "3", "3.1". */
+export function rankName({ tracks }, track) {
+  const rank = (at) => /rank (\d+)/.exec(tracks[at].label)?.[1];
+  let before = 0;
+  for (let at = 0; at < track; at++) if (rank(at) === rank(track)) before++;
+  return rank(track) + (before ? `.${before}` : "");
+}
+
 export class RowOrder {
-  constructor(root, stage, scene) {
-    Object.assign(this, { stage, scene });
+  #order = 0;
+
+  /** `changed` is called after the rows have moved, to fit them to the window. */
+  constructor({ order, which, stage, scene, changed = () => {} }) {
+    Object.assign(this, { stage, scene, which, list: order, changed });
     const orders = scene.orders ?? [];
-    root.hidden = orders.length < 2;
-    for (const { label } of orders) root.append(new Option(label));
-    root.addEventListener("change", () => this.choose(root.selectedIndex));
+    order.hidden = orders.length < 2;
+    for (const { label } of orders) order.append(new Option(label));
+    order.addEventListener("change", () => this.choose(order.selectedIndex));
+    which.hidden = !scene.few;
+    if (scene.few) which.append(new Option(`all ${scene.tracks.length} GPUs`), new Option(scene.few.label));
+    which.addEventListener("change", () => this.showFew(which.selectedIndex === 1));
   }
 
   /** Show the GPUs in an order; those that it is about are expanded, and where there are many, the others are collapsed. */
   choose(number) {
-    const { tracks, open } = this.scene.orders[number], { stage } = this;
+    const { tracks, open, groups } = this.scene.orders[number], { stage } = this;
     const place = new Map(tracks.map((track, i) => [track, i]));
-    stage.sort((a, b) => place.get(a) - place.get(b));
+    this.#order = this.list.selectedIndex = number;
+    stage.sort((a, b) => place.get(a) - place.get(b), new Map(groups?.map((group, track) => [track, group])));
     if (open && tracks.length > MANY) stage.collapseBut(tracks.slice(0, open));
     stage.scrollTo(0);
+    this.changed();
+  }
+
+  /** Show only the few GPUs to look at first, or all. */
+  showFew(yes) {
+    const { few } = this.scene;
+    this.which.selectedIndex = Number(yes);
+    this.stage.showOnly(yes ? few.tracks : null);
+    this.stage.scrollTo(0);
+    this.changed();
+  }
+
+  pin(track, yes) {
+    if (track === undefined) return;
+    this.stage.pin(track, yes);
+    this.changed();
+  }
+
+  /** The settings for the page's address. */
+  get state() {
+    const { stage, scene } = this;
+    return {
+      order: this.#order ? scene.orders[this.#order].label : null,
+      few: scene.few && this.which.selectedIndex === 1 ? "1" : null,
+      pin: stage.pins.map((track) => rankName(scene, track)).join() || null,
+    };
+  }
+
+  /** Apply settings of an address; those that do not exist in this run are ignored. */
+  show({ order, few, pin }) {
+    const number = (this.scene.orders ?? []).findIndex(({ label }) => label === order);
+    if (number > 0) this.choose(number);
+    if (few && this.scene.few) this.showFew(true);
+    if (!pin) return;
+    const named = new Map(this.scene.tracks.map((_, track) => [rankName(this.scene, track), track]));
+    for (const name of pin.split(",")) if (named.has(name)) this.pin(named.get(name), true);
   }
 }

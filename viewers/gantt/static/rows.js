@@ -79,9 +79,35 @@ export function insideSteps(track, from, to) {
   return spansOf(track).reduce((sum, [begin, end]) => sum + Math.max(0, Math.min(to, end) - Math.max(from, begin)), 0);
 }
 
-/** Return the steps that a strip shows: its own, or those of its lead track, by default the first. */
+/** Return the track whose steps a strip shows, by default the first. */
+export function stripLead({ lead, tracks }) {
+  return lead ?? tracks[0];
+}
+
+/** Return the steps that a strip shows: its own, or those of its lead track. */
 export function stripSteps(scene, strip) {
-  return strip.bounds ? strip : scene.tracks[strip.lead ?? strip.tracks[0]];
+  return strip.bounds ? strip : scene.tracks[stripLead(strip)];
+}
+
+/** Share of a view that the steps of the topmost GPU fill at least, compared with others, to come first in a strip. */
+const ENOUGH = 0.5;
+
+/**
+ * Return the steps in a row of step names: [{ number (of the strip), steps }], those of the topmost GPU, or of others
+ * that fill more of the view, first, and of the rest those that lie beside them.
+ */
+export function stripParts(scene, { strips, lead }, top, { from, to }) {
+  const parts = strips.map((number) => ({ number, strip: scene.strips[number], steps: stripSteps(scene, scene.strips[number]) }));
+  if (parts.length === 1) return parts;
+  const seen = ({ steps: { bounds } }) => Math.max(0, Math.min(to, bounds.at(-1)) - Math.max(from, bounds[0]));
+  const first = parts.find(({ strip: { tracks } }) => tracks.includes(lead ?? top)), most = Math.max(...parts.map(seen));
+  const leading = first && seen(first) >= ENOUGH * most ? first : parts.find((part) => seen(part) === most);
+  const kept = [];
+  for (const part of [leading, ...parts]) {
+    const { bounds } = part.steps;
+    if (kept.every(({ steps: { bounds: other } }) => bounds[0] >= other.at(-1) || bounds.at(-1) <= other[0])) kept.push(part);
+  }
+  return kept;
 }
 
 /** Return the index of a track's step at a time, or -1. */

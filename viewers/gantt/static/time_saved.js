@@ -29,7 +29,7 @@ export function timeSavedTexts({ ns, share, certain }) {
 function timeSavedArea({ scene, stage }, strip) {
   const { tracks } = scene.strips[strip];
   const blocks = scene.layout.blocks.filter(({ track }) => tracks.includes(track));
-  const head = scene.layout.strips.find((entry) => entry.strip === strip);
+  const head = scene.layout.strips.find((entry) => entry.strips.includes(strip));
   if (!blocks.length || !head) return null;
   const top = Math.max(head.y + head.h, Math.min(...blocks.map(({ y }) => y)));
   const bottom = Math.min(stage.frame, Math.max(...blocks.map(({ y, h }) => y + h)));
