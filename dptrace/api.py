@@ -69,7 +69,7 @@ def compare(before: Run | Sequence[Run], after: Run | Sequence[Run]) -> Comparis
     return compare(before, after)
 
 
-def show(run: Run, view: str = "gantt", height: int = 640) -> NotebookPage:
+def show(run: Run, view: str = "gantt", height: int | None = None) -> NotebookPage:
     """Show a run in a notebook, as ``dptrace view`` shows it in a browser.
 
     ``save(path)`` on the result writes the page.
@@ -77,7 +77,7 @@ def show(run: Run, view: str = "gantt", height: int = 640) -> NotebookPage:
     Args:
         run: the run to show.
         view: one of the views that ``dptrace view --view list`` prints.
-        height: height of the frame in the notebook, in pixels.
+        height: height of the frame in the notebook, in pixels; without, as high as the view needs, within limits.
 
     Raises:
         UsageError: no view has that name.

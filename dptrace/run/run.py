@@ -341,7 +341,7 @@ class Run(KernelTables, UtilizationTables, RenamedMethods):
 
         return compare(self, after)
 
-    def show(self, view: str = "gantt", height: int = 640) -> NotebookPage:
+    def show(self, view: str = "gantt", height: int | None = None) -> NotebookPage:
         """Show the run in a notebook; see :func:`dptrace.show`."""
         from dptrace.api import show
 

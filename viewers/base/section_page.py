@@ -35,13 +35,15 @@ class Section:
     """SVG or the place of a figure; HTML, escaped already."""
     cells: TextTable | None = None
     about: str = ""
-    open: bool = False
-    """Show the table open, however long it is."""
+    open: bool | None = None
+    """Show the table open, however long it is, or folded; without, a long one is folded."""
 
     @property
     def folded(self) -> bool:
         """Whether the table is folded."""
-        return bool(self.cells and self.picture and len(self.cells.rows) > FEW_ROWS and not self.open)
+        if not self.cells or not self.picture:
+            return False
+        return len(self.cells.rows) > FEW_ROWS if self.open is None else not self.open
 
 
 def sections(parts: Sequence[Section]) -> Markup:

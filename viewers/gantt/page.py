@@ -38,13 +38,13 @@ from dptrace.viewers.gantt.finding_places import finding_places
 from dptrace.viewers.gantt.host.host_data import host_data, host_notes
 from dptrace.viewers.gantt.host.looks import kind_looks
 from dptrace.viewers.gantt.interval_details import details
-from dptrace.viewers.gantt.page_data import collective_entries, scene
+from dptrace.viewers.gantt.page_data import collective_entries, layout, scene
 from dptrace.viewers.gantt.row_order import few_ranks, row_orders
 from dptrace.viewers.gantt.tiles.keep import kept_store
 from dptrace.viewers.gantt.tiles.store import TileStore
 from dptrace.viewers.gantt.waiting import why_unknown
 
-__all__ = ["MAX_INTERVALS", "ServedPage", "document", "gantt_page", "served"]
+__all__ = ["MAX_INTERVALS", "ServedPage", "document", "gantt_page", "rows_height", "served"]
 
 MAX_INTERVALS = 3_000_000
 """Intervals of a single-file page at most: a file of about 30 MB, which a browser opens in about a second."""
@@ -64,11 +64,12 @@ _MINIMAP_ROW, _MINIMAP_MIN, _MINIMAP_MAX = 6, 24, 64
 """Height in pixels of a row of the minimap, and of the whole minimap."""
 
 
-def document(run: Run, gantt_chart: Chart | None = None) -> str:
+def document(run: Run, gantt_chart: Chart | None = None, embedded: bool = False) -> str:
     """Draw a run as one HTML page.
 
     Args:
         gantt_chart: the run's chart, if it already exists.
+        embedded: for a frame in another page: the chart fits the frame, and the wheel zooms with Ctrl only.
 
     Raises:
         DptraceError: the run has no step, or more intervals than a page can hold.
@@ -76,7 +77,9 @@ def document(run: Run, gantt_chart: Chart | None = None) -> str:
     gantt_chart = _checked(run, gantt_chart, MAX_INTERVALS)
     page_data = scene(gantt_chart, details(run, gantt_chart)) | _of_run(run, gantt_chart)
     head, host = _headline(run, gantt_chart), host_data(run, gantt_chart)
-    return gantt_page(replace(head, notes=(*head.notes, *host_notes(run, host))), page_data | {"host": host})
+    head = replace(head, notes=(*head.notes, *host_notes(run, host)))
+    embedding = {"embedded": True} if embedded else {}
+    return gantt_page(head, page_data | {"host": host} | embedding, zoom_key="ctrl" if embedded else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,11 @@ def _of_run(run: Run, gantt_chart: Chart) -> dict[str, Any]:
     return {"findings": finding_places(run, gantt_chart), "unknownWaits": why_unknown(run), **ranks}
 
 
+def rows_height(run: Run) -> int:
+    """Return the height of the rows of a run's chart in pixels, without those of the host."""
+    return int(layout(chart(run))["height"])
+
+
 def gantt_page(
     head: Headline,
     page_data: dict[str, Any],
@@ -132,6 +140,7 @@ def gantt_page(
         zoom_key: key to hold while the wheel zooms; without, it always does.
     """
     plot = json_item(_figures(page_data, zoom_key), ID("figure"))
+    page_data = page_data | ({"zoomKey": zoom_key} if zoom_key else {})
     return page(
         head,
         "".join(static("gantt", f"{sheet}.css") for sheet in _SHEETS) + styles,

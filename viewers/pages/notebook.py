@@ -7,12 +7,18 @@ from html import escape
 from pathlib import Path
 
 from dptrace.run.run import Run
+from dptrace.viewers.gantt.page import rows_height
 from dptrace.viewers.pages.view import document
 from dptrace.viewers.views.registry import view_named
+from dptrace.viewers.views.view import View
 
 __all__ = ["NotebookPage", "show"]
 
 _NAME = "{}: {} of {} ({:.1f} MB); a notebook shows it, save(path) writes it."
+_ABOVE_ROWS, _AROUND = 440, 280
+"""Height in pixels of what is above the rows of a Gantt chart, and of title, legend and margins of another picture."""
+_LEAST, _MOST_ROWS, _MOST = 420, 860, 1_600
+"""Least height of a frame in pixels, and greatest, of a Gantt chart, whose rows scroll, and of another picture."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +36,10 @@ class NotebookPage:
         return _NAME.format(type(self).__name__, self.view, self.run, len(self.page) / 1e6)
 
     def _repr_html_(self) -> str:
-        # Without allow-same-origin the page's scripts can't reach the notebook.
+        # Without allow-same-origin the page's scripts can't reach the notebook; downloads are its saved pictures.
         return (
-            f'<iframe sandbox="allow-scripts" srcdoc="{escape(self.page)}" width="100%" height="{self.height}" '
+            f'<iframe sandbox="allow-scripts allow-downloads" srcdoc="{escape(self.page)}" '
+            f'width="100%" height="{self.height}" '
             f'title="{escape(self.view)}" style="border:1px solid #d5dae1;border-radius:6px"></iframe>'
         )
 
@@ -41,11 +48,22 @@ class NotebookPage:
         Path(path).write_text(self.page, encoding="utf-8")
 
 
-def show(run: Run, name: str, height: int) -> NotebookPage:
+def show(run: Run, name: str, height: int | None = None) -> NotebookPage:
     """Draw a view of a run for a notebook.
+
+    Args:
+        height: of the frame in pixels; without, as high as the view needs, within limits.
 
     Raises:
         UsageError: there is no view of that name.
         DptraceError: there is nothing to draw, or too much for a page.
     """
-    return NotebookPage(name, run.path, document(view_named(name), run), height)
+    view = view_named(name)
+    return NotebookPage(name, run.path, document(view, run, embedded=True), height or _height(view, run))
+
+
+def _height(view: View, run: Run) -> int:
+    """Return the height of a frame for a view: of its picture or rows, and of what stands around them."""
+    if view.draw is None:
+        return min(max(rows_height(run) + _ABOVE_ROWS, _LEAST), _MOST_ROWS)
+    return round(min(max(view.draw(run).height + _AROUND, _LEAST), _MOST))

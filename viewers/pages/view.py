@@ -15,20 +15,23 @@ from dptrace.viewers.views.view import View
 __all__ = ["document", "picture"]
 
 
-def document(view: View, run: Run) -> str:
+def document(view: View, run: Run, embedded: bool = False) -> str:
     """Draw a run as one HTML page.
+
+    Args:
+        embedded: for a frame in another page: the wheel scrolls that page, and the numbers are folded.
 
     Raises:
         DptraceError: the Gantt chart has no step to draw, or more than a page can hold.
     """
     if view.draw is None:
-        return page.document(run)
+        return page.document(run, embedded=embedded)
     drawing = view.draw(run)
     head = replace(headline(run), notes=(*run.notes, *(run.cross_rank.notes if view.shows_cross_rank else ())))
     about = drawing.message or drawing.subtitle
     cells = view.table(run)
     # Without a picture, its message already says what the note of the table would.
-    part = Section(view.name, drawing.title, live_charts(drawing), cells if cells.rows else None, about, open=True)
+    part = Section(view.name, drawing.title, live_charts(drawing), cells if cells.rows else None, about, not embedded)
     return section_page(head, sections([part]), chart_plots({"figure": drawing}))
 
 

@@ -39,6 +39,8 @@ const LARGE = { query: "(min-width: 2400px) and (min-height: 1300px)", letters: 
 const BELOW = "(max-width: 999px)";
 /** In pixels: minimum height of the rows, margin below them, and the overflow up to which no scrollbar is shown. */
 const FRAME = { least: 300, below: 14, spare: 60 };
+/** The same in a frame of another page, which has to hold all of it. */
+const EMBEDDED = { least: 120, below: 14, spare: 0 };
 
 const $ = (selector) => document.querySelector(selector);
 const island = (id) => JSON.parse(document.getElementById(id).textContent);
@@ -93,9 +95,9 @@ function fitLayout(main, mini, stage, names, scrolling, labels) {
     names.place(frame);
     scrolling.place(frame);
   };
-  const { whole, left } = stage.scene.layout;
+  const { whole, left } = stage.scene.layout, FIT = stage.scene.embedded ? EMBEDDED : FRAME;
   const panel = () => (matchMedia(BELOW).matches ? $("#card").offsetHeight : 0);
-  const free = () => Math.max(FRAME.least, innerHeight - main.within(document.documentElement).top - FRAME.below - $("#causes").offsetHeight - panel());
+  const free = () => Math.max(FIT.least, innerHeight - main.within(document.documentElement).top - FIT.below - $("#causes").offsetHeight - panel());
   /** Adapt margin, font and row height to the window's size. */
   const resized = () => {
     const large = matchMedia(LARGE.query).matches, letters = large ? LARGE.letters : 12;
@@ -108,11 +110,25 @@ function fitLayout(main, mini, stage, names, scrolling, labels) {
   const fit = () => {
     // In a report the page scrolls, so all rows are shown.
     const room = whole ? stage.height : free();
-    const frame = stage.height <= room + FRAME.spare ? stage.height : Math.round(room);
+    const frame = stage.height <= room + FIT.spare ? stage.height : Math.round(room);
     main.resize(frame);
     stage.resize(frame);
   };
   return { placeSides, fit, resized };
+}
+
+/** Call `changed` when what is above the chart has become taller or shorter: texts wrap, notes unfold. */
+function followHeights(changed) {
+  const above = [...document.querySelectorAll("header, #summary, #findings, #notes, #chips")];
+  const sum = () => above.reduce((height, { offsetHeight }) => height + offsetHeight, 0);
+  let before = sum();
+  const observer = new ResizeObserver(() => {
+    const now = sum();
+    if (now === before || document.documentElement.classList.contains("printing")) return;
+    before = now;
+    changed();
+  });
+  for (const node of above) observer.observe(node);
 }
 
 /** Create the heatmap of all steps; a click on a cell shows that step of that GPU in the rows below. */
@@ -160,7 +176,7 @@ async function start() {
   const palette = { colors: scene.categories.map(({ color }) => color), order: scene.order, patterns: patternsOf(scene), ...scene.special };
   const labels = new Labels(lod, scene, stage, columns), summary = new Summary($("#summary"), lod, scene, hidden), timeSaved = new TimeSaved(scene, stage);
   const hover = new Hover(main, lod, scene, stage, columns), names = new RowNames($("#names"), stage, scene);
-  const scrolling = new Scrolling(main, stage, $("#rows-scroll"), $("#names"));
+  const scrolling = new Scrolling(main, stage, $("#rows-scroll"), $("#names"), scene.zoomKey);
   const { placeSides, fit, resized } = fitLayout(main, mini, stage, names, scrolling, labels);
   const follow = throttle(UPDATE_MS, (from, to) => {
     showCount(lod, scene, stage.rows, from, to);
@@ -246,9 +262,7 @@ async function start() {
   };
   const findings = new Findings($("#findings"), { scene, lod, stage, navigation, interactions, resized: refit });
   if (!scene.served) await interactions.host.begin();
-  $("#notes")?.addEventListener("toggle", () => {
-    if (!document.documentElement.classList.contains("printing")) refit();
-  });
+  followHeights(refit);
   const printView = new PrintView($("#sheets"), { picture, stage, scene, plot: main, theme, whole });
   // Bokeh drew the first axis labels before formatTicks was set.
   main.repaint();
