@@ -44,7 +44,7 @@ from dptrace.viewers.gantt.tiles.keep import kept_store
 from dptrace.viewers.gantt.tiles.store import TileStore
 from dptrace.viewers.gantt.waiting import why_unknown
 
-__all__ = ["MAX_INTERVALS", "ServedPage", "document", "gantt_page", "rows_height", "served"]
+__all__ = ["MAX_INTERVALS", "ServedPage", "document", "gantt_page", "of_run", "rows_height", "served"]
 
 MAX_INTERVALS = 3_000_000
 """Intervals of a single-file page at most: a file of about 30 MB, which a browser opens in about a second."""
@@ -75,7 +75,7 @@ def document(run: Run, gantt_chart: Chart | None = None, embedded: bool = False)
         DptraceError: the run has no step, or more intervals than a page can hold.
     """
     gantt_chart = _checked(run, gantt_chart, MAX_INTERVALS)
-    page_data = scene(gantt_chart, details(run, gantt_chart)) | _of_run(run, gantt_chart)
+    page_data = scene(gantt_chart, details(run, gantt_chart)) | of_run(run, gantt_chart)
     head, host = _headline(run, gantt_chart), host_data(run, gantt_chart)
     head = replace(head, notes=(*head.notes, *host_notes(run, host)))
     embedding = {"embedded": True} if embedded else {}
@@ -105,7 +105,7 @@ def served(run: Run, gantt_chart: Chart | None = None, entry: Path | None = None
         DptraceError: the run has no step.
     """
     gantt_chart = _checked(run, gantt_chart, None)
-    page_data = scene(gantt_chart, served=True) | _of_run(run, gantt_chart)
+    page_data = scene(gantt_chart, served=True) | of_run(run, gantt_chart)
     if host:
         page_data["host"] = {"kinds": kind_looks(), "served": True}
     files = {"details": json.dumps(details(run, gantt_chart), separators=(",", ":")).encode()}
@@ -113,8 +113,8 @@ def served(run: Run, gantt_chart: Chart | None = None, entry: Path | None = None
     return ServedPage(gantt_page(_headline(run, gantt_chart), page_data), files, store)
 
 
-def _of_run(run: Run, gantt_chart: Chart) -> dict[str, Any]:
-    """Return what the page says of a whole run: its findings, and why waits are unknown, orders of its GPUs."""
+def of_run(run: Run, gantt_chart: Chart) -> dict[str, Any]:
+    """Return what a page says of a whole run: its findings, and why waits are unknown, orders of its GPUs."""
     ranks = {"orders": row_orders(run, gantt_chart), "few": few_ranks(run, gantt_chart)}
     return {"findings": finding_places(run, gantt_chart), "unknownWaits": why_unknown(run), **ranks}
 

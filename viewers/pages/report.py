@@ -20,8 +20,9 @@ from dptrace.viewers.base.section_page import Section, section_page, sections
 from dptrace.viewers.base.svg_renderer import svg
 from dptrace.viewers.base.table import MAX_ROWS
 from dptrace.viewers.gantt.chart import Chart, chart
+from dptrace.viewers.gantt.host.host_data import host_data, host_notes
 from dptrace.viewers.gantt.interval_details import details
-from dptrace.viewers.gantt.page import gantt_page
+from dptrace.viewers.gantt.page import gantt_page, of_run
 from dptrace.viewers.gantt.page_data import scene
 from dptrace.viewers.gantt.svg import gantt_svg
 from dptrace.viewers.terminal.summary import sentence
@@ -79,10 +80,13 @@ def document(run: Run) -> str:
     head = headline(run)
     head = replace(head, notes=(*head.notes, *(run.cross_rank.notes if gantt_chart.tracks else ())))
     if gantt_chart.tracks and len(gantt_chart) <= MAX_REPORT_INTERVALS:
-        styles = static("base", "plain.css")
-        page = gantt_page(head, _chart(run, gantt_chart), above + _HINT, below, styles, zoom_key="ctrl")
-        if len(page) <= MAX_CHARACTERS:
-            return page
+        styles, page_data = static("base", "plain.css"), _chart(run, gantt_chart)
+        host = host_data(run, gantt_chart)
+        notes = (*head.notes, *host_notes(run, host))
+        for told, data in ((replace(head, notes=notes), page_data | {"host": host}), (head, page_data)):
+            page = gantt_page(told, data, above + _HINT, below, styles, zoom_key="ctrl")
+            if len(page) <= MAX_CHARACTERS:
+                return page
     picture = sections([_still(run, len(gantt_chart))] if gantt_chart.tracks else [])
     return section_page(head, above + picture + below)
 
@@ -92,7 +96,9 @@ _HINT = Markup('<p class="hint">The wheel scrolls the page; with Ctrl it zooms t
 
 def _chart(run: Run, gantt_chart: Chart) -> dict[str, Any]:
     """Return the Gantt chart for the page: all rows are shown, since the page scrolls."""
-    page_data = scene(gantt_chart, details(run, gantt_chart))
+    page_data = scene(gantt_chart, details(run, gantt_chart)) | of_run(run, gantt_chart)
+    # The page lists them itself.
+    page_data["findings"] = []
     page_data["layout"]["whole"] = page_data["layout"]["height"] <= TALLEST
     return page_data
 

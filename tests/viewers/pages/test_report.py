@@ -55,6 +55,17 @@ def test_every_run_can_be_reported(case: str) -> None:
         assert 2 <= page.count("This run has no communication.")
 
 
+def test_a_report_has_the_host_s_rows_where_they_fit(recorded: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are left out of one that they would make too large."""
+    page = document(recorded)
+    monkeypatch.setattr(report, "MAX_CHARACTERS", len(page) - 1)
+    smaller = document(recorded)
+
+    assert '"launches"' in page
+    assert '"launches"' not in smaller
+    assert "<h2>Definitions</h2>" in smaller
+
+
 @pytest.mark.parametrize("limit", ["MAX_REPORT_INTERVALS", "MAX_CHARACTERS"])
 def test_a_run_that_is_too_large_is_shown_by_a_step(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     """A static picture of the step of median length, said in words, and no script at all."""

@@ -4,8 +4,6 @@ import { typing } from "../../base/static/dom.js";
 
 /** Height of a line in pixels, for wheels that count in lines; an arrow key scrolls by two. */
 const LINE = 19;
-/** How long a hint is shown, in ms. */
-const HINT_MS = 1200;
 
 export class Scrolling {
   #drag = null;
@@ -21,7 +19,6 @@ export class Scrolling {
     // In the capture phase, before Bokeh, which would zoom.
     plot.events.addEventListener("wheel", (event) => event.shiftKey && this.#wheel(event), { capture: true, passive: false });
     names.addEventListener("wheel", (event) => (event.shiftKey || !zoomKey) && this.#wheel(event), { passive: false });
-    if (zoomKey) this.#explain(names);
     plot.events.addEventListener("pointerdown", (event) => this.#grab(event));
     // In the capture phase, since Bokeh stops these events during a drag.
     addEventListener("pointermove", (event) => this.#move(event), { capture: true });
@@ -39,18 +36,6 @@ export class Scrolling {
     event.stopPropagation();
     const unit = event.deltaMode === 1 ? LINE : event.deltaMode === 2 ? this.stage.frame : 1;
     this.stage.scrollBy((event.deltaY || event.deltaX) * unit);
-  }
-
-  /** Say what to hold when the user turns the wheel over the chart in order to zoom. */
-  #explain(names) {
-    const hint = Object.assign(document.createElement("p"), { id: "wheel", hidden: true, textContent: "Hold Ctrl to zoom, Shift to scroll the GPUs" });
-    let timer = 0;
-    names.after(hint);
-    this.plot.events.addEventListener("wheel", ({ ctrlKey, shiftKey }) => {
-      clearTimeout(timer);
-      hint.hidden = ctrlKey || shiftKey;
-      timer = setTimeout(() => (hint.hidden = true), HINT_MS);
-    }, { passive: true });
   }
 
   #grab(event) {

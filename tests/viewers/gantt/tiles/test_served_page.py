@@ -122,3 +122,37 @@ def test_a_served_page_tells_the_same(browser: Browser, address: str, file: Path
     with open_page(browser, address) as (page, errors):
         assert expected == seen(page, end)
         assert [] == errors
+
+
+PRINTED = """window.sheets = [];
+print = () => {
+    dispatchEvent(new Event("beforeprint"));
+    sheets.push(document.querySelector("#sheets p").textContent, dptrace.lod.exact.columns.size);
+    dispatchEvent(new Event("afterprint"));
+};"""
+
+
+@browser_test
+def test_what_is_off_the_screen_is_fetched_before_it_is_saved_or_printed(browser: Browser) -> None:
+    """All rows then; printed by the browser's menu, paper says what it lacks."""
+    run = training_run(4_000, ranks=20, steps=2)
+    with served(run) as url, open_page(browser, url, (1000, 500), before=PRINTED) as (page, errors):
+        settle(page)
+        page.evaluate("dptrace.stage.collapseAll(false)")
+        settle(page)
+        on_screen = page.evaluate("dptrace.lod.exact.columns.size")
+        page.evaluate("print()")
+        page.keyboard.press("Control+p")
+        until(page, "sheets.length", 4)
+        rough, few, told, many = page.evaluate("sheets")
+        with page.expect_download() as download:
+            page.keyboard.press("e")
+        saved = Path(download.value.path()).read_text(encoding="utf-8")
+        settle(page)
+
+        assert "Ctrl+P" in rough
+        assert "Ctrl+P" not in told
+        assert many == 20 * 4 > few == on_screen
+        assert "rank 19 · GPU 19" in saved
+        assert page.evaluate("dptrace.exact()")
+        assert [] == [error for error in errors if "willReadFrequently" not in error]
