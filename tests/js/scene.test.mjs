@@ -69,10 +69,11 @@ test("rows have the lanes that fill them and the time of their steps", () => {
 });
 
 test("one row names the steps of the topmost GPU, and beside them those at other times", () => {
-  const tracks = [[0, 100], [30, 130], [1000, 1100]].map((bounds) => ({ bounds })), strips = tracks.map((_, track) => ({ tracks: [track], names: ["0"] }));
-  const numbers = (top, view, row = { strips: [0, 1, 2] }) => stripParts({ tracks, strips }, row, top, view).map(({ number }) => number);
-  assert.deepEqual(numbers(0, { from: 0, to: 1100 }), [0, 2]);
-  assert.deepEqual(numbers(1, { from: 0, to: 1100 }), [1, 2]);
-  assert.deepEqual(numbers(0, { from: 1000, to: 1100 }), [2, 0]);
-  assert.deepEqual(numbers(0, { from: 0, to: 100 }, { strips: [0, 1, 2], lead: 1 }), [1, 2]);
+  const tracks = [[0, 100], [30, 130], [1000, 1900], [40, 800]].map((bounds) => ({ bounds })), strips = tracks.map((_, track) => ({ tracks: [track], names: ["0"] }));
+  const numbers = (shown, from, to, lead) => stripParts({ tracks, strips }, { strips: [0, 1, 2, 3], lead }, shown, { from, to }).map(({ number }) => number);
+  assert.deepEqual(numbers([0, 1], 0, 1900), [0, 2]);
+  assert.deepEqual(numbers([1, 0], 0, 1900), [1, 2]);
+  assert.deepEqual(numbers([0, 1, 2], 1000, 1100), [2, 0]);
+  assert.deepEqual(numbers([0, 1], 0, 100, 1), [1, 2]);
+  assert.deepEqual(numbers([0, 3], 0, 1000), [3, 2]);
 });

@@ -114,6 +114,10 @@ def _frame(canvas: Canvas, layout: SvgLayout) -> None:
     canvas.line(layout.left, layout.top, layout.left + layout.width, layout.top, "#9CA3AF")
     for y, number in layout.strips:
         _strip(canvas, layout, y, number)
+    if len(layout.gantt_chart.strips) > 1:
+        lead = tracks[layout.gantt_chart.strips[0].tracks[0]]
+        canvas.text(layout.left - 8, layout.strips[0][0] + STRIP / 2, f"steps, rank {lead.rank}", _QUIET, 12, "end")
+    _edges(canvas, layout)
     several = len({row.role for row in layout.rows}) > 2
     for row in layout.rows:
         track, middle = tracks[row.track], row.y + row.height / 2
@@ -130,7 +134,6 @@ def _frame(canvas: Canvas, layout: SvgLayout) -> None:
 def _strip(canvas: Canvas, layout: SvgLayout, y: float, number: int) -> None:
     strip = layout.gantt_chart.strips[number]
     bounds = layout.gantt_chart.tracks[strip.tracks[0]].bounds_ns.tolist()
-    low = max((row.y + row.height for row in layout.rows if row.track in strip.tracks), default=y)
     for step, name in enumerate(strip.steps):
         left, right = layout.x(bounds[step]), layout.x(bounds[step + 1])
         canvas.rect(left, y, right - left - (1 if right - left > 4 else 0), STRIP, "#D3DBE7" if step % 2 else "#E4E9F0")
@@ -140,9 +143,26 @@ def _strip(canvas: Canvas, layout: SvgLayout, y: float, number: int) -> None:
         fitting = next((text for text in texts if text_width(text) + 8 <= right - left), "")
         if fitting:
             canvas.text((left + right) / 2, y + STRIP / 2, fitting, "#2B3544", anchor="middle")
-    if (layout.x(bounds[-1]) - layout.x(bounds[0])) > 4 * len(bounds):
-        for bound in bounds:
-            canvas.line(layout.x(bound), y, layout.x(bound), low, _EDGE, dash="3 3")
+
+
+def _edges(canvas: Canvas, layout: SvgLayout) -> None:
+    """Draw a line through the rows of each strip's neighbouring GPUs where its steps begin."""
+    tops = {row.track: row.y for row in reversed(layout.rows)}
+    ends = {row.track: row.y + row.height for row in layout.rows}
+    for strip in layout.gantt_chart.strips:
+        bounds = layout.gantt_chart.tracks[strip.tracks[0]].bounds_ns.tolist()
+        if (layout.x(bounds[-1]) - layout.x(bounds[0])) <= 4 * len(bounds):
+            continue
+        for first, last in _neighbours(strip.tracks):
+            top = layout.strips[0][0] if first == 0 else tops[first] - 4
+            for bound in bounds:
+                canvas.line(layout.x(bound), top, layout.x(bound), ends[last], _EDGE, dash="3 3")
+
+
+def _neighbours(tracks: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return the first and last track of each run of neighbours: (0, 1) and (4, 4) of 0, 1 and 4."""
+    breaks = np.flatnonzero(np.diff(tracks) > 1) + 1
+    return [(int(run[0]), int(run[-1])) for run in np.split(np.array(tracks), breaks)]
 
 
 def _lods(layout: SvgLayout) -> list[Lod]:

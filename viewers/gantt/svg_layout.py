@@ -20,8 +20,8 @@ _HEIGHTS: dict[int, dict[Role, float]] = {
     10**9: {Role.PHASES: 11},
 }
 """Row heights in pixels by maximum number of GPUs."""
-_ROW_NAME, _BETWEEN, _MAX_STRIPS = 100.0, 7.0, 8
-"""Width of a row's name and gap between GPUs in pixels; largest number of strips that are drawn."""
+_ROW_NAME, _BETWEEN = 100.0, 7.0
+"""Width of a row's name and gap between GPUs in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class SvgLayout:
     top: float
     rows: tuple[Row, ...]
     strips: tuple[tuple[float, int], ...]
-    """Top and index of each strip."""
+    """Top and index of each strip that is drawn; they lie side by side."""
     bottom: float
     chart_width: float = WIDTH
     """The width of the whole chart in pixels."""
@@ -68,14 +68,25 @@ def svg_layout(gantt_chart: Chart, top: float, width: float = WIDTH) -> SvgLayou
     shown = {role: height for role, height in heights.items() if role is Role.PHASES or gantt_chart.has(role)}
     names = _ROW_NAME if len(shown) > 2 else 16
     left = max(text_width(track.label, 13) for track in gantt_chart.tracks) + names + 20
-    rows, strips, y = [], [], top + 6
+    rows, y = [], top + 6
+    strips = tuple((y, number) for number in _side_by_side(gantt_chart))
+    y += STRIP + 5
+    for track in range(len(gantt_chart.tracks)):
+        for role, height in shown.items():
+            rows.append(Row(track, role, y, height))
+            y += height + 2
+        y += _BETWEEN if len(shown) > 1 else 0
+    return SvgLayout(gantt_chart, left, top, tuple(rows), strips, y, width)
+
+
+def _side_by_side(gantt_chart: Chart) -> list[int]:
+    """Return the strips whose steps fit in one row: the first, and those that lie beside it."""
+    kept: list[int] = []
+    taken: list[tuple[int, int]] = []
     for number, strip in enumerate(gantt_chart.strips):
-        if len(gantt_chart.strips) <= _MAX_STRIPS:
-            strips.append((y, number))
-            y += STRIP + 5
-        for track in strip.tracks:
-            for role, height in shown.items():
-                rows.append(Row(track, role, y, height))
-                y += height + 2
-            y += _BETWEEN if len(shown) > 1 else 0
-    return SvgLayout(gantt_chart, left, top, tuple(rows), tuple(strips), y, width)
+        bounds = gantt_chart.tracks[strip.tracks[0]].bounds_ns
+        low, high = int(bounds[0]), int(bounds[-1])
+        if all(high <= begin or low >= end for begin, end in taken):
+            kept.append(number)
+            taken.append((low, high))
+    return kept

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from dptrace.run.run import Run
+from dptrace.timeline.model import Windows
 from dptrace.viewers.gantt.chart import Role, chart
 from dptrace.viewers.gantt.svg_layout import RIGHT, WIDTH, svg_layout
+from tests.support.builders import two_rank_timelines
 from tests.support.view_cases import CASES, many_ranks
 
 
@@ -36,3 +40,17 @@ def test_a_row_that_no_gpu_fills_is_left_out() -> None:
     assert {Role.PHASES, Role.COMPUTE} == {row.role for row in where.rows}
     assert where.lane(0, Role.PHASES) is not None
     assert where.lane(7, Role.PHASES) is None
+
+
+def test_steps_are_named_once() -> None:
+    """By the first GPU of those whose steps differ, and beside them by one whose steps are at other times."""
+    one, two = two_rank_timelines()
+    length = int(one.windows.bounds[-1] - one.windows.bounds[0])
+    shifted, later = (
+        replace(two, windows=Windows(two.windows.names, two.windows.bounds + by)) for by in (length // 3, 2 * length)
+    )
+    where = svg_layout(chart(Run("", (one, shifted, later))), 100)
+
+    assert [0, 2] == [number for _, number in where.strips]
+    assert 1 == len({top for top, _ in where.strips})
+    assert {0, 1, 2} == {row.track for row in where.rows}

@@ -16,7 +16,7 @@ const MIN_SPAN = 0.1;
  * In pixels: maximum height of the map and of a cell, cell size from which cells have a gap, height of the labels below,
  * minimum distance of these, and height of a label at the left.
  */
-const MAX_HEIGHT = 150, CELL = 16, GAP_FROM = 5, AXIS_HEIGHT = 16, LABEL_DISTANCE = 70, SIDE_HEIGHT = 12;
+const MAX_HEIGHT = 150, CELL = 16, GAP_FROM = 5, AXIS_HEIGHT = 16, LABEL_DISTANCE = 76, SIDE_HEIGHT = 12;
 
 function exposedTime(lod, scene, lane, from, to) {
   const { exposed, waiting } = scene.special;
@@ -171,7 +171,7 @@ export class Heatmap {
     const { along, width, transposed } = this.box;
     const every = [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500, 1000, 5000].find((n) => (width * n) / along >= LABEL_DISTANCE) ?? 10_000;
     context.fillStyle = getComputedStyle(this.canvas).color;
-    context.font = `11px ${FONT_FAMILY}`;
+    context.font = `${getComputedStyle(this.canvas).fontSize} ${FONT_FAMILY}`;
     context.textBaseline = "bottom";
     for (let i = 0; i < along; i += every) {
       const text = transposed ? visible(this.scene.tracks[0].steps[i] ?? "").slice(-12) : this.scene.tracks[i].label.split(" · ").slice(0, this.scene.groups ? 2 : 1).join(" ");

@@ -164,7 +164,7 @@ export class Hover {
 
   /** Return the step of a row of step names at a time: { number (of its strip), step }, or undefined. */
   stepUnder(row, time) {
-    const parts = stripParts(this.scene, row, this.stage.topmost(row), this.plot.range);
+    const parts = stripParts(this.scene, row, this.stage.below(row), this.plot.range);
     return parts.map(({ number, steps }) => ({ number, step: stepAt(steps, time) })).find(({ step }) => step >= 0);
   }
 

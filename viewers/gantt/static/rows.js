@@ -89,19 +89,29 @@ export function stripSteps(scene, strip) {
   return strip.bounds ? strip : scene.tracks[stripLead(strip)];
 }
 
+/** The number of the strip of each track, by scene; cached, since it is needed for every frame. */
+const STRIPS = new WeakMap();
+
+function stripsOf(scene) {
+  if (!STRIPS.has(scene)) STRIPS.set(scene, new Map(scene.strips.flatMap(({ tracks }, number) => tracks.map((track) => [track, number]))));
+  return STRIPS.get(scene);
+}
+
 /** Share of a view that the steps of the topmost GPU fill at least, compared with others, to come first in a strip. */
 const ENOUGH = 0.5;
 
 /**
- * Return the steps in a row of step names: [{ number (of the strip), steps }], those of the topmost GPU, or of others
- * that fill more of the view, first, and of the rest those that lie beside them.
+ * Return the steps in a row of step names: [{ number (of the strip), steps }], first those of the topmost GPU in the
+ * frame, or of another one there that fills more of the view, then those that lie beside them. `shown` are the GPUs in
+ * the frame.
  */
-export function stripParts(scene, { strips, lead }, top, { from, to }) {
-  const parts = strips.map((number) => ({ number, strip: scene.strips[number], steps: stripSteps(scene, scene.strips[number]) }));
+export function stripParts(scene, { strips, lead }, shown, { from, to }) {
+  const parts = strips.map((number) => ({ number, steps: stripSteps(scene, scene.strips[number]) }));
   if (parts.length === 1) return parts;
   const seen = ({ steps: { bounds } }) => Math.max(0, Math.min(to, bounds.at(-1)) - Math.max(from, bounds[0]));
-  const first = parts.find(({ strip: { tracks } }) => tracks.includes(lead ?? top)), most = Math.max(...parts.map(seen));
-  const leading = first && seen(first) >= ENOUGH * most ? first : parts.find((part) => seen(part) === most);
+  const byNumber = new Map(parts.map((part) => [part.number, part])), partOf = (track) => byNumber.get(stripsOf(scene).get(track));
+  const [first, ...others] = [...(shown.includes(lead) ? [lead] : []), ...shown].map(partOf).filter(Boolean);
+  const leading = [first ?? parts[0], ...others].reduce((best, part) => (seen(best) < ENOUGH * seen(part) ? part : best));
   const kept = [];
   for (const part of [leading, ...parts]) {
     const { bounds } = part.steps;

@@ -241,9 +241,10 @@ export class Stage {
     return this.#single && this.covered ? this.covered : this.covered + (this.allStrips[0]?.h ?? 0) + 3 * EDGE;
   }
 
-  /** Return the topmost GPU in the frame of those below a strip. */
-  topmost({ tracks }) {
-    return this.blocks.find(({ track }) => tracks.includes(track))?.track;
+  /** Return the GPUs in the frame of those below a strip. */
+  below({ tracks }) {
+    const own = new Set(tracks);
+    return this.blocks.flatMap(({ track }) => (own.has(track) ? [track] : []));
   }
 
   /** Return the strip at a y position in the frame, or undefined. */

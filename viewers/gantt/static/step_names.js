@@ -28,7 +28,7 @@ export class StepNames {
   follow({ from, to }) {
     let changed = false;
     for (const strip of this.stage.strips.filter(({ strips }) => strips.length > 1)) {
-      const [{ number }] = stripParts(this.scene, strip, this.stage.topmost(strip), { from, to }), label = `steps, ${this.#whose(number)}`;
+      const [{ number }] = stripParts(this.scene, strip, this.stage.below(strip), { from, to }), label = `steps, ${this.#whose(number)}`;
       changed ||= strip.label !== label;
       strip.label = label;
     }
@@ -41,7 +41,7 @@ export class StepNames {
   }
 
   #strip(row, view, chrome) {
-    const { context, from, to } = view, parts = stripParts(this.scene, row, this.stage.topmost(row), { from, to });
+    const { context, from, to } = view, parts = stripParts(this.scene, row, this.stage.below(row), { from, to });
     context.clearRect(0, row.y - 2, view.width, row.h + 3);
     // The margin names whose steps come first; others stand beside them.
     parts.forEach((part, i) => this.#steps(row, part, view, chrome, i ? this.#whose(part.number) : ""));
