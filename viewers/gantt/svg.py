@@ -5,6 +5,7 @@ As on the page, each pixel column is a stack of exact time shares, and intervals
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TypeAlias
 
 import numpy as np
@@ -146,23 +147,17 @@ def _strip(canvas: Canvas, layout: SvgLayout, y: float, number: int) -> None:
 
 
 def _edges(canvas: Canvas, layout: SvgLayout) -> None:
-    """Draw a line through the rows of each strip's neighbouring GPUs where its steps begin."""
+    """Draw lines through the rows where steps begin, one through all neighbours whose steps begin at one pixel."""
     tops = {row.track: row.y for row in reversed(layout.rows)}
     ends = {row.track: row.y + row.height for row in layout.rows}
-    for strip in layout.gantt_chart.strips:
-        bounds = layout.gantt_chart.tracks[strip.tracks[0]].bounds_ns.tolist()
-        if (layout.x(bounds[-1]) - layout.x(bounds[0])) <= 4 * len(bounds):
+    places = [[round(layout.x(bound)) for bound in track.bounds_ns.tolist()] for track in layout.gantt_chart.tracks]
+    for bounds, tracks in groupby(range(len(places)), places.__getitem__):
+        first, *_, last = (*tracks,) * 2
+        if bounds[-1] - bounds[0] <= 4 * len(bounds):
             continue
-        for first, last in _neighbours(strip.tracks):
-            top = layout.strips[0][0] if first == 0 else tops[first] - 4
-            for bound in bounds:
-                canvas.line(layout.x(bound), top, layout.x(bound), ends[last], _EDGE, dash="3 3")
-
-
-def _neighbours(tracks: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return the first and last track of each run of neighbours: (0, 1) and (4, 4) of 0, 1 and 4."""
-    breaks = np.flatnonzero(np.diff(tracks) > 1) + 1
-    return [(int(run[0]), int(run[-1])) for run in np.split(np.array(tracks), breaks)]
+        top = layout.strips[0][0] if first == 0 else tops[first] - 4
+        for x in bounds:
+            canvas.line(x, top, x, ends[last], _EDGE, dash="3 3")
 
 
 def _lods(layout: SvgLayout) -> list[Lod]:
