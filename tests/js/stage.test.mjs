@@ -153,6 +153,7 @@ test("a pinned GPU stays at the top while the others scroll below it", () => {
   assert.ok(covered > 80 && stage.visible.every(({ track, y, h }) => track === 7 || y + h > covered));
   assert.equal(stage.rowAt(pinned.y + 5).track, 7);
   assert.notEqual(stage.rowAt(covered + 40).track, 7);
+  assert.deepEqual([stage.seenBox(7, "phases"), stage.seenBox(0, "phases").h], [pinned, 0]);
   stage.reveal(0);
   assert.ok(stage.boxOf(0, "phases").y >= covered);
   stage.pin(7);

@@ -185,7 +185,7 @@ def test_a_chip_hides_its_category(browser: Browser, file: Path) -> None:
 
 @browser_test
 def test_ranks_with_clocks_apart_are_drawn_as_recorded(browser: Browser, tmp_path: Path) -> None:
-    """Each rank has a step strip that the brackets go through; a note explains it; the figures are the same."""
+    """One row names the steps of both, and the brackets go through them; a note explains it; figures are the same."""
     one, two = two_rank_timelines()
     hour = 3_600_000_000_000
     windows = Windows(two.windows.names, two.windows.bounds + hour)
@@ -196,6 +196,7 @@ def test_ranks_with_clocks_apart_are_drawn_as_recorded(browser: Browser, tmp_pat
         settle(page)
         assert "far apart" in (page.locator("#notes").text_content() or "")
         assert expected_figures(run) == shown_figures(page)
+        assert 1 == page.locator("#names .strip").count()
         for start in (0, 100_000, hour, hour + 100_000, hour + 100_000):
             page.keyboard.press("]")
             settle(page)

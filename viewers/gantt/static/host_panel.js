@@ -180,10 +180,10 @@ export class HostPanel {
 
   /** Return the arrow to an interval, as a list; empty if a row of it is not on the screen. */
   #arrow(track, calls, { kernel, start, thread }, x) {
-    const role = this.scene.lanes[laneAt(this.lod, kernel)].role, box = this.stage.boxOf(track, ROWS[role] ?? role) ?? this.stage.boxOf(track, "phases");
+    const role = this.scene.lanes[laneAt(this.lod, kernel)].role, box = this.stage.seenBox(track, ROWS[role] ?? role) ?? this.stage.seenBox(track, "phases");
     const call = start === null || thread === null || !calls ? -1 : calls.launchAt(thread, start);
     const host = start === null || thread === null ? null : this.rows.levelBox(track, thread, CALLS, call < 0 ? Infinity : calls.levelOf(call).depth);
-    if (!box || !host) return [];
+    if (!box?.h || !host) return [];
     return [{ from: { x: x(start), y: host.y + host.h / 2 }, to: { x: x(this.lod.start[kernel]), y: host.y > box.y ? box.y + box.h : box.y } }];
   }
 }

@@ -139,9 +139,9 @@ export class Selection {
     const { lod, stage, chosen } = this, px = (to - from) / width, row = chosen.role === "collectives" ? "exposure" : chosen.role;
     const members = chosen.memberDetails?.members ?? [chosen];
     const boxes = members.flatMap(({ track, index }) => {
-      const box = stage.boxOf(track, row) ?? stage.boxOf(track, "phases");
+      const box = stage.seenBox(track, row) ?? stage.seenBox(track, "phases");
       const left = (lod.start[index] - from) / px;
-      return box ? [{ ...box, left, right: left + Math.max(lod.duration[index] / px, 1), selected: index === chosen.index }] : [];
+      return box?.h ? [{ ...box, left, right: left + Math.max(lod.duration[index] / px, 1), selected: index === chosen.index }] : [];
     });
     drawJoined(context, boxes.sort((a, b) => a.y - b.y), width, chrome);
   }

@@ -263,6 +263,13 @@ export class Stage {
     return row?.h ? { y: row.y, h: row.h } : null;
   }
 
+  /** Return what pinned GPUs leave of a row's place, { y, h }, with an h of 0 for nothing; null if it is hidden. */
+  seenBox(track, role) {
+    const box = this.boxOf(track, role), { clip } = this.blockOf.get(track) ?? {};
+    if (!box || !clip || box.y >= clip) return box;
+    return { y: clip, h: Math.max(0, box.y + box.h - clip) };
+  }
+
   /** Expand a GPU, center it in the frame, mark it, and show its steps in the strip above. */
   center(track) {
     const strip = this.allStrips.find(({ tracks }) => tracks.includes(track)), block = this.blockOf.get(track);

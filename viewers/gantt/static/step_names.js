@@ -82,7 +82,7 @@ export class StepNames {
   #stepTexts(full, ns, whose) {
     const name = visible(full), number = /\d+$/.exec(name)?.[0];
     const texts = [`${name} · ${duration(ns)}`, ...(number ? [`#${number} · ${duration(ns)}`, name, number] : [name])];
-    return whose ? [`${whose}: ${texts[0]}`, ...texts] : texts;
+    return whose ? [`${whose}: ${texts[0]}`, `${whose}: ${number ? `#${number}` : name}`, ...texts] : texts;
   }
 
   /** Name the groups of GPUs. */
