@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "readers": {"core", "errors"},
     "timeline": {"readers", "core", "errors"},
     "model": {"core", "errors"},
+    "simulate": {"model", "core", "errors"},
     "analysis/per_gpu": {"timeline", "core"},
     "analysis/matching": {"analysis/per_gpu", "timeline", "model", "core"},
     "analysis/cross_rank": {"analysis/matching", "analysis/per_gpu", "timeline", "model", "core"},
@@ -42,8 +43,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "doctor": {"record", "load", "run", "timeline", "core", "errors", "version"},
     "bench": {"record", "load", "run", "analysis/per_gpu", "model", "core", "errors"},
     "viewers": FIGURES
-    | {"analysis/findings", "analysis/kernels", "run", "comparison", "bench", "core", "errors", "version"},
-    "api": {"load", "run", "comparison", "export", "hta", "viewers", "readers", "core", "errors"},
+    | {"analysis/findings", "analysis/kernels", "run", "comparison", "bench", "simulate"}
+    | {"core", "errors", "version"},
+    "api": {"simulate", "load", "run", "comparison", "export", "hta", "viewers", "readers", "core", "errors"},
     "__init__": {"api", "run", "comparison", "errors", "version"},
     "commands": FIGURES
     | {
@@ -58,6 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "hta",
         "record",
         "bench",
+        "simulate",
         "viewers",
     }
     | {"core", "errors", "version"},

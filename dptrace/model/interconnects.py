@@ -7,7 +7,16 @@ from collections.abc import Sequence
 
 import msgspec
 
-__all__ = ["INTERCONNECTS", "Interconnect", "InterconnectMatch", "nearest_interconnect"]
+from dptrace.errors import UsageError
+
+__all__ = [
+    "INTERCONNECTS",
+    "SHORT_NAMES",
+    "Interconnect",
+    "InterconnectMatch",
+    "interconnect_named",
+    "nearest_interconnect",
+]
 
 _LATENCY_COUNTS = 0.25
 """Weight of latency against bandwidth: the share of software in latency varies widely."""
@@ -64,6 +73,38 @@ INTERCONNECTS = (
         "TCP over loopback", "memory", 2.5e9, 50e-6, "order of magnitude: one core copying through the kernel"
     ),
 )
+
+SHORT_NAMES = {
+    "nvlink3": "NVLink 3 (A100)",
+    "nvlink4": "NVLink 4 (H100)",
+    "nvlink5": "NVLink 5 (B200)",
+    "pcie3": "PCIe 3.0 x16",
+    "pcie4": "PCIe 4.0 x16",
+    "pcie5": "PCIe 5.0 x16",
+    "ib-hdr": "InfiniBand HDR",
+    "ib-ndr": "InfiniBand NDR",
+    "eth-10": "10 Gb Ethernet",
+    "eth-25": "25 Gb Ethernet",
+    "eth-100": "100 Gb Ethernet",
+    "eth-400": "400 Gb Ethernet",
+    "loopback": "TCP over loopback",
+}
+"""The names of the known interconnects on the command line."""
+
+
+def interconnect_named(name: str) -> Interconnect:
+    """Return the interconnect with this short name.
+
+    Raises:
+        UsageError: there is none.
+
+    >>> interconnect_named("ib-ndr").bytes_per_s
+    50000000000.0
+    """
+    full = SHORT_NAMES.get(name.strip().lower())
+    if full is None:
+        raise UsageError(f"--link {name}: choose from {', '.join(SHORT_NAMES)}.")
+    return next(interconnect for interconnect in INTERCONNECTS if interconnect.name == full)
 
 
 def nearest_interconnect(bytes_per_s: float, alpha_s: float, media: Sequence[str]) -> InterconnectMatch:

@@ -31,12 +31,16 @@ COMMANDS = {
     "bench": "Benchmark ways to train: epoch time, speedup, communication.",
     "sweep": "Train with several values of an option, and find the best one.",
     "links": "Measure latency and bandwidth between the ranks, for each collective.",
+    "explain": "Show a collective or a way to train in parallel, step by step, with its cost.",
     "doctor": "Check torch, GPUs and NCCL, and what will work.",
     "cache": "Show or clear the cache of parsed traces.",
     "cp": "Copy a trainer here, to edit it.",
     "completion": "Print the shell's completion script.",
 }
 """Verbs with their one-line help, listed here so that ``--help`` imports none of them."""
+
+_FOLDERS = {"explain": "planning"}
+"""Folders below ``dptrace.commands`` of the verbs that have one."""
 
 ENVIRONMENT = {
     "DPTRACE_CACHE": "Cache folder [default: see dptrace cache].",
@@ -77,7 +81,8 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command = importlib.import_module(f"dptrace.commands.{name}").command
+        place = ".".join(filter(None, (_FOLDERS.get(name), name)))
+        command = importlib.import_module(f"dptrace.commands.{place}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -1,0 +1,1 @@
+"""Verbs that compute from a description instead of a recording."""

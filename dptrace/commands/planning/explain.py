@@ -1,0 +1,136 @@
+"""``dptrace explain``: an algorithm step by step, and what it costs."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dptrace.commands.shared.options import force_option, given_options, json_option, quiet_option
+from dptrace.commands.shared.output import OutputFile, emit, json_text, print_hint
+from dptrace.commands.shared.pages import write_page
+from dptrace.core.files import check_output
+from dptrace.errors import UsageError
+from dptrace.model.interconnects import SHORT_NAMES
+from dptrace.simulate.catalog import ENTRIES, OPTIONS, entry_named
+from dptrace.simulate.settings import DEFAULT_BYTES, DEFAULT_LINK, Settings, links_of
+
+_WIDTH = 80
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+_LINK = f"Link within nodes, and after a comma the one between nodes [{DEFAULT_LINK}]: {', '.join(SHORT_NAMES)}."
+
+_EXAMPLES = """\b
+Examples:
+  dptrace explain ring --ranks 4 --bytes 208MB --link pcie4
+  dptrace explain hierarchical --ranks 8 --node-size 4 --link nvlink4,ib-ndr -o hierarchical.html
+  dptrace explain 1f1b --ranks 4 --micro-batches 8
+  dptrace explain halving-doubling --ranks 6 --step 2
+"""
+
+
+class Bytes(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
+    """Bytes, as a number or with a unit: MB is 10⁶ bytes and MiB 2²⁰, as the figures that are printed."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse 4096, 208MB, 1.5GB or 25MiB."""
+        match = re.fullmatch(r"([\d.]+(?:e\d+)?)\s*([kKMGT]?i?)B?", str(value).strip())
+        unit = match[2].replace("K", "k") if match and match[2] != "Ki" else match[2] if match else ""
+        try:
+            size = float(match[1]) * _UNITS[unit] if match else 0.0
+        except (ValueError, KeyError):
+            size = 0.0
+        if not size:
+            self.fail(f"{value!r} is not a size; write it as 4096, 208MB or 25MiB.", param, ctx)
+        return size
+
+
+_HELP = f"""Explain a collective or a way to train in parallel: who sends what to whom when, and what it costs.
+
+NAME is one of {", ".join(ENTRIES)}.
+
+The algorithm runs on small NumPy arrays, and its result is compared with NumPy's. Sizes are in powers of 10: 1 MB is
+10⁶ bytes. Times follow the alpha-beta model: a message of n bytes takes alpha + n·beta.
+"""
+
+
+@click.command(help=_HELP, epilog=_EXAMPLES)
+@click.argument("name", metavar="NAME")
+@click.option("--ranks", type=int, default=4, show_default=True, metavar="N", help="Number of ranks.")
+@click.option(
+    "--bytes", "size_bytes", type=Bytes(), default=DEFAULT_BYTES, metavar="SIZE", help="Size n of the message [100MB]."
+)
+@click.option("--link", metavar="LINK", help=_LINK)
+@click.option(
+    "--alpha", type=click.FloatRange(0), metavar="US", help="Latency of one message in µs, instead of --link."
+)
+@click.option("--bandwidth", type=click.FloatRange(0, min_open=True), metavar="GBPS", help="GB/s, instead of --link.")
+@click.option("--node-size", type=int, metavar="N", help="Ranks of a node, for all-reduces [half of the ranks].")
+@click.option("--micro-batches", type=click.IntRange(1, 64), metavar="M", help="For pipelines [2 × ranks].")
+@click.option("--chunks", type=int, default=2, metavar="V", help="Chunks of layers on a rank, for interleaved [2].")
+@click.option("--step", type=int, metavar="K", help="Print only step K.")
+@click.option("-o", "--output", type=OutputFile(), help="Write an animated page, or with --json the JSON.")
+@json_option
+@force_option
+@quiet_option
+def command(
+    name: str,
+    step: int | None,
+    output: Path | None,
+    as_json: bool,
+    force: bool,
+    verbosity: str,
+    link: str | None,
+    alpha: float | None,
+    bandwidth: float | None,
+    **fields: Any,
+) -> None:
+    entry = entry_named(name)
+    _refuse_unused(entry.name, entry.options)
+    if output is not None:
+        check_output(output, force)
+    within, between = links_of(link, alpha, bandwidth)
+    from dptrace.simulate.catalog import explain
+
+    explanation = explain(name, Settings(link=within, between=between, **fields))
+    if step is not None and not 1 <= step <= len(explanation.steps):
+        raise UsageError(
+            f"--step {step}: {entry.name} with {explanation.ranks} ranks has {len(explanation.steps)} steps."
+        )
+    if as_json:
+        from dptrace.simulate.export import to_dict
+
+        emit(json_text(to_dict(explanation, step)), output)
+    elif output is not None:
+        from dptrace.viewers.explain.page import document
+
+        write_page(output, lambda: document(explanation), verbosity)
+    else:
+        from dptrace.viewers.explain.terminal import lines
+
+        click.echo("\n".join(lines(explanation, _width(), step)))
+        print_hint(
+            f"Animated: dptrace explain {entry.name} --ranks {explanation.ranks} -o {entry.name}.html", verbosity
+        )
+
+
+def _refuse_unused(name: str, used: tuple[str, ...]) -> None:
+    """Refuse an option that has no meaning for this name."""
+    for option in OPTIONS:
+        if option in given_options() and option not in used:
+            users = ", ".join(entry.name for entry in ENTRIES.values() if option in entry.options)
+            raise UsageError(f"--{option.replace('_', '-')} has no meaning for {name}; it is for {users}.")
+
+
+def _width() -> int:
+    """Return the columns to fill: those of the terminal; 80 in a pipe or a file, unless COLUMNS says otherwise."""
+    if sys.stdout.isatty() or "COLUMNS" in os.environ:
+        from shutil import get_terminal_size
+
+        return get_terminal_size().columns
+    return _WIDTH

@@ -1,0 +1,181 @@
+"""All explanations by name; what a name needs is imported when it is explained."""
+
+from __future__ import annotations
+
+import importlib
+from difflib import get_close_matches
+
+import msgspec
+from msgspec.structs import replace
+
+from dptrace.errors import UsageError
+from dptrace.simulate.explanation import Explanation, Outcome
+from dptrace.simulate.settings import Settings
+
+__all__ = ["ENTRIES", "OPTIONS", "Entry", "entry_named", "explain"]
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One name that can be explained."""
+
+    name: str
+    title: str
+    about: str
+    where: str
+    """Module and function below ``dptrace.simulate``."""
+    options: tuple[str, ...] = ()
+    """The fields of :class:`Settings` that it uses, beside ranks, bytes and links."""
+
+
+_NODES = ("node_size",)
+_PIPELINE = ("micro_batches",)
+
+ENTRIES = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            "ring",
+            "Ring all-reduce",
+            "Every rank sends one chunk at a time to its right neighbor: a reduce-scatter, then an all-gather. All "
+            "links are busy all the time, and no rank sends more than twice its tensor, however many ranks there are.",
+            "all_reduce.ring",
+            _NODES,
+        ),
+        Entry(
+            "tree",
+            "Tree all-reduce",
+            "Whole tensors move up a binomial tree and are added there; the sum moves down again. Few messages one "
+            "after the other, but each is a whole tensor: for small tensors.",
+            "all_reduce.tree",
+            _NODES,
+        ),
+        Entry(
+            "halving-doubling",
+            "Halving-doubling all-reduce",
+            "Partners at halving distances exchange halves of what they still reduce, then partners at doubling "
+            "distances exchange what is finished: the volume of a ring with the few messages of a tree.",
+            "all_reduce.halving_doubling",
+            _NODES,
+        ),
+        Entry(
+            "hierarchical",
+            "Hierarchical all-reduce",
+            "Each node sums its tensors on its first rank, these leaders all-reduce around a ring, and broadcast the "
+            "result in their nodes: the slow links between nodes carry one tensor for each node.",
+            "all_reduce.hierarchical",
+            _NODES,
+        ),
+        Entry(
+            "naive",
+            "Naive all-reduce",
+            "All ranks send their whole tensor to rank 0, which adds them and sends the sum back to all. The link of "
+            "rank 0 carries everything, and the more ranks there are the longer it takes.",
+            "all_reduce.naive",
+            _NODES,
+        ),
+        Entry("broadcast", "Broadcast", "Rank 0 gives all ranks its tensor.", "collectives.broadcast"),
+        Entry("reduce", "Reduce", "The tensors of all ranks are summed on rank 0.", "collectives.reduce"),
+        Entry("scatter", "Scatter", "Rank 0 gives each rank one chunk of its tensor.", "collectives.scatter"),
+        Entry("gather", "Gather", "Rank 0 collects a chunk of each rank.", "collectives.gather"),
+        Entry("all-gather", "All-gather", "All ranks collect a chunk of each rank.", "collectives.all_gather"),
+        Entry(
+            "reduce-scatter",
+            "Reduce-scatter",
+            "The tensors of all ranks are summed, and each rank keeps one chunk of the sum.",
+            "collectives.reduce_scatter",
+        ),
+        Entry(
+            "all-to-all",
+            "All-to-all",
+            "Rank i sends its chunk j to rank j: the matrix of chunks is transposed.",
+            "collectives.all_to_all",
+        ),
+        Entry(
+            "gpipe",
+            "Pipeline schedule GPipe",
+            "The ranks hold consecutive layers. All micro-batches go forward through all ranks, then all go backward; "
+            "until then every rank keeps the activations of all micro-batches.",
+            "pipeline.gpipe",
+            _PIPELINE,
+        ),
+        Entry(
+            "1f1b",
+            "Pipeline schedule 1F1B",
+            "The ranks hold consecutive layers. After a few forwards each rank runs a forward and a backward in turn: "
+            "the bubble of GPipe, but activations of as many micro-batches as ranks at most.",
+            "pipeline.one_f_one_b",
+            _PIPELINE,
+        ),
+        Entry(
+            "interleaved",
+            "Pipeline schedule interleaved 1F1B",
+            "Every rank holds several chunks of layers, a, b, …, so that a micro-batch passes it several times: a "
+            "smaller bubble for more messages.",
+            "pipeline.interleaved",
+            (*_PIPELINE, "chunks"),
+        ),
+        Entry(
+            "zero-bubble",
+            "Pipeline schedule zero-bubble (ZB-H1)",
+            "Backward is split: B computes the gradient of the input, for which the rank before waits, and W that of "
+            "the weights, for which nobody waits, so that it fills the bubble.",
+            "pipeline.zero_bubble",
+            _PIPELINE,
+        ),
+    )
+}
+"""What ``dptrace explain`` and ``dptrace.explain`` know, in the order of their help."""
+
+OPTIONS = tuple(sorted({option for entry in ENTRIES.values() for option in entry.options}))
+"""The fields of :class:`Settings` that only some names use."""
+
+
+def entry_named(name: str) -> Entry:
+    """Return the entry of a name; underscores and capitals do not matter.
+
+    Raises:
+        UsageError: there is none; the message names the nearest.
+    """
+    plain = name.strip().lower().replace("_", "-")
+    if plain in ENTRIES:
+        return ENTRIES[plain]
+    nearest = get_close_matches(plain, ENTRIES, 1, cutoff=0.5)
+    suggestion = f" Did you mean {nearest[0]}?" if nearest else ""
+    raise UsageError(f"{name!r} can't be explained.{suggestion} The names are {', '.join(ENTRIES)}.")
+
+
+def explain(name: str, settings: Settings) -> Explanation:
+    """Simulate an algorithm on NumPy arrays, and return its steps and its cost.
+
+    Raises:
+        UsageError: there is no such name, or a setting is out of range.
+        AssertionError: the ranks do not end with NumPy's result. That is an error of dptrace; nothing is drawn.
+    """
+    entry = entry_named(name)
+    settings = _with_defaults(entry, settings)
+    settings.check()
+    module, function = entry.where.split(".")
+    simulate = getattr(importlib.import_module(f"dptrace.simulate.{module}"), function)
+    outcome: Outcome = simulate(settings)
+    return Explanation(
+        name=entry.name,
+        title=entry.title,
+        about=entry.about,
+        ranks=settings.ranks,
+        options={key: value for key in entry.options if (value := getattr(settings, key)) is not None},
+        rows=tuple(f"rank {rank}" for rank in range(settings.ranks)),
+        columns=outcome.columns,
+        steps=outcome.steps,
+        cost=outcome.cost,
+        checked=outcome.checked,
+        unit=outcome.unit,
+    )
+
+
+def _with_defaults(entry: Entry, settings: Settings) -> Settings:
+    """Fill in what follows from the number of ranks: two nodes, and twice as many micro-batches as ranks."""
+    if entry.name == "hierarchical" and settings.node_size is None:
+        settings = replace(settings, node_size=(settings.ranks + 1) // 2)
+    if "micro_batches" in entry.options and settings.micro_batches is None:
+        settings = replace(settings, micro_batches=2 * settings.ranks)
+    return settings

@@ -1,0 +1,151 @@
+"""Ranks with chunks of arrays that send each other messages, in steps of messages that travel at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dptrace.simulate.explanation import Cell, Cost, Message, Outcome, State, Step, letter, verify
+from dptrace.simulate.settings import Settings
+
+__all__ = ["Cluster", "Held", "Numbers", "Transfer"]
+
+Numbers = NDArray[np.float64]
+
+
+class Held(NamedTuple):
+    """A chunk that a rank holds: whose it is, and its numbers."""
+
+    chunk: int
+    numbers: Numbers
+    """``(1 + ranks, width)``. Row 0 has the values. Row 1 + r has ones where the data of rank r is contained.
+
+    Both are moved and added together, so that the label of a cell is computed from what arrived there. Example with
+    two ranks: A0 = [[10], [1], [0]] plus B0 = [[20], [0], [1]] is [[30], [1], [1]]: the value 30, labelled A0+B0.
+    """
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The values alone."""
+        return tuple(map(float, self.numbers[0]))
+
+    @property
+    def origins(self) -> list[int]:
+        """The ranks whose data it contains."""
+        return [rank for rank, row in enumerate(self.numbers[1:]) if row.any()]
+
+    @property
+    def label(self) -> str:
+        """The content by origin: ``A0+B0``."""
+        return "+".join(f"{letter(rank)}{self.chunk}" for rank in self.origins)
+
+
+class Transfer(NamedTuple):
+    """A message to send: columns of one rank, into the same columns of another unless *into* says otherwise."""
+
+    source: int
+    target: int
+    columns: Sequence[int]
+    adds: bool = False
+    into: int | None = None
+
+
+class Cluster:
+    """The ranks of a collective. Rank r begins with some of its chunks; the steps move and add them."""
+
+    def __init__(self, settings: Settings, columns: int, chunks: int | None = None, width: int = 1) -> None:
+        self.settings = settings
+        self.ranks = settings.ranks
+        self.columns = columns
+        self.chunk_bytes = settings.size_bytes / (chunks or columns)
+        self.width = width
+        self.held: list[dict[int, Held]] = [{} for _ in range(self.ranks)]
+        self.steps: list[Step] = []
+        self.complete = self.ranks
+        """How many ranks' data make a result."""
+        self.copies_are_results = False
+        """Whether another rank's data is a result by itself, as in a broadcast."""
+
+    def fill(self, rank: int, columns: Sequence[int], chunks: Sequence[int] | None = None) -> None:
+        """Give a rank its own data: in chunk c the values 10(rank + 1) + c, and 0.01 more for each further element."""
+        for column, chunk in zip(columns, chunks or columns, strict=True):
+            numbers = np.zeros((1 + self.ranks, self.width))
+            numbers[0] = 10 * (rank + 1) + chunk + 0.01 * np.arange(self.width)
+            numbers[1 + rank] = 1
+            self.held[rank][column] = Held(chunk, numbers)
+
+    def vectors(self) -> list[Numbers]:
+        """Return each rank's values, one row per column; zeros where it holds nothing."""
+        empty = np.zeros(self.width)
+        return [np.array([h[c].numbers[0] if c in h else empty for c in range(self.columns)]) for h in self.held]
+
+    def step(self, phase: str, title: str, transfers: Sequence[Transfer], text: str = "") -> None:
+        """Let messages travel at the same time: all are read before any arrives."""
+        before = self.state()
+        sent = [[self.held[t.source][column] for column in t.columns] for t in transfers]
+        messages = [self._message(t, chunks) for t, chunks in zip(transfers, sent, strict=True)]
+        for transfer, chunks in zip(transfers, sent, strict=True):
+            first = transfer.columns[0] if transfer.into is None else transfer.into
+            for offset, chunk in zip(transfer.columns, chunks, strict=True):
+                column = first + offset - transfer.columns[0]
+                self._receive(transfer.target, column, chunk, transfer.adds)
+        self.steps.append(Step(len(self.steps) + 1, phase, title, tuple(messages), before, self.state(), text=text))
+
+    def _receive(self, rank: int, column: int, chunk: Held, adds: bool) -> None:
+        held = self.held[rank].get(column)
+        if adds and held is not None:
+            if held.chunk != chunk.chunk:
+                raise AssertionError(f"chunk {chunk.chunk} is added to chunk {held.chunk}")
+            chunk = Held(chunk.chunk, held.numbers + chunk.numbers)
+        self.held[rank][column] = chunk
+
+    def _message(self, transfer: Transfer, chunks: Sequence[Held]) -> Message:
+        between = self.settings.node_of(transfer.source) != self.settings.node_of(transfer.target)
+        first = transfer.columns[0]
+        return Message(
+            source=transfer.source,
+            target=transfer.target,
+            column=first,
+            into=first if transfer.into is None else transfer.into,
+            label=" ".join(chunk.label for chunk in chunks),
+            values=tuple(value for chunk in chunks for value in chunk.values),
+            bytes=len(chunks) * self.chunk_bytes,
+            adds=transfer.adds,
+            between_nodes=between,
+            columns=len(chunks),
+        )
+
+    def state(self) -> State:
+        """Return what each rank holds."""
+        return tuple(tuple(self._cell(rank, column) for column in range(self.columns)) for rank in range(self.ranks))
+
+    def _cell(self, rank: int, column: int) -> Cell:
+        held = self.held[rank].get(column)
+        if held is None:
+            return Cell("", "empty", (), 0)
+        origins = held.origins
+        if len(origins) == self.complete and self.complete > 1:
+            state = "done"
+        elif len(origins) > 1:
+            state = "partial"
+        else:
+            state = "own" if origins == [rank] else "done" if self.copies_are_results else "copy"
+        return Cell(held.label, state, held.values, len(origins))
+
+    def check_equal(self, expected: Sequence[Numbers | None], what: str) -> None:
+        """Compare each rank's columns with NumPy's result; None stands for a rank without a result.
+
+        Raises:
+            AssertionError: a rank ends with something else.
+        """
+        for vector, result in zip(self.vectors(), expected, strict=True):
+            if result is not None:
+                verify(vector, result, what)
+
+    def outcome(self, cost: Cost, checked: str, columns: Sequence[str] = ()) -> Outcome:
+        """Return what was recorded; the columns are chunks unless they have other names."""
+        names = tuple(columns) or tuple(f"chunk {chunk}" for chunk in range(self.columns))
+        return Outcome(names if self.columns > 1 or columns else ("tensor",), tuple(self.steps), cost, checked)

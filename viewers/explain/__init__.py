@@ -1,0 +1,1 @@
+"""Explanations of algorithms, drawn in the terminal and as animated pages."""

@@ -1,0 +1,66 @@
+"""An explanation as an animated page: one file that loads nothing."""
+
+from __future__ import annotations
+
+from dptrace.analysis.per_gpu.split import Part
+from dptrace.simulate.explanation import Explanation
+from dptrace.simulate.export import to_dict
+from dptrace.viewers.base.headline import Headline
+from dptrace.viewers.base.page import bundle, page, static
+from dptrace.viewers.base.theme import DARK, IDLE, OVERLAPPED, PART_COLORS, ink_on
+from dptrace.viewers.explain.cost import cost_rows
+
+__all__ = ["document"]
+
+_KINDS = {
+    "forward": ("forward", PART_COLORS[Part.FORWARD]),
+    "backward": ("backward", PART_COLORS[Part.BACKWARD]),
+    "weight": ("gradient of the weights", PART_COLORS[Part.BACKWARD]),
+    "optimizer": ("optimizer", PART_COLORS[Part.OPTIMIZER]),
+    "communication": ("communication", OVERLAPPED),
+    "other": ("other compute", PART_COLORS[Part.OTHER]),
+}
+"""What each kind of work is called, and its color on a light page: those of the Gantt chart."""
+_STATES = {
+    "empty": "holds nothing",
+    "own": "its own data",
+    "partial": "sum of some ranks",
+    "copy": "another rank's data",
+    "done": "result",
+}
+
+
+def document(explanation: Explanation) -> str:
+    """Draw an explanation as one HTML page, with controls to step and play."""
+    work = {one.kind for one in explanation.work}
+    states = {cell.state for step in explanation.steps for row in (*step.before, *step.after) for cell in row}
+    facts = (f"{explanation.ranks} ranks", f"{len(explanation.steps)} steps", *_options(explanation))
+    return page(
+        Headline(explanation.title, "", facts, ()),
+        _colors() + static("explain", "explain.css"),
+        [bundle("explain", "explain.js")],
+        "explain/explain.html",
+        explanation=to_dict(explanation),
+        kinds=[kind for kind in _KINDS if kind in work],
+        kind_names={kind: name for kind, (name, _) in _KINDS.items()},
+        states=[state for state in _STATES if state in states],
+        state_names=_STATES,
+        cost=cost_rows(explanation),
+    )
+
+
+def _options(explanation: Explanation) -> list[str]:
+    return [f"{name.replace('_', ' ')} {value:g}" for name, value in explanation.options.items()]
+
+
+def _colors() -> str:
+    """Return the colors of kinds of work, for light and dark pages, as CSS custom properties."""
+    light = {f"{kind}": (color, ink_on(color)) for kind, (_, color) in _KINDS.items()}
+    light["idle"] = (IDLE, ink_on(IDLE))
+    dark = {kind: DARK[color] for kind, (color, _) in light.items()}
+    first, second = (
+        " ".join(f"--{kind}: {color}; --{kind}-ink: {ink};" for kind, (color, ink) in colors.items())
+        for colors in (light, dark)
+    )
+    system = f"@media screen and (prefers-color-scheme: dark) {{ :root:not([data-theme]) {{ {second} }} }}"
+    return f":root {{ {first} }}\n:root[data-theme=dark] {{ {second} }}\n{system}\n"

@@ -1,0 +1,153 @@
+"""An explanation in the terminal: its steps one after the other, its chart of time, and its cost."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from dptrace.simulate.costs import megabytes
+from dptrace.simulate.explanation import Cell, Explanation, Message, State, Step, letter
+from dptrace.viewers.explain.chart import chart_lines
+from dptrace.viewers.explain.cost import cost_rows
+
+__all__ = ["MOST_WIDTH", "lines"]
+
+MOST_WIDTH = 120
+"""Text wider than this is hard to read."""
+_INDENT = "  "
+_GAP = 2
+_FEW = 8
+"""Numbers of a message that are written out."""
+
+
+def lines(explanation: Explanation, width: int, step: int | None = None) -> Iterator[str]:
+    """Return an explanation as lines of at most *width* columns.
+
+    Args:
+        step: the number of the only step to show.
+    """
+    width = min(width, MOST_WIDTH)
+    if step is not None:
+        yield from _step(explanation, explanation.steps[step - 1], width)
+        return
+    yield f"{explanation.title}, {explanation.ranks} ranks"
+    yield from _wrapped(explanation.about, width)
+    yield ""
+    if explanation.unit:
+        yield from chart_lines(explanation, width)
+    if explanation.columns:
+        yield from _wrapped(_legend(explanation), width)
+        yield ""
+        yield "At the start"
+        yield from _table(explanation, explanation.steps[0].before, None, width)
+        for one in explanation.steps:
+            yield ""
+            yield from _step(explanation, one, width)
+    yield ""
+    yield from _cost(explanation, width)
+
+
+def _legend(explanation: Explanation) -> str:
+    last = explanation.ranks - 1
+    start = explanation.steps[0].before[0][0]
+    numbers = f", here {start.values[0]:g}" if start.values else ""
+    return (
+        f"The letters A to {letter(last)} stand for the data of ranks 0 to {last}: A0 is chunk 0 of rank 0{numbers}. "
+        "* marks what arrived in a step. Where the labels do not fit, a number says how many ranks' data a sum has."
+    )
+
+
+def _step(explanation: Explanation, step: Step, width: int) -> Iterator[str]:
+    """Return one step: its messages, and what the ranks hold after it."""
+    heading = f"Step {step.number} of {len(explanation.steps)} · {step.phase}: {step.title}"
+    if step.start is not None:
+        heading = f"Step {step.number} of {len(explanation.steps)} · t = {step.start:g} · {step.title}"
+    yield from textwrap.wrap(heading, width, subsequent_indent=_INDENT)
+    if step.text:
+        yield from textwrap.wrap(step.text, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
+    for message in step.messages:
+        yield _cut(f"{_INDENT}{_message(explanation, step, message)}", width)
+    if step.after:
+        yield from _table(explanation, step.after, step.before, width)
+
+
+def _message(explanation: Explanation, step: Step, message: Message) -> str:
+    """Return a message in words: who sends what to whom, and what becomes of it there."""
+    ends = f"{message.source} → {message.target}"
+    size = megabytes(message.bytes)
+    if not step.after:
+        return f"{ends}  {message.label} ({size})"
+    name = explanation.columns[message.column]
+    if message.columns > 1:
+        last = explanation.columns[message.column + message.columns - 1].rpartition(" ")[2]
+        names = f"chunks {name.rpartition(' ')[2]} to {last}"
+        verb = "added" if message.adds else "kept"
+        return f"{ends}  {names} ({size}), {verb}: {_numbers(message.values)}"
+    before = step.before[message.target][message.into]
+    after = step.after[message.target][message.into]
+    what = f"{message.label} = {_numbers(message.values)}"
+    if not message.adds:
+        return f"{ends}  {name} ({size}): {what}"
+    return f"{ends}  {name} ({size}): {what}, added to {_numbers(before.values)} → {_numbers(after.values)}"
+
+
+def _numbers(values: Sequence[float]) -> str:
+    shown = " ".join(f"{value:.4g}" for value in values[:_FEW])
+    return f"{shown} …" if len(values) > _FEW else shown
+
+
+def _table(explanation: Explanation, after: State, before: State | None, width: int) -> Iterator[str]:
+    """Return what each rank holds, one row per rank, in labels as long as the width allows."""
+    changed = [
+        [before is not None and one != old for one, old in _pairs(after, before, row)] for row in range(len(after))
+    ]
+    for style in (_full, _counted, _short):
+        cells = [
+            [style(cell, explanation.ranks) + ("*" if new else "") for cell, new in zip(row, marks, strict=True)]
+            for row, marks in zip(after, changed, strict=True)
+        ]
+        heads = (
+            list(explanation.columns) if style is _full else [name.rpartition(" ")[2] for name in explanation.columns]
+        )
+        table = [["", *heads], *([name, *row] for name, row in zip(explanation.rows, cells, strict=True))]
+        sizes = [max(map(len, column)) for column in zip(*table, strict=True)]
+        if sum(sizes) + _GAP * (len(sizes) - 1) + len(_INDENT) <= width or style is _short:
+            break
+    for row in table:
+        text = (" " * _GAP).join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True))
+        yield _cut(f"{_INDENT}{text}".rstrip(), width)
+
+
+def _pairs(after: State, before: State | None, row: int) -> Iterator[tuple[Cell, Cell]]:
+    return zip(after[row], (before or after)[row], strict=True)
+
+
+def _full(cell: Cell, ranks: int) -> str:
+    return cell.label or "·"
+
+
+def _counted(cell: Cell, ranks: int) -> str:
+    """Write how many ranks' data a sum has, where the names do not fit."""
+    return f"{cell.parts} of {ranks}" if cell.parts > 1 else cell.label or "·"
+
+
+def _short(cell: Cell, ranks: int) -> str:
+    return str(cell.parts) if cell.parts > 1 else cell.label or "·"
+
+
+def _cost(explanation: Explanation, width: int) -> Iterator[str]:
+    """Return volume and time, the formula with its numbers, and what was checked."""
+    yield "Cost"
+    rows = cost_rows(explanation)
+    margin = max(len(term) for term, _ in rows) + 2 * len(_INDENT)
+    for term, text in [*rows, ("Check", explanation.checked)]:
+        start = f"{_INDENT}{term}".ljust(margin)
+        yield from textwrap.wrap(text, width, initial_indent=start, subsequent_indent=" " * margin)
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
