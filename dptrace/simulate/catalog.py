@@ -122,6 +122,53 @@ ENTRIES = {
             "pipeline.zero_bubble",
             _PIPELINE,
         ),
+        Entry(
+            "fsdp",
+            "Fully sharded data parallelism",
+            "Every rank keeps a shard of each layer. A layer is gathered before its forward and again before its "
+            "backward, and freed after; its gradients are summed and scattered, and each rank updates its shard.",
+            "sharded.fsdp",
+            ("layers",),
+        ),
+        Entry(
+            "ddp-buckets",
+            "Gradient buckets of DistributedDataParallel",
+            "Backward computes gradients from the last layer to the first. They fill buckets, and the all-reduce of a "
+            "full bucket runs while backward goes on.",
+            "data_parallel.ddp",
+            ("layers", "bucket_bytes"),
+        ),
+        Entry(
+            "tp",
+            "Tensor parallelism of two layers",
+            "Rank r has the columns r of the first weight and the rows r of the second. From its columns of "
+            "H = tanh(X·W1) it computes a partial sum of Y = H·W2; one all-reduce adds these. Backward needs another "
+            "for dX.",
+            "tensor_parallel.tensor_parallel",
+        ),
+        Entry(
+            "sp",
+            "Tensor parallelism with sequence parallelism",
+            "As tp, but before and after the two layers each rank keeps its tokens only: an all-gather collects the "
+            "tokens, and a reduce-scatter adds the partial sums and divides the tokens again.",
+            "tensor_parallel.sequence_parallel",
+        ),
+        Entry(
+            "moe",
+            "Mixture of experts",
+            "Each rank has one expert. A router chooses experts for every token; an all-to-all sends the tokens to "
+            "their experts, and another brings the results back. What exceeds the capacity is dropped.",
+            "experts.moe",
+            ("tokens", "top_k", "capacity_factor"),
+        ),
+        Entry(
+            "zero",
+            "ZeRO",
+            "Every rank updates one shard of the parameters, so that it needs only that shard of the optimizer's state "
+            "(stage 1), of the gradients (stage 2) and of the parameters (stage 3).",
+            "zero.zero",
+            ("stage",),
+        ),
     )
 }
 """What ``dptrace explain`` and ``dptrace.explain`` know, in the order of their help."""

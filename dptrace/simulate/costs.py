@@ -63,7 +63,7 @@ def _loads(step: Step, settings: Settings) -> list[tuple[Time, Time]]:
     for message in step.messages:
         for end in (("out", message.source), ("in", message.target)):
             inside, across = loads.get(end, (Time(), Time()))
-            one = Time(1, message.bytes)
+            one = Time(message.count, message.bytes)
             loads[end] = (inside, across + one) if message.between_nodes else (inside + one, across)
     return list(loads.values())
 

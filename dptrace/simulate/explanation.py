@@ -50,6 +50,8 @@ class Message(msgspec.Struct, frozen=True):
     """Whether it takes the link between nodes instead of the one within a node."""
     columns: int = 1
     """How many columns it carries, from *column* on."""
+    count: int = 1
+    """How many messages, one after the other, it stands for: P-1 for a rank's part of a ring."""
 
 
 class Work(msgspec.Struct, frozen=True):

@@ -6,9 +6,11 @@ import math
 import textwrap
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from dptrace.simulate.explanation import Explanation, Work
 
-__all__ = ["chart_lines"]
+__all__ = ["chart_lines", "distinct"]
 
 _IDLE, _ON = "·", "─"
 _NARROW, _WIDE = 2, 4
@@ -17,10 +19,11 @@ _NARROW, _WIDE = 2, 4
 
 def chart_lines(explanation: Explanation, width: int) -> Iterator[str]:
     """Return the chart, in as many pieces below each other as the width needs."""
-    work = explanation.work
+    work, each = distinct(explanation)
     lanes = sorted({(one.rank, one.lane) for one in work}, key=lambda lane: (lane[0], lane[1] != "compute"))
     several = len({lane for _, lane in lanes}) > 1
-    names = [f"rank {rank}" + (f" {lane}" if several else "") for rank, lane in lanes]
+    names = [each or f"rank {rank}" for rank, _ in lanes]
+    names = [f"{name} {lane}" for name, (_, lane) in zip(names, lanes, strict=True)] if several else names
     margin = max(map(len, names)) + 2
     units = math.ceil(max(one.end for one in work))
     longest = max(len(one.label) / (one.end - one.start) for one in work)
@@ -38,6 +41,13 @@ def chart_lines(explanation: Explanation, width: int) -> Iterator[str]:
             yield (name.ljust(margin) + row[first * cell : last * cell]).rstrip()
         yield ""
     yield from textwrap.wrap(f"One unit of time is {explanation.unit}; {_IDLE} is idle time.", width)
+
+
+def distinct(explanation: Explanation) -> tuple[list[Work], str]:
+    """Return the work to draw: of one rank, with the name "each rank", where all ranks do the same."""
+    work = list(explanation.work)
+    mine = [[replace(one, rank=0) for one in work if one.rank == rank] for rank in range(explanation.ranks)]
+    return (mine[0], "each rank") if all(other == mine[0] for other in mine) else (work, "")
 
 
 def _row(work: list[Work], units: int, cell: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dptrace.analysis.per_gpu.split import Part
+from dptrace.simulate.costs import megabytes
 from dptrace.simulate.explanation import Explanation
 from dptrace.simulate.export import to_dict
 from dptrace.viewers.base.headline import Headline
@@ -50,7 +51,10 @@ def document(explanation: Explanation) -> str:
 
 
 def _options(explanation: Explanation) -> list[str]:
-    return [f"{name.replace('_', ' ')} {value:g}" for name, value in explanation.options.items()]
+    return [
+        f"{name.replace('_', ' ')} {megabytes(value) if name.endswith('bytes') else f'{value:g}'}"
+        for name, value in explanation.options.items()
+    ]
 
 
 def _colors() -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from msgspec.structs import replace
+
+from dptrace.core.units import plural
 from dptrace.simulate.costs import megabytes
 from dptrace.simulate.explanation import Cell, Explanation, Message, State, Step, letter
 from dptrace.viewers.explain.chart import chart_lines
@@ -16,6 +19,8 @@ MOST_WIDTH = 120
 """Text wider than this is hard to read."""
 _INDENT = "  "
 _GAP = 2
+_SHORT = 12
+"""Columns of a label that does not fit."""
 _FEW = 8
 """Numbers of a message that are written out."""
 
@@ -48,8 +53,9 @@ def lines(explanation: Explanation, width: int, step: int | None = None) -> Iter
 
 
 def _legend(explanation: Explanation) -> str:
-    last = explanation.ranks - 1
-    start = explanation.steps[0].before[0][0]
+    if explanation.unit:
+        return "* marks what changed in a step."
+    last, start = explanation.ranks - 1, explanation.steps[0].before[0][0]
     numbers = f", here {start.values[0]:g}" if start.values else ""
     return (
         f"The letters A to {letter(last)} stand for the data of ranks 0 to {last}: A0 is chunk 0 of rank 0{numbers}. "
@@ -65,17 +71,25 @@ def _step(explanation: Explanation, step: Step, width: int) -> Iterator[str]:
     yield from textwrap.wrap(heading, width, subsequent_indent=_INDENT)
     if step.text:
         yield from textwrap.wrap(step.text, width, initial_indent=_INDENT, subsequent_indent=_INDENT)
-    for message in step.messages:
-        yield _cut(f"{_INDENT}{_message(explanation, step, message)}", width)
-    if step.after:
+    for text in _messages(explanation, step):
+        yield _cut(f"{_INDENT}{text}", width)
+    if step.after and step.after != step.before:
         yield from _table(explanation, step.after, step.before, width)
+
+
+def _messages(explanation: Explanation, step: Step) -> list[str]:
+    """Return the messages in words, as one where all ranks send the same to their right neighbors."""
+    one = step.messages[0] if step.messages else None
+    if one is None or one.values or any(replace(m, source=0, target=1) != one for m in step.messages):
+        return [_message(explanation, step, message) for message in step.messages]
+    return [f"each rank → the next  {one.label} ({plural(one.count, 'message')}, {megabytes(one.bytes)} together)"]
 
 
 def _message(explanation: Explanation, step: Step, message: Message) -> str:
     """Return a message in words: who sends what to whom, and what becomes of it there."""
     ends = f"{message.source} → {message.target}"
     size = megabytes(message.bytes)
-    if not step.after:
+    if not message.values or not step.after:
         return f"{ends}  {message.label} ({size})"
     name = explanation.columns[message.column]
     if message.columns > 1:
@@ -118,6 +132,12 @@ def _table(explanation: Explanation, after: State, before: State | None, width: 
         yield _cut(f"{_INDENT}{text}".rstrip(), width)
 
 
+def _numbers_of(names: Sequence[str]) -> list[str]:
+    """Return the numbers of columns that differ in nothing else."""
+    numbered = len({name.rpartition(" ")[0] for name in names}) == 1
+    return [name.rpartition(" ")[2] if numbered else name for name in names]
+
+
 def _pairs(after: State, before: State | None, row: int) -> Iterator[tuple[Cell, Cell]]:
     return zip(after[row], (before or after)[row], strict=True)
 
@@ -132,7 +152,8 @@ def _counted(cell: Cell, ranks: int) -> str:
 
 
 def _short(cell: Cell, ranks: int) -> str:
-    return str(cell.parts) if cell.parts > 1 else cell.label or "·"
+    label = cell.label or "·"
+    return str(cell.parts) if cell.parts > 1 else label if len(label) <= _SHORT else f"{label[: _SHORT - 1]}…"
 
 
 def _cost(explanation: Explanation, width: int) -> Iterator[str]:

@@ -73,6 +73,12 @@ The algorithm runs on small NumPy arrays, and its result is compared with NumPy'
 @click.option("--node-size", type=int, metavar="N", help="Ranks of a node, for all-reduces [half of the ranks].")
 @click.option("--micro-batches", type=click.IntRange(1, 64), metavar="M", help="For pipelines [2 × ranks].")
 @click.option("--chunks", type=int, default=2, metavar="V", help="Chunks of layers on a rank, for interleaved [2].")
+@click.option("--layers", type=int, metavar="L", help="Layers, for fsdp [3] and ddp-buckets [6].")
+@click.option("--bucket-bytes", type=Bytes(), default="25MiB", metavar="SIZE", help="For ddp-buckets [25MiB].")
+@click.option("--stage", type=int, default=3, help="1, 2 or 3, for zero [3].")
+@click.option("--tokens", type=int, default=6, metavar="T", help="Tokens on a rank, for moe [6].")
+@click.option("--top-k", type=int, default=1, metavar="K", help="Experts for a token, for moe [1].")
+@click.option("--capacity-factor", type=float, default=1.25, metavar="F", help="For moe [1.25].")
 @click.option("--step", type=int, metavar="K", help="Print only step K.")
 @click.option("-o", "--output", type=OutputFile(), help="Write an animated page, or with --json the JSON.")
 @json_option

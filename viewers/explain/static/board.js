@@ -60,11 +60,12 @@ export class Board {
     const { from, to, control } = way;
     const path = shape("path", { d: `M${from.x},${from.y} Q${control.x},${control.y} ${to.x},${to.y}`, class: part > 0 ? "way" : "way past" });
     const at = along(way, part === 0 || still ? 1 : part);
-    const width = (layout.cell - 4) * message.columns * 0.86, height = Math.min(20, layout.height - 6);
+    const room = (layout.cell - 4) * message.columns * 0.86, height = Math.min(20, layout.height - 6);
     const tip = along(way, 0.85), angle = (Math.atan2(to.y - tip.y, to.x - tip.x) * 180) / Math.PI;
     const head = shape("path", { d: "M0,0 L-9,-5 L-9,5 Z", class: part > 0 ? "arrow" : "arrow past", transform: `translate(${to.x},${to.y}) rotate(${angle})` });
     if (part === 0 || still) return [path, head];
-    const label = message.label.length * 6.6 < width ? message.label : fitting({ label: message.label, parts: message.label.split("+").length }, this.explanation.ranks, width);
+    const label = fitting({ label: message.label, parts: message.label.split("+").length }, this.explanation.ranks, room);
+    const width = Math.min(room, label.length * 7.2 + 14);
     return [
       path,
       shape("rect", { x: at.x - width / 2, y: at.y - height / 2, width, height, rx: 10, class: "chip" }),

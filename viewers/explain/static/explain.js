@@ -20,15 +20,15 @@ function size(bytes) {
 
 /** The messages of a step as a table: who, to whom, what, how much, and what becomes of it. */
 function messages(step) {
-  const several = new Set(step.messages.map(({ label }) => label)).size > 0;
   const rows = step.messages.map((message) => {
     const before = step.before[message.target]?.[message.into], after = step.after[message.target]?.[message.into];
     const sum = message.adds && after && message.columns === 1;
     const what = message.values.length && message.values.length <= 4 ? `${message.label} = ${message.values.map(figure).join(" ")}` : message.label;
     const result = sum ? `${before.values.map(figure).join(" ")} → ${after.values.map(figure).join(" ")}` : message.adds ? "added" : "kept";
-    return [`${message.source} → ${message.target}`, what, size(message.bytes), explanation.columns.length ? result : "received"];
+    const sizes = message.count > 1 ? `${size(message.bytes)} in ${message.count} messages` : size(message.bytes);
+    return [`${message.source} → ${message.target}`, what, sizes, explanation.unit ? "received" : result];
   });
-  return several ? table(["From → to", "What", "Size", "At the receiver"], rows, "messages") : element("p", "note", "No message in this step.");
+  return step.messages.length ? table(["From → to", "What", "Size", "At the receiver"], rows, "messages") : element("p", "note", "No message in this step.");
 }
 
 function words({ done, part }) {

@@ -8,8 +8,12 @@ const NAME = 142, AXIS = 22, PAD = 8;
 export class Timeline {
   constructor(svg, explanation) {
     Object.assign(this, { svg, explanation });
-    const key = ({ rank, lane }) => `${explanation.rows[rank]}${this.several ? ` ${lane}` : ""}`;
-    const work = explanation.steps.flatMap((step) => step.work);
+    const all = explanation.steps.flatMap((step) => step.work);
+    const of = (rank) => JSON.stringify(all.filter((one) => one.rank === rank).map((one) => ({ ...one, rank: 0 })));
+    // Where all ranks do the same, one is drawn for all.
+    const same = explanation.rows.every((_, rank) => of(rank) === of(0));
+    const work = same ? all.filter(({ rank }) => rank === 0) : all;
+    const key = ({ rank, lane }) => `${same ? "each rank" : explanation.rows[rank]}${this.several ? ` ${lane}` : ""}`;
     this.several = new Set(work.map(({ lane }) => lane)).size > 1;
     const order = (one, other) => one.rank - other.rank || (one.lane === "compute" ? -1 : 0) - (other.lane === "compute" ? -1 : 0);
     this.lanes = [...new Set([...work].sort(order).map(key))];

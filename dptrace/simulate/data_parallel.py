@@ -1,0 +1,145 @@
+"""DistributedDataParallel: gradients fill buckets during backward, and full buckets are all-reduced meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from dptrace.core.units import share as percent
+from dptrace.errors import UsageError
+from dptrace.simulate.cluster import Numbers
+from dptrace.simulate.costs import cost_of, megabytes
+from dptrace.simulate.explanation import Message, Outcome, verify
+from dptrace.simulate.group import Group
+from dptrace.simulate.network import backward, forward, gradients, samples, weights
+from dptrace.simulate.settings import Settings
+
+__all__ = ["FIRST_BUCKET_BYTES", "buckets", "ddp"]
+
+FIRST_BUCKET_BYTES = 2**20
+"""Size at which DDP's first bucket is full: small, so that communication begins early (``torch.distributed``)."""
+_LAYERS, _MOST_LAYERS, _SAMPLES = 6, 24, 2
+_UNIT = "the forward of one layer; its backward takes two, and so does the all-reduce of its gradients"
+
+
+def buckets(layers: int, layer_bytes: float, bucket_bytes: float) -> list[list[int]]:
+    """Return the layers of each bucket, in the order of backward. A bucket is full from its limit on.
+
+    >>> buckets(6, 10e6, 25e6)
+    [[5], [4, 3, 2], [1, 0]]
+    """
+    found: list[list[int]] = [[]]
+    for layer in reversed(range(layers)):
+        limit = FIRST_BUCKET_BYTES if len(found) == 1 else bucket_bytes
+        found[-1].append(layer)
+        if len(found[-1]) * layer_bytes >= min(limit, bucket_bytes):
+            found.append([])
+    return [bucket for bucket in found if bucket]
+
+
+class _Replicas:
+    """A copy of the network on every rank, each with its own samples."""
+
+    def __init__(self, settings: Settings, layers: int) -> None:
+        self.ranks, self.weights = settings.ranks, weights(layers)
+        self.batch = samples(settings.ranks, _SAMPLES)
+        self.values = [[batch] for batch in self.batch]
+        self.flowing: list[Numbers] = []
+        self.gradients: list[dict[int, Numbers]] = [{} for _ in range(self.ranks)]
+
+    def forward(self, layer: int) -> None:
+        for values in self.values:
+            values.append(forward(values[layer], self.weights[layer]))
+
+    def backward(self, layer: int) -> None:
+        flowing = self.flowing or [values[-1] for values in self.values]
+        found = [
+            backward(values[layer], values[layer + 1], self.weights[layer], gradient)
+            for values, gradient in zip(self.values, flowing, strict=True)
+        ]
+        self.flowing = [of_input for of_input, _ in found]
+        for rank, (_, of_weights) in enumerate(found):
+            self.gradients[rank][layer] = of_weights
+
+    def average(self, bucket: Sequence[int]) -> None:
+        for layer in bucket:
+            mean = np.mean([of_rank[layer] for of_rank in self.gradients], axis=0)
+            for of_rank in self.gradients:
+                of_rank[layer] = mean
+
+    def check(self) -> str:
+        expected = gradients(self.batch.reshape(-1, self.batch.shape[-1]), self.weights)
+        for of_rank in self.gradients:
+            for layer, gradient in enumerate(expected):
+                verify(of_rank[layer], gradient / self.ranks, f"layer {layer}'s gradient")
+        return (
+            f"All {self.ranks} ranks end with the same gradients, and they are those that NumPy computes for the whole "
+            "batch at once, divided by the number of ranks."
+        )
+
+
+def ddp(settings: Settings) -> Outcome:
+    """Overlap the all-reduces of buckets with backward.
+
+    Raises:
+        UsageError: the number of layers is out of range.
+    """
+    layers = settings.layers or _LAYERS
+    if not 1 <= layers <= _MOST_LAYERS:
+        raise UsageError(f"--layers {layers}: must be from 1 to {_MOST_LAYERS}.")
+    replicas, group = _Replicas(settings, layers), Group(settings, [f"gradient {layer}" for layer in range(layers)])
+    for layer in range(layers):
+        group.add("forward", f"F{layer}", f"forward of layer {layer}", partial(replicas.forward, layer))
+    assigned = buckets(layers, settings.size_bytes / layers, settings.bucket_bytes)
+    last_backward = 0
+    for number, bucket in enumerate(assigned):
+        for layer in bucket:
+            last_backward = _add_backward(group, replicas, layer, number)
+        _add_all_reduce(group, replicas, bucket, number, last_backward)
+    computed, ended = group.ends[last_backward], group.lanes["communication"]
+    group.add("optimizer", "O", "every rank updates its copy", lambda: None, [len(group.operations) - 1])
+    steps = group.steps()
+    exposed, total = ended - computed, 2.0 * layers
+    sizes = ", ".join(megabytes(len(bucket) * settings.size_bytes / layers) for bucket in assigned)
+    hops, alpha, rate = 2 * (settings.ranks - 1), settings.link.alpha_s, settings.link.bytes_per_s
+    filled = (
+        f"Buckets in the order of backward: {sizes}; the first is full from 1 MiB on, the others from "
+        f"{megabytes(settings.bucket_bytes)} on."
+    )
+    hidden = f"Exposed: {exposed:g} of {total:g} units of communication; {percent(1 - exposed / total)} are hidden."
+    cost = cost_of(
+        steps,
+        settings,
+        "bytes of all gradients",
+        "2B(P-1)·alpha + 2(P-1)/P·n·beta for B buckets, if nothing hides it",
+        [filled, hidden],
+        {"buckets": float(len(assigned)), "exposed_units": exposed, "units": group.lanes["compute"]},
+        len(assigned) * hops * alpha + hops / settings.ranks * settings.size_bytes / rate,
+    )
+    return group.outcome(steps, cost, replicas.check(), _UNIT)
+
+
+def _add_backward(group: Group, replicas: _Replicas, layer: int, bucket: int) -> int:
+    def run() -> None:
+        replicas.backward(layer)
+        for rank in range(group.ranks):
+            group.show(rank, f"gradient {layer}", f"bucket {bucket}", "own", replicas.gradients[rank][layer])
+
+    return group.add(
+        "backward", f"B{layer}", f"backward of layer {layer}; its gradient fills bucket {bucket}", run, (), 2
+    )
+
+
+def _add_all_reduce(group: Group, replicas: _Replicas, bucket: Sequence[int], number: int, after: int) -> None:
+    def run() -> list[Message]:
+        replicas.average(bucket)
+        for layer in bucket:
+            for rank in range(group.ranks):
+                group.show(rank, f"gradient {layer}", "average", "done", replicas.gradients[rank][layer])
+        share = len(bucket) / len(replicas.weights)
+        return group.ring(f"gradient {bucket[0]}", f"bucket {number}", share, turns=2)
+
+    title = f"all-reduce of the gradients of layers {', '.join(map(str, bucket))}"
+    group.add("communication", f"AR{number}", title, run, [after], 2 * len(bucket))
