@@ -14,9 +14,10 @@ from dptrace.load.options import ReadOptions
 if TYPE_CHECKING:
     from dptrace.comparison.compare import Comparison as Comparison
     from dptrace.run.run import Run
+    from dptrace.viewers.explain.notebook import Explained as Explained
     from dptrace.viewers.pages.notebook import NotebookPage as NotebookPage
 
-__all__ = ["compare", "export_trace", "figure", "hta_analysis", "open", "show"]
+__all__ = ["compare", "explain", "export_trace", "figure", "hta_analysis", "open", "show"]
 
 
 def open(
@@ -139,6 +140,37 @@ def export_trace(run: Run, path: str | PathLike[str], *, align: bool = True, for
     with atomic_write(target) as temporary:
         write_trace(run, temporary, suffix, aligned_run=align_run(run, align))
     return target
+
+
+def explain(
+    name: str,
+    ranks: int = 4,
+    *,
+    size_bytes: float = 100e6,
+    link: str | None = None,
+    alpha_us: float | None = None,
+    bandwidth_gbps: float | None = None,
+    **options: float,
+) -> Explained:
+    """Explain a collective or a way to train in parallel, step by step, by a simulation on NumPy arrays.
+
+    Args:
+        name: one of the names that ``dptrace explain --help`` lists, such as ``"ring"`` or ``"1f1b"``.
+        ranks: from 2 to 32.
+        size_bytes: n, the size of the message that the cost is computed for.
+        link: ``"nvlink4"``, or ``"nvlink4,ib-ndr"`` for the links within and between nodes.
+        alpha_us, bandwidth_gbps: latency in µs and bandwidth in GB/s of a link, instead of *link*.
+        options: those of the name: ``node_size``, ``micro_batches``, ``chunks``, ``layers``, ``bucket_bytes``,
+            ``tokens``, ``top_k``, ``capacity_factor``, ``stage``.
+
+    Raises:
+        UsageError: a name or an option is unknown, or a value is out of range.
+    """
+    from dptrace.simulate.catalog import explain, settings_of
+    from dptrace.viewers.explain.notebook import Explained
+
+    settings = settings_of(name, ranks, size_bytes, link, alpha_us, bandwidth_gbps, options)
+    return Explained(explain(name, settings))
 
 
 def hta_analysis(run: Run, include_last_profiler_step: bool = False) -> Any:

@@ -51,6 +51,22 @@ def test_a_figure_is_svg_of_the_chosen_part() -> None:
     assert len(dptrace.figure(run, annotate=True)) > len(one)
 
 
+def test_an_algorithm_is_explained() -> None:
+    """As on the command line; an option of another name is refused."""
+    shown = dptrace.explain("ring", 4, size_bytes=208e6, link="pcie4")
+
+    assert (312e6,) * 4 == pytest.approx(shown.cost.sent_bytes)
+    assert 5 == len({work.rank for step in dptrace.explain("gpipe", 5, micro_batches=2).steps for work in step.work})
+    for name, options in (
+        ("ring", {"stage": 1}),
+        ("ring", {"speed": 1}),
+        ("circle", {}),
+        ("gpipe", {"micro_batches": 0}),
+    ):
+        with pytest.raises(dptrace.UsageError):
+            dptrace.explain(name, 4, **options)  # type: ignore[arg-type]
+
+
 def test_a_trace_is_exported_once(tmp_path: Path) -> None:
     """The suffix selects the format; an existing file is not overwritten unless force is given."""
     run = dptrace.open(TRACES / "interleaved_cpu_2ranks")

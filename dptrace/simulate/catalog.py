@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from difflib import get_close_matches
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from dptrace.errors import UsageError
 from dptrace.simulate.explanation import Explanation, Outcome
-from dptrace.simulate.settings import Settings
+from dptrace.simulate.settings import Settings, links_of
 
-__all__ = ["ENTRIES", "OPTIONS", "Entry", "entry_named", "explain"]
+__all__ = ["ENTRIES", "OPTIONS", "Entry", "entry_named", "explain", "refuse_unused", "settings_of"]
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -217,6 +219,40 @@ def explain(name: str, settings: Settings) -> Explanation:
         checked=outcome.checked,
         unit=outcome.unit,
     )
+
+
+def settings_of(
+    name: str,
+    ranks: int,
+    size_bytes: float,
+    link: str | None,
+    alpha_us: float | None,
+    bandwidth_gbps: float | None,
+    options: Mapping[str, Any],
+) -> Settings:
+    """Return the settings of a name; *options* are fields of :class:`Settings` that it uses.
+
+    Raises:
+        UsageError: the name, an option or a link is unknown.
+    """
+    entry = entry_named(name)
+    for option in options:
+        refuse_unused(entry, option)
+    within, between = links_of(link, alpha_us, bandwidth_gbps)
+    return Settings(ranks=ranks, size_bytes=size_bytes, link=within, between=between, **options)
+
+
+def refuse_unused(entry: Entry, option: str) -> None:
+    """Refuse an option that has no meaning for a name.
+
+    Raises:
+        UsageError: the message says what it is for.
+    """
+    if option in entry.options:
+        return
+    users = ", ".join(other.name for other in ENTRIES.values() if option in other.options)
+    advice = f"it is for {users}" if users else f"the options are {', '.join(OPTIONS)}"
+    raise UsageError(f"--{option.replace('_', '-')} has no meaning for {entry.name}; {advice}.")
 
 
 def _with_defaults(entry: Entry, settings: Settings) -> Settings:

@@ -8,8 +8,9 @@ from dptrace.core.units import duration
 from dptrace.errors import UsageError
 from dptrace.model.interconnects import interconnect_named
 
-__all__ = ["DEFAULT_BYTES", "DEFAULT_LINK", "MOST_RANKS", "Link", "Settings", "links_of"]
+__all__ = ["DEFAULT_BYTES", "DEFAULT_LINK", "MOST_MICRO_BATCHES", "MOST_RANKS", "Link", "Settings", "links_of"]
 
+MOST_MICRO_BATCHES = 64
 DEFAULT_BYTES = 100e6
 DEFAULT_LINK = "nvlink4"
 
@@ -43,6 +44,8 @@ def links_of(names: str | None, alpha_us: float | None, bandwidth_gbps: float | 
     if typed and names is not None:
         raise UsageError("--link names a link, --alpha and --bandwidth describe one; give either.")
     if alpha_us is not None and bandwidth_gbps is not None:
+        if not (alpha_us >= 0 and bandwidth_gbps > 0):
+            raise UsageError(f"--alpha {alpha_us:g}, --bandwidth {bandwidth_gbps:g}: can't be negative, nor 0 GB/s.")
         own = Link("", alpha_us * 1e-6, bandwidth_gbps * 1e9)
         return own, own
     if typed:
@@ -88,5 +91,7 @@ class Settings(msgspec.Struct, frozen=True):
             raise UsageError(f"--ranks {self.ranks}: a picture has from 2 to {MOST_RANKS} ranks.")
         if self.node_size is not None and not 1 <= self.node_size <= self.ranks:
             raise UsageError(f"--node-size {self.node_size}: must be from 1 to {self.ranks}, the number of ranks.")
-        if self.size_bytes <= 0:
+        if self.micro_batches is not None and not 1 <= self.micro_batches <= MOST_MICRO_BATCHES:
+            raise UsageError(f"--micro-batches {self.micro_batches}: must be from 1 to {MOST_MICRO_BATCHES}.")
+        if not self.size_bytes > 0:
             raise UsageError(f"--bytes {self.size_bytes:g}: must be above 0.")

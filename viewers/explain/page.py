@@ -31,8 +31,12 @@ _STATES = {
 }
 
 
-def document(explanation: Explanation) -> str:
-    """Draw an explanation as one HTML page, with controls to step and play."""
+def document(explanation: Explanation, step: int = 0) -> str:
+    """Draw an explanation as one HTML page, with controls to step and play.
+
+    Args:
+        step: the step to open it at, from 1; 0 is the start.
+    """
     work = {one.kind for one in explanation.work}
     states = {cell.state for step in explanation.steps for row in (*step.before, *step.after) for cell in row}
     facts = (f"{explanation.ranks} ranks", f"{len(explanation.steps)} steps", *_options(explanation))
@@ -47,6 +51,7 @@ def document(explanation: Explanation) -> str:
         states=[state for state in _STATES if state in states],
         state_names=_STATES,
         cost=cost_rows(explanation),
+        step=step,
     )
 
 

@@ -16,13 +16,15 @@ from dptrace.commands.shared.pages import write_page
 from dptrace.core.files import check_output
 from dptrace.errors import UsageError
 from dptrace.model.interconnects import SHORT_NAMES
-from dptrace.simulate.catalog import ENTRIES, OPTIONS, entry_named
+from dptrace.simulate.catalog import ENTRIES, OPTIONS, entry_named, explain, refuse_unused
 from dptrace.simulate.settings import DEFAULT_BYTES, DEFAULT_LINK, Settings, links_of
 
 _WIDTH = 80
 _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 _LINK = f"Link within nodes, and after a comma the one between nodes [{DEFAULT_LINK}]: {', '.join(SHORT_NAMES)}."
 
+_NODE_SIZE = "Ranks of a node, for all-reduces [all ranks; for hierarchical half of them]."
+_STEP = "Print only step K; a page opens there."
 _EXAMPLES = """\b
 Examples:
   dptrace explain ring --ranks 4 --bytes 208MB --link pcie4
@@ -70,8 +72,8 @@ The algorithm runs on small NumPy arrays, and its result is compared with NumPy'
     "--alpha", type=click.FloatRange(0), metavar="US", help="Latency of one message in µs, instead of --link."
 )
 @click.option("--bandwidth", type=click.FloatRange(0, min_open=True), metavar="GBPS", help="GB/s, instead of --link.")
-@click.option("--node-size", type=int, metavar="N", help="Ranks of a node, for all-reduces [half of the ranks].")
-@click.option("--micro-batches", type=click.IntRange(1, 64), metavar="M", help="For pipelines [2 × ranks].")
+@click.option("--node-size", type=int, metavar="N", help=_NODE_SIZE)
+@click.option("--micro-batches", type=int, metavar="M", help="For pipelines [2 × ranks].")
 @click.option("--chunks", type=int, default=2, metavar="V", help="Chunks of layers on a rank, for interleaved [2].")
 @click.option("--layers", type=int, metavar="L", help="Layers, for fsdp [3] and ddp-buckets [6].")
 @click.option("--bucket-bytes", type=Bytes(), default="25MiB", metavar="SIZE", help="For ddp-buckets [25MiB].")
@@ -79,7 +81,7 @@ The algorithm runs on small NumPy arrays, and its result is compared with NumPy'
 @click.option("--tokens", type=int, default=6, metavar="T", help="Tokens on a rank, for moe [6].")
 @click.option("--top-k", type=int, default=1, metavar="K", help="Experts for a token, for moe [1].")
 @click.option("--capacity-factor", type=float, default=1.25, metavar="F", help="For moe [1.25].")
-@click.option("--step", type=int, metavar="K", help="Print only step K.")
+@click.option("--step", type=int, metavar="K", help=_STEP)
 @click.option("-o", "--output", type=OutputFile(), help="Write an animated page, or with --json the JSON.")
 @json_option
 @force_option
@@ -97,12 +99,11 @@ def command(
     **fields: Any,
 ) -> None:
     entry = entry_named(name)
-    _refuse_unused(entry.name, entry.options)
+    for option in given_options() & set(OPTIONS):
+        refuse_unused(entry, option)
     if output is not None:
         check_output(output, force)
     within, between = links_of(link, alpha, bandwidth)
-    from dptrace.simulate.catalog import explain
-
     explanation = explain(name, Settings(link=within, between=between, **fields))
     if step is not None and not 1 <= step <= len(explanation.steps):
         raise UsageError(
@@ -115,7 +116,7 @@ def command(
     elif output is not None:
         from dptrace.viewers.explain.page import document
 
-        write_page(output, lambda: document(explanation), verbosity)
+        write_page(output, lambda: document(explanation, step or 0), verbosity)
     else:
         from dptrace.viewers.explain.terminal import lines
 
@@ -123,14 +124,6 @@ def command(
         print_hint(
             f"Animated: dptrace explain {entry.name} --ranks {explanation.ranks} -o {entry.name}.html", verbosity
         )
-
-
-def _refuse_unused(name: str, used: tuple[str, ...]) -> None:
-    """Refuse an option that has no meaning for this name."""
-    for option in OPTIONS:
-        if option in given_options() and option not in used:
-            users = ", ".join(entry.name for entry in ENTRIES.values() if option in entry.options)
-            raise UsageError(f"--{option.replace('_', '-')} has no meaning for {name}; it is for {users}.")
 
 
 def _width() -> int:

@@ -45,7 +45,8 @@ def test_a_page_is_written_once(tmp_path: Path) -> None:
     assert 0 == run("tree", "-o", str(path)).exit_code
     assert "<svg" in path.read_text()
     assert 0 != run("tree", "-o", str(path)).exit_code
-    assert 0 == run("tree", "-o", str(path), "--force").exit_code
+    assert 0 == run("tree", "-o", str(path), "--step", "2", "--force").exit_code
+    assert 'data-step="2"' in path.read_text()
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,7 @@ def test_a_page_is_written_once(tmp_path: Path) -> None:
         (["1f1b", "--chunks", "3"], "it is for interleaved"),
         (["ring", "--bytes", "much"], "208MB"),
         (["ring", "--alpha", "3"], "give both"),
+        (["gpipe", "--micro-batches", "0"], "from 1 to 64"),
         (["ring", "--link", "warp"], "nvlink4"),
         (["ring", "-o", "nowhere/ring.html"], "nowhere"),
     ],

@@ -97,7 +97,7 @@ addEventListener("resize", () => {
     picture.draw(player);
   }
 });
-const asked = /^#step=(\d+)$/.exec(location.hash);
-if (asked) jump(Number(asked[1]));
+const asked = /^#step=(\d+)$/.exec(location.hash)?.[1] ?? document.body.dataset.step;
+if (Number(asked)) jump(Number(asked));
 globalThis.dptrace = { player, explanation };
 document.documentElement.dataset.ready = "1";
