@@ -13,6 +13,8 @@ from pathlib import Path
 from rich.console import Console
 
 import dptrace
+from dptrace.simulate.catalog import explain, settings_of
+from dptrace.viewers.explain import page as explain_page
 from dptrace.viewers.gantt import pair_page
 from dptrace.viewers.gantt.page import document
 from dptrace.viewers.pages.view import picture
@@ -56,6 +58,12 @@ def view_pictures() -> None:
         (IMAGES / file).write_text(picture(VIEWS[name], run), encoding="utf-8")
 
 
+def explanation_picture(name: str, step: int, path: Path, height: int, **options: float) -> None:
+    """Keep what the page of an explanation shows at one of its steps."""
+    explanation = explain(name, settings_of(name, 4, 208e6, "pcie4", None, None, options))
+    page_picture(explain_page.document(explanation, step), path, height)
+
+
 def main() -> None:
     """Draw them all."""
     IMAGES.mkdir(exist_ok=True)
@@ -68,6 +76,8 @@ def main() -> None:
         page_picture(document(run), IMAGES / f"gantt_{mode}.png", 560)
     pair = [dptrace.open(str(ROOT / "traces" / f"{mode}_cpu_2ranks")) for mode in ("naive", "interleaved")]
     page_picture(pair_page.document(*pair), IMAGES / "against.png", 760)
+    explanation_picture("ring", 3, IMAGES / "explain_ring.png", 700)
+    explanation_picture("1f1b", 13, IMAGES / "explain_1f1b.png", 480)
     sys.stdout.write(f"Wrote {', '.join(sorted(path.name for path in IMAGES.iterdir()))} in {IMAGES}\n")
 
 

@@ -84,8 +84,8 @@ export class Timeline {
   /** A message arrives where its receiver may begin. */
   #wire({ source, target, label }, time) {
     const x = this.#x(time), down = target > source ? 1 : -1;
-    const from = this.#y(source) + this.row / 2 + (down * this.row) / 3, to = this.#y(target) + this.row / 2 - (down * this.row) / 3;
-    const wire = shape("path", { d: `M${x},${from} L${x},${to} M${x - 4},${to - 6 * down} L${x},${to} L${x + 4},${to - 6 * down}`, class: "wire" });
+    const from = this.#y(source) + this.row / 2, to = this.#y(target) + this.row / 2;
+    const wire = shape("path", { d: `M${x},${from} L${x},${to} M${x - 5},${to - 7 * down} L${x},${to} L${x + 5},${to - 7 * down}`, class: "wire" });
     wire.append(shape("title", {}, label));
     return wire;
   }
