@@ -23,10 +23,10 @@ class ReadOptions:
     """Number of processes that read; None chooses."""
     dask: str | None = None
     """Address of a Dask scheduler whose workers read the files, or ``local`` for a cluster on this machine."""
-    operators: bool = False
-    """Also read operators with their inputs, in the same pass over each file, for what is asked of them next."""
     figures_only: bool = False
     """Drop all intervals but communication once the figures are computed."""
+    operators: bool = False
+    """Also read operators with their inputs, in the same pass over each file, for what is asked of them next."""
 
     def __post_init__(self) -> None:
         if self.jobs is not None and self.jobs < 1:
