@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dptrace.core.gpu import GpuProperties
 from dptrace.core.intervals import Int64
+from dptrace.readers.memory_events import MemoryEvents
 
 __all__ = ["UNKNOWN_GROUP", "Category", "CommArgs", "EventDetails", "OperatorArgs", "OperatorInputs", "Trace"]
 
@@ -137,6 +138,8 @@ class Trace:
     """The file's id of each thread; empty where they were not read."""
     operators: OperatorArgs | None = None
     """Inputs and sequence numbers of operators; None where they were not read."""
+    memory: MemoryEvents | None = None
+    """The allocations and frees; None where they were not read."""
 
     def __len__(self) -> int:
         return len(self.start_ns)

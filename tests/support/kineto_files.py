@@ -64,6 +64,24 @@ class KinetoFile:
             **args,
         )
 
+    def memory(
+        self,
+        at: float,
+        size: int,
+        address: int,
+        allocated: int,
+        reserved: int = 0,
+        tid: int = 1,
+        device: int = -1,
+        name: str = "[memory]",
+    ) -> KinetoFile:
+        """Add an allocation, or with a size below 0 a free; *device* is a GPU's number, or -1 for the CPU."""
+        args = {"Total Reserved": reserved, "Total Allocated": allocated, "Bytes": size, "Addr": address}
+        args |= {"Device Id": device, "Device Type": int(device >= 0), "Ev Idx": len(self.events)}
+        event = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": name, "pid": 10, "tid": tid, "ts": at}
+        self.events.append({**event, "args": args})
+        return self
+
     def text(self) -> str:
         body = json.dumps(self.events, indent=2)
         head = json.dumps(self.head)[:-1]

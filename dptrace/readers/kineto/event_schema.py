@@ -19,10 +19,13 @@ __all__ = [
     "Complete",
     "DetailArgs",
     "InputArgs",
+    "Instant",
+    "MemoryArgs",
     "as_count",
     "code_of",
     "complete_events",
     "detailed_events",
+    "events_with_instants",
     "operator_events",
 ]
 
@@ -144,6 +147,31 @@ class _ExactWithInputs(_Exact, frozen=True, gc=False, tag_field="ph", tag="X"):
     args: InputArgs | None = None
 
 
+class MemoryArgs(msgspec.Struct, frozen=True, gc=False):
+    """The ``args`` of the events that ``profile_memory=True`` adds: ``[memory]`` and ``[OutOfMemory]``."""
+
+    bytes: Any = msgspec.field(default=None, name="Bytes")
+    address: Any = msgspec.field(default=0, name="Addr")
+    allocated: Any = msgspec.field(default=None, name="Total Allocated")
+    reserved: Any = msgspec.field(default=0, name="Total Reserved")
+    device_type: Any = msgspec.field(default=0, name="Device Type")
+    device: Any = msgspec.field(default=-1, name="Device Id")
+
+
+class Instant(msgspec.Struct, frozen=True, gc=False, tag_field="ph", tag="i"):
+    """An event without a duration."""
+
+    name: str | int | float | None = ""
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: int | float | str | None = None
+    args: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ExactInstant(Instant, frozen=True, gc=False, tag_field="ph", tag="i"):
+    ts: int | Decimal | None = None  # type: ignore[assignment]
+
+
 class _Phase(msgspec.Struct, frozen=True, gc=False):
     ph: str = ""
 
@@ -165,21 +193,39 @@ class _Events:
     def __init__(self, complete: type[Complete]) -> None:
         self.complete = complete
         self.any: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[Union[(complete, *_OTHERS)]])  # type: ignore[valid-type]
-        self.only: msgspec.json.Decoder[list[Complete]] = msgspec.json.Decoder(list[complete])  # type: ignore[valid-type]
+        self.only: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[complete])  # type: ignore[valid-type]
+        self.phases = "X"
 
-    def decode(self, text: bytes) -> tuple[int, list[Complete]]:
+    def decode(self, text: bytes) -> tuple[int, list[Any]]:
         try:
             events = self.any.decode(text)
         except msgspec.ValidationError:
             return self._decode_others(text)
-        complete = self.complete
-        return len(events), [event for event in events if type(event) is complete]
+        return len(events), self._wanted(events)
 
-    def _decode_others(self, text: bytes) -> tuple[int, list[Complete]]:
+    def _wanted(self, events: list[Any]) -> list[Any]:
+        complete = self.complete
+        return [event for event in events if type(event) is complete]
+
+    def _decode_others(self, text: bytes) -> tuple[int, list[Any]]:
         """Do the same where an event has no ``ph`` or an unknown one."""
         phases, events = _PHASES.decode(text), _TEXTS.decode(text)
-        complete = [event for event, phase in zip(events, phases, strict=True) if phase.ph == "X"]
-        return len(events), self.only.decode(b"[" + b",".join(complete) + b"]")
+        wanted = [event for event, phase in zip(events, phases, strict=True) if phase.ph and phase.ph in self.phases]
+        return len(events), self.only.decode(b"[" + b",".join(wanted) + b"]")
+
+
+class _EventsWithInstants(_Events):
+    """The same, which also returns the instants."""
+
+    def __init__(self, complete: type[Complete], instant: type[Instant]) -> None:
+        super().__init__(complete)
+        others = [other for other in _OTHERS if other.__struct_config__.tag != "i"]
+        self.any = msgspec.json.Decoder(list[Union[(complete, instant, *others)]])  # type: ignore[valid-type]
+        self.only = msgspec.json.Decoder(list[complete | instant])  # type: ignore[valid-type]
+        self.phases = "Xi"
+
+    def _wanted(self, events: list[Any]) -> list[Any]:
+        return [event for event in events if isinstance(event, (Complete, Instant))]
 
 
 _PHASES: msgspec.json.Decoder[list[_Phase]] = msgspec.json.Decoder(list[_Phase])
@@ -224,6 +270,19 @@ def operator_events(text: bytes, exact: bool = False) -> tuple[int, list[Complet
 @cache
 def _with_inputs(exact: bool) -> _Events:
     return _Events(_ExactWithInputs if exact else _CompleteWithInputs)
+
+
+def events_with_instants(
+    text: bytes, exact: bool = False, with_comm_args: bool = False
+) -> tuple[int, list[Complete | Instant]]:
+    """Decode a JSON list of events as :func:`complete_events` does; return the instants, too."""
+    return _with_instants(exact, with_comm_args).decode(text)
+
+
+@cache
+def _with_instants(exact: bool, with_comm_args: bool) -> _EventsWithInstants:
+    instant = _ExactInstant if exact else Instant
+    return _EventsWithInstants(_events(exact, with_comm_args).complete, instant)
 
 
 def code_of(category: str | None) -> int:

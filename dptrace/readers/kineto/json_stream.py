@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from dptrace.errors import TraceError
 from dptrace.readers.kineto.structure import State, cut_between_events, find_list, separator_of
+from dptrace.readers.memory_snapshot import PICKLE
 from dptrace.readers.sources.source import Source
 from dptrace.readers.stream import ChunkedStream, Piece
 
@@ -128,6 +129,7 @@ _OTHER_FORMATS = (
     (b"\x28\xb5\x2f\xfd", "compressed with zstd, which dptrace does not read; unpack it: zstd -d FILE"),
     (b"BZh", "compressed with bzip2, which dptrace does not read; unpack it: bunzip2 FILE"),
     (b"\xfd7zXZ", "compressed with xz, which dptrace does not read; unpack it: unxz FILE"),
+    *((bytes((0x80, version)), PICKLE) for version in (2, 3, 4, 5)),
 )
 
 

@@ -13,7 +13,7 @@ from dptrace.readers.kineto.columns import Columns, integers, long_or_not_python
 from dptrace.readers.kineto.event_schema import Complete, InputArgs, operator_events
 from dptrace.readers.trace import Category, OperatorArgs, OperatorInputs
 
-__all__ = ["OperatorColumns"]
+__all__ = ["OperatorColumns", "long_or_module"]
 
 _NOTHING = InputArgs()
 _LONGEST_TEXT = 20_000
@@ -33,10 +33,7 @@ class OperatorColumns(Columns):
         return operator_events(text, self._exact)
 
     def _wanted(self, events: list[Complete], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        wanted = long_or_not_python(events, category)
-        for i in np.flatnonzero(~wanted).tolist():
-            wanted[i] = str(events[i].name).startswith(_MODULE)
-        return wanted
+        return long_or_module(events, category)
 
     def _reduce(self, kept: list[Complete], start: Int64, category: NDArray[np.uint8]) -> None:
         super()._reduce(kept, start, category)
@@ -59,6 +56,14 @@ class OperatorColumns(Columns):
             "operators": OperatorArgs(inputs, table, sequence, thread),
             "threads": self.thread_names(),
         }
+
+
+def long_or_module(events: list[Complete], category: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return which events are not Python functions, or long ones, or the forward of an ``nn.Module``."""
+    wanted = long_or_not_python(events, category)
+    for i in np.flatnonzero(~wanted).tolist():
+        wanted[i] = str(events[i].name).startswith(_MODULE)
+    return wanted
 
 
 def _text(raw: bytes) -> str:

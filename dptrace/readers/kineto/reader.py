@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from dptrace.readers.kineto.detailed_columns import DetailedColumns
 from dptrace.readers.kineto.envelope import BLANK, End, Metadata, decode_document, end_of, recover_metadata
 from dptrace.readers.kineto.event_schema import as_count
 from dptrace.readers.kineto.json_stream import LIST
+from dptrace.readers.kineto.memory_columns import MemoryColumns
 from dptrace.readers.kineto.operator_columns import OperatorColumns
 from dptrace.readers.kineto.parallel_decode import ParallelDecoder, is_worthwhile
 from dptrace.readers.kineto.structure import State, find_list
@@ -129,6 +131,7 @@ def read_trace(
     comm_patterns: Sequence[str] = (),
     detailed: bool = False,
     operators: bool = False,
+    memory: bool = False,
 ) -> Trace:
     """Read one rank's trace.
 
@@ -137,6 +140,7 @@ def read_trace(
         comm_patterns: regular expressions of further communication kernels.
         detailed: also read the details of each event, in this process.
         operators: also read the inputs and sequence numbers of operators and short modules, in this process.
+        memory: also read the memory events, in this process; without the details.
 
     Raises:
         TraceError: the file was not written by torch.profiler, or no event in it can be read.
@@ -144,12 +148,17 @@ def read_trace(
         DptraceError: one of the processes died.
     """
     source = Source.of(file)
-    columns = DetailedColumns() if detailed else OperatorColumns() if operators else Columns()
-    with _decoder(source, columns, 1 if detailed or operators else jobs) as decoder:
+    columns = (
+        MemoryColumns() if memory else DetailedColumns() if detailed else OperatorColumns() if operators else Columns()
+    )
+    with _decoder(source, columns, 1 if detailed or operators or memory else jobs) as decoder:
         metadata, cut_off = read_into(source, columns, decoder)
     if not columns.kept:
         raise _no_events(source, columns, cut_off)
-    return _assemble(source, columns, metadata, cut_off, comm_patterns)
+    trace = _assemble(source, columns, metadata, cut_off, comm_patterns)
+    if isinstance(columns, MemoryColumns):
+        return dataclasses.replace(trace, memory=columns.memory_events(as_count(metadata.base) or 0))
+    return trace
 
 
 def _decoder(source: Source, columns: Columns, jobs: int) -> AbstractContextManager[ParallelDecoder | None]:
