@@ -15,7 +15,7 @@ from dptrace.timeline.model import Phase
 from dptrace.timeline.pipeline_actions import backward_actions
 from dptrace.timeline.steps import CpuSteps
 
-__all__ = ["MARK", "WRAPPER", "phases"]
+__all__ = ["MARK", "WRAPPER", "backward_starts", "phases"]
 
 MARK = "dptrace::"
 """Start of the labels that dptrace's recorder puts around a phase: ``dptrace::forward`` …"""
@@ -107,6 +107,11 @@ def _backward_functions(trace: Trace) -> NDArray[np.bool_]:
         return wrapped
     # Before torch 1.9 the engine had no event of its own: the nodes' operators replace it.
     return ops & trace.events_named(np.array([bool(_NODE.search(name)) for name in trace.names], np.bool_))
+
+
+def backward_starts(trace: Trace) -> Int64:
+    """Return when each backward function began, ascending."""
+    return trace.start_ns[_backward_functions(trace)]
 
 
 def _by_order(trace: Trace, steps: CpuSteps, backward: Int64, time: Int64) -> NDArray[np.uint8]:
