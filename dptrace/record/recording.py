@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -54,6 +55,7 @@ def record(
     options: dict[str, Any] | None = None,
     first_step: int = 0,
     damaged_checkpoints: Sequence[str] = (),
+    memory: bool = False,
 ) -> Recording:
     """Record the loop in the with block; call ``step()`` at the end of each pass.
 
@@ -74,6 +76,7 @@ def record(
         first_step: the step from which a resumed training continues; its last steps are recorded, after what remains
             of wait and warm-up.
         damaged_checkpoints: checkpoints that could not be read, and why, for the notes in run.json.
+        memory: also record each allocation and free.
 
     Raises:
         UsageError: the folder holds other files or a run, or the schedule is impossible.
@@ -82,7 +85,8 @@ def record(
     if settings is not None:
         steps, warmup, wait = settings.schedule(steps, warmup, wait)
     schedule = Schedule.of(steps, warmup, wait or 0).after(first_step)
-    plan = Plan.of(schedule, settings)
+    settings = settings or messages.LauncherSettings("", "")
+    plan = Plan.of(schedule, replace(settings, memory=settings.memory or memory))
     recording = Recording(plan, open_output(out, force), model, options, first_step)
     recording.notes += plan.resume_notes(first_step)
     recording.notes += [f"{checkpoint} could not be read and was skipped." for checkpoint in damaged_checkpoints]

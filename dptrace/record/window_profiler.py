@@ -69,6 +69,7 @@ class WindowProfiler:
             log=self._log,
             activities=_activities(device),
             record_shapes=not self._settings.light and _needs_shapes(device),
+            profile_memory=self._settings.memory,
         )
         with self._guard.ours():
             profile.start()

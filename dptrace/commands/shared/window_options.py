@@ -41,6 +41,7 @@ _OPTIONS = (
         help="Record with the script's own torch.profiler: its first trace becomes the run.",
     ),
     click.option("--light", is_flag=True, help="Record kernels and communication only: no operators, no shapes."),
+    click.option("--memory", is_flag=True, help="Also record each allocation and free, for dptrace analyze --memory."),
     click.option(
         "--timeout",
         type=click.FloatRange(0),
@@ -51,7 +52,9 @@ _OPTIONS = (
         "recorded; 0 waits for ever.",
     ),
 )
-WINDOW_OPTIONS = ("duration", "stop", "repeat", "every", "trigger", "attach", "use_script_profiler", "light", "timeout")
+WINDOW_OPTIONS = (
+    *("duration", "stop", "repeat", "every", "trigger", "attach", "use_script_profiler", "light", "memory", "timeout"),
+)
 _FOR_SCRIPTS = ("duration", "stop", "every", "trigger")
 
 
@@ -91,7 +94,7 @@ def _check_script_profiler(mode: str | None, options: dict[str, Any]) -> None:
     """Refuse options that set dptrace's profiler where the script's own is used."""
     if mode is not None:
         raise UsageError("--use-script-profiler is for a script that uses torch.profiler; a --mode has no profiler.")
-    given = [name for name in ("steps", "warmup", "wait", "duration", "trigger", "light") if options[name]]
+    given = [name for name in ("steps", "warmup", "wait", "duration", "trigger", "light", "memory") if options[name]]
     for name in given + _repeated(options):
         raise UsageError(
             f"--{name} is for dptrace's profiler; with --use-script-profiler, the schedule in the script decides."
@@ -126,6 +129,7 @@ def window_settings(options: dict[str, Any]) -> dict[str, Any]:
             "duration_s": options["duration"],
             "every": options["every"] or 0,
             "light": options["light"],
+            "memory": options["memory"],
         },
         "repeat": options["repeat"],
         "stop": options["stop"],

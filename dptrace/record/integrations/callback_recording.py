@@ -26,10 +26,19 @@ __all__ = ["CallbackRecording"]
 class CallbackRecording:
     """Records the first steps of a training between :meth:`begin` and :meth:`close`."""
 
-    def __init__(self, out: str | os.PathLike[str] | None, steps: int, warmup: int, wait: int | None, force: bool):
+    def __init__(
+        self,
+        out: str | os.PathLike[str] | None,
+        steps: int,
+        warmup: int,
+        wait: int | None,
+        force: bool,
+        memory: bool = False,
+    ) -> None:
         if out is not None and messages.LauncherSettings.from_environment() is None:
             RunFolder(Path(out)).check(force)  # before a training that would take hours
         self._settings: dict[str, Any] = {"steps": steps, "warmup": warmup, "wait": wait, "force": force}
+        self._settings["memory"] = memory
         self._out = out
         self._recording: Recording | None = None
         self._evaluation = EvaluationMarks()

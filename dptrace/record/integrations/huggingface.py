@@ -33,6 +33,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         wait: steps before the warm-up, in which the profiler's overhead is measured; by default none: it is measured
             after the recorded steps.
         force: replace an existing run.
+        memory: also record each allocation and free.
 
     Raises:
         UsageError: the folder holds other files or a run.
@@ -46,8 +47,9 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc]  # tr
         warmup: int = 3,
         wait: int | None = None,
         force: bool = False,
+        memory: bool = False,
     ) -> None:
-        self._recording = CallbackRecording(out, steps, warmup, wait, force)
+        self._recording = CallbackRecording(out, steps, warmup, wait, force, memory)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """Begin to record."""

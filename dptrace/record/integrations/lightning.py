@@ -70,6 +70,7 @@ def LightningCallback(
     warmup: int = 3,
     wait: int | None = None,
     force: bool = False,
+    memory: bool = False,
 ) -> Any:
     """Return a callback for the Trainer of ``lightning`` or ``pytorch_lightning``, which records steps of the training.
 
@@ -83,11 +84,12 @@ def LightningCallback(
         wait: steps before the warm-up, in which the profiler's overhead is measured; by default none: it is measured
             after the recorded steps.
         force: replace an existing run.
+        memory: also record each allocation and free.
 
     Raises:
         DptraceError: Lightning is not installed.
         UsageError: the folder holds other files or a run.
     """
     callback = type("LightningCallback", (_Hooks, *_bases()), {"__module__": __name__})()
-    callback._recording = CallbackRecording(out, steps, warmup, wait, force)
+    callback._recording = CallbackRecording(out, steps, warmup, wait, force, memory)
     return callback

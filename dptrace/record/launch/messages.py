@@ -73,6 +73,8 @@ class LauncherSettings:
     """Whether windows begin only when the launcher asks for them."""
     light: bool = False
     """Whether to record kernels and communication only."""
+    memory: bool = False
+    """Whether to record each allocation and free."""
     use_script_profiler: bool = False
     """Whether the traces of the script's own profiler are the recording."""
     script: bool = False

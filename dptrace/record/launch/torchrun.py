@@ -44,7 +44,7 @@ class Launch:
     mode: str | None
     """None for a user script, which ``record.script.runner`` runs."""
     schedule: dict[str, Any] = field(default_factory=dict)
-    """``steps``, ``warmup``, ``wait``, ``duration_s``, ``light`` …, as in LauncherSettings."""
+    """``steps``, ``warmup``, ``wait``, ``duration_s``, ``light``, ``memory`` …, as in LauncherSettings."""
     repeat: int = 1
     """How many runs to record."""
     stop: bool = False

@@ -14,6 +14,7 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(("steps", "warmup", "wait", *WINDOW_OPT
     "repeat": 1,
     "stop": False,
     "light": False,
+    "memory": False,
     "use_script_profiler": False,
     "timeout": 1800.0,
 }
@@ -36,6 +37,7 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(("steps", "warmup", "wait", *WINDOW_OPT
         ("ddp", {"use_script_profiler": True}, "--use-script-profiler"),
         (None, {"use_script_profiler": True, "steps": 3}, "--steps"),
         (None, {"use_script_profiler": True, "light": True}, "--light"),
+        (None, {"use_script_profiler": True, "memory": True}, "--memory"),
         (None, {"every": 20}, "--repeat"),
     ],
 )
@@ -47,12 +49,20 @@ def test_what_excludes_each_other_is_refused(mode: str | None, given: dict[str, 
 
 def test_options_reach_the_launch() -> None:
     """Those that ranks need are part of the schedule; a timeout of 0 means none."""
-    options = DEFAULTS | {"steps": 4, "repeat": 3, "every": 100, "stop": True, "light": True, "timeout": 0.0}
+    options = DEFAULTS | {
+        "steps": 4,
+        "repeat": 3,
+        "every": 100,
+        "stop": True,
+        "light": True,
+        "memory": True,
+        "timeout": 0.0,
+    }
     check_windows(None, options)
     settings = window_settings(options)
 
-    assert {"steps": 4, "every": 100, "light": True} == {
-        key: settings["schedule"][key] for key in ("steps", "every", "light")
+    assert {"steps": 4, "every": 100, "light": True, "memory": True} == {
+        key: settings["schedule"][key] for key in ("steps", "every", "light", "memory")
     }
     assert (3, True, None, None) == tuple(settings[key] for key in ("repeat", "stop", "trigger", "timeout_s"))
 
