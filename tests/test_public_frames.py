@@ -14,11 +14,13 @@ import dptrace
 from dptrace.comparison.compare import Comparison
 from dptrace.run.run import Run
 from tests.analysis.cross_rank.test_pipeline_bubble import gpipe, run_of
+from tests.support.memory_files import memory_run
 from tests.support.paths import TRACES
 
 RUN_FRAMES = (
     *("steps", "totals", "idle_causes", "collectives", "kernels", "pipeline", "pipeline_actions"),
     *("matched_collectives", "clock_offsets", "stragglers", "findings"),
+    *("memory", "memory_usage", "memory_blocks", "memory_over_time", "allocator_calls"),
 )
 COMPARISON_FRAMES = "figures", "ranks", "collectives", "kernels"
 KINDS = {"int": "i", "Int64": "i", "float": "f", "bool": "b", "str": "OTU", "None": "fO", "tuple": "O", "dict": "O"}
@@ -62,10 +64,11 @@ def check(method: Callable[..., Any], frames: list[pd.DataFrame]) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs() -> list[Run]:
-    """Open runs with and without communication, and make one of a pipeline."""
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    """Open runs with and without communication and with memory events, and make one of a pipeline."""
     recorded = [dptrace.open(TRACES / name) for name in ("interleaved_cpu_2ranks", "naive_cpu_2ranks", "single_cpu")]
-    return [*recorded, run_of(gpipe(2, 4), 10, 20)]
+    remembered = dptrace.open(memory_run(tmp_path_factory.mktemp("memory")))
+    return [*recorded, remembered, run_of(gpipe(2, 4), 10, 20)]
 
 
 @pytest.mark.parametrize("name", RUN_FRAMES)
@@ -78,7 +81,7 @@ def test_a_runs_frames_are_documented(name: str, runs: list[Run]) -> None:
 @pytest.mark.parametrize("name", COMPARISON_FRAMES)
 def test_a_comparisons_frames_are_documented(name: str, runs: list[Run]) -> None:
     """Each column of each table of a comparison, with its dtype and unit."""
-    interleaved, naive, single, _ = runs
+    interleaved, naive, single, *_ = runs
     compared = [dptrace.compare(naive, interleaved), dptrace.compare(single, single)]
     check(getattr(Comparison, name), [getattr(comparison, name)() for comparison in compared])
 

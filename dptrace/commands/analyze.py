@@ -20,12 +20,15 @@ from dptrace.commands.shared.output import (
 )
 from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.reading import open_with_progress
+from dptrace.commands.shared.snapshots import print_snapshots, snapshots_in
 from dptrace.commands.shared.workload_options import WORKLOAD_OPTIONS, with_workload, workload_options
 from dptrace.core.files import check_output
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from dptrace.run.run import Run
 
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 @run_options
 @click.option("--all", "every", is_flag=True, help="Print every table in full: each step, rank and collective.")
 @click.option("--collectives", is_flag=True, help="Print a row for each collective; as a table, or with --csv.")
+@click.option("--memory", is_flag=True, help="Print memory: peaks, what was alive at them; with --json, add it.")
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print a CSV row for each rank and step (times in ns).")
 @click.option("--hta-compat", "as_hta", is_flag=True, help="HTA's temporal breakdown and overlap, as HTA defines them.")
@@ -65,11 +69,17 @@ def command(
       dptrace analyze rank0.json.gz rank1.json.gz --csv > split.csv
       dptrace analyze runs/llama --params 7B --tokens 4M
       dptrace analyze runs/ddp --json | jq '.ranks[0].total'
+      dptrace analyze runs/ddp --memory
       dptrace analyze s3://bucket/run --dask tcp://scheduler:8786
     """
     workload = {name: shown.pop(name) for name in WORKLOAD_OPTIONS}
     output_options = _OutputOptions(**shown)
     output_options.check()
+    if output_options.memory and (files := snapshots_in(paths)):
+        if selection or dask or any(workload.values()) or output_options.as_csv:
+            raise UsageError("A memory snapshot has no steps, ranks or rows: --memory takes --json, --all and -o here.")
+        print_snapshots(files, output_options.as_json, output_options.every, output_options.output)
+        return
     if output_options.as_hta:
         given = any(value is not None for value in workload.values())
         if (
@@ -82,8 +92,10 @@ def command(
             raise UsageError("--hta-compat can be combined with --json, --csv, --all, --strict and -o only.")
         _hta_compat(paths, output_options, read_options.strict, verbosity)
     else:
-        # Some steps' figures are computed from the intervals.
-        figures_only = selection.steps is None
+        # Some steps' figures are computed from the intervals, and memory from the files.
+        figures_only = selection.steps is None and not output_options.memory
+        if dask and output_options.memory:
+            raise UsageError("--memory reads the files again, and --dask returns figures only; leave one of them out.")
         if dask and not figures_only:
             raise UsageError("--steps needs every interval, and --dask returns figures only; leave one of them out.")
         read_options = replace(read_options, figures_only=figures_only, dask=dask)
@@ -92,7 +104,8 @@ def command(
     if output_options.output is not None:
         print_hint(f"Wrote {output_options.output}.", verbosity)
     elif output_options.as_tables and not output_options.as_hta:
-        print_hint(f"Next: dptrace view {quoted_paths(paths)}", verbosity)
+        view = " --view memory" if output_options.memory else ""
+        print_hint(f"Next: dptrace view {quoted_paths(paths)}{view}", verbosity)
 
 
 @dataclass(frozen=True)
@@ -101,6 +114,7 @@ class _OutputOptions:
 
     every: bool
     collectives: bool
+    memory: bool
     as_json: bool
     as_csv: bool
     as_hta: bool
@@ -118,7 +132,9 @@ class _OutputOptions:
             raise UsageError("Choose one of --json and --csv.")
         if self.as_json and self.collectives:
             raise UsageError("--json already contains the collectives; leave --collectives out.")
-        if not self.align and (self.as_csv or self.collectives or self.as_hta):
+        if self.memory and (self.collectives or self.as_hta):
+            raise UsageError("--memory prints tables of its own; leave --collectives and --hta-compat out.")
+        if not self.align and (self.as_csv or self.collectives or self.as_hta or (self.memory and not self.as_json)):
             raise UsageError("--no-align only changes figures across ranks; leave it out here.")
         if self.output is None:
             return
@@ -144,18 +160,28 @@ def _hta_compat(paths: tuple[str, ...], output_options: _OutputOptions, strict: 
     print_notes(compat.notes)
 
 
+def _frame(run: Run, output_options: _OutputOptions) -> pd.DataFrame:
+    if output_options.memory:
+        return run.memory()
+    return run.collectives() if output_options.collectives else run.steps()
+
+
 def _print(run: Run, output_options: _OutputOptions) -> None:
     output, every = output_options.output, output_options.every
     if not output_options.as_tables:
         if output_options.as_json:
-            emit(json_text(run.to_dict(output_options.align)), output)
+            emit(json_text(run.to_dict(output_options.align, output_options.memory)), output)
         else:
-            emit(csv_text(run.collectives() if output_options.collectives else run.steps()), output)
+            emit(csv_text(_frame(run, output_options)), output)
         print_notes(run.notes)
         return
     from dptrace.viewers.terminal.summary import print_collectives, print_run
 
-    if output_options.collectives:
+    if output_options.memory:
+        from dptrace.viewers.terminal.memory_tables import print_memory
+
+        print_tables(lambda console: print_memory(run, console, every), output)
+    elif output_options.collectives:
         print_tables(lambda console: print_collectives(run, console, every), output)
     else:
         print_tables(lambda console: print_run(run, console, every, output_options.align), output)

@@ -12,6 +12,7 @@ from dptrace.analysis.per_gpu.split import Split
 from dptrace.errors import DptraceError
 from dptrace.run import tables
 from dptrace.run.kernels import KernelTables
+from dptrace.run.memory_tables import MemoryTables
 from dptrace.run.renamed import RenamedMethods
 from dptrace.run.utilization_tables import UtilizationTables
 from dptrace.timeline.model import Timeline
@@ -33,7 +34,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True, repr=False)
-class Run(KernelTables, UtilizationTables, RenamedMethods):
+class Run(KernelTables, MemoryTables, UtilizationTables, RenamedMethods):
     """The recording of one job: a timeline per GPU, sorted by rank and device. :func:`dptrace.open` reads one."""
 
     path: str
@@ -353,12 +354,15 @@ class Run(KernelTables, UtilizationTables, RenamedMethods):
 
         return hta_analysis(self, include_last_profiler_step)
 
-    def to_dict(self, align: bool = True) -> dict[str, Any]:
+    def to_dict(self, align: bool = True, memory: bool = False) -> dict[str, Any]:
         """Return the figures as plain data, as ``dptrace analyze --json`` prints them.
 
         Args:
             align: correct clocks that are off before ranks are compared.
+            memory: add the memory of each rank and device, for which its file is read again.
         """
+        from dptrace.run.memory import memory_dicts, memory_notes
+
         across = self.cross_rank if align else self.analyze_cross_rank(align=False)
         staged = any(len(timeline.actions) for timeline in self.timelines)
         return {
@@ -366,10 +370,11 @@ class Run(KernelTables, UtilizationTables, RenamedMethods):
             "run": self.path,
             "world_size": self.world_size,
             "ranks": [tables.rank_dict(*pair) for pair in zip(self.devices, across.exposed_waits, strict=True)],
-            "notes": [*self.notes, *across.notes],
+            "notes": [*self.notes, *across.notes, *(memory_notes(self) if memory else ())],
             **({"pipelines": tables.pipeline_dicts(self._pipelines(across), self.timelines)} if staged else {}),
             **self.efficiency_dict(),
             **across.to_dict(),
+            **({"memory": memory_dicts(self)} if memory else {}),
         }
 
     def __repr__(self) -> str:

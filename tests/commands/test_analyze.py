@@ -14,6 +14,7 @@ from dptrace.analysis.cross_rank.exposed_wait import WAIT_FIGURES
 from dptrace.analysis.per_gpu.split import FIGURES
 from dptrace.commands.shared.main import cli
 from tests.support.kineto_files import KinetoFile, training_step
+from tests.support.memory_files import memory_run
 
 
 @pytest.fixture
@@ -140,3 +141,33 @@ def test_htas_figures_are_given_by_our_own_code(tmp_path: Path) -> None:
 def test_no_option_is_ignored(form: str, folder: Path) -> None:
     """--no-align changes nothing in a table of each rank's own figures, so it is refused there."""
     assert 2 == run(folder, form, "--no-align").exit_code
+
+
+def test_memory_has_tables_csv_and_json(tmp_path: Path) -> None:
+    """What was alive at the peak; the peak of each step and phase as CSV; all of it in the document of --json."""
+    path = memory_run(tmp_path)
+    tables, rows, data, plain = (
+        run(path, "-q", *form) for form in (["--memory"], ["--memory", "--csv"], ["--memory", "--json"], ["--json"])
+    )
+
+    assert "optimizer state" in tables.stdout
+    assert "rank,device,step,phase,peak_bytes,reserved_bytes" == rows.stdout.splitlines()[0]
+    assert [1340, 1340] == [device["peak"]["bytes"] for device in json.loads(data.stdout)["memory"]]
+    assert "memory" not in json.loads(plain.stdout)
+
+
+@pytest.mark.parametrize("other", [["--collectives"], ["--dask", "local"], ["--hta-compat"], ["--no-align"]])
+def test_memory_excludes_what_it_would_ignore(folder: Path, other: list[str]) -> None:
+    """No option is accepted and ignored."""
+    result = run(folder, "--memory", *other)
+
+    assert 2 == result.exit_code
+    assert "--memory" in result.stderr or other[0] in result.stderr
+
+
+def test_memory_that_was_not_recorded_is_said(folder: Path) -> None:
+    """With how to record it."""
+    result = run(folder, "--memory")
+
+    assert 0 == result.exit_code
+    assert "dptrace record --memory" in " ".join(result.stdout.split())

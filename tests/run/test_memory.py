@@ -1,0 +1,102 @@
+"""The memory of a run: rows of peaks, uses, blocks and calls, and the same as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import dptrace
+from dptrace.errors import DptraceError
+from dptrace.run.memory import NO_MEMORY, device_reports, memory_dicts, memory_notes, unallocated_bytes
+from dptrace.run.run import Run
+from tests.support.kineto_files import KinetoFile
+from tests.support.memory_files import GOLDEN, memory_run, training_file
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A run of two ranks with a GPU each."""
+    return dptrace.open(memory_run(tmp_path))
+
+
+def test_each_rank_has_its_peak_and_what_was_alive_then(run: Run) -> None:
+    """The step's gradients, its activation and the optimizer state, on top of what was there before."""
+    [first, second] = memory_dicts(run)
+
+    assert (0, 1) == (first["rank"], second["rank"])
+    assert (1340, 4096, "ProfilerStep#1", "backward") == tuple(
+        first["peak"][key] for key in ("bytes", "reserved_bytes", "step", "phase")
+    )
+    assert (1000, False, 16, 0) == tuple(
+        first[key] for key in ("baseline_bytes", "counts_from_recording", "events", "out_of_memory")
+    )
+    assert {"before recording": 1000, "optimizer state": 200, "gradients": 100, "activations": 40} == {
+        kind["name"]: kind["peak_bytes"] for kind in first["kinds"] if kind["peak_bytes"]
+    }
+    assert [(200, "optimizer state"), (100, "gradients"), (40, "activations")] == [
+        (block["bytes"], block["kind"]) for block in first["blocks"]
+    ]
+    assert [("cudaMalloc", 1, 1)] == [(c["name"], c["count"], c["in_steps"]) for c in first["allocator_calls"]]
+    assert 4096 - 1000 == first["unallocated_bytes"]
+
+
+def test_a_selection_has_its_own_peak(run: Run) -> None:
+    """Of rank 1 and step 0 only; the blocks that were alive at that peak have their origin."""
+    part = run.select(ranks=[1], steps=(0, 0))
+    [report] = device_reports(part)
+
+    assert (1, 1300, "ProfilerStep#0") == (report.rank, report.peak.bytes, report.step_name(report.peak.step))
+    assert {"ProfilerStep#0"} == set(part.memory()["step"])
+    assert 1 == int(part.allocator_calls()["in_steps"].sum())
+    assert run.select(steps=(1, 1)).allocator_calls().empty
+
+
+def test_ranks_alone_select_no_steps(run: Run) -> None:
+    """What is outside of all steps stays where only ranks are chosen."""
+    [report] = device_reports(run.select(ranks=[0]))
+
+    assert report.steps is None
+    assert unallocated_bytes(report) == unallocated_bytes(device_reports(run)[0])
+
+
+def test_json_has_memory_only_when_asked(run: Run) -> None:
+    """Plain analysis reads no file twice."""
+    assert "memory" not in run.to_dict()
+    assert 2 == len(json.loads(json.dumps(run.to_dict(memory=True)["memory"])))
+
+
+def test_a_run_without_memory_events_says_how_to_record_them(tmp_path: Path) -> None:
+    """Tables are empty then, and a note says so."""
+    KinetoFile().op("aten::add", 10, 20).label("ProfilerStep#0", 5, 30).write(tmp_path / "a.json")
+    run = dptrace.open(tmp_path / "a.json")
+
+    assert [NO_MEMORY] == memory_notes(run)
+    assert [] == memory_dicts(run)
+
+
+def test_what_limits_the_figures_is_noted(tmp_path: Path) -> None:
+    """Events that are missing from the file, and events that could not be read."""
+    file = training_file()
+    file.memory(60, 8, 9, allocated=5000, device=0).memory(61, 8, 9, allocated=5000, device=0)
+    file.events[-1]["args"]["Bytes"] = "many"
+    notes = memory_notes(dptrace.open(file.write(tmp_path / "a.json")))
+
+    assert 2 == len(notes)
+    assert "1 memory event left out" in notes[0]
+    assert "GPU 0" in notes[1]
+
+
+def test_a_file_that_has_gone_is_noted(tmp_path: Path) -> None:
+    """Memory is read from the files after the figures."""
+    run = dptrace.open(memory_run(tmp_path), cache=False)
+    (tmp_path / "rank1.json").unlink()
+
+    assert ["Rank 1: its file can't be read again, so its memory is unknown."] == memory_notes(run)
+
+
+def test_figures_only_has_no_memory() -> None:
+    """The message says what to do."""
+    with pytest.raises(DptraceError, match="figures_only"):
+        memory_dicts(dptrace.open(GOLDEN, figures_only=True))
