@@ -16,6 +16,7 @@ NAMES = {
     "bandwidth": "each collective's bandwidth by its size, with the fitted line",
     "buckets": "how long each DDP bucket, or like collectives, took",
     "idle": "why each rank was idle",
+    "memory": "allocated and reserved memory of each device over time, by kind",
     "pipeline": "each stage's forward and backward of each micro-batch, and the bubble",
     "findings": "what matters most, by what it costs, and what to do",
 }
