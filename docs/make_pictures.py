@@ -56,6 +56,8 @@ def view_pictures() -> None:
         run = dptrace.open(str(ROOT / "traces" / f"{mode}_cpu_2ranks"))
         file = f"view_{name}.svg" if name != "gantt" else f"gantt_{mode}.svg"
         (IMAGES / file).write_text(picture(VIEWS[name], run), encoding="utf-8")
+    remembered = dptrace.open(str(ROOT / "tests" / "golden" / "memory_cpu"))
+    (IMAGES / "view_memory.svg").write_text(picture(VIEWS["memory"], remembered), encoding="utf-8")
 
 
 def explanation_picture(name: str, step: int, path: Path, height: int, **options: float) -> None:
