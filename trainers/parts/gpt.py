@@ -9,13 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
+from dptrace.record.options.models import DECODERS
 from dptrace.record.options.validation import SAMPLES
 
-SIZES = {
-    "gpt-tiny": {"width": 128, "depth": 4, "heads": 4, "vocabulary": 512, "context": 64},  # 0.9 million parameters
-    "gpt-small": {"width": 768, "depth": 12, "heads": 12, "vocabulary": 32_768, "context": 512},  # 135.8 million
-}
-"""gpt-small has GPT-2 small's width, depth and heads, a vocabulary that is a power of two, and half its context."""
+SIZES = DECODERS
 
 
 class Attention(nn.Module):

@@ -8,15 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from dptrace.record.options.models import WIDTHS as WIDTHS
 from dptrace.record.options.validation import SAMPLES
-
-WIDTHS = {
-    "small": [784, 1024, 512, 256, 10],  # 1.5 million parameters
-    "medium": [784, 2048, 2048, 1024, 512, 10],  # 8.4 million
-    "large": [784, 4096, 4096, 2048, 2048, 1024, 512, 10],  # 35.2 million
-    "xlarge": [784, 4096, 4096, 4096, 2048, 2048, 1024, 512, 10],  # 52.0 million
-}
-"""Neurons in each layer. Deep, so that one layer's gradients can travel while the next one's are computed."""
 
 
 def build(name: str) -> nn.Sequential:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["MLPS", "MODELS", "Model"]
+__all__ = ["DECODERS", "MLPS", "MODELS", "WIDTHS", "Model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,22 @@ class Model:
     """Tokens in a sample, for decoders."""
 
 
-MLPS = ("small", "medium", "large", "xlarge")
+WIDTHS = {
+    "small": [784, 1024, 512, 256, 10],  # 1.5 million parameters
+    "medium": [784, 2048, 2048, 1024, 512, 10],  # 8.4 million
+    "large": [784, 4096, 4096, 2048, 2048, 1024, 512, 10],  # 35.2 million
+    "xlarge": [784, 4096, 4096, 4096, 2048, 2048, 1024, 512, 10],  # 52.0 million
+}
+"""Neurons in each layer of the MLPs. Deep, so that one layer's gradients can travel while the next one's are
+computed."""
+
+DECODERS = {
+    "gpt-tiny": {"width": 128, "depth": 4, "heads": 4, "vocabulary": 512, "context": 64},  # 0.9 million parameters
+    "gpt-small": {"width": 768, "depth": 12, "heads": 12, "vocabulary": 32_768, "context": 512},  # 135.8 million
+}
+"""gpt-small has GPT-2 small's width, depth and heads, a vocabulary that is a power of two, and half its context."""
+
+MLPS = tuple(WIDTHS)
 
 MODELS = {
     "small": Model("MLP of 1.5 million parameters", 1024, "sgd", 0.01, blocks=False, tp_units=256),

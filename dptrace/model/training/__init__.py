@@ -1,0 +1,1 @@
+"""What a training takes: parameters, memory, FLOPs, communication and time of a step, computed from a description."""

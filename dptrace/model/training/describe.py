@@ -1,0 +1,256 @@
+"""A description of a training, as a person gives it, completed to plans: what is not given is assumed, and said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from dptrace.errors import UsageError
+from dptrace.model.training.activations import RECOMPUTE
+from dptrace.model.training.hardware import gpu_named
+from dptrace.model.training.layout import STRATEGIES, Layout, strategy_layout
+from dptrace.model.training.network import BETWEEN, WITHIN, Network, parse_link
+from dptrace.model.training.pipeline import SCHEDULES
+from dptrace.model.training.plan import Plan
+from dptrace.model.training.shape import FAMILIES, ModelShape, assumed_shape, decoder_shape
+from dptrace.model.training.state import OPTIMIZERS, PRECISIONS
+
+__all__ = ["Description"]
+
+_SAMPLES_EACH = 8
+"""Samples of each GPU in a step, unless the batch is given."""
+_ALIKE, _DIFFERENT = 0.01, 0.25
+"""Relative difference between the given number of parameters and that of the shape: below the first nothing is said,
+above the second they are of different models."""
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a training; None where it is not given."""
+
+    params: float | None = None
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    kv_heads: int | None = None
+    mlp: int | None = None
+    vocab: int | None = None
+    seq: int = 2048
+    family: str = "gpt"
+    experts: int = 1
+    top_k: int = 2
+    precision: str = "bf16"
+    optimizer: str = "adam"
+    master_weights: bool | None = None
+    gradient_bytes: int | None = None
+    batch: int | None = None
+    micro_batch: int | None = None
+    recompute: str | None = None
+    attention: str = "standard"
+    dropout: bool | None = None
+    gpus: int = 8
+    gpu: str = "h100"
+    gpu_memory: float | None = None
+    gpus_per_node: int = 8
+    link: str = "nvlink4,ib-ndr"
+    strategy: str | None = None
+    tp: int | None = None
+    pp: int | None = None
+    ep: int | None = None
+    zero: int | None = None
+    schedule: str = "1f1b"
+    virtual_stages: int = 2
+    mfu: float | None = None
+
+    def check(self) -> None:
+        """Refuse names that are not known, and a model without a size.
+
+        Raises:
+            UsageError: the message names the option.
+        """
+        known = (
+            ("family", FAMILIES),
+            ("precision", tuple(PRECISIONS)),
+            ("optimizer", tuple(OPTIMIZERS)),
+            ("recompute", (None, *RECOMPUTE)),
+            ("attention", ("standard", "flash")),
+            ("strategy", (None, *STRATEGIES)),
+            ("schedule", SCHEDULES),
+        )
+        for name, choices in known:
+            if (value := getattr(self, name)) not in choices:
+                raise UsageError(f"--{name} {value}: choose from {', '.join(filter(None, choices))}.")
+        if self.params is None and (self.layers is None or self.hidden is None):
+            raise UsageError("Give the size of the model: --params 7e9, or --layers and --hidden.")
+        if self.ep and self.experts == 1:
+            raise UsageError("--ep spreads experts over GPUs: add --experts.")
+
+    def shape(self) -> ModelShape:
+        """Return the model's shape.
+
+        Raises:
+            UsageError: parameters and shape are of different models.
+        """
+        if self.layers is None or self.hidden is None:
+            assert self.params is not None
+            layers, hidden, heads = assumed_shape(self.params)
+            layers, hidden = self.layers or layers, self.hidden or hidden
+            heads = self.heads or (heads if self.hidden is None else max(1, hidden // 128))
+        else:
+            layers, hidden, heads = self.layers, self.hidden, self.heads or 0
+        shape = decoder_shape(
+            layers,
+            hidden,
+            heads=heads or None,
+            key_value_heads=self.kv_heads,
+            mlp=self.mlp,
+            vocabulary=self.vocab or (32_000 if self.family == "llama" else 51_200),
+            sequence=self.seq,
+            family=self.family,
+            experts=self.experts,
+            top_k=self.top_k if self.experts > 1 else 1,
+            counted=self.params,
+        )
+        if self.layers and self.hidden and abs(shape.scale - 1) > _DIFFERENT:
+            raise UsageError(
+                f"--params {self.params:g}: {layers} layers of {hidden} have {shape.shape_parameters:.3g} parameters. "
+                "Leave one of them out."
+            )
+        return shape
+
+    def network(self) -> Network:
+        """Return the links, with the share of their nominal bandwidth that collectives reach.
+
+        Raises:
+            UsageError: a link is not known.
+        """
+        within, _, between = self.link.partition(",")
+        near = parse_link(within)
+        return Network(near.derated(WITHIN), parse_link(between or within).derated(BETWEEN), self.gpus_per_node)
+
+    def layouts(self) -> Iterator[Layout]:
+        """Yield the layouts that the description allows, one strategy after the other."""
+        named = [self.strategy] if self.strategy else [name for name in STRATEGIES if self._sensible(name)]
+        for name in named:
+            yield from self.layouts_of(name)
+
+    def _sensible(self, strategy: str) -> bool:
+        # fsdp is zero3; without experts there is nothing to spread.
+        return strategy != "zero3" and (strategy != "ep" or self.experts > 1)
+
+    def layouts_of(self, strategy: str) -> Iterator[Layout]:
+        """Yield the layouts of a strategy: one, unless it has degrees that are not given.
+
+        Raises:
+            UsageError: no degree fits.
+        """
+        tensor = [self.tp] if self.tp or strategy not in ("tp", "3d") else _powers(self.gpus_per_node)
+        stages = [self.pp] if self.pp or strategy not in ("pp", "3d") else _powers(self.gpus)
+        several = len(tensor) * len(stages) > 1
+        found, refused = [], None
+        for split in tensor:
+            for depth in stages:
+                try:
+                    layout = self._layout(strategy, split, depth)
+                except UsageError as error:
+                    refused = error
+                    continue
+                if not several or self._possible(layout):
+                    found.append(layout)
+        if not found:
+            raise refused or UsageError(f"{strategy}: no degrees fit {self.gpus} GPUs and this model.")
+        yield from found
+
+    def layout(self, strategy: str, gpus: int | None = None) -> Layout:
+        """Return the layout of a strategy with usual degrees where none are given.
+
+        Raises:
+            UsageError: the degrees do not divide the number of GPUs.
+        """
+        return self._layout(strategy, self.tp, self.pp, gpus)
+
+    def _layout(self, strategy: str, tensor: int | None, stages: int | None, gpus: int | None = None) -> Layout:
+        return strategy_layout(
+            strategy,
+            gpus or self.gpus,
+            gpus_per_node=self.gpus_per_node,
+            tensor=tensor,
+            stages=stages,
+            expert=self.ep,
+            zero=self.zero,
+            experts=self.experts,
+            schedule=self.schedule,
+            virtual_stages=self.virtual_stages if self.schedule == "interleaved" else 1,
+        )
+
+    def _possible(self, layout: Layout) -> bool:
+        shape = self.shape()
+        splits = layout.tensor > 1 or layout.strategy not in ("tp", "3d")
+        staged = layout.stages > 1 or layout.strategy not in ("pp", "3d")
+        return splits and staged and not shape.heads % layout.tensor and layout.stages <= shape.layers
+
+    @property
+    def samples(self) -> int:
+        """Return the samples of a step."""
+        return self.batch or _SAMPLES_EACH * self.gpus
+
+    def plans(self, layout: Layout) -> Iterator[Plan]:
+        """Yield the plans of a layout: with each size of the micro-batch and each recomputation that is not given.
+
+        Raises:
+            UsageError: the batch can't be divided.
+        """
+        batch = self.samples
+        if batch % layout.data:
+            raise UsageError(f"--batch {batch}: must be divisible by the {layout.data} data-parallel GPUs.")
+        each = batch // layout.data
+        sizes = [self.micro_batch] if self.micro_batch else [size for size in _powers(64) if each % size == 0]
+        for recompute in [self.recompute] if self.recompute else RECOMPUTE:
+            for size in sizes:
+                plan = self.plan(layout, batch, size, recompute)
+                plan.check()
+                yield plan
+
+    def plan(self, layout: Layout, batch: int, micro_batch: int, recompute: str) -> Plan:
+        """Return one plan."""
+        gpu = gpu_named(self.gpu)
+        if self.gpu_memory:
+            gpu = msgspec.structs.replace(gpu, memory_bytes=self.gpu_memory)
+        return Plan(
+            shape=self.shape(),
+            layout=layout,
+            gpu=gpu,
+            network=self.network(),
+            batch=batch,
+            micro_batch=micro_batch,
+            precision=self.precision,
+            optimizer=self.optimizer,
+            master=self.master_weights,
+            gradient_bytes=self.gradient_bytes,
+            recompute=recompute,
+            flash=self.attention == "flash",
+            dropout=self.family == "gpt" if self.dropout is None else self.dropout,
+            share=self.mfu,
+        )
+
+    def assumptions(self) -> list[str]:
+        """Return what was not given, a sentence each."""
+        shape = self.shape()
+        said = []
+        if self.layers is None or self.hidden is None:
+            said.append(
+                f"Shape assumed from the number of parameters: {shape.layers} layers, hidden size {shape.hidden:,}, "
+                f"{shape.heads} heads."
+            )
+        elif abs(shape.scale - 1) > _ALIKE:
+            said.append(
+                f"The shape has {shape.shape_parameters:.4g} parameters; figures are scaled to the {self.params:.4g} "
+                "given."
+            )
+        if self.batch is None:
+            said.append(f"Batch assumed: {_SAMPLES_EACH} samples for each GPU, {_SAMPLES_EACH * self.gpus} together.")
+        return said
+
+
+def _powers(most: int) -> list[int]:
+    return [1 << power for power in range(most.bit_length()) if 1 << power <= most]

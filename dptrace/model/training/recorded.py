@@ -1,0 +1,110 @@
+"""What the ranks of a recorded training hold by the formulas, as the mean over the ranks.
+
+Which part of the model a rank holds depends on the mode (see dptrace.record.options.modes): all of it, a shard, the
+shares of the split layers, or its stages. Means need no knowledge of where a stage or a shard ends.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+
+from dptrace.model.training.state import StateBytes
+
+__all__ = [
+    "RecordedModel",
+    "RecordedTraining",
+    "decoder_split",
+    "mean_state",
+    "perceptron_activations",
+    "perceptron_parameters",
+    "perceptron_split",
+]
+
+_WHOLE = ("single", "naive", "interleaved", "ddp", "async-after", "accumulate", "ring", "hierarchical")
+
+
+class RecordedModel(msgspec.Struct, frozen=True):
+    """How many numbers a model trains, and how many of them can be divided."""
+
+    parameters: float
+    split: float = 0.0
+    """Of them, those in layers that tensor parallelism splits."""
+    experts: float = 0.0
+    """Of them, those of experts."""
+
+
+class RecordedTraining(msgspec.Struct, frozen=True, kw_only=True):
+    """How a recorded training was spread over its ranks."""
+
+    mode: str
+    ranks: int
+    number_bytes: int
+    """Of a parameter, its gradient, and each number of the optimizer."""
+    optimizer_numbers: float
+    """That the optimizer keeps for each parameter."""
+    ranks_per_node: int | None = None
+    tensor: int = 2
+    stages: int = 2
+
+
+def mean_state(model: RecordedModel, training: RecordedTraining) -> StateBytes | None:
+    """Return the bytes of the mean rank, without padding; None for a mode whose formula is not known."""
+    held = _held_shares(model, training)
+    if held is None:
+        return None
+    one = training.number_bytes * model.parameters
+    parameters, gradients, optimizer = held
+    return StateBytes(one * parameters, one * gradients, one * optimizer * training.optimizer_numbers)
+
+
+def _held_shares(model: RecordedModel, training: RecordedTraining) -> tuple[float, float, float] | None:
+    """Return the shares of parameters, gradients and optimizer state that a rank holds."""
+    mode, ranks = training.mode, training.ranks
+    if mode in _WHOLE:
+        return 1.0, 1.0, 1.0
+    if mode in ("zero1", "zero2"):
+        return 1.0, 1.0 if mode == "zero1" else 1 / ranks, 1 / ranks
+    split = model.split / model.parameters
+    alike = {
+        "fsdp": 1 / ranks,
+        "hsdp": 1 / (training.ranks_per_node or max(1, ranks // 2)),
+        "tp": 1 - split + split / ranks,
+        "tp-sp": 1 - split + split / ranks,
+        "dp-tp": 1 - split + split / training.tensor,
+        "pp": 1 / ranks,
+        "3d": (1 - split + split / training.tensor) / training.stages,
+        "moe": 1 - model.experts / model.parameters * (1 - 1 / ranks),
+    }.get(mode)
+    return None if alike is None else (alike, alike, alike)
+
+
+def decoder_split(layers: int, hidden: int) -> float:
+    """Return the parameters in the split layers of a decoder, without what every rank keeps: norms, ends, row biases.
+
+    >>> decoder_split(4, 128)
+    790016
+    """
+    return layers * (12 * hidden * hidden + 7 * hidden)
+
+
+def perceptron_split(widths: tuple[int, ...]) -> float:
+    """Return the parameters in the split layers of a perceptron: of each pair, all but the second's bias."""
+    layers = list(pairwise(widths))
+    pairs = zip(layers[::2], layers[1::2], strict=False)
+    return sum(first[0] * first[1] + first[1] + second[0] * second[1] for first, second in pairs)
+
+
+def perceptron_parameters(widths: tuple[int, ...]) -> int:
+    """Return the parameters of a perceptron.
+
+    >>> perceptron_parameters((784, 1024, 512, 256, 10))
+    1462538
+    """
+    return sum(inputs * outputs + outputs for inputs, outputs in pairwise(widths))
+
+
+def perceptron_activations(widths: tuple[int, ...], batch: float, number_bytes: int = 4) -> float:
+    """Return the bytes that forward keeps: each layer's input, and the probabilities of the classes."""
+    return batch * sum(widths) * number_bytes

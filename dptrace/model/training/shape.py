@@ -1,0 +1,190 @@
+"""The shape of a transformer decoder, and how many parameters follow from it.
+
+The counts are those of GPT-2 and Megatron-LM (Narayanan et al., arXiv 2104.04473, equation 2) and, with a gated MLP
+and fewer key and value heads, those of LLaMA (Touvron et al., arXiv 2302.13971).
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+__all__ = ["FAMILIES", "ModelShape", "assumed_shape", "decoder_shape"]
+
+
+class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
+    """A decoder: embedding, equal layers of attention and MLP, and a head."""
+
+    layers: int
+    hidden: int
+    heads: int
+    key_value_heads: int
+    mlp: int
+    """Width inside of the MLP."""
+    vocabulary: int
+    sequence: int
+    """Tokens in a sample."""
+    gated: bool = False
+    """Whether the MLP has three matrices (SwiGLU) instead of two."""
+    bias: bool = True
+    tied: bool = False
+    """Whether the head uses the embedding's table."""
+    positions: bool = True
+    """Whether positions have a table of their own."""
+    experts: int = 1
+    """MLPs in each layer, to some of which a router sends each token."""
+    top_k: int = 1
+    """Experts that a token goes to."""
+    counted: float | None = None
+    """Number of parameters, where it was given instead of the shape or beside it."""
+
+    @property
+    def key_value_width(self) -> float:
+        """Width of a token's keys, and of its values."""
+        return self.hidden * self.key_value_heads / self.heads
+
+    @property
+    def attention_parameters(self) -> float:
+        """Parameters of a layer without its MLPs: four projections, and two normalizations."""
+        width, narrow = self.hidden, self.key_value_width
+        biases = 2 * width + 2 * narrow if self.bias else 0
+        norms = 4 * width if self.bias else 2 * width
+        return 2 * width * width + 2 * width * narrow + biases + norms
+
+    @property
+    def expert_parameters(self) -> float:
+        """Parameters of one MLP."""
+        matrices = 3 if self.gated else 2
+        biases = (matrices - 1) * self.mlp + self.hidden if self.bias else 0
+        return matrices * self.hidden * self.mlp + biases
+
+    @property
+    def router_parameters(self) -> float:
+        """Parameters of a layer's router."""
+        return self.hidden * self.experts if self.experts > 1 else 0
+
+    @property
+    def dense_layer_parameters(self) -> float:
+        """Parameters of a layer that every token uses, without experts if there are several."""
+        mlp = self.expert_parameters if self.experts == 1 else self.router_parameters
+        return self.attention_parameters + mlp
+
+    @property
+    def embedding_parameters(self) -> float:
+        """Parameters of the tables of tokens and positions."""
+        return self.hidden * (self.vocabulary + (self.sequence if self.positions else 0))
+
+    @property
+    def head_parameters(self) -> float:
+        """Parameters of the last normalization and, unless it is the embedding's, the head's table."""
+        table = 0 if self.tied else self.hidden * self.vocabulary
+        return table + self.hidden * (2 if self.bias else 1)
+
+    @property
+    def shape_parameters(self) -> float:
+        """All parameters, as the shape has them."""
+        experts = self.experts * self.expert_parameters if self.experts > 1 else 0
+        return self.layers * (self.dense_layer_parameters + experts) + self.embedding_parameters + self.head_parameters
+
+    @property
+    def parameters(self) -> float:
+        """All parameters: those given, else those of the shape."""
+        return self.counted if self.counted is not None else self.shape_parameters
+
+    @property
+    def active_parameters(self) -> float:
+        """Parameters that take part in computing one token: of a layer's experts, its *top_k*."""
+        if self.experts == 1:
+            return self.parameters
+        idle = self.layers * (self.experts - self.top_k) * self.expert_parameters
+        return self.parameters - idle * self.scale
+
+    @property
+    def scale(self) -> float:
+        """Return the ratio of the given number of parameters to the shape's."""
+        return self.parameters / self.shape_parameters
+
+
+FAMILIES = ("gpt", "llama")
+"""``gpt``: biases, an MLP four times as wide, a table of positions, head and embedding share a table. ``llama``: none
+of these, and a gated MLP."""
+
+_KNOWN = (
+    # billions of parameters, layers, hidden, heads
+    (0.124, 12, 768, 12),
+    (0.355, 24, 1024, 16),
+    (0.774, 36, 1280, 20),
+    (1.56, 48, 1600, 25),
+    (2.7, 32, 2560, 32),
+    (6.7, 32, 4096, 32),
+    (13.0, 40, 5120, 40),
+    (32.5, 60, 6656, 52),
+    (65.2, 80, 8192, 64),
+    (174.6, 96, 12288, 96),
+    (310.1, 96, 16384, 128),
+    (529.6, 105, 20480, 128),
+    (1008.0, 128, 25600, 160),
+)
+"""GPT-2 and GPT-3 (arXiv 2005.14165, table 2.1), LLaMA (arXiv 2302.13971, table 2), Megatron-LM (arXiv 2104.04473,
+table 1)."""
+
+
+_ALIKE = 0.15
+"""Relative difference in size up to which a published model's shape is taken as it is."""
+
+
+def decoder_shape(
+    layers: int,
+    hidden: int,
+    *,
+    heads: int | None = None,
+    key_value_heads: int | None = None,
+    mlp: int | None = None,
+    vocabulary: int = 51_200,
+    sequence: int = 2048,
+    family: str = "gpt",
+    experts: int = 1,
+    top_k: int = 1,
+    counted: float | None = None,
+) -> ModelShape:
+    """Fill in what a family of models has in common.
+
+    Args:
+        heads: by default, of 128 each, or 64 in models narrower than 2,048.
+        mlp: width inside the MLP; by default 4 × hidden, and of ``llama`` 8/3 × hidden, rounded up to 256.
+        family: one of FAMILIES.
+        counted: the number of parameters, if it is known.
+    """
+    llama = family == "llama"
+    heads = heads or max(1, hidden // (128 if hidden >= 2048 else 64))
+    wide = math.ceil(8 * hidden / 3 / 256) * 256 if llama else 4 * hidden
+    return ModelShape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        key_value_heads=key_value_heads or heads,
+        mlp=mlp or wide,
+        vocabulary=vocabulary,
+        sequence=sequence,
+        gated=llama,
+        bias=not llama,
+        tied=not llama,
+        positions=not llama,
+        experts=experts,
+        top_k=top_k,
+        counted=counted,
+    )
+
+
+def assumed_shape(parameters: float) -> tuple[int, int, int]:
+    """Return layers, hidden and heads of the published model that is nearest in size.
+
+    Where it is more than 15 % smaller or larger, it gets more or fewer layers.
+
+    >>> assumed_shape(7e9), assumed_shape(48e9)
+    ((32, 4096, 32), (59, 8192, 64))
+    """
+    billions, layers, hidden, heads = min(_KNOWN, key=lambda known: abs(math.log(parameters / (known[0] * 1e9))))
+    ratio = parameters / (billions * 1e9)
+    return (layers if abs(ratio - 1) <= _ALIKE else max(1, round(layers * ratio))), hidden, heads

@@ -1,0 +1,67 @@
+"""Parameters by shape, against those of published models."""
+
+from __future__ import annotations
+
+import pytest
+
+from dptrace.errors import UsageError
+from dptrace.model.training.describe import Description
+from dptrace.model.training.shape import assumed_shape, decoder_shape
+
+MEGATRON = [
+    # heads, hidden, layers, billions of parameters: arXiv 2104.04473, table 1
+    (24, 2304, 24, 1.7),
+    (32, 3072, 30, 3.6),
+    (32, 4096, 36, 7.5),
+    (48, 6144, 40, 18.4),
+    (64, 8192, 48, 39.1),
+    (80, 10240, 60, 76.1),
+    (96, 12288, 80, 145.6),
+    (128, 16384, 96, 310.1),
+    (128, 20480, 105, 529.6),
+    (160, 25600, 128, 1008.0),
+]
+
+
+@pytest.mark.parametrize(("heads", "hidden", "layers", "billions"), MEGATRON)
+def test_the_models_of_megatron_have_the_published_size(heads: int, hidden: int, layers: int, billions: float) -> None:
+    """The formula gives the table's billions."""
+    shape = decoder_shape(layers, hidden, heads=heads)
+
+    assert pytest.approx(billions, abs=0.051) == shape.parameters / 1e9
+
+
+def test_llamas_are_counted_to_the_last_parameter() -> None:
+    """LLaMA-7B, Llama 2 70B with 8 key heads, and Llama 3 405B, as their checkpoints have them."""
+    small = decoder_shape(32, 4096, vocabulary=32_000, family="llama")
+    large = decoder_shape(80, 8192, key_value_heads=8, mlp=28_672, vocabulary=32_000, family="llama")
+    largest = decoder_shape(126, 16_384, key_value_heads=8, mlp=53_248, vocabulary=128_256, family="llama")
+
+    assert [6_738_415_616, 68_976_648_192, 405_853_388_800] == [m.parameters for m in (small, large, largest)]
+
+
+def test_the_guides_mixture_of_experts() -> None:
+    """Guide, section 12.3: Mixtral 8x7B has 46.7 billion parameters, of which a token uses 12.9 billion."""
+    mixtral = decoder_shape(
+        32, 4096, key_value_heads=8, mlp=14_336, vocabulary=32_000, family="llama", experts=8, top_k=2
+    )
+
+    assert (46.7, 12.9) == (round(mixtral.parameters / 1e9, 1), round(mixtral.active_parameters / 1e9, 1))
+
+
+def test_parameters_and_shape_are_of_one_model() -> None:
+    """A number of parameters scales the shape a little, and is refused where it is of another model."""
+    described = Description(params=7e9, layers=32, hidden=4096)
+
+    assert pytest.approx(7e9) == described.shape().parameters
+    assert pytest.approx(1.05, abs=0.02) == described.shape().scale
+    with pytest.raises(UsageError, match="70 layers of 8192"):
+        Description(params=7e9, layers=70, hidden=8192).shape()
+
+
+@pytest.mark.parametrize("params", [1.5e8, 7e9, 48e9, 3e11])
+def test_an_assumed_shape_has_about_the_given_size(params: float) -> None:
+    """The published model nearest in size, with fewer or more layers."""
+    layers, hidden, heads = assumed_shape(params)
+
+    assert pytest.approx(1, abs=0.3) == decoder_shape(layers, hidden, heads=heads).parameters / params
