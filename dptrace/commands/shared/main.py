@@ -31,6 +31,8 @@ COMMANDS = {
     "bench": "Benchmark ways to train: epoch time, speedup, communication.",
     "sweep": "Train with several values of an option, and find the best one.",
     "links": "Measure latency and bandwidth between the ranks, for each collective.",
+    "memory": "Compute what a training takes on each GPU, and whether it fits.",
+    "predict": "Predict the time of a step on any number of GPUs, and what is fastest.",
     "explain": "Show a collective or a way to train in parallel, step by step, with its cost.",
     "doctor": "Check torch, GPUs and NCCL, and what will work.",
     "cache": "Show or clear the cache of parsed traces.",
@@ -39,7 +41,7 @@ COMMANDS = {
 }
 """Verbs with their one-line help, listed here so that ``--help`` imports none of them."""
 
-_FOLDERS = {"explain": "planning"}
+_FOLDERS = {"explain": "planning", "memory": "planning", "predict": "planning"}
 """Folders below ``dptrace.commands`` of the verbs that have one."""
 
 ENVIRONMENT = {

@@ -1,0 +1,127 @@
+"""Options that describe a training: model, number types, GPUs, links, and how it is spread."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dptrace.commands.shared.options import group
+
+if TYPE_CHECKING:
+    from dptrace.model.training.describe import Description
+
+__all__ = ["Amount", "description_of", "description_options"]
+
+_UNITS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+
+
+class Amount(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
+    """A large number: 7e9, 7B or 350M; of bytes, 80GB."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Parse it."""
+        text = str(value).strip().replace(",", "").replace("_", "")
+        match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e[+]?\d+)?)\s*([KMBGT]?)B?", text, re.IGNORECASE)
+        amount = float(match[1]) * _UNITS[match[2].upper()] if match else 0.0
+        if not 1 <= amount <= 1e18:
+            self.fail(f"{value!r} is not a number; write it as 7e9, 7B or 350M.", param, ctx)
+        return amount
+
+
+_COUNT = click.IntRange(1, 1 << 31)
+_GPU = "a100, a100-40, h100, h100-pcie, h200, b200 …"
+_LINK = "Links within a node and between nodes, or one for both, as LATENCY:BANDWIDTH where it has no name."
+_STRATEGY = "ddp, zero1, zero2, zero3, fsdp, hsdp, tp, pp, ep or 3d."
+
+model_options = group(
+    click.option("--params", type=Amount(), metavar="N", help="Parameters of the model: 7e9 or 7B."),
+    click.option("--layers", type=_COUNT, metavar="N", help="Layers of the decoder. [by --params]"),
+    click.option("--hidden", type=_COUNT, metavar="N", help="Width of the model. [by --params]"),
+    click.option("--heads", type=_COUNT, metavar="N", help="Heads of the attention. [128 wide each]"),
+    click.option("--kv-heads", type=_COUNT, metavar="N", help="Heads of keys and values. [--heads]"),
+    click.option("--mlp", type=_COUNT, metavar="N", help="Width inside the MLP. [4 × hidden; llama: 8/3]"),
+    click.option("--vocab", type=_COUNT, metavar="N", help="Size of the vocabulary. [51200; llama: 32000]"),
+    click.option("--seq", type=_COUNT, default=2048, show_default=True, metavar="N", help="Tokens in a sample."),
+    click.option(
+        "--family",
+        default="gpt",
+        show_default=True,
+        type=click.Choice(["gpt", "llama"]),
+        help="llama: gated MLP, no biases, no dropout.",
+    ),
+    click.option("--experts", type=_COUNT, default=1, metavar="N", help="MLPs in each layer, for --strategy ep. [1]"),
+    click.option("--top-k", type=_COUNT, default=2, metavar="N", help="Experts of a token. [2]"),
+)
+"""The model."""
+
+training_options = group(
+    click.option(
+        "--precision",
+        default="bf16",
+        show_default=True,
+        type=click.Choice(["bf16", "fp16", "fp8", "amp", "bf16-pure", "fp32", "tf32"]),
+        help="Number types.",
+    ),
+    click.option(
+        "--optimizer",
+        default="adam",
+        show_default=True,
+        type=click.Choice(["adam", "adamw", "adam-8bit", "lion", "momentum", "sgd"]),
+        help="Optimizer.",
+    ),
+    click.option("--master-weights/--no-master-weights", default=None, help="A float32 copy. [by --precision]"),
+    click.option(
+        "--gradient-bytes", type=click.IntRange(1, 8), metavar="N", help="Bytes of a gradient. [by --precision]"
+    ),
+    click.option("--batch", type=_COUNT, metavar="N", help="Samples in a step, over all GPUs. [8 for each GPU]"),
+    click.option("--micro-batch", type=_COUNT, metavar="N", help="Samples that a GPU computes at once."),
+    click.option(
+        "--recompute",
+        type=click.Choice(["none", "selective", "full"]),
+        help="Activations that backward computes again.",
+    ),
+    click.option(
+        "--attention",
+        default="standard",
+        show_default=True,
+        type=click.Choice(["standard", "flash"]),
+        help="flash keeps no table of scores.",
+    ),
+    click.option("--dropout/--no-dropout", default=None, help="Keep dropout's masks. [with --family gpt]"),
+)
+"""The training."""
+
+cluster_options = group(
+    click.option("--gpus", type=click.IntRange(1, 1 << 20), default=8, show_default=True, metavar="N", help="GPUs."),
+    click.option("--gpu", default="h100", show_default=True, metavar="NAME", help=_GPU),
+    click.option("--gpu-memory", type=Amount(), metavar="BYTES", help="Memory of a GPU: 80GB. [by --gpu]"),
+    click.option("--gpus-per-node", type=_COUNT, default=8, show_default=True, metavar="N", help="GPUs of a node."),
+    click.option("--link", default="nvlink4,ib-ndr", show_default=True, metavar="A,B", help=_LINK),
+    click.option("--strategy", metavar="NAME", help=_STRATEGY),
+    click.option("--tp", type=_COUNT, metavar="N", help="GPUs that split each layer."),
+    click.option("--pp", type=_COUNT, metavar="N", help="Stages of the pipeline."),
+    click.option("--ep", type=_COUNT, metavar="N", help="GPUs that the experts are spread over."),
+    click.option("--zero", type=click.IntRange(0, 3), metavar="N", help="ZeRO stage. [by --strategy]"),
+    click.option(
+        "--schedule",
+        default="1f1b",
+        show_default=True,
+        type=click.Choice(["gpipe", "1f1b", "interleaved", "zero-bubble"]),
+        help="Order of the pipeline.",
+    ),
+    click.option("--virtual-stages", type=_COUNT, default=2, metavar="N", help="Of each GPU, interleaved. [2]"),
+)
+"""GPUs, links, and how the training is spread over them."""
+
+description_options = group(model_options, training_options, cluster_options)
+
+
+def description_of(options: dict[str, Any]) -> Description:
+    """Take the options of a description out of a verb's options."""
+    from dptrace.model.training.describe import Description
+
+    return Description(**{name: options.pop(name) for name in Description.__struct_fields__ if name in options})

@@ -1,0 +1,35 @@
+"""The charts of a plan as a file: SVG, or PNG with an installed Chromium."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dptrace.commands.shared.output import write_text
+from dptrace.commands.shared.pages import svg_height
+from dptrace.core.files import atomic_write
+
+__all__ = ["write_chart"]
+
+_WIDTH = 1200
+
+
+def write_chart(content: Mapping[str, Any], path: Path) -> None:
+    """Draw the step by strategy; of one strategy, its efficiency by number of GPUs.
+
+    Raises:
+        DptraceError: a PNG is asked for, and there is no Chromium.
+    """
+    from dptrace.viewers.base.svg_renderer import svg
+    from dptrace.viewers.planning.predict_charts import scaling_chart, strategies_chart
+
+    chart = strategies_chart(content) if len(content["candidates"]) > 1 else scaling_chart(content)
+    drawn = svg(chart)
+    if path.suffix == ".svg":
+        write_text(path, drawn)
+        return
+    from dptrace.viewers.base.screenshot import framed, screenshot
+
+    with atomic_write(path) as temporary:
+        screenshot(framed(drawn), temporary, (_WIDTH, svg_height(drawn, _WIDTH)))

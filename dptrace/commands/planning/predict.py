@@ -1,0 +1,87 @@
+"""``dptrace predict``: the time of a step on any number of GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dptrace.commands.planning.description_options import Amount, description_of, description_options
+from dptrace.commands.shared.options import force_option, json_option, quiet_option
+from dptrace.commands.shared.output import OutputFile, emit, json_text, print_hint, print_notes, print_tables
+from dptrace.core.files import check_output
+from dptrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_EXAMPLES = """\b
+Examples:
+  dptrace predict --params 7e9 --gpus 8 --gpu h100 --link nvlink4 --strategy ddp
+  dptrace predict --params 70B --gpus 64 --seq 4096 --batch 512    # every strategy: what fits, what is fastest
+  dptrace predict --params 70B --gpus 64 --strategy 3d --tp 8 --pp 2 --json
+  dptrace predict --params 7e9 --gpus 64 -o plan.html              # a page with sliders that computes again
+"""
+_PAGES, _PICTURES = (".html",), (".svg", ".png")
+_SHARE = "Share of the GPU's peak that computation reaches by itself. [by the size of the matrices]"
+
+
+@click.command(epilog=_EXAMPLES)
+@description_options
+@click.option("--mfu", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE", help=_SHARE)
+@click.option("--tokens", type=Amount(), metavar="N", help="Tokens to train on: adds the days that it takes.")
+@json_option
+@click.option("-o", "--output", type=OutputFile(), help="Write a page (.html), a chart (.svg, .png), or the text.")
+@force_option
+@quiet_option
+def command(
+    tokens: float | None, as_json: bool, output: Path | None, force: bool, verbosity: str, **described: Any
+) -> None:
+    """Predict a training step: computation, communication, what is exposed, throughput, and scaling to 1,024 GPUs.
+
+    Without --strategy, all strategies are compared, and their degrees, the micro-batch and recomputation chosen: the
+    fastest plan that fits into the GPUs is shown. Its assumptions are printed with it; docs/guides/plan.md compares
+    predictions with published measurements.
+    """
+    if output is not None:
+        check_output(output, force)
+        if as_json and output.suffix in (*_PAGES, *_PICTURES):
+            raise UsageError(f"{output}: --json writes figures; name it .json.")
+        if output.suffix == ".json" and not as_json:
+            raise UsageError(f"{output} would hold tables; add --json, or name it .txt.")
+    from dptrace.model.training.predict_report import predict_report
+
+    page = output is not None and output.suffix in _PAGES
+    content = predict_report(description_of(described), tokens, live=page)
+    _write(content, as_json, output, verbosity)
+    print_notes(content["assumptions"])
+    if output is not None:
+        print_hint(f"Wrote {output}.", verbosity)
+
+
+def _write(content: dict[str, Any], as_json: bool, output: Path | None, verbosity: str) -> None:
+    if as_json:
+        emit(json_text(content), output)
+    elif output is not None and output.suffix in _PAGES:
+        from dptrace.commands.shared.pages import write_page
+        from dptrace.viewers.planning.predict_page import document
+
+        write_page(output, lambda: document(content), verbosity)
+    elif output is not None and output.suffix in _PICTURES:
+        from dptrace.commands.planning.picture import write_chart
+
+        write_chart(content, output)
+    else:
+        print_tables(lambda console: _print(content, console), output)
+
+
+def _print(content: dict[str, Any], console: Console) -> None:
+    from dptrace.viewers.base.table import print_text_table
+    from dptrace.viewers.planning import predict_table
+
+    for line in predict_table.predict_facts(content):
+        console.print(line, markup=False)
+    for title, table in predict_table.predict_tables(content):
+        console.print()
+        print_text_table(table, title, console)

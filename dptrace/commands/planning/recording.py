@@ -1,0 +1,186 @@
+"""What a recording says about its own training: the memory that its ranks held, beside what the formulas give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from dptrace.errors import DptraceError
+from dptrace.model.training.activations import ActivationPlan, end_bytes, model_activation_bytes
+from dptrace.model.training.hardware import gpu_named
+from dptrace.model.training.memory_report import whole_bytes
+from dptrace.model.training.recorded import (
+    RecordedModel,
+    RecordedTraining,
+    decoder_split,
+    mean_state,
+    perceptron_activations,
+    perceptron_split,
+)
+from dptrace.model.training.shape import ModelShape, decoder_shape
+from dptrace.model.training.state import StateBytes
+from dptrace.readers.sources.discovery import find
+from dptrace.record.options.models import DECODERS, MODELS, WIDTHS
+
+__all__ = ["compared_memory", "recorded_memory", "trainer_shape"]
+
+_NUMBER_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+_HELD = ("parameters_bytes", "gradients_bytes", "optimizer_bytes")
+
+
+def recorded_memory(path: str, gpu: str | None = None, gpu_memory: float | None = None) -> dict[str, Any]:
+    """Compare the memory of a recording's ranks with the formulas.
+
+    Args:
+        path: the run's folder.
+        gpu: name of the GPU, to say whether the training fits into it.
+        gpu_memory: or its memory in bytes.
+
+    Raises:
+        DptraceError: the recording does not say what it trained.
+    """
+    return compared_memory(find([path]).metadata, path, gpu, gpu_memory)
+
+
+def compared_memory(
+    info: Mapping[str, Any], path: str, gpu: str | None = None, gpu_memory: float | None = None
+) -> dict[str, Any]:
+    """Compare what the contents of a run.json say; see :func:`recorded_memory`."""
+    parameters = info.get("parameters")
+    if not isinstance(parameters, int | float) or parameters <= 0:
+        raise DptraceError(
+            f"{path}: its run.json does not say how many parameters were trained. Record it with dptrace record, or "
+            "describe the training: dptrace memory --params 7e9."
+        )
+    options = info["options"] if isinstance(info.get("options"), dict) else {}
+    training = _training(info, options)
+    shape = trainer_shape(info.get("model"), options)
+    state = mean_state(_model(float(parameters), info.get("model"), training.mode, shape, options), training)
+    activations = _activations(info, options, shape, training)
+    memories = _memories(info)
+    total = None if state is None else state.total + (activations or 0.0)
+    capacity = gpu_memory or (gpu_named(gpu).memory_bytes if gpu else None)
+    content: dict[str, Any] = {
+        "schema": 1,
+        "kind": "memory",
+        "params": parameters,
+        "model_state_bytes": parameters * training.number_bytes * (2 + training.optimizer_numbers),
+        "activation_bytes": activations,
+        "per_gpu_bytes": total,
+        "fits": None if total is None or capacity is None else total <= 0.9 * capacity,
+        "strategy": training.mode,
+        "gpus": training.ranks,
+        "recorded": {"run": path, "compared": _compared(state, activations, memories), **_peaks(memories)},
+        "assumptions": _remarks(training, state, activations),
+    }
+    rounded: dict[str, Any] = whole_bytes(content)
+    return rounded
+
+
+def _training(info: Mapping[str, Any], options: Mapping[str, Any]) -> RecordedTraining:
+    default = MODELS[info["model"]].optimizer if info.get("model") in MODELS else "sgd"
+    optimizer = options.get("optimizer") or default
+    return RecordedTraining(
+        mode=info.get("mode") or ("ddp" if info.get("ddp") else "script"),
+        ranks=int(info.get("world_size") or 1),
+        number_bytes=_NUMBER_BYTES.get(str(options.get("dtype", "float32")), 4),
+        optimizer_numbers=2 if optimizer == "adamw" else 0,
+        ranks_per_node=options.get("ranks_per_node"),
+        tensor=int(options.get("tp") or 2),
+        stages=int(options.get("pp") or 2),
+    )
+
+
+def trainer_shape(model: object, options: Mapping[str, Any]) -> ModelShape | None:
+    """Return the shape of one of dptrace's decoders; None for other models."""
+    size = DECODERS.get(str(model))
+    if size is None:
+        return None
+    shape = decoder_shape(
+        size["depth"],
+        size["width"],
+        heads=size["heads"],
+        vocabulary=size["vocabulary"],
+        sequence=size["context"],
+        experts=int(options.get("experts") or 1),
+        top_k=int(options.get("top_k") or 1),
+    )
+    from msgspec.structs import replace
+
+    return replace(shape, tied=False)
+
+
+def _model(
+    parameters: float, name: object, mode: str, shape: ModelShape | None, options: Mapping[str, Any]
+) -> RecordedModel:
+    split = experts = 0.0
+    if shape is not None:
+        split = decoder_split(shape.layers, shape.hidden)
+        experts = shape.layers * shape.experts * shape.expert_parameters if mode == "moe" else 0.0
+    elif name in WIDTHS:
+        split = perceptron_split(tuple(WIDTHS[str(name)]))
+    elif name == "balanced":
+        width = WIDTHS["small"][0]
+        split = 8 * (2 * width * width + width)
+    return RecordedModel(parameters, split, experts)
+
+
+def _activations(
+    info: Mapping[str, Any], options: Mapping[str, Any], shape: ModelShape | None, training: RecordedTraining
+) -> float | None:
+    """Return the activations of a rank, for the modes in which it computes whole samples; None where not known."""
+    batch = options.get("batch_size")
+    if not isinstance(batch, int) or training.mode in ("tp", "tp-sp", "dp-tp", "pp", "3d", "moe"):
+        return None
+    each = batch / training.ranks / int(options.get("micro_batches") or 1)
+    if info.get("model") in WIDTHS:
+        return perceptron_activations(tuple(WIDTHS[str(info["model"])]), each, training.number_bytes)
+    if shape is None or options.get("amp"):
+        return None
+    plan = ActivationPlan(flash=True, dropout=False, number_bytes=training.number_bytes)
+    recompute = "full" if options.get("checkpoint_activations") else "none"
+    from msgspec.structs import replace
+
+    plan = replace(plan, recompute=recompute)
+    return model_activation_bytes(shape, each, plan) + end_bytes(shape, each, plan)
+
+
+def _memories(info: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    ranks = info.get("ranks")
+    rows = ranks if isinstance(ranks, list) else []
+    return [row["memory"] for row in rows if isinstance(row, dict) and isinstance(row.get("memory"), dict)]
+
+
+def _mean(memories: Sequence[Mapping[str, Any]], key: str) -> float | None:
+    values = [value for memory in memories if type(value := memory.get(key)) is int]
+    return fmean(values) if values else None
+
+
+def _compared(
+    state: StateBytes | None, activations: float | None, memories: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    expected = [None] * 3 if state is None else [state.parameters, state.gradients, state.optimizer]
+    rows = [
+        {"what": key.removesuffix("_bytes"), "expected_bytes": value, "measured_bytes": _mean(memories, key)}
+        for key, value in zip(_HELD, expected, strict=True)
+    ]
+    if activations is not None:
+        rows.append({"what": "activations", "expected_bytes": activations, "measured_bytes": None})
+    total = None if state is None else state.total + (activations or 0.0)
+    peak = _mean(memories, "peak_allocated_bytes")
+    rows.append({"what": "peak of the GPU's memory", "expected_bytes": total, "measured_bytes": peak})
+    return rows
+
+
+def _peaks(memories: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    return {key: _mean(memories, key) for key in ("peak_allocated_bytes", "peak_reserved_bytes", "peak_process_bytes")}
+
+
+def _remarks(training: RecordedTraining, state: StateBytes | None, activations: float | None) -> list[str]:
+    remarks = []
+    if state is None:
+        remarks.append(f"How {training.mode!r} divides a model is not known, so nothing is expected of a rank.")
+    if activations is None:
+        remarks.append("Activations are computed for dptrace's MLPs and decoders without split layers or stages only.")
+    return remarks

@@ -1,0 +1,103 @@
+"""``dptrace predict``: tables, JSON, charts and the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from dptrace.commands.planning.predict import command
+
+SEVENTY = ("--params", "70B", "--gpus", "64", "--seq", "4096", "--batch", "512")
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(command, list(arguments), standalone_mode=False)
+    assert code == (result.exit_code if result.exception is None else getattr(result.exception, "exit_code", 1))
+    return str(result.exception) if result.exception is not None else result.output
+
+
+def figures(*arguments: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(run(*arguments, "--json").partition("\n! ")[0])
+    return content
+
+
+def test_what_fits_and_what_is_fastest() -> None:
+    """70 billion parameters on 64 H100s: sharded or split plans fit, replicated ones do not; the first is fastest."""
+    content = figures(*SEVENTY)
+    fitting = {row["strategy"] for row in content["candidates"] if row["fits"]}
+
+    assert {"fsdp", "3d"} <= fitting
+    assert not {"ddp", "zero1", "zero2"} & fitting
+    assert content["step_s"] == min(row["step_s"] for row in content["candidates"] if row["fits"])
+    assert 0.3 < content["mfu"] < 0.5
+    assert pytest.approx(content["step_s"]) == (
+        content["compute_s"] + content["bubble_s"] + content["optimizer_s"] + content["exposed_s"]
+    )
+
+
+def test_the_text_says_what_is_assumed() -> None:
+    """Tables for the step, its communication, the strategies and the scaling; the assumptions beside them."""
+    text = run(*SEVENTY)
+
+    assert "Strategies, fastest that fits first" in text
+    assert "Communication roofline" in text
+    assert "of the peak of 989 TFLOP/s" in text
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "tp", "pp", "3d"])
+def test_each_strategy(strategy: str) -> None:
+    """Each is predicted, with its volume and its time by collective."""
+    content = figures("--params", "7e9", "--layers", "32", "--hidden", "4096", "--gpus", "64", "--strategy", strategy)
+
+    assert strategy == content["strategy"]
+    assert all(one["total_s"] > 0 and one["sent_bytes"] > 0 for one in content["communication"])
+    assert content["communication_s"] == pytest.approx(sum(one["total_s"] for one in content["communication"]))
+
+
+def test_experts() -> None:
+    """Expert parallelism sends tokens to experts and back."""
+    content = figures("--layers", "32", "--hidden", "4096", "--experts", "8", "--gpus", "8", "--strategy", "ep")
+
+    assert "all_to_all" in {one["kind"] for one in content["communication"]}
+
+
+def test_an_assumed_share_of_the_peak() -> None:
+    """--mfu is what computation reaches; the MFU of the step is below it."""
+    content = figures("--params", "7e9", "--gpus", "8", "--strategy", "fsdp", "--mfu", "0.5")
+
+    assert 0.5 == content["assumed_share_of_peak"]
+    assert 0.3 < content["mfu"] < 0.5
+
+
+def test_a_page_and_charts(tmp_path: Path) -> None:
+    """-o writes a page with sliders, or a chart, by the suffix."""
+    page, chart = tmp_path / "plan.html", tmp_path / "plan.svg"
+    run(*SEVENTY, "-o", str(page), "-q")
+    run(*SEVENTY, "-o", str(chart), "-q")
+
+    assert 'id="plan-data"' in page.read_text()
+    assert "3d tp4 pp16" in chart.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fact"),
+    [
+        (("--params", "7e9", "--json", "-o", "plan.html"), "plan.html"),
+        (("--params", "7e9", "-o", "plan.json"), "plan.json"),
+        (("--params", "7e9", "--batch", "100", "--gpus", "64", "--strategy", "ddp"), "100"),
+        (("--params", "7e9", "--precision", "fp8", "--gpu", "a100"), "fp8"),
+        (("--params", "7e9", "--link", "5us:0GB/s"), "5us:0GB/s"),
+        (("--params", "7e9", "--ep", "2"), "--experts"),
+    ],
+)
+def test_what_is_refused(
+    arguments: tuple[str, ...], fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wrong use names what is wrong."""
+    monkeypatch.chdir(tmp_path)
+
+    assert fact in run(*arguments, code=2)

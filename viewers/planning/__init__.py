@@ -1,0 +1,1 @@
+"""Plans of trainings as tables, charts and pages."""

@@ -1,0 +1,165 @@
+"""A predicted step as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dptrace.core.units import byte_size, duration, share
+from dptrace.viewers.base.table import TextTable
+from dptrace.viewers.planning.memory_table import billions
+
+__all__ = ["predict_facts", "predict_tables"]
+
+_TARGETS = {"mfu": "MFU", "bubble": "bubble", "overlap": "overlap"}
+
+
+def predict_facts(content: Mapping[str, Any]) -> list[str]:
+    """Return the answer in sentences."""
+    shape = content["shape"]
+    model = (
+        f"{billions(content['params'])} parameters, {shape['layers']} layers of {shape['hidden']:,}, "
+        f"{content['batch']:,} samples of {shape['seq']:,} tokens in a step, {content['precision']}, "
+        f"{content['gpus']} × {content['gpu']}."
+    )
+    fits = "fits" if content["fits"] else "does not fit"
+    step = (
+        f"{content['layout']}: {_seconds(content['step_s'])} a step, {content['samples_per_s']:,.3g} samples/s, "
+        f"{content['tokens_per_s']:,.0f} tokens/s, MFU {share(content['mfu'])}; "
+        f"{byte_size(content['per_gpu_bytes'])} on each GPU, which {fits} (micro-batch {content['micro_batch']}, "
+        f"recompute {content['recompute']})."
+    )
+    days = [f"Training takes {content['training_days']:,.3g} days."] if "training_days" in content else []
+    goals = " · ".join(
+        f"{_TARGETS[target['name']]} {'–' if target['value'] is None else share(target['value'])} "
+        f"(goal {target['goal']}{'' if target['met'] in (True, None) else ', missed'})"
+        for target in content["targets"]
+    )
+    return [model, step, *days, goals]
+
+
+def predict_tables(content: Mapping[str, Any]) -> Iterator[tuple[str, TextTable]]:
+    """Yield the tables with their titles."""
+    yield "The step", _step(content)
+    if content["communication"]:
+        yield "Communication of a GPU in a step", _communication(content)
+    if len(content["candidates"]) > 1:
+        yield "Strategies, fastest that fits first", _candidates(content)
+    yield f"{content['layout']} on other numbers of GPUs", _scaling(content)
+    if content["roofline"]:
+        yield "Communication roofline", _roofline(content)
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else duration(value * 1e9)
+
+
+def _step(content: Mapping[str, Any]) -> TextTable:
+    total = content["step_s"]
+    parts = (
+        ("computation", "compute_s"),
+        ("bubble of the pipeline", "bubble_s"),
+        ("optimizer", "optimizer_s"),
+        ("exposed communication", "exposed_s"),
+        ("together", "step_s"),
+    )
+    rows = [(name, _seconds(content[key]), share(content[key] / total)) for name, key in parts if content[key]]
+    bounds = (
+        ("all communication", "communication_s"),
+        ("step without any overlap", "serial_step_s"),
+        ("step if the longer of the two hid the other", "ideal_step_s"),
+    )
+    rows += [(name, _seconds(content[key]), share(content[key] / total)) for name, key in bounds if content[key]]
+    return TextTable(("", "time", "of the step"), tuple(rows))
+
+
+def _communication(content: Mapping[str, Any]) -> TextTable:
+    rows = []
+    for one in content["communication"]:
+        rows.append(
+            (
+                one["what"],
+                one["kind"].replace("_", "-"),
+                one["hides_under"] or "nothing",
+                f"{one['ranks']:,}",
+                f"{one['calls']:,.0f}",
+                byte_size(one["bytes"]),
+                byte_size(one["sent_bytes"]),
+                _seconds(one["total_s"]),
+            )
+        )
+    columns = ("what", "collective", "runs under", "ranks", "calls", "bytes each", "sent in all", "time")
+    return TextTable(columns, tuple(rows), 3)
+
+
+def _candidates(content: Mapping[str, Any]) -> TextTable:
+    rows = []
+    for one in content["candidates"]:
+        rows.append(
+            (
+                one["layout"],
+                "yes" if one["fits"] else "no",
+                byte_size(one["per_gpu_bytes"]),
+                f"{one['micro_batch']}",
+                one["recompute"],
+                _seconds(one["step_s"]),
+                f"{one['tokens_per_s']:,.0f}",
+                share(one["mfu"]),
+                share(one["bubble"]),
+                _seconds(one["exposed_s"]) if one["exposed_s"] else "–",
+            )
+        )
+    columns = (
+        "strategy",
+        "fits",
+        "on a GPU",
+        "micro-batch",
+        "recompute",
+        "step",
+        "tokens/s",
+        "MFU",
+        "bubble",
+        "exposed",
+    )
+    return TextTable(columns, tuple(rows), 2)
+
+
+def _scaling(content: Mapping[str, Any]) -> TextTable:
+    rows = []
+    for row in content["scaling"]:
+        strong = row["strong_efficiency"]
+        rows.append(
+            (
+                f"{row['gpus']:,}",
+                "yes" if row["fits"] else "no",
+                _seconds(row["step_s"]),
+                f"{row['tokens_per_s']:,.0f}",
+                share(row["communication_share"]),
+                share(row["weak_efficiency"]),
+                _seconds(row["strong_step_s"]),
+                "–" if strong is None else share(strong),
+                f"{row['amdahl_ceiling']:,.1f}×",
+                share(row["gustafson_efficiency"]),
+            )
+        )
+    of_all = ("fixed batch: step", "efficiency", "Amdahl", "Gustafson")
+    columns = ("GPUs", "fits", "step", "tokens/s", "comm.", "efficiency", *of_all)
+    note = "Fixed batch: each GPU gets fewer samples. Amdahl's ceiling and Gustafson's efficiency: of the plan above."
+    return TextTable(columns, tuple(rows), 0, note)
+
+
+def _roofline(content: Mapping[str, Any]) -> TextTable:
+    rows = [
+        (
+            level["link"],
+            byte_size(level["sent_bytes"]),
+            f"{level['ccr']:,.0f}",
+            f"{level['ridge']:,.0f}",
+            level["regime"],
+            f"{level['critical_batch']:,.3g}",
+            byte_size(level["crossover_bytes"]),
+        )
+        for level in content["roofline"]
+    ]
+    columns = ("link", "a GPU sends", "FLOP/byte", "ridge", "regime", "critical batch of a GPU", "n*")
+    return TextTable(columns, tuple(rows))
