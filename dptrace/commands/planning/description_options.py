@@ -33,7 +33,7 @@ class Amount(click.ParamType):  # type: ignore[type-arg]  # not generic in older
 
 
 _COUNT = click.IntRange(1, 1 << 31)
-_GPU = "a100, a100-40, h100, h100-pcie, h200, b200 …"
+_GPU = "v100, a100-40, a100, h100, h200, b200, l40s, mi300x … [h100]"
 _LINK = "Links within a node and between nodes, or one for both, as LATENCY:BANDWIDTH where it has no name."
 _STRATEGY = "ddp, zero1, zero2, zero3, fsdp, hsdp, tp, pp, ep or 3d."
 
@@ -97,7 +97,7 @@ training_options = group(
 
 cluster_options = group(
     click.option("--gpus", type=click.IntRange(1, 1 << 20), default=8, show_default=True, metavar="N", help="GPUs."),
-    click.option("--gpu", default="h100", show_default=True, metavar="NAME", help=_GPU),
+    click.option("--gpu", default="h100", metavar="NAME", help=_GPU),
     click.option("--gpu-memory", type=Amount(), metavar="BYTES", help="Memory of a GPU: 80GB. [by --gpu]"),
     click.option("--gpus-per-node", type=_COUNT, default=8, show_default=True, metavar="N", help="GPUs of a node."),
     click.option("--link", default="nvlink4,ib-ndr", show_default=True, metavar="A,B", help=_LINK),

@@ -1,52 +1,74 @@
-"""GPUs by name: memory, and dense peak rates."""
+"""GPUs by their short names: memory, and the peaks of dptrace.model.gpu_peaks."""
 
 from __future__ import annotations
 
 import msgspec
 
 from dptrace.errors import UsageError
+from dptrace.model.gpu_peaks import PEAKS, GpuPeak
 
 __all__ = ["GPUS", "Gpu", "gpu_named"]
 
+_PEAK = {peak.name: peak for peak in PEAKS}
+
 
 class Gpu(msgspec.Struct, frozen=True):
-    """One kind of GPU, from its data sheet; rates are dense, without sparsity."""
+    """One kind of GPU."""
 
-    name: str
+    peaks: GpuPeak
     memory_bytes: float
-    memory_bytes_per_s: float
-    bf16_flops: float
-    tf32_flops: float
-    fp32_flops: float
-    fp8_flops: float | None = None
+    """Of a data sheet, in powers of ten."""
     ceiling: float = 0.77
     """Share of the peak that the largest matrix products reach; see dptrace.model.training.compute."""
 
+    @property
+    def name(self) -> str:
+        """Return the name."""
+        return self.peaks.name
+
+    @property
+    def memory_bytes_per_s(self) -> float:
+        """Return the bandwidth of its memory."""
+        return self.peaks.bytes_per_s
+
     def peak(self, number_type: str) -> float:
-        """Return the peak of matrix products in a number type.
+        """Return the dense peak of matrix products in a number type.
 
         Raises:
             UsageError: the GPU has no such products.
         """
-        if number_type == "fp8" and self.fp8_flops is None:
-            raise UsageError(f"--precision fp8: the {self.name} has no products in float8; choose another --gpu.")
-        rates = {"fp8": self.fp8_flops, "tf32": self.tf32_flops, "fp32": self.fp32_flops}
-        return rates.get(number_type) or self.bf16_flops
+        tflops = self.peaks.tflops.get(number_type)
+        if tflops is None:
+            known = ", ".join(self.peaks.tflops)
+            raise UsageError(f"--precision: the {self.name} has no products in {number_type}; it has {known}.")
+        return tflops * 1e12
 
 
 GPUS = {
-    "v100": Gpu("V100 SXM 32 GB", 32e9, 0.9e12, 125e12, 15.7e12, 15.7e12, ceiling=0.95),
-    "a100-40": Gpu("A100 SXM 40 GB", 40e9, 1.555e12, 312e12, 156e12, 19.5e12, ceiling=0.95),
-    "a100": Gpu("A100 SXM 80 GB", 80e9, 2.039e12, 312e12, 156e12, 19.5e12, ceiling=0.95),
-    "h100": Gpu("H100 SXM 80 GB", 80e9, 3.35e12, 989.4e12, 494.7e12, 66.9e12, 1978.9e12),
-    "h100-pcie": Gpu("H100 PCIe 80 GB", 80e9, 2.0e12, 756e12, 378e12, 51e12, 1513e12),
-    "h200": Gpu("H200 SXM 141 GB", 141e9, 4.8e12, 989.4e12, 494.7e12, 66.9e12, 1978.9e12),
-    "b200": Gpu("B200 180 GB", 180e9, 8.0e12, 2250e12, 1125e12, 80e12, 4500e12),
+    "v100": Gpu(_PEAK["V100 SXM2"], 32e9, ceiling=0.95),
+    "a100-40": Gpu(_PEAK["A100 40 GB"], 40e9, ceiling=0.95),
+    "a100": Gpu(_PEAK["A100 80 GB SXM"], 80e9, ceiling=0.95),
+    "a100-pcie": Gpu(_PEAK["A100 80 GB PCIe"], 80e9, ceiling=0.95),
+    "h100": Gpu(_PEAK["H100 SXM"], 80e9),
+    "h100-pcie": Gpu(_PEAK["H100 PCIe"], 80e9),
+    "h200": Gpu(_PEAK["H200"], 141e9),
+    "b200": Gpu(_PEAK["B200"], 180e9),
+    "gb200": Gpu(_PEAK["GB200"], 186e9),
+    "l40s": Gpu(_PEAK["L40S"], 48e9),
+    "rtx4090": Gpu(_PEAK["RTX 4090"], 24e9),
+    "mi250x": Gpu(_PEAK["MI250X, one die"], 64e9),
+    "mi300x": Gpu(_PEAK["MI300X"], 192e9),
+    "mi325x": Gpu(_PEAK["MI325X"], 256e9),
+    "mi355x": Gpu(_PEAK["MI355X"], 288e9),
 }
+"""GPUs by their names on the command line."""
 
 
 def gpu_named(name: str) -> Gpu:
-    """Return a GPU by its name.
+    """Return a GPU by its short name.
+
+    >>> gpu_named("h100").peak("bf16"), gpu_named("h100").memory_bytes
+    (989400000000000.0, 80000000000.0)
 
     Raises:
         UsageError: no GPU has this name.
