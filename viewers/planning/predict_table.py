@@ -9,7 +9,7 @@ from dptrace.core.units import byte_size, duration, share
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.planning.memory_table import billions
 
-__all__ = ["predict_facts", "predict_tables"]
+__all__ = ["predict_facts", "predict_tables", "recorded_scaling_table", "recorded_step_sentence"]
 
 _TARGETS = {"mfu": "MFU", "bubble": "bubble", "overlap": "overlap"}
 
@@ -48,6 +48,8 @@ def predict_tables(content: Mapping[str, Any]) -> Iterator[tuple[str, TextTable]
     yield f"{content['layout']} on other numbers of GPUs", _scaling(content)
     if content["roofline"]:
         yield "Communication roofline", _roofline(content)
+    if content["all_reduce"]:
+        yield "All-reduce of all gradients by algorithm", _all_reduces(content)
 
 
 def _seconds(value: float | None) -> str:
@@ -163,3 +165,47 @@ def _roofline(content: Mapping[str, Any]) -> TextTable:
     ]
     columns = ("link", "a GPU sends", "FLOP/byte", "ridge", "regime", "critical batch of a GPU", "n*")
     return TextTable(columns, tuple(rows))
+
+
+def _all_reduces(content: Mapping[str, Any]) -> TextTable:
+    found = content["all_reduce"]
+    rows = [
+        (one["algorithm"], f"{one['steps']:,.0f}", byte_size(one["sent_bytes"]), _seconds(one["seconds"]))
+        for one in found["algorithms"]
+    ]
+    note = (
+        f"{byte_size(found['size_bytes'])} among {found['ranks']:,} GPUs. Adding the numbers (gamma) takes "
+        f"{_seconds(found['adding_s'])} of it on each GPU."
+    )
+    return TextTable(("algorithm", "steps", "busiest rank sends", "time"), tuple(rows), note=note)
+
+
+def recorded_step_sentence(content: Mapping[str, Any]) -> str:
+    """Return the parts of a recorded step."""
+    return (
+        f"Recorded on {content['gpus']} ranks: a step of {_seconds(content['step_s'])}, computation "
+        f"{_seconds(content['compute_s'])}, communication {_seconds(content['communication_s'])}, of which "
+        f"{_seconds(content['exposed_s'])} is exposed, other {_seconds(content['rest_s'])}. "
+        f"Without overlap it would take {_seconds(content['serial_step_s'])}, with all that is possible "
+        f"{_seconds(content['ideal_step_s'])}."
+    )
+
+
+def recorded_scaling_table(content: Mapping[str, Any]) -> TextTable:
+    """List a recorded training on other numbers of ranks, between no overlap and full overlap."""
+    rows = [
+        (
+            f"{row['gpus']:,}",
+            _seconds(row["communication_s"]) if row["communication_s"] else "–",
+            f"{_seconds(row['weak_overlapped_s'])} to {_seconds(row['weak_serial_s'])}",
+            share(row["weak_efficiency"]),
+            f"{_seconds(row['strong_overlapped_s'])} to {_seconds(row['strong_serial_s'])}",
+            share(row["strong_efficiency"]),
+            f"{row['amdahl_ceiling']:,.1f}×",
+            share(row["gustafson_efficiency"]),
+        )
+        for row in content["scaling"]
+    ]
+    weak, strong = "fixed batch of a rank: step", "fixed batch of all: step"
+    columns = ("ranks", "communication", weak, "efficiency", strong, "efficiency", "Amdahl", "Gustafson")
+    return TextTable(columns, tuple(rows), 0, "From full overlap to none; efficiency is that with full overlap.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dptrace.commands.planning.description_options import Amount, description_of, description_options
-from dptrace.commands.shared.options import force_option, json_option, quiet_option
+from dptrace.commands.shared.options import force_option, given_options, json_option, quiet_option
 from dptrace.commands.shared.output import OutputFile, emit, json_text, print_hint, print_notes, print_tables
 from dptrace.core.files import check_output
 from dptrace.errors import UsageError
@@ -22,26 +22,39 @@ Examples:
   dptrace predict --params 70B --gpus 64 --seq 4096 --batch 512    # every strategy: what fits, what is fastest
   dptrace predict --params 70B --gpus 64 --strategy 3d --tp 8 --pp 2 --json
   dptrace predict --params 7e9 --gpus 64 -o plan.html              # a page with sliders that computes again
+  dptrace predict runs/ddp                                         # a recording, on 1 to 1,024 ranks
 """
 _PAGES, _PICTURES = (".html",), (".svg", ".png")
+_LINKS = "Measured links (dptrace links -o FILE) instead of nominal ones."
 _SHARE = "Share of the GPU's peak that computation reaches by itself. [by the size of the matrices]"
 
 
 @click.command(epilog=_EXAMPLES)
+@click.argument("run", metavar="[RUN]", required=False, type=click.Path())
 @description_options
 @click.option("--mfu", type=click.FloatRange(0, 1, min_open=True), metavar="SHARE", help=_SHARE)
+@click.option("--links", type=click.Path(path_type=Path), metavar="FILE", help=_LINKS)
 @click.option("--tokens", type=Amount(), metavar="N", help="Tokens to train on: adds the days that it takes.")
 @json_option
 @click.option("-o", "--output", type=OutputFile(), help="Write a page (.html), a chart (.svg, .png), or the text.")
 @force_option
 @quiet_option
 def command(
-    tokens: float | None, as_json: bool, output: Path | None, force: bool, verbosity: str, **described: Any
+    run: str | None,
+    links: Path | None,
+    tokens: float | None,
+    as_json: bool,
+    output: Path | None,
+    force: bool,
+    verbosity: str,
+    **described: Any,
 ) -> None:
     """Predict a training step: computation, communication, what is exposed, throughput, and scaling to 1,024 GPUs.
 
     Without --strategy, all strategies are compared, and their degrees, the micro-batch and recomputation chosen: the
-    fastest plan that fits into the GPUs is shown. Its assumptions are printed with it; docs/guides/plan.md compares
+    fastest plan that fits into the GPUs is shown. With the folder of a recorded data-parallel training, its own times
+    are predicted for other numbers of ranks. The
+    assumptions are printed with it; docs/guides/plan.md compares
     predictions with published measurements.
     """
     if output is not None:
@@ -50,14 +63,46 @@ def command(
             raise UsageError(f"{output}: --json writes figures; name it .json.")
         if output.suffix == ".json" and not as_json:
             raise UsageError(f"{output} would hold tables; add --json, or name it .txt.")
+    if run is not None:
+        _predict_recording(run, {*described, "tokens", "links"}, as_json, output, verbosity)
+        return
     from dptrace.model.training.predict_report import predict_report
 
     page = output is not None and output.suffix in _PAGES
-    content = predict_report(description_of(described), tokens, live=page)
+    description = description_of(described)
+    if links is not None:
+        from dptrace.commands.planning.measured_links import with_measured_links
+
+        description = with_measured_links(description, links)
+    content = predict_report(description, tokens, live=page)
     _write(content, as_json, output, verbosity)
     print_notes(content["assumptions"])
     if output is not None:
         print_hint(f"Wrote {output}.", verbosity)
+
+
+def _predict_recording(run: str, described: set[str], as_json: bool, output: Path | None, verbosity: str) -> None:
+    from dptrace.commands.planning.recorded_step import predict_recording
+    from dptrace.commands.shared.reading import open_with_progress
+    from dptrace.load.options import ReadOptions
+    from dptrace.viewers.base.table import print_text_table
+    from dptrace.viewers.planning.predict_table import recorded_scaling_table, recorded_step_sentence
+
+    if extra := sorted(given_options() & described):
+        raise UsageError(f"--{extra[0].replace('_', '-')} describes a training; a recording describes itself.")
+    if output is not None and output.suffix in (*_PAGES, *_PICTURES):
+        raise UsageError(f"{output}: a recording's prediction is a table; name a .txt file, or add --json.")
+    content = predict_recording(open_with_progress((run,), ReadOptions(figures_only=True), verbosity), run)
+    if as_json:
+        emit(json_text(content), output)
+    else:
+
+        def show(console: Console) -> None:
+            console.print(recorded_step_sentence(content), markup=False)
+            print_text_table(recorded_scaling_table(content), "On other numbers of ranks", console)
+
+        print_tables(show, output)
+    print_notes(content["assumptions"])
 
 
 def _write(content: dict[str, Any], as_json: bool, output: Path | None, verbosity: str) -> None:

@@ -10,7 +10,7 @@ from dptrace.errors import UsageError
 from dptrace.model.training.activations import RECOMPUTE
 from dptrace.model.training.hardware import gpu_named
 from dptrace.model.training.layout import STRATEGIES, Layout, strategy_layout
-from dptrace.model.training.network import BETWEEN, WITHIN, Network, parse_link
+from dptrace.model.training.network import BETWEEN, WITHIN, Link, Network, parse_link
 from dptrace.model.training.pipeline import SCHEDULES
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.shape import FAMILIES, ModelShape, assumed_shape, decoder_shape
@@ -61,6 +61,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
     schedule: str = "1f1b"
     virtual_stages: int = 2
     mfu: float | None = None
+    measured_within: Link | None = None
+    """A measured link within nodes, which is taken as it is."""
+    measured_between: Link | None = None
 
     def check(self) -> None:
         """Refuse names that are not known, and a model without a size.
@@ -125,8 +128,9 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             UsageError: a link is not known.
         """
         within, _, between = self.link.partition(",")
-        near = parse_link(within)
-        return Network(near.derated(WITHIN), parse_link(between or within).derated(BETWEEN), self.gpus_per_node)
+        near = self.measured_within or parse_link(within).derated(WITHIN)
+        far = self.measured_between or parse_link(between or within).derated(BETWEEN)
+        return Network(near, far, self.gpus_per_node)
 
     def layouts(self) -> Iterator[Layout]:
         """Yield the layouts that the description allows, one strategy after the other."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from dptrace.model.training.all_reduce import all_reduces
 from dptrace.model.training.describe import Description
 from dptrace.model.training.live import live_figures
 from dptrace.model.training.memory_report import memory_parts, shape_dict, whole_bytes
 from dptrace.model.training.network import BETWEEN, WITHIN, Link, sent_by_level
 from dptrace.model.training.plan import Plan
-from dptrace.model.training.roofline import ccr, level, level_dict
+from dptrace.model.training.roofline import ccr, level, level_dict, reduce_seconds
 from dptrace.model.training.scaling_table import scaling_table
 from dptrace.model.training.search import Choice, ranked
 from dptrace.model.training.step import StepPrediction, targets
@@ -54,6 +55,7 @@ def predict_report(description: Description, tokens: float | None = None, live: 
         "candidates": [_choice(choice, tokens) for choice in found],
         "scaling": scaling_table(description, plan),
         "roofline": _roofline(plan, best.step),
+        "all_reduce": _all_reduces(plan),
         "assumptions": [*description.assumptions(), *_assumed(plan, best.step, description)],
         **({"live": live_figures(plan)} if live else {}),
     }
@@ -132,12 +134,26 @@ def _roofline(plan: Plan, step: StepPrediction) -> list[dict[str, Any]]:
     return levels
 
 
+def _all_reduces(plan: Plan) -> dict[str, Any] | None:
+    """Compare the algorithms for an all-reduce of all gradients among all GPUs; None on one GPU."""
+    ranks = plan.layout.gpus
+    size = plan.shape.parameters * plan.state.gradients
+    if ranks == 1:
+        return None
+    rows = [
+        {"algorithm": one.algorithm, "steps": one.steps, "sent_bytes": one.sent_bytes, "seconds": one.seconds}
+        for one in all_reduces(plan.network, size, ranks)
+    ]
+    adding = reduce_seconds(size, ranks, plan.gpu.memory_bytes_per_s)
+    return {"size_bytes": size, "ranks": ranks, "adding_s": adding, "algorithms": rows}
+
+
 def _assumed(plan: Plan, step: StepPrediction, description: Description) -> list[str]:
     own = "as given" if description.mfu else "from the size of its matrices"
     peak = step.peak_flops / plan.layout.gpus
-    links = (
-        f"Collectives reach {100 * WITHIN:.0f} % of a link's nominal bandwidth within a node, {100 * BETWEEN:.0f} % "
-        "between nodes."
-    )
+    nominal = {"within a node": (description.measured_within, WITHIN)}
+    nominal["between nodes"] = (description.measured_between, BETWEEN)
+    shares = [f"{100 * share:.0f} % {where}" for where, (link, share) in nominal.items() if link is None]
+    links = [f"Collectives reach of a link's nominal bandwidth {' and '.join(shares)}."] if shares else []
     compute = f"Computation reaches {100 * step.share:.0f} % of the peak of {peak / 1e12:,.0f} TFLOP/s, dense, {own}."
-    return [compute, links]
+    return [compute, *links]

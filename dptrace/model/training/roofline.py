@@ -13,7 +13,7 @@ import msgspec
 
 from dptrace.model.training.network import Link
 
-__all__ = ["REGIMES", "RooflineLevel", "ccr", "crossover_bytes", "level", "level_dict", "reduce_seconds", "ring_share"]
+__all__ = ["REGIMES", "RooflineLevel", "ccr", "crossover_bytes", "level", "level_dict", "reduce_seconds"]
 
 REGIMES = (
     (0.2, "far below the ridge", "four times the batch or more, accumulation, or compressed gradients"),
@@ -43,11 +43,6 @@ class RooflineLevel(msgspec.Struct, frozen=True):
     """Samples of a GPU at which the ridge is reached."""
     crossover_bytes: float
     """n*: the message that takes as long as the latency."""
-
-
-def ring_share(ranks: float) -> float:
-    """Return the bytes that a rank sends for each byte of an all-reduce's tensor: 2(P-1)/P, or 2 for many ranks."""
-    return 2.0 if ranks == float("inf") else 2 * (ranks - 1) / ranks
 
 
 def ccr(flops: float, sent_bytes: float) -> float:

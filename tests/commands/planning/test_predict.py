@@ -10,6 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from dptrace.commands.planning.predict import command
+from dptrace.commands.shared.output import json_text
+from dptrace.model.link_report import link_report
+from tests.support.links_samples import measured
 
 SEVENTY = ("--params", "70B", "--gpus", "64", "--seq", "4096", "--batch", "512")
 
@@ -101,3 +104,39 @@ def test_what_is_refused(
     monkeypatch.chdir(tmp_path)
 
     assert fact in run(*arguments, code=2)
+
+
+def test_a_recording_on_other_numbers_of_ranks() -> None:
+    """Of two ranks of interleaved: the measured step lies between both bounds, and a mean rank's parts add up."""
+    content = figures("traces/interleaved_cpu_2ranks")
+    measured = next(row for row in content["scaling"] if row["gpus"] == 2)
+
+    assert content["ideal_step_s"] <= content["step_s"] <= content["serial_step_s"] == measured["strong_serial_s"]
+    assert pytest.approx(content["step_s"]) == content["compute_s"] + content["exposed_s"] + content["rest_s"]
+    assert [1 << power for power in range(11)] == [row["gpus"] for row in content["scaling"]]
+    assert "describes a training" in run("traces/interleaved_cpu_2ranks", "--gpus", "8", code=2)
+
+
+def test_measured_links_replace_nominal_ones(tmp_path: Path) -> None:
+    """A file of dptrace links on one machine is the link within nodes: slower than NVLink, it is exposed."""
+    path = tmp_path / "links.json"
+    path.write_text(json_text(link_report(measured())))
+    base = ("--params", "7e9", "--gpus", "4", "--strategy", "ddp", "--batch", "4")
+    nominal, own = figures(*base), figures(*base, "--links", str(path))
+
+    assert "links.json (all-reduce)" == own["links"][0]["name"]
+    assert nominal["links"][1] == own["links"][1]
+    assert own["exposed_s"] > nominal["exposed_s"]
+    assert not [line for line in own["assumptions"] if "within a node" in line]
+
+
+def test_the_workshops_gradients() -> None:
+    """GPU workshop: 52 million float32 gradients on four A100s over PCIe: 312 MB by ring, 624 MB from the leader."""
+    content = figures(
+        "--params", "52e6", "--precision", "fp32", "--gpus", "4", "--gpu", "a100-pcie", "--link", "pcie4",
+        "--strategy", "ddp", "--batch", "4",
+    )  # fmt: skip
+    sent = {one["algorithm"]: one["sent_bytes"] for one in content["all_reduce"]["algorithms"]}
+
+    assert (312e6, 624e6) == (sent["ring"], sent["naive"])
+    assert 312_000_000 == content["communication"][0]["sent_bytes"]
