@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dptrace.api import compare, explain, export_trace, figure, hta_analysis, open, show
+from dptrace.api import compare, explain, export_trace, figure, hta_analysis, memory, open, predict, show
 from dptrace.errors import DptraceError, MissingExtraError, RecordingError, TraceError, UsageError
 from dptrace.version import __version__
 
@@ -31,7 +31,9 @@ __all__ = [
     "export_trace",
     "figure",
     "hta_analysis",
+    "memory",
     "open",
+    "predict",
     "show",
 ]
 

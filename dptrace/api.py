@@ -13,11 +13,12 @@ from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
     from dptrace.comparison.compare import Comparison as Comparison
+    from dptrace.model.training.describe import Description
     from dptrace.run.run import Run
     from dptrace.viewers.explain.notebook import Explained as Explained
     from dptrace.viewers.pages.notebook import NotebookPage as NotebookPage
 
-__all__ = ["compare", "explain", "export_trace", "figure", "hta_analysis", "open", "show"]
+__all__ = ["compare", "explain", "export_trace", "figure", "hta_analysis", "memory", "open", "predict", "show"]
 
 
 def open(
@@ -187,3 +188,41 @@ def hta_analysis(run: Run, include_last_profiler_step: bool = False) -> Any:
     from dptrace.hta.trace_analysis import hta_of
 
     return hta_of(run, include_last_profiler_step)
+
+
+def memory(**description: Any) -> dict[str, Any]:
+    """Compute what a training takes on each GPU: the contents of ``dptrace memory --json``.
+
+    Args:
+        description: the options of ``dptrace memory`` with underscores: ``params=7e9, gpus=64, strategy="fsdp"``.
+
+    Raises:
+        UsageError: the description is incomplete or contradicts itself.
+    """
+    from dptrace.model.training.memory_report import memory_report
+
+    return memory_report(_description(description))
+
+
+def predict(*, tokens: float | None = None, **description: Any) -> dict[str, Any]:
+    """Predict the step of a training: the contents of ``dptrace predict --json``.
+
+    Args:
+        tokens: to train on; adds ``training_days``.
+        description: the options of ``dptrace predict`` with underscores. Without ``strategy`` all are compared.
+
+    Raises:
+        UsageError: the description is incomplete or contradicts itself.
+    """
+    from dptrace.model.training.predict_report import predict_report
+
+    return predict_report(_description(description), tokens)
+
+
+def _description(given: dict[str, Any]) -> Description:
+    from dptrace.model.training.describe import Description
+
+    if unknown := given.keys() - set(Description.__struct_fields__):
+        known = ", ".join(Description.__struct_fields__)
+        raise UsageError(f"{min(unknown)} is not part of a description; it has {known}.")
+    return Description(**given)

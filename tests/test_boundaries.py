@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "viewers": FIGURES
     | {"analysis/findings", "analysis/kernels", "run", "comparison", "bench", "simulate"}
     | {"core", "errors", "version"},
-    "api": {"simulate", "load", "run", "comparison", "export", "hta", "viewers", "readers", "core", "errors"},
+    "api": {"simulate", "load", "run", "comparison", "export", "hta", "viewers", "readers", "model", "core", "errors"},
     "__init__": {"api", "run", "comparison", "errors", "version"},
     "commands": FIGURES
     | {

@@ -33,7 +33,6 @@ def live_figures(plan: Plan) -> dict[str, Any]:
         "forward_flops": forward_flops(plan.shape) * samples * plan.shape.sequence * plan.balance / gpus,
         "model_flops": model_flops(plan.shape, samples) / gpus,
         "optimizer": _optimizer(plan, step),
-        "bucket_bytes": plan.bucket_bytes,
         "gpus_per_node": plan.network.gpus_per_node,
         "within": {"alpha_s": plan.network.within.alpha_s, "bytes_per_s": plan.network.within.bytes_per_s},
         "between": {"alpha_s": plan.network.between.alpha_s, "bytes_per_s": plan.network.between.bytes_per_s},
@@ -60,15 +59,13 @@ def _traffic(plan: Plan, step: StepPrediction) -> list[dict[str, Any]]:
         fixed = (one.hides == "" and one.what != "updated parameters") or (
             layout.strategy == "hsdp" and one.stride == layout.tensor
         )
-        every = one.hides == "" and one.what != "updated parameters"
-        every = every or (layout.zero == 3 and one.what != "gradients across nodes")
         rows.append(
             {
                 "what": one.what,
                 "kind": one.kind,
                 "bytes": one.bytes,
-                "calls": one.calls / plan.micro_batches if every else one.calls,
-                "every_micro_batch": every,
+                "calls": one.calls / plan.micro_batches if one.every_micro_batch else one.calls,
+                "every_micro_batch": one.every_micro_batch,
                 "ranks": one.ranks,
                 "divisor": 0 if fixed else data // one.ranks,
                 "stride": one.stride,

@@ -153,7 +153,11 @@ def _assumed(plan: Plan, step: StepPrediction, description: Description) -> list
     peak = step.peak_flops / plan.layout.gpus
     nominal = {"within a node": (description.measured_within, WITHIN)}
     nominal["between nodes"] = (description.measured_between, BETWEEN)
-    shares = [f"{100 * share:.0f} % {where}" for where, (link, share) in nominal.items() if link is None]
-    links = [f"Collectives reach of a link's nominal bandwidth {' and '.join(shares)}."] if shares else []
+    shares = [
+        f"{100 * share:.0f} % of the nominal bandwidth {where}"
+        for where, (link, share) in nominal.items()
+        if link is None
+    ]
+    links = [f"Collectives reach {', '.join(shares)}."] if shares else []
     compute = f"Computation reaches {100 * step.share:.0f} % of the peak of {peak / 1e12:,.0f} TFLOP/s, dense, {own}."
     return [compute, *links]

@@ -115,20 +115,25 @@ def _not_hidden(plan: Plan, messages: tuple[Traffic, ...], forward_s: float, bac
     """Return the part of the overlapping communication that exceeds what it runs under.
 
     What happens in every micro-batch has all of forward or backward to hide in, gradients of the whole step only the
-    backward of the last micro-batch. At least the last bucket of gradients is exposed: backward has ended by then.
+    backward of the last micro-batch. At least the ends are exposed: the last bucket of gradients, and of sharded
+    parameters the gather of the first layer and the reduce-scatter of the last one.
     """
-    exposed = 0.0
+    exposed = least = 0.0
     for phase, seconds in (("forward", forward_s), ("backward", backward_s)):
         under = [one for one in messages if one.hides == phase]
-        every = sum(one.seconds for one in under if one.calls > 1)
-        once = sum(one.seconds for one in under if one.calls <= 1)
+        every = sum(one.seconds for one in under if one.every_micro_batch)
+        once = sum(one.seconds for one in under if not one.every_micro_batch)
         hidden = every if every < seconds else seconds
         room = min(seconds - hidden, seconds / plan.micro_batches)
         exposed += (every - hidden) + max(once - room, 0.0)
-        if phase == "backward":
-            last = [one.call_s * min(1.0, plan.bucket_bytes / one.bytes) for one in under if "gradients" in one.what]
-            exposed = max(exposed, max(last, default=0.0))
-    return exposed
+        least += sum(_end_seconds(plan, one) for one in under)
+    return max(exposed, least)
+
+
+def _end_seconds(plan: Plan, one: Traffic) -> float:
+    if one.what == "parameters (backward)":
+        return 0.0  # the last layer, which backward begins with, is gathered in forward
+    return one.call_s * (plan.micro_batches if one.every_micro_batch else 1)
 
 
 def _optimizer_seconds(plan: Plan) -> float:

@@ -6,6 +6,7 @@ section 3) and, for experts, Lepikhin et al. (GShard, arXiv 2006.16668).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import msgspec
@@ -31,6 +32,8 @@ class Traffic(msgspec.Struct, frozen=True):
     hides: str
     """What it runs under: ``forward``, ``backward``, or nothing (empty): the computation waits for it."""
     call_s: float
+    every_micro_batch: bool = True
+    """Whether it happens in each micro-batch, else once in a step."""
 
     @property
     def seconds(self) -> float:
@@ -69,18 +72,32 @@ def _data_parallel(plan: Plan) -> Iterator[Traffic]:
     gradients, weights = parameters * each.gradients, parameters * PRECISIONS[plan.precision].weight_bytes
     stride = layout.tensor
     if layout.zero == 3:
-        shards, replicas = layout.shards, layout.data // layout.shards
-        # Shards are gathered for every micro-batch.
-        for hides in ("forward", "backward"):
-            yield _one(plan, f"parameters ({hides})", "all_gather", weights, plan.micro_batches, shards, stride, hides)
-        yield _one(plan, "gradients", "reduce_scatter", gradients, plan.micro_batches, shards, stride, "backward")
-        across = stride * shards
-        yield _one(plan, "gradients across nodes", "all_reduce", gradients / shards, 1, replicas, across, "backward")
+        yield from _sharded(plan, gradients, weights)
     elif layout.zero:
-        yield _one(plan, "gradients", "reduce_scatter", gradients, 1, layout.data, stride, "backward")
-        yield _one(plan, "updated parameters", "all_gather", weights, 1, layout.data, stride, "")
+        yield _once(plan, "gradients", "reduce_scatter", gradients, layout.data, stride, "backward")
+        yield _once(plan, "updated parameters", "all_gather", weights, layout.data, stride, "")
     else:
-        yield _one(plan, "gradients", "all_reduce", gradients, 1, layout.data, stride, "backward")
+        yield _once(plan, "gradients", "all_reduce", gradients, layout.data, stride, "backward")
+
+
+def _sharded(plan: Plan, gradients: float, weights: float) -> Iterator[Traffic]:
+    """Yield what fully sharded parameters need: for each layer two gathers and a reduce-scatter in a micro-batch."""
+    layout = plan.layout
+    layers = plan.shape.layers / layout.stages
+    calls, stride = layers * plan.micro_batches, layout.tensor
+    for hides in ("forward", "backward"):
+        what = f"parameters ({hides})"
+        yield _one(plan, what, "all_gather", weights / layers, calls, layout.shards, stride, hides)
+    yield _one(plan, "gradients", "reduce_scatter", gradients / layers, calls, layout.shards, stride, "backward")
+    replicas, across = layout.data // layout.shards, stride * layout.shards
+    yield _once(plan, "gradients across nodes", "all_reduce", gradients / layout.shards, replicas, across, "backward")
+
+
+def _once(plan: Plan, what: str, kind: str, size: float, ranks: int, stride: int, hides: str) -> Traffic:
+    """Return a collective of all buckets, once in a step."""
+    calls = max(1, math.ceil(size / plan.bucket_bytes))
+    one = _one(plan, what, kind, size / calls, calls, ranks, stride, hides)
+    return msgspec.structs.replace(one, every_micro_batch=False)
 
 
 def _local_experts(plan: Plan) -> float:
@@ -97,9 +114,7 @@ def _expert_gradients(plan: Plan) -> Iterator[Traffic]:
     if plan.shape.experts > 1 and layout.zero < 3:
         size = _local_experts(plan) * plan.state.gradients
         stride = layout.tensor * layout.expert
-        yield _one(
-            plan, "gradients of experts", "all_reduce", size, 1, layout.data // layout.expert, stride, "backward"
-        )
+        yield _once(plan, "gradients of experts", "all_reduce", size, layout.data // layout.expert, stride, "backward")
 
 
 def _tensor(plan: Plan) -> Iterator[Traffic]:

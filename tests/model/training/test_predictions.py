@@ -140,4 +140,4 @@ def test_llama_3_on_8192_and_16384_gpus(data: int, rate: float) -> None:
     )
     step = predict_step(plan)
 
-    assert pytest.approx(rate, rel=0.02) == step.model_flops / layout.gpus / step.step_s / 1e12
+    assert pytest.approx(rate, rel=0.03) == step.model_flops / layout.gpus / step.step_s / 1e12

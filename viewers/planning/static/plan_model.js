@@ -35,21 +35,23 @@ function messages(plan, now) {
 
 const sum = (list) => list.reduce((total, one) => total + one.seconds, 0);
 
-function notHidden(plan, now, found, phases) {
-  let exposed = 0;
+function notHidden(now, found, phases) {
+  let exposed = 0, least = 0;
   for (const [phase, seconds] of phases) {
     const under = found.filter((one) => one.hides === phase && one.seconds);
-    const every = sum(under.filter((one) => one.calls > 1));
-    const once = sum(under.filter((one) => one.calls <= 1));
+    const every = sum(under.filter((one) => one.every_micro_batch));
+    const once = sum(under.filter((one) => !one.every_micro_batch));
     const hidden = Math.min(every, seconds);
     const room = Math.min(seconds - hidden, seconds / now.microBatches);
     exposed += every - hidden + Math.max(once - room, 0);
-    if (phase === "backward") {
-      const gradients = under.filter((one) => one.what.includes("gradients"));
-      exposed = Math.max(exposed, ...gradients.map((one) => one.call * Math.min(1, plan.bucket_bytes / one.bytes)));
-    }
+    least += under.reduce((total, one) => total + endSeconds(now, one), 0);
   }
-  return exposed;
+  return Math.max(exposed, least);
+}
+
+function endSeconds(now, one) {
+  if (one.what === "parameters (backward)") return 0;
+  return one.call * (one.every_micro_batch ? now.microBatches : 1);
 }
 
 /** Return the parts of a step in seconds, its throughput and its MFU. */
@@ -63,7 +65,7 @@ export function step(plan, now) {
   const updates = sum(found.filter((one) => one.what === "updated parameters"));
   const bubble = ((compute + blocking - updates) * (plan.stages - 1)) / (plan.bubble_parts * now.microBatches);
   const hiding = [["forward", forward], ["backward", compute - forward]];
-  const exposed = now.overlap ? blocking + notHidden(plan, now, found, hiding) : communication;
+  const exposed = now.overlap ? blocking + notHidden(now, found, hiding) : communication;
   const optimizer = plan.optimizer.fixed_s + plan.optimizer.shared_s / now.data;
   const total = compute + bubble + optimizer + exposed;
   const gpus = now.data * plan.model_parallel;
