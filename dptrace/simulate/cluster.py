@@ -15,6 +15,8 @@ __all__ = ["Cluster", "Held", "Numbers", "Transfer"]
 
 Numbers = NDArray[np.float64]
 
+_EMPTY = Cell("", "empty", (), 0)
+
 
 class Held(NamedTuple):
     """A chunk that a rank holds: whose it is, and its numbers."""
@@ -64,6 +66,7 @@ class Cluster:
         self.width = width
         self.held: list[dict[int, Held]] = [{} for _ in range(self.ranks)]
         self.steps: list[Step] = []
+        self._drawn: dict[tuple[int, int], tuple[Held, Cell]] = {}
         self.complete = self.ranks
         """How many ranks' data make a result."""
         self.copies_are_results = False
@@ -84,7 +87,7 @@ class Cluster:
 
     def step(self, phase: str, title: str, transfers: Sequence[Transfer], text: str = "") -> None:
         """Let messages travel at the same time: all are read before any arrives."""
-        before = self.state()
+        before = self.steps[-1].after if self.steps else self.state()
         sent = [[self.held[t.source][column] for column in t.columns] for t in transfers]
         messages = [self._message(t, chunks) for t, chunks in zip(transfers, sent, strict=True)]
         for transfer, chunks in zip(transfers, sent, strict=True):
@@ -123,9 +126,16 @@ class Cluster:
         return tuple(tuple(self._cell(rank, column) for column in range(self.columns)) for rank in range(self.ranks))
 
     def _cell(self, rank: int, column: int) -> Cell:
+        """Return the cell of what a rank holds in a column; the last one again if it has not changed."""
         held = self.held[rank].get(column)
         if held is None:
-            return Cell("", "empty", (), 0)
+            return _EMPTY
+        drawn = self._drawn.get((rank, column))
+        if drawn is None or drawn[0] is not held:
+            drawn = self._drawn[rank, column] = (held, self._cell_of(rank, held))
+        return drawn[1]
+
+    def _cell_of(self, rank: int, held: Held) -> Cell:
         origins = held.origins
         if len(origins) == self.complete and self.complete > 1:
             state = "done"

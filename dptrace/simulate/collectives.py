@@ -154,9 +154,9 @@ def all_to_all(settings: Settings) -> Outcome:
         cluster.step("all-to-all", f"each rank sends one chunk to the rank at distance {distance}", transfers)
     cluster.check_equal(expected, "the all-to-all")
     cost = _cost(cluster, "bytes that each rank sends, its own part included", "pairwise all-to-all")
-    return cluster.outcome(
-        cost, "The received chunks are NumPy's transposition of the sent ones: chunk i on rank j was j on i."
-    )
+    checked = "The received chunks are NumPy's transposition of the sent ones: chunk i on rank j was j on i."
+    names = [f"{word} {rank}" for word in ("to", "from") for rank in range(ranks)]
+    return cluster.outcome(cost, checked, names)
 
 
 def _transposed(vectors: Sequence[Numbers], ranks: int) -> list[Numbers]:

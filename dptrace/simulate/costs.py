@@ -107,8 +107,13 @@ def cost_of(
         seconds=seconds,
         links=tuple(str(link) for link in dict.fromkeys((settings.link, settings.between))),
         figures=figures or {},
-        sentences=tuple(sentences),
+        sentences=(*sentences, *_rounding(formula, settings)),
     )
+
+
+def _rounding(formula: str, settings: Settings) -> list[str]:
+    uneven = settings.ranks & (settings.ranks - 1) and "log2(P)" in formula
+    return [f"log2({settings.ranks}) is rounded up to {(settings.ranks - 1).bit_length()}."] if uneven else []
 
 
 def written_out(times: tuple[Time, Time], settings: Settings) -> str:

@@ -35,7 +35,7 @@ def broadcast_rounds(ranks: int) -> Rounds:
 
 def reduce_tree(cluster: Cluster, groups: Sequence[Sequence[int]], phase: str = "reduce") -> None:
     """Sum whole tensors on the first member of each group, all groups at the same time."""
-    title = "half of the ranks that are left send all they have; the receivers add it"
+    title = "of each two ranks that are left, one sends all it has, and the other adds it"
     _carry_out(cluster, groups, reduce_rounds, True, phase, title)
 
 

@@ -128,9 +128,36 @@ def test_hierarchical_sends_one_tensor_for_each_node_over_the_slow_link() -> Non
     assert 6 * slow.alpha_s + 1.5 * WORKSHOP / slow.bytes_per_s == pytest.approx(flat.cost.seconds)
 
 
+@pytest.mark.parametrize("ranks", range(2, 10))
+def test_hierarchical_works_for_nodes_of_any_size(ranks: int) -> None:
+    """One node, nodes of one rank, and a last node that is smaller: a message for each pair of neighbors in the ring."""
+    for node_size in range(1, ranks + 1):
+        explanation = explained("hierarchical", ranks, node_size=node_size, between=Link("slow", 1e-4, 1e8))
+        nodes = -(-ranks // node_size)
+        between = [message for message in explanation.messages if message.between_nodes]
+
+        assert 2 * (nodes - 1) * nodes == len(between)
+        np.testing.assert_array_equal(first_values(explanation).sum(axis=0), [v[0] for v in replay(explanation)[-1]])
+
+
 def test_ring_returns_columns_named_by_chunk() -> None:
     """As many chunks as ranks."""
     outcome = ring(Settings(3, 3e6, ONE_GB, ONE_GB))
 
     assert ("chunk 0", "chunk 1", "chunk 2") == outcome.columns
     assert {1e6} == {message.bytes for step in outcome.steps for message in step.messages}
+
+
+@pytest.mark.parametrize("ranks", [2, 5, 8])
+def test_the_ring_is_that_of_the_trainer(ranks: int) -> None:
+    """dptrace record --mode ring sends the same chunks in the same order."""
+    pytest.importorskip("torch")
+    from dptrace.trainers.parts.collectives import rounds
+
+    sent = [[0] * ranks for _ in range(2 * (ranks - 1))]
+    for step in explained("ring", ranks).steps:
+        for message in step.messages:
+            sent[step.number - 1][message.source] = message.column
+
+    theirs = [[chunk for chunk, _, _ in rounds(rank, ranks)] for rank in range(ranks)]
+    assert theirs == [list(of_rank) for of_rank in zip(*sent, strict=True)]

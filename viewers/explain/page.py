@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.simulate.costs import megabytes
 from dptrace.simulate.explanation import Explanation
@@ -45,7 +47,7 @@ def document(explanation: Explanation, step: int = 0) -> str:
         _colors() + static("explain", "explain.css"),
         [bundle("explain", "explain.js")],
         "explain/explain.html",
-        explanation=to_dict(explanation),
+        explanation=_compact(explanation),
         kinds=[kind for kind in _KINDS if kind in work],
         kind_names={kind: name for kind, (name, _) in _KINDS.items()},
         states=[state for state in _STATES if state in states],
@@ -53,6 +55,14 @@ def document(explanation: Explanation, step: int = 0) -> str:
         cost=cost_rows(explanation),
         step=step,
     )
+
+
+def _compact(explanation: Explanation) -> dict[str, Any]:
+    """Return the data of the page; what a step begins with is what the one before it left."""
+    content = to_dict(explanation)
+    for step in content["steps"][1:]:
+        del step["before"]
+    return content
 
 
 def _options(explanation: Explanation) -> list[str]:

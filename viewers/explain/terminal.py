@@ -120,20 +120,21 @@ def _table(explanation: Explanation, after: State, before: State | None, width: 
             [style(cell, explanation.ranks) + ("*" if new else "") for cell, new in zip(row, marks, strict=True)]
             for row, marks in zip(after, changed, strict=True)
         ]
-        heads = (
-            list(explanation.columns) if style is _full else [name.rpartition(" ")[2] for name in explanation.columns]
-        )
+        heads = list(explanation.columns) if style is _full else _short_names(explanation.columns)
+        gap = 1 if style is _short else _GAP
         table = [["", *heads], *([name, *row] for name, row in zip(explanation.rows, cells, strict=True))]
         sizes = [max(map(len, column)) for column in zip(*table, strict=True)]
-        if sum(sizes) + _GAP * (len(sizes) - 1) + len(_INDENT) <= width or style is _short:
+        if sum(sizes) + gap * (len(sizes) - 1) + len(_INDENT) <= width or style is _short:
             break
     for row in table:
-        text = (" " * _GAP).join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True))
+        text = (" " * gap).join(cell.ljust(size) for cell, size in zip(row, sizes, strict=True))
         yield _cut(f"{_INDENT}{text}".rstrip(), width)
 
 
-def _numbers_of(names: Sequence[str]) -> list[str]:
-    """Return the numbers of columns that differ in nothing else."""
+def _short_names(names: Sequence[str]) -> list[str]:
+    """Return short names: only the numbers of columns that differ in nothing else, arrows for "to" and "from"."""
+    if {"to 0", "from 0"} <= set(names):
+        return [name.replace("to ", "→").replace("from ", "←") for name in names]
     numbered = len({name.rpartition(" ")[0] for name in names}) == 1
     return [name.rpartition(" ")[2] if numbered else name for name in names]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from dptrace.commands.planning.explain import command
 from dptrace.commands.shared.main import cli
+from tests.support.paths import ROOT
 
 
 def run(*arguments: str) -> Result:
@@ -84,3 +86,15 @@ def test_sizes_are_decimal_unless_they_say_otherwise(text: str, size: float) -> 
 
     assert size == found
     assert "size_bytes" in {param.name for param in command.params}
+
+
+def test_the_outputs_of_the_guide_are_real() -> None:
+    """Each block of docs/guides/explain.md is what its command prints; a line "…" stands for lines left out."""
+    guide = (ROOT / "docs" / "guides" / "explain.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```console\n\$ dptrace explain (.*?)\n(.*?)```", guide, re.DOTALL)
+
+    assert 2 == len(blocks)
+    for arguments, shown in blocks:
+        printed = run(*arguments.split(), "-q").stdout
+        for part in shown.split("…\n"):
+            assert part.strip("\n") in printed

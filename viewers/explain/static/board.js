@@ -64,7 +64,9 @@ export class Board {
     const tip = along(way, 0.85), angle = (Math.atan2(to.y - tip.y, to.x - tip.x) * 180) / Math.PI;
     const head = shape("path", { d: "M0,0 L-9,-5 L-9,5 Z", class: part > 0 ? "arrow" : "arrow past", transform: `translate(${to.x},${to.y}) rotate(${angle})` });
     if (part === 0 || still) return [path, head];
-    const label = fitting({ label: message.label, parts: message.label.split("+").length }, this.explanation.ranks, room);
+    const many = message.columns > 1 && message.label.length * 7.2 > room;
+    const parts = message.label.split("+").length;
+    const label = many ? `${message.columns} chunks` : fitting({ label: message.label, parts }, this.explanation.ranks, room);
     const width = Math.min(room, label.length * 7.2 + 14);
     return [
       path,

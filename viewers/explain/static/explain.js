@@ -7,6 +7,7 @@ import { Player } from "./player.js";
 import { Timeline } from "./timeline.js";
 
 const explanation = JSON.parse(document.getElementById("explanation").textContent);
+explanation.steps.forEach((step, i, steps) => (step.before ??= steps[i - 1].after));
 const find = (id) => document.getElementById(id);
 const motion = matchMedia("(prefers-reduced-motion: reduce)");
 const player = new Player(explanation.steps.length, motion.matches);
