@@ -16,25 +16,29 @@ from dptrace.simulate.group import Group
 from dptrace.simulate.network import backward, forward, gradients, samples, weights
 from dptrace.simulate.settings import Settings
 
-__all__ = ["FIRST_BUCKET_BYTES", "buckets", "ddp"]
+__all__ = ["DEFAULT_BUCKET_BYTES", "FIRST_BUCKET_BYTES", "buckets", "ddp"]
 
-FIRST_BUCKET_BYTES = 2**20
-"""Size at which DDP's first bucket is full: small, so that communication begins early (``torch.distributed``)."""
+DEFAULT_BUCKET_BYTES, FIRST_BUCKET_BYTES = 25 * 2**20, 2**20
+"""Sizes at which DDP's buckets are full, and its first bucket, so that communication begins early. With a
+``bucket_cap_mb`` of one's own, the first has that limit too (``torch.nn.parallel.distributed``)."""
 _LAYERS, _MOST_LAYERS, _SAMPLES = 6, 24, 2
 _UNIT = "the forward of one layer; its backward takes two, and so does the all-reduce of its gradients"
 
 
-def buckets(layers: int, layer_bytes: float, bucket_bytes: float) -> list[list[int]]:
+def buckets(layers: int, layer_bytes: float, bucket_bytes: float | None = None) -> list[list[int]]:
     """Return the layers of each bucket, in the order of backward. A bucket is full from its limit on.
 
-    >>> buckets(6, 10e6, 25e6)
-    [[5], [4, 3, 2], [1, 0]]
+    Args:
+        bucket_bytes: the limit; None for DDP's default.
+
+    >>> buckets(6, 10e6), buckets(6, 10e6, 25e6)
+    ([[5], [4, 3, 2], [1, 0]], [[5, 4, 3], [2, 1, 0]])
     """
+    first, others = (FIRST_BUCKET_BYTES, DEFAULT_BUCKET_BYTES) if bucket_bytes is None else (bucket_bytes,) * 2
     found: list[list[int]] = [[]]
     for layer in reversed(range(layers)):
-        limit = FIRST_BUCKET_BYTES if len(found) == 1 else bucket_bytes
         found[-1].append(layer)
-        if len(found[-1]) * layer_bytes >= min(limit, bucket_bytes):
+        if len(found[-1]) * layer_bytes >= (first if len(found) == 1 else others):
             found.append([])
     return [bucket for bucket in found if bucket]
 
@@ -104,10 +108,10 @@ def ddp(settings: Settings) -> Outcome:
     exposed, total = ended - computed, 2.0 * layers
     sizes = ", ".join(megabytes(len(bucket) * settings.size_bytes / layers) for bucket in assigned)
     hops, alpha, rate = 2 * (settings.ranks - 1), settings.link.alpha_s, settings.link.bytes_per_s
-    filled = (
-        f"Buckets in the order of backward: {sizes}; the first is full from 1 MiB on, the others from "
-        f"{megabytes(settings.bucket_bytes)} on."
-    )
+    limits = "the first is full from 1 MiB on, the others from 25 MiB on, as in DDP by default"
+    if settings.bucket_bytes is not None:
+        limits = f"each is full from {megabytes(settings.bucket_bytes)} on"
+    filled = f"Buckets in the order of backward: {sizes}; {limits}."
     hidden = f"Exposed: {exposed:g} of {total:g} units of communication; {percent(1 - exposed / total)} are hidden."
     cost = cost_of(
         steps,

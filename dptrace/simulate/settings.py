@@ -71,7 +71,7 @@ class Settings(msgspec.Struct, frozen=True):
     micro_batches: int | None = None
     chunks: int = 2
     layers: int | None = None
-    bucket_bytes: float = 25 * 2**20
+    bucket_bytes: float | None = None
     tokens: int = 6
     top_k: int = 1
     capacity_factor: float = 1.25
@@ -93,5 +93,7 @@ class Settings(msgspec.Struct, frozen=True):
             raise UsageError(f"--node-size {self.node_size}: must be from 1 to {self.ranks}, the number of ranks.")
         if self.micro_batches is not None and not 1 <= self.micro_batches <= MOST_MICRO_BATCHES:
             raise UsageError(f"--micro-batches {self.micro_batches}: must be from 1 to {MOST_MICRO_BATCHES}.")
+        if self.bucket_bytes is not None and not self.bucket_bytes > 0:
+            raise UsageError(f"--bucket-bytes {self.bucket_bytes:g}: must be above 0.")
         if not self.size_bytes > 0:
             raise UsageError(f"--bytes {self.size_bytes:g}: must be above 0.")

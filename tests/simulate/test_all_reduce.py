@@ -130,7 +130,7 @@ def test_hierarchical_sends_one_tensor_for_each_node_over_the_slow_link() -> Non
 
 @pytest.mark.parametrize("ranks", range(2, 10))
 def test_hierarchical_works_for_nodes_of_any_size(ranks: int) -> None:
-    """One node, nodes of one rank, and a last node that is smaller: a message for each pair of neighbors in the ring."""
+    """One node, nodes of one rank, and a last node that is smaller: neighbors in the ring of nodes exchange."""
     for node_size in range(1, ranks + 1):
         explanation = explained("hierarchical", ranks, node_size=node_size, between=Link("slow", 1e-4, 1e8))
         nodes = -(-ranks // node_size)

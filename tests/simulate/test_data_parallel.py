@@ -11,16 +11,18 @@ from tests.support.explanations import explained
 
 
 def test_buckets_are_those_of_torch() -> None:
-    """torch.distributed._compute_bucket_assignment_by_size, with DDP's limits of 1 and 25 MiB, on reversed layers."""
+    """As torch assigns them by size, with DDP's default limits of 1 and 25 MiB or one limit, from the last layer on."""
     dist = pytest.importorskip("torch.distributed")
     torch = pytest.importorskip("torch")
     for megabytes in (0.5, 4, 10, 30):
         elements = int(megabytes * 2**20 / 4)
         tensors = [torch.empty(elements, device="meta") for _ in range(7)]
-        limits = [2**20, 25 * 2**20]
-        theirs, _ = dist._compute_bucket_assignment_by_size(tensors, limits, [False] * 7)
+        for cap in (None, 12):
+            limits = [2**20, 25 * 2**20] if cap is None else [cap * 2**20]
+            theirs, _ = dist._compute_bucket_assignment_by_size(tensors, limits, [False] * 7)
+            ours = buckets(7, 4 * elements, cap and cap * 2**20)
 
-        assert [[6 - index for index in bucket] for bucket in theirs] == buckets(7, 4 * elements, 25 * 2**20)
+            assert [[6 - index for index in bucket] for bucket in theirs] == ours
 
 
 @pytest.mark.parametrize("ranks", range(2, 10))
@@ -38,11 +40,11 @@ def test_an_all_reduce_begins_when_its_bucket_is_full() -> None:
     explanation = explained("ddp-buckets", 2, 120e6, layers=6, bucket_bytes=40e6)
     work = {one.label: one for one in explanation.work if one.rank == 0}
 
-    assert work["AR0"].start == work["B5"].end
-    assert work["AR1"].start == work["B3"].end
-    assert work["AR2"].start == work["AR1"].end >= work["B1"].end
-    assert work["O"].start == work["AR3"].end
-    assert work["AR3"].end - work["B0"].end == explanation.cost.figures["exposed_units"]
+    assert work["AR0"].start == work["B4"].end
+    assert work["AR1"].start == work["B2"].end
+    assert work["AR2"].start == work["AR1"].end >= work["B0"].end
+    assert work["O"].start == work["AR2"].end
+    assert work["AR2"].end - work["B0"].end == explanation.cost.figures["exposed_units"]
 
 
 def test_wrong_averages_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ _UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 1 << 10,
 _LINK = f"Link within nodes, and after a comma the one between nodes [{DEFAULT_LINK}]: {', '.join(SHORT_NAMES)}."
 
 _NODE_SIZE = "Ranks of a node, for all-reduces [all ranks; for hierarchical half of them]."
+_BUCKETS = "Size of a full bucket, for ddp-buckets [25MiB; of the first 1MiB]."
 _STEP = "Print only step K; a page opens there."
 _EXAMPLES = """\b
 Examples:
@@ -76,7 +77,7 @@ The algorithm runs on small NumPy arrays, and its result is compared with NumPy'
 @click.option("--micro-batches", type=int, metavar="M", help="For pipelines [2 × ranks].")
 @click.option("--chunks", type=int, default=2, metavar="V", help="Chunks of layers on a rank, for interleaved [2].")
 @click.option("--layers", type=int, metavar="L", help="Layers, for fsdp [3] and ddp-buckets [6].")
-@click.option("--bucket-bytes", type=Bytes(), default="25MiB", metavar="SIZE", help="For ddp-buckets [25MiB].")
+@click.option("--bucket-bytes", type=Bytes(), metavar="SIZE", help=_BUCKETS)
 @click.option("--stage", type=int, default=3, help="1, 2 or 3, for zero [3].")
 @click.option("--tokens", type=int, default=6, metavar="T", help="Tokens on a rank, for moe [6].")
 @click.option("--top-k", type=int, default=1, metavar="K", help="Experts for a token, for moe [1].")
