@@ -112,6 +112,7 @@ def page(
     scripts: list[str],
     template: str = "base/page.html",
     served: bool = False,
+    later: dict[str, str] | None = None,
     **content: Any,
 ) -> str:
     """Return a page: the shell that all pages share, filled with the content of its template.
@@ -119,6 +120,7 @@ def page(
     Args:
         styles: style sheets, added to the palette and those of the shell.
         served: the page fetches its columns from its own server.
+        later: scripts by id that are not run, but held as text for a script that runs them when they are needed.
         content: what the template shows; HTML must be escaped already.
     """
     return (
@@ -127,9 +129,10 @@ def page(
         .render(
             head=head,
             version=__version__,
-            policy=policy(scripts, served),
+            policy=policy([*scripts, *(later or {}).values()], served),
             styles=Markup(css() + static("base", "page.css") + styles),
             scripts=[Markup(script) for script in scripts],
+            later={name: Markup(script) for name, script in (later or {}).items()},
             **content,
         )
     )

@@ -40,6 +40,7 @@ from dptrace.viewers.gantt.host.looks import kind_looks
 from dptrace.viewers.gantt.interval_details import details
 from dptrace.viewers.gantt.page_data import collective_entries, layout, scene
 from dptrace.viewers.gantt.row_order import few_ranks, row_orders
+from dptrace.viewers.gantt.tiles.first_view import first_view
 from dptrace.viewers.gantt.tiles.keep import kept_store
 from dptrace.viewers.gantt.tiles.store import TileStore
 from dptrace.viewers.gantt.waiting import why_unknown
@@ -110,6 +111,7 @@ def served(run: Run, gantt_chart: Chart | None = None, entry: Path | None = None
         page_data["host"] = {"kinds": kind_looks(), "served": True}
     files = {"details": json.dumps(details(run, gantt_chart), separators=(",", ":")).encode()}
     store = kept_store(entry, gantt_chart, collective_entries(gantt_chart))
+    page_data["first"] = first_view(store, page_data["layout"], *_whole(page_data))
     return ServedPage(gantt_page(_headline(run, gantt_chart), page_data), files, store)
 
 
@@ -141,13 +143,16 @@ def gantt_page(
     """
     plot = json_item(_figures(page_data, zoom_key), ID("figure"))
     page_data = page_data | ({"zoomKey": zoom_key} if zoom_key else {})
+    low, high = _whole(page_data)
+    first = {"from": low, "to": high, "mini": _minimap_height(page_data)}
     return page(
         head,
         "".join(static("gantt", f"{sheet}.css") for sheet in _SHEETS) + styles,
-        [*bokeh_scripts(), bundle("gantt", "gantt.js")],
+        [bundle("gantt", "gantt.js")],
         "gantt/gantt.html",
         page_data.get("served", False),
-        scene=page_data,
+        {"bokeh": "\n".join(bokeh_scripts())},
+        scene=page_data | {"first": page_data.get("first", {}) | first},
         plot=plot,
         above=above,
         below=below,
@@ -184,10 +189,19 @@ def _too_many(run: Run, gantt_chart: Chart, limit: int) -> str:
     )
 
 
+def _whole(page_data: dict[str, Any]) -> tuple[int, int]:
+    """Return the range that the page shows first: the whole run and a margin."""
+    pad = max(page_data["end"] // 250, _SHORTEST_VIEW)
+    return -pad, page_data["end"] + pad
+
+
+def _minimap_height(page_data: dict[str, Any]) -> int:
+    return min(max(_MINIMAP_ROW * len(page_data["tracks"]), _MINIMAP_MIN), _MINIMAP_MAX)
+
+
 def _figures(page_data: dict[str, Any], zoom_key: str) -> Model:
     """Build the Bokeh figures for a scene: the chart's frame with its axes, and the minimap above it."""
-    pad = max(page_data["end"] // 250, _SHORTEST_VIEW)
-    low, high = -pad, page_data["end"] + pad
+    low, high = _whole(page_data)
     shared = Range1d(start=low, end=high, bounds=(low, high), min_interval=_SHORTEST_VIEW)
     main = _main(page_data, shared, zoom_key)
     return column(_minimap(page_data, shared, low, high), main, sizing_mode="stretch_width", spacing=2)
@@ -240,8 +254,7 @@ def _main(page_data: dict[str, Any], shared: Range1d, zoom_key: str) -> figure:
 
 
 def _minimap(page_data: dict[str, Any], shared: Range1d, low: int, high: int) -> figure:
-    height = min(max(_MINIMAP_ROW * len(page_data["tracks"]), _MINIMAP_MIN), _MINIMAP_MAX)
-    mini = _frame("mini", height, page_data["layout"]["left"], Range1d(start=low, end=high))
+    mini = _frame("mini", _minimap_height(page_data), page_data["layout"]["left"], Range1d(start=low, end=high))
     mini.xaxis.visible = mini.yaxis.visible = False
     mini.grid.grid_line_color = None
     window = RangeTool(x_range=shared)

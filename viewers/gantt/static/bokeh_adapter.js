@@ -115,6 +115,14 @@ class Plot {
   }
 }
 
+/** Run Bokeh's script, which the page holds as text: it takes long, and the first picture is drawn without it. */
+export async function startBokeh() {
+  if (document.readyState === "loading") await new Promise((done) => addEventListener("DOMContentLoaded", done, { once: true }));
+  const text = document.getElementById("bokeh"), script = document.createElement("script");
+  script.textContent = text.textContent;
+  text.replaceWith(script);
+}
+
 /** Embed a Bokeh document; resolves to { main, mini } once both figures are laid out. */
 export async function embed(item, formatTicks) {
   const views = await need(globalThis.Bokeh?.embed?.embed_item, "embed_item")(item);

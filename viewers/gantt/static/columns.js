@@ -4,7 +4,8 @@ import { timesOf } from "./times.js";
 
 const TYPES = { Uint8: Uint8Array, Uint16: Uint16Array, Uint32: Uint32Array };
 
-function bytesOf(base64) {
+/** Return the bytes of a text in base64. */
+export function bytesOf(base64) {
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
   const text = atob(base64);
   const bytes = new Uint8Array(text.length);

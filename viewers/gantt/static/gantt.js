@@ -1,7 +1,7 @@
 /** Entry point of the Gantt page: reads its JSON islands, connects Bokeh's frame to the raster, and sets `data-ready`. */
 
 import { Interactions } from "./interactions.js";
-import { embed } from "./bokeh_adapter.js";
+import { embed, startBokeh } from "./bokeh_adapter.js";
 import { categoryButtons } from "./badges.js";
 import { columnsOf, keepServerAlive } from "./columns.js";
 import { TimeSaved } from "./time_saved.js";
@@ -22,6 +22,7 @@ import { SavedView } from "./saved_view.js";
 import { Scrolling } from "./scrolling.js";
 import { ServedLod } from "./served_lod.js";
 import { Stage } from "./stage.js";
+import { StillPlot, shown } from "./still.js";
 import { Summary } from "./summary.js";
 import { Theme, patternsOf } from "../../base/static/theme.js";
 import { integer, tickLabels } from "./text.js";
@@ -93,19 +94,19 @@ function fitLayout(main, mini, stage, names, scrolling, labels) {
     if (key === placed) return;
     placed = key;
     names.place(frame);
-    scrolling.place(frame);
+    scrolling?.place(frame);
   };
   const { whole, left } = stage.scene.layout, FIT = stage.scene.embedded ? EMBEDDED : FRAME;
   const panel = () => (matchMedia(BELOW).matches ? $("#card").offsetHeight : 0);
   const free = () => Math.max(FIT.least, innerHeight - main.within(document.documentElement).top - FIT.below - $("#causes").offsetHeight - panel());
-  /** Adapt margin, font and row height to the window's size. */
-  const resized = () => {
+  /** Adapt margin, font and, unless `grow` is false, row height to the window's size. */
+  const resized = (grow = true) => {
     const large = matchMedia(LARGE.query).matches, letters = large ? LARGE.letters : 12;
     const margin = innerWidth < NARROW ? Math.min(left, NARROW_LEFT) : Math.round((left * letters) / 12);
     labels.resize(letters);
     document.body.style.setProperty("--left", `${margin}px`);
     for (const plot of [main, mini]) plot.arrange(margin, Math.max(2, Math.min(9, Math.floor((innerWidth - margin) / TICK))), letters);
-    if (!whole) stage.grow(free());
+    if (grow && !whole) stage.grow(free());
   };
   const fit = () => {
     // In a report the page scrolls, so all rows are shown.
@@ -162,20 +163,52 @@ function describeCanvases({ tracks, strips }, main, mini) {
   mini.describe("Overview of the whole run, with a window around the part that is shown");
 }
 
+/** Draw the chart where Bokeh will place it, and the figures above it; returns the plots, to be removed later. */
+function drawStill({ scene, stage, lod, names, labels, summary, hidden, palette, looks }) {
+  const { first } = scene, figure = $("#figure"), mini = new StillPlot(figure, first, first.mini), main = new StillPlot(figure, first, first.mini, first.mini);
+  const { placeSides, fit, resized } = fitLayout(main, mini, stage, names, null, labels), { chrome } = looks;
+  labels.looks = looks;
+  summary.update(first.from, first.to);
+  showCount(lod, scene, stage.rows, first.from, first.to);
+  resized();
+  fit();
+  names.update();
+  placeSides();
+  const thumbnailRows = miniRows(scene, stage.rows, first.mini), colors = looks.categories.map(({ color }) => color);
+  for (const [plot, rows, over] of [[main, () => stage.visible, (...view) => labels.draw(...view)], [mini, () => thumbnailRows, () => {}]]) {
+    const picture = new Picture(plot, new Raster(lod, rows(), palette), hidden, { rows, height: () => plot.height, over });
+    picture.raster.paint(colors, chrome.baseline, chrome.paper);
+    picture.draw();
+  }
+  lod.look?.({ ...first, width: main.canvas.width, rows: stage.visible });
+  return [main, mini];
+}
+
 async function start() {
   const scene = island("scene"), timing = { begun: performance.now() };
   keepServerAlive(scene);
   const stage = new Stage(scene), served = scene.served ? new ServedLod(scene) : null;
   served?.begin(stage.visible);
-  const [own, { main, mini }] = await Promise.all([served ? null : columnsOf(scene), embed(island("plot"), tickLabels)]);
-  describeCanvases(scene, main, mini);
+  const own = served ? null : await columnsOf(scene);
   timing.decoded = performance.now();
   const lod = served ?? new Lod(own), columns = own ?? lod.known, overview = own ? lod : new Overview(lod);
   timing.indexed = performance.now();
   const hidden = new Uint8Array(scene.categories.length);
   const palette = { colors: scene.categories.map(({ color }) => color), order: scene.order, patterns: patternsOf(scene), ...scene.special };
   const labels = new Labels(lod, scene, stage, columns), summary = new Summary($("#summary"), lod, scene, hidden), timeSaved = new TimeSaved(scene, stage);
-  const hover = new Hover(main, lod, scene, stage, columns), names = new RowNames($("#names"), stage, scene);
+  const theme = new Theme(scene), names = new RowNames($("#names"), stage, scene);
+  categoryButtons($("#chips"), $("#causes"), scene, hidden, () => {
+    redraw?.();
+    summary.dim();
+  });
+  let redraw = null;
+  const still = drawStill({ scene, stage, lod, names, labels, summary, hidden, palette, looks: theme.looks });
+  if (!served || lod.some) timing.first = performance.now();
+  await shown();
+  await startBokeh();
+  const { main, mini } = await embed(island("plot"), tickLabels);
+  describeCanvases(scene, main, mini);
+  const hover = new Hover(main, lod, scene, stage, columns);
   const scrolling = new Scrolling(main, stage, $("#rows-scroll"), $("#names"), scene.zoomKey);
   const { placeSides, fit, resized } = fitLayout(main, mini, stage, names, scrolling, labels);
   const follow = throttle(UPDATE_MS, (from, to) => {
@@ -217,17 +250,12 @@ async function start() {
     height: () => mini.frame().height,
     over: (context, view) => interactions?.overMini(context, view),
   });
-  const theme = new Theme(scene);
   theme.follow((looks) => {
     labels.looks = timeSaved.looks = looks;
     const { chrome } = looks, colors = looks.categories.map(({ color }) => color);
     for (const canvas of [picture, minimap]) canvas.raster.paint(colors, chrome.baseline, chrome.paper);
   });
-  const redraw = () => [picture, minimap].forEach((canvas) => canvas.draw(true));
-  categoryButtons($("#chips"), $("#causes"), scene, hidden, () => {
-    redraw();
-    summary.dim();
-  });
+  redraw = () => [picture, minimap].forEach((canvas) => canvas.draw(true));
   const navigation = new Navigation(main, scene, hover, main.range);
   stage.changed = () => {
     fit();
@@ -235,7 +263,8 @@ async function start() {
     scrolling.update();
     picture.draw(true);
   };
-  resized();
+  // The rows have their height already; Bokeh has not laid out the new margins yet.
+  resized(false);
   const heat = scene.layout.collapsed ? heatmapOver(lod, scene, stage, navigation) : null;
   if (heat) theme.follow(({ name }) => heat.paint(name));
   addEventListener("resize", () => {
@@ -266,11 +295,11 @@ async function start() {
   const printView = new PrintView($("#sheets"), { picture, stage, scene, plot: main, theme, whole });
   // Bokeh drew the first axis labels before formatTicks was set.
   main.repaint();
-  resized();
+  resized(false);
   stage.changed();
   minimap.draw();
+  for (const plot of still) plot.remove();
   timing.drawn = performance.now();
-  if (served?.some) timing.first = timing.drawn;
   // Used by tests and benchmarks.
   const exact = () => picture.exact() && minimap.exact() && (!scene.served || lod.settled);
   globalThis.dptrace = { lod, scene, rows: stage.rows, columns, main, mini, stage, names, picture, minimap, navigation, heat, hover, labels, summary, theme, printView, interactions, findings, order, saved, timing, exact };
@@ -289,6 +318,8 @@ async function start() {
     timing.bytes ??= lod.connection.bytes;
     ready();
   });
+  // The first answers may have arrived before Bokeh had started.
+  lod.changed();
   // Only now, so that no answer to the chart's own requests arrives unheard.
   await interactions.host.begin();
 }

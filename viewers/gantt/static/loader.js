@@ -16,6 +16,11 @@ const FEW = 6;
 /** Lanes of the first request, which is sent before it is known how many the window shows. */
 const MOST_AT_FIRST = 64;
 
+/** Whether an answer to one view is one to another. */
+function same(one, other) {
+  return one.from === other.from && one.to === other.to && one.width === other.width && other.columns.every((lane) => one.columns.includes(lane));
+}
+
 export class Loader {
   #view = null;
   #tiles = null;
@@ -59,7 +64,7 @@ export class Loader {
   async #refine() {
     const now = this.#view, asked = this.#exact;
     if (asked) {
-      if (performance.now() - asked.since < STALE_MS || asked.view === now) return;
+      if (performance.now() - asked.since < STALE_MS || same(asked.view, now)) return;
       asked.stop.abort();
     }
     const { from, to, width, columns, rows } = now, request = { view: now, since: performance.now(), stop: new AbortController() };

@@ -4,6 +4,7 @@
  * What is asked for and is not there is fetched; `changed` is called when it has arrived.
  */
 
+import { bytesOf } from "./columns.js";
 import { KnownIntervals } from "./known_intervals.js";
 import { Connection, takeRows } from "./connection.js";
 import { Loader } from "./loader.js";
@@ -72,10 +73,13 @@ export class ServedLod {
     this.exact = null;
     this.masks = scene.lanes.map(({ categories }) => new Set(categories));
     const listeners = { changed: () => this.changed(), failed: (error) => this.failed(error) }, pad = scene.end / 250;
-    this.tiles = new TileCache(scene.end, levelOf(-pad, scene.end + pad, 1024));
+    const { first = {} } = scene;
+    this.tiles = new TileCache(scene.end, first.tiles?.level ?? levelOf(-pad, scene.end + pad, 1024));
+    if (first.tiles) this.tiles.add(first.tiles.level, first.tiles.runs, bytesOf(first.tiles.data));
     this.loader = new Loader(this);
     this.sumsBy = new Answers((start, end) => connection.json("sums", { start, end }), listeners);
     this.busyBy = new Answers((lane, start, end) => connection.json("busy", { lane, start, end }), listeners, 2);
+    if (first.sums) this.sumsBy.set(first.sums, first.from, first.to);
     this.placeBy = new Answers((lane, time, slack) => this.#fetchPlace(lane, time, slack), listeners);
   }
 
