@@ -61,18 +61,21 @@ class Lane:
         whole = np.floor(edges).astype(np.int64)
         block = np.maximum(np.searchsorted(self.first, whole, "right") - 1, 0)
         low, high = int(block[0]), int(block[-1]) + 1
-        # With few intervals to an edge, reading all of them is faster; with many, only the block of each edge is read.
-        return self._cover_near(low, high, edges) if high - low <= 2 * len(edges) else self._cover_at(block, edges)
+        # With few intervals to an edge, reading all of them is faster; with more, only the block of each edge is read.
+        return self._cover_near(low, high, edges) if 2 * (high - low) <= len(edges) else self._cover_at(block, edges)
 
     def _cover_at(self, block: NDArray[np.intp], edges: NDArray[np.float64]) -> NDArray[np.float64]:
-        records = self._blocks[block]
-        gain = records[self._gain].astype(np.int64)
-        begin = records["start"].astype(np.int64) + records["duration"] - gain
-        part = np.clip((edges - records["first"])[:, None] - begin, 0, gain)
+        # Field by field: whole records would be copied with names and streams.
+        records = self._blocks
+        gain, begin = records[self._gain][block], records["start"][block]
+        if self.index.overlaps:
+            begin = begin.astype(np.int64) + records["duration"][block] - gain
+        part = (edges - records["first"][block])[:, None] - begin
+        np.minimum(np.maximum(part, 0, out=part), gain, out=part)
         slots = len(self.categories)
-        cell = np.arange(len(block))[:, None] * slots + records["category"]
+        cell = np.arange(len(block))[:, None] * slots + records["category"][block]
         inside = np.bincount(cell.ravel(), part.ravel(), len(block) * slots).reshape(-1, slots)
-        cover = records["before"] - np.maximum(0, records["reach"] - edges[:, None]) + inside
+        cover = records["before"][block] - np.maximum(0, records["reach"][block] - edges[:, None]) + inside
         return np.asarray(cover.T, np.float64)
 
     def _cover_near(self, low: int, high: int, edges: NDArray[np.float64]) -> NDArray[np.float64]:
