@@ -77,3 +77,32 @@ test("sums are asked for once, and an answer that fails is told", async () => {
   await rest();
   assert.match(failures[0], /400/);
 });
+
+test("a view that is drawn again while its answer is late is not given up", async () => {
+  const { asked, lod } = servedBy({ tiles: new Uint8Array(4000) });
+  let answer;
+  const view = message({ columns: [{ lane: 0, categories: [] }], rows: [], names: {}, collectives: {} }), send = lod.connection.send;
+  lod.connection.send = (name, options) => {
+    if (name !== "view") return send(name, options);
+    asked.push([name, JSON.parse(options.body)]);
+    return new Promise((done) => (answer = () => done({ ok: true, headers: new Map([["content-length", "9"]]), arrayBuffer: async () => view.buffer })));
+  };
+  const look = (to) => lod.look({ from: 0, to, width: 2, rows: [{ lane: 0, found: -1, labels: -1, separated: -1 }] });
+  const views = () => asked.filter(([name]) => name === "view").map(([, { end }]) => end);
+  const { now } = performance;
+  try {
+    look(1000);
+    performance.now = () => now.call(performance) + 5000;
+    look(1000);
+    assert.deepEqual(views(), [1000]);
+    answer();
+    await rest();
+    assert.equal(lod.loaded, true);
+    look(900);
+    performance.now = () => now.call(performance) + 15000;
+    look(800);
+    assert.deepEqual(views(), [1000, 900, 800]);
+  } finally {
+    performance.now = now;
+  }
+});
