@@ -29,6 +29,7 @@ from bokeh.models import (
 from bokeh.plotting import figure
 from markupsafe import Markup
 
+from dptrace.core.units import duration
 from dptrace.errors import DptraceError
 from dptrace.run.run import Run
 from dptrace.viewers.base.headline import Headline, headline
@@ -42,13 +43,15 @@ from dptrace.viewers.gantt.page_data import collective_entries, layout, scene
 from dptrace.viewers.gantt.row_order import few_ranks, row_orders
 from dptrace.viewers.gantt.tiles.first_view import first_view
 from dptrace.viewers.gantt.tiles.keep import kept_store
+from dptrace.viewers.gantt.tiles.merged import Merged, merged
 from dptrace.viewers.gantt.tiles.store import TileStore
 from dptrace.viewers.gantt.waiting import why_unknown
 
 __all__ = ["MAX_INTERVALS", "ServedPage", "document", "gantt_page", "of_run", "rows_height", "served"]
 
 MAX_INTERVALS = 3_000_000
-"""Intervals of a single-file page at most: a file of about 30 MB, which a browser opens in about a second."""
+"""Intervals of a page in one file at most: about 30 MB, which a browser opens in about a second. Of a run with more,
+the short ones are merged, to a third as many: a file that can be sent around."""
 
 FONT = "Inter, 'Segoe UI', 'Liberation Sans', Helvetica, Arial, sans-serif"
 _SHEETS = ("gantt", "findings", "stage", "interactions", "host")
@@ -73,14 +76,31 @@ def document(run: Run, gantt_chart: Chart | None = None, embedded: bool = False)
         embedded: for a frame in another page: the chart fits the frame, and the wheel zooms with Ctrl only.
 
     Raises:
-        DptraceError: the run has no step, or more intervals than a page can hold.
+        DptraceError: the run has no step, or more collectives than a page can hold.
     """
-    gantt_chart = _checked(run, gantt_chart, MAX_INTERVALS)
-    page_data = scene(gantt_chart, details(run, gantt_chart)) | of_run(run, gantt_chart)
-    head, host = _headline(run, gantt_chart), host_data(run, gantt_chart)
-    head = replace(head, notes=(*head.notes, *host_notes(run, host)))
+    whole = _checked(run, gantt_chart)
+    drawn = merged(whole, MAX_INTERVALS if len(whole) <= MAX_INTERVALS else MAX_INTERVALS // 3)
+    if len(drawn.chart) > MAX_INTERVALS:
+        raise DptraceError(_too_many(run, drawn.chart, MAX_INTERVALS))
+    page_data = scene(drawn.chart, details(run, whole)) | of_run(run, whole) | {"merged": drawn.resolution_ns}
+    head, host = _headline(run, whole), host_data(run, whole)
+    notes = (*_merged_notes(run, drawn), *head.notes, *host_notes(run, host))
     embedding = {"embedded": True} if embedded else {}
-    return gantt_page(head, page_data | {"host": host} | embedding, zoom_key="ctrl" if embedded else "")
+    zoom_key = "ctrl" if embedded else ""
+    return gantt_page(replace(head, notes=notes), page_data | {"host": host} | embedding, zoom_key=zoom_key)
+
+
+def _merged_notes(run: Run, drawn: Merged) -> list[str]:
+    """Say what a page whose short intervals are merged leaves out."""
+    if not drawn.left_out:
+        return []
+    longest = duration(drawn.resolution_ns)
+    note = (
+        f"{drawn.left_out:,} kernels, operators and copies of up to {longest} are left out of this file, which holds "
+        f"their sums for every {longest} instead. Figures of steps are exact, and so are the shares of pixel columns "
+        f"to {longest}. To see each of them: dptrace view {run.path} --serve"
+    )
+    return [note]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +125,7 @@ def served(run: Run, gantt_chart: Chart | None = None, entry: Path | None = None
     Raises:
         DptraceError: the run has no step.
     """
-    gantt_chart = _checked(run, gantt_chart, None)
+    gantt_chart = _checked(run, gantt_chart)
     page_data = scene(gantt_chart, served=True) | of_run(run, gantt_chart)
     if host:
         page_data["host"] = {"kinds": kind_looks(), "served": True}
@@ -169,13 +189,11 @@ def _headline(run: Run, gantt_chart: Chart) -> Headline:
     return replace(head, notes=(*head.notes, note))
 
 
-def _checked(run: Run, gantt_chart: Chart | None, limit: int | None) -> Chart:
-    """Return the chart of a run; an empty or too large one is an error."""
+def _checked(run: Run, gantt_chart: Chart | None) -> Chart:
+    """Return the chart of a run; an empty one is an error."""
     gantt_chart = gantt_chart or chart(run)
     if not gantt_chart.tracks:
         raise DptraceError(f"{run.path}: there is no step to draw.")
-    if limit is not None and len(gantt_chart) > limit:
-        raise DptraceError(_too_many(run, gantt_chart, limit))
     return gantt_chart
 
 

@@ -193,10 +193,10 @@ def test_a_run_without_intervals_is_refused() -> None:
         gantt.document(Run("nothing", ()))
 
 
-def test_too_large_a_run_says_how_to_see_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error has the number, the limit, and the options to use."""
-    monkeypatch.setattr(gantt, "MAX_INTERVALS", 500)
-    with pytest.raises(DptraceError, match=r"intervals to draw \(2 ranks, 3 steps\).* 500\. .*--ranks 0,1 or --steps"):
+def test_too_many_collectives_say_how_to_see_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not merged; the error has the number, the limit, and the options to use."""
+    monkeypatch.setattr(gantt, "MAX_INTERVALS", 50)
+    with pytest.raises(DptraceError, match=r"intervals to draw \(2 ranks, 3 steps\).* 50\. .*--ranks 0,1 or --steps"):
         gantt.document(training_run(600))
 
 

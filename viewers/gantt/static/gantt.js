@@ -25,7 +25,7 @@ import { Stage } from "./stage.js";
 import { StillPlot, shown } from "./still.js";
 import { Summary } from "./summary.js";
 import { Theme, patternsOf } from "../../base/static/theme.js";
-import { integer, tickLabels } from "./text.js";
+import { duration, integer, tickLabels } from "./text.js";
 import { WholeView } from "./whole_view.js";
 
 /** Minimum time between two updates of the figures while the view moves, in ms. */
@@ -78,6 +78,7 @@ function oncePerFrame(callback) {
 
 /** Show how many intervals are in view. */
 function showCount(lod, scene, rows, from, to) {
+  if (scene.merged) return ($("#view").textContent = `intervals up to ${duration(scene.merged)} merged`);
   let count = lod.sums?.(from, to)?.count ?? 0;
   if (!lod.sums) for (const row of rows) if (row.found >= 0 && row.role !== "phases" && !row.extra) count += lod.count(row.found, from, to);
   const onCpu = scene.tracks.filter(({ label }) => label.endsWith("CPU")).length;

@@ -185,7 +185,7 @@ export class Hover {
     if (this.row.role === "idle") return this.#cause(index);
     const collective = this.scene.lanes[laneAt(this.lod, index)].role === "collectives";
     const lines = collective ? this.#collective(index) : this.#kernel(index);
-    const count = (this.row.lod ?? this.lod).count(this.row.found, point.time - point.pixel / 2, point.time + point.pixel / 2);
+    const count = this.scene.merged ? 0 : (this.row.lod ?? this.lod).count(this.row.found, point.time - point.pixel / 2, point.time + point.pixel / 2);
     return [...lines, line(this.#where(index), "dim"), ...(count > 1 ? [line(`${integer(count)} intervals under the pointer`, "dim")] : [])];
   }
 
@@ -197,8 +197,9 @@ export class Hover {
   }
 
   #span(index) {
-    const { from, to } = this.plot.range;
-    return `${duration(this.lod.duration[index])} · starts ${moment(this.lod.start[index], to - from)}`;
+    const { from, to } = this.plot.range, { merged } = this.scene, several = merged && this.lod.duration[index] <= merged && this.scene.lanes[laneAt(this.lod, index)].role !== "collectives";
+    // Short intervals of a very large run in one file; see viewers/gantt/tiles/merged.py.
+    return `${several ? `several in ${duration(merged)}, together ` : ""}${duration(this.lod.duration[index])} · starts ${moment(this.lod.start[index], to - from)}`;
   }
 
   #where(index) {
