@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from dptrace.run.run import Run
 from dptrace.timeline.model import Phase
 from dptrace.viewers.base import theme
 from dptrace.viewers.gantt import page as gantt
-from dptrace.viewers.gantt.chart import OVERLAPPED, Chart, Lane, Role, chart
+from dptrace.viewers.gantt.chart import OVERLAPPED, WAITING, Chart, Lane, Role, chart
 from tests.support.browser import browser_test, chromium, open_page
 from tests.support.builders import TimelineBuilder
 from tests.support.gantt_page import at, expected_figures, settle, show, shown_figures, tip, visible_range
@@ -59,18 +60,20 @@ def only_raster(page: Page) -> None:
 
 def row_pixels(page: Page, role: Role, track: int) -> NDArray[np.uint32]:
     """Return a row's device pixels on the canvas, top to bottom."""
-    width, height, *pixels = page.evaluate(
+    width, height, pixels = page.evaluate(
         """([role, track]) => {
             const { picture, main, stage } = dptrace, { y, h } = stage.boxOf(track, role);
             picture.draw(true);
             const scale = main.canvas.width / main.frame().width;
             const top = Math.round(y * scale), bottom = Math.round((y + h) * scale);
             const { data } = main.canvas.getContext("2d").getImageData(0, top, main.canvas.width, bottom - top);
-            return [main.canvas.width, bottom - top, ...new Uint32Array(data.buffer)];
+            let text = "";
+            for (let i = 0; i < data.length; i += 4096) text += String.fromCharCode(...data.subarray(i, i + 4096));
+            return [main.canvas.width, bottom - top, btoa(text)];
         }""",
         [role.value, track],
     )
-    return np.array(pixels, np.uint32).reshape(height, width)
+    return np.frombuffer(base64.b64decode(pixels), np.uint32).reshape(height, width)
 
 
 def pixel(color: str, factor: float = 1) -> int:
@@ -79,7 +82,8 @@ def pixel(color: str, factor: float = 1) -> int:
 
 
 def colors(category: int) -> list[int]:
-    color = theme.OVERLAPPED if category == OVERLAPPED else theme.PART_COLORS[Part(category)]
+    others = {OVERLAPPED: theme.OVERLAPPED, WAITING: theme.WAITING}
+    color = others[category] if category in others else theme.PART_COLORS[Part(category)]
     # The darker lines of the hatch of exposed communication count, too.
     return [pixel(color), pixel(color, 0.72)]
 
