@@ -3,8 +3,10 @@
     python benchmarks/page.py [CASE ...]
 
 Prints a table in Markdown with a row per case: synthetic training runs of 1e5 to 1e7 kernels on 1 to 64 and 2,000 GPUs,
-at one and two device pixels per pixel, and on a 4K screen. Every frame of three seconds is measured while the wheel
-turns once per frame. The CPU time of these frames is the renderer's, which does not depend on the machine's load.
+at one and two device pixels per pixel, and on a 4K screen; served ones of 3e7 and 1e8, whose first GPU is made and
+drawn four times, also through a link of 100 Mbit/s and 20 ms in each direction. Every frame of three seconds is
+measured while the wheel turns once per frame. The CPU time of these frames is the renderer's, which does not depend on
+the machine's load.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,10 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.link import shaped
+from dptrace.run.run import Run
 from dptrace.viewers.gantt import page as gantt
-from dptrace.viewers.gantt.chart import chart
+from dptrace.viewers.gantt.chart import Chart, chart
 from dptrace.viewers.gantt.server import PageServer
 from dptrace.viewers.gantt.tiles.service import TileService
 from tests.support.browser import chromium
@@ -68,6 +72,8 @@ class Case:
     size: tuple[int, int] = LAPTOP
     scale: float = 1
     expanded: bool = False
+    slow: bool = False
+    """Through a slow link."""
 
 
 CASES = (
@@ -83,7 +89,14 @@ CASES = (
     Case("1e6, 64 GPUs", 1_000_000, 64),
     Case("1e6, 64 GPUs, all rows", 1_000_000, 64, expanded=True),
     Case("2,000 GPUs", 400_000, 2_000),
+    Case("1e7, shaped", 10_000_000, slow=True),
+    Case("3e7", 30_000_000),
+    Case("3e7, shaped", 30_000_000, slow=True),
+    Case("1e8", 100_000_000),
+    Case("1e8, shaped", 100_000_000, slow=True),
 )
+_MADE = 10_000_000
+"""Kernels of a run at most that is made as a whole; of a larger one, one GPU is made."""
 
 
 def main() -> None:
@@ -95,35 +108,48 @@ def main() -> None:
 
 
 HEADS = (
-    *("lay out CPU s", "make page CPU s", "page MB", "ready s", "ready CPU s", "frame p50 ms", "frame p95 ms"),
-    *("frame CPU ms", "key to paint ms", "renderer MB"),
+    *("lay out CPU s", "make page CPU s", "page MB", "first picture s", "ready s", "ready CPU s"),
+    *("frame p50 ms", "frame p95 ms", "frame CPU ms", "key to paint ms", "renderer MB"),
 )
 
 
 def measure(case: Case) -> list[str]:
     """Draw a case, open it, and return its figures in the order of HEADS."""
-    run = training_run(case.kernels, case.gpus, STEPS)
+    made = case.kernels if case.kernels <= _MADE else case.kernels // case.gpus
+    run = training_run(made, case.gpus if made == case.kernels else 1, STEPS)
     # The cross-rank analysis is computed once per run and is not measured here.
     assert run.cross_rank
     began = time.process_time()
     laid_out = chart(run)
     between = time.process_time()
+    laid_out = laid_out if made == case.kernels else repeated(laid_out, case.gpus)
     with ExitStack() as stack:
-        if len(laid_out) > gantt.MAX_INTERVALS:
-            drawn = gantt.served(run, laid_out)
-            made, size = time.process_time(), len(drawn.page)
-            server = PageServer(drawn.page, drawn.files, TileService(drawn.store))
-            stack.callback(server.close)
-            address = server.url
-        else:
-            page = gantt.document(run, laid_out)
-            made, size = time.process_time(), len(page)
-            path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "page.html"
-            path.write_text(page, encoding="utf-8")
-            address = path.as_uri()
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        address, size = publish(stack, run, laid_out, folder, case.slow)
+        finished = time.process_time()
         del run, laid_out
         seen = look(stack, case, address)
-    return [f"{between - began:.2f}", f"{made - between:.2f}", f"{size / 1e6:.1f}", *seen]
+    return [f"{between - began:.2f}", f"{finished - between:.2f}", f"{size / 1e6:.1f}", *seen]
+
+
+def repeated(one: Chart, gpus: int) -> Chart:
+    """Return a chart that shows its only GPU several times, without more memory."""
+    tracks = tuple(replace(one.tracks[0], rank=rank, device=rank) for rank in range(gpus))
+    lanes = tuple(replace(lane, track=track) for track in range(gpus) for lane in one.lanes)
+    return replace(one, tracks=tracks, lanes=lanes, strips=(replace(one.strips[0], tracks=tuple(range(gpus))),))
+
+
+def publish(stack: ExitStack, run: Run, laid_out: Chart, folder: Path, slow: bool) -> tuple[str, int]:
+    """Write a run's page, or serve it if it is large; return its address and its size in bytes."""
+    if len(laid_out) <= gantt.MAX_INTERVALS:
+        page, path = gantt.document(run, laid_out), folder / "page.html"
+        path.write_text(page, encoding="utf-8")
+        return path.as_uri(), len(page)
+    drawn = gantt.served(run, laid_out, folder / "run.tiles")
+    server = PageServer(drawn.page, drawn.files, TileService(drawn.store))
+    stack.callback(server.close)
+    port = stack.enter_context(shaped(server.port)) if slow else server.port
+    return server.url.replace(str(server.port), str(port)), len(drawn.page)
 
 
 def look(stack: ExitStack, case: Case, address: str) -> list[str]:
@@ -137,6 +163,7 @@ def look(stack: ExitStack, case: Case, address: str) -> list[str]:
     page.locator("html[data-ready='1']").wait_for(state="attached", timeout=120_000)
     # The page's own clock starts with the navigation and excludes the driver's time.
     ready = min(page.evaluate("performance.now()") / 1e3, time.perf_counter() - began)
+    first = page.evaluate("dptrace.timing.first") / 1e3
     if case.expanded:
         page.evaluate("dptrace.stage.collapseAll(false)")
     page.wait_for_timeout(800)
@@ -147,6 +174,7 @@ def look(stack: ExitStack, case: Case, address: str) -> list[str]:
     key = key_to_paint(page)
     return [
         *(
+            f"{first:.2f}",
             f"{ready:.2f}",
             f"{opened:.2f}",
             f"{statistics.median(frames):.1f}",

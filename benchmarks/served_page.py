@@ -16,13 +16,12 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.link import shaped
-from benchmarks.page import STEPS, ZOOM, renderer
+from benchmarks.page import STEPS, ZOOM, renderer, repeated
 from dptrace.run.run import Run
 from dptrace.viewers.gantt import page as gantt
 from dptrace.viewers.gantt.chart import Chart, chart
@@ -77,10 +76,7 @@ def large_run(kernels: int) -> tuple[Run, Chart]:
     """Make a run of one GPU, and a chart that shows it several times without more memory."""
     run = training_run(kernels // GPUS, 1, STEPS)
     drawn = chart(run)
-    tracks = tuple(replace(drawn.tracks[0], rank=rank, device=rank) for rank in range(GPUS))
-    lanes = tuple(replace(lane, track=track) for track in range(GPUS) for lane in drawn.lanes)
-    strips = (replace(drawn.strips[0], tracks=tuple(range(GPUS))),)
-    return run, replace(drawn, tracks=tracks, lanes=lanes, strips=strips)
+    return run, repeated(drawn, GPUS)
 
 
 def measure(kernels: int, slow: bool) -> list[str]:

@@ -113,7 +113,9 @@ def edge_columns(lane: Lane, edges: NDArray[np.float64]) -> NDArray[np.bool_]:
     """
     step = edges[1] - edges[0]
     long = lane.duration_ns >= WHOLE_TRACE * step
-    several = sum((share > 0).astype(int) for share in shares(lane, edges, long).values()) > 1
+    whole = shares(lane, edges, long).values()
+    several = sum((share > 0).astype(int) for share in whole) > 1
+    several |= (sum(whole) > 0) & (sum(shares(lane, edges).values()) > 1.001)
     ends: Int64 = np.concatenate((lane.start_ns[long], (lane.start_ns + lane.duration_ns)[long]))
     column = np.floor((ends - edges[0]) / step).astype(np.int64)
     marked = np.zeros(len(edges) + 1, np.bool_)
