@@ -29,6 +29,7 @@ from dptrace.load.options import ReadOptions
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dptrace.readers.sources.source import Source
     from dptrace.run.run import Run
 
 
@@ -76,9 +77,7 @@ def command(
     output_options = _OutputOptions(**shown)
     output_options.check()
     if output_options.memory and (files := snapshots_in(paths)):
-        if selection or dask or any(workload.values()) or output_options.as_csv:
-            raise UsageError("A memory snapshot has no steps, ranks or rows: --memory takes --json, --all and -o here.")
-        print_snapshots(files, output_options.as_json, output_options.every, output_options.output)
+        _print_snapshots(files, output_options, bool(selection or dask or any(workload.values())))
         return
     if output_options.as_hta:
         given = any(value is not None for value in workload.values())
@@ -94,13 +93,17 @@ def command(
     else:
         # Some steps' figures are computed from the intervals, and memory from the files.
         figures_only = selection.steps is None and not output_options.memory
-        if dask and output_options.memory:
-            raise UsageError("--memory reads the files again, and --dask returns figures only; leave one of them out.")
         if dask and not figures_only:
-            raise UsageError("--steps needs every interval, and --dask returns figures only; leave one of them out.")
+            more = "--memory reads the files again" if output_options.memory else "--steps needs every interval"
+            raise UsageError(f"{more}, and --dask returns figures only; leave one of them out.")
         read_options = replace(read_options, figures_only=figures_only, dask=dask)
         run = open_with_progress(paths, read_options, verbosity, selection)
         _print(with_workload(run, workload), output_options)
+    _print_next(paths, output_options, verbosity)
+
+
+def _print_next(paths: tuple[str, ...], output_options: _OutputOptions, verbosity: str) -> None:
+    """Print where the result is, or what to do next."""
     if output_options.output is not None:
         print_hint(f"Wrote {output_options.output}.", verbosity)
     elif output_options.as_tables and not output_options.as_hta:
@@ -141,6 +144,13 @@ class _OutputOptions:
         check_output(self.output, self.force)
         if self.output.suffix in (".json", ".csv") and self.as_tables:
             raise UsageError(f"{self.output} would hold tables; add --{self.output.suffix[1:]}, or name it .txt.")
+
+
+def _print_snapshots(files: list[Source], output_options: _OutputOptions, of_a_run: bool) -> None:
+    """Print memory snapshots; *of_a_run* tells whether options are given that only a run has."""
+    if of_a_run or output_options.as_csv:
+        raise UsageError("A memory snapshot has no steps, ranks or rows: --memory takes --json, --all and -o here.")
+    print_snapshots(files, output_options.as_json, output_options.every, output_options.output)
 
 
 def _hta_compat(paths: tuple[str, ...], output_options: _OutputOptions, strict: bool, verbosity: str) -> None:

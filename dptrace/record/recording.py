@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -73,8 +72,7 @@ def record(
         force: replace an existing run.
         model: the trained model: its parameters are counted, and DDP's logging data is kept.
         options: further entries for ``options`` in run.json.
-        first_step: the step from which a resumed training continues; its last steps are recorded, after what remains
-            of wait and warm-up.
+        first_step: the step from which a resumed training continues; what remains of wait and warm-up comes first.
         damaged_checkpoints: checkpoints that could not be read, and why, for the notes in run.json.
         memory: also record each allocation and free.
 
@@ -85,8 +83,7 @@ def record(
     if settings is not None:
         steps, warmup, wait = settings.schedule(steps, warmup, wait)
     schedule = Schedule.of(steps, warmup, wait or 0).after(first_step)
-    settings = settings or messages.LauncherSettings("", "")
-    plan = Plan.of(schedule, replace(settings, memory=settings.memory or memory))
+    plan = Plan.of(schedule, settings, memory)
     recording = Recording(plan, open_output(out, force), model, options, first_step)
     recording.notes += plan.resume_notes(first_step)
     recording.notes += [f"{checkpoint} could not be read and was skipped." for checkpoint in damaged_checkpoints]

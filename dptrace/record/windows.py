@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -143,14 +143,16 @@ class Plan:
     settings: LauncherSettings = field(default_factory=lambda: LauncherSettings("", ""))
 
     @classmethod
-    def of(cls, schedule: Schedule, settings: LauncherSettings | None = None) -> Plan:
+    def of(cls, schedule: Schedule, settings: LauncherSettings | None = None, memory: bool = False) -> Plan:
         """Plan the windows of a schedule.
 
         Args:
             settings: what the launcher asks for; None without one.
+            memory: record allocations and frees, even if the launcher does not ask for it.
         """
-        if settings is None or not settings.script:
-            settings = settings or LauncherSettings("", "")
+        settings = settings or LauncherSettings("", "")
+        settings = replace(settings, memory=settings.memory or memory)
+        if not settings.script:
             (recorded,) = recorded_windows(schedule)
             if schedule.wait:
                 before = overhead_windows(schedule.warmup, schedule.wait - schedule.warmup)

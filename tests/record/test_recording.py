@@ -65,6 +65,16 @@ def test_a_loop_of_ones_own_is_recorded(tmp_path: Path, capsys: pytest.CaptureFi
     assert 2 == names.count("dptrace::forward")
 
 
+@pytest.mark.parametrize("memory", [True, False])
+def test_allocations_and_frees_are_recorded_on_request(memory: bool) -> None:
+    """By torch's allocator of the CPU here; each recorded step allocates what it computes."""
+    _train(6, out="runs/mine", steps=2, warmup=2, memory=memory)
+
+    text = gzip.decompress(Path("runs/mine/rank0.pt.trace.json.gz").read_bytes())
+    assert memory is (text.count(b'"[memory]"') >= 4)
+    assert memory is (b'"[memory]"' in text)
+
+
 def test_the_overhead_is_measured_after_the_recorded_steps() -> None:
     """Of a loop that goes on, windows with and without the profiler alternate, and run.json is updated."""
     _train(40, out="x", steps=2, warmup=2)

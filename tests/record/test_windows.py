@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,3 +112,13 @@ def test_a_note_on_a_spare_recording_has_its_numbers() -> None:
     note = plan.spare_note(plan.windows[0], 20)
 
     assert all(number in note for number in ("20 steps", "after 43", "2 steps", "5 of 5"))
+
+
+@pytest.mark.parametrize(("launcher", "loop"), [(False, False), (True, False), (False, True)])
+def test_memory_is_recorded_if_the_launcher_or_the_loop_asks(launcher: bool, loop: bool) -> None:
+    """``dptrace record --memory``, or ``record(memory=True)`` in a script that it starts or that starts itself."""
+    schedule = Schedule.of(5, 3, 0)
+    plans = [Plan.of(schedule, LauncherSettings("", "", memory=launcher), loop)]
+    plans += [] if launcher else [Plan.of(schedule, None, loop)]
+
+    assert {launcher or loop} == {plan.settings.memory for plan in plans}
