@@ -25,10 +25,13 @@ from dptrace.readers.kineto.event_schema import (
 from dptrace.readers.kineto.operator_columns import long_or_module
 from dptrace.readers.kineto.timestamps import nanoseconds
 from dptrace.readers.memory_events import NO_MEMORY_EVENTS, TOTAL_UNKNOWN, MemoryEvents
+from dptrace.readers.sources.source import Source
+from dptrace.readers.stream import ChunkedStream, open_decompressed
 
-__all__ = ["MemoryColumns"]
+__all__ = ["MemoryColumns", "has_memory_events"]
 
 _ALLOCATION, _FAILED = "[memory]", "[OutOfMemory]"
+_MARK = _ALLOCATION.encode()
 _DAY = 86_400 * 10**9
 """Longer than any recording."""
 _DECODER: msgspec.json.Decoder[MemoryArgs] = msgspec.json.Decoder(MemoryArgs)
@@ -96,6 +99,23 @@ class MemoryColumns(Columns):
             failed=failed[order],
             unreadable=self._unreadable + len(time) - len(order),
         )
+
+
+def has_memory_events(source: Source) -> bool:
+    """Return whether a file may hold memory events: whether their name is in its text.
+
+    Raises:
+        TraceError: the file is missing, empty or an archive, or can't be read.
+    """
+    before = b""
+    with open_decompressed(source) as stream:
+        chunks = ChunkedStream(stream)
+        while not chunks.ended:
+            chunk = chunks.read_chunk()
+            if _MARK in before + chunk[: len(_MARK)] or _MARK in chunk:
+                return True
+            before = chunk[-len(_MARK) :]
+    return False
 
 
 def _args(event: Instant) -> tuple[int, ...] | None:

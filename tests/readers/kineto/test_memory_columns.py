@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dptrace.readers.kineto.memory_columns import has_memory_events
 from dptrace.readers.kineto.reader import read_trace
 from dptrace.readers.memory_events import TOTAL_UNKNOWN, MemoryEvents
+from dptrace.readers.sources.source import Source
 from tests.support.kineto_files import BASE_NS, KinetoFile
 from tests.support.real_traces import needs_real_traces, real
 
@@ -136,3 +138,15 @@ def test_totals_of_a_real_recording_continue_each_other() -> None:
     for kind in (0, 6):
         own = events.device_type == kind
         assert np.array_equal(np.diff(events.allocated[own]), events.bytes[own][1:])
+
+
+@pytest.mark.parametrize("padding", [0, 1 << 20, (1 << 20) - 200, (1 << 20) - 3])
+def test_a_file_is_searched_for_them_wherever_they_are(tmp_path: Path, padding: int) -> None:
+    """Also across two chunks of it; a file without them is not read as a whole."""
+    without = KinetoFile().op("aten::add", 10, 20).op("x" * padding, 30, 40)
+    assert not has_memory_events(Source.of(without.write(tmp_path / "a.json")))
+    for shift in range(12 if padding else 1):
+        text = " " * shift + without.memory(15, 8, 1, 8).text()
+        (tmp_path / "b.json").write_text(text)
+        assert has_memory_events(Source.of(tmp_path / "b.json"))
+        without.events.pop()
