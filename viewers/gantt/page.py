@@ -39,6 +39,7 @@ from dptrace.viewers.gantt.finding_places import finding_places
 from dptrace.viewers.gantt.host.host_data import host_data, host_notes
 from dptrace.viewers.gantt.host.looks import kind_looks
 from dptrace.viewers.gantt.interval_details import details
+from dptrace.viewers.gantt.memory.lane_data import with_memory
 from dptrace.viewers.gantt.page_data import collective_entries, layout, scene
 from dptrace.viewers.gantt.row_order import few_ranks, row_orders
 from dptrace.viewers.gantt.tiles.first_view import first_view
@@ -83,6 +84,7 @@ def document(run: Run, gantt_chart: Chart | None = None, embedded: bool = False)
     if len(drawn.chart) > MAX_INTERVALS:
         raise DptraceError(_too_many(run, drawn.chart, MAX_INTERVALS))
     page_data = scene(drawn.chart, details(run, whole)) | of_run(run, whole) | {"merged": drawn.resolution_ns}
+    page_data |= with_memory(run, whole)
     head, host = _headline(run, whole), host_data(run, whole)
     notes = (*_merged_notes(run, drawn), *head.notes, *host_notes(run, host))
     embedding = {"embedded": True} if embedded else {}

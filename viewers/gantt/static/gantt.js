@@ -220,8 +220,8 @@ async function start() {
   let interactions = null;
   const whole = new WholeView({ lod, plot: main, stage, redraw: () => picture.draw(true) });
   const picture = new Picture(main, new Raster(lod, stage.rows, palette), hidden, {
-    // The host's rows have kinds of their own, and are drawn over the others.
-    rows: () => stage.visible.filter(({ host }) => !host),
+    // The host's rows and those of memory are drawn over the others.
+    rows: () => stage.visible.filter(({ host, memory }) => !host && !memory),
     height: () => stage.frame,
     bands: () => stage.blocks.filter((block) => block.shaded),
     over: (context, view) => stage.inParts(({ top, bottom }) => {
@@ -291,6 +291,7 @@ async function start() {
     $("#card").scrollIntoView({ block: "nearest" });
   };
   const findings = new Findings($("#findings"), { scene, lod, stage, navigation, interactions, resized: refit });
+  await interactions.memory.begin();
   if (!scene.served) await interactions.host.begin();
   followHeights(refit);
   const printView = new PrintView($("#sheets"), { picture, stage, scene, plot: main, theme, whole });

@@ -180,6 +180,7 @@ export class Hover {
 
   #row(index, point) {
     if (this.row.host) return this.hostTip(this.row, point);
+    if (this.row.memory) return this.row.memory.tip(this.row, point);
     if (this.row.role === "phases") return this.#part(index, point);
     if (index < 0) return null;
     if (this.row.role === "idle") return this.#cause(index);

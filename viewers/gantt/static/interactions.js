@@ -7,6 +7,7 @@ import { ExtraRows } from "./extra_rows.js";
 import { SearchBar } from "./search_bar.js";
 import { Link, stepNamed } from "./hash.js";
 import { CollectiveKinds } from "./collective_kinds.js";
+import { MemoryRows } from "./memory_rows.js";
 import { Measure } from "./measure.js";
 import { CollectiveMembers } from "./collective_members.js";
 import { HostView } from "./host_view.js";
@@ -31,6 +32,7 @@ export class Interactions {
     const intervals = scene.lanes.reduce((sum, { role, count }) => sum + (role === "exposure" ? count : 0), 0);
     Object.assign(this, { summary, columns, eagerKinds: intervals <= MAX_EAGER_INTERVALS });
     this.host = new HostView({ plot, hover, stage, lod, scene, columns, card: this.card, redraw, button: $("#host") });
+    this.memory = new MemoryRows({ stage, scene });
     this.selection = new Selection({ plot, hover, stage, lod, scene, columns, members: this.members, card: this.card, host: this.host.panel, redraw });
     this.cursor = new Cursor({ root: $("#figure"), says: $("#cursor"), plot, hover, stage, lod, navigation, selection: this.selection, host: this.host.panel, redraw });
     const searchIndex = scene.served ? new ServedSearch(lod) : new SearchIndex(lod, scene, columns);
@@ -72,6 +74,7 @@ export class Interactions {
   /** Draw rows that the raster does not. */
   under(context, view) {
     this.host.flame.draw(context, view, this.stage.visible);
+    this.memory.draw(context, view, this.stage.visible, this.theme.looks);
   }
 
   /** Draw over the rows. */

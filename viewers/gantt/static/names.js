@@ -107,9 +107,9 @@ export class RowNames {
 
   /** Return the name of a row that can be unfolded, as a button; the same one each time, which keeps its focus. */
   #foldable(row) {
-    const key = `${row.track} ${row.host.thread} ${row.label}`;
+    const key = `${row.track} ${row.host?.thread ?? row.role} ${row.label}`;
     if (!this.#folds.has(key)) {
-      const button = Object.assign(element("button", "row fold", row.label), { type: "button", title: "Show all levels of this GPU's host rows, or the outermost ones (C)" });
+      const button = Object.assign(element("button", "row fold", row.label), { type: "button", title: row.title ?? "Show all levels of this GPU's host rows, or the outermost ones (C)" });
       button.addEventListener("click", () => button.act());
       this.#folds.set(key, button);
     }

@@ -1,0 +1,1 @@
+"""A lane of memory below the rows of each device on the Gantt page."""
