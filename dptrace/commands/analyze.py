@@ -98,12 +98,7 @@ def command(
             raise UsageError(f"{more}, and --dask returns figures only; leave one of them out.")
         read_options = replace(read_options, figures_only=figures_only, dask=dask)
         run = open_with_progress(paths, read_options, verbosity, selection)
-        _print(with_workload(run, workload), output_options)
-    _print_next(paths, output_options, verbosity)
-
-
-def _print_next(paths: tuple[str, ...], output_options: _OutputOptions, verbosity: str) -> None:
-    """Print where the result is, or what to do next."""
+        _print(with_workload(run, **workload), output_options)
     if output_options.output is not None:
         print_hint(f"Wrote {output_options.output}.", verbosity)
     elif output_options.as_tables and not output_options.as_hta:

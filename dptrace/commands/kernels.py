@@ -12,6 +12,7 @@ import click
 from dptrace.commands.shared.options import Selection, json_option, opening_options, output_option, run_options
 from dptrace.commands.shared.output import csv_text, emit, json_text, print_hint, print_notes, print_tables
 from dptrace.commands.shared.reading import open_with_progress
+from dptrace.commands.shared.workload_options import Count, with_workload
 from dptrace.core.files import check_output
 from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
@@ -38,6 +39,7 @@ _SORTS = ("total", "count", "mean", "p95", "delay", "tflops")
 @click.option("--sort", type=click.Choice(_SORTS), default="total", help="Order of the rows.", show_default=True)
 @click.option("--top", type=click.IntRange(1), metavar="N", help="Only the first N rows. [terminal: 30; else all]")
 @click.option("--full-names", is_flag=True, help="Print kernel names whole, with template arguments and parameters.")
+@click.option("--peak-tflops", type=Count(), metavar="N", help="Dense peak of one GPU in TFLOP/s, if it is not known.")
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print a CSV row for each row of the table (times in ns).")
 @output_option
@@ -62,7 +64,7 @@ def command(
     options = _Options(**shown)
     options.check()
     read_options = replace(read_options, operators=options.by not in ("kernel", "phase"))
-    run = open_with_progress(paths, read_options, verbosity, selection)
+    run = with_workload(open_with_progress(paths, read_options, verbosity, selection), peak_tflops=options.peak_tflops)
     from dptrace.run.kernels import arranged, kernel_summary
 
     summary = kernel_summary(run, options.by, options.kind, options.per_rank)
@@ -77,6 +79,7 @@ def _print(run: Run, summary: KernelSummary, rows: list[dict[str, Any]], options
     if options.as_json:
         head: dict[str, Any] = {"run": run.path, "by": summary.by, "kind": options.kind, "ranks": summary.ranks}
         head |= {"wall_ns": summary.wall_ns, "totals": summary.totals, "notes": list(run.notes)}
+        head |= {"flops": summary.flops.to_dict()} if summary.flops is not None else {}
         emit(json_text({**head, "rows": rows}), options.output)
     elif options.as_csv:
         from dptrace.run.kernels import flat_frame
@@ -100,6 +103,7 @@ class _Options:
     sort: str
     top: int | None
     full_names: bool
+    peak_tflops: float | None
     as_json: bool
     as_csv: bool
     output: Path | None
@@ -113,6 +117,8 @@ class _Options:
             raise UsageError("--json and --csv have both the short and the full names; leave --full-names out.")
         if self.sort == "tflops" and self.by != "operator-shape":
             raise UsageError("--sort tflops needs --by operator-shape.")
+        if self.peak_tflops is not None and self.by != "operator-shape":
+            raise UsageError("--peak-tflops needs --by operator-shape.")
         try:
             re.compile(self.match or "")
         except re.error as error:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec.structs import replace
+
 from dptrace.errors import DptraceError, UsageError
 from dptrace.timeline.model import Kind, Timeline
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from dptrace.analysis.kernels.summary import KernelSummary
+    from dptrace.run.utilization import Workload
     from dptrace.timeline.operator_calls import OperatorCalls
     from dptrace.timeline.reading import Reading, Result
 
@@ -44,6 +47,9 @@ class _Run(Protocol):
 
     @property
     def has_selected_steps(self) -> bool: ...
+
+    @property
+    def workload(self) -> Workload | None: ...
 
     def read_again(self, timeline: Timeline, reading: Reading[Result]) -> Result | None: ...
 
@@ -94,7 +100,7 @@ def kernel_summary(run: _Run, by: str, kind: str = "all", per_rank: bool = False
         raise UsageError(f"Kernels can't be listed by {by!r}. Choose from {', '.join(GROUPINGS)}.")
     if run.figures_only:
         raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Open it without.")
-    return summarize(
+    summary = summarize(
         run.timelines,
         lambda timeline: operator_calls_of(run, timeline),
         by,
@@ -102,6 +108,16 @@ def kernel_summary(run: _Run, by: str, kind: str = "all", per_rank: bool = False
         per_rank,
         run.has_selected_steps,
     )
+    return _with_roofline(run, summary) if by == "operator-shape" else summary
+
+
+def _with_roofline(run: _Run, summary: KernelSummary) -> KernelSummary:
+    """Add to rows by operator and shape the shares of the GPU's peaks, and what all of them compute."""
+    from dptrace.analysis.kernels.roofline import counted_flops, roof_of, with_roofline
+
+    roof = roof_of(run.timelines, None if run.workload is None else run.workload.peak_tflops)
+    rows = [with_roofline(row, roof) for row in summary.rows]
+    return replace(summary, rows=rows, flops=counted_flops(rows, summary.wall_ns, roof))
 
 
 def operator_calls_of(run: _Run, timeline: Timeline) -> OperatorCalls:

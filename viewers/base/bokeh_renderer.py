@@ -191,11 +191,12 @@ def _dots(plot: figure, drawing: Drawing, paper: str) -> None:
             "color": [dot.color for dot in dots],
             "fill": [paper if dot.hollow else dot.color for dot in dots],
             "marker": [dot.shape for dot in dots],
+            "size": [dot.size for dot in dots],
             "tip": [sanitize(dot.tip) for dot in dots],
         }
     )
     drawn = plot.scatter(
-        "x", "y", marker="marker", size=9, fill_color="fill", line_color="color", fill_alpha=0.75, source=source
+        "x", "y", marker="marker", size="size", fill_color="fill", line_color="color", fill_alpha=0.75, source=source
     )
     _hover(plot, drawn)
 

@@ -59,6 +59,8 @@ class Dot:
     hollow: bool = False
     shape: str = "circle"
     """Or square, triangle, diamond, so that kinds differ by more than color."""
+    size: float = 9.0
+    """Diameter in pixels."""
 
 
 @dataclass(frozen=True, slots=True)

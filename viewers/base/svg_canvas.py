@@ -167,15 +167,25 @@ class Canvas:
             "",
         )
 
-    def dot(self, x: float, y: float, color: str, shape: str = "circle", hollow: bool = False, tip: str = "") -> None:
-        """Draw a dot of a shape, or its outline."""
+    def dot(
+        self,
+        x: float,
+        y: float,
+        color: str,
+        shape: str = "circle",
+        hollow: bool = False,
+        tip: str = "",
+        size: float = 9.0,
+    ) -> None:
+        """Draw a dot of a shape, or its outline; *size* is its diameter."""
+        scale = size / 9.0
         look = f'fill="#FFFFFF" stroke="{color}" stroke-width="1.5"' if hollow else f'fill="{color}" fill-opacity=".75"'
         look += self._dark_style("#FFFFFF", color) if hollow else self._dark_style(color)
         around = _SHAPES.get(shape)
         if around is None:
-            self._add("circle", f'cx="{number(x)}" cy="{number(y)}" r="4" {look}', tip)
+            self._add("circle", f'cx="{number(x)}" cy="{number(y)}" r="{number(4 * scale)}" {look}', tip)
         else:
-            corners = " ".join(f"{number(x + dx)},{number(y + dy)}" for dx, dy in around)
+            corners = " ".join(f"{number(x + dx * scale)},{number(y + dy * scale)}" for dx, dy in around)
             self._add("polygon", f'points="{corners}" {look}', tip)
 
     def text(

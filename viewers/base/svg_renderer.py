@@ -142,7 +142,7 @@ def _marks(canvas: Canvas, drawing: Drawing, left: float, top: float, inner: flo
                     canvas.rect(x + (width - around) / 2, y + 1, around, height - 2, mark.color, plain=True)
                 canvas.text(x + width / 2, y + height / 2, fitting, mark.ink, size, "middle", on=mark.color, dark=ink)
         elif isinstance(mark, Dot):
-            canvas.dot(across(mark.x), down(mark.y), mark.color, mark.shape, mark.hollow, mark.tip)
+            canvas.dot(across(mark.x), down(mark.y), mark.color, mark.shape, mark.hollow, mark.tip, mark.size)
         elif isinstance(mark, Line):
             canvas.polyline([(across(x), down(y)) for x, y in mark.points], mark.color, mark.width, mark.dash)
         elif isinstance(mark, Label):

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dptrace.analysis.kernels.summary import KernelSummary
-from dptrace.core.units import byte_size, milliseconds, plural
+from dptrace.core.units import byte_size, milliseconds, number, plural, share
 from dptrace.viewers.base.format import plain
 from dptrace.viewers.terminal.split_tables import titled_table
 
@@ -79,6 +79,7 @@ _MORE: dict[str, dict[str, Cell]] = {
         "GFLOP\na call": _gigaflop,
         "TFLOP/s": _number("tflops"),
         "GB/s": _number("gbps", 0),
+        "% of\nroof": _percent("share_of_roofline"),
         "bytes\na call": lambda row: "–" if row["bytes"] is None else byte_size(row["bytes"]),
     },
 }
@@ -100,7 +101,7 @@ def print_kernels(
     if not summary.rows:
         console.print("Nothing of this kind ran in this run.")
         return
-    console.print(*_totals(summary), sep="\n")
+    console.print(*_totals(summary), *_flops(summary), sep="\n")
     names = dict(_NAMES[summary.by])
     if summary.by == "kernel" and full_names:
         names["kernel"] = _text("name")
@@ -130,6 +131,19 @@ def _cut(text: str, whole: bool) -> str:
         if "/" in text
         else f"{text[: _LONGEST - 1]}…"
     )
+
+
+def _flops(summary: KernelSummary) -> list[Text]:
+    """Return a line on all FLOPs that have a formula."""
+    found = summary.flops
+    if found is None or found.tflops is None:
+        return []
+    line = f"matrix products, convolutions, attention: {100 * found.covered:.0f} % of compute, "
+    line += f"{number(found.tflops)} TFLOP/s over the steps"
+    if found.mfu is not None and found.hfu is not None and found.peak_tflops is not None:
+        line += f", MFU {share(found.mfu)} of {number(found.peak_tflops)} TFLOP/s ({found.dtype})"
+        line += f", HFU {share(found.hfu)}" if found.hfu > found.mfu * 1.001 else ""
+    return [Text(line)]
 
 
 def _totals(summary: KernelSummary) -> list[Text]:

@@ -18,5 +18,6 @@ NAMES = {
     "idle": "why each rank was idle",
     "memory": "allocated and reserved memory of each device over time, by kind",
     "pipeline": "each stage's forward and backward of each micro-batch, and the bubble",
+    "roofline": "operators by arithmetic intensity and FLOP/s, under their GPU's limits",
     "findings": "what matters most, by what it costs, and what to do",
 }

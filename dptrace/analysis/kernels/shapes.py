@@ -79,6 +79,9 @@ def shape_columns(row: dict[str, Any]) -> dict[str, Any]:
         "tflops": None if flops is None or not ns else round(flops * row["count"] / ns / 1e3, 6),
         "gbps": None if size is None or not ns else round(size * row["count"] / ns, 6),
         "formula": known.kind if known else None,
+        "counted_flops": known.counted_flops if known else None,
+        "model_flops": known.model_flops if known else None,
+        "flops_exact": known.exact if known and flops is not None else None,
     }
     rank = {"rank": row["rank"]} if "rank" in row else {}
     return rank | columns | {name: value for name, value in row.items() if name not in columns and name != "rank"}

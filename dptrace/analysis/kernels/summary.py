@@ -12,6 +12,7 @@ import numpy as np
 
 from dptrace.analysis.kernels.attribution import Attribution, attribute
 from dptrace.analysis.kernels.grouping import NEEDS_CALLS, Groups, group
+from dptrace.analysis.kernels.roofline import CountedFlops
 from dptrace.analysis.kernels.shapes import merge_shapes, shape_columns
 from dptrace.analysis.kernels.statistics import Pieces, Statistics, join, statistics
 from dptrace.core.intervals import union
@@ -46,6 +47,8 @@ class KernelSummary(msgspec.Struct, frozen=True):
     wall_ns: int
     """Length of all steps of all devices."""
     ranks: list[int]
+    flops: CountedFlops | None = None
+    """What the rows by operator and shape add up to; None for other tables, and where no operator has FLOPs."""
 
 
 def summarize(
@@ -192,6 +195,7 @@ def _figures(figures: Statistics, number: int, wall: int, whole: _Whole) -> dict
         "mean_ns": round(float(figures.mean_ns[number]), 1),
         "p50_ns": round(float(figures.p50_ns[number]), 1),
         "p95_ns": round(float(figures.p95_ns[number]), 1),
+        "step_ns": int(figures.step_ns[number]),
         "share_of_step": ratio(int(figures.step_ns[number]), wall),
         "share_of_compute": ratio(compute, whole.compute[rank]),
         "main_phase": Phase(phase).name.lower() if compute else None,

@@ -12,7 +12,7 @@ from dptrace.commands.shared.options import group
 if TYPE_CHECKING:
     from dptrace.run.run import Run
 
-__all__ = ["WORKLOAD_OPTIONS", "with_workload", "workload_options"]
+__all__ = ["WORKLOAD_OPTIONS", "Count", "with_workload", "workload_options"]
 
 _POWERS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 _FORM = re.compile(r"(\d{1,15}(?:\.\d{1,9})?(?:[eE]\+?\d{1,2})?)\s*([KMBGT]?)", re.IGNORECASE)
@@ -46,8 +46,8 @@ workload_options = group(
 """--params, --tokens, --samples and --peak-tflops."""
 
 
-def with_workload(run: Run, values: dict[str, Any]) -> Run:
-    """Return the run with what the options say of a step; *values* holds an entry for each of WORKLOAD_OPTIONS."""
+def with_workload(run: Run, **values: float | None) -> Run:
+    """Return the run with what the options say of a step: any of WORKLOAD_OPTIONS."""
     if all(value is None for value in values.values()):
         return run
     from dataclasses import replace
