@@ -224,4 +224,7 @@ def _figures(run_folder: Path) -> dict[str, Any]:
         "exposed_share": means["exposed_comm"] / means["wall"] if means["wall"] else None,
         "collectives": float(sum(kind.count.mean() for kind in kinds)),
         "bytes": float(sum(kind.bytes.mean() for kind in kinds)),
+        # Of a step that takes a second: a timed step's figures follow from its own time.
+        "tflop": run.efficiency.of_wall(1.0)[0],
+        "mfu_s": run.efficiency.of_wall(1.0)[1],
     }

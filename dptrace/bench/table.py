@@ -38,6 +38,10 @@ class Row:
     comm_s: float | None = None
     """Communication of an epoch, overlapped or not, from the split of the recorded steps."""
     samples_per_s: float | None = None
+    tflops: float | None = None
+    """FLOPs of the model on one rank over the time of a step, in TFLOP/s."""
+    mfu: float | None = None
+    """The same as a share of the GPU's peak."""
     speedup: float | None = None
     efficiency: float | None = None
     overlap_percent: float | None = None
@@ -94,6 +98,8 @@ def _row(config: BenchConfig, repetitions: Sequence[dict[str, Any]]) -> Row:
         **timing,
         # The results hold the throughput of their mean epoch; this is that of the median epoch.
         samples_per_s=samples * mean / timing["epoch_s"] if samples else None,
+        tflops=_rate(split.get("tflop"), steps, timing["epoch_s"]),
+        mfu=_rate(split.get("mfu_s"), steps, timing["epoch_s"]),
         comm_s=comm,
         overlap_percent=split.get("overlap_percent"),
         exposed_share=split.get("exposed_share"),
@@ -101,6 +107,11 @@ def _row(config: BenchConfig, repetitions: Sequence[dict[str, Any]]) -> Row:
         losses=tuple(first.get("losses", ())),
         local_losses=tuple(first.get("local_losses", ())),
     )
+
+
+def _rate(of_step: float | None, steps: float | None, epoch_s: float) -> float | None:
+    """Return a figure of a step that takes a second, for the steps of a timed epoch."""
+    return of_step * steps / epoch_s if of_step is not None and steps else None
 
 
 def _timing(epochs: Sequence[float]) -> dict[str, Any]:
@@ -229,6 +240,8 @@ def _row_from_csv(line: dict[Any, Any]) -> Row:
         epoch_s=epoch,
         comm_s=number("comm_s"),
         samples_per_s=number("samples_per_s"),
+        tflops=number("tflops"),
+        mfu=number("mfu"),
         overlap_percent=number("overlap_percent"),
         exposed_share=number("exposed_share"),
         spread=number("spread"),

@@ -31,6 +31,7 @@ from dptrace.commands.shared.output import (
 from dptrace.commands.shared.progress import progress
 from dptrace.commands.shared.reading import open_with_progress
 from dptrace.commands.shared.sides import SideOptions, SidesCommand, side_options
+from dptrace.commands.shared.workload_options import WORKLOAD_OPTIONS, with_workload, workload_options
 from dptrace.core.files import check_output
 from dptrace.core.text import sanitize
 from dptrace.core.units import byte_size
@@ -86,6 +87,7 @@ _TABLES = ("figures", "ranks", "collectives", "kernels")
     old_name="--even-noise",
     help="Let --fail-if also fail on changes that may be noise.",
 )
+@workload_options
 @reading_options
 @verbosity_options
 def command(
@@ -107,8 +109,8 @@ def command(
     A LIMIT of --fail-if is 'FIGURE > +5%' or '> +2ms' (grew by more), '< -10%' (fell by more), '> 20ms' (in B),
     '> 30%' (of B's step). FIGURE is forward, backward, optimizer, other, exposed_comm, overlapped_comm,
     exposed_memory, idle, wall, data_loading, allocator, synchronizing, host_bound, launch_latency, waiting, bubble,
-    exposed_wait, transfer, wait, or overlap. A limit on a change fails only where the change is beyond noise, so that a
-    CI job does not fail by chance; --fail-within-noise lifts that.
+    exposed_wait, transfer, wait, overlap, or mfu. A limit on a change fails only where the change is beyond noise, so
+    that a CI job does not fail by chance; --fail-within-noise lifts that.
 
     Exit codes: 0, 1 bad input, 2 wrong use, 3 a limit is exceeded.
 
@@ -119,8 +121,10 @@ def command(
       dptrace diff --before runs/main-* --after runs/branch-*
       dptrace diff runs/long runs/long --before-steps 4:33 --after-steps 34:63
       dptrace diff runs/main runs/branch --fail-if 'wall > +3%' --fail-if 'overlap < 60%'
+      dptrace diff runs/main runs/branch --fail-if 'mfu < -2%'
       dptrace diff runs/main runs/branch --csv kernels > kernels.csv
     """
+    workload = {name: shown.pop(name) for name in WORKLOAD_OPTIONS}
     output_options = _OutputOptions(**shown)
     output_options.check()
     from dptrace.comparison.compare import compare
@@ -128,7 +132,7 @@ def command(
 
     parsed = [parse(limit) for limit in limits]
     before, after = (
-        [open_with_progress((path,), read_options, verbosity, selection) for path in paths]
+        [with_workload(open_with_progress((path,), read_options, verbosity, selection), **workload) for path in paths]
         for paths, selection in zip((sides.before, sides.after), sides.selections, strict=True)
     )
     comparison = compare(before, after, include_outliers)

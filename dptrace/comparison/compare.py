@@ -17,6 +17,7 @@ from dptrace.comparison.changes import (
     unclaimed,
 )
 from dptrace.comparison.differences import differences
+from dptrace.comparison.mfu_change import mfu_change
 from dptrace.comparison.samples import DeviceId, RunSample, devices_by_id
 from dptrace.comparison.sides import Sides, make_sides
 from dptrace.comparison.significance import FEWEST_STEPS
@@ -71,6 +72,8 @@ class Comparison:
     """The changes of each kind of step; empty where all steps are of one kind."""
     wait_and_transfer: tuple[Change, ...] = ()
     """Exposed waiting, and transfer and wait of the matched collectives of a step, as far as both sides show them."""
+    mfu: Change | None = None
+    """Model FLOPs utilization, in percent; None where a run's FLOPs or its GPU's peak are not known."""
     unlike: str = ""
     """Why no step of A is comparable to one of B; empty where some are."""
 
@@ -219,6 +222,7 @@ class Comparison:
             "differs": list(self.differences),
             "figures": self._figure_rows(),
             "overlap": None if self.overlap is None else self.overlap.to_dict("percent"),
+            "mfu": None if self.mfu is None else self.mfu.to_dict("percent"),
             "wait_and_transfer": [{"figure": change.name, **change.to_dict()} for change in self.wait_and_transfer],
             "kinds": [kind.to_dict() for kind in self.kinds],
             "ranks": self._rank_rows(),
@@ -288,6 +292,7 @@ def compare(
         after=sides.b.samples,
         kinds=kinds,
         wait_and_transfer=waits,
+        mfu=mfu_change(sides, next(change for change in changes if change.name == "wall_ns")),
         unlike=sides.kinds.unlike,
     )
 

@@ -17,7 +17,7 @@ GRAMMAR = (
     "FIGURE > +5% (grew by more than that), FIGURE > +2ms, FIGURE < -10% (fell by more), FIGURE > 20ms (in B), "
     "FIGURE > 30% (of B's step); < likewise. FIGURE is one of "
     + ", ".join(name.removesuffix("_ns") for name in FIGURE_NAMES)
-    + " or overlap, whose unit is % of communication"
+    + ", overlap, whose unit is % of communication, or mfu, whose unit is % of the GPU's peak"
 )
 
 _UNITS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "μs": 1e3, "ms": 1e6, "s": 1e9}
@@ -29,6 +29,11 @@ _OTHER_NAMES = {
     "overlap_percent": "overlap",
     "exposed": "exposed_comm",
 }
+_UNKNOWN = {
+    "overlap": "a run has no communication",
+    "mfu": "a run's FLOPs or its GPU's peak are not known (--params and --tokens, --peak-tflops)",
+}
+"""The figures that are shares, and why a comparison may lack them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ class Threshold:
 
     text: str
     figure: str
-    """``wall_ns``, or ``overlap``."""
+    """``wall_ns``, ``overlap`` or ``mfu``."""
     above: bool
     """Whether values above the limit cross it, or values below."""
     signed: bool
@@ -70,11 +75,7 @@ class Threshold:
         """
         change = self._change(comparison)
         if change is None:
-            why = (
-                "a run has no communication"
-                if self.figure == "overlap"
-                else "no collective has all its ranks recorded in both runs"
-            )
+            why = _UNKNOWN.get(self.figure, "no collective has all its ranks recorded in both runs")
             return Crossing(self.text, False, False, f"{self.text}: not checked; {why}.")
         crossed, value = self._beyond(change, comparison.change("wall_ns").b)
         # "> -5%" requires a gain, so a gain that may be noise fails.
@@ -89,6 +90,8 @@ class Threshold:
         """Return the change that the limit is on; None where these runs do not have it."""
         if self.figure == "overlap":
             return comparison.overlap
+        if self.figure == "mfu":
+            return comparison.mfu
         known = {change.name: change for change in (*comparison.changes, *comparison.wait_and_transfer)}
         return known.get(self.figure)
 
@@ -97,6 +100,10 @@ class Threshold:
         if self.figure == "overlap":
             number = change.delta if self.signed else change.b
             text = f"it went from {change.a:.1f} % to {change.b:.1f} %" if self.signed else f"B has {change.b:.1f} %"
+        elif self.figure == "mfu":
+            number = (change.delta_percent or 0.0) if self.signed else change.b
+            relative = f" ({change.delta_percent or 0.0:+.1f} %)" if self.signed else ""
+            text = f"it went from {change.a:.1f} % to {change.b:.1f} %{relative}"
         elif not self.signed:
             number = 100 * change.b / wall if self.percent and wall else change.b
             text = f"B has {number:.1f} % of its step" if self.percent else f"B has {duration(change.b)}"
@@ -131,16 +138,16 @@ def parse(text: str) -> Threshold:
     name, sign, number, unit = match[1], match[3], float(match[4]), match[5]
     figure = re.sub(r"[ -]+", "_", name.lower()).removesuffix("_ns")
     figure = _OTHER_NAMES.get(figure, figure)
-    if figure != "overlap" and f"{figure}_ns" not in FIGURE_NAMES:
+    if figure not in _UNKNOWN and f"{figure}_ns" not in FIGURE_NAMES:
         raise UsageError(f"{text!r}: unknown figure {name!r}. {_grammar()}")
     if unit != "%" and unit not in _UNITS:
         raise UsageError(f"{text!r}: unknown unit {unit!r}; use %, s, ms, us or ns. {_grammar()}")
-    if figure == "overlap" and unit != "%":
-        raise UsageError(f"{text!r}: the unit of overlap is % of communication. {_grammar()}")
+    if figure in _UNKNOWN and unit != "%":
+        raise UsageError(f"{text!r}: the unit of {figure} is %. {_grammar()}")
     if figure == "wall" and unit == "%" and not sign:
         raise UsageError(f"{text!r}: the wall time is always 100 % of the step; did you mean {match[2]} +{match[4]}%?")
     value = number * (1.0 if unit == "%" else _UNITS[unit]) * (-1 if sign in ("-", "−") else 1)
-    whole = figure if figure == "overlap" else f"{figure}_ns"
+    whole = figure if figure in _UNKNOWN else f"{figure}_ns"
     return Threshold(text.strip(), whole, match[2] == ">", bool(sign), value, unit == "%")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -111,6 +112,14 @@ class Utilization(msgspec.Struct, frozen=True):
     samples_per_s: float | None
     """Of all ranks together."""
     tokens_per_s: float | None
+
+    def of_wall(self, seconds: float) -> tuple[float | None, float | None]:
+        """Return TFLOP/s of a rank and MFU if a step took *seconds*, as one that was timed without the profiler."""
+        flops = [step.model_flops for step in self.steps if step.model_flops is not None]
+        if not flops or len(flops) < len(self.steps) or seconds <= 0:
+            return None, None
+        tflops = fmean(flops) / seconds / 1e12
+        return tflops, None if self.mfu is None or self.peak_tflops is None else tflops / self.peak_tflops
 
     @property
     def known(self) -> bool:

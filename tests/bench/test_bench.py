@@ -120,6 +120,16 @@ def result(seconds: list[float], **more: Any) -> dict[str, Any]:
     return {"epoch_s": seconds, "steps_per_epoch": 10, "samples_per_s": 1000.0, "parameters": 7, **more}
 
 
+def test_a_rows_rate_is_that_of_its_timed_epochs() -> None:
+    """Half a TFLOP in each of 10 steps of an epoch of 2 s; the recorded step gives the FLOPs, not the time."""
+    config = BenchConfig("a", "ddp", 2)
+    found = {"epoch_s": [2.0], "steps_per_epoch": 10, "profiled": {"comm_s": None, "tflop": 0.5, "mfu_s": 0.01}}
+
+    (row,) = rows([config], {config: [found]})
+
+    assert (2.5, 0.05) == (row.tflops, row.mfu)
+
+
 def test_the_table_compares_with_one_gpu() -> None:
     """Medians over repetitions; speedup, efficiency, communication of an epoch, Amdahl's ceiling, Gustafson's."""
     one, two = BenchConfig("small", "single", 1), BenchConfig("small", "naive", 2)

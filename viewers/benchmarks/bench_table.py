@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dptrace.bench.table import Row
 from dptrace.core.text import sanitize
-from dptrace.core.units import plural
+from dptrace.core.units import number, plural, share
 from dptrace.viewers.base.table import TextTable, escape_markdown, markdown_lines
 
 __all__ = ["HEADINGS", "cells", "failures", "full_row", "headings", "markdown", "seconds", "table", "text_table"]
@@ -21,8 +21,10 @@ HEADINGS = (
     *("model", "mode", "GPUs", "parameters", "epoch", "± spread", "comm", "samples/s"),
     *("speedup", "efficiency", "overlap", "exposed"),
 )
-_LEAVING = ("parameters", "± spread", "overlap", "exposed", "efficiency", "comm", "samples/s")
+_LEAVING = ("parameters", "± spread", "overlap", "exposed", "efficiency", "comm", "TFLOP/s", "samples/s")
 """Columns to drop in a narrow terminal, in this order."""
+_TFLOPS, _RATE = "TFLOP/s", 8
+"""The heading of a column that only some tables have, and its place."""
 _TEXTS = 2
 """Number of columns that hold text; the others hold numbers."""
 
@@ -42,6 +44,13 @@ def _share(value: float | None, times: float = 100) -> str:
     return "–" if value is None else f"{times * value:.0f} %"
 
 
+def _tflops(row: Row) -> str:
+    """Return a rank's rate, with the share of its GPU's peak where that is known."""
+    if row.tflops is None:
+        return "–"
+    return number(row.tflops) if row.mfu is None else f"{number(row.tflops)} ({share(row.mfu)})"
+
+
 def cells(row: Row) -> list[str]:
     """Return a row as texts, one for each heading."""
     start = [row.model, row.mode, str(row.gpus), "–" if row.parameters is None else f"{row.parameters / 1e6:.1f} M"]
@@ -51,6 +60,7 @@ def cells(row: Row) -> list[str]:
         "–" if row.spread is None or row.epochs < 2 else f"{100 * row.spread:.1f} %",
         seconds(row.comm_s) if row.gpus > 1 else "–",
         "–" if row.samples_per_s is None else f"{row.samples_per_s:,.0f}",
+        _tflops(row),
         "–" if row.speedup is None else f"{row.speedup:.2f}×",
         _share(row.efficiency),
         _share(row.overlap_percent, 1),
@@ -59,13 +69,19 @@ def cells(row: Row) -> list[str]:
 
 
 def headings(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the headings: those of every table, and the options that these rows have."""
-    return (*HEADINGS, *dict.fromkeys(name for row in rows for name in row.options))
+    """Return the headings: those of every table, TFLOP/s if any row has it, and the options that these rows have."""
+    return (*_own_headings(rows), *dict.fromkeys(name for row in rows for name in row.options))
 
 
 def full_row(row: Row, names: Sequence[str]) -> list[str]:
     """Return a row as texts, with its options; *names* are the headings of the table."""
-    return cells(row) + [row.options.get(name, "–") or "yes" for name in names[len(HEADINGS) :]]
+    texts = dict(zip((*HEADINGS[:_RATE], _TFLOPS, *HEADINGS[_RATE:]), cells(row), strict=True))
+    return [texts[name] if name in texts else row.options.get(name, "–") or "yes" for name in names]
+
+
+def _own_headings(rows: Sequence[Row]) -> tuple[str, ...]:
+    known = any(row.tflops is not None for row in rows)
+    return (*HEADINGS[:_RATE], *((_TFLOPS,) if known else ()), *HEADINGS[_RATE:])
 
 
 def text_table(rows: Sequence[Row], note: str = "") -> TextTable:
@@ -84,7 +100,7 @@ class _FittingTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         dropped_columns: list[str] = []
         table_to_print = self.of(dropped_columns)
-        for name in _LEAVING:
+        for name in (name for name in _LEAVING if name in headings(self.rows)):
             if Measurement.get(console, options.update(max_width=10_000), table_to_print).maximum <= options.max_width:
                 break
             dropped_columns.append(name)
@@ -95,7 +111,7 @@ class _FittingTable:
 
     def of(self, dropped_columns: Sequence[str]) -> Table:
         names = headings(self.rows)
-        kept = [i for i, name in enumerate(names) if i >= len(HEADINGS) or name not in dropped_columns]
+        kept = [i for i, name in enumerate(names) if name not in dropped_columns]
         table_to_print = Table(title=Text(sanitize(self.title)), title_justify="left", title_style="bold")
         for i in kept:
             table_to_print.add_column(names[i], justify="left" if i < _TEXTS else "right", no_wrap=True)

@@ -7,19 +7,21 @@ from typing import Any
 
 from rich.console import Console
 
-from dptrace.core.units import byte_size, plural
+from dptrace.core.units import byte_size, number, plural
 from dptrace.viewers.base.format import plain
 from dptrace.viewers.base.table import TextTable, escape_markdown, markdown_lines, rich_table
 
 __all__ = ["best_label", "cells", "headline", "markdown", "print_table"]
 
 _COLUMNS = (
-    *("", "step p50 ms", "p95 ms", "samples/s", "s %", "exposed ms", "by the fit ms"),
+    *("", "step p50 ms", "p95 ms", "samples/s", "TFLOP/s", "MFU %", "s %", "exposed ms", "by the fit ms"),
     *("collectives", "bytes", "accuracy"),
 )
 _NAMES = {"bucket-cap-mb": "bucket cap", "compress": "compression"}
-_BY_THE_FIT = 6
-_ACCURACY = 9
+_TFLOPS = 4
+_MFU = 5
+_BY_THE_FIT = 8
+_ACCURACY = 11
 
 
 def headline(content: Mapping[str, Any]) -> str:
@@ -41,6 +43,8 @@ def _rows(content: Mapping[str, Any]) -> Iterator[list[str]]:
             _ms(point["step_p50_s"]),
             _ms(point["step_p95_s"]),
             f"{point['samples_per_s']:,.0f}",
+            "–" if point.get("tflops") is None else number(point["tflops"]),
+            _percent(point.get("mfu")),
             _percent(point["communication_fraction"]),
             _ms(point["exposed_s"]),
             _ms(point["predicted_exposed_s"]),
@@ -66,7 +70,7 @@ def _percent(share: float | None) -> str:
 def cells(content: Mapping[str, Any]) -> TextTable:
     """Return the table, without columns that no point has."""
     rows = list(_rows(content))
-    empty = {at for at in (_BY_THE_FIT, _ACCURACY) if all(row[at] == "–" for row in rows)}
+    empty = {at for at in (_TFLOPS, _MFU, _BY_THE_FIT, _ACCURACY) if all(row[at] == "–" for row in rows)}
     kept = [at for at in range(len(_COLUMNS)) if at not in empty]
     note = "Steps: the last 20 of each timed run. s = communication / (computation + communication), of recorded steps."
     if any(point["as_good"] for point in content["points"]):

@@ -162,15 +162,11 @@ def _figure_table(found: Comparison) -> dict[str, Any]:
         style = f"{place} {_moved(change.verdict)}"
         color = _COLORS.get(change.name, "")
         rows.append(_row(FIGURE_NAMES[change.name], (*cells, verdict_word(change.verdict)), style, color))
-    if (overlap := found.overlap) is not None:
-        found_points = "–" if overlap.detectable is None else f"{overlap.detectable:.1f}"
-        rows.append(
-            _row(
-                "overlap",
-                (*overlap_cells(overlap), found_points, verdict_word(overlap.verdict)),
-                _moved(overlap.verdict),
-            )
-        )
+    for name, share in (("overlap", found.overlap), ("MFU", found.mfu)):
+        if share is not None:
+            points = "–" if share.detectable is None else f"{share.detectable:.1f}"
+            shown = *overlap_cells(share), points, verdict_word(share.verdict)
+            rows.append(_row(name, shown, _moved(share.verdict)))
     note = (
         "ms, mean of steps and ranks: the parts add up to the wall. “± 95 %” is the interval of the difference; "
         "a change as large as “finds” is found in 4 of 5 such comparisons"

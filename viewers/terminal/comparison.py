@@ -154,6 +154,8 @@ def _figures(comparison: Comparison) -> Table:
         if change.name in ("wall_ns", "overlapped_comm_ns"):
             table.add_section()
         table.add_row(_label(change.name), *change_cells(change), verdict_word(change.verdict), style=style)
+    if (mfu := comparison.mfu) is not None:
+        table.add_row("MFU", *overlap_cells(mfu), verdict_word(mfu.verdict), style="bold" if mfu.beyond else "")
     if (overlap := comparison.overlap) is not None:
         table.add_row(
             "overlap", *overlap_cells(overlap), verdict_word(overlap.verdict), style="bold" if overlap.beyond else ""

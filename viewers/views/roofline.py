@@ -18,10 +18,7 @@ from dptrace.viewers.views.view import View
 __all__ = ["VIEW", "roofline", "roofline_table"]
 
 TITLE = "Roofline: arithmetic intensity and FLOP/s of operators"
-NO_FLOPS = (
-    "No operator of this run has both FLOPs and bytes: record with shapes (torch.profiler's record_shapes=True), "
-    "as dptrace record does on a CPU."
-)
+NO_FLOPS = "No operator of this run has both FLOPs and bytes: record shapes, with record_shapes=True of torch.profiler."
 _LOOKS = {
     "matmul": ("#0072B2", "circle"),
     "attention": ("#D55E00", "triangle"),

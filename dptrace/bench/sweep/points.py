@@ -126,6 +126,10 @@ class Point:
     """Standard error of the median, from the middle half of the steps; None for fewer than eight."""
     samples_per_s: float | None = None
     """At the median step."""
+    tflops: float | None = None
+    """FLOPs of the model on one rank over the median step, in TFLOP/s."""
+    mfu: float | None = None
+    """The same as a share of the GPU's peak."""
     compute_s: float | None = None
     comm_s: float | None = None
     communication_fraction: float | None = None
@@ -180,15 +184,16 @@ def _point(
         error_s=1.2533 * (high - low) / 1.349 / len(steps) ** 0.5 if len(steps) >= FEWEST else None,
         samples_per_s=int(good[0]["batch_size"]) / middle,
         accuracy=_accuracies(good[0])[-1],
-        **_split(recordings),
+        **_split(recordings, middle),
     )
 
 
-def _split(recordings: RecordedFigures | None) -> dict[str, Any]:
+def _split(recordings: RecordedFigures | None, step_s: float) -> dict[str, Any]:
     if recordings is None:
         return {}
     figures = {name: getattr(recordings, name) for name in ("compute_s", "comm_s", "exposed_s", "collectives", "bytes")}
-    return figures | {"communication_fraction": recordings.fraction}
+    tflops, mfu = (None if of is None else of / step_s for of in (recordings.tflop, recordings.mfu_s))
+    return figures | {"communication_fraction": recordings.fraction, "tflops": tflops, "mfu": mfu}
 
 
 def _accuracies(result: Mapping[str, Any]) -> list[float | None]:

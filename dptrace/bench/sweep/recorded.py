@@ -43,6 +43,10 @@ class RecordedFigures:
     """A row for each bucket in each step: ``step``, ``bucket``, ``bytes``, ``transfer_s``, ``wait_s``,
     ``exposed_s``; the last two are means over ranks."""
     notes: tuple[str, ...] = ()
+    tflop: float | None = None
+    """FLOPs of the model on one rank in a step, in units of 10¹²."""
+    mfu_s: float | None = None
+    """MFU of a step that takes a second."""
 
     @property
     def fraction(self) -> float | None:
@@ -74,6 +78,8 @@ def recorded_figures(run: Run) -> RecordedFigures:
         sent=gradient_transfers(cross_rank),
         buckets=tuple(_rows(cross_rank)),
         notes=found.notes if found else (),
+        tflop=run.efficiency.of_wall(1.0)[0],
+        mfu_s=run.efficiency.of_wall(1.0)[1],
     )
 
 

@@ -17,7 +17,7 @@ def test_a_row_has_a_text_for_each_heading() -> None:
     naive = replace(WORKSHOP[1], overlap_percent=12.3, exposed_share=0.45, spread=0.012, epochs=5)
     texts = bench_table.cells(naive)
 
-    assert len(bench_table.HEADINGS) == len(texts)
+    assert len(bench_table.HEADINGS) + 1 == len(texts)
     assert [
         "small",
         "naive",
@@ -27,12 +27,23 @@ def test_a_row_has_a_text_for_each_heading() -> None:
         "1.2 %",
         "28.4 ms",
         "544,319",
+        "–",
         "0.60×",
         "30 %",
         "12 %",
         "45 %",
     ] == texts
-    assert ["–"] * 9 == bench_table.cells(Row("a", "ddp", 2, failed="broke"))[3:]
+    assert ["–"] * 10 == bench_table.cells(Row("a", "ddp", 2, failed="broke"))[3:]
+
+
+def test_a_rate_has_its_share_of_the_peak() -> None:
+    """In a column that only tables with such rows have."""
+    known = replace(WORKSHOP[1], tflops=0.0276, mfu=0.173)
+    names = bench_table.headings([known, WORKSHOP[0]])
+
+    assert "0.0276 (17 %)" == bench_table.full_row(known, names)[names.index("TFLOP/s")]
+    assert "–" == bench_table.full_row(WORKSHOP[0], names)[names.index("TFLOP/s")]
+    assert "TFLOP/s" not in bench_table.headings(WORKSHOP)
 
 
 def test_options_of_a_sweep_are_columns() -> None:
