@@ -58,6 +58,11 @@ def view_pictures() -> None:
         (IMAGES / file).write_text(picture(VIEWS[name], run), encoding="utf-8")
     remembered = dptrace.open(str(ROOT / "tests" / "golden" / "memory_cpu"))
     (IMAGES / "view_memory.svg").write_text(picture(VIEWS["memory"], remembered), encoding="utf-8")
+    # Of a recording by others (AMD-AGI/TraceLens, MIT license), which is not in the repository.
+    shapes = ROOT.parent / "shared" / "traces" / "ddp_mi300_rank0of8"
+    if shapes.exists():
+        run = dptrace.open(str(shapes))
+        (IMAGES / "roofline.svg").write_text(picture(VIEWS["roofline"], run), encoding="utf-8")
 
 
 def explanation_picture(name: str, step: int, path: Path, height: int, **options: float) -> None:

@@ -41,6 +41,7 @@ from dptrace.load.options import ReadOptions
 if TYPE_CHECKING:
     from dptrace.comparison.compare import Comparison
     from dptrace.comparison.thresholds import Crossing
+    from dptrace.run.run import Run
 
 CROSSED = 3
 """Exit code when a limit is exceeded: 1 is bad input, 2 wrong use."""
@@ -120,8 +121,7 @@ def command(
       dptrace diff runs/yesterday runs/today --html diff.html
       dptrace diff --before runs/main-* --after runs/branch-*
       dptrace diff runs/long runs/long --before-steps 4:33 --after-steps 34:63
-      dptrace diff runs/main runs/branch --fail-if 'wall > +3%' --fail-if 'overlap < 60%'
-      dptrace diff runs/main runs/branch --fail-if 'mfu < -2%'
+      dptrace diff runs/main runs/branch --fail-if 'wall > +3%' --fail-if 'mfu < -2%'
       dptrace diff runs/main runs/branch --csv kernels > kernels.csv
     """
     workload = {name: shown.pop(name) for name in WORKLOAD_OPTIONS}
@@ -131,10 +131,7 @@ def command(
     from dptrace.comparison.thresholds import parse
 
     parsed = [parse(limit) for limit in limits]
-    before, after = (
-        [with_workload(open_with_progress((path,), read_options, verbosity, selection), **workload) for path in paths]
-        for paths, selection in zip((sides.before, sides.after), sides.selections, strict=True)
-    )
+    before, after = _opened(sides, workload, read_options, verbosity)
     comparison = compare(before, after, include_outliers)
     crossings = [limit.check(comparison, fail_within_noise) for limit in parsed]
     _show(comparison, crossings, output_options, verbosity)
@@ -143,6 +140,17 @@ def command(
     for crossing in crossings:
         click.echo(sanitize(crossing.text), err=True)
     click.get_current_context().exit(CROSSED if any(crossing.failed for crossing in crossings) else 0)
+
+
+def _opened(
+    sides: SideOptions, workload: dict[str, float | None], read_options: ReadOptions, verbosity: str
+) -> tuple[list[Run], list[Run]]:
+    """Read the recordings of both sides."""
+    before, after = (
+        [with_workload(open_with_progress((path,), read_options, verbosity, selection), **workload) for path in paths]
+        for paths, selection in zip((sides.before, sides.after), sides.selections, strict=True)
+    )
+    return before, after
 
 
 @dataclass(frozen=True)
