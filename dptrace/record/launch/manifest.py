@@ -44,8 +44,9 @@ _RANK_FIELDS = (
     "profiled_ns",
     "overhead_windows",
     "memory",
-    "flops",
 )
+_LATER_RANK_FIELDS = ("flops",)
+"""Fields that a rank of another machine may lack, since an older dptrace wrote it."""
 
 
 def launch_metadata(
@@ -100,7 +101,10 @@ def manifest(ranks_metadata: Sequence[dict[str, Any]], launch_metadata: dict[str
         ranks_metadata: the metadata of each rank, in order; that of ranks that died may be missing.
         launch_metadata: see :func:`launch_metadata`; takes precedence over the ranks' metadata.
     """
-    ranks = [{key: rank_metadata[key] for key in _RANK_FIELDS} for rank_metadata in ranks_metadata]
+    ranks = [
+        {key: rank_metadata[key] for key in _RANK_FIELDS} | {key: rank_metadata.get(key) for key in _LATER_RANK_FIELDS}
+        for rank_metadata in ranks_metadata
+    ]
     run_metadata: dict[str, Any] = {key: ranks_metadata[0][key] if ranks_metadata else None for key in _RUN_FIELDS}
     notes = restart_notes(launch_metadata.get("restarts", ()))
     notes += [note for rank_metadata in ranks_metadata for note in rank_metadata["notes"]]
