@@ -80,22 +80,11 @@ def command(
         _print_snapshots(files, output_options, bool(selection or dask or any(workload.values())))
         return
     if output_options.as_hta:
-        given = any(value is not None for value in workload.values())
-        if (
-            selection
-            or given
-            or output_options.collectives
-            or dask
-            or read_options != ReadOptions(strict=read_options.strict)
-        ):
-            raise UsageError("--hta-compat can be combined with --json, --csv, --all, --strict and -o only.")
+        if selection or dask or any(workload.values()) or read_options != ReadOptions(strict=read_options.strict):
+            raise UsageError(_HTA_ALONE)
         _hta_compat(paths, output_options, read_options.strict, verbosity)
     else:
-        # Some steps' figures are computed from the intervals, and memory from the files.
-        figures_only = selection.steps is None and not output_options.memory
-        if dask and not figures_only:
-            more = "--memory reads the files again" if output_options.memory else "--steps needs every interval"
-            raise UsageError(f"{more}, and --dask returns figures only; leave one of them out.")
+        figures_only = _figures_only(selection, dask, output_options)
         read_options = replace(read_options, figures_only=figures_only, dask=dask)
         run = open_with_progress(paths, read_options, verbosity, selection)
         _print(with_workload(run, **workload), output_options)
@@ -104,6 +93,18 @@ def command(
     elif output_options.as_tables and not output_options.as_hta:
         view = " --view memory" if output_options.memory else ""
         print_hint(f"Next: dptrace view {quoted_paths(paths)}{view}", verbosity)
+
+
+_HTA_ALONE = "--hta-compat can be combined with --json, --csv, --all, --strict and -o only."
+
+
+def _figures_only(selection: Selection, dask: str | None, output_options: _OutputOptions) -> bool:
+    """Return whether the figures suffice; some steps' are computed from the intervals, and memory from the files."""
+    if dask and output_options.memory:
+        raise UsageError("--memory reads the files again, and --dask returns figures only; leave one of them out.")
+    if dask and selection.steps is not None:
+        raise UsageError("--steps needs every interval, and --dask returns figures only; leave one of them out.")
+    return selection.steps is None and not output_options.memory
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,8 @@ class _OutputOptions:
         """Refuse options that would be ignored, and a file that would be overwritten."""
         if self.as_json and self.as_csv:
             raise UsageError("Choose one of --json and --csv.")
+        if self.as_hta and self.collectives:
+            raise UsageError(_HTA_ALONE)
         if self.as_json and self.collectives:
             raise UsageError("--json already contains the collectives; leave --collectives out.")
         if self.memory and (self.collectives or self.as_hta):

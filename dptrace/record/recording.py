@@ -115,8 +115,7 @@ class Recording:
         self.first_step: int = first_step
         self.parameters: int | None = None
         self.device = device_of(())
-        self.memory = MemoryTracker(model, self.device)
-        self.flops = StepFlops()
+        self.memory, self.flops = MemoryTracker(model, self.device), StepFlops()
         if model is not None:
             self.set_parameters(model.parameters())
         self.steps_done = 0
@@ -131,8 +130,7 @@ class Recording:
         self._spare: tuple[Window, AlignedProfile] | None = None
         self._recorded = 0
         self._writer: threading.Thread | None = None
-        self._postponed = False
-        self._running = False
+        self._postponed = self._running = False
         self._error: str | None = None
 
     def set_parameters(self, parameters: Iterable[torch.Tensor]) -> None:
@@ -193,10 +191,8 @@ class Recording:
         self.output.heartbeat(self.steps_done, total, recorded)
 
     def _keeps_losses(self) -> bool:
-        """Return whether a loss is kept: up to the end of the first recording, later only inside of one.
-
-        A job may train for a million steps after it, and each loss occupies memory of its device.
-        """
+        """Return whether a loss is kept: up to the end of the first recording, later only inside of one."""
+        # A job may train for a million steps after it, and each loss occupies memory of its device.
         recording = self._window is not None and self._window.purpose is Purpose.RECORDED
         return recording or (not self._recorded and not self.plan.settings.on_demand)
 

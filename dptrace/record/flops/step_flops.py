@@ -12,6 +12,8 @@ import torch
 from torch.utils import _python_dispatch
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from dptrace.record.script_profiler import guard as profiler_guard
+
 __all__ = ["FlopCounter", "StepFlops"]
 
 _DTYPES = {
@@ -94,23 +96,34 @@ class StepFlops:
         self._counter: FlopCounter | None = None
         self._steps = 0
         self._result: dict[str, Any] | None = None
+        self._guard = profiler_guard.install()
 
     def begin_step(self, counts: bool) -> None:
         """Begin a step; *counts* tells whether it may be slowed down."""
         self._steps += 1
-        if self._steps == 2 and counts and not _compiled() and not _python_dispatch._get_current_dispatch_mode_stack():
+        if self._steps == 2 and counts and not _compiled() and not self._watched:
             self._counter = FlopCounter()
             self._counter.__enter__()
+            self._guard.on_foreign_open = self.cancel
+
+    @property
+    def _watched(self) -> bool:
+        """Whether the script looks at operators itself, with a profiler or a mode."""
+        return self._guard.foreign_open or bool(_python_dispatch._get_current_dispatch_mode_stack())
+
+    def cancel(self) -> None:
+        """Count no more, since a profiler starts: under a mode, it would record each operator twice."""
+        if self._counter is not None:
+            _remove(self._counter)
+            self._counter = self._guard.on_foreign_open = None
 
     def end_step(self) -> None:
         """End the step, or the training within it."""
         counter, self._counter = self._counter, None
         if counter is None:
             return
-        if _python_dispatch._get_current_dispatch_mode() is counter:
-            counter.__exit__(None, None, None)
-        else:  # the script entered a mode of its own in the step
-            _remove(counter)
+        _remove(counter)
+        self._guard.on_foreign_open = None
         if counter.total:
             self._result = {
                 "hardware": counter.total,
@@ -130,7 +143,10 @@ def _compiled() -> bool:
 
 
 def _remove(mode: FlopCounter) -> None:
-    """Take a mode out of the stack, below others."""
+    """Take a mode out of the stack; also from below one that the script has entered since."""
+    if _python_dispatch._get_current_dispatch_mode() is mode:
+        mode.__exit__(None, None, None)
+        return
     above = []
     with suppress(Exception):
         while (top := _python_dispatch._get_current_dispatch_mode()) is not None:

@@ -64,6 +64,8 @@ class ProfilerGuard:
         self.on_foreign_start: Callable[[], None] | None = None
         """Called on the recording thread before the script's profiler is prepared while dptrace's is open; ends
         dptrace's own, inside :meth:`ours`."""
+        self.on_foreign_open: Callable[[], None] | None = None
+        """Called before the script prepares any profiler, on the thread that does."""
         self.foreign_seen = False
         """Whether the script has prepared a profiler of its own."""
         self._lock = threading.Lock()
@@ -99,6 +101,11 @@ class ProfilerGuard:
     def is_open_elsewhere(self) -> bool:
         """Whether dptrace's own profiler is prepared or recording on another thread."""
         return self._own is not None and self._own.thread != threading.get_ident()
+
+    @property
+    def foreign_open(self) -> bool:
+        """Whether a profiler of the script is prepared or recording."""
+        return len(self._foreign) > 0
 
     def foreign_busy(self) -> bool:
         """Return whether a profiler of the script is prepared or recording, so that dptrace's must not start."""
@@ -159,6 +166,8 @@ class ProfilerGuard:
     def open_foreign(self, profiler: Any) -> bool:
         """Enter a session of the script, after ending dptrace's own; return False if it is muted instead."""
         self.foreign_seen = True
+        if self.on_foreign_open is not None:
+            self.on_foreign_open()
         with self._lock:
             self._muted.discard(profiler)
             if self.is_open_elsewhere:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -104,3 +105,18 @@ def test_a_mode_that_the_script_enters_in_the_step_stays() -> None:
 
     assert own.get_total_flops() == 2 * 54
     assert {"hardware": 54, "model": 54, "dtype": "fp32"} == flops.to_dict()
+
+
+def test_a_profiler_that_starts_in_the_step_ends_the_count(tmp_path: Path) -> None:
+    """Under a mode it would record each operator twice."""
+    found = []
+    with record(tmp_path / "run", steps=1, warmup=2) as recording:
+        for index in range(5):
+            if index == 1:
+                with profile(activities=[ProfilerActivity.CPU]) as own:
+                    torch.mm(torch.eye(3), torch.eye(3))
+                found += [event.count for event in own.key_averages() if event.key == "aten::mm"]
+            recording.step()
+
+    (rank,) = json.loads((tmp_path / "run" / "run.json").read_text())["ranks"]
+    assert ([1], None) == (found, rank["flops"])
