@@ -38,6 +38,14 @@ def test_mfu_is_model_flops_over_time_and_peak() -> None:
     assert list(COLUMNS) == list(found.steps[0].to_dict())
 
 
+def test_a_timed_step_has_its_own_rate() -> None:
+    """The same FLOPs in half the time that the recorded step took."""
+    found = utilization_of(job({"model": 49_470_000_000, "hardware": 49_470_000_000, "dtype": "bf16"}))
+
+    assert pytest.approx((989.4, 1.0)) == found.of_wall(5e-5)
+    assert (None, None) == utilization_of(job(None)).of_wall(1.0)
+
+
 def test_parameters_and_tokens_stand_in_for_a_count() -> None:
     """6 · 1e6 · 8,000 FLOPs are shared by two ranks: 24 GFLOP each in 100 µs, without HFU."""
     found = utilization_of(job(None), Workload(parameters=1e6, tokens=8000, peak_tflops=480))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from dptrace.viewers.terminal.run_facts import memory_sentence, profiler_sentence
+from dptrace.run.utilization import Utilization
+from dptrace.viewers.terminal.run_facts import memory_sentence, profiler_sentence, utilization_sentence
 
 
 def _held(parameters: int, optimizer: int | None = 0, **further: int | None) -> dict[str, Any]:
@@ -74,3 +76,15 @@ def test_the_profilers_overhead_is_a_sentence(profiled: float, cost: str) -> Non
 def test_an_overhead_that_was_not_measured_is_empty(info: dict[str, Any]) -> None:
     """Also where run.json holds something else."""
     assert "" == profiler_sentence(info)
+
+
+def test_what_a_step_computes_is_one_sentence() -> None:
+    """Rates, MFU with its peak, HFU only where something is recomputed; nothing where nothing is known."""
+    known = {"tflops": 494.7, "mfu": 0.5, "hfu": 0.6, "peak_tflops": 989.4, "samples_per_s": 320_000.0}
+    empty = Utilization((), "", "", "", None, "", None, None, None, None, None)
+
+    found = utilization_sentence(replace(empty, **known, gpu="H100 SXM", dtype="bf16", source="counted"))
+
+    assert "" == utilization_sentence(empty)
+    assert all(text in found for text in ("495 TFLOP/s", "MFU 50 % of 989 TFLOP/s (H100 SXM bf16)", "HFU 60 %"))
+    assert "HFU" not in utilization_sentence(replace(empty, **known | {"hfu": 0.5}))
