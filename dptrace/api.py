@@ -13,7 +13,7 @@ from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
     from dptrace.comparison.compare import Comparison as Comparison
-    from dptrace.model.training.describe import Description
+    from dptrace.model.planning.describe import Description
     from dptrace.run.run import Run
     from dptrace.viewers.explain.notebook import Explained as Explained
     from dptrace.viewers.pages.notebook import NotebookPage as NotebookPage
@@ -199,7 +199,7 @@ def memory(**description: Any) -> dict[str, Any]:
     Raises:
         UsageError: the description is incomplete or contradicts itself.
     """
-    from dptrace.model.training.memory_report import memory_report
+    from dptrace.model.planning.memory_report import memory_report
 
     return memory_report(_description(description))
 
@@ -214,13 +214,13 @@ def predict(*, tokens: float | None = None, **description: Any) -> dict[str, Any
     Raises:
         UsageError: the description is incomplete or contradicts itself.
     """
-    from dptrace.model.training.predict_report import predict_report
+    from dptrace.model.planning.predict_report import predict_report
 
     return predict_report(_description(description), tokens)
 
 
 def _description(given: dict[str, Any]) -> Description:
-    from dptrace.model.training.describe import Description
+    from dptrace.model.planning.describe import Description
 
     if unknown := given.keys() - set(Description.__struct_fields__):
         known = ", ".join(Description.__struct_fields__)

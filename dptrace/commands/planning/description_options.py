@@ -10,7 +10,7 @@ import click
 from dptrace.commands.shared.options import group
 
 if TYPE_CHECKING:
-    from dptrace.model.training.describe import Description
+    from dptrace.model.planning.describe import Description
 
 __all__ = ["Amount", "description_of", "description_options"]
 
@@ -122,6 +122,6 @@ description_options = group(model_options, training_options, cluster_options)
 
 def description_of(options: dict[str, Any]) -> Description:
     """Take the options of a description out of a verb's options."""
-    from dptrace.model.training.describe import Description
+    from dptrace.model.planning.describe import Description
 
     return Description(**{name: options.pop(name) for name in Description.__struct_fields__ if name in options})

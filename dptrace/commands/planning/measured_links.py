@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from dptrace.errors import DptraceError
 
 if TYPE_CHECKING:
-    from dptrace.model.training.describe import Description
+    from dptrace.model.planning.describe import Description
 
 __all__ = ["with_measured_links"]
 

@@ -49,7 +49,7 @@ def command(run: str | None, as_json: bool, output: Path | None, force: bool, ve
             raise UsageError(f"--{extra[0].replace('_', '-')} describes a training; a recording describes itself.")
         content = recorded_memory(run, described["gpu"] if "gpu" in given_options() else None, described["gpu_memory"])
     else:
-        from dptrace.model.training.memory_report import memory_report
+        from dptrace.model.planning.memory_report import memory_report
 
         content = memory_report(description_of(described))
     if as_json:

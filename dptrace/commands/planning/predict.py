@@ -66,7 +66,7 @@ def command(
     if run is not None:
         _predict_recording(run, {*described, "tokens", "links"}, as_json, output, verbosity)
         return
-    from dptrace.model.training.predict_report import predict_report
+    from dptrace.model.planning.predict_report import predict_report
 
     page = output is not None and output.suffix in _PAGES
     description = description_of(described)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dptrace.errors import DptraceError
-from dptrace.model.training.measured_step import MeasuredStep, measured_scaling, step_bounds
-from dptrace.model.training.scaling_table import GPU_COUNTS
+from dptrace.model.planning.measured_step import MeasuredStep, measured_scaling, step_bounds
+from dptrace.model.planning.scaling_table import GPU_COUNTS
 
 if TYPE_CHECKING:
     from dptrace.run.run import Run

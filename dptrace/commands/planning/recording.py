@@ -7,10 +7,8 @@ from statistics import fmean
 from typing import Any
 
 from dptrace.errors import DptraceError
-from dptrace.model.training.activations import ActivationPlan, end_bytes, model_activation_bytes
-from dptrace.model.training.hardware import gpu_named
-from dptrace.model.training.memory_report import whole_bytes
-from dptrace.model.training.recorded import (
+from dptrace.model.planning.memory_report import whole_bytes
+from dptrace.model.planning.recorded import (
     RecordedModel,
     RecordedTraining,
     decoder_split,
@@ -18,6 +16,8 @@ from dptrace.model.training.recorded import (
     perceptron_activations,
     perceptron_split,
 )
+from dptrace.model.training.activations import ActivationPlan, end_bytes, model_activation_bytes
+from dptrace.model.training.hardware import gpu_named
 from dptrace.model.training.shape import ModelShape, decoder_shape
 from dptrace.model.training.state import StateBytes
 from dptrace.readers.sources.discovery import find

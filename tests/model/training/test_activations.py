@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dptrace.commands.planning.recording import trainer_shape
+from dptrace.model.planning.recorded import perceptron_activations
 from dptrace.model.training.activations import (
     ActivationPlan,
     end_bytes,
@@ -14,7 +15,6 @@ from dptrace.model.training.activations import (
     model_activation_bytes,
     start_bytes,
 )
-from dptrace.model.training.recorded import perceptron_activations
 from dptrace.model.training.shape import decoder_shape
 from dptrace.record.options.models import WIDTHS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dptrace.errors import UsageError
-from dptrace.model.training.describe import Description
+from dptrace.model.planning.describe import Description
 from dptrace.model.training.shape import assumed_shape, decoder_shape
 
 MEGATRON = [

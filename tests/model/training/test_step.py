@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from dptrace.model.training.describe import Description
+from dptrace.model.planning.describe import Description
+from dptrace.model.planning.search import best_plan, ranked
 from dptrace.model.training.plan import Plan
-from dptrace.model.training.search import best_plan, ranked
 from dptrace.model.training.step import predict_step, targets
 from dptrace.model.training.traffic import traffic
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from dptrace.errors import UsageError
+from dptrace.model.planning.describe import Description
 from dptrace.model.training.activations import RECOMPUTE, end_bytes, model_activation_bytes
-from dptrace.model.training.describe import Description
 from dptrace.model.training.gpu_memory import USABLE, GpuMemory, ddp_wall, gpus_for_state
 from dptrace.model.training.layout import STRATEGIES, Layout
 from dptrace.model.training.plan import Plan

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from dptrace.model.planning.describe import Description
+from dptrace.model.planning.live import live_figures
+from dptrace.model.planning.memory_report import memory_parts, shape_dict, whole_bytes
+from dptrace.model.planning.scaling_table import scaling_table
+from dptrace.model.planning.search import Choice, ranked
 from dptrace.model.training.all_reduce import all_reduces
-from dptrace.model.training.describe import Description
-from dptrace.model.training.live import live_figures
-from dptrace.model.training.memory_report import memory_parts, shape_dict, whole_bytes
 from dptrace.model.training.network import BETWEEN, WITHIN, Link, sent_by_level
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.roofline import ccr, level, level_dict, reduce_seconds
-from dptrace.model.training.scaling_table import scaling_table
-from dptrace.model.training.search import Choice, ranked
 from dptrace.model.training.step import StepPrediction, targets
 from dptrace.model.training.traffic import Traffic
 

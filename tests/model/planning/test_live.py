@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dptrace.model.training.describe import Description
-from dptrace.model.training.live import live_figures
-from dptrace.model.training.search import best_plan
+from dptrace.model.planning.describe import Description
+from dptrace.model.planning.live import live_figures
+from dptrace.model.planning.search import best_plan
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp", "hsdp", "3d"])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dptrace.model.training.measured_step import MeasuredStep, measured_scaling, step_bounds
+from dptrace.model.planning.measured_step import MeasuredStep, measured_scaling, step_bounds
 from tests.support.paths import ROOT
 
 REFERENCE = ROOT.parent / "shared" / "reference" / "a100_pcie_28_runs.csv"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from dptrace.errors import UsageError
-from dptrace.model.training.describe import Description
+from dptrace.model.planning.describe import Description
 from dptrace.model.training.layout import Layout
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.step import StepPrediction, predict_step

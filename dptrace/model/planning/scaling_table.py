@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from dptrace.errors import UsageError
+from dptrace.model.planning.describe import Description
 from dptrace.model.scaling import amdahl_ceiling, gustafson_efficiency, parallel_fraction
-from dptrace.model.training.describe import Description
 from dptrace.model.training.layout import Layout
 from dptrace.model.training.plan import Plan
 from dptrace.model.training.step import StepPrediction, predict_step
