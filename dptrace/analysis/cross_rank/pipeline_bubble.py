@@ -20,6 +20,7 @@ from dptrace.analysis.cross_rank.clocks import Clocks
 from dptrace.analysis.per_gpu.device import DeviceFigures
 from dptrace.core.arrays import unique
 from dptrace.model.collectives import COLLECTIVES
+from dptrace.model.training.pipeline import bubble_share as bubble_formula
 from dptrace.timeline.model import Action, Timeline
 
 __all__ = [
@@ -120,28 +121,6 @@ class Pipeline(msgspec.Struct, frozen=True):
         """Bubble of the schedule's formula for stages that take equally long; None if it has no formula."""
         share = bubble_formula(self.schedule, self.ranks, self.micro_batches, self.virtual_stages)
         return None if share is None else 100 * share
-
-
-def bubble_formula(schedule: str, ranks: int, micro_batches: int, virtual_stages: int = 1) -> float | None:
-    """Return the bubble's share of the time for stages that take equally long, or None without a formula.
-
-    With p ranks, m micro-batches and v stages on each rank, a step's work takes m·v times a stage's, and the first
-    micro-batch takes p-1 stages' time to reach the last: (p-1)/(m·v+p-1) (GPipe, arXiv:1811.06965; Megatron-LM,
-    arXiv:2104.04473, section 2.2). With deferred weight gradients, the bubble is p-1 against 3·m·v parts of equal
-    length (ZB-H1 in table 1 of arXiv:2401.10241, where forward and both parts of backward take equally long).
-
-    >>> bubble_formula("1f1b", 4, 12), bubble_formula("interleaved", 4, 12, 2), bubble_formula("v-shaped", 4, 12, 2)
-    (0.2, 0.1111111111111111, None)
-    """
-    parts = {
-        "naive": 1,
-        "gpipe": micro_batches,
-        "1f1b": micro_batches,
-        "forward-only": micro_batches,
-        "interleaved": micro_batches * virtual_stages,
-        "zero-bubble": 3 * micro_batches * virtual_stages,
-    }.get(schedule)
-    return None if parts is None else (ranks - 1) / (parts + ranks - 1)
 
 
 def pipelines(devices: Sequence[DeviceFigures], clock: Clocks) -> tuple[Pipeline, ...]:
