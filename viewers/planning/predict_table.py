@@ -9,7 +9,13 @@ from dptrace.core.units import byte_size, duration, share
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.planning.memory_table import billions
 
-__all__ = ["predict_facts", "predict_tables", "recorded_scaling_table", "recorded_step_sentence"]
+__all__ = [
+    "predict_facts",
+    "predict_tables",
+    "recorded_roofline_sentence",
+    "recorded_scaling_table",
+    "recorded_step_sentence",
+]
 
 _TARGETS = {"mfu": "MFU", "bubble": "bubble", "overlap": "overlap"}
 
@@ -188,6 +194,19 @@ def recorded_step_sentence(content: Mapping[str, Any]) -> str:
         f"{_seconds(content['exposed_s'])} is exposed, other {_seconds(content['rest_s'])}. "
         f"Without overlap it would take {_seconds(content['serial_step_s'])}, with all that is possible "
         f"{_seconds(content['ideal_step_s'])}."
+    )
+
+
+def recorded_roofline_sentence(content: Mapping[str, Any]) -> str:
+    """Return where a recording lies on the communication roofline; empty where that is not known."""
+    point = content["roofline"]
+    if point is None:
+        return ""
+    return (
+        f"Roofline: {point['ccr']:,.0f} FLOPs for each byte sent, ridge {point['ridge']:,.0f} over the recorded "
+        f"{point['bytes_per_s'] / 1e9:,.3g} GB/s: {point['regime']}; the ridge is at {point['critical_batch']:,.3g} "
+        f"samples of a rank. It computes {point['achieved_flops_per_s'] / 1e12:,.3g} of "
+        f"{point['peak_flops'] / 1e12:,.3g} TFLOP/s."
     )
 
 

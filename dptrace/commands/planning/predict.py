@@ -86,7 +86,11 @@ def _predict_recording(run: str, described: set[str], as_json: bool, output: Pat
     from dptrace.commands.shared.reading import open_with_progress
     from dptrace.load.options import ReadOptions
     from dptrace.viewers.base.table import print_text_table
-    from dptrace.viewers.planning.predict_table import recorded_scaling_table, recorded_step_sentence
+    from dptrace.viewers.planning.predict_table import (
+        recorded_roofline_sentence,
+        recorded_scaling_table,
+        recorded_step_sentence,
+    )
 
     if extra := sorted(given_options() & described):
         raise UsageError(f"--{extra[0].replace('_', '-')} describes a training; a recording describes itself.")
@@ -99,6 +103,8 @@ def _predict_recording(run: str, described: set[str], as_json: bool, output: Pat
 
         def show(console: Console) -> None:
             console.print(recorded_step_sentence(content), markup=False)
+            if roofline := recorded_roofline_sentence(content):
+                console.print(roofline, markup=False)
             print_text_table(recorded_scaling_table(content), "On other numbers of ranks", console)
 
         print_tables(show, output)

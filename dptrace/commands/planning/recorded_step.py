@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dptrace.commands.planning.recorded_roofline import roofline_point
 from dptrace.errors import DptraceError
 from dptrace.model.planning.measured_step import MeasuredStep, measured_scaling, step_bounds
 from dptrace.model.planning.scaling_table import GPU_COUNTS
@@ -54,6 +55,7 @@ def predict_recording(run: Run, path: str) -> dict[str, Any]:
         "rest_s": step.rest_s,
         "serial_step_s": bounds.serial_s,
         "ideal_step_s": bounds.overlapped_s,
+        "roofline": roofline_point(run, step),
         "scaling": measured_scaling(step, GPU_COUNTS),
         "assumptions": [_ASSUMED, *run.notes],
     }

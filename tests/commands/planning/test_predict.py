@@ -140,3 +140,14 @@ def test_the_workshops_gradients() -> None:
 
     assert (312e6, 624e6) == (sent["ring"], sent["naive"])
     assert 312_000_000 == content["communication"][0]["sent_bytes"]
+
+
+def test_a_recordings_point_on_the_roofline() -> None:
+    """Interleaved of two ranks: 6 FLOPs for each of 8.4 million parameters and 512 samples over 33.7 MB sent."""
+    point = figures("traces/interleaved_cpu_2ranks")["roofline"]
+
+    assert pytest.approx(6 * 8_432_138 * 512) == point["flops"]
+    assert pytest.approx(4 * 8_432_138, rel=0.01) == point["sent_bytes"]
+    assert pytest.approx(point["flops"] / point["sent_bytes"]) == point["ccr"]
+    assert "compute-bound" == point["regime"]
+    assert "Roofline: 768 FLOPs" in run("traces/interleaved_cpu_2ranks")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from dptrace.viewers.planning.memory_table import billions, memory_facts, memory
 from dptrace.viewers.planning.predict_charts import scaling_chart, strategies_chart
 from dptrace.viewers.planning.predict_page import document
 from dptrace.viewers.planning.predict_table import predict_facts, predict_tables
+from tests.support.browser import browser_test, chromium, open_page
 
 SEVENTY = Description(params=70e9, gpus=64, seq=4096, batch=512)
 
@@ -74,3 +76,23 @@ def test_memory_in_words() -> None:
     assert "*" not in strategies_table(held).rows[0][2]
     assert "*" in strategies_table(held).rows[3][2]
     assert "1.01 trillion" == billions(1.008e12)
+
+
+@browser_test
+def test_a_slider_computes_the_step_again(content: dict[str, Any], tmp_path: Path) -> None:
+    """With four times the GPUs there are four times the tokens, and no script fails."""
+    path = tmp_path / "plan.html"
+    path.write_text(document(content))
+    with chromium() as browser, open_page(browser, path) as (page, errors):
+        rows = "Object.fromEntries([...document.querySelectorAll('#sliders tr')].map((r) => [r.cells[0].textContent, "
+        read = rows + "r.cells[1].textContent]))"
+        before = page.evaluate(read)
+        page.locator("#sliders input[type=range]").first.evaluate(
+            "(input) => { input.value = Number(input.value) + 2; input.dispatchEvent(new Event('input')); }"
+        )
+        after = page.evaluate(read)
+
+    rate = [float(figures["tokens/s"].replace(",", "")) for figures in (before, after)]
+    assert pytest.approx(content["tokens_per_s"], rel=0.01) == rate[0]
+    assert pytest.approx(4, rel=0.05) == rate[1] / rate[0]
+    assert not errors
