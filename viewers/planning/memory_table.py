@@ -52,7 +52,7 @@ def memory_facts(content: Mapping[str, Any]) -> list[str]:
     )
     answer = (
         f"{content['layout']} on {content['gpus']} GPUs takes {byte_size(content['per_gpu_bytes'])} on each: it {fits} "
-        f"into {byte_size(usable)} ({share(content['usable_share'])} of a {content['gpu']})."
+        f"into {byte_size(usable)}, {share(content['usable_share'])} of the GPU's memory."
     )
     return [state, activations, answer, f"With DDP, a GPU holds the state of at most {billions(wall)} parameters."]
 

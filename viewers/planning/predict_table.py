@@ -30,7 +30,7 @@ def predict_facts(content: Mapping[str, Any]) -> list[str]:
     )
     fits = "fits" if content["fits"] else "does not fit"
     step = (
-        f"{content['layout']}: {_seconds(content['step_s'])} a step, {content['samples_per_s']:,.3g} samples/s, "
+        f"{content['layout']}: {_seconds(content['step_s'])} a step, {_rate(content['samples_per_s'])} samples/s, "
         f"{content['tokens_per_s']:,.0f} tokens/s, MFU {share(content['mfu'])}; "
         f"{byte_size(content['per_gpu_bytes'])} on each GPU, which {fits} (micro-batch {content['micro_batch']}, "
         f"recompute {content['recompute']})."
@@ -56,6 +56,10 @@ def predict_tables(content: Mapping[str, Any]) -> Iterator[tuple[str, TextTable]
         yield "Communication roofline", _roofline(content)
     if content["all_reduce"]:
         yield "All-reduce of all gradients by algorithm", _all_reduces(content)
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
 
 
 def _seconds(value: float | None) -> str:

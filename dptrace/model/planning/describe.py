@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 
@@ -85,8 +86,10 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"--{name} {value}: choose from {', '.join(filter(None, choices))}.")
         if self.params is None and (self.layers is None or self.hidden is None):
             raise UsageError("Give the size of the model: --params 7e9, or --layers and --hidden.")
-        if self.ep and self.experts == 1:
-            raise UsageError("--ep spreads experts over GPUs: add --experts.")
+        if self.experts == 1 and (self.ep or self.strategy == "ep"):
+            raise UsageError("Expert parallelism spreads experts over GPUs: add --experts.")
+        if self.hidden and self.heads and self.hidden % self.heads:
+            raise UsageError(f"--heads {self.heads}: must divide --hidden {self.hidden}.")
 
     def shape(self) -> ModelShape:
         """Return the model's shape.
@@ -134,9 +137,12 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
     def layouts(self) -> Iterator[Layout]:
         """Yield the layouts that the description allows, one strategy after the other."""
-        named = [self.strategy] if self.strategy else [name for name in STRATEGIES if self._sensible(name)]
-        for name in named:
-            yield from self.layouts_of(name)
+        if self.strategy:
+            yield from self.layouts_of(self.strategy)
+            return
+        for name in filter(self._sensible, STRATEGIES):
+            with suppress(UsageError):  # too few GPUs to split a layer, or degrees that only others have
+                yield from self.layouts_of(name)
 
     def _sensible(self, strategy: str) -> bool:
         # fsdp is zero3; without experts there is nothing to spread.

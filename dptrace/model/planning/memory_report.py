@@ -79,6 +79,10 @@ def _plan(description: Description, layout: Layout, recompute: str) -> Plan:
     if description.batch and not description.micro_batch and layout.stages == 1:
         size = max(1, batch // layout.data)
     whole = layout.data * size
+    if description.batch and batch % whole:
+        raise UsageError(
+            f"--batch {batch}: must be divisible by the data-parallel GPUs × the micro-batch, {layout.data} × {size}."
+        )
     return description.plan(layout, max(batch // whole, 1) * whole, size, recompute)
 
 

@@ -53,8 +53,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         """Return the strategy with its degrees, such as ``3d tp8 pp4 dp2``."""
         degrees = (("tp", self.tensor), ("pp", self.stages), ("ep", self.expert), ("dp", self.data))
         several = " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1)
-        own = {"tp": "tp", "pp": "pp", "3d": "3d", "ep": "ep"}.get(self.strategy)
-        return f"{self.strategy} {several}".strip() if own else self.strategy
+        replicas_only = self.gpus == self.data and self.strategy not in ("tp", "pp", "ep", "3d")
+        return self.strategy if replicas_only else f"{self.strategy} {several}".strip()
 
 
 def ranks_per_node(stride: int, size: int, gpus_per_node: int) -> int:

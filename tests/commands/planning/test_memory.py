@@ -97,6 +97,7 @@ def test_the_text_answers() -> None:
         (("--params", "7e9", "--strategy", "tp", "--tp", "3"), "tp 3"),
         (("--params", "7e9", "--layers", "70", "--hidden", "8192"), "7e+09"),
         (("--params", "7e9", "-o", "out.json"), "out.json"),
+        (("--params", "7e9", "--strategy", "3d", "--gpus", "64", "--batch", "7"), "--batch 7"),
     ],
 )
 def test_what_is_refused(

@@ -95,6 +95,8 @@ def test_a_page_and_charts(tmp_path: Path) -> None:
         (("--params", "7e9", "--precision", "fp8", "--gpu", "a100"), "fp8"),
         (("--params", "7e9", "--link", "5us:0GB/s"), "5us:0GB/s"),
         (("--params", "7e9", "--ep", "2"), "--experts"),
+        (("--params", "7e9", "--strategy", "ep"), "--experts"),
+        (("--layers", "2", "--hidden", "100", "--heads", "7"), "--heads 7"),
     ],
 )
 def test_what_is_refused(
@@ -151,3 +153,9 @@ def test_a_recordings_point_on_the_roofline() -> None:
     assert pytest.approx(point["flops"] / point["sent_bytes"]) == point["ccr"]
     assert "compute-bound" == point["regime"]
     assert "Roofline: 768 FLOPs" in run("traces/interleaved_cpu_2ranks")
+
+
+@pytest.mark.parametrize("gpus", ["1", "3", "6"])
+def test_few_and_odd_numbers_of_gpus(gpus: str) -> None:
+    """Strategies that can't divide them are left out."""
+    assert figures("--params", "350e6", "--gpus", gpus)["fits"]
