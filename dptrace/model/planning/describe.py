@@ -88,6 +88,8 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("Give the size of the model: --params 7e9, or --layers and --hidden.")
         if self.experts == 1 and (self.ep or self.strategy == "ep"):
             raise UsageError("Expert parallelism spreads experts over GPUs: add --experts.")
+        if 1 < self.experts < self.top_k:
+            raise UsageError(f"--top-k {self.top_k}: a token can't go to more than the {self.experts} experts.")
         if self.hidden and self.heads and self.hidden % self.heads:
             raise UsageError(f"--heads {self.heads}: must divide --hidden {self.hidden}.")
 

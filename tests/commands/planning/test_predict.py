@@ -96,6 +96,7 @@ def test_a_page_and_charts(tmp_path: Path) -> None:
         (("--params", "7e9", "--link", "5us:0GB/s"), "5us:0GB/s"),
         (("--params", "7e9", "--ep", "2"), "--experts"),
         (("--params", "7e9", "--strategy", "ep"), "--experts"),
+        (("--params", "7e9", "--experts", "4", "--top-k", "5"), "--top-k 5"),
         (("--layers", "2", "--hidden", "100", "--heads", "7"), "--heads 7"),
     ],
 )
