@@ -109,7 +109,10 @@ def test_scripts_stand_after_what_they_need() -> None:
 
     assert not re.search(r"^(import|export) ", joined, re.MULTILINE)
     assert joined.index("function duration") < joined.index("class Labels") < joined.index("class Picture")
-    others = {"figure.js", *(path.name for path in (ROOT / "viewers/explain/static").glob("*.js"))}  # of other pages
+    of_other_pages = [
+        path for room in ("explain", "planning") for path in (ROOT / f"viewers/{room}/static").glob("*.js")
+    ]
+    others = {"figure.js", *(path.name for path in of_other_pages)}
     for path in (path for path in (ROOT / "viewers").glob("*/static/*.js") if path.name not in others):
         longest = max(static(path.parts[-3], path.name).splitlines(), key=len)
         assert 1 == joined.count(longest), path.name

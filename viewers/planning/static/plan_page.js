@@ -5,7 +5,7 @@ import { scaling, step } from "./plan_model.js";
 
 const { plan } = JSON.parse(document.getElementById("plan-data").textContent);
 const place = document.getElementById("sliders");
-const SVG = "http://www.w3.org/2000/svg";
+const SVG = document.querySelector("svg").namespaceURI; // of the page's own charts
 const COLORS = { compute: "#3475B3", bubble: "#9CA3AF", optimizer: "#AF7F0C", exposed: "#B42814" };
 const NAMES = { compute: "computation", bubble: "bubble", optimizer: "optimizer", exposed: "exposed communication" };
 
