@@ -84,7 +84,13 @@ def command(
             raise UsageError(_HTA_ALONE)
         _hta_compat(paths, output_options, read_options.strict, verbosity)
     else:
-        figures_only = _figures_only(selection, dask, output_options)
+        # Some steps' figures are computed from the intervals, and memory from the files; --all lists kernels.
+        lists_kernels = output_options.every and output_options.as_tables and not output_options.collectives
+        figures_only = selection.steps is None and not output_options.memory and (bool(dask) or not lists_kernels)
+        if dask and output_options.memory:
+            raise UsageError("--memory reads the files again, and --dask returns figures only; leave one of them out.")
+        if dask and not figures_only:
+            raise UsageError("--steps needs every interval, and --dask returns figures only; leave one of them out.")
         read_options = replace(read_options, figures_only=figures_only, dask=dask)
         run = open_with_progress(paths, read_options, verbosity, selection)
         _print(with_workload(run, **workload), output_options)

@@ -18,14 +18,14 @@ from dptrace.errors import UsageError
 from dptrace.load.options import ReadOptions
 
 if TYPE_CHECKING:
-    from dptrace.analysis.kernels.summary import KernelSummary
     from dptrace.run.run import Run
 
 _MOST_ROWS = 30
 """Rows that the terminal shows unless --top asks for more."""
-_BY = ("kernel", "operator", "operator-shape", "module", "annotation", "phase")
+_BY = ("kernel", "operator", "operator-shape", "module", "layer", "annotation", "phase", "host")
 _KINDS = ("compute", "communication", "memory", "all")
-_SORTS = ("total", "count", "mean", "p95", "delay", "tflops")
+_SORTS = ("total", "self", "count", "mean", "p95", "delay", "tflops")
+_SORTS_OF_HOST = ("self", "total", "count", "mean")
 
 
 @click.command()
@@ -36,7 +36,7 @@ _SORTS = ("total", "count", "mean", "p95", "delay", "tflops")
 )
 @click.option("--per-rank", is_flag=True, help="Give each rank rows of its own.")
 @click.option("--match", metavar="REGEX", help="Only rows whose name matches, in any part and case.")
-@click.option("--sort", type=click.Choice(_SORTS), default="total", help="Order of the rows.", show_default=True)
+@click.option("--sort", type=click.Choice(_SORTS), help="Order of the rows. [total; with --by host: self]")
 @click.option("--top", type=click.IntRange(1), metavar="N", help="Only the first N rows. [terminal: 30; else all]")
 @click.option("--full-names", is_flag=True, help="Print kernel names whole, with template arguments and parameters.")
 @click.option("--peak-tflops", type=Count(), metavar="N", help="Dense peak of one GPU in TFLOP/s, if it is not known.")
@@ -51,45 +51,72 @@ def command(
 
     A kernel belongs to the operator and module that launched it; in backward, to those of the forward operator that it
     differentiates. Rows add up to the time of all intervals exactly; on a CPU they are operators, with the time in
-    which no operator inside them ran. FLOPs need shapes, which torch.profiler records with record_shapes=True, as
-    `dptrace record` does.
+    which no operator inside them ran. FLOPs need shapes, which torch.profiler records with record_shapes=True.
+
+    --by host lists the other side: the time of the threads that launch, how far they run ahead of the device, and the
+    calls in which they wait for it.
 
     \b
     Examples:
       dptrace kernels runs/ddp
       dptrace kernels runs/ddp --by operator-shape --sort tflops
+      dptrace kernels runs/ddp --by layer
       dptrace kernels runs/ddp --by module --match 'layers\\.3'
       dptrace kernels runs/ddp --by kernel --kind communication --per-rank --csv > nccl.csv
     """
     options = _Options(**shown)
     options.check()
     read_options = replace(read_options, operators=options.by not in ("kernel", "phase"))
-    run = with_workload(open_with_progress(paths, read_options, verbosity, selection), peak_tflops=options.peak_tflops)
-    from dptrace.run.kernels import arranged, kernel_summary
-
-    summary = kernel_summary(run, options.by, options.kind, options.per_rank)
-    rows = arranged(summary.rows, options.match, options.sort, options.top)
-    _print(run, summary, rows, options)
+    run = open_with_progress(paths, read_options, verbosity, selection)
+    if options.by == "host":
+        _print_host(run, options)
+    else:
+        _print_kernels(run, options)
     print_notes(run.notes)
     if options.output is not None:
         print_hint(f"Wrote {options.output}.", verbosity)
 
 
-def _print(run: Run, summary: KernelSummary, rows: list[dict[str, Any]], options: _Options) -> None:
+def _print_kernels(run: Run, options: _Options) -> None:
+    from dptrace.run.kernels import arranged, kernel_summary
+
+    summary = kernel_summary(run, options.by, options.kind, options.per_rank)
+    rows = arranged(summary.rows, options.match, options.sort or "total", options.top)
     if options.as_json:
         head: dict[str, Any] = {"run": run.path, "by": summary.by, "kind": options.kind, "ranks": summary.ranks}
         head |= {"wall_ns": summary.wall_ns, "totals": summary.totals, "notes": list(run.notes)}
         head |= {"flops": summary.flops.to_dict()} if summary.flops is not None else {}
         emit(json_text({**head, "rows": rows}), options.output)
     elif options.as_csv:
-        from dptrace.run.kernels import flat_frame
-
-        emit(csv_text(flat_frame(rows)), options.output)
+        _print_csv(rows, options)
     else:
         from dptrace.viewers.terminal.kernel_tables import print_kernels
 
         most = options.top or _MOST_ROWS
         print_tables(lambda console: print_kernels(summary, rows, console, options.full_names, most), options.output)
+
+
+def _print_host(run: Run, options: _Options) -> None:
+    from dptrace.run.kernels import arranged, launch_table
+
+    rows, figures = launch_table(run, options.per_rank)
+    rows = arranged(rows, options.match, options.sort or "self", options.top)
+    if options.as_json:
+        head: dict[str, Any] = {"run": run.path, "by": "host", "ranks": list(run.ranks), "launch": figures}
+        emit(json_text({**head, "notes": list(run.notes), "rows": rows}), options.output)
+    elif options.as_csv:
+        _print_csv(rows, options)
+    else:
+        from dptrace.viewers.terminal.launch_tables import print_host
+
+        most = options.top or _MOST_ROWS
+        print_tables(lambda console: print_host(rows, figures, console, most), options.output)
+
+
+def _print_csv(rows: list[dict[str, Any]], options: _Options) -> None:
+    from dptrace.run.kernels import flat_frame
+
+    emit(csv_text(flat_frame(rows)), options.output)
 
 
 @dataclass(frozen=True)
@@ -100,7 +127,7 @@ class _Options:
     kind: str
     per_rank: bool
     match: str | None
-    sort: str
+    sort: str | None
     top: int | None
     full_names: bool
     peak_tflops: float | None
@@ -115,6 +142,11 @@ class _Options:
             raise UsageError("Choose one of --json and --csv.")
         if self.full_names and (self.as_json or self.as_csv):
             raise UsageError("--json and --csv have both the short and the full names; leave --full-names out.")
+        if self.by == "host" and (self.kind != "all" or (self.sort or "self") not in _SORTS_OF_HOST):
+            orders = ", ".join(_SORTS_OF_HOST)
+            raise UsageError(f"--by host lists calls of the host: leave --kind out, and sort by {orders}.")
+        if self.sort == "self" and self.by != "host":
+            raise UsageError("--sort self needs --by host.")
         if self.sort == "tflops" and self.by != "operator-shape":
             raise UsageError("--sort tflops needs --by operator-shape.")
         if self.peak_tflops is not None and self.by != "operator-shape":

@@ -55,6 +55,7 @@ def record(
     first_step: int = 0,
     damaged_checkpoints: Sequence[str] = (),
     memory: bool = False,
+    modules: bool = False,
 ) -> Recording:
     """Record the loop in the with block; call ``step()`` at the end of each pass.
 
@@ -75,6 +76,7 @@ def record(
         first_step: the step from which a resumed training continues; what remains of wait and warm-up comes first.
         damaged_checkpoints: checkpoints that could not be read, and why, for the notes in run.json.
         memory: also record each allocation and free.
+        modules: mark the forward of each module, so that ``dptrace kernels --by module`` shows layers.
 
     Raises:
         UsageError: the folder holds other files or a run, or the schedule is impossible.
@@ -83,7 +85,9 @@ def record(
     if settings is not None:
         steps, warmup, wait = settings.schedule(steps, warmup, wait)
     schedule = Schedule.of(steps, warmup, wait or 0).after(first_step)
-    plan = Plan.of(schedule, settings, memory)
+    settings = settings or messages.LauncherSettings("", "")
+    settings = replace(settings, memory=settings.memory or memory, modules=settings.modules or modules)
+    plan = Plan.of(schedule, settings)
     recording = Recording(plan, open_output(out, force), model, options, first_step)
     recording.notes += plan.resume_notes(first_step)
     recording.notes += [f"{checkpoint} could not be read and was skipped." for checkpoint in damaged_checkpoints]
@@ -115,10 +119,13 @@ class Recording:
         self.first_step: int = first_step
         self.parameters: int | None = None
         self.device = device_of(())
-        self.memory, self.flops = MemoryTracker(model, self.device), StepFlops()
+        self.memory = MemoryTracker(model, self.device)
+        self.flops = StepFlops()
+        self.profiler = WindowProfiler(self.rank_store, plan.settings, self._make_way, output.log)
         if model is not None:
             self.set_parameters(model.parameters())
-        self.steps_done = 0
+            self.profiler.modules.add(model)
+        self.steps_done = self._recorded = 0
         self.notes: list[str] = []
         self.losses: list[torch.Tensor] = []
         self.measured: list[Window] = []
@@ -126,9 +133,7 @@ class Recording:
         self.stopwatch = Stopwatch(self.device)
         self._windows = deque(plan.windows)
         self._window: Window | None = None
-        self.profiler = WindowProfiler(self.rank_store, plan.settings, self._make_way, output.log)
         self._spare: tuple[Window, AlignedProfile] | None = None
-        self._recorded = 0
         self._writer: threading.Thread | None = None
         self._postponed = self._running = False
         self._error: str | None = None

@@ -16,6 +16,7 @@ from torch.profiler import ProfilerActivity
 from dptrace.record.accelerator import accelerator_of, used_accelerator
 from dptrace.record.distributed import RankStore
 from dptrace.record.launch.messages import LauncherSettings
+from dptrace.record.marks import ModuleMarks
 from dptrace.record.profiler import BARRIER_TIMEOUT, AlignedProfile
 from dptrace.record.script_profiler import guard as profiler_guard
 from dptrace.record.script_profiler.start_agreement import StartAgreement
@@ -43,6 +44,7 @@ class WindowProfiler:
         self._guard.on_foreign_start = make_way
         self._agreement = StartAgreement(rank_store, self._guard)
         self._profile: AlignedProfile | None = None
+        self.modules = ModuleMarks()
         self._step_ends: deque[float] = deque(maxlen=5)
 
     @property
@@ -71,6 +73,8 @@ class WindowProfiler:
             record_shapes=not self._settings.light and _needs_shapes(device),
             profile_memory=self._settings.memory,
         )
+        if self._settings.modules:
+            self.modules.start()  # in the warm-up, since a compiled model is compiled again for the hooks
         with self._guard.ours():
             profile.start()
         self._profile = profile
@@ -86,6 +90,7 @@ class WindowProfiler:
     def finish(self) -> AlignedProfile | None:
         """Turn the profiler off, and return the profile, which holds the trace; None if it was not on."""
         profile, self._profile = self._profile, None
+        self.modules.stop()
         if profile is not None:
             with self._guard.ours():
                 profile.finish()

@@ -14,12 +14,22 @@ from dptrace.timeline.model import Kind, Timeline
 if TYPE_CHECKING:
     import pandas as pd
 
+    from dptrace.analysis.kernels.launches import LaunchFigures
     from dptrace.analysis.kernels.summary import KernelSummary
-    from dptrace.run.utilization import Workload
+    from dptrace.analysis.per_gpu.device import DeviceFigures
     from dptrace.timeline.operator_calls import OperatorCalls
     from dptrace.timeline.reading import Reading, Result
 
-__all__ = ["SORTS", "KernelTables", "arranged", "flat_frame", "kernel_summary", "kinds_of", "operator_calls_of"]
+__all__ = [
+    "SORTS",
+    "KernelTables",
+    "arranged",
+    "flat_frame",
+    "kernel_summary",
+    "kinds_of",
+    "launch_table",
+    "operator_calls_of",
+]
 
 SORTS = {
     "total": "total_ns",
@@ -28,9 +38,21 @@ SORTS = {
     "p95": "p95_ns",
     "delay": "launch_delay_ns",
     "tflops": "tflops",
+    "self": "self_ns",
 }
 """Columns that rows are sorted by, largest first, by the name of the order."""
-_NAMES = ("kernel", "name", "operator", "forward_operator", "outermost_operator", "module", "annotation", "phase")
+_NAMES = (
+    "call",
+    "kernel",
+    "name",
+    "operator",
+    "forward_operator",
+    "outermost_operator",
+    "module",
+    "layer",
+    "annotation",
+    "phase",
+)
 
 
 class _Run(Protocol):
@@ -41,6 +63,9 @@ class _Run(Protocol):
 
     @property
     def timelines(self) -> tuple[Timeline, ...]: ...
+
+    @property
+    def devices(self) -> tuple[DeviceFigures, ...]: ...
 
     @property
     def figures_only(self) -> bool: ...
@@ -75,8 +100,8 @@ class KernelTables:
         """Return where the devices' time goes, by kernel or by what launched it: a row per group, most time first.
 
         Args:
-            by: ``kernel``, ``operator``, ``operator-shape``, ``module``, ``annotation`` or ``phase``. All but
-                ``kernel`` and ``phase`` read the files of the run again.
+            by: ``kernel``, ``operator``, ``operator-shape``, ``module``, ``layer``, ``annotation`` or ``phase``.
+                All but ``kernel`` and ``phase`` read the files of the run again.
             kind: ``all``, ``compute``, ``communication`` or ``memory``.
             per_rank: give each rank rows of its own.
 
@@ -89,6 +114,24 @@ class KernelTables:
         import pandas as pd
 
         return pd.DataFrame(kernel_summary(self, by, kind, per_rank).rows)
+
+    def launches(self: _Run, per_rank: bool = False) -> pd.DataFrame:
+        """Return where the time of the launching threads goes: a row per operator and runtime call.
+
+        Columns:
+            call, kind (str): its name, and ``operator``, ``runtime``, ``allocator`` or ``synchronizing``.
+            count (int): calls within the steps.
+            self_ns, total_ns (int, ns): host time without and with the calls inside it.
+            mean_ns (float, ns): mean of total_ns.
+            share_of_step (float): self_ns as a share of the steps' length.
+            launches (int): intervals on a device that it launched.
+
+        Raises:
+            DptraceError: as for :meth:`kernel_summary`.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(launch_table(self, per_rank)[0])
 
 
 def kernel_summary(run: _Run, by: str, kind: str = "all", per_rank: bool = False) -> KernelSummary:
@@ -107,6 +150,7 @@ def kernel_summary(run: _Run, by: str, kind: str = "all", per_rank: bool = False
         kinds_of(kind),
         per_rank,
         run.has_selected_steps,
+        [device.exposed_ns for device in run.devices],
     )
     return _with_roofline(run, summary) if by == "operator-shape" else summary
 
@@ -135,6 +179,17 @@ def operator_calls_of(run: _Run, timeline: Timeline) -> OperatorCalls:
             "gone). Open the run from files; `--by kernel` and `--by phase` need no second reading."
         )
     return calls
+
+
+def launch_table(run: _Run, per_rank: bool = False) -> tuple[list[dict[str, Any]], list[LaunchFigures]]:
+    """Return the host time of each call, and the launch figures of each device."""
+    from dptrace.analysis.kernels.launches import host_rows, launch_figures
+
+    if run.figures_only:
+        raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Open it without.")
+    recorded = [operator_calls_of(run, timeline) for timeline in run.timelines]
+    figures = [launch_figures(*pair) for pair in zip(run.timelines, recorded, strict=True)]
+    return host_rows(run.timelines, recorded, per_rank), figures
 
 
 def arranged(rows: Sequence[dict[str, Any]], match: str | None, sort: str, top: int | None) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ class KinetoFile:
         self.events.append({**event, "dur": round(end - start, 3), "args": args})
         return self
 
-    def op(self, name: str, start: float, end: float, tid: int = 1, **args: object) -> KinetoFile:
+    def op(self, name: str, start: float, end: float, tid: int = 1, **args: Any) -> KinetoFile:
         return self.event("cpu_op", name, start, end, tid, **args)
 
     def label(self, name: str, start: float, end: float, tid: int = 1, **args: object) -> KinetoFile:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from dptrace.analysis.kernels.summary import KernelSummary
-from dptrace.core.units import byte_size, milliseconds, number, plural, share
+from dptrace.core.units import byte_size, milliseconds, plural
+from dptrace.run.kernels import kernel_summary
+from dptrace.run.run import Run
 from dptrace.viewers.base.format import plain
 from dptrace.viewers.terminal.split_tables import titled_table
 
-__all__ = ["print_kernels"]
+__all__ = ["kernel_parts", "print_kernels"]
 
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
@@ -60,6 +62,7 @@ _NAMES: dict[str, dict[str, Cell]] = {
     },
     "operator-shape": {"operator": _text("operator"), "inputs": _shapes, "type": _text("dtype")},
     "module": {"module": _text("module")},
+    "layer": {"layer": _text("layer")},
     "annotation": {"annotation": _text("annotation")},
     "phase": {"phase": _text("phase")},
 }
@@ -75,6 +78,13 @@ _TIMES: dict[str, Cell] = {
 _MORE: dict[str, dict[str, Cell]] = {
     "kernel": {"launch\ndelay µs": _us("launch_delay_ns")},
     "module": {"forward\nms": _ms("forward_ns"), "backward\nms": _ms("backward_ns")},
+    "layer": {
+        "forward\nms": _ms("forward_ns"),
+        "backward\nms": _ms("backward_ns"),
+        "recom-\npute ms": _ms("recompute_ns"),
+        "collec-\ntives ms": _ms("communication_ns"),
+        "exposed\nms": _ms("exposed_comm_ns"),
+    },
     "operator-shape": {
         "GFLOP\na call": _gigaflop,
         "TFLOP/s": _number("tflops"),
@@ -105,22 +115,40 @@ def print_kernels(
     names = dict(_NAMES[summary.by])
     if summary.by == "kernel" and full_names:
         names["kernel"] = _text("name")
-    columns: dict[str, Cell] = {"rank": _text("rank")} if summary.rows[0].get("rank") is not None else {}
-    columns = {"rank": lambda row: str(row["rank"])} if columns else {}
-    spread = _SPREAD if len(summary.ranks) > 1 and not columns else {}
-    columns |= names | _TIMES | _MORE.get(summary.by, {}) | spread
-    table = titled_table(f"time by {summary.by.replace('-', ' and ')}")
+    ranked = "rank" in summary.rows[0]
+    times = _TIMES if summary.by != "layer" else {name: _TIMES[name] for name in ("calls", "total\nms", "% of\nstep")}
+    spread = _SPREAD if len(summary.ranks) > 1 and not ranked else {}
+    numbers = {**times, **_MORE.get(summary.by, {}), **spread}
+    names = {"rank": lambda row: str(row["rank"]), **names} if ranked else names
+    console.print(_table(f"time by {summary.by.replace('-', ' and ')}", names, numbers, rows[:most], full_names))
+    if len(rows) > most:
+        rest = milliseconds(sum(row["total_ns"] for row in rows[most:]))
+        console.print(f"{plural(len(rows) - most, 'more row')}, {rest} ms; --top shows them.", style="dim")
+
+
+def kernel_parts(run: Run, most: int = 20) -> list[RenderableType]:
+    """Return a narrow table of the kernels with most time; nothing where nothing ran."""
+    summary = kernel_summary(run, "kernel")
+    if not summary.rows:
+        return []
+    what = "operators" if run.on_cpu else "kernels"
+    numbers = {name: _TIMES[name] for name in ("calls", "total\nms", "% of\nstep", "mean\nµs")}
+    names = {what.removesuffix("s"): _text("kernel")}
+    title = f"{what} with most time, of {len(summary.rows):,}; dptrace kernels lists all"
+    return [_table(title, names, numbers, summary.rows[:most], whole=False)]
+
+
+def _table(
+    title: str, names: Mapping[str, Cell], numbers: Mapping[str, Cell], rows: Sequence[Row], whole: bool
+) -> RenderableType:
+    table = titled_table(title)
+    columns = {**names, **numbers}
     for heading in columns:
         named = heading in names
         table.add_column(heading, justify="left" if named else "right", no_wrap=not named, overflow="fold")
-    for row in rows[:most]:
-        table.add_row(*(plain(_cut(cell(row), full_names)) for cell in columns.values()))
-    console.print(table)
-    if len(rows) > most:
-        rest = sum(row["total_ns"] for row in rows[most:])
-        console.print(
-            f"{plural(len(rows) - most, 'more row')}, {milliseconds(rest)} ms; --top shows them.", style="dim"
-        )
+    for row in rows:
+        table.add_row(*(plain(_cut(cell(row), whole)) for cell in columns.values()))
+    return table
 
 
 def _cut(text: str, whole: bool) -> str:

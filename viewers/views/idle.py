@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from dptrace.analysis.kernels.launches import launch_figures
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.labels import CAUSE_LABELS
 from dptrace.core.units import milliseconds
@@ -9,7 +12,7 @@ from dptrace.run.run import Run
 from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Drawing, message
 from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.views.bars import DENSE, FLAT, NO_STEP, TALL, Bar, bar_chart, rank_labels, with_steps
+from dptrace.viewers.views.bars import DENSE, FLAT, NO_STEP, TALL, Bar, bar_chart, rank_labels, share, with_steps
 from dptrace.viewers.views.view import View
 
 __all__ = ["VIEW", "idle", "idle_table"]
@@ -42,7 +45,20 @@ def idle_table(run: Run) -> TextTable:
         means = device.mean_idle()
         rows.append((label, *(milliseconds(means[cause]) for cause in CAUSES), milliseconds(sum(means.values()))))
     columns = ("rank", *_CAUSES.values(), "idle")
-    return TextTable(columns, tuple(rows), 1, "In ms, means over the steps." if rows else NO_STEP)
+    note = f"In ms, means over the steps. {_queues(run)}".strip()
+    return TextTable(columns, tuple(rows), 1, note if rows else NO_STEP)
+
+
+def _queues(run: Run) -> str:
+    """Say how far the hosts run ahead of the devices: where queues are empty, idle time is theirs."""
+    figures = [launch_figures(timeline) for timeline in run.timelines]
+    known = [one for one in figures if one.empty_queue_share is not None and one.queue_depth_p50 is not None]
+    if not known:
+        return ""
+    starved = max(known, key=lambda one: one.empty_queue_share or 0)
+    depth = float(np.median([one.queue_depth_p50 or 0 for one in known]))
+    text = f"When the host launches, {depth:.0f} kernels are queued (median)"
+    return f"{text}; on rank {starved.rank}, {share(starved.empty_queue_share or 0, 1)} of launches find none."
 
 
 VIEW = View("idle", TITLE, idle_table, idle, in_report=True)

@@ -15,6 +15,8 @@ NAMES = {
     "communication": "each kind of collective: exposed and overlapped",
     "bandwidth": "each collective's bandwidth by its size, with the fitted line",
     "buckets": "how long each DDP bucket, or like collectives, took",
+    "kernels": "the kernels that take most time, by phase",
+    "layers": "when each layer's forward, backward and collectives ran in a step",
     "idle": "why each rank was idle",
     "memory": "allocated and reserved memory of each device over time, by kind",
     "pipeline": "each stage's forward and backward of each micro-batch, and the bubble",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dptrace.analysis.kernels.attribution import Attribution
 from dptrace.analysis.kernels.call_tree import CallTree, Index
+from dptrace.analysis.kernels.layers import layers_of
 from dptrace.analysis.kernels.modules import module_paths
 from dptrace.readers.trace import OperatorInputs
 from dptrace.timeline.model import Kind, Phase, Timeline
@@ -18,7 +19,7 @@ from dptrace.timeline.operator_calls import OperatorCalls
 
 __all__ = ["GROUPINGS", "NEEDS_CALLS", "NOT_LAUNCHED", "Groups", "group"]
 
-GROUPINGS = ("kernel", "operator", "operator-shape", "module", "annotation", "phase")
+GROUPINGS = ("kernel", "operator", "operator-shape", "module", "layer", "annotation", "phase")
 """What rows can stand for."""
 NEEDS_CALLS = frozenset(GROUPINGS) - {"kernel", "phase"}
 """Those that need the operators and labels of a second reading."""
@@ -44,7 +45,7 @@ def group(by: str, timeline: Timeline, recorded: OperatorCalls, pieces: Attribut
     """Group the pieces of a device's time.
 
     Keys are, by grouping: kernel (name, kind); operator (name, forward operator, phase); operator-shape (name,
-    :class:`OperatorInputs`); module (path); annotation (name); phase (name).
+    :class:`OperatorInputs`); module (path); layer (name); annotation (name); phase (name).
     """
     return _GROUPS[by](timeline, recorded, pieces)
 
@@ -89,6 +90,13 @@ def _by_module(timeline: Timeline, recorded: OperatorCalls, pieces: Attribution)
     return Groups([(texts[number],) for (number,) in keys], code, _instance(pieces.module, pieces, recorded))
 
 
+def _by_layer(timeline: Timeline, recorded: OperatorCalls, pieces: Attribution) -> Groups:
+    names, layer, own = layers_of(timeline, recorded, pieces)
+    keys, code = _distinct((np.where(pieces.call < 0, -2, layer),))
+    texts = _Texts(names, "(no layer)")
+    return Groups([(texts[number],) for (number,) in keys], code, _instance(own, pieces, recorded))
+
+
 def _by_annotation(timeline: Timeline, recorded: OperatorCalls, pieces: Attribution) -> Groups:
     keys, code = _distinct((_names(recorded.calls.name, pieces.annotation, pieces.call),))
     texts = _Texts(recorded.calls.names, "(no annotation)")
@@ -100,6 +108,7 @@ _GROUPS: dict[str, Callable[[Timeline, OperatorCalls, Attribution], Groups]] = {
     "operator": _by_operator,
     "operator-shape": _by_shape,
     "module": _by_module,
+    "layer": _by_layer,
     "annotation": _by_annotation,
     "phase": _by_phase,
 }

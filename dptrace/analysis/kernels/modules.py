@@ -123,7 +123,23 @@ def module_paths(recorded: OperatorCalls, tree: CallTree) -> tuple[list[str], In
         number = np.array([numbers.setdefault(text, len(numbers)) for text in whole], np.int64)
         paths = list(numbers)
         path[level] = number[which.reshape(-1)]
-    return paths, path
+    return _whole(paths), path
+
+
+def _whole(paths: list[str]) -> list[str]:
+    """Complete the paths of modules that are repeated in backward, without the modules around them.
+
+    The number in a module's name tells it from others of its class.
+    """
+    known: dict[str, set[str]] = {}
+    for path in paths:
+        above, _, own = path.rpartition("/")
+        known.setdefault(own, set()).update([above] if above else [])
+    whole = []
+    for path in paths:
+        around = known.get(path.partition("/")[0], set())
+        whole.append(f"{min(around)}/{path}" if len(around) == 1 else path)
+    return whole
 
 
 def _path(name: str, outer: str) -> str:

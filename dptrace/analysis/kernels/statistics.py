@@ -28,6 +28,8 @@ class Pieces(msgspec.Struct, frozen=True):
     in_step: NDArray[np.bool_]
     delay_ns: Int64
     """Time from its launch to its start; -1 where unknown."""
+    exposed_ns: Int64
+    """Time of a collective without compute, each on its own; 0 for what is no collective."""
     recompute: NDArray[np.bool_]
     nested: NDArray[np.bool_]
     """Whether it is a part of an interval, so that times add up and do not overlap."""
@@ -52,6 +54,10 @@ class Statistics(msgspec.Struct, frozen=True):
     """Sum of durations."""
     kernel_ns: Int64
     """The same, but pieces of one call that run at the same time count once."""
+    exposed_ns: Int64
+    """Sum of the exposed times of collectives."""
+    recompute_ns: Int64
+    """Sum of what repeats forward work in backward."""
     step_ns: Int64
     """The part of total_ns launched within steps."""
     mean_ns: NDArray[np.float64]
@@ -75,13 +81,13 @@ def statistics(pieces: Pieces, groups: int, ranks: int) -> Statistics:
     compute = pieces.kind == 0
     np.add.at(by_phase, (pieces.group[compute], pieces.phase[compute]), pieces.ns[compute])
     np.add.at(by_rank, (pieces.group, pieces.rank), pieces.ns)
-    in_step, total = np.zeros(groups, np.int64), np.zeros(groups, np.int64)
-    np.add.at(in_step, pieces.group[pieces.in_step], pieces.ns[pieces.in_step])
-    np.add.at(total, pieces.group, pieces.ns)
+    total, exposed, again_ns, in_step = (
+        _sums(pieces.group, values, groups)
+        for values in (pieces.ns, pieces.exposed_ns, pieces.ns * pieces.recompute, pieces.ns * pieces.in_step)
+    )
     owner, busy, again = _calls(pieces)
     count = np.bincount(owner, minlength=groups)
-    kernel = np.zeros(groups, np.int64)
-    np.add.at(kernel, owner, busy)
+    kernel = _sums(owner, busy, groups)
     known = pieces.delay_ns >= 0
     middle, late = _quantiles(owner, busy, groups, (0.5, 0.95))
     (delay,) = _quantiles(pieces.group[known], pieces.delay_ns[known], groups, (0.5,))
@@ -91,6 +97,8 @@ def statistics(pieces: Pieces, groups: int, ranks: int) -> Statistics:
         kernels=np.bincount(pieces.group, minlength=groups),
         total_ns=total,
         kernel_ns=kernel,
+        exposed_ns=exposed,
+        recompute_ns=again_ns,
         step_ns=in_step,
         mean_ns=kernel / np.maximum(count, 1),
         p50_ns=middle,
@@ -100,6 +108,12 @@ def statistics(pieces: Pieces, groups: int, ranks: int) -> Statistics:
         delay_ns=delay,
         by_rank=by_rank,
     )
+
+
+def _sums(group: Int64, values: Int64, groups: int) -> Int64:
+    found = np.zeros(groups, np.int64)
+    np.add.at(found, group, values)
+    return found
 
 
 def _calls(pieces: Pieces) -> tuple[Int64, Int64, NDArray[np.bool_]]:

@@ -15,7 +15,7 @@ from dptrace.analysis.kernels.grouping import NEEDS_CALLS, Groups, group
 from dptrace.analysis.kernels.roofline import CountedFlops
 from dptrace.analysis.kernels.shapes import merge_shapes, shape_columns
 from dptrace.analysis.kernels.statistics import Pieces, Statistics, join, statistics
-from dptrace.core.intervals import union
+from dptrace.core.intervals import Int64, union
 from dptrace.readers.short_name import short_names
 from dptrace.timeline.model import UNKNOWN, Kind, Phase, Timeline
 from dptrace.timeline.operator_calls import OperatorCalls
@@ -30,6 +30,7 @@ _KEY_COLUMNS = {
     "operator": ("operator", "forward_operator", "phase"),
     "operator-shape": ("operator", "input_dims"),
     "module": ("module",),
+    "layer": ("layer",),
     "annotation": ("annotation",),
     "phase": ("phase",),
 }
@@ -58,6 +59,7 @@ def summarize(
     kinds: Sequence[Kind] = tuple(Kind),
     per_rank: bool = False,
     only_steps: bool = False,
+    exposed: Sequence[Int64] | None = None,
 ) -> KernelSummary:
     """Summarize the time of devices.
 
@@ -67,6 +69,7 @@ def summarize(
         kinds: kinds of intervals that count.
         per_rank: give each rank rows of its own.
         only_steps: leave out intervals that no step launched.
+        exposed: exposed time of each interval of each timeline in ns; without, it is not known and 0.
     """
     numbers: dict[tuple[Any, ...], int] = {}
     outer = _Outermost()
@@ -81,7 +84,7 @@ def summarize(
         keys = [(*key, timeline.rank) if per_rank else key for key in groups.keys]
         code = np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)
         own = Groups(groups.keys, code[groups.code] if len(code) else groups.code, groups.instance + origin)
-        parts.append(_pieces(timeline, place, attribution, own))
+        parts.append(_pieces(timeline, place, attribution, own, None if exposed is None else exposed[place]))
         outer.add(recorded, attribution, own.code)
         origin += len(recorded) + len(timeline) + 1
     pieces = join(parts)
@@ -111,7 +114,7 @@ def _attribution(timeline: Timeline, recorded: OperatorCalls) -> Attribution:
     )
 
 
-def _pieces(timeline: Timeline, place: int, attribution: Attribution, groups: Groups) -> Pieces:
+def _pieces(timeline: Timeline, place: int, attribution: Attribution, groups: Groups, exposed: Int64 | None) -> Pieces:
     interval = attribution.interval
     start, launch = timeline.start_ns[interval], timeline.launch_ns[interval]
     known = (launch != UNKNOWN) & (not timeline.on_cpu)
@@ -126,6 +129,7 @@ def _pieces(timeline: Timeline, place: int, attribution: Attribution, groups: Gr
         phase=timeline.phase[interval],
         in_step=timeline.step[interval] >= 0,
         delay_ns=np.where(known, np.maximum(start - launch, 0), -1),
+        exposed_ns=np.zeros(len(interval), np.int64) if exposed is None else exposed[interval],
         recompute=attribution.recompute,
         nested=np.full(len(interval), timeline.on_cpu),
     )
@@ -191,6 +195,8 @@ def _figures(figures: Statistics, number: int, wall: int, whole: _Whole) -> dict
         "total_ns": int(figures.total_ns[number]),
         "kernel_ns": int(figures.kernel_ns[number]),
         **dict(zip(KIND_TOTALS, map(int, by_kind), strict=True)),
+        "exposed_comm_ns": int(figures.exposed_ns[number]),
+        "recompute_ns": int(figures.recompute_ns[number]),
         **{f"{one.name.lower()}_ns": int(by_phase[one]) for one in Phase},
         "mean_ns": round(float(figures.mean_ns[number]), 1),
         "p50_ns": round(float(figures.p50_ns[number]), 1),

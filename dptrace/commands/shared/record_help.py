@@ -34,7 +34,8 @@ _TRAINER_HEADINGS = {
     "faults": "Checkpoints",
 }
 _GROUPS = {
-    **dict.fromkeys(("gpus", "steps", "warmup", "wait", "duration", "light", "memory", "use_script_profiler"), "first"),
+    **dict.fromkeys(("gpus", "steps", "warmup", "wait", "duration"), "first"),
+    **dict.fromkeys(("light", "modules", "memory", "use_script_profiler"), "first"),
     **dict.fromkeys(("stop", "timeout"), "end"),
     **dict.fromkeys(("trigger", "repeat", "every", "attach"), "again"),
     **dict.fromkeys(("out", "force", "links"), "recording"),

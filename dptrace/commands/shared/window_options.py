@@ -42,6 +42,7 @@ _OPTIONS = (
     ),
     click.option("--light", is_flag=True, help="Record kernels and communication only: no operators, no shapes."),
     click.option("--memory", is_flag=True, help="Also record each allocation and free, for dptrace analyze --memory."),
+    click.option("--modules", is_flag=True, help="Mark each module's forward, so that dptrace kernels shows layers."),
     click.option(
         "--timeout",
         type=click.FloatRange(0),
@@ -53,7 +54,8 @@ _OPTIONS = (
     ),
 )
 WINDOW_OPTIONS = (
-    *("duration", "stop", "repeat", "every", "trigger", "attach", "use_script_profiler", "light", "memory", "timeout"),
+    *("duration", "stop", "repeat", "every", "trigger", "attach", "use_script_profiler", "timeout"),
+    *("light", "memory", "modules"),
 )
 _FOR_SCRIPTS = ("duration", "stop", "every", "trigger")
 
@@ -76,6 +78,8 @@ def check_windows(mode: str | None, options: dict[str, Any]) -> None:
     if options["use_script_profiler"]:
         _check_script_profiler(mode, options)
     _check_numbers(options)
+    if options["modules"] and options["light"]:
+        raise UsageError("--modules finds a module's backward by its operators, which --light leaves out; choose one.")
     if options["duration"] is not None and options["steps"] is not None:
         raise UsageError("Choose one of --steps and --duration.")
     if options["trigger"] is not None and (given := [name for name in ("wait",) if options[name] is not None]):
@@ -94,7 +98,8 @@ def _check_script_profiler(mode: str | None, options: dict[str, Any]) -> None:
     """Refuse options that set dptrace's profiler where the script's own is used."""
     if mode is not None:
         raise UsageError("--use-script-profiler is for a script that uses torch.profiler; a --mode has no profiler.")
-    given = [name for name in ("steps", "warmup", "wait", "duration", "trigger", "light", "memory") if options[name]]
+    names = ("steps", "warmup", "wait", "duration", "trigger", "light", "memory", "modules")
+    given = [name for name in names if options[name]]
     for name in given + _repeated(options):
         raise UsageError(
             f"--{name} is for dptrace's profiler; with --use-script-profiler, the schedule in the script decides."
@@ -130,6 +135,7 @@ def window_settings(options: dict[str, Any]) -> dict[str, Any]:
             "every": options["every"] or 0,
             "light": options["light"],
             "memory": options["memory"],
+            "modules": options["modules"],
         },
         "repeat": options["repeat"],
         "stop": options["stop"],

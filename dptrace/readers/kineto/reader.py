@@ -191,6 +191,7 @@ def _assemble(
         raise _no_events(source, columns, " ".join([cut_off, *damage]).strip())
     table[1] = end
     del rows, end, good, has_comm_args, waits
+    table[2][_recorder_labels(names)[table[3]] & (table[2] == Category.CPU_OP)] = Category.ANNOTATION
     base = metadata.base
     base_ns = as_count(base) or 0
     info = metadata.distributed if isinstance(metadata.distributed, dict) else {}
@@ -226,6 +227,11 @@ def _assemble(
         cut=bool(cut_off) and not columns.saw_last_event,
         **columns.more(order),
     )
+
+
+def _recorder_labels(names: tuple[str, ...]) -> NDArray[np.bool_]:
+    """Return which names are marks of dptrace's recorder, which torch may record as operators."""
+    return np.fromiter((name.startswith("dptrace::") for name in names), np.bool_, len(names))
 
 
 def _ordered(start: Int64, end: Int64) -> Int64:

@@ -75,6 +75,8 @@ class LauncherSettings:
     """Whether to record kernels and communication only."""
     memory: bool = False
     """Whether to record each allocation and free."""
+    modules: bool = False
+    """Whether to mark the forward of each module."""
     use_script_profiler: bool = False
     """Whether the traces of the script's own profiler are the recording."""
     script: bool = False

@@ -118,7 +118,9 @@ def test_statistics_equal_a_count_by_hand(rows: list[tuple[int, int, int, int, i
     )
     none = np.zeros(len(group), np.uint8)
     figures = statistics(
-        Pieces(group, call, rank, length, start, start + length, none, none, none == 0, length, none > 0, none > 0),
+        Pieces(
+            group, call, rank, length, start, start + length, none, none, none == 0, length, length, none > 0, none > 0
+        ),
         4,
         2,
     )
