@@ -38,7 +38,8 @@ class Pieces(msgspec.Struct, frozen=True):
 def join(parts: list[Pieces]) -> Pieces:
     """Put the pieces of several ranks together."""
     columns = Pieces.__struct_fields__
-    return Pieces(*(np.concatenate([getattr(part, column) for part in parts]) for column in columns))
+    whole = parts or [Pieces(*(np.empty(0, np.int64) for _ in columns))]
+    return Pieces(*(np.concatenate([getattr(part, column) for part in whole]) for column in columns))
 
 
 class Statistics(msgspec.Struct, frozen=True):

@@ -192,8 +192,7 @@ def _assemble(
     table[1] = end
     del rows, end, good, has_comm_args, waits
     table[2][_recorder_labels(names)[table[3]] & (table[2] == Category.CPU_OP)] = Category.ANNOTATION
-    base = metadata.base
-    base_ns = as_count(base) or 0
+    base_ns = as_count(metadata.base) or 0
     info = metadata.distributed if isinstance(metadata.distributed, dict) else {}
     comm = with_global_ranks(_comm(columns, order), info.get("pg_config"))
     gloo = {i: columns.thread_id(table[4][order[i]]) for i in comm if names[table[3][order[i]]].startswith(GLOO_PREFIX)}
