@@ -18,6 +18,7 @@ __all__ = ["OperatorColumns", "long_or_module"]
 _NOTHING = InputArgs()
 _LONGEST_TEXT = 20_000
 """Bytes of an input that are kept; an optimizer's operator on lists of thousands of tensors has more."""
+_NO_DIMS, _NO_CONCRETE, _NO_KEY = _NOTHING.dims, _NOTHING.concrete, (b"", b"", b"", b"")
 _MODULE = "nn.Module: "
 
 
@@ -42,7 +43,13 @@ class OperatorColumns(Columns):
         inputs, sequence = np.full(len(kept), -1, np.int32), np.full(len(kept), -1, np.int64)
         thread = np.zeros(len(kept), np.int32)
         numbers = self._numbers
-        keys = [(bytes(a.dims), bytes(a.types), bytes(a.concrete), bytes(a.strides)) for a in args]
+        # Most operators of a recording without shapes share the default; comparing it is much faster than copying.
+        keys = [
+            _NO_KEY
+            if a.dims is _NO_DIMS and a.concrete is _NO_CONCRETE
+            else (bytes(a.dims), bytes(a.types), bytes(a.concrete), bytes(a.strides))
+            for a in args
+        ]
         inputs[operators] = [numbers.setdefault(key, len(numbers)) for key in keys]
         sequence[operators] = np.maximum(integers([a.sequence for a in args]), -1)
         thread[operators] = np.clip(integers([a.forward_thread for a in args]), 0, np.iinfo(np.int32).max)
