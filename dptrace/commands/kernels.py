@@ -20,6 +20,8 @@ from dptrace.load.options import ReadOptions
 if TYPE_CHECKING:
     from dptrace.run.run import Run
 
+_SCHEMA = 1
+"""Version of the JSON: the meaning of a name in it never changes."""
 _MOST_ROWS = 30
 """Rows that the terminal shows unless --top asks for more."""
 _BY = ("kernel", "operator", "operator-shape", "module", "layer", "annotation", "phase", "host")
@@ -83,7 +85,13 @@ def _print_kernels(run: Run, options: _Options) -> None:
     summary = kernel_summary(run, options.by, options.kind, options.per_rank)
     rows = arranged(summary.rows, options.match, options.sort or "total", options.top)
     if options.as_json:
-        head: dict[str, Any] = {"run": run.path, "by": summary.by, "kind": options.kind, "ranks": summary.ranks}
+        head: dict[str, Any] = {
+            "schema": _SCHEMA,
+            "run": run.path,
+            "by": summary.by,
+            "kind": options.kind,
+            "ranks": summary.ranks,
+        }
         head |= {"wall_ns": summary.wall_ns, "totals": summary.totals, "notes": list(run.notes)}
         head |= {"flops": summary.flops.to_dict()} if summary.flops is not None else {}
         emit(json_text({**head, "rows": rows}), options.output)
@@ -102,7 +110,13 @@ def _print_host(run: Run, options: _Options) -> None:
     rows, figures = launch_table(run, options.per_rank)
     rows = arranged(rows, options.match, options.sort or "self", options.top)
     if options.as_json:
-        head: dict[str, Any] = {"run": run.path, "by": "host", "ranks": list(run.ranks), "launch": figures}
+        head: dict[str, Any] = {
+            "schema": _SCHEMA,
+            "run": run.path,
+            "by": "host",
+            "ranks": list(run.ranks),
+            "launch": figures,
+        }
         emit(json_text({**head, "notes": list(run.notes), "rows": rows}), options.output)
     elif options.as_csv:
         _print_csv(rows, options)

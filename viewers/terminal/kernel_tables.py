@@ -20,6 +20,8 @@ __all__ = ["kernel_parts", "print_kernels"]
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
 
+_WIDEST = 22
+"""Characters of a name that one line of a cell holds, at least."""
 _LONGEST = 64
 """Characters of a name that are shown; a module's path may have more."""
 
@@ -75,6 +77,12 @@ _TIMES: dict[str, Cell] = {
     "p50\nµs": _us("p50_ns"),
     "p95\nµs": _us("p95_ns"),
 }
+_SHOWN = {
+    "layer": ("calls", "total\nms", "% of\nstep"),
+    "operator": ("calls", "total\nms", "% of\nstep", "% of\ncompute", "mean\nµs"),
+    "operator-shape": ("calls", "total\nms", "% of\nstep", "% of\ncompute", "mean\nµs"),
+}
+"""The times of tables that have much else to show."""
 _MORE: dict[str, dict[str, Cell]] = {
     "kernel": {"launch\ndelay µs": _us("launch_delay_ns")},
     "module": {"forward\nms": _ms("forward_ns"), "backward\nms": _ms("backward_ns")},
@@ -116,8 +124,8 @@ def print_kernels(
     if summary.by == "kernel" and full_names:
         names["kernel"] = _text("name")
     ranked = "rank" in summary.rows[0]
-    times = _TIMES if summary.by != "layer" else {name: _TIMES[name] for name in ("calls", "total\nms", "% of\nstep")}
-    spread = _SPREAD if len(summary.ranks) > 1 and not ranked else {}
+    times = {name: _TIMES[name] for name in _SHOWN.get(summary.by, _TIMES)}
+    spread = _SPREAD if len(summary.ranks) > 1 and not ranked and summary.by != "operator-shape" else {}
     numbers = {**times, **_MORE.get(summary.by, {}), **spread}
     names = {"rank": lambda row: str(row["rank"]), **names} if ranked else names
     console.print(_table(f"time by {summary.by.replace('-', ' and ')}", names, numbers, rows[:most], full_names))
@@ -145,7 +153,10 @@ def _table(
     columns = {**names, **numbers}
     for heading in columns:
         named = heading in names
-        table.add_column(heading, justify="left" if named else "right", no_wrap=not named, overflow="fold")
+        width = min(_WIDEST, max((len(columns[heading](row)) for row in rows), default=0)) if named else None
+        table.add_column(
+            heading, justify="left" if named else "right", no_wrap=not named, overflow="fold", min_width=width
+        )
     for row in rows:
         table.add_row(*(plain(_cut(cell(row), whole)) for cell in columns.values()))
     return table
