@@ -29,7 +29,7 @@ __all__ = ["VIEW", "layers", "layers_table"]
 
 TITLE = "Layers by time"
 NO_LAYERS = (
-    "This run shows no layers. Record it with dptrace record --modules, or with with_modules=True of torch.profiler, "
+    "This run shows no layers. Record it with dptrace record --modules, or with with_stack=True of torch.profiler, "
     "and give its files, not a pipe."
 )
 MOST = 64

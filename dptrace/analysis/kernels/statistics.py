@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +39,11 @@ class Pieces(msgspec.Struct, frozen=True):
 
 def join(parts: list[Pieces]) -> Pieces:
     """Put the pieces of several ranks together."""
-    columns = Pieces.__struct_fields__
-    whole = parts or [Pieces(*(np.empty(0, np.int64) for _ in columns))]
-    return Pieces(*(np.concatenate([getattr(part, column) for part in whole]) for column in columns))
+    columns: dict[str, Any] = {
+        column: np.concatenate([getattr(part, column) for part in parts]) if parts else np.empty(0, np.int64)
+        for column in Pieces.__struct_fields__
+    }
+    return Pieces(**columns)
 
 
 class Statistics(msgspec.Struct, frozen=True):
