@@ -15,6 +15,7 @@ import dptrace
 from dptrace.commands.shared.main import cli
 from dptrace.errors import DptraceError, UsageError
 from tests.support.layered_files import layered_file
+from tests.support.recordings import dptrace as record
 
 LONG = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, A>(int)"
 
@@ -98,6 +99,9 @@ def test_rows_are_chosen_and_sorted(folder: Path) -> None:
         ["--sort", "tflops"],
         ["--json", "--full-names"],
         ["--top", "0"],
+        ["--sort", "self"],
+        ["--by", "host", "--kind", "compute"],
+        ["--by", "host", "--sort", "delay"],
     ],
 )
 def test_wrong_use_is_refused(folder: Path, arguments: list[str]) -> None:
@@ -135,3 +139,40 @@ def test_a_file_that_is_gone_still_has_kernels(folder: Path) -> None:
     assert len(run_.kernel_summary()) > 3
     with pytest.raises(DptraceError, match="second reading"):
         run_.kernel_summary(by="operator")
+
+
+def test_the_host_is_listed_too(folder: Path) -> None:
+    """Its calls, and for each device how far it runs ahead."""
+    content = json.loads(run(folder, "--by", "host", "--json").stdout)
+
+    assert [0, 1] == [one["rank"] for one in content["launch"]]
+    assert 28 == {row["call"]: row["launches"] for row in content["rows"]}["cudaLaunchKernel"]
+    assert "aten::mm" in run(folder, "--by", "host").stdout
+    assert len(content["rows"]) == len(dptrace.open(str(folder)).launches())
+
+
+@pytest.mark.spawn
+@pytest.mark.slow
+def test_recorded_modules_become_layers(tmp_path: Path) -> None:
+    """Of a trainer: each layer has forward, backward and the collectives that its gradients completed."""
+    record(
+        "record",
+        "--mode",
+        "naive",
+        "--model",
+        "small",
+        "--gpus",
+        "2",
+        "--steps",
+        "2",
+        "--modules",
+        "-o",
+        "run",
+        cwd=tmp_path,
+    )
+    rows = {row["layer"]: row for row in rows_of(tmp_path / "run", "--by", "layer")}
+    layers = [row for name, row in rows.items() if not name.startswith("(") and row["forward_ns"]]
+
+    assert len(layers) >= 2
+    assert all(row["backward_ns"] for row in layers)
+    assert any(row["communication_ns"] for row in rows.values())

@@ -16,6 +16,7 @@ import numpy as np
 from jinja2 import Environment
 from markupsafe import Markup
 
+from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.analysis.per_gpu.split import Part
 from dptrace.comparison.changes import Change
@@ -32,10 +33,10 @@ from dptrace.viewers.gantt.pair_page import picture
 from dptrace.viewers.terminal.comparison import (
     change_cells,
     count,
+    cut_kernel,
     kind_changes_shown,
     overlap_cells,
     row_verdict,
-    short_kernel,
     shown_changes,
     side_lines,
     signed,
@@ -240,10 +241,10 @@ def _wait_and_transfer(row: CollectiveChange) -> tuple[str, str, str, str]:
 
 
 def _kernel_table(found: Comparison) -> dict[str, Any]:
-    rows = []
+    rows, names = [], short_names(row.time.name for row in found.kernel_changes[:MAX_ROWS])
     for row in found.kernel_changes[:MAX_ROWS]:
         cells = count(row.a_count, row.b_count), milliseconds(row.time.a), milliseconds(row.time.b)
-        name = short_kernel(row.time.name, _NAME_WIDTH)
+        name = cut_kernel(names[row.time.name], _NAME_WIDTH)
         shown = (*cells, signed(row.time.delta), row_verdict(row))
         rows.append(_row(name, shown, _moved(row.time.verdict), title=row.time.name))
     note = f"ms per rank and step{_most(found.kernel_changes)}"

@@ -9,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from dptrace.analysis.kernels.names import short_names
 from dptrace.analysis.per_gpu.idle import CAUSES
 from dptrace.comparison.changes import PARTS, Change, KindChanges
 from dptrace.comparison.compare import FIGURE_NAMES, Comparison
@@ -25,12 +26,12 @@ __all__ = [
     "ROWS",
     "change_cells",
     "count",
+    "cut_kernel",
     "kind_changes_shown",
     "overlap_cells",
     "percent",
     "print_comparison",
     "row_verdict",
-    "short_kernel",
     "shown_changes",
     "side_lines",
     "signed",
@@ -87,24 +88,13 @@ def sort_name(row: CollectiveChange) -> str:
     return f"{row.collective.kind} · {row.collective.group}" if row.collective.group else row.collective.kind
 
 
-def short_kernel(name: str, width: int) -> str:
-    """Shorten a kernel's name: drop its parameters, then its middle; template arguments distinguish variants.
+def cut_kernel(name: str, width: int) -> str:
+    """Leave the middle of a kernel's short name out where it is too long.
 
-    >>> short_kernel("at::native::gemm<float, 128>(int, float const*)", 60)
-    'gemm<float, 128>'
-    >>> short_kernel("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", 25)
+    >>> cut_kernel("ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn", 25)
     'ampere_bf16_…tages_32x5_tn'
     """
-    text = sanitize(name)
-    if text.endswith(")") and len(text) > width:
-        depth = 0
-        for place in range(len(text) - 1, 0, -1):
-            depth += (text[place] == ")") - (text[place] == "(")
-            if not depth:
-                text = text[:place]
-                break
-    text = text.replace("at::native::", "")
-    half = max(width, _NARROWEST_NAME) // 2
+    text, half = sanitize(name), max(width, _NARROWEST_NAME) // 2
     return text if len(text) <= 2 * half + 1 else f"{text[:half]}…{text[-half - 1 :]}"
 
 
@@ -257,6 +247,7 @@ def _kernels(comparison: Comparison, width: int, every: bool) -> Iterator[Render
     if not shown:
         return
     table = _table("kernels, per rank and step, ms", "name", "count", "A", "B", "B − A", "verdict")
+    names = short_names(row.time.name for row in shown)
     for row in shown:
         cells = (
             count(row.a_count, row.b_count),
@@ -264,7 +255,7 @@ def _kernels(comparison: Comparison, width: int, every: bool) -> Iterator[Render
             milliseconds(row.time.b),
             signed_milliseconds(row.time.delta),
         )
-        name = Text(short_kernel(row.time.name, max(width - 50, _NARROWEST_NAME)))
+        name = Text(cut_kernel(names[row.time.name], max(width - 50, _NARROWEST_NAME)))
         table.add_row(name, *cells, row_verdict(row), style=_style(row.time.verdict))
     yield table
     yield Text(more, style="dim")

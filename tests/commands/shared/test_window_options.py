@@ -15,6 +15,7 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(("steps", "warmup", "wait", *WINDOW_OPT
     "stop": False,
     "light": False,
     "memory": False,
+    "modules": False,
     "use_script_profiler": False,
     "timeout": 1800.0,
 }
@@ -38,6 +39,8 @@ DEFAULTS: dict[str, Any] = dict.fromkeys(("steps", "warmup", "wait", *WINDOW_OPT
         (None, {"use_script_profiler": True, "steps": 3}, "--steps"),
         (None, {"use_script_profiler": True, "light": True}, "--light"),
         (None, {"use_script_profiler": True, "memory": True}, "--memory"),
+        (None, {"use_script_profiler": True, "modules": True}, "--modules"),
+        (None, {"light": True, "modules": True}, "--modules"),
         (None, {"every": 20}, "--repeat"),
     ],
 )

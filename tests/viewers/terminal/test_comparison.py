@@ -15,9 +15,9 @@ from dptrace.core.units import milliseconds
 from dptrace.run.run import Run
 from dptrace.viewers.terminal.comparison import (
     change_cells,
+    cut_kernel,
     percent,
     print_comparison,
-    short_kernel,
     shown_changes,
     side_lines,
     signed,
@@ -115,18 +115,25 @@ def test_names_of_strangers_give_no_orders() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "width", "short"),
+    ("name", "width", "cut"),
     [
         ("gemm", 40, "gemm"),
-        ("void_k<4>(int)", 40, "void_k<4>(int)"),
-        ("a_kernel<1, F<2>>(G<(H)1>, int const*)", 30, "a_kernel<1, F<2>>"),
+        ("copy(Fill<float>)", 40, "copy(Fill<float>)"),
         ("abcdefghijklmnopqrstuvwxyz", 13, "abcdef…tuvwxyz"),
-        ("()", 40, "()"),
     ],
 )
-def test_kernels_are_shortened_to_what_tells_them_apart(name: str, width: int, short: str) -> None:
-    """Parameters go, template arguments stay, and the middle goes last."""
-    assert short == short_kernel(name, width)
+def test_a_long_name_keeps_both_ends(name: str, width: int, cut: str) -> None:
+    """What tells kernels apart often stands at the end."""
+    assert cut == cut_kernel(name, width)
+
+
+def test_kernels_have_their_short_names() -> None:
+    """As in every other table."""
+    long = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, A>(int)"
+    text = printed(compare(renamed(job(), {"adam": long}), job(seed=1)))
+
+    assert "or<float>)" in text
+    assert "int)" not in text
 
 
 def test_numbers_have_their_sign() -> None:
