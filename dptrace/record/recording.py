@@ -75,18 +75,14 @@ def record(
         options: further entries for ``options`` in run.json.
         first_step: the step from which a resumed training continues; what remains of wait and warm-up comes first.
         damaged_checkpoints: checkpoints that could not be read, and why, for the notes in run.json.
-        memory: also record each allocation and free.
-        modules: mark the forward of each module, so that ``dptrace kernels --by module`` shows layers.
+        memory, modules: also record each allocation and free; mark each module's forward, so that layers can be shown.
 
     Raises:
         UsageError: the folder holds other files or a run, or the schedule is impossible.
     """
-    settings = messages.LauncherSettings.from_environment()
-    if settings is not None:
-        steps, warmup, wait = settings.schedule(steps, warmup, wait)
+    settings = messages.LauncherSettings.or_default(memory, modules)
+    steps, warmup, wait = settings.schedule(steps, warmup, wait)
     schedule = Schedule.of(steps, warmup, wait or 0).after(first_step)
-    settings = settings or messages.LauncherSettings("", "")
-    settings = replace(settings, memory=settings.memory or memory, modules=settings.modules or modules)
     plan = Plan.of(schedule, settings)
     recording = Recording(plan, open_output(out, force), model, options, first_step)
     recording.notes += plan.resume_notes(first_step)

@@ -171,6 +171,8 @@ def test_memory_that_was_not_recorded_is_said(folder: Path) -> None:
 
     assert 0 == result.exit_code
     assert "dptrace record --memory" in " ".join(result.stdout.split())
+
+
 def test_all_lists_the_kernels_with_most_time(folder: Path) -> None:
     """Without --all they are left out, and so is the time to read them."""
     assert "gemm_backward" in run(folder, "--all").stdout

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,12 @@ class LauncherSettings:
         """Return this process's settings; None if ``dptrace record`` did not start it."""
         text = os.environ.get(_ENV_VARIABLE)
         return cls(**json.loads(text)) if text else None
+
+    @classmethod
+    def or_default(cls, memory: bool, modules: bool) -> LauncherSettings:
+        """Return this process's settings, or the defaults; what the script asks for is recorded too."""
+        settings = cls.from_environment() or cls("", "")
+        return replace(settings, memory=settings.memory or memory, modules=settings.modules or modules)
 
 
 def window_folder(staging: Path, number: int) -> Path:
