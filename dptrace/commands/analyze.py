@@ -84,14 +84,7 @@ def command(
             raise UsageError(_HTA_ALONE)
         _hta_compat(paths, output_options, read_options.strict, verbosity)
     else:
-        # Some steps' figures are computed from the intervals, and memory from the files; --all lists kernels.
-        lists_kernels = output_options.every and output_options.as_tables and not output_options.collectives
-        figures_only = selection.steps is None and not output_options.memory and (bool(dask) or not lists_kernels)
-        if dask and output_options.memory:
-            raise UsageError("--memory reads the files again, and --dask returns figures only; leave one of them out.")
-        if dask and not figures_only:
-            raise UsageError("--steps needs every interval, and --dask returns figures only; leave one of them out.")
-        read_options = replace(read_options, figures_only=figures_only, dask=dask)
+        read_options = replace(read_options, figures_only=_figures_only(selection, output_options, dask), dask=dask)
         run = open_with_progress(paths, read_options, verbosity, selection)
         _print(with_workload(run, **workload), output_options)
     if output_options.output is not None:
@@ -101,16 +94,19 @@ def command(
         print_hint(f"Next: dptrace view {quoted_paths(paths)}{view}", verbosity)
 
 
-_HTA_ALONE = "--hta-compat can be combined with --json, --csv, --all, --strict and -o only."
+def _figures_only(selection: Selection, output_options: _OutputOptions, dask: str | None) -> bool:
+    """Return whether the intervals can be dropped once the figures are computed.
 
-
-def _figures_only(selection: Selection, dask: str | None, output_options: _OutputOptions) -> bool:
-    """Return whether the figures suffice; some steps' are computed from the intervals, and memory from the files."""
+    Raises:
+        UsageError: they are needed, and the workers of a cluster do not return them.
+    """
+    # Some steps' figures are computed from the intervals, and memory from the files.
+    figures_only = selection.steps is None and not output_options.memory
     if dask and output_options.memory:
         raise UsageError("--memory reads the files again, and --dask returns figures only; leave one of them out.")
-    if dask and selection.steps is not None:
+    if dask and not figures_only:
         raise UsageError("--steps needs every interval, and --dask returns figures only; leave one of them out.")
-    return selection.steps is None and not output_options.memory
+    return figures_only and (bool(dask) or not output_options.lists_kernels)
 
 
 @dataclass(frozen=True)
@@ -130,6 +126,11 @@ class _OutputOptions:
     @property
     def as_tables(self) -> bool:
         return not self.as_json and not self.as_csv
+
+    @property
+    def lists_kernels(self) -> bool:
+        """Whether kernels are listed, so that the intervals must be kept."""
+        return self.every and self.as_tables and not self.collectives
 
     def check(self) -> None:
         """Refuse options that would be ignored, and a file that would be overwritten."""

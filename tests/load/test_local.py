@@ -50,7 +50,7 @@ def test_processes_give_what_one_gives(figures_only: bool, cached: bool, sources
 def test_a_second_look_reads_nothing(sources: list[Source], monkeypatch: pytest.MonkeyPatch) -> None:
     """A cached file is not parsed; without the cache, or after a change of the file, it is."""
     first = totals(sources[:1], ReadOptions())
-    monkeypatch.setattr(rank_file, "read_trace", lambda *_: pytest.fail("was read again"))
+    monkeypatch.setattr(rank_file, "read_trace", lambda *_, **__: pytest.fail("was read again"))
 
     assert first == totals(sources[:1], ReadOptions())
     with pytest.raises(pytest.fail.Exception):
