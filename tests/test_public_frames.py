@@ -19,7 +19,8 @@ from tests.support.paths import TRACES
 
 RUN_FRAMES = (
     *("steps", "totals", "idle_causes", "collectives", "kernels", "pipeline", "pipeline_actions"),
-    *("matched_collectives", "clock_offsets", "stragglers", "findings", "utilization"),
+    *("matched_collectives", "clock_offsets", "stragglers", "findings"),
+    *("kernel_summary", "launches"),
     *("memory", "memory_usage", "memory_blocks", "memory_over_time", "allocator_calls"),
 )
 COMPARISON_FRAMES = "figures", "ranks", "collectives", "kernels"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dptrace.analysis.kernels.summary import KernelSummary
     from dptrace.analysis.per_gpu.device import DeviceFigures
     from dptrace.timeline.operator_calls import OperatorCalls
-    from dptrace.timeline.reading import Reading, Result
+    from dptrace.timeline.reading import Reading, Rereader, Result
 
 __all__ = [
     "SORTS",
@@ -41,6 +41,7 @@ SORTS = {
     "self": "self_ns",
 }
 """Columns that rows are sorted by, largest first, by the name of the order."""
+_LAUNCH_COLUMNS = ("call", "kind", "count", "self_ns", "total_ns", "mean_ns", "share_of_step", "launches")
 _NAMES = (
     "call",
     "kernel",
@@ -69,6 +70,9 @@ class _Run(Protocol):
 
     @property
     def figures_only(self) -> bool: ...
+
+    @property
+    def rereader(self) -> Rereader | None: ...
 
     @property
     def has_selected_steps(self) -> bool: ...
@@ -105,7 +109,23 @@ class KernelTables:
             kind: ``all``, ``compute``, ``communication`` or ``memory``.
             per_rank: give each rank rows of its own.
 
-        Columns depend on *by*; docs/reference/json.md lists them.
+        Columns:
+            kernel, kind (str): short name, and ``compute``, ``communication`` or ``memory``.
+            count, kernels, recompute_count (int): calls, intervals, and calls that repeat forward work in backward.
+            total_ns, kernel_ns (int, ns): sum of durations, and the same without overlaps within a call.
+            compute_ns, communication_ns, memory_ns (int, ns): total_ns by kind.
+            exposed_comm_ns, recompute_ns (int, ns): communication without compute, and forward work repeated.
+            forward_ns, backward_ns, optimizer_ns, other_ns (int, ns): compute_ns by phase.
+            mean_ns, p50_ns, p95_ns (float, ns): of a call's part of kernel_ns.
+            share_of_step, share_of_compute (float or None): from 0 to 1.
+            main_phase (str or None): the phase of most of its compute.
+            share_of_phase (float or None): its share of all compute in that phase.
+            launch_delay_ns (float or None, ns): median from launch to start; None where unknown.
+            max_over_median (float or None): the largest total_ns of a rank over the median one.
+            slowest_rank (int or None): the rank with the largest; None for one rank.
+            name (str): the kernel's whole name.
+
+        With another *by*, the columns that name a row are others; docs/reference/json.md lists them.
 
         Raises:
             DptraceError: the run was opened with ``figures_only``, or its files can't be read again.
@@ -118,12 +138,14 @@ class KernelTables:
     def launches(self: _Run, per_rank: bool = False) -> pd.DataFrame:
         """Return where the time of the launching threads goes: a row per operator and runtime call.
 
+        A run that was built in memory has none.
+
         Columns:
             call, kind (str): its name, and ``operator``, ``runtime``, ``allocator`` or ``synchronizing``.
             count (int): calls within the steps.
             self_ns, total_ns (int, ns): host time without and with the calls inside it.
             mean_ns (float, ns): mean of total_ns.
-            share_of_step (float): self_ns as a share of the steps' length.
+            share_of_step (float or None): self_ns as a share of the steps' length.
             launches (int): intervals on a device that it launched.
 
         Raises:
@@ -131,7 +153,8 @@ class KernelTables:
         """
         import pandas as pd
 
-        return pd.DataFrame(launch_table(self, per_rank)[0])
+        columns = [*(["rank"] if per_rank else []), *_LAUNCH_COLUMNS]
+        return pd.DataFrame(launch_table(self, per_rank)[0], columns=columns)
 
 
 def kernel_summary(run: _Run, by: str, kind: str = "all", per_rank: bool = False) -> KernelSummary:
@@ -187,6 +210,8 @@ def launch_table(run: _Run, per_rank: bool = False) -> tuple[list[dict[str, Any]
 
     if run.figures_only:
         raise DptraceError(f"{run.path}: opened with figures_only, which drops the intervals. Open it without.")
+    if run.rereader is None:
+        return [], [launch_figures(timeline) for timeline in run.timelines]
     recorded = [operator_calls_of(run, timeline) for timeline in run.timelines]
     figures = [launch_figures(*pair) for pair in zip(run.timelines, recorded, strict=True)]
     return host_rows(run.timelines, recorded, per_rank), figures

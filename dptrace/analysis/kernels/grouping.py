@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dptrace.analysis.kernels.attribution import Attribution
 from dptrace.analysis.kernels.call_tree import CallTree, Index
 from dptrace.analysis.kernels.layers import layers_of
-from dptrace.analysis.kernels.modules import module_paths
+from dptrace.analysis.kernels.modules import module_paths, without_hashes
 from dptrace.readers.trace import OperatorInputs
 from dptrace.timeline.model import Kind, Phase, Timeline
 from dptrace.timeline.operator_calls import OperatorCalls
@@ -100,7 +100,8 @@ def _by_layer(timeline: Timeline, recorded: OperatorCalls, pieces: Attribution) 
 def _by_annotation(timeline: Timeline, recorded: OperatorCalls, pieces: Attribution) -> Groups:
     keys, code = _distinct((_names(recorded.calls.name, pieces.annotation, pieces.call),))
     texts = _Texts(recorded.calls.names, "(no annotation)")
-    return Groups([(texts[number],) for (number,) in keys], code, _instance(pieces.annotation, pieces, recorded))
+    names = [(without_hashes(texts[number]),) for (number,) in keys]
+    return Groups(names, code, _instance(pieces.annotation, pieces, recorded))
 
 
 _GROUPS: dict[str, Callable[[Timeline, OperatorCalls, Attribution], Groups]] = {

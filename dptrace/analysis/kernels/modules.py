@@ -15,17 +15,27 @@ from dptrace.analysis.kernels.call_tree import CallTree, Index, Labels
 from dptrace.timeline.host_calls import CallKind, Flame
 from dptrace.timeline.operator_calls import OperatorCalls
 
-__all__ = ["MODULE_LABEL", "annotations_of", "module_labels", "module_paths", "modules_of"]
+__all__ = ["MODULE_LABEL", "annotations_of", "module_labels", "module_paths", "modules_of", "without_hashes"]
 
 MODULE_LABEL = "dptrace::module "
 """Start of the labels that the recorder puts around a module's forward: ``dptrace::module layers.3.attn``."""
 _MODULE_EVENT = "nn.Module: "
 _FSDP = re.compile(r"^(?:FSDP::|FullyShardedDataParallel\.)\S+ \((?P<path>[\w.]+)\)$")
+_HASH = re.compile(r"\b(?=\w*\d)[a-z0-9]{24,}\b")
 _NOT_THE_USERS = (
     *("ProfilerStep#", "Optimizer.", "dptrace::", "enumerate(DataLoader)", "DistributedDataParallel."),
     *("torch.distributed.ddp.", "torch::distributed::", "nccl:", "gloo:", "c10d::", "PyTorch Profiler"),
 )
 """Starts of labels that torch or the recorder writes around parts of a step."""
+
+
+def without_hashes(name: str) -> str:
+    """Return a name without what differs between ranks: the hash of a compiled graph.
+
+    >>> without_hashes("## Call CompiledFxGraph fol2qbtfeekvnergtmmcekc67deitzxm5vsaptq ##")
+    '## Call CompiledFxGraph … ##'
+    """
+    return _HASH.sub("…", name)
 
 
 def module_labels(recorded: OperatorCalls) -> NDArray[np.bool_]:
@@ -147,5 +157,5 @@ def _path(name: str, outer: str) -> str:
         return name.removeprefix(MODULE_LABEL)
     if sharded := _FSDP.match(name):
         return sharded["path"]
-    own = name.removeprefix(_MODULE_EVENT)
+    own = without_hashes(name.removeprefix(_MODULE_EVENT))
     return f"{outer}/{own}" if outer else own
