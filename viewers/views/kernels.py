@@ -8,7 +8,7 @@ from typing import Any
 from dptrace.analysis.kernels.summary import KernelSummary
 from dptrace.analysis.per_gpu.labels import PART_LABELS
 from dptrace.analysis.per_gpu.split import Part
-from dptrace.core.units import milliseconds
+from dptrace.core.units import duration, milliseconds
 from dptrace.run.kernels import kernel_summary
 from dptrace.run.run import Run
 from dptrace.viewers.base import theme
@@ -43,7 +43,7 @@ def kernels(run: Run) -> Drawing:
             row["kernel"],
             row["kernel"],
             list(_parts(row, steps)),
-            f" · {share(row['total_ns'], whole)} · {row['count'] / steps:,.4g} × {row['mean_ns'] / 1e3:,.4g} µs",
+            f" · {share(row['total_ns'], whole)} · {row['count'] / steps:,.3g} × {duration(row['mean_ns'])}",
         )
         for row in summary.rows[:MOST]
     ]
@@ -51,7 +51,7 @@ def kernels(run: Run) -> Drawing:
     text = "Time in a step, mean over all ranks and steps; shares are of the time of all kernels, copies and sets."
     if rest:
         text += f" {len(rest):,} more take {share(sum(row['total_ns'] for row in rest), whole)}."
-    return bar_chart(TITLE, text, bars, TALL, right=260)
+    return bar_chart(TITLE, text, bars, TALL, right=270)
 
 
 def _parts(row: dict[str, Any], steps: int) -> Iterator[tuple[str, float, str]]:
