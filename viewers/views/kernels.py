@@ -51,7 +51,7 @@ def kernels(run: Run) -> Drawing:
     text = "Time in a step, mean over all ranks and steps; shares are of the time of all kernels, copies and sets."
     if rest:
         text += f" {len(rest):,} more take {share(sum(row['total_ns'] for row in rest), whole)}."
-    return bar_chart(TITLE, text, bars, TALL, right=270)
+    return bar_chart(TITLE, text, bars, TALL, right=310)
 
 
 def _parts(row: dict[str, Any], steps: int) -> Iterator[tuple[str, float, str]]:
