@@ -117,6 +117,7 @@ class KernelTables:
             exposed_comm_ns, recompute_ns (int, ns): communication without compute, and forward work repeated.
             forward_ns, backward_ns, optimizer_ns, other_ns (int, ns): compute_ns by phase.
             mean_ns, p50_ns, p95_ns (float, ns): of a call's part of kernel_ns.
+            step_ns (int, ns): the part of total_ns launched within steps.
             share_of_step, share_of_compute (float or None): from 0 to 1.
             main_phase (str or None): the phase of most of its compute.
             share_of_phase (float or None): its share of all compute in that phase.

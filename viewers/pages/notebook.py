@@ -9,8 +9,7 @@ from pathlib import Path
 from dptrace.run.run import Run
 from dptrace.viewers.gantt.page import rows_height
 from dptrace.viewers.pages.view import document
-from dptrace.viewers.views.registry import view_named
-from dptrace.viewers.views.view import View
+from dptrace.viewers.views.registry import View, view_named
 
 __all__ = ["NotebookPage", "show"]
 

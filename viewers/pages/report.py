@@ -26,8 +26,7 @@ from dptrace.viewers.gantt.page import gantt_page, of_run
 from dptrace.viewers.gantt.page_data import scene
 from dptrace.viewers.gantt.svg import gantt_svg
 from dptrace.viewers.terminal.summary import sentence
-from dptrace.viewers.views.registry import VIEWS
-from dptrace.viewers.views.view import View
+from dptrace.viewers.views.registry import VIEWS, View
 
 __all__ = ["MAX_CHARACTERS", "MAX_REPORT_INTERVALS", "document"]
 

@@ -10,7 +10,7 @@ from dptrace.viewers.base.section_page import Section, chart_plots, live_charts,
 from dptrace.viewers.base.svg_renderer import svg
 from dptrace.viewers.gantt import page
 from dptrace.viewers.gantt.svg import gantt_svg
-from dptrace.viewers.views.view import View
+from dptrace.viewers.views.registry import View
 
 __all__ = ["document", "picture"]
 

@@ -14,7 +14,7 @@ from dptrace.run.run import Run
 from dptrace.viewers.base.marks import Dot, Drawing, Entry, Line, log_axis, message
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.views.bars import NO_COMMUNICATION
-from dptrace.viewers.views.view import View
+from dptrace.viewers.views.registry import View
 
 __all__ = ["VIEW", "bandwidth", "bandwidth_table"]
 

@@ -13,7 +13,7 @@ from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Axis, Dot, Drawing, Entry, Line, log_axis, message, time_axis
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.views.bars import NO_COMMUNICATION, RowLayout
-from dptrace.viewers.views.view import View
+from dptrace.viewers.views.registry import View
 
 __all__ = ["VIEW", "buckets", "buckets_table"]
 

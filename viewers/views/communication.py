@@ -10,8 +10,8 @@ from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Drawing, message
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.views.bars import NO_COMMUNICATION, TALL, Bar, bar_chart
+from dptrace.viewers.views.registry import View
 from dptrace.viewers.views.step_bars import exposed_bar_parts
-from dptrace.viewers.views.view import View
 
 __all__ = ["VIEW", "communication", "communication_table"]
 

@@ -10,7 +10,7 @@ from dptrace.viewers.base.format import step_label
 from dptrace.viewers.base.marks import Box, Drawing, Label, message, time_axis
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.views.bars import NO_STEP, TALL, RowLayout, with_steps
-from dptrace.viewers.views.view import View
+from dptrace.viewers.views.registry import View
 
 __all__ = ["VIEW", "findings", "findings_table"]
 

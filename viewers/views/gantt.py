@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dptrace.viewers.views.registry import View
 from dptrace.viewers.views.summary import summary_table
-from dptrace.viewers.views.view import View
 
 __all__ = ["VIEW"]
 

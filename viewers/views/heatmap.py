@@ -20,7 +20,7 @@ from dptrace.viewers.base.marks import Axis, Box, Drawing, Label, message
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.base.theme import dark_color
 from dptrace.viewers.views.bars import NO_STEP, rank_labels, step_waits, with_steps
-from dptrace.viewers.views.view import View
+from dptrace.viewers.views.registry import View
 
 __all__ = ["VIEW", "heatmap", "heatmap_table"]
 

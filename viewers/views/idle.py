@@ -13,7 +13,7 @@ from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Drawing, message
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.views.bars import DENSE, FLAT, NO_STEP, TALL, Bar, bar_chart, rank_labels, share, with_steps
-from dptrace.viewers.views.view import View
+from dptrace.viewers.views.registry import View
 
 __all__ = ["VIEW", "idle", "idle_table"]
 

@@ -15,7 +15,7 @@ from dptrace.viewers.base import theme
 from dptrace.viewers.base.marks import Drawing, message
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.views.bars import TALL, Bar, bar_chart, share
-from dptrace.viewers.views.view import View
+from dptrace.viewers.views.registry import View
 
 __all__ = ["VIEW", "kernels", "kernels_table"]
 

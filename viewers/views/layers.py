@@ -23,7 +23,7 @@ from dptrace.viewers.base.format import rank_label, step_label
 from dptrace.viewers.base.marks import Box, Drawing, Entry, message, time_axis
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.views.bars import RowLayout
-from dptrace.viewers.views.view import View
+from dptrace.viewers.views.registry import View
 
 __all__ = ["VIEW", "layers", "layers_table"]
 

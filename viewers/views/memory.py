@@ -18,7 +18,7 @@ from dptrace.viewers.base.marks import HEAD, Axis, Box, Dot, Drawing, Entry, Lab
 from dptrace.viewers.base.memory_curve import KIND_COLORS, STACK, Sampled, sampled, span_of
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.terminal.memory_tables import CPU_NOTE, device_name, peaks_table
-from dptrace.viewers.views.view import View
+from dptrace.viewers.views.registry import View
 
 __all__ = ["VIEW", "memory", "memory_table"]
 

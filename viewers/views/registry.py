@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 
 from rich.console import Console
@@ -11,11 +12,31 @@ from dptrace.errors import UsageError
 from dptrace.run.run import Run
 from dptrace.viewers.base.format import plain
 from dptrace.viewers.base.headline import headline
-from dptrace.viewers.base.table import print_text_table
+from dptrace.viewers.base.marks import Drawing
+from dptrace.viewers.base.table import TextTable, print_text_table
 from dptrace.viewers.views.names import NAMES
-from dptrace.viewers.views.view import View
 
-__all__ = ["VIEWS", "print_view", "view_named"]
+__all__ = ["VIEWS", "View", "print_view", "view_named"]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A view of a run."""
+
+    name: str
+    title: str
+    table: Callable[[Run], TextTable]
+    draw: Callable[[Run], Drawing] | None = None
+    """Draws the picture; None for the Gantt chart, which ``gantt.page`` and ``gantt.svg`` draw."""
+    in_report: bool = False
+    """Whether the report has a section for it, in the order of :data:`~dptrace.viewers.views.names.NAMES`."""
+    shows_cross_rank: bool = False
+    """Whether it shows the cross-rank analysis, whose notes its page then lists."""
+
+    @property
+    def about(self) -> str:
+        """What it shows, in one line."""
+        return NAMES[self.name]
 
 
 class _Views(Mapping[str, View]):

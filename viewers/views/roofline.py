@@ -13,7 +13,7 @@ from dptrace.run.kernels import kernel_summary
 from dptrace.run.run import Run
 from dptrace.viewers.base.marks import Dot, Drawing, Entry, Label, Line, log_axis, message
 from dptrace.viewers.base.table import TextTable
-from dptrace.viewers.views.view import View
+from dptrace.viewers.views.registry import View
 
 __all__ = ["VIEW", "roofline", "roofline_table"]
 

@@ -7,8 +7,8 @@ from dptrace.run.run import Run
 from dptrace.viewers.base.marks import Drawing, message
 from dptrace.viewers.base.table import TextTable
 from dptrace.viewers.views.bars import DENSE, FLAT, NO_STEP, TALL, bar_chart, rank_labels, step_waits, with_steps
+from dptrace.viewers.views.registry import View
 from dptrace.viewers.views.step_bars import StepFigures, columns, shown_figures, step_bar, step_cells
-from dptrace.viewers.views.view import View
 
 __all__ = ["VIEW", "summary", "summary_table"]
 
