@@ -19,7 +19,7 @@ from tests.support.paths import TRACES
 
 RUN_FRAMES = (
     *("steps", "totals", "idle_causes", "collectives", "kernels", "pipeline", "pipeline_actions"),
-    *("matched_collectives", "clock_offsets", "stragglers", "findings"),
+    *("matched_collectives", "clock_offsets", "stragglers", "findings", "utilization"),
     *("kernel_summary", "launches"),
     *("memory", "memory_usage", "memory_blocks", "memory_over_time", "allocator_calls"),
 )

@@ -84,7 +84,8 @@ def command(
             raise UsageError(_HTA_ALONE)
         _hta_compat(paths, output_options, read_options.strict, verbosity)
     else:
-        read_options = replace(read_options, figures_only=_figures_only(selection, output_options, dask), dask=dask)
+        figures_only = _figures_only(selection, dask, output_options)
+        read_options = replace(read_options, figures_only=figures_only, dask=dask)
         run = open_with_progress(paths, read_options, verbosity, selection)
         _print(with_workload(run, **workload), output_options)
     if output_options.output is not None:
@@ -94,19 +95,17 @@ def command(
         print_hint(f"Next: dptrace view {quoted_paths(paths)}{view}", verbosity)
 
 
-def _figures_only(selection: Selection, output_options: _OutputOptions, dask: str | None) -> bool:
-    """Return whether the intervals can be dropped once the figures are computed.
+_HTA_ALONE = "--hta-compat can be combined with --json, --csv, --all, --strict and -o only."
 
-    Raises:
-        UsageError: they are needed, and the workers of a cluster do not return them.
-    """
-    # Some steps' figures are computed from the intervals, and memory from the files.
-    figures_only = selection.steps is None and not output_options.memory
+
+def _figures_only(selection: Selection, dask: str | None, output_options: _OutputOptions) -> bool:
+    """Return whether the figures suffice; some steps' are computed from the intervals, and memory from the files."""
     if dask and output_options.memory:
         raise UsageError("--memory reads the files again, and --dask returns figures only; leave one of them out.")
-    if dask and not figures_only:
+    if dask and selection.steps is not None:
         raise UsageError("--steps needs every interval, and --dask returns figures only; leave one of them out.")
-    return figures_only and (bool(dask) or not output_options.lists_kernels)
+    lists_kernels = output_options.lists_kernels and not dask
+    return selection.steps is None and not output_options.memory and not lists_kernels
 
 
 @dataclass(frozen=True)

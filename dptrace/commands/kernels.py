@@ -69,7 +69,7 @@ def command(
     options = _Options(**shown)
     options.check()
     read_options = replace(read_options, operators=options.by not in ("kernel", "phase"))
-    run = open_with_progress(paths, read_options, verbosity, selection)
+    run = with_workload(open_with_progress(paths, read_options, verbosity, selection), peak_tflops=options.peak_tflops)
     if options.by == "host":
         _print_host(run, options)
     else:

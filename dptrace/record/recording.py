@@ -115,8 +115,7 @@ class Recording:
         self.first_step: int = first_step
         self.parameters: int | None = None
         self.device = device_of(())
-        self.memory = MemoryTracker(model, self.device)
-        self.flops = StepFlops()
+        self.memory, self.flops = MemoryTracker(model, self.device), StepFlops()
         self.profiler = WindowProfiler(self.rank_store, plan.settings, self._make_way, output.log)
         if model is not None:
             self.set_parameters(model.parameters())

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dptrace.analysis.kernels.launches import LaunchFigures
     from dptrace.analysis.kernels.summary import KernelSummary
     from dptrace.analysis.per_gpu.device import DeviceFigures
+    from dptrace.run.utilization import Workload
     from dptrace.timeline.operator_calls import OperatorCalls
     from dptrace.timeline.reading import Reading, Rereader, Result
 

@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from dptrace.analysis.kernels.summary import KernelSummary
-from dptrace.core.units import byte_size, milliseconds, plural
+from dptrace.core.units import byte_size, milliseconds, number, plural, share
 from dptrace.run.kernels import kernel_summary
 from dptrace.run.run import Run
 from dptrace.viewers.base.format import plain

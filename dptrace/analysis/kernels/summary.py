@@ -13,6 +13,7 @@ import numpy as np
 from dptrace.analysis.kernels.attribution import Attribution, attribute
 from dptrace.analysis.kernels.grouping import NEEDS_CALLS, Groups, group
 from dptrace.analysis.kernels.names import short_names
+from dptrace.analysis.kernels.roofline import CountedFlops
 from dptrace.analysis.kernels.shapes import merge_shapes, shape_columns
 from dptrace.analysis.kernels.statistics import Pieces, Statistics, join, statistics
 from dptrace.core.intervals import Int64, union
